@@ -1,0 +1,29 @@
+"""joma shows how a transformer learns."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from joma.statements.verification import verify
+    from joma.theory.simulation import simulate
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "simulate": "joma.theory.simulation",
+    "verify": "joma.statements.verification",
+}
+
+__all__ = ["simulate", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a verb from its home when it is first asked for, so that `import joma` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'joma' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the verbs beside what is loaded already."""
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,64 @@
+"""Errors that say what is needed, what came and what to do, and the input checks that raise them."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+class AssumptionError(ValueError):
+    """A hypothesis of a statement fails for the input given."""
+
+
+class UnknownNameError(ValueError):
+    """A name that is looked up (a statement, a flow, an activation) does not exist."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """Word the message with the nearest known name, or all of them when none is near."""
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+        super().__init__(f"There is no {kind} named {name!r}. {hint}")
+
+
+def finite(name: str, value: Any) -> np.ndarray:
+    """Return `value` as a float64 array, refusing NaN, infinity and anything that is not a number.
+
+    >>> finite("mu", [1, 2])
+    array([1., 2.])
+    """
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` must be numbers, got {value!r}. Pass a float or an array of floats.") from None
+    bad = ~np.isfinite(array)
+    if bad.any():
+        where = "" if array.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(bad)[0])}"
+        raise ValueError(f"`{name}` must be finite, got {array[bad].flat[0]}{where}. Remove or replace that entry.")
+    return array
+
+
+def positive(name: str, value: Any) -> np.ndarray:
+    """Return `value` as a finite float64 array with every entry above zero."""
+    array = finite(name, value)
+    if (array <= 0).any():
+        raise ValueError(f"`{name}` must be positive, got {array.min()}. Pass a value above 0.")
+    return array
+
+
+def within(name: str, value: Any, low: float, high: float) -> np.ndarray:
+    """Return `value` as a finite float64 array with every entry in [low, high]."""
+    array = finite(name, value)
+    outside = (array < low) | (array > high)
+    if outside.any():
+        raise ValueError(f"`{name}` must lie in [{low:g}, {high:g}], got {array[outside].flat[0]}. Rescale it.")
+    return array
+
+
+def same_shape(**arrays: np.ndarray) -> None:
+    """Refuse arrays whose shapes disagree, naming each with its shape."""
+    shapes = {name: np.shape(array) for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
+        raise ValueError(f"Shapes must agree, got {listed}. Pass arrays of one shape.")

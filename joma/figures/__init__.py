@@ -1,0 +1,1 @@
+"""Drawing only: curves and heat maps from values computed elsewhere."""

@@ -1,0 +1,1 @@
+"""The HTML page, from records and verdicts."""

@@ -1,0 +1,1 @@
+"""The registry of the paper's statements and the checks behind each verdict."""

@@ -1,0 +1,5 @@
+"""Section 3, Theorem 1: what training conserves."""
+
+from joma.statements.registry import Statement
+
+STATEMENTS: tuple[Statement, ...] = ()

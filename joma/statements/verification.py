@@ -1,0 +1,102 @@
+"""`verify`: runs the checks of statements and turns them into verdicts."""
+
+import importlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+
+from joma.errors import UnknownNameError
+from joma.statements.registry import Check, Statement
+from joma.verdicts import Evidence, Outcome, Verdict
+
+MODULES = (
+    "setting",
+    "theorem1",
+    "theorem2",
+    "isotropic",
+    "theorem3",
+    "theorem4",
+    "theorem5",
+    "multilayer",
+)
+"""Files of this folder that hold statements, in the paper's order; each exports `STATEMENTS`."""
+
+
+@cache
+def registry() -> dict[str, Statement]:
+    """Return every statement by id, in the paper's order."""
+    found: dict[str, Statement] = {}
+    for module in MODULES:
+        for statement in importlib.import_module(f"joma.statements.{module}").STATEMENTS:
+            if statement.id in found:
+                raise ValueError(f"Two statements have the id {statement.id!r}. Rename the one in {module}.py.")
+            found[statement.id] = statement
+    return found
+
+
+def find(ids: Iterable[str] | None = None) -> list[Statement]:
+    """Return the statements with these ids (all of them for None), refusing unknown ids with the nearest match."""
+    known = registry()
+    if ids is None:
+        return list(known.values())
+    ids = list(ids)
+    for name in ids:
+        if name not in known:
+            raise UnknownNameError("statement", name, known)
+    return [known[name] for name in ids]
+
+
+def verify(ids: Sequence[str] | None = None, *, progress: Callable[[Verdict], None] | None = None) -> list[Verdict]:
+    """Check statements of the paper numerically and return one verdict for each.
+
+    `ids` are statement ids (`registry()` lists them); None checks all. `progress` is called after each verdict.
+
+    >>> [verdict] = verify(["thm2"])
+    >>> verdict.outcome.value, verdict.sound
+    ('refuted', True)
+    """
+    verdicts = []
+    for statement in find(ids):
+        verdict = judge(statement)
+        verdicts.append(verdict)
+        if progress is not None:
+            progress(verdict)
+    return verdicts
+
+
+def judge(statement: Statement) -> Verdict:
+    """Run one statement's checks; the verdict is sound when they bear out the outcome that the registry claims."""
+    evidence = tuple(run(check) for check in statement.checks)
+    return Verdict(
+        id=statement.id,
+        claim=statement.printed,
+        outcome=statement.outcome,
+        correction=statement.corrected,
+        evidence=evidence,
+        sound=_bears_out(statement.outcome, evidence),
+    )
+
+
+def run(check: Check) -> Evidence:
+    """Measure one check's formula, and its printed form where that differs."""
+    begun = time.perf_counter()
+    value = float(check.measure(check.formula))
+    control = None if check.printed is None else float(check.measure(check.printed))
+    return Evidence(
+        name=check.name,
+        against=check.against.value,
+        unit=check.unit,
+        value=value,
+        threshold=check.tolerance,
+        control=control,
+        control_name="" if control is None else "as printed",
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _bears_out(outcome: Outcome, evidence: Sequence[Evidence]) -> bool:
+    """Every corrected form holds; the printed one fails somewhere unless the statement is said to hold."""
+    if not evidence or not all(e.holds for e in evidence):
+        return False
+    printed_fails = any(e.control_holds is False for e in evidence)
+    return printed_fails == (outcome is not Outcome.HOLDS)

@@ -1,0 +1,124 @@
+"""One integrator for every flow of the theory: scipy's `solve_ivp` with named states and blow-up as an event."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy.integrate import solve_ivp
+
+from joma.errors import finite
+from joma.types import BlowUp, Trajectory
+
+State = dict[str, np.ndarray]
+Field = Callable[[float, State], Mapping[str, np.ndarray]]
+"""Time and named states in, the time derivative of each state out."""
+
+TOLERANCE = 1e-12
+"""Default relative and absolute tolerance: tight enough that a closed form is judged, not the solver."""
+
+EVENT = 1
+"""`solve_ivp`'s status for a terminal event."""
+
+
+def integrate(
+    field: Field,
+    start: Mapping[str, np.ndarray],
+    t: Float[np.ndarray, " T"],
+    *,
+    method: str = "DOP853",
+    rtol: float = TOLERANCE,
+    atol: float = TOLERANCE,
+    blow_up: float | None = None,
+) -> Trajectory:
+    """Solve d(state)/dt = field(t, state) from `start` at `t[0]` and report the states at every time of `t`.
+
+    `method` is any of `solve_ivp`'s; Radau or BDF for stiff flows. With `blow_up`, the integration ends where
+    the largest absolute component crosses that threshold, or where steps shrink to nothing before it does, and the
+    trajectory says when and which.
+
+    >>> decay = integrate(lambda t, s: {"v": -s["v"]}, {"v": np.array([1.0])}, np.array([0.0, 1.0]))
+    >>> bool(abs(decay["v"][-1, 0] - np.exp(-1)) < 1e-11)
+    True
+    """
+    t = finite("t", t)
+    if t.size < 1 or (np.diff(t) <= 0).any():
+        raise ValueError(f"`t` must be ascending times, got {t.size} of them. Sort them and remove repeats.")
+    packing = _Packing({name: finite(name, value) for name, value in start.items()})
+    y0 = packing.flatten(start)
+
+    latest = _Latest(t[0], y0)
+
+    def flat_field(time: float, y: np.ndarray) -> np.ndarray:
+        latest.time, latest.y = time, y
+        return packing.flatten(field(time, packing.unflatten(y)))
+
+    events = None if blow_up is None else _crossing(blow_up)
+    # Overflow inside a step that the solver will reject is part of approaching a blow-up, not an error.
+    with np.errstate(over="ignore", invalid="ignore"):
+        solution = solve_ivp(
+            flat_field, (t[0], t[-1]), y0, method=method, t_eval=t, rtol=rtol, atol=atol, events=events
+        )
+    if not solution.success and blow_up is None:
+        raise ArithmeticError(
+            f"The integrator stopped at t = {latest.time:.6g} before {t[-1]:.6g}: {solution.message} "
+            "Pass `blow_up` if the flow diverges, or a stiff method."
+        )
+    if not solution.success:
+        # Steps shrank below the spacing of floats before the threshold came: the flow diverges here and now.
+        crossed = packing.blow_up(latest.time, latest.y)
+    elif solution.status == EVENT:
+        crossed = packing.blow_up(solution.t_events[0][0], solution.y_events[0][0])
+    else:
+        crossed = None
+    return Trajectory(
+        t=np.asarray(solution.t, dtype=np.float64),
+        states=packing.unflatten(np.reshape(solution.y, (y0.size, -1)).T),
+        blow_up=crossed,
+        num_evaluations=solution.nfev,
+    )
+
+
+@dataclass(slots=True)
+class _Latest:
+    """The last point at which the field was asked for."""
+
+    time: float
+    y: np.ndarray
+
+
+def _crossing(threshold: float) -> Callable[[float, np.ndarray], float]:
+    def crossing(time: float, y: np.ndarray) -> float:
+        return threshold - float(np.abs(y).max())
+
+    crossing.terminal = True  # type: ignore[attr-defined]
+    return crossing
+
+
+class _Packing:
+    """Lays named arrays end to end in one vector, and back."""
+
+    def __init__(self, start: Mapping[str, np.ndarray]) -> None:
+        self.shapes = {name: value.shape for name, value in start.items()}
+        self.offsets = np.cumsum([0, *(value.size for value in start.values())])
+
+    def flatten(self, states: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.ravel(np.asarray(states[name], dtype=np.float64)) for name in self.shapes])
+
+    def unflatten(self, y: np.ndarray) -> State:
+        parts = np.split(y, self.offsets[1:-1], axis=-1)
+        return {
+            name: part.reshape(*y.shape[:-1], *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def locate(self, index: int) -> tuple[str, tuple[int, ...]]:
+        """Name and index of the component at a position of the flat vector."""
+        which = int(np.searchsorted(self.offsets, index, side="right")) - 1
+        name = list(self.shapes)[which]
+        return name, tuple(int(i) for i in np.unravel_index(index - self.offsets[which], self.shapes[name]))
+
+    def blow_up(self, time: float, y: np.ndarray) -> BlowUp:
+        """Name the largest component of `y` as the one that diverges."""
+        name, component = self.locate(int(np.nanargmax(np.abs(y))))
+        return BlowUp(time=float(time), state=name, component=component)

@@ -1,0 +1,152 @@
+r"""Theorem 2: linear activation with exp attention, where the most salient token takes all.
+
+With the attention integrated out (Theorem 1, exp case) every token $l$ moves by itself,
+
+$$\dot v_{kl} = \frac{\Delta_{kl}}{A}\, e^{z_l/T}, \qquad
+  \frac{z_l}{T} = \frac{z_l(0)}{T} + \frac{\kappa}{2} \sum_k \left(v_{kl}^2 - v_{kl}(0)^2\right), \qquad
+  \kappa = \frac{\eta_z}{\eta_w T^2},$$
+
+so $v_{\cdot l}$ moves along $\Delta_{\cdot l}$ only. Let $u$ be its component along that direction; then
+$\operatorname{erfc}(u\sqrt{\kappa/2})$ falls linearly in time and reaches zero at the blow-up.
+
+The paper prints $\operatorname{erf}(v/2)$ (Eqns 4 and 22); $\operatorname{erf}(v/\sqrt2)$ is what solves the flow.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from joma.errors import finite, positive, same_shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearFlow:
+    r"""The flow of Theorem 2 for K hidden nodes and M contextual tokens.
+
+    >>> flow = LinearFlow(delta=np.array([[1.0, 0.5]]))
+    >>> round(flow.blow_up_time(), 6)
+    1.253314
+    >>> flow.solution(np.array([1.0])).round(4)
+    array([[[1.2755, 0.5229]]])
+    """
+
+    delta: Float[np.ndarray, "K M"]
+    r"""Saliency $\Delta_{kl} = E[g_k x_l]$, constant for a linear activation and layer-wise training."""
+    v0: Float[np.ndarray, "K M"] | None = None
+    """Start of v; zero when None, as in the paper."""
+    z0: Float[np.ndarray, " M"] | None = None
+    """Start of the attention logits; zero when None."""
+    normalisation: float = 1.0
+    """The constant A of exp attention."""
+    temperature: float = 1.0
+    """T in exp(z / T)."""
+    rate_ratio: float = 1.0
+    r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that disagree, NaN, and scales that are not positive."""
+        delta = finite("delta", self.delta)
+        if self.v0 is not None:
+            same_shape(delta=delta, v0=finite("v0", self.v0))
+        if self.z0 is not None:
+            same_shape(tokens_of_delta=delta[0], z0=finite("z0", self.z0))
+        for name in ("normalisation", "temperature", "rate_ratio"):
+            positive(name, getattr(self, name))
+
+    @property
+    def gain(self) -> float:
+        r"""$\kappa = \eta_z / (\eta_w T^2)$: the attention factor is $e^{\kappa v^2/2}$ times a constant."""
+        return self.rate_ratio / self.temperature**2
+
+    @property
+    def start(self) -> Float[np.ndarray, "K M"]:
+        """v at time zero."""
+        return np.zeros_like(self.delta) if self.v0 is None else self.v0
+
+    @property
+    def start_logits(self) -> Float[np.ndarray, " M"]:
+        """z at time zero."""
+        return np.zeros(self.delta.shape[1]) if self.z0 is None else self.z0
+
+    def logits(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T M"]:
+        r"""Logits that Theorem 1 ties to v, $z = z(0) + \tfrac{\eta_z}{2\eta_w T}\sum_k (v_k^2 - v_k(0)^2)$."""
+        growth = np.square(v).sum(axis=-2) - np.square(self.start).sum(axis=-2)
+        return self.start_logits + self.rate_ratio / (2 * self.temperature) * growth
+
+    def field(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T K M"]:
+        r"""$\dot v = \Delta \circ e^{z/T} / A$ (Eqns 3 and 20, with the 1/A that Eqn 3 leaves out)."""
+        return self.delta * np.exp(self.logits(v) / self.temperature)[..., None, :] / self.normalisation
+
+    def blow_up_times(self) -> Float[np.ndarray, " M"]:
+        r"""Time at which each token alone would diverge, infinite where $\Delta_l = 0$.
+
+        $t_l^* = \frac{A}{\|\Delta_l\|}\sqrt{\frac{\pi}{2\kappa}}\; e^{-z_l(0)/T}\,
+        e^{\kappa u_0^2/2}\operatorname{erfc}(u_0\sqrt{\kappa/2})$; from zero, $A\sqrt{\pi/2}/|\Delta_l|$ at $\kappa=1$.
+        """
+        strength = np.linalg.norm(self.delta, axis=0)
+        scale = self.normalisation * np.sqrt(np.pi / (2 * self.gain)) * np.exp(-self.start_logits / self.temperature)
+        with np.errstate(divide="ignore"):
+            return scale * special.erfcx(self._along_start() * np.sqrt(self.gain / 2)) / strength
+
+    def blow_up_time(self) -> float:
+        """Time at which the winner diverges and the flow ends."""
+        return float(self.blow_up_times().min())
+
+    def winner(self) -> int:
+        r"""Index of the token that diverges first; from zero, the one with the largest $\|\Delta_l\|_2$ over k."""
+        return int(self.blow_up_times().argmin())
+
+    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T K M"]:
+        r"""Exact v(t): $u = \sqrt{2/\kappa}\operatorname{erfcinv}[(1-t/t_l^*)\operatorname{erfc}(u_0\sqrt{\kappa/2})]$
+
+        From zero with one node this is $v_l = \sqrt2\,\operatorname{erfinv}(\sqrt{2/\pi}\,\Delta_l t/A)$.
+        """
+        t = finite("t", t)
+        end = self.blow_up_time()
+        if t.size and (t.min() < 0 or t.max() >= end):
+            raise ValueError(
+                f"`t` must lie in [0, {end:.6g}), before the blow-up of token {self.winner()}; "
+                f"got {t.min():.6g} to {t.max():.6g}. End before the blow-up, or shrink `delta`."
+            )
+        root = np.sqrt(self.gain / 2)
+        u0 = self._along_start()
+        remaining = 1 - t[:, None] / self.blow_up_times()
+        u = special.erfcinv(remaining * special.erfc(u0 * root)) / root
+        return self.start + self._direction() * (u - u0)[:, None, :]
+
+    def limits(self) -> Float[np.ndarray, "K M"]:
+        r"""Values at the blow-up time: infinite for the winner, finite for every loser.
+
+        From zero with one node a loser ends at $\sqrt2\operatorname{erfinv}(\Delta_l/|\Delta|_{max})$.
+        """
+        root = np.sqrt(self.gain / 2)
+        u0 = self._along_start()
+        times = self.blow_up_times()
+        u = special.erfcinv((1 - times.min() / times) * special.erfc(u0 * root)) / root
+        direction = self._direction()
+        moved = np.where(direction == 0, 0.0, u - u0)  # 0 · inf: a node without saliency for the winner stays put
+        return self.start + direction * moved
+
+    def invariant(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T M"]:
+        r"""Quantity that is equal for all tokens, and grows as $\sqrt{2\kappa/\pi}\,t/A$.
+
+        $[\operatorname{erf}(u\sqrt{\kappa/2}) - \operatorname{erf}(u_0\sqrt{\kappa/2})] / (\|\Delta_l\| e^{c_l})$ with
+        $c_l = z_l(0)/T - \kappa u_0^2/2$; tokens without saliency give NaN.
+        """
+        root = np.sqrt(self.gain / 2)
+        u0 = self._along_start()
+        u = (self._direction() * v).sum(axis=-2)
+        c = self.start_logits / self.temperature - self.gain * u0**2 / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (special.erf(u * root) - special.erf(u0 * root)) / (np.linalg.norm(self.delta, axis=0) * np.exp(c))
+
+    def _direction(self) -> Float[np.ndarray, "K M"]:
+        """Unit vector of delta over the hidden nodes, zero where delta is."""
+        strength = np.linalg.norm(self.delta, axis=0)
+        return np.divide(self.delta, strength, out=np.zeros_like(self.delta), where=strength > 0)
+
+    def _along_start(self) -> Float[np.ndarray, " M"]:
+        """Component of the start along delta."""
+        return np.einsum("kl,kl->l", self._direction(), self.start)

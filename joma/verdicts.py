@@ -1,0 +1,80 @@
+"""One verdict for statements of the paper and for experiments alike."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """What the evidence says of a claim."""
+
+    HOLDS = "holds"
+    CONDITIONAL = "holds under conditions"
+    REFUTED = "refuted"
+    INCONCLUSIVE = "inconclusive at this size"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """One measured number, beside its threshold and its control."""
+
+    name: str
+    """What was measured."""
+    against: str
+    """The independent side of the comparison: an ODE, a quadrature, enumeration, Monte Carlo, and so on."""
+    unit: str
+    """What the numbers mean, for example `max abs error` or `standard errors`."""
+    value: float
+    """Distance of the claim, in its corrected form, from the independent side."""
+    threshold: float
+    """The largest value that counts as agreement."""
+    control: float | None = None
+    """The same distance for the control: the form as printed, a broken hypothesis, an untrained network."""
+    control_name: str = ""
+    """What the control is."""
+    seconds: float = 0.0
+    """Time that the measurement took."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is within its threshold; NaN is not."""
+        return self.value <= self.threshold
+
+    @property
+    def control_holds(self) -> bool | None:
+        """Whether the control is within the same threshold; None without a control."""
+        return None if self.control is None else self.control <= self.threshold
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A claim, what the evidence says of it, and the numbers."""
+
+    id: str
+    claim: str
+    """The claim as its source prints it."""
+    outcome: Outcome
+    correction: str = ""
+    """The form that does hold, where the claim as printed does not."""
+    evidence: tuple[Evidence, ...] = ()
+    sound: bool = True
+    """False when one of our own checks failed: something that should hold does not."""
+
+    @property
+    def decisive(self) -> Evidence | None:
+        """The evidence to show first: a failing check, else a failing control, else the nearest to its threshold."""
+        if not self.evidence:
+            return None
+        return max(self.evidence, key=lambda e: (not e.holds, e.control_holds is False, _ratio(e.value, e.threshold)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types for JSON, with the derived `holds` flags spelled out."""
+        record = asdict(self)
+        for row, evidence in zip(record["evidence"], self.evidence, strict=True):
+            row |= {"holds": evidence.holds, "control_holds": evidence.control_holds}
+        return record
+
+
+def _ratio(value: float, threshold: float) -> float:
+    return value / threshold if threshold else value

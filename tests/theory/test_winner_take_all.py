@@ -1,0 +1,94 @@
+"""Theorem 2: closed form, integrated field and autograd-free limits agree."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from joma.theory.integrate import integrate
+from joma.theory.winner_take_all import LinearFlow
+
+saliencies = arrays(np.float64, (2, 4), elements=st.floats(-2, 2).filter(lambda x: abs(x) > 0.05))
+starts = arrays(np.float64, (2, 4), elements=st.floats(-0.5, 0.5))
+logits = arrays(np.float64, 4, elements=st.floats(-0.5, 0.5))
+scales = st.floats(0.5, 2.0)
+
+
+@st.composite
+def flows(draw) -> LinearFlow:
+    return LinearFlow(
+        delta=draw(saliencies),
+        v0=draw(starts),
+        z0=draw(logits),
+        normalisation=draw(scales),
+        temperature=draw(scales),
+        rate_ratio=draw(scales),
+    )
+
+
+def integrated(flow: LinearFlow, t: np.ndarray) -> np.ndarray:
+    return integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, t)["v"]
+
+
+@given(flows(), st.floats(0.05, 0.95))
+def test_solution_solves_the_field(flow, fraction):
+    t = np.array([0.0, fraction * flow.blow_up_time()])
+    # The bound asked of closed forms against the ODE, relative to the size that v has reached.
+    np.testing.assert_allclose(flow.solution(t), integrated(flow, t), rtol=1e-9, atol=1e-9)
+
+
+@given(flows(), st.floats(0.05, 0.95))
+def test_invariant_is_equal_over_tokens_and_linear_in_time(flow, fraction):
+    t = fraction * flow.blow_up_time()
+    v = integrated(flow, np.array([0.0, t]))[-1]
+    expected = np.sqrt(2 * flow.gain / np.pi) * t / flow.normalisation
+    np.testing.assert_allclose(flow.invariant(v), expected, rtol=1e-8)
+
+
+@given(saliencies)
+def test_winner_is_the_token_with_the_largest_saliency_and_blows_up(delta):
+    flow = LinearFlow(delta=delta)
+    strength = np.linalg.norm(delta, axis=0)
+    assert strength[flow.winner()] == strength.max()
+    run = integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, np.array([0.0, 99.0]), blow_up=6.0)
+    # What is left of the time when v passes 6 is about e^{-18}/6 of the whole.
+    assert run.blow_up.time == pytest.approx(flow.blow_up_time(), rel=1e-7)
+
+
+def test_losers_approach_their_limits():
+    flow = LinearFlow(delta=np.array([[1.0, -0.8, 0.5, 0.0]]))
+    near = flow.solution(np.array([(1 - 1e-12) * flow.blow_up_time()]))[0, 0]
+    limits = flow.limits()[0]
+    assert limits[0] == np.inf and limits[3] == 0
+    np.testing.assert_allclose(near[1:], limits[1:], rtol=1e-10)
+
+
+def test_a_second_node_without_saliency_stays_put():
+    one = LinearFlow(delta=np.array([[1.0, 0.4]]))
+    two = LinearFlow(delta=np.array([[1.0, 0.4], [0.0, 0.0]]))
+    t = np.linspace(0, 1.2, 7)
+    np.testing.assert_array_equal(two.solution(t)[:, 0], one.solution(t)[:, 0])
+    np.testing.assert_array_equal(two.solution(t)[:, 1], 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": np.array([[1.0, np.nan]])}, r"`delta` must be finite, got nan at index \(0, 1\)"),
+        ({"v0": np.zeros((1, 3))}, r"Shapes must agree, got `delta` \(1, 2\), `v0` \(1, 3\)"),
+        ({"z0": np.zeros(3)}, r"Shapes must agree"),
+        ({"temperature": 0.0}, r"`temperature` must be positive, got 0.0"),
+        ({"rate_ratio": -1.0}, r"`rate_ratio` must be positive"),
+    ],
+    ids=["nan", "shape of v0", "shape of z0", "temperature", "rate ratio"],
+)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_bad_input_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        LinearFlow(**{"delta": np.array([[1.0, 0.5]])} | change)
+
+
+def test_a_time_past_the_blow_up_is_refused():
+    with pytest.raises(ValueError, match=r"before the blow-up of token 0; got 2 to 2"):
+        LinearFlow(delta=np.array([[1.0, 0.5]])).solution(np.array([2.0]))
