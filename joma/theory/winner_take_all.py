@@ -99,7 +99,7 @@ class LinearFlow:
         return int(self.blow_up_times().argmin())
 
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T K M"]:
-        r"""Exact v(t): $u = \sqrt{2/\kappa}\operatorname{erfcinv}[(1-t/t_l^*)\operatorname{erfc}(u_0\sqrt{\kappa/2})]$
+        r"""Exact v(t), by $\operatorname{erfc}(u\sqrt{\kappa/2}) = (1-t/t_l^*)\operatorname{erfc}(u_0\sqrt{\kappa/2})$.
 
         From zero with one node this is $v_l = \sqrt2\,\operatorname{erfinv}(\sqrt{2/\pi}\,\Delta_l t/A)$.
         """
