@@ -1,0 +1,274 @@
+r"""One layer of the paper: attention, residual and the lower half of the MLP (Eqn 1), and its gradient flow (Eqn 2).
+
+$$h_k = \phi(w_k^\top f), \qquad f = U_C b + u_q, \qquad b = \sigma(z_q)\circ x/A.$$
+
+Axes: N samples, M contextual tokens, Q queries, K hidden nodes, d embedding dimensions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import special
+
+from joma.errors import AssumptionError, finite, positive, same_shape
+from joma.theory.activations import Activation
+from joma.theory.attention import Attention
+from joma.theory.integrate import State, integrate
+from joma.types import Trajectory
+
+Backprop = Callable[[float, Float[np.ndarray, "N K"]], Float[np.ndarray, "N K"]]
+r"""Time and hidden values in, the backpropagated gradient $g_{h_k}[i]$ out."""
+
+ROUNDING = 1e-9
+"""Largest distance from 1 at which probabilities still count as summing to one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embeddings:
+    """Embedding vectors of the contextual tokens and of the query tokens, as columns."""
+
+    contextual: Float[np.ndarray, "d M"]
+    """$U_C$."""
+    queries: Float[np.ndarray, "d Q"]
+    """One column $u_m$ for each query m."""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and matrices of different height."""
+        contextual, queries = finite("contextual", self.contextual), finite("queries", self.queries)
+        same_shape(column_of_contextual=contextual[:, 0], column_of_queries=queries[:, 0])
+
+    @property
+    def num_contextual(self) -> int:
+        """M, called M_C in the paper."""
+        return self.contextual.shape[1]
+
+    @property
+    def num_queries(self) -> int:
+        """Q, called M_Q in the paper."""
+        return self.queries.shape[1]
+
+    def orthonormality_gap(self) -> float:
+        r"""Return $\max|U^\top U - I|$ over contextual and query tokens together: zero under the paper's assumption."""
+        u = np.hstack([self.contextual, self.queries])
+        return float(np.abs(u.T @ u - np.eye(u.shape[1])).max())
+
+    def contextual_part(self, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K M"]:
+        r"""Return $v_k = U_C^\top w_k$."""
+        return w @ self.contextual
+
+    def query_part(self, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K Q"]:
+        r"""Return $w_k^\top u_m$, the implicit bias that query m gives to node k."""
+        return w @ self.queries
+
+
+def orthonormal_embeddings(num_contextual: int, num_queries: int, *, dim: int, rng: np.random.Generator) -> Embeddings:
+    """Draw embeddings with orthonormal columns, in a random rotation of `dim` dimensions.
+
+    >>> u = orthonormal_embeddings(4, 2, dim=8, rng=np.random.default_rng(0))
+    >>> u.orthonormality_gap() < 1e-15
+    True
+    """
+    num_tokens = num_contextual + num_queries
+    if not 0 < num_tokens <= dim:
+        raise AssumptionError(
+            f"Orthonormal embeddings of {num_tokens} tokens need as many dimensions, got `dim` {dim}. "
+            "Enlarge `dim`, or take fewer tokens."
+        )
+    u, _ = np.linalg.qr(rng.standard_normal((dim, num_tokens)))
+    return Embeddings(contextual=u[:, :num_contextual], queries=u[:, num_contextual:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    r"""The data distribution: samples i with token frequencies $x[i]$, query $q[i]$ and probability.
+
+    Samples of a single query with weights that sum to one make the conditional expectation $E_{q=m}$ of Eqn 2.
+    """
+
+    x: Float[np.ndarray, "N M"]
+    """Frequency of each contextual token in each sample."""
+    q: Int[np.ndarray, " N"]
+    """Index of each sample's query."""
+    weights: Float[np.ndarray, " N"] = None  # type: ignore[assignment]
+    """Probability of each sample; uniform when left out."""
+
+    def __post_init__(self) -> None:
+        """Fill in uniform weights; refuse NaN, shapes that disagree and weights that are not probabilities."""
+        x = finite("x", self.x)
+        q = np.asarray(self.q)
+        if self.weights is None:
+            object.__setattr__(self, "weights", np.full(len(x), 1 / len(x)))
+        weights = finite("weights", self.weights)
+        same_shape(samples_of_x=x[:, 0], q=q, weights=weights)
+        if not np.issubdtype(q.dtype, np.integer) or (q < 0).any():
+            raise ValueError(f"`q` must be query indices 0, 1, ..., got {q.min()} of type {q.dtype}. Pass integers.")
+        if (weights < 0).any() or abs(weights.sum() - 1) > ROUNDING:
+            raise ValueError(
+                f"`weights` must be probabilities, got a sum of {weights.sum():.6g}, the least {weights.min():.6g}. "
+                "Divide them by their sum, or leave them out for uniform ones."
+            )
+
+    @property
+    def num_samples(self) -> int:
+        """N."""
+        return len(self.x)
+
+    def by_query(self, num_queries: int) -> Float[np.ndarray, "Q N"]:
+        """Return the weight of each sample in the row of its query, zero in the others."""
+        return np.equal.outer(np.arange(num_queries), self.q) * self.weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerGradient:
+    """Time derivative of the layer's parameters under gradient ascent on Eqn 9."""
+
+    w: Float[np.ndarray, "K d"]
+    """Of the lower MLP layer, summed over the samples of all queries."""
+    z: Float[np.ndarray, "Q M"]
+    """Of the attention logits, each query over its own samples with their joint weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    r"""The layer of Eqn 1 with lower MLP weights w (K×d) and attention logits z (Q×M) as its parameters.
+
+    >>> from joma.theory.activations import relu
+    >>> from joma.theory.attention import AttentionKind
+    >>> tokens = Embeddings(contextual=np.eye(3)[:, :2], queries=np.eye(3)[:, 2:])
+    >>> layer = Layer(embeddings=tokens, attention=Attention(kind=AttentionKind.EXP), activation=relu)
+    >>> samples = Samples(x=np.array([[0.5, 0.5], [1.0, 0.0]]), q=np.array([0, 0]))
+    >>> layer.hidden(np.array([[2.0, 4.0, -1.5]]), np.zeros((1, 2)), samples)
+    array([[1.5],
+           [0.5]])
+    """
+
+    embeddings: Embeddings
+    attention: Attention
+    activation: Activation
+
+    def scores(self, z: Float[np.ndarray, "Q M"], samples: Samples) -> Float[np.ndarray, "N M"]:
+        r"""Return the attention scores $b[i]$ of every sample."""
+        self._require_agreement(z, samples)
+        return self._scores(z, samples)
+
+    def preactivation(
+        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
+    ) -> Float[np.ndarray, "N K"]:
+        r"""Return $w_k^\top f = v_k^\top b + w_k^\top u_q$, for embeddings of any kind."""
+        self._require_agreement(z, samples, w)
+        return self._preactivation(w, self._scores(z, samples), samples)
+
+    def hidden(
+        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
+    ) -> Float[np.ndarray, "N K"]:
+        r"""Return $h_k = \phi(w_k^\top f)$ of every sample (Eqn 1)."""
+        return self.activation.value(self.preactivation(w, z, samples))
+
+    def objective(
+        self,
+        w: Float[np.ndarray, "K d"],
+        z: Float[np.ndarray, "Q M"],
+        samples: Samples,
+        g: Float[np.ndarray, "N K"],
+    ) -> float:
+        r"""Return $E[\sum_k g_{h_k} h_k]$ (Eqn 9), to be maximised with g held constant."""
+        return float(samples.weights @ (finite("g", g) * self.hidden(w, z, samples)).sum(axis=1))
+
+    def gradient(
+        self,
+        w: Float[np.ndarray, "K d"],
+        z: Float[np.ndarray, "Q M"],
+        samples: Samples,
+        g: Float[np.ndarray, "N K"],
+    ) -> LayerGradient:
+        r"""Return the right-hand side of Eqn 2, $\dot w_k$ and $\dot z_m$, for one query or several that share w.
+
+        $\dot w_k = E[g_{h_k} h'_k f]$ and $\dot z_m = E[1_{q=m}(\partial b/\partial z_m)^\top U_C^\top g_f]$ with
+        $g_f = \sum_k g_{h_k}h'_k w_k$: gradient ascent on Eqn 9 with g a constant (stop-gradient).
+        """
+        same_shape(g=finite("g", g), hidden=self.preactivation(w, z, samples))
+        return self._field(w, z, samples, lambda _: g)
+
+    def flow(
+        self,
+        w0: Float[np.ndarray, "K d"],
+        z0: Float[np.ndarray, "Q M"],
+        samples: Samples,
+        backprop: Backprop,
+        t: Float[np.ndarray, " T"],
+        *,
+        rate_ratio: float = 1.0,
+        **options: Any,
+    ) -> Trajectory:
+        r"""Integrate Eqn 2 from (w0, z0) and report the states "w" and "z" at the times `t`.
+
+        `backprop` gives g from the time and the hidden values (`fixed_gradient`, `cross_entropy_gradient`, or any
+        function); `rate_ratio` is $\eta_z/\eta_w$; `options` go to `integrate`.
+        """
+        self._require_agreement(z0, samples, w0)
+        ratio = float(positive("rate_ratio", rate_ratio))
+
+        def field(time: float, state: State) -> State:
+            slope = self._field(state["w"], state["z"], samples, lambda hidden: backprop(time, hidden))
+            return {"w": slope.w, "z": ratio * slope.z}
+
+        return integrate(field, {"w": w0, "z": z0}, t, **options)
+
+    def _scores(self, z: np.ndarray, samples: Samples) -> np.ndarray:
+        return self.attention.scores(z[samples.q], samples.x)
+
+    def _preactivation(self, w: np.ndarray, b: np.ndarray, samples: Samples) -> np.ndarray:
+        return b @ self.embeddings.contextual_part(w).T + self.embeddings.query_part(w).T[samples.q]
+
+    def _field(
+        self, w: np.ndarray, z: np.ndarray, samples: Samples, g_of: Callable[[np.ndarray], np.ndarray]
+    ) -> LayerGradient:
+        """Eqn 2 without input checks: inside a step that the integrator will reject, w and z may overflow."""
+        b = self._scores(z, samples)
+        pre = self._preactivation(w, b, samples)
+        slope = g_of(self.activation.value(pre)) * self.activation.derivative(pre)  # g_{h_k} h'_k, (N, K)
+        by_query = samples.by_query(self.embeddings.num_queries)  # (Q, N)
+        v_dot = (samples.weights[:, None] * slope).T @ b
+        xi_dot = (by_query @ slope).T
+        w_dot = v_dot @ self.embeddings.contextual.T + xi_dot @ self.embeddings.queries.T
+        v_slope = slope @ self.embeddings.contextual_part(w)  # U_C^T g_f, (N, M)
+        z_dot = by_query @ self.attention.pull_back(z[samples.q], samples.x, v_slope)
+        return LayerGradient(w=w_dot, z=z_dot)
+
+    def _require_agreement(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> None:
+        """Refuse NaN, shapes that do not fit the embeddings, and queries that have none."""
+        u = self.embeddings
+        same_shape(z=finite("z", z), queries_by_tokens=np.empty((u.num_queries, u.num_contextual)))
+        same_shape(tokens_of_x=samples.x[0], contextual_tokens=u.contextual[0])
+        if w is not None:
+            same_shape(w=finite("w", w), nodes_by_dimensions=np.empty((len(w), len(u.contextual))))
+        if samples.q.max() >= u.num_queries:
+            raise ValueError(
+                f"`q` must be below the number of queries {u.num_queries}, got {samples.q.max()}. Add embeddings."
+            )
+
+
+def fixed_gradient(g: Float[np.ndarray, "N K"]) -> Backprop:
+    """Return a backpropagated gradient that never changes: the layer-wise training of Assumption 1."""
+    g = finite("g", g)
+    return lambda time, hidden: g
+
+
+def cross_entropy_gradient(labels: Int[np.ndarray, " N"]) -> Backprop:
+    r"""Return $g_{h_k}[i] = 1[y[i]=k] - \mathrm{softmax}(h[i])_k$, ascent on the log likelihood with h as logits.
+
+    >>> g = cross_entropy_gradient(np.array([1]))
+    >>> g(0.0, np.array([[0.0, 0.0]]))
+    array([[-0.5,  0.5]])
+    """
+
+    def gradient(time: float, hidden: np.ndarray) -> np.ndarray:
+        num_nodes = hidden.shape[1]
+        if labels.min() < 0 or labels.max() >= num_nodes:
+            raise ValueError(f"`labels` must lie in 0..{num_nodes - 1}, got {labels.max()}. Add hidden nodes.")
+        return np.eye(num_nodes)[labels] - special.softmax(hidden, axis=1)
+
+    return gradient
