@@ -1,8 +1,9 @@
 """One verdict for statements of the paper and for experiments alike."""
 
+import math
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class Outcome(StrEnum):
@@ -52,9 +53,14 @@ class Verdict:
     """A claim, what the evidence says of it, and the numbers."""
 
     id: str
+    title: str
+    source: str
+    """Where the claim is made, with numbers: `Section 3.1, Theorem 2, Eqns 4 and 22`."""
     claim: str
     """The claim as its source prints it."""
     outcome: Outcome
+    explanation: str = ""
+    """Why: what breaks, what is needed."""
     correction: str = ""
     """The form that does hold, where the claim as printed does not."""
     evidence: tuple[Evidence, ...] = ()
@@ -69,11 +75,33 @@ class Verdict:
         return max(self.evidence, key=lambda e: (not e.holds, e.control_holds is False, _ratio(e.value, e.threshold)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types for JSON, with the derived `holds` flags spelled out."""
+        """Return plain types for JSON, with the derived `holds` flags spelled out; null stands for not finite."""
         record = asdict(self)
         for row, evidence in zip(record["evidence"], self.evidence, strict=True):
             row |= {"holds": evidence.holds, "control_holds": evidence.control_holds}
+            row |= {key: _finite_or_none(row[key]) for key in ("value", "threshold", "control")}
         return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Self:
+        """Rebuild a verdict from `as_dict`, with NaN where a measured number was not finite."""
+        fields = record | {
+            "outcome": Outcome(record["outcome"]),
+            "evidence": tuple(_evidence(row) for row in record["evidence"]),
+        }
+        return cls(**fields)
+
+
+def _evidence(row: dict[str, Any]) -> Evidence:
+    kept = {key: value for key, value in row.items() if key not in ("holds", "control_holds")}
+    numbers = {key: math.nan for key in ("value", "threshold") if kept[key] is None}
+    if kept["control"] is None and kept["control_name"]:
+        numbers["control"] = math.nan
+    return Evidence(**kept | numbers)
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _ratio(value: float, threshold: float) -> float:

@@ -17,6 +17,8 @@ Invariant = Callable[[LinearFlow, np.ndarray], np.ndarray]
 FLOW = LinearFlow(delta=np.array([[1.0, -0.8, 0.5, 0.1]]), normalisation=2.0)
 SEVERAL_NODES = LinearFlow(delta=np.array([[1.0, -0.8, 0.5], [0.2, 0.9, -0.4], [-0.3, 0.1, 0.6]]))
 MOVED_START = replace(FLOW, v0=np.array([[0.3, -0.4, 0.2, 0.1]]), z0=np.array([0.2, -0.1, 0.3, 0.0]))
+ALMOST = 1e-11
+"""Fraction of the blow-up time that is left when losers are compared with their limits."""
 LATE = 0.99
 """Fraction of the blow-up time at which solutions are compared."""
 
@@ -56,11 +58,22 @@ def _printed_invariant(flow: LinearFlow, v: np.ndarray) -> np.ndarray:
 
 def _blow_up_gap(blow_up_time: Callable[[LinearFlow], float]) -> float:
     """Distance to the time at which the integrated flow passes |v| = 7, where what remains is below 1e-11."""
-    claimed = blow_up_time(FLOW)
     end = np.array([0.0, 2 * FLOW.blow_up_time()])
     run = integrate(lambda _, s: {"v": FLOW.field(s["v"])}, {"v": FLOW.start}, end, blow_up=7.0)
     assert run.blow_up is not None
-    return abs(run.blow_up.time - claimed) if np.isfinite(claimed) else np.inf
+    return abs(run.blow_up.time - blow_up_time(FLOW))
+
+
+def _distance_of_losers(limits: Callable[[LinearFlow], np.ndarray]) -> float:
+    """Largest distance of a loser, integrated until the winner is about to diverge, from its claimed limit."""
+    near = np.array([0.0, (1 - ALMOST) * FLOW.blow_up_time()])
+    losers = np.arange(FLOW.delta.shape[1]) != FLOW.winner()
+    return float(np.abs(_path(FLOW, near)[-1, 0] - limits(FLOW)[0])[losers].max())
+
+
+def _printed_limits(flow: LinearFlow) -> np.ndarray:
+    """What Eqn 4 as printed leaves to the losers when the winner's erf reaches one."""
+    return 2 * special.erfinv(flow.delta / np.abs(flow.delta).max())
 
 
 def _entropy(logits: np.ndarray) -> np.ndarray:
@@ -172,12 +185,20 @@ STATEMENTS = (
                 against=Reference.ODE,
                 measure=_blow_up_gap,
                 formula=LinearFlow.blow_up_time,
-                printed=lambda flow: np.inf,
                 tolerance=ODE_TOLERANCE,
                 unit="time",
                 mutation=Mutation(
                     description="blow-up time 1 % off", formula=lambda flow: 1.01 * LinearFlow.blow_up_time(flow)
                 ),
+            ),
+            Check(
+                name="where the losers end, beside what Eqn 4 as printed would leave them",
+                against=Reference.ODE,
+                measure=_distance_of_losers,
+                formula=LinearFlow.limits,
+                printed=_printed_limits,
+                tolerance=ODE_TOLERANCE,
+                mutation=Mutation(description="limits 1 % off", formula=lambda flow: 1.01 * flow.limits()),
             ),
         ),
     ),

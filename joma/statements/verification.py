@@ -69,8 +69,11 @@ def judge(statement: Statement) -> Verdict:
     evidence = tuple(run(check) for check in statement.checks)
     return Verdict(
         id=statement.id,
+        title=statement.title,
+        source=statement.place,
         claim=statement.printed,
         outcome=statement.outcome,
+        explanation=statement.explanation,
         correction=statement.corrected,
         evidence=evidence,
         sound=_bears_out(statement.outcome, evidence),

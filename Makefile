@@ -1,0 +1,36 @@
+# Two commands from a fresh clone: `make demo` shows what joma does, `make test` checks that it is right.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= joma-out
+
+.PHONY: demo test bench docs clean
+
+demo: $(VENV)/installed
+	$(BIN)/joma verify --out $(OUT)
+	$(BIN)/joma simulate --preset figure4 --out $(OUT)/figure4
+	$(BIN)/joma report $(OUT)
+
+test: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n auto
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/theory.py
+
+docs: $(VENV)/installed
+	$(BIN)/python -m joma.statements.documents docs
+
+# The stamp is newer than the files that say what to install, or the set-up runs again.
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "joma needs Python 3.11 or newer, found $$($(PYTHON) --version). Pass one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(OUT) build *.egg-info

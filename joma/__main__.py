@@ -1,0 +1,5 @@
+"""`python -m joma` is the `joma` command."""
+
+from joma.cli import main
+
+main()

@@ -1,0 +1,132 @@
+"""What the command prints: tables that read well, progress with time left, JSON for machines."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from joma.figures.numbers import short
+from joma.verdicts import Evidence, Outcome, Verdict
+
+COLOURS = {
+    Outcome.HOLDS: "green",
+    Outcome.CONDITIONAL: "yellow",
+    Outcome.REFUTED: "red",
+    Outcome.INCONCLUSIVE: "blue",
+    Outcome.NOT_RUN: "dim",
+}
+PIPED_WIDTH = 160
+"""Columns when the output is not a terminal, so that rows stay on one line in a log."""
+
+
+def console() -> Console:
+    """Return the console on standard output."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+
+
+@contextmanager
+def progress(label: str, *, total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show a bar with time left on standard error; yields a function to call with what has just been done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[done]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task(label, total=total, done="")
+        yield lambda done: bar.update(task, advance=1, done=done)
+
+
+def show_json(record: Any) -> None:
+    """Print plain types as JSON on standard output."""
+    sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def say_written(paths: Iterable[Path], *, quiet: bool = False) -> None:
+    """Say where files were written."""
+    for path in () if quiet else paths:
+        console().print(f"Wrote {path}", soft_wrap=True)
+
+
+def show_verdicts(verdicts: Sequence[Verdict], *, explain: bool) -> None:
+    """Print a row for each verdict, or with `explain` everything there is to say about each."""
+    screen = console()
+    if explain:
+        for verdict in verdicts:
+            screen.print(_explanation(verdict))
+            screen.print(_evidence_table(verdict.evidence))
+    else:
+        screen.print(_verdict_table(verdicts))
+    screen.print(summary(verdicts))
+
+
+def summary(verdicts: Sequence[Verdict]) -> Text:
+    """Count the outcomes in one line, and name what is not sound."""
+    counts = [(outcome, sum(v.outcome is outcome for v in verdicts)) for outcome in Outcome]
+    line = Text(f"{len(verdicts)} checked: ")
+    for index, (outcome, count) in enumerate((o, c) for o, c in counts if c):
+        line.append(", " if index else "").append(f"{count} {outcome.value}", style=COLOURS[outcome])
+    unsound = [verdict.id for verdict in verdicts if not verdict.sound]
+    if unsound:
+        line.append(f". OUR OWN CHECKS FAIL: {', '.join(unsound)}", style="bold red")
+    return line
+
+
+def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Statements of the paper", title_justify="left", header_style="bold")
+    for name in ("statement", "what it says", "verdict"):
+        table.add_column(name)
+    for name in ("measured", "tolerance", "as printed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("against")
+    for verdict in verdicts:
+        decisive = verdict.decisive
+        cells = ("", "", "", "") if decisive is None else _numbers(decisive)
+        table.add_row(verdict.id, verdict.title, _outcome(verdict), *cells)
+    return table
+
+
+def _numbers(evidence: Evidence) -> tuple[Text, str, Text, str]:
+    return (
+        Text(short(evidence.value), style="" if evidence.holds else "bold red"),
+        short(evidence.threshold),
+        Text(short(evidence.control), style="red" if evidence.control_holds is False else ""),
+        evidence.against,
+    )
+
+
+def _outcome(verdict: Verdict) -> Text:
+    text = Text(verdict.outcome.value, style=COLOURS[verdict.outcome])
+    return text if verdict.sound else text.append(" (check fails)", style="bold red")
+
+
+def _explanation(verdict: Verdict) -> Panel:
+    body = Text.assemble(("Printed    ", "bold"), verdict.claim, "\n")
+    if verdict.correction:
+        body.append("Corrected  ", style="bold").append(verdict.correction + "\n")
+    body.append("Verdict    ", style="bold").append(_outcome(verdict)).append("\n\n" + verdict.explanation)
+    return Panel(body, title=f"{verdict.id}: {verdict.title}", subtitle=verdict.source, title_align="left")
+
+
+def _evidence_table(rows: Sequence[Evidence]) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("check")
+    for name in ("measured", "tolerance", "as printed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("against", "unit"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(row.name, *_numbers(row), row.unit)
+    return table
