@@ -47,7 +47,7 @@ def positive(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def within(name: str, value: Any, low: float, high: float) -> np.ndarray:
+def within(name: str, value: Any, low: float | int, high: float | int) -> np.ndarray:
     """Return `value` as a finite float64 array with every entry in [low, high]."""
     array = finite(name, value)
     outside = (array < low) | (array > high)

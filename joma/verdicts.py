@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 
 class Outcome(StrEnum):
@@ -83,7 +83,7 @@ class Verdict:
         return record
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Self:
+    def from_dict(cls, record: dict[str, Any]) -> "Verdict":
         """Rebuild a verdict from `as_dict`, with NaN where a measured number was not finite."""
         fields = record | {
             "outcome": Outcome(record["outcome"]),

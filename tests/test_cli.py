@@ -1,0 +1,54 @@
+"""The command as a user types it."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+HELP_SECONDS = 0.5
+SLACK = 6
+"""Machines that run tests are shared; the goal itself is measured by benchmarks/theory.py."""
+
+
+def joma(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "joma", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_answers_quickly():
+    begun = time.perf_counter()
+    assert "verify" in joma("--help").stdout
+    assert time.perf_counter() - begun < SLACK * HELP_SECONDS
+
+
+def test_verify_explains_one_statement():
+    done = joma("verify", "thm2")
+    assert done.returncode == 0
+    for part in ("erf(v_l/2)/Δ_l", "erf(v_l/√2)/Δ_l", "refuted", "as printed"):
+        assert part in done.stdout
+
+
+def test_verify_as_json_is_json_alone():
+    [record] = json.loads(joma("verify", "thm2", "--json").stdout)
+    assert record["outcome"] == "refuted" and record["evidence"][0]["control_holds"] is False
+
+
+def test_verify_writes_a_record_and_a_page(tmp_path):
+    done = joma("verify", "thm2", "--out", str(tmp_path / "new"))
+    assert done.returncode == 0 and "verification.html" in done.stdout
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"verification.json", "verification.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("verify", "thm22"), "joma: There is no statement named 'thm22'. Did you mean 'thm2'?"),
+        (("verify", "thm2", "--out", "/dev/null/folder"), "Not a directory"),
+    ],
+    ids=["unknown statement", "folder that cannot be"],
+)
+def test_bad_input_is_one_line_and_no_traceback(arguments, line):
+    done = joma(*arguments)
+    assert done.returncode == 2
+    assert line in done.stderr and len(done.stderr.strip().splitlines()) == 1

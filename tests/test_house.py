@@ -1,0 +1,35 @@
+"""The house rules that no linter holds: lightness of imports, names, one symbol table."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import joma
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_joma_loads_nothing_heavy():
+    assert not modules_after("import joma") & {"torch", "numpy", "scipy", "pandas", "matplotlib", "plotly"}
+
+
+def test_the_theory_never_imports_torch():
+    every = "; ".join(f"import joma.theory.{path.stem}" for path in sorted((ROOT / "joma/theory").glob("[a-z]*.py")))
+    assert not modules_after(every) & {"torch", "pandas", "matplotlib", "plotly", "typer"}
+
+
+def test_verbs_are_listed_and_found():
+    for verb in joma.__all__:
+        assert verb in dir(joma)
+        assert callable(getattr(joma, verb))
+
+
+def test_tests_mirror_the_house():
+    for path in sorted((ROOT / "joma/theory").glob("[a-z]*.py")):
+        assert (ROOT / "tests/theory" / f"test_{path.name}").exists(), f"{path.name} has no test file"
