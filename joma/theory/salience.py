@@ -1,0 +1,143 @@
+r"""Eqn 6 and Theorem 4: with a nonlinear activation every component reaches its target, the salient ones first.
+
+Eqn 6, $\dot v = (\mu - v)\circ e^{v^2/2}$, is taken here as the paper states it: a model whose critical point stays at
+$\mu$. (The flow that exp attention really gives is `attention_flow.AttentionFlow`.) Its solution from zero is exact and
+implicit: with $r = v/\mu$ and $\delta = 1 - r$,
+
+$$t = F(r, \mu) = \int_0^r \frac{e^{-\mu^2x^2/2}}{1-x}dx = e^{-\mu^2/2}\ln\frac1\delta + \rho(r, \mu),$$
+
+with a $\rho$ that lies in $[0, B^*)$, $B^* = 0.8643$. From this all of Theorem 4 follows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from joma.errors import finite, positive, within
+from joma.theory.relaxation import Array, efolds_at, elapsed_time, transient_time
+from joma.theory.tied_attention import TiedFlow, times
+from joma.types import Real
+
+SUP_RHO = 0.8643247772318830
+r"""$B^* = \sup\rho(r, \mu)$, approached as $r\to1$ at $\mu = \pm1.8722$: the sharp constant of Eqn 88 and Theorem 4."""
+SUP_RHO_AT = 1.8721995871378600
+r"""The $|\mu|$ at which $\rho(1, \mu) = B^*$."""
+SUP_ZETA = 1.6327913528073900
+r"""$\sup\zeta(r, \mu)$, at $r = 1$."""
+SUP_ZETA_AT = 2.1617876779500000
+r"""The $\mu$ at which $\zeta(1, \mu)$ is largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SalienceFlow(TiedFlow):
+    r"""The flow of Eqn 6 for M components, $\dot v = (\mu - v)\circ e^{\kappa v^2/2 + b}$.
+
+    >>> flow = SalienceFlow(mu=np.array([3.0, 1.5]))
+    >>> flow.solution(np.array([0.5, 1.5])).round(4)
+    array([[1.6387, 0.6235],
+           [3.    , 1.358 ]])
+    """
+
+    def field(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+        r"""$\dot v = (\mu - v)\circ e^{\kappa v^2/2 + b}$; Eqn 6 at $\kappa = 1$, $b = 0$."""
+        return (self.mu - v) * np.exp(self.log_attention(v))
+
+    def critical_point(self) -> Float[np.ndarray, " M"]:
+        r"""$\mu$, by the ansatz of Eqn 6."""
+        return self.mu
+
+    def local_rates(self) -> Float[np.ndarray, " M"]:
+        r"""$e^{\kappa\mu^2/2 + b}$: the ratio of two of them is the limit of Theorem 4."""
+        return np.exp(self.log_attention(self.mu))
+
+    def efolds(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
+        r"""$\ln(1/\delta)$ of every component: `efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""
+        root = np.sqrt(self.gain)
+        return efolds(times(t)[:, None] * np.exp(self.log_scale), root * self.mu, v0=root * self.start)
+
+
+def field(v: Real, mu: Real) -> np.ndarray:
+    r"""Eqn 6 as printed, $\dot v = (\mu - v)\circ e^{v^2/2}$."""
+    return np.asarray((np.asarray(mu) - v) * np.exp(np.square(v) / 2))
+
+
+def normalised_field(
+    v: Float[np.ndarray, "*T M"], mu: Float[np.ndarray, " M"], temperature: float = 3.0
+) -> Float[np.ndarray, "*T M"]:
+    r"""The variant behind the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$."""
+    return (mu - v) * special.softmax(np.square(v) / float(positive("temperature", temperature)), axis=-1)
+
+
+def time_to_efolds(efolds: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
+    r"""$F$ as a function of $y = \ln(1/\delta)$, exact also where $\delta$ is far below the spacing of floats.
+
+    $\delta = (\mu - v)/(\mu - v_0)$ is the part of the way that is left; from zero it is Theorem 4's $1 - v/\mu$.
+    """
+    y, mu, v0 = finite("efolds", efolds), finite("mu", mu), finite("v0", v0)
+    if (y < 0).any():
+        raise ValueError(f"`efolds` must be at least 0, got {y.min()}. It is ln(1/δ) with δ ≤ 1.")
+    with np.errstate(divide="ignore"):
+        return np.asarray(elapsed_time(np.log(y), v0, mu, _log_speed))
+
+
+def learning_time(r: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
+    r"""Time to cover the fraction r of the way, $F(r, \mu) = \int_0^r e^{-\mu^2x^2/2}/(1-x)\,dx$ (Eqns 79, 80).
+
+    The paper states that F is equal for all components; it equals the time itself. For a start other than zero the
+    exponent is $-(v_0 + (\mu - v_0)x)^2/2$, the difference of two F where start and target lie on one side of zero.
+
+    >>> learning_time(0.9, np.array([1.5, 3.0])).round(4)
+    array([1.478 , 0.6298])
+    """
+    r = within("r", r, 0.0, 1.0)
+    if (r == 1).any():
+        raise ValueError("`r` must be below 1, got 1: the target is only approached. Use `time_to_efolds` near it.")
+    return time_to_efolds(-np.log1p(-r), mu, v0=v0)
+
+
+def efolds(t: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
+    r"""$\ln(1/\delta(t))$, the inverse of `time_to_efolds`; at late times $(t - \rho)\,e^{\mu^2/2}$.
+
+    >>> efolds(2.0, np.array([0.0, 1.0, 2.0])).round(4)
+    array([2.    , 2.4987, 8.4354])
+    """
+    t, mu, v0 = times(t), finite("mu", mu), finite("v0", v0)
+    least = np.where(mu * v0 <= 0, 0.0, np.minimum(mu**2, v0**2))
+    return efolds_at(t, v0, mu, _log_speed, slowest=least / 2, fastest=np.maximum(mu**2, v0**2) / 2)
+
+
+def fraction_learned(t: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
+    r"""Fraction of the way covered at time t, $r = F^{-1}(t, \mu)$; from zero, $r = v/\mu$.
+
+    The backward error is a few roundings of t. For $|\mu|$ above 6 that shows in r while a component jumps to its
+    target, since it then covers a part $10^{-10}$ of the way in one rounding of t.
+    """
+    return np.asarray(-np.expm1(-efolds(t, mu, v0=v0)))
+
+
+def rho(r: Real, mu: Real) -> np.ndarray:
+    r"""$\rho(r, \mu) = F(r, \mu) - e^{-\mu^2/2}\ln\frac{1}{1-r}$, bounded on all of $0\le r\le1$ (Eqn 88).
+
+    $\rho = \int_0^r (e^{-\mu^2x^2/2} - e^{-\mu^2/2})/(1-x)\,dx$ increases in r; its supremum is `SUP_RHO`.
+
+    >>> rho(1.0, SUP_RHO_AT).round(10)
+    np.float64(0.8643247772)
+    """
+    return np.asarray(transient_time(within("r", r, 0.0, 1.0), np.zeros(()), finite("mu", mu), _log_speed))
+
+
+def zeta(r: Real, mu: Real) -> np.ndarray:
+    r"""$\zeta(r, \mu) = \sqrt{\pi/2}\operatorname{erf}(r\mu/\sqrt2) + (1 - e^{-r^2\mu^2/2})/\mu$ (Eqns 84-86).
+
+    $\partial_\mu(e^{\mu^2/2}F) = \zeta e^{\mu^2/2}$. Odd in $\mu$; its supremum is `SUP_ZETA`.
+    """
+    r, mu = within("r", r, 0.0, 1.0), finite("mu", mu)
+    half = np.square(r * mu) / 2
+    rise = r**2 * mu / 2 * special.exprel(-half)
+    return np.asarray(np.sqrt(np.pi / 2) * special.erf(r * mu / np.sqrt(2)) + rise)
+
+
+def _log_speed(v: Array) -> Array:
+    return np.square(v) / 2
