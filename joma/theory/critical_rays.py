@@ -1,0 +1,240 @@
+r"""Lemma 4 and Eqns 54-59: critical points of weights and bias trained together, for two clusters.
+
+At a critical point of the joint flow both $\sum_j a_j\theta_1(s_j) = 0$ and $\sum_j a_jF(s_j) = 0$, and $v$ is parallel
+to $\bar x_+ - \bar x_-$. So $s_+ - s_- = \pm D$ with $D = \|\bar x_+ - \bar x_-\|$ given by the data, and
+
+$$\frac{F}{\theta_1}(s_-\pm D) = \frac{F}{\theta_1}(s_-), \qquad
+  \frac{a_-}{a_+} = \frac{\theta_1(s_+)}{\theta_1(s_-)}:$$
+
+the first equation fixes $s_-$, the second then *forces* the ratio of the weights. $\|v\|$ is free, a ray. Where
+$F/\theta_1 = F/F'$ is monotone, that is where $F$ is log-concave, the first has no solution: clusters with the same
+log-concave marginal (Gaussian, ball) have no joint critical point at all. Power tails always have one.
+
+A node that is dead for both clusters ($\theta_1 = F = 0$, possible for a distribution of bounded support) does not
+move either; such points are no rays of this kind and are left out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import elementwise
+
+from joma.errors import AssumptionError, finite, positive, within
+from joma.theory.activations import Activation, relu
+from joma.theory.hyperplane import mean_activation, theta1
+from joma.theory.isotropic import Isotropic
+from joma.theory.mixture import Mixture
+from joma.types import Real
+
+REACH = 1e4
+"""How far out solutions are looked for, in units of E|y| + D."""
+NUM_POINTS = 2001
+"""Points of the grid that brackets them; two solutions between neighbours would be missed."""
+TAIL = 1e-280
+"""Below this the functions of a tail lose their digits to underflow, and the point is not used."""
+ROUNDING = 1e-13
+"""Relative residual below which its sign is rounding."""
+SPREAD = 15.0
+"""Half-width of the grid before sinh: the innermost step is about 1e-8 of the reach."""
+RATIO_TOLERANCE = 1e-9
+"""Relative difference up to which a mixture has the forced ratio of weights."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CriticalPair:
+    r"""Distances $(s_-, s_+)$ of a joint critical point, and the ratio of weights without which there is none."""
+
+    s_minus: float
+    r"""$s_-$, from the negative center to the hyperplane, in units of $\|v\|$."""
+    s_plus: float
+    r"""$s_+ = s_- \pm D$."""
+    ratio: float
+    r"""The forced $a_-/a_+ = \theta_1(s_+)/\theta_1(s_-)$."""
+
+    @property
+    def orientation(self) -> int:
+        r"""$s_\mu$: +1 where $v$ points from the negative to the positive center, −1 where against it."""
+        return 1 if self.s_plus > self.s_minus else -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CriticalRay:
+    r"""Joint critical points $\rho\,(n, \xi/\|v\|)$, $\rho = \|v\| > 0$, of a mixture of two clusters."""
+
+    mixture: Mixture
+    """Two clusters whose weights have the forced ratio; the first is the positive one."""
+    pair: CriticalPair
+
+    @property
+    def direction(self) -> Float[np.ndarray, " n"]:
+        r"""$n = v/\|v\|$, along $\pm(\bar x_+ - \bar x_-)$."""
+        x_plus, x_minus = self.mixture.centers
+        return self.pair.orientation * (x_plus - x_minus) / np.linalg.norm(x_plus - x_minus)
+
+    @property
+    def offset(self) -> float:
+        r"""$\xi/\|v\| = s_- - n^\top\bar x_-$."""
+        return float(self.pair.s_minus - self.direction @ self.mixture.centers[1])
+
+    def point(self, norm: float) -> tuple[Float[np.ndarray, " n"], float]:
+        r"""$(v, \xi)$ on the ray at $\|v\|$ = `norm`."""
+        norm = float(positive("norm", norm))
+        return norm * self.direction, norm * self.offset
+
+    def beta1(self, norm: float) -> float:
+        r"""$\beta_1 = s_\mu\,a_+\,D\,\theta_1(s_+)/\|\mu\|$: the rate of decay across the ray."""
+        x_plus, x_minus = self.mixture.centers
+        pull = self.mixture.weights[0] * theta1(self.mixture.noises[0], self.pair.s_plus, self.mixture.activation)
+        distance = np.linalg.norm(x_plus - x_minus)
+        return float(self.pair.orientation * pull * distance / positive("norm", norm))
+
+    def eigenvalues(self, norm: float) -> Float[np.ndarray, " n+1"]:
+        r"""Eigenvalues of the joint flow's Jacobian at $\|\mu\|$ = `norm`, ascending.
+
+        $0$ along the ray, $-\beta_1$ ($n-1$ times) and $\kappa\,(a_+p(s_+) - a_-p(s_-))\,(1+\xi^2/\|\mu\|^2)/\|\mu\|$,
+        where $\xi/\|\mu\| = s_-$ for a negative center at the origin. A part $\bar x_\perp$ of $\bar x_-$ off the line
+        of $v$ couples the last with one of the others.
+        """
+        noise_plus, noise_minus = self.mixture.noises
+        a_plus, minus_a = self.mixture.weights
+        bend = a_plus * noise_plus.density(self.pair.s_plus) + minus_a * noise_minus.density(self.pair.s_minus)
+        bend = self.mixture.kink * float(bend) / float(positive("norm", norm))
+        across = -self.beta1(norm)
+        x_minus = self.mixture.centers[1]
+        off = np.linalg.norm(x_minus - (x_minus @ self.direction) * self.direction)
+        # Basis: the direction of x̄⊥, then the one in the plane of (v, ξ) that is orthogonal to the ray.
+        q = np.array([off, np.hypot(1, self.offset)])
+        if self.mixture.dim == 1:
+            return np.sort([0.0, bend * q[1] ** 2])
+        coupled = np.linalg.eigvalsh(bend * np.outer(q, q) + np.diag([across, 0.0]))
+        return np.sort([0.0, *[across] * (self.mixture.dim - 2), *coupled])
+
+    def attracts(self) -> bool:
+        """Whether every eigenvalue but the one along the ray is negative, which `norm` does not change."""
+        below_zero = self.eigenvalues(1.0) < 0
+        return bool(below_zero.sum() == self.mixture.dim)
+
+
+def critical_pairs(
+    noise: Isotropic | tuple[Isotropic, ...], distance: float, activation: Activation = relu
+) -> tuple[CriticalPair, ...]:
+    r"""All $(s_-, s_+ = s_- \pm D)$ of joint critical points for two centers at `distance` D, and their forced ratios.
+
+    Eqn 56 with the normalisation and the missing condition: $(F, \theta_1)(s_+)$ and $(F, \theta_1)(s_-)$ lie on one
+    line through the origin. With one `noise` for both clusters the two signs give the same pairs, exchanged, with the
+    inverse ratio; `noise` may also be (of the positive, of the negative cluster).
+
+    >>> from joma.theory.isotropic import Gaussian, StudentT
+    >>> [(round(p.s_minus, 4), round(p.s_plus, 4), round(p.ratio, 4)) for p in critical_pairs(StudentT(dof=3.0), 2.0)]
+    [(-1.5319, 0.4681, 5.955), (0.4681, -1.5319, 0.1679)]
+    >>> critical_pairs(Gaussian(), 2.0)
+    ()
+    """
+    plus, minus = noise if isinstance(noise, tuple) else (noise, noise)
+    distance = float(positive("distance", distance))
+    grid = symmetric_grid(typical_size(minus) + distance)
+    return (
+        *_pairs_at(plus, minus, distance, grid, activation),
+        *_pairs_at(plus, minus, -distance, grid, activation),
+    )
+
+
+def forced_ray(mixture: Mixture, pair: CriticalPair) -> CriticalRay:
+    r"""Return the ray of `pair`, after setting the negative cluster's weight to the only value that allows it.
+
+    >>> from joma.theory.isotropic import StudentT
+    >>> from joma.theory.mixture import two_clusters
+    >>> mixture = two_clusters(np.array([2.0, 0.0]), noise=StudentT(dim=2, dof=2.0))
+    >>> ray = forced_ray(mixture, critical_pairs(mixture.noise, 2.0)[0])
+    >>> ray.mixture.weights.round(6), round(ray.offset, 6)
+    (array([ 1.      , -3.732051]), -1.0)
+    """
+    a_plus, _ = mixture.opposed_weights("Eqn 56")
+    return CriticalRay(mixture=replace(mixture, weights=np.array([a_plus, -pair.ratio * a_plus])), pair=pair)
+
+
+def critical_rays(mixture: Mixture, *, tolerance: float = RATIO_TOLERANCE) -> tuple[CriticalRay, ...]:
+    """All rays of joint critical points of a mixture of two clusters; empty unless its ratio is a forced one.
+
+    A generic mixture has none: of all ratios of weights, one value for each pair does.
+    """
+    a_plus, a_minus = mixture.opposed_weights("Eqn 56")
+    tolerance = float(within("tolerance", tolerance, 0, 1))
+    x_plus, x_minus = mixture.centers
+    pairs = critical_pairs(mixture.noise, float(np.linalg.norm(x_plus - x_minus)), mixture.activation)
+    return tuple(
+        CriticalRay(mixture=mixture, pair=pair)
+        for pair in pairs
+        if abs(a_minus - pair.ratio * a_plus) <= tolerance * abs(a_minus)
+    )
+
+
+def straddling_distance(noise: Isotropic, activation: Activation = relu) -> float:
+    r"""Smallest $D_0 > 0$ with $(F/\theta_1)(-D_0) = (F/\theta_1)(0)$: beyond it $s_+ > 0$, the remark of Section A.4.
+
+    For one valley of $F/\theta_1$, at $s < 0$: pairs closer than $D_0$ have both $s_\pm < 0$.
+
+    >>> from joma.theory.isotropic import StudentT
+    >>> round(straddling_distance(StudentT(dof=3.0)), 6)
+    0.926872
+    """
+    grid = symmetric_grid(typical_size(noise))
+    zero = np.zeros(1)
+    roots = all_roots(lambda s: _misalignment(noise, noise, s, zero, activation), grid[grid < -grid.max() / REACH**2])
+    if roots.size == 0:
+        raise AssumptionError(
+            "s₊ > 0 > s₋ needs F/θ₁ to come back to its value at 0 on the left: it does not for this distribution. "
+            "Use one with a power tail, for example StudentT(dof=3)."
+        )
+    return float(-roots.max())
+
+
+def typical_size(noise: Isotropic) -> float:
+    r"""$E|y| = 2m(0)$, the unit in which distances are searched."""
+    return 2 * float(noise.upper_moment(0.0))
+
+
+def symmetric_grid(unit: float) -> Float[np.ndarray, " num"]:
+    """Points from −reach to reach in units of `unit`, as fine near zero as far out (evenly spaced before sinh)."""
+    return REACH * unit * np.sinh(np.linspace(-SPREAD, SPREAD, NUM_POINTS)) / np.sinh(SPREAD)
+
+
+def all_roots(
+    residual: Callable[[np.ndarray], np.ndarray], grid: Float[np.ndarray, " num"]
+) -> Float[np.ndarray, " roots"]:
+    """All zeros that the ascending `grid` separates, of a residual scaled to [−1, 1] and NaN where it has no digits.
+
+    >>> all_roots(np.sin, np.linspace(1.0, 8.0, 50)).round(6)
+    array([3.141593, 6.283185])
+    """
+    values = residual(finite("grid", grid))
+    usable = np.abs(values) > ROUNDING  # false for NaN as well
+    x, signs = grid[usable], np.sign(values[usable])
+    changes = np.flatnonzero(signs[:-1] != signs[1:])
+    if changes.size == 0:
+        return np.empty(0)
+    return np.asarray(elementwise.find_root(residual, (x[changes], x[changes + 1])).x)
+
+
+def _pairs_at(
+    plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation
+) -> list[CriticalPair]:
+    """Pairs with s₊ = s₋ + step, in ascending order."""
+    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
+    ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
+    return [
+        CriticalPair(s_minus=float(s), s_plus=float(s + step), ratio=float(forced))
+        for s, forced in zip(s_minus, ratio, strict=True)
+    ]
+
+
+def _misalignment(plus: Isotropic, minus: Isotropic, s_minus: Real, s_plus: Real, activation: Activation) -> np.ndarray:
+    """Sine of the angle between (F, θ₁)(s₋) and (F, θ₁)(s₊); NaN in a tail that has underflown."""
+    y_minus, height_minus = theta1(minus, s_minus, activation), mean_activation(minus, s_minus, activation)
+    y_plus, height_plus = theta1(plus, s_plus, activation), mean_activation(plus, s_plus, activation)
+    size_minus, size_plus = np.hypot(y_minus, height_minus), np.hypot(y_plus, height_plus)
+    usable = (size_minus > TAIL) & (size_plus > TAIL)
+    size_minus, size_plus = np.where(usable, size_minus, np.nan), np.where(usable, size_plus, np.nan)
+    return (height_plus / size_plus) * (y_minus / size_minus) - (height_minus / size_minus) * (y_plus / size_plus)
