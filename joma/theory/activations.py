@@ -49,16 +49,21 @@ def homogeneous(c_minus: float, c_plus: float, *, name: str | None = None) -> Ac
 
 def _silu_derivative(x: Real) -> np.ndarray:
     s = special.expit(x)
-    return s * (1 + x * (1 - s))
+    return np.asarray(s * (1 + x * (1 - s)))
 
 
 def _normal_density(x: Real) -> np.ndarray:
-    return np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi)
+    return np.asarray(np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi))
 
 
 linear = homogeneous(1.0, 1.0, name="linear")
 relu = homogeneous(0.0, 1.0, name="relu")
-tanh = Activation(name="tanh", value=np.tanh, derivative=lambda x: 1 / np.square(np.cosh(x)))
+# 1 - tanh² = 4 s(2x) s(-2x) with the logistic function s: no overflow and no cancellation at any x.
+tanh = Activation(
+    name="tanh",
+    value=np.tanh,
+    derivative=lambda x: 4 * special.expit(2 * np.asarray(x)) * special.expit(-2 * np.asarray(x)),
+)
 sigmoid = Activation(
     name="sigmoid", value=special.expit, derivative=lambda x: special.expit(x) * special.expit(-np.asarray(x))
 )

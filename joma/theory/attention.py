@@ -43,7 +43,7 @@ class Attention:
     def __post_init__(self) -> None:
         """Refuse unknown kinds, scales that are not positive, and a constant A for softmax."""
         if self.kind not in list(AttentionKind):
-            raise UnknownNameError("attention", str(self.kind), list(AttentionKind))
+            raise UnknownNameError("attention", str(self.kind), [kind.value for kind in AttentionKind])
         positive("temperature", self.temperature)
         positive("normalisation", self.normalisation)
         if self.kind == AttentionKind.SOFTMAX and self.normalisation != 1:

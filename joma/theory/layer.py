@@ -25,6 +25,8 @@ r"""Time and hidden values in, the backpropagated gradient $g_{h_k}[i]$ out."""
 ROUNDING = 1e-9
 """Largest distance from 1 at which probabilities still count as summing to one."""
 
+MATRIX_AXES = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings:
@@ -37,7 +39,7 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         """Refuse NaN and matrices of different height."""
-        contextual, queries = finite("contextual", self.contextual), finite("queries", self.queries)
+        contextual, queries = _matrix("contextual", self.contextual), _matrix("queries", self.queries)
         same_shape(column_of_contextual=contextual[:, 0], column_of_queries=queries[:, 0])
 
     @property
@@ -97,7 +99,7 @@ class Samples:
 
     def __post_init__(self) -> None:
         """Fill in uniform weights; refuse NaN, shapes that disagree and weights that are not probabilities."""
-        x = finite("x", self.x)
+        x = _matrix("x", self.x)
         q = np.asarray(self.q)
         if self.weights is None:
             object.__setattr__(self, "weights", np.full(len(x), 1 / len(x)))
@@ -241,14 +243,21 @@ class Layer:
     def _require_agreement(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> None:
         """Refuse NaN, shapes that do not fit the embeddings, and queries that have none."""
         u = self.embeddings
-        same_shape(z=finite("z", z), queries_by_tokens=np.empty((u.num_queries, u.num_contextual)))
+        same_shape(z=_matrix("z", z), queries_by_tokens=np.empty((u.num_queries, u.num_contextual)))
         same_shape(tokens_of_x=samples.x[0], contextual_tokens=u.contextual[0])
         if w is not None:
-            same_shape(w=finite("w", w), nodes_by_dimensions=np.empty((len(w), len(u.contextual))))
+            same_shape(w=_matrix("w", w), nodes_by_dimensions=np.empty((len(w), len(u.contextual))))
         if samples.q.max() >= u.num_queries:
             raise ValueError(
                 f"`q` must be below the number of queries {u.num_queries}, got {samples.q.max()}. Add embeddings."
             )
+
+
+def _matrix(name: str, value: np.ndarray) -> np.ndarray:
+    array = finite(name, value)
+    if array.ndim != MATRIX_AXES or not array.size:
+        raise ValueError(f"`{name}` must be a matrix with entries, got shape {array.shape}. Reshape it.")
+    return array
 
 
 def fixed_gradient(g: Float[np.ndarray, "N K"]) -> Backprop:
@@ -268,7 +277,9 @@ def cross_entropy_gradient(labels: Int[np.ndarray, " N"]) -> Backprop:
     def gradient(time: float, hidden: np.ndarray) -> np.ndarray:
         num_nodes = hidden.shape[1]
         if labels.min() < 0 or labels.max() >= num_nodes:
-            raise ValueError(f"`labels` must lie in 0..{num_nodes - 1}, got {labels.max()}. Add hidden nodes.")
+            raise ValueError(
+                f"`labels` must lie in 0..{num_nodes - 1}, got {labels.min()} to {labels.max()}. Add hidden nodes."
+            )
         return np.eye(num_nodes)[labels] - special.softmax(hidden, axis=1)
 
     return gradient

@@ -1,0 +1,124 @@
+"""Attention scores and their derivative, for the three kinds and any temperature."""
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from joma.errors import AssumptionError, UnknownNameError
+from joma.theory.attention import Attention, AttentionKind
+
+NUM_TOKENS = 5
+logits = arrays(np.float64, NUM_TOKENS, elements=st.floats(-4, 4))
+frequencies = arrays(np.float64, NUM_TOKENS, elements=st.floats(0.01, 1))
+scales = st.floats(0.3, 3)
+
+
+@st.composite
+def attentions(draw, kinds=tuple(AttentionKind)) -> Attention:
+    kind = draw(st.sampled_from(kinds))
+    normalisation = 1.0 if kind == AttentionKind.SOFTMAX else draw(scales)
+    return Attention(kind=kind, temperature=draw(scales), normalisation=normalisation)
+
+
+@given(attentions(), logits, frequencies)
+def test_scores_agree_with_the_naive_sum(attention, z, x):
+    np.testing.assert_allclose(attention.scores(z, x), reference.scores(attention, z, x), rtol=1e-13)
+
+
+@given(attentions(), logits, frequencies, logits)
+def test_pull_back_agrees_with_the_full_jacobian(attention, z, x, u):
+    expected = reference.score_jacobian(attention, z, x).T @ u
+    # Softmax subtracts numbers of order |u| that nearly cancel.
+    np.testing.assert_allclose(attention.pull_back(z, x, u), expected, rtol=1e-12, atol=1e-13)
+
+
+@given(attentions(), logits, frequencies, logits)
+def test_pull_back_is_the_derivative_of_the_scores(attention, z, x, u):
+    step = 1e-5
+    shifts = step * np.eye(NUM_TOKENS)
+    jacobian = (attention.scores(z + shifts, x) - attention.scores(z - shifts, x)) / (2 * step)
+    # Central differences err by step² times a third derivative of at most e^{4/0.3}/0.3^3, relative to the size of b.
+    size = np.abs(attention.scores(z, x)).max() * max(1, np.abs(u).max())
+    np.testing.assert_allclose(attention.pull_back(z, x, u), jacobian @ u, atol=1e-7 * max(1, size), rtol=1e-7)
+
+
+@given(logits, frequencies, st.floats(-50, 50), scales)
+def test_softmax_is_a_distribution_that_ignores_a_common_shift(z, x, shift, temperature):
+    softmax = Attention(kind=AttentionKind.SOFTMAX, temperature=temperature)
+    b = softmax.scores(z, x)
+    assert b.sum() == pytest.approx(1, abs=1e-14)
+    np.testing.assert_allclose(softmax.scores(z + shift, x), b, rtol=1e-11)
+    # A vector of ones is pulled back to zero: the scores cannot all grow.
+    np.testing.assert_allclose(softmax.pull_back(z, x, np.ones(NUM_TOKENS)), 0, atol=1e-15 / temperature)
+
+
+@given(logits, frequencies, scales)
+def test_temperature_divides_the_logits(z, x, temperature):
+    for kind in AttentionKind:
+        hot = Attention(kind=kind, temperature=temperature)
+        np.testing.assert_array_equal(hot.scores(z, x), Attention(kind=kind).scores(z / temperature, x))
+
+
+def test_softmax_is_safe_for_huge_logits_of_present_and_absent_tokens():
+    softmax = Attention(kind=AttentionKind.SOFTMAX)
+    b = softmax.scores(np.array([1e4, 1e4 - 1, 2e4]), np.array([0.5, 0.5, 0.0]))
+    np.testing.assert_allclose(b, [1 / (1 + np.exp(-1)), 1 / (1 + np.e), 0], rtol=1e-12)
+
+
+@given(attentions())
+def test_leading_axes_broadcast(attention):
+    rng = np.random.default_rng(0)
+    z, x, u = rng.normal(size=(3, 1, 4)), rng.dirichlet(np.ones(4), size=7), rng.normal(size=(3, 7, 4))
+    b, pulled = attention.scores(z, x), attention.pull_back(z, x, u)
+    assert b.shape == pulled.shape == (3, 7, 4)
+    np.testing.assert_array_equal(b[2, 5], attention.scores(z[2, 0], x[5]))
+    np.testing.assert_allclose(pulled[2, 5], attention.pull_back(z[2, 0], x[5], u[2, 5]), rtol=1e-13, atol=1e-15)
+
+
+@given(attentions(kinds=(AttentionKind.LINEAR, AttentionKind.EXP)), logits, frequencies)
+def test_score_over_slope_turns_the_derivative_into_the_scores(attention, z, x):
+    # Eqn 14: diag(σ/σ') L = diag(b).
+    slope = attention.pull_back(z, x, np.ones(NUM_TOKENS))
+    np.testing.assert_allclose(attention.score_over_slope(z) * slope, attention.scores(z, x), rtol=1e-13)
+
+
+def test_eqn_14_has_no_form_for_softmax():
+    with pytest.raises(AssumptionError, match=r"Eqn 14 needs attention with a constant A, got softmax"):
+        Attention(kind=AttentionKind.SOFTMAX).score_over_slope(np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.0}, r"`temperature` must be positive, got 0.0"),
+        ({"temperature": np.nan}, r"`temperature` must be finite, got nan"),
+        ({"normalisation": -2.0}, r"`normalisation` must be positive, got -2.0"),
+        ({"kind": AttentionKind.SOFTMAX, "normalisation": 2.0}, r"computes its own normalisation, got .* 2"),
+    ],
+    ids=["temperature", "nan", "normalisation", "softmax with A"],
+)
+def test_bad_scales_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Attention(**{"kind": AttentionKind.EXP} | change)
+
+
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_names_are_taken_and_unknown_ones_refused():
+    z, x = np.array([0.0, 1.0]), np.array([0.5, 0.5])
+    by_name, by_kind = Attention(kind="softmax"), Attention(kind=AttentionKind.SOFTMAX)
+    np.testing.assert_array_equal(by_name.pull_back(z, x, z), by_kind.pull_back(z, x, z))
+    with pytest.raises(UnknownNameError, match=r"no attention named 'softmx'. Did you mean 'softmax'?"):
+        Attention(kind="softmx")
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [([0.5, -0.5], r"needs frequencies x ≥ 0, got -0.5"), ([0.0, 0.0], r"got a sample with x = 0")],
+    ids=["negative", "empty"],
+)
+def test_softmax_refuses_what_it_cannot_normalise(x, message):
+    with pytest.raises(ValueError, match=message):
+        Attention(kind=AttentionKind.SOFTMAX).scores(np.zeros(2), np.array(x))
