@@ -108,7 +108,7 @@ class _Packing:
     def unflatten(self, y: np.ndarray) -> State:
         parts = np.split(y, self.offsets[1:-1], axis=-1)
         return {
-            name: part.reshape(*y.shape[:-1], *shape)
+            name: part.reshape((*y.shape[:-1], *shape))
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
