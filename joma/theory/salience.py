@@ -20,13 +20,13 @@ from joma.theory.relaxation import Array, efolds_at, elapsed_time, transient_tim
 from joma.theory.tied_attention import TiedFlow, times
 from joma.types import Real
 
-SUP_RHO = 0.8643247772318830
-r"""$B^* = \sup\rho(r, \mu)$, approached as $r\to1$ at $\mu = \pm1.8722$: the sharp constant of Eqn 88 and Theorem 4."""
-SUP_RHO_AT = 1.8721995871378600
+SUP_RHO = 0.8643247772318799
+r"""$B^* = \sup\rho(r, \mu)$, approached as $r\to1$: the sharp constant of Eqn 88 and of Theorem 4."""
+SUP_RHO_AT = 1.8721995871378647
 r"""The $|\mu|$ at which $\rho(1, \mu) = B^*$."""
-SUP_ZETA = 1.6327913528073900
+SUP_ZETA = 1.6327913528073903
 r"""$\sup\zeta(r, \mu)$, at $r = 1$."""
-SUP_ZETA_AT = 2.1617876779500000
+SUP_ZETA_AT = 2.1617876779476073
 r"""The $\mu$ at which $\zeta(1, \mu)$ is largest."""
 
 
@@ -137,6 +137,50 @@ def zeta(r: Real, mu: Real) -> np.ndarray:
     half = np.square(r * mu) / 2
     rise = r**2 * mu / 2 * special.exprel(-half)
     return np.asarray(np.sqrt(np.pi / 2) * special.erf(r * mu / np.sqrt(2)) + rise)
+
+
+def rate_offset(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
+    r"""Theorem 4's $\lambda_{jk}(t) = \rho(r_k, \mu_k) - \rho(r_j, \mu_j)$, with $|\lambda_{jk}| <$ `SUP_RHO`.
+
+    Both $\rho$ lie in $[0, B^*)$, so their difference is below $B^*$; the paper adds the two bounds to
+    $\sqrt{2\pi} + 2 = 4.507$. No smaller constant does: take $\mu_j\to0$, $\mu_k$ = `SUP_RHO_AT`, $t\to\infty$.
+    """
+    return np.asarray(rho(fraction_learned(t, mu_k), mu_k) - rho(fraction_learned(t, mu_j), mu_j))
+
+
+def rate_correction(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
+    r"""Theorem 4's $\Lambda(t) = \lambda_{jk}\,e^{\mu_k^2/2}/\ln(1/\delta_k)$.
+
+    It is small once $\ln(1/\delta_k)$ far exceeds `efolds_to_asymptote`, not before.
+
+    >>> rate_correction(np.array([0.5, 1.0, 10.0]), 3.0, 2.0).round(4)
+    array([-0.8872,  0.5779,  0.0265])
+    """
+    t = positive("t", t)
+    return np.asarray(rate_offset(t, mu_j, mu_k) * np.exp(np.square(mu_k) / 2) / efolds(t, mu_k))
+
+
+def convergence_ratio(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
+    r"""Theorem 4, Eqn 7: $\frac{\ln1/\delta_j}{\ln1/\delta_k} = e^{(\mu_j^2-\mu_k^2)/2}(1 + \Lambda(t))$ from zero."""
+    rates = np.exp((np.square(mu_j) - np.square(mu_k)) / 2)
+    return np.asarray(rates * (1 + rate_correction(t, mu_j, mu_k)))
+
+
+def efolds_to_asymptote(mu_k: Real, tolerance: float = 1.0) -> np.ndarray:
+    r"""The $\ln(1/\delta_k)$ from which on $|\Lambda| <$ `tolerance`, whatever $\mu_j$: $B^*e^{\mu_k^2/2}$/`tolerance`.
+
+    Theorem 4's condition is therefore $\delta_k \ll \exp[-B^*e^{+\mu_k^2/2}]$, doubly exponential in $\mu_k$; the paper
+    prints $\exp[-(\sqrt{2\pi}+2)e^{-\mu_k^2}]$.
+
+    >>> efolds_to_asymptote(np.array([2.0, 3.0])).round(4)
+    array([ 6.3865, 77.804 ])
+    """
+    return np.asarray(SUP_RHO * np.exp(np.square(finite("mu_k", mu_k)) / 2) / float(positive("tolerance", tolerance)))
+
+
+def shared_field(v: Float[np.ndarray, "*T K M"], mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "*T K M"]:
+    r"""Eqn 6 for K hidden nodes, $\dot v_k = (\mu_k - v_k)\circ\exp(\tfrac12\sum_kv_k^2)$: they share one attention."""
+    return (mu - v) * np.exp(np.square(v).sum(axis=-2, keepdims=True) / 2)
 
 
 def _log_speed(v: Array) -> Array:

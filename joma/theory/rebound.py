@@ -1,0 +1,167 @@
+r"""Attention entropy and stable rank along a flow: when they drop and come back, and how far (Section 4, figure 4).
+
+Entropy. For $p = \mathrm{softmax}(s)$, $s = v^2/T$, $\partial H/\partial s_i = -p_i(\ln p_i + H)$. From a zero start
+$H = \ln M$ is the maximum, so H first falls. Late in training only the slowest token $i^*$ still moves, and $s_{i^*}$
+grows: H finally rises exactly if $\ln p_{i^*} + H < 0$ at the limit. The slowest of the tokens that move is the one
+with the smallest $|\mu|$. Without zeros in $\mu$ it is also the least attended one, and then the condition always holds,
+unless all $|\mu|$ are equal. With zeros it can fail.
+
+Rank. From a zero start the matrix of all nodes leaves along its target, $V \approx tM$, and ends at M: the stable rank
+starts and ends at that of M. In between it is lower if every token has one node that wants it (columns of M with one
+entry each); where nodes share tokens it can just as well be higher.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy import optimize, special
+
+from joma.errors import finite, positive, same_shape
+from joma.theory.tied_attention import TiedFlow
+
+LOGITS_OF_THEOREM_1 = 2.0
+"""T for which softmax(v²/T) is the attention that Theorem 1 ties to v, z = v²/2; figure 4's caption has T = 1."""
+SETTLED = 40.0
+"""E-folds after which a gap is below the spacing of floats."""
+FIRST_MOVE = 1e-3
+"""E-folds of the first time on the grid that is searched for a dip."""
+NUM_TIMES = 400
+"""Times of that grid, evenly spaced in ln t."""
+ROUNDING = 1e-12
+"""A change of entropy or rank below this is not told from rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rebound:
+    """A quantity that may drop and come back: where it starts, its lowest point, where it ends."""
+
+    start: float
+    lowest: float
+    time: float
+    """When the lowest point comes."""
+    end: float
+
+    @property
+    def drop(self) -> float:
+        """How far it falls."""
+        return self.start - self.lowest
+
+    @property
+    def rise(self) -> float:
+        """How far it comes back."""
+        return self.end - self.lowest
+
+    @property
+    def occurs(self) -> bool:
+        """Whether it falls and comes back by more than rounding."""
+        return min(self.drop, self.rise) > ROUNDING
+
+
+def attention_entropy(
+    v: Float[np.ndarray, "*T M"], temperature: float = LOGITS_OF_THEOREM_1
+) -> Float[np.ndarray, "*T"]:
+    r"""Entropy of $\mathrm{softmax}(v^2/T)$ over the tokens, in nats.
+
+    >>> attention_entropy(np.zeros(10)).round(4)
+    np.float64(2.3026)
+    """
+    return entropy(np.square(v) / float(positive("temperature", temperature)))
+
+
+def entropy(s: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T"]:
+    r"""$H = -\sum_ip_i\ln p_i$ of $p = \mathrm{softmax}(s)$."""
+    return np.asarray(special.entr(special.softmax(s, axis=-1)).sum(axis=-1))
+
+
+def entropy_gradient(s: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    r"""$\partial H/\partial s_i = -p_i(\ln p_i + H)$: raising a logit raises H where $p_i < e^{-H}$."""
+    log_p = special.log_softmax(s, axis=-1)
+    p = np.exp(log_p)
+    return -p * (log_p - (p * log_p).sum(axis=-1, keepdims=True))
+
+
+def entropy_finally_rises(mu: Float[np.ndarray, " M"], temperature: float = LOGITS_OF_THEOREM_1) -> bool:
+    r"""Whether the entropy of $\mathrm{softmax}(v^2/T)$ rises at the end: $\ln p_{i^*}(\mu) + H(p(\mu)) < 0$.
+
+    `mu` is where the flow ends, from a zero start, and $i^*$ its smallest entry that is not zero: the slowest token
+    under Eqn 6, under its normalised variant and under the flow that exp attention really has.
+
+    >>> entropy_finally_rises(np.array([1.0, 2.0])), entropy_finally_rises(np.array([0.0, 2.0]))
+    (True, False)
+    """
+    mu = finite("mu", mu)
+    moving = np.flatnonzero(mu)
+    if moving.size == 0:
+        return False
+    slowest = moving[np.abs(mu[moving]).argmin()]
+    return bool(entropy_gradient(np.square(mu) / float(positive("temperature", temperature)))[slowest] > 0)
+
+
+def stable_rank(V: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T"]:
+    r"""$\|V\|_F^2/\|V\|_2^2$ of the lower matrix, whose rows are the hidden nodes.
+
+    >>> stable_rank(np.diag([3.0, 4.0]))
+    array(1.5625)
+    """
+    squares = np.square(np.linalg.svd(finite("V", V), compute_uv=False))
+    if (squares[..., 0] == 0).any():
+        raise ValueError("`V` must not be all zero: its stable rank is 0/0. Leave out the start of a flow from zero.")
+    return np.asarray(squares.sum(axis=-1) / squares[..., 0])
+
+
+def rebound(t: Float[np.ndarray, " T"], values: Float[np.ndarray, " T"]) -> Rebound:
+    """Return the dip of a sampled quantity, taking first and last sample as its start and end.
+
+    >>> rebound(np.arange(4.0), np.array([2.0, 1.0, 0.5, 1.5]))
+    Rebound(start=2.0, lowest=0.5, time=2.0, end=1.5)
+    """
+    same_shape(t=finite("t", t), values=finite("values", values))
+    lowest = int(values.argmin())
+    return Rebound(start=float(values[0]), lowest=float(values[lowest]), time=float(t[lowest]), end=float(values[-1]))
+
+
+def entropy_rebound(flow: TiedFlow, temperature: float = LOGITS_OF_THEOREM_1) -> Rebound:
+    r"""Dip of the entropy of $\mathrm{softmax}(v^2/T)$ along the exact solution, from its start to its limit.
+
+    >>> from joma.theory.salience import SalienceFlow
+    >>> dip = entropy_rebound(SalienceFlow(mu=np.array([1.5, 2.0, 2.5])))
+    >>> round(dip.time, 4), round(dip.drop, 4), round(dip.rise, 4)
+    (0.945, 0.4713, 0.1867)
+    """
+
+    def quantity(v: np.ndarray) -> np.ndarray:
+        return attention_entropy(v, temperature)
+
+    return _dip(flow, quantity, float(quantity(flow.start)), float(quantity(flow.critical_point())))
+
+
+def rank_rebound(flow: TiedFlow) -> Rebound:
+    r"""Dip of the stable rank when every token has its own node, $V = \mathrm{diag}(v)$: $\sum_lv_l^2/\max_lv_l^2$.
+
+    From a zero start the rank begins at that of the direction in which the flow leaves.
+    """
+
+    def quantity(v: np.ndarray) -> np.ndarray:
+        squares = np.square(v)
+        return np.asarray(squares.sum(axis=-1) / squares.max(axis=-1))
+
+    leaving = flow.start if flow.start.any() else flow.field(flow.start)
+    return _dip(flow, quantity, float(quantity(leaving)), float(quantity(flow.critical_point())))
+
+
+def _dip(flow: TiedFlow, quantity: Callable[[np.ndarray], np.ndarray], start: float, end: float) -> Rebound:
+    """Search a grid of times, refine its lowest point, and compare with both ends."""
+    way = flow.critical_point() - flow.start
+    moving = way != 0
+    if not moving.any():
+        return Rebound(start=start, lowest=min(start, end), time=0.0, end=end)
+    speeds = np.concatenate([flow.field(flow.start)[moving] / way[moving], flow.local_rates()[moving]])
+    log_t = np.linspace(np.log(FIRST_MOVE / speeds.max()), np.log(SETTLED / speeds.min()), NUM_TIMES)
+    lowest = int(quantity(flow.solution(np.exp(log_t))).argmin())
+    around = (log_t[max(lowest - 1, 0)], log_t[min(lowest + 1, NUM_TIMES - 1)])
+    found = optimize.minimize_scalar(
+        lambda x: float(quantity(flow.solution(np.array([np.exp(x)])))[0]), bounds=around, method="bounded"
+    )
+    return Rebound(start=start, lowest=min(start, end, float(found.fun)), time=float(np.exp(found.x)), end=end)
