@@ -260,7 +260,7 @@ class RadialProfile(Isotropic):
         return self._mesh.radii(rng.random(size))[:, None] * _directions(rng, size, self.dim)
 
 
-def _student_cdf(dof: float | int, t: np.ndarray) -> np.ndarray:
+def _student_cdf(dof: float | int, t: Real) -> np.ndarray:
     """Student's distribution function; for one degree of freedom scipy's loses half of the digits near zero."""
     return np.asarray(np.arctan2(1, -t) / np.pi if dof == 1 else special.stdtr(dof, t))
 
