@@ -3,12 +3,13 @@ r"""Attention entropy and stable rank along a flow: when they drop and come back
 Entropy. For $p = \mathrm{softmax}(s)$, $s = v^2/T$, $\partial H/\partial s_i = -p_i(\ln p_i + H)$. From a zero start
 $H = \ln M$ is the maximum, so H first falls. Late in training only the slowest token $i^*$ still moves, and $s_{i^*}$
 grows: H finally rises exactly if $\ln p_{i^*} + H < 0$ at the limit. The slowest of the tokens that move is the one
-with the smallest $|\mu|$. Without zeros in $\mu$ it is also the least attended one, and then the condition always holds,
-unless all $|\mu|$ are equal. With zeros it can fail.
+with the smallest $|\mu|$. Without zeros in $\mu$ it is also the least attended one, and then the condition always
+holds, unless all $|\mu|$ are equal. With zeros it can fail.
 
-Rank. From a zero start the matrix of all nodes leaves along its target, $V \approx tM$, and ends at M: the stable rank
-starts and ends at that of M. In between it is lower if every token has one node that wants it (columns of M with one
-entry each); where nodes share tokens it can just as well be higher.
+Rank. Under exp attention all nodes see one attention, and from a zero start every column of the lower matrix keeps the
+direction of its target: $V(t) = M\,\mathrm{diag}(r(t))$, with $r_l$ the larger the larger the column's norm. So the
+stable rank starts and ends at that of M. In between it is lower if the columns of M are orthogonal (each token has
+its own node, say), since the largest one leads; where a node wants many weak tokens it can first rise instead.
 """
 
 from collections.abc import Callable
@@ -138,9 +139,10 @@ def entropy_rebound(flow: TiedFlow, temperature: float = LOGITS_OF_THEOREM_1) ->
 
 
 def rank_rebound(flow: TiedFlow) -> Rebound:
-    r"""Dip of the stable rank when every token has its own node, $V = \mathrm{diag}(v)$: $\sum_lv_l^2/\max_lv_l^2$.
+    r"""Dip of the stable rank of a lower matrix with orthogonal columns, $\sum_lv_l^2/\max_lv_l^2$.
 
-    From a zero start the rank begins at that of the direction in which the flow leaves.
+    `flow.mu` holds the norms of the columns of the target; with one node for each token they are its targets. From a
+    zero start the rank begins at that of the direction in which the flow leaves.
     """
 
     def quantity(v: np.ndarray) -> np.ndarray:

@@ -183,5 +183,15 @@ def shared_field(v: Float[np.ndarray, "*T K M"], mu: Float[np.ndarray, "K M"]) -
     return (mu - v) * np.exp(np.square(v).sum(axis=-2, keepdims=True) / 2)
 
 
+def shared_solution(t: Float[np.ndarray, " T"], mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "T K M"]:
+    r"""Exact solution of `shared_field` from zero: $v_{kl} = \mu_{kl}\,F^{-1}(t, \|\mu_{\cdot l}\|)$.
+
+    All nodes see the same attention to token l, so a column of v keeps the direction of its target and moves as one
+    component whose target is the column's norm.
+    """
+    mu = finite("mu", mu)
+    return mu * fraction_learned(times(t)[:, None], np.linalg.norm(mu, axis=0))[:, None, :]
+
+
 def _log_speed(v: Array) -> Array:
     return np.square(v) / 2
