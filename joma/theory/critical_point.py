@@ -81,7 +81,8 @@ class LinearisedFlow:
 
     def solution(self, v0: Float[np.ndarray, " n"], t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T n"]:
         r"""$v(t) = \mu + e^{-C(\mu)t}(v_0 - \mu)$, the two eigenspaces apart."""
-        t, start = finite("t", t), finite("v0", v0) - self.mu
+        same_shape(mu=self.mu, v0=finite("v0", v0))
+        t, start = finite("t", t), v0 - self.mu
         normal = self.mu / np.linalg.norm(self.mu)
         along = (start @ normal) * normal
         decay_along, decay_across = np.exp(-self.along * t)[:, None], np.exp(-self.across * t)[:, None]

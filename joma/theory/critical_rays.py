@@ -90,7 +90,7 @@ class CriticalRay:
         distance = np.linalg.norm(x_plus - x_minus)
         return float(self.pair.orientation * pull * distance / positive("norm", norm))
 
-    def eigenvalues(self, norm: float) -> Float[np.ndarray, " n+1"]:
+    def eigenvalues(self, norm: float) -> Float[np.ndarray, " n1"]:
         r"""Eigenvalues of the joint flow's Jacobian at $\|\mu\|$ = `norm`, ascending.
 
         $0$ along the ray, $-\beta_1$ ($n-1$ times) and $\kappa\,(a_+p(s_+) - a_-p(s_-))\,(1+\xi^2/\|\mu\|^2)/\|\mu\|$,

@@ -262,6 +262,6 @@ def _density(p: Isotropic, s: Real, phi: Activation) -> np.ndarray:
 def _directions(dim: int) -> Float[np.ndarray, "num dim"]:
     """Unit vectors spread evenly over the sphere: a Halton sequence through the normal quantile."""
     sequence = qmc.Halton(dim, scramble=False)
-    sequence.fast_forward(1)  # the first point is the corner at zero
+    sequence.fast_forward(2)  # its first point is the corner at zero, its second has v = 0 where v has one component
     normal = special.ndtri(sequence.random(NUM_DIRECTIONS))
     return normal / np.linalg.norm(normal, axis=1, keepdims=True)

@@ -1,0 +1,233 @@
+"""Lemma 4: rays of joint critical points, the ratio they force, and where there are none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from joma.errors import AssumptionError
+from joma.theory.activations import homogeneous, tanh
+from joma.theory.critical_rays import (
+    CriticalRay,
+    all_roots,
+    critical_pairs,
+    critical_rays,
+    forced_ray,
+    straddling_distance,
+)
+from joma.theory.hyperplane import mean_activation, theta1
+from joma.theory.integrate import integrate
+from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
+from joma.theory.mixture import Mixture, two_clusters
+
+T3 = StudentT(dim=2, dof=3.0)
+
+centers = arrays(np.float64, 3, elements=st.floats(-2, 2))
+distances = st.floats(0.3, 6)
+tails = st.floats(1.3, 8)
+norms = st.floats(0.2, 4)
+signs = st.sampled_from([0, 1])
+
+
+def ray_of(dof: float, x_minus: np.ndarray, distance: float, which: int) -> CriticalRay:
+    direction = np.array([0.6, 0.0, 0.8])
+    noise = StudentT(dim=3, dof=dof)
+    mixture = two_clusters(x_minus + distance * direction, a_plus=1.3, x_minus=x_minus, noise=noise)
+    return forced_ray(mixture, critical_pairs(noise, distance)[which])
+
+
+@given(tails, centers, distances, norms, signs)
+def test_the_joint_field_vanishes_on_the_whole_ray(dof, x_minus, distance, norm, which):
+    ray = ray_of(dof, x_minus, distance, which)
+    v, xi = ray.point(norm)
+    v_dot, xi_dot = ray.mixture.field(v, xi)
+    # The root is found to rounding; the field at it is a difference of terms of the size of the weights.
+    size = np.abs(ray.mixture.weights).max() * (1 + np.abs(ray.mixture.centers).max())
+    np.testing.assert_allclose(np.append(v_dot, xi_dot), 0, atol=1e-11 * size)
+    np.testing.assert_allclose(ray.mixture.distances(v, xi), [ray.pair.s_plus, ray.pair.s_minus], atol=1e-12)
+
+
+@given(tails, centers, distances, norms, signs)
+def test_eigenvalues_are_those_of_the_jacobian(dof, x_minus, distance, norm, which):
+    ray = ray_of(dof, x_minus, distance, which)
+    jacobian = ray.mixture.jacobian(*ray.point(norm))
+    expected = np.linalg.eigvalsh(jacobian)
+    np.testing.assert_allclose(ray.eigenvalues(norm), expected, atol=1e-10 * np.abs(jacobian).max())
+    assert ray.attracts() == bool((expected < -1e-9 * np.abs(jacobian).max()).sum() == 3)
+
+
+@given(tails, distances, norms, signs)
+def test_eigenvalues_in_closed_form_for_a_negative_cluster_at_the_origin(dof, distance, norm, which):
+    ray = ray_of(dof, np.zeros(3), distance, which)
+    a_plus, a_minus = ray.mixture.opposed_weights("Eqn 56")
+    p = ray.mixture.noise.density
+    turn = (a_plus * p(ray.pair.s_plus) - a_minus * p(ray.pair.s_minus)) * (1 + ray.pair.s_minus**2) / norm
+    expected = np.sort([-ray.beta1(norm), -ray.beta1(norm), turn, 0.0])
+    np.testing.assert_allclose(ray.eigenvalues(norm), expected, rtol=1e-10, atol=1e-13)
+
+
+def test_one_dimension_has_no_direction_across():
+    ray = forced_ray(two_clusters(np.array([2.0]), noise=StudentT(dof=3.0)), critical_pairs(StudentT(dof=3.0), 2.0)[0])
+    expected = np.linalg.eigvalsh(ray.mixture.jacobian(*ray.point(0.7)))
+    np.testing.assert_allclose(ray.eigenvalues(0.7), expected, atol=1e-14)
+
+
+@given(tails, distances)
+def test_pairs_are_a_distance_apart_and_both_signs_mirror_each_other(dof, distance):
+    there, back = critical_pairs(StudentT(dof=dof), distance)
+    assert there.s_plus - there.s_minus == pytest.approx(distance)
+    assert (there.orientation, back.orientation) == (1, -1)
+    assert (there.s_minus, there.s_plus) == pytest.approx((back.s_plus, back.s_minus))
+    assert there.ratio * back.ratio == pytest.approx(1)
+    assert there.ratio > 1  # θ₁ increases: the larger weight sits where the node is less active
+
+
+@given(st.floats(0.05, 8), st.integers(1, 20), st.floats(0, 0.9))
+def test_log_concave_marginals_have_no_pair(distance, n, c_minus):
+    leaky = homogeneous(c_minus, 1.0)
+    assert critical_pairs(Gaussian(dim=n), distance, leaky) == ()
+    assert critical_pairs(UniformBall(dim=n), distance, leaky) == ()
+
+
+def naive_count(noise: Isotropic, distance: float, activation, half_width: float = 40.0) -> int:
+    """Sign changes of F/θ₁(s + D) − F/θ₁(s) on an even grid."""
+    s = np.linspace(-half_width, half_width, 80_001)
+    h = mean_activation(noise, s, activation) / theta1(noise, s, activation)
+    ahead = mean_activation(noise, s + distance, activation) / theta1(noise, s + distance, activation)
+    return int((np.diff(np.sign(ahead - h)) != 0).sum())
+
+
+@pytest.mark.parametrize("c_minus", [0.0, 0.001, 0.01, 0.1])
+@pytest.mark.parametrize("distance", [0.5, 2.0, 4.0])
+def test_every_pair_is_found(c_minus, distance):
+    leaky = homogeneous(c_minus, 1.0)
+    pairs = critical_pairs(StudentT(dof=3.0), distance, leaky)
+    assert len(pairs) == 2 * naive_count(StudentT(dof=3.0), distance, leaky)
+
+
+def test_a_leak_removes_the_critical_points_of_heavy_tails():
+    kept, lost = homogeneous(0.001, 1.0), homogeneous(0.03, 1.0)
+    assert len(critical_pairs(StudentT(dof=3.0), 2.0, kept)) == 4
+    assert critical_pairs(StudentT(dof=3.0), 2.0, lost) == ()
+
+
+@given(st.floats(1.2, 4), st.floats(0.3, 3))
+def test_gaussian_clusters_of_two_widths_do_have_a_critical_ray(width, distance):
+    noise = (Gaussian(dim=2), Gaussian(dim=2, scale=width))
+    mixture = two_clusters(np.array([distance, 0.0]), noise=noise)
+    for pair in critical_pairs(noise, distance):
+        ray = forced_ray(mixture, pair)
+        np.testing.assert_allclose(np.append(*ray.mixture.field(*ray.point(1.7))), 0, atol=1e-11 * (1 + pair.ratio))
+        expected = np.linalg.eigvalsh(ray.mixture.jacobian(*ray.point(1.7)))
+        np.testing.assert_allclose(ray.eigenvalues(1.7), expected, atol=1e-10 * (1 + pair.ratio))
+    assert critical_pairs(noise, distance)
+
+
+@pytest.mark.parametrize(
+    ("dof", "distance", "s_minus", "ratio"),
+    [
+        (3.0, 0.5, -0.69935, 1.59859),
+        (3.0, 2.0, -1.53187, 5.95501),
+        (3.0, 4.0, -2.74945, 24.0233),
+        (2.0, 2.0, -1.0, 2 + np.sqrt(3)),
+    ],
+)
+def test_forced_ratios_of_student_clusters(dof, distance, s_minus, ratio):
+    pair = critical_pairs(StudentT(dof=dof), distance)[0]
+    assert pair.s_minus == pytest.approx(s_minus, abs=1e-5)
+    assert pair.ratio == pytest.approx(ratio, rel=1e-5)
+
+
+def test_a_mixture_has_a_ray_only_with_the_forced_ratio():
+    pair = critical_pairs(T3, 2.0)[0]
+    forced = forced_ray(two_clusters(np.array([0.0, 2.0]), noise=T3), pair)
+    [ray] = critical_rays(forced.mixture)
+    assert ray.pair == pair
+    off = replace(forced.mixture, weights=forced.mixture.weights * [1, 1.01])
+    assert critical_rays(off) == ()
+    [near] = critical_rays(off, tolerance=0.02)
+    assert near.pair == pair
+    exchanged = replace(forced.mixture, weights=np.array([1.0, -1 / pair.ratio]))
+    assert [r.pair.orientation for r in critical_rays(exchanged)] == [-1]
+
+
+def test_the_joint_flow_ends_on_the_ray_wherever_its_scale_takes_it():
+    ray = forced_ray(two_clusters(np.array([2.0, 0.0]), noise=T3), critical_pairs(T3, 2.0)[0])
+    assert ray.attracts()
+    ends = []
+    for scale in (0.5, 1.0, 2.0):
+        v, xi = ray.point(scale)
+        start = {"v": v + scale * np.array([0.1, 0.2]), "xi": np.array(xi + 0.1 * scale)}
+        run = integrate(ray.mixture.flow, start, np.array([0.0, 60.0 * scale]))
+        end_v, end_xi = run["v"][-1], run["xi"][-1]
+        ends.append(np.linalg.norm(end_v))
+        np.testing.assert_allclose(end_v / ends[-1], ray.direction, atol=1e-8)
+        assert end_xi / ends[-1] == pytest.approx(ray.offset, abs=1e-8)
+    # The field knows directions only: doubling the start doubles the end.
+    np.testing.assert_allclose(np.array(ends) / ends[0], [1, 2, 4], rtol=1e-8)
+
+
+def test_measured_decay_towards_the_ray_is_the_slowest_eigenvalue():
+    ray = forced_ray(two_clusters(np.array([2.0, 0.0]), noise=T3), critical_pairs(T3, 2.0)[0])
+    v, xi = ray.point(1.0)
+    t = np.array([0.0, 1.0, 2.0])
+    run = integrate(ray.mixture.flow, {"v": v + np.array([0.0, 1e-6]), "xi": np.array(xi)}, t)
+    rates = -np.diff(np.log(np.abs(run["v"][:, 1]))) / np.diff(t)
+    np.testing.assert_allclose(rates, ray.beta1(1.0), rtol=1e-5)  # second order in an offset of 1e-6
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_one_percent_off_the_forced_ratio_the_flow_leaves_or_collapses(factor):
+    ray = forced_ray(two_clusters(np.array([2.0, 0.0]), noise=T3), critical_pairs(T3, 2.0)[0])
+    off = replace(ray.mixture, weights=ray.mixture.weights * [1, factor])
+    v, xi = ray.point(1.0)
+    run = integrate(off.flow, {"v": v, "xi": np.array(xi)}, np.array([0.0, 10.0, 20.0]))
+    drift = np.diff(np.linalg.norm(run["v"], axis=1))
+    assert (np.sign(drift) == np.sign(1 - factor)).all()
+    assert np.abs(drift).min() > 0.01
+
+
+def test_signs_of_the_pair_change_at_the_straddling_distance():
+    noise = StudentT(dof=3.0)
+    threshold = straddling_distance(noise)
+    h = mean_activation(noise, np.array([-threshold, 0.0])) / theta1(noise, np.array([-threshold, 0.0]))
+    assert h[0] == pytest.approx(h[1], rel=1e-12)
+    assert critical_pairs(noise, 0.99 * threshold)[0].s_plus < 0 < critical_pairs(noise, 1.01 * threshold)[0].s_plus
+
+
+def test_no_straddling_distance_without_a_valley():
+    with pytest.raises(AssumptionError, match=r"F/θ₁ to come back to its value at 0"):
+        straddling_distance(Gaussian())
+
+
+def test_roots_at_grid_points_and_gaps_are_handled():
+    cubic = lambda x: np.tanh((x - 1) * x * (x + 2))  # noqa: E731
+    np.testing.assert_allclose(all_roots(cubic, np.linspace(-3, 3, 13)), [-2, 0, 1], atol=1e-12)
+    assert all_roots(lambda x: np.where(x > 0, 1.0, np.nan), np.linspace(-1, 1, 9)).size == 0
+    assert all_roots(lambda x: np.full_like(x, 1e-15), np.linspace(-1, 1, 9)).size == 0
+
+
+def test_input_is_checked():
+    mixture = two_clusters(np.array([2.0, 0.0]), noise=T3)
+    ray = forced_ray(mixture, critical_pairs(T3, 2.0)[0])
+    with pytest.raises(ValueError, match=r"`distance` must be positive, got 0.0"):
+        critical_pairs(T3, 0.0)
+    with pytest.raises(ValueError, match=r"`distance` must be finite, got nan"):
+        critical_pairs(T3, float("nan"))
+    with pytest.raises(ValueError, match=r"`norm` must be positive, got -1.0"):
+        ray.point(-1.0)
+    with pytest.raises(ValueError, match=r"`norm` must be positive"):
+        ray.eigenvalues(0.0)
+    with pytest.raises(ValueError, match=r"`tolerance` must lie in \[0, 1\], got -1.0"):
+        critical_rays(mixture, tolerance=-1.0)
+    with pytest.raises(AssumptionError, match=r"needs a homogeneous activation"):
+        critical_pairs(T3, 2.0, tanh)
+    with pytest.raises(AssumptionError, match=r"needs a finite mean"):
+        critical_pairs(StudentT(dof=1.0), 2.0)
+    three = Mixture(centers=np.eye(3)[:, :2], weights=np.ones(3), noise=T3)
+    for function in (critical_rays, lambda m: forced_ray(m, ray.pair)):
+        with pytest.raises(AssumptionError, match=r"Eqn 56 needs one positive and one negative cluster, got 3"):
+            function(three)
