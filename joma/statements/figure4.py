@@ -48,7 +48,7 @@ def efold_time(efolds: float, mu: float) -> float:
 def _entropy(s: np.ndarray) -> np.ndarray:
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
-    return special.entr(p).sum(axis=-1)
+    return np.asarray(special.entr(p).sum(axis=-1))
 
 
 def _figure_gap(dip: Callable[[float], Rebound]) -> float:
@@ -119,7 +119,7 @@ def _late_trends() -> tuple[tuple[tuple[float, ...], bool], ...]:
         late = 60 * np.exp(-np.square(mu[mu != 0]).min() / 2)
         y = efolds_by_ode(tuple(mu), (late,))[0]
         way = mu**2 * np.exp(y[mu != 0].min() - y)
-        before, after = _entropy(mu**2 / 2 - 1e-4 * way), _entropy(mu**2 / 2)
+        before, after = (float(_entropy(mu**2 / 2 - h * way)) for h in (1e-4, 0.0))
         cases.append((tuple(mu), bool(after > before)))
     return tuple(cases)
 

@@ -24,6 +24,7 @@ from joma.theory.salience import (
     rho,
     zeta,
 )
+from joma.types import Real
 from joma.verdicts import Outcome
 
 PAPER_BOUND = np.sqrt(np.pi / 2) + 1
@@ -49,13 +50,13 @@ def _largest(function: Callable[[float], float], bounds: tuple[float, float]) ->
     return -float(found.fun)
 
 
-def _small_g(y: float) -> float:
-    return (1 - np.exp(-(y**2))) / y
+def _small_g(y: Real) -> np.ndarray:
+    return np.asarray((1 - np.exp(-np.square(y))) / y)
 
 
 @cache
 def _largest_small_g() -> float:
-    return _largest(_small_g, (1e-3, 10.0))
+    return _largest(lambda y: float(_small_g(y)), (1e-3, 10.0))
 
 
 @cache
@@ -76,7 +77,7 @@ def _gap(largest: Callable[[], float]) -> Callable[[float], float]:
 def _stationary_gap(value_at_stationary: Callable[[float], float]) -> float:
     """Distance from g where its numerical derivative vanishes (Eqns 75, 76)."""
     y = optimize.brentq(lambda y: float(derivative(_small_g, y, initial_step=0.1).df), 0.5, 2.0)
-    return abs(value_at_stationary(y) - _small_g(y))
+    return abs(value_at_stationary(y) - float(_small_g(y)))
 
 
 def _dominance(bound: Callable[[np.ndarray], np.ndarray]) -> float:
