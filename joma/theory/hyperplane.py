@@ -1,14 +1,37 @@
 r"""What a half-space cuts out of an isotropic distribution: $\theta_1$, $\theta_2$, $F$ and $G$ (Lemmas 1, 3, 5).
 
-All of them are functions of the *normalised* distance $s = r/\|v\|$, $r = v^\top\bar x + \xi$. The paper evaluates
-them at $r$ and divides by powers of $\|v\|$, which is right at $\|v\| = 1$ only.
+For a homogeneous activation all of them are functions of the *normalised* distance $s = r/\|v\|$,
+$r = v^\top\bar x + \xi$. The paper evaluates them at $r$ and divides by powers of $\|v\|$, which is right at
+$\|v\| = 1$ only. For any other activation the gate $\psi = \phi'$ sees $\|v\|$ and $r$ separately, and the two
+integrals are $\Theta_1 = E\,\psi(\|v\|y+r)$ and $\Theta_2 = E\,y\,\psi(\|v\|y+r)$.
 """
 
-import numpy as np
+from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+from scipy.optimize import elementwise
+
+from joma.errors import AssumptionError, finite
 from joma.theory.activations import Activation, relu
 from joma.theory.isotropic import Isotropic
+from joma.theory.panels import Function, evaluate
 from joma.types import Real
+
+Gate = Activation | Function
+r"""An activation, standing for its derivative $\psi = \phi'$, or any function $\psi$ of an array."""
+
+FINEST_STEP, COARSEST_STEP = -12, 3
+r"""Powers of two by which panels grow away from a kink of $\psi$, in units of its argument; on to 8|r| for large r."""
+CHUNK = 1 << 20
+"""Function values held at once."""
+ORTHONORMAL = 1e-10
+r"""Largest entry of $R^\top R - I$ that counts as rounding."""
+LEVELS = 401
+"""Values of y at which lines through zero are compared with G, evenly spaced in their logit ..."""
+FARTHEST_LOGIT = 30.0
+"""... up to this on either side."""
 
 
 def theta1(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
@@ -23,6 +46,272 @@ def theta2(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
     return np.asarray((c_plus - c_minus) * p.upper_moment(s))
 
 
+def theta1_slope(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$\theta_1'(s) = (c_+-c_-)\,p(s)$ (Lemma 5, which prints $c_-+c_+$)."""
+    c_minus, c_plus = phi.require_homogeneous("The derivative of θ₁")
+    return np.asarray((c_plus - c_minus) * p.density(s))
+
+
+def theta2_slope(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$\theta_2'(s) = -(c_+-c_-)\,s\,p(s)$ (Lemma 5, which prints $c_-+c_+$)."""
+    return np.asarray(-np.asarray(s) * theta1_slope(p, s, phi))
+
+
 def mean_activation(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
-    r"""$F(s) = \theta_2(s) + s\,\theta_1(s) = E\,\phi(y+s)$, with $F' = \theta_1$ (Lemma 3)."""
+    r"""$F(s) = \theta_2(s) + s\,\theta_1(s) = E\,\phi(y+s)$, with $F' = \theta_1$ (Lemma 3).
+
+    It increases and reaches infinity when $c_- \ge 0 < c_+$; $F(-\infty) = 0$ when also $c_- = 0$.
+    """
     return np.asarray(theta2(p, s, phi) + s * theta1(p, s, phi))
+
+
+def gate_mass(
+    p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: tuple[float, ...] = (0.0,)
+) -> np.ndarray:
+    r"""$\Theta_1 = \int \psi(\|v\|y + r)\,p(y)\,dy$, the mean of the gate; $\theta_1(r/\|v\|)$ for homogeneous $\phi$.
+
+    `norm` is $\|v\|$ (within the subspace of the distribution), `kinks` are the arguments at which a function given
+    for `psi` bends or jumps. `r` and `norm` are broadcast against each other.
+
+    >>> from joma.theory.activations import sigmoid
+    >>> from joma.theory.isotropic import Gaussian
+    >>> gate_mass(Gaussian(), np.array([0.0, 1.0]), norm=2.0, psi=sigmoid).round(6)
+    array([0.151426, 0.140498])
+    """
+    if isinstance(psi, Activation) and psi.slopes is not None:
+        return np.asarray(theta1(p, _distance(r, norm), psi))
+    return _expectation(p, r, norm, psi, kinks, moment=0)
+
+
+def gate_moment(
+    p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: tuple[float, ...] = (0.0,)
+) -> np.ndarray:
+    r"""$\Theta_2 = \int y\,\psi(\|v\|y + r)\,p(y)\,dy$; $\theta_2(r/\|v\|)$ when $\phi$ is homogeneous.
+
+    Arguments as for `gate_mass`. Not negative where $\psi$ increases; needs a finite mean.
+    """
+    if isinstance(psi, Activation) and psi.slopes is not None:
+        return np.asarray(theta2(p, _distance(r, norm), psi))
+    return _expectation(p, r, norm, psi, kinks, moment=1)
+
+
+def _distance(r: Real, norm: Real) -> np.ndarray:
+    r"""$s = r/\|v\|$; a vector of length zero leaves every point on the side of r."""
+    r, norm = np.broadcast_arrays(finite("r", r), _length(norm))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf))
+
+
+def _length(norm: Real) -> np.ndarray:
+    norm = finite("norm", norm)
+    if (norm < 0).any():
+        raise ValueError(f"`norm` is a length and must not be negative, got {norm.min()}. Pass ‖v‖.")
+    return norm
+
+
+def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: tuple[float, ...], *, moment: int) -> np.ndarray:
+    r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$ by panels graded towards the kinks, in chunks of (r, norm)."""
+    gate = psi.derivative if isinstance(psi, Activation) else psi
+    r, norm = np.broadcast_arrays(finite("r", r), _length(norm))
+    shape, r, norm = r.shape, r.ravel(), norm.ravel()
+    per_point = p.table.coefficients.size
+    parts = np.array_split(np.arange(r.size), 1 + r.size * per_point // CHUNK)
+    # Overflow inside a gate that saturates, such as 1/cosh², is a zero.
+    with np.errstate(over="ignore"):
+        values = [_expectation_at(p, r[part], norm[part], gate, kinks, moment) for part in parts]
+    return np.concatenate(values).reshape(shape)
+
+
+def _expectation_at(
+    p: Isotropic,
+    r: np.ndarray,
+    norm: np.ndarray,
+    gate: Function,
+    kinks: tuple[float, ...],
+    moment: int,
+) -> np.ndarray:
+    beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
+    total = np.zeros_like(r)
+    for side in (1.0, -1.0):
+        y, weight = p.table.nodes(_edges(side * r, norm, side * np.asarray(kinks)))
+        inside = _gated(gate, side * norm[:, None, None] * y + r[:, None, None]) * (side * y) ** moment
+        outside = _gated(gate, side * norm * p.table.end + r) * side**moment * beyond
+        total = total + np.einsum("nek,nek->n", inside, weight) + outside
+    return total
+
+
+def _gated(gate: Function, x: np.ndarray) -> np.ndarray:
+    values = evaluate(gate, x)
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"`psi` must be finite everywhere, got {values[~np.isfinite(values)].flat[0]} at "
+            f"{x[~np.isfinite(values)].flat[0]:g}. Give it a value there."
+        )
+    return values
+
+
+def _edges(r: np.ndarray, norm: np.ndarray, kinks: np.ndarray) -> Float[np.ndarray, "N E"]:
+    r"""Places y where $\|v\|y + r$ is at a kink, or a power of two away from one."""
+    coarsest = max(COARSEST_STEP, int(np.ceil(np.log2(8 * np.abs(r).max(initial=1)))))
+    steps = 2.0 ** np.arange(FINEST_STEP, coarsest + 1)
+    arguments = (kinks[:, None] + np.concatenate([-steps, [0.0], steps])).ravel()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num((arguments - r[:, None]) / norm[:, None])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatedMean:
+    """First two moments that a gate lets through."""
+
+    mass: Float[np.ndarray, "*B"]
+    r"""$E\,\psi(v^\top x+\xi)$."""
+    mean: Float[np.ndarray, "*B M"]
+    r"""$E[x\,\psi(v^\top x+\xi)]$."""
+
+
+def half_space_mean(
+    p: Isotropic,
+    v: Float[np.ndarray, "*B M"],
+    *,
+    xi: Real = 0.0,
+    centre: Float[np.ndarray, " M"],
+    basis: Float[np.ndarray, "M n"] | None = None,
+    psi: Gate = relu,
+    kinks: tuple[float, ...] = (0.0,),
+) -> GatedMean:
+    r"""$E[x\,\psi(v^\top x+\xi)]$ and $E\,\psi$ for x isotropic around `centre` in the span of `basis` (Lemma 1).
+
+    $E[x\psi] = \Theta_1\bar x + \Theta_2\,RR^\top v/\|R^\top v\|$ and $E\,\psi = \Theta_1$, where the norm that
+    $\Theta_1$ and $\Theta_2$ see is $\|R^\top v\|$ and $r = v^\top\bar x + \xi$. The paper prints $\theta_1/\|v\|$ and
+    $\theta_2/\|v\|^3$ (Eqn 23). `basis` holds the orthonormal columns R; None is the whole space.
+
+    >>> from joma.theory.isotropic import Gaussian
+    >>> half_space_mean(Gaussian(dim=2), np.array([3.0, 4.0]), centre=np.zeros(2)).mean.round(6)
+    array([0.239365, 0.319154])
+    """
+    v, centre, xi = finite("v", v), finite("centre", centre), finite("xi", xi)
+    R = _orthonormal(basis, p.dim, centre.size)
+    within = v @ R
+    norm = np.linalg.norm(within, axis=-1)
+    r = v @ centre + xi
+    mass = gate_mass(p, r, norm=norm, psi=psi, kinks=kinks)
+    moment = gate_moment(p, r, norm=norm, psi=psi, kinks=kinks)
+    length = norm[..., None]
+    direction = np.divide(within @ R.T, length, out=np.zeros_like(v), where=length > 0)
+    return GatedMean(mass=mass, mean=mass[..., None] * centre + moment[..., None] * direction)
+
+
+def _orthonormal(basis: np.ndarray | None, dim: int, size: int) -> np.ndarray:
+    R = np.eye(size) if basis is None else finite("basis", basis)
+    if R.shape != (size, dim):
+        raise ValueError(
+            f"`basis` must have shape ({size}, {dim}), the size of `centre` by the dimension of the distribution; got "
+            f"{R.shape}. Pass orthonormal columns, or a distribution of that dimension."
+        )
+    gap = np.abs(R.T @ R - np.eye(dim)).max()
+    if gap > ORTHONORMAL:
+        raise AssumptionError(
+            f"Lemma 1 needs orthonormal columns: max |RᵀR - I| is {gap:.1e}, tolerance {ORTHONORMAL:.0e}. "
+            "Orthogonalise `basis`, for example by `numpy.linalg.qr`."
+        )
+    return R
+
+
+def reflect(x: Float[np.ndarray, "*B n"], v: Float[np.ndarray, " n"]) -> Float[np.ndarray, "*B n"]:
+    r"""$x'' = 2\frac{v^\top x'}{\|v\|^2}v - x'$ (Eqn 30): same length, same $v^\top x$, the rest reversed."""
+    return 2 * (x @ v)[..., None] * v / (v @ v) - x
+
+
+def theta1_inverse(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$s$ with $\theta_1(s) = y$, for y strictly between $c_-$ and $c_+$ (Eqn 57; for ReLU, the quantile of p).
+
+    >>> from joma.theory.isotropic import UniformBall
+    >>> theta1_inverse(UniformBall(), np.array([0.25, 0.5, 0.9])).round(12)
+    array([-0.5,  0. ,  0.8])
+    """
+    c_minus, c_plus = phi.require_homogeneous("The inverse of θ₁")
+    if c_minus == c_plus:
+        raise AssumptionError(
+            f"The inverse of θ₁ needs a kink: {phi.name!r} has c₋ = c₊ = {c_plus:g} and θ₁ is constant. "
+            "Use slopes that differ."
+        )
+    share = (finite("y", y) - c_minus) / (c_plus - c_minus)
+    if ((share <= 0) | (share >= 1)).any():
+        raise ValueError(
+            f"`y` must lie strictly between {min(c_minus, c_plus):g} and {max(c_minus, c_plus):g}, where θ₁ takes its "
+            f"values; got {np.min(y):g} to {np.max(y):g}. Leave the ends out."
+        )
+    lower = np.minimum(share, 1 - share)
+    return np.asarray(np.where(share < 1 / 2, -1, 1) * _upper_quantile(p, lower))
+
+
+def _upper_quantile(p: Isotropic, share: np.ndarray) -> np.ndarray:
+    """Distance beyond which the given share, at most a half, lies on one side."""
+
+    def excess(distance: np.ndarray, share: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.clip(np.log(p.cdf(-distance) / share), -1, None)  # flat where the support has ended
+
+    bracket = elementwise.bracket_root(excess, 0.0, 1.0, xmin=0.0, args=(share,), factor=2, maxiter=1100)
+    found = elementwise.find_root(excess, bracket.bracket, args=(share,), maxiter=2000)
+    return np.where(share < p.cdf(0.0), found.x, 0.0)
+
+
+def mean_at_level(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$G(y) = F(\theta_1^{-1}(y))$ (Eqn 57, figure 9); a critical pair needs $G(y_+)/y_+ = G(y_-)/y_-$.
+
+    >>> from joma.theory.isotropic import Gaussian
+    >>> mean_at_level(Gaussian(), np.array([0.1, 0.5, 0.9])).round(5)
+    array([0.04734, 0.39894, 1.32889])
+    """
+    return mean_activation(p, theta1_inverse(p, y, phi), phi)
+
+
+def mean_at_level_slope(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$G'(y) = \theta_1(s)/\theta_1'(s) = y / ((c_+-c_-)\,p(s))$ at $s = \theta_1^{-1}(y)$; $\theta_1/p$ for ReLU."""
+    return np.asarray(np.asarray(y) / theta1_slope(p, theta1_inverse(p, y, phi), phi))
+
+
+def mean_ratio(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$h(s) = F(s)/\theta_1(s) = G(y)/y$: the slope of the line from zero to the point of G at $y = \theta_1(s)$."""
+    return np.asarray(mean_activation(p, s, phi) / theta1(p, s, phi))
+
+
+def mean_ratio_slope(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
+    r"""$h'(s) = 1 - F\,\theta_1'/\theta_1^2$: positive for all s exactly when F is strictly log-concave.
+
+    Then no line through zero meets G twice and the flow of $(v, \xi)$ has no critical point. A log-concave p makes F
+    log-concave (Gaussian, ball); under Student's t with $\nu$ degrees of freedom $h' \to -1/(\nu-1)$ at
+    $s \to -\infty$.
+    """
+    mean, mass = mean_activation(p, s, phi), theta1(p, s, phi)
+    return np.asarray(1 - mean * theta1_slope(p, s, phi) / np.square(mass))
+
+
+def central_product(p: Isotropic) -> float:
+    r"""$p(0)\,\theta_2(0)$ of Eqn 58, for ReLU; equal to $(1 - h'(0))/4$.
+
+    Above 1/4, two points of G with $y \ge 1/2$ lie on one line through zero; at 1/4 they need not, and a log-concave
+    p never gets above it (Laplace: 1/4).
+
+    >>> from joma.theory.isotropic import Gaussian
+    >>> round(central_product(Gaussian()), 6)
+    0.159155
+    """
+    return float(p.density(0.0) * p.upper_moment(0.0))
+
+
+def line_intersections(p: Isotropic, k: float) -> Float[np.ndarray, " C"]:
+    r"""Every y in (0, 1) where the line of slope k through zero meets the G of ReLU, ascending (figure 9).
+
+    Found as sign changes of $h(s) - k$ between neighbouring levels of y, then by root finding.
+
+    >>> from joma.theory.isotropic import Gaussian, StudentT
+    >>> line_intersections(Gaussian(), 1.2).round(4), line_intersections(StudentT(), 1.2).round(4)
+    (array([0.804]), array([0.1306, 0.628 ]))
+    """
+    s = theta1_inverse(p, special.expit(np.linspace(-FARTHEST_LOGIT, FARTHEST_LOGIT, LEVELS)))
+    above = mean_ratio(p, s) > float(finite("k", k))
+    crossing = np.flatnonzero(above[1:] != above[:-1])
+    found = elementwise.find_root(lambda s: mean_ratio(p, s) - k, (s[crossing], s[crossing + 1]))
+    return theta1(p, found.x)

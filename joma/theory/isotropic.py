@@ -14,7 +14,8 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError, positive
-from joma.theory.radial import RadialMesh, log_profile, radial_mesh, require_tail
+from joma.theory.panels import DensityTable, log_profile, refined
+from joma.theory.radial import RadialMesh, radial_mesh, require_tail
 from joma.types import Real
 
 SMALLEST = 1e-100
@@ -43,6 +44,16 @@ class Isotropic(ABC):
     @abstractmethod
     def sample(self, rng: np.random.Generator, size: int) -> Float[np.ndarray, "size n"]:
         """Draw `size` points in R^n."""
+
+    @cached_property
+    def table(self) -> DensityTable:
+        """The density on y ≥ 0 as a polynomial on panels that resolve it, for integrals against any function."""
+        return DensityTable.of(self.density, *self._panels())
+
+    def _panels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of panels on y ≥ 0 that resolve the density."""
+        mesh = radial_mesh(log_profile(self.density), 1)
+        return mesh.lower, mesh.upper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +209,10 @@ class RadialProfile(Isotropic):
     @cached_property
     def _mesh(self) -> RadialMesh:
         return radial_mesh(log_profile(self.profile, in_log=self.in_log), self.dim)
+
+    def _panels(self) -> tuple[np.ndarray, np.ndarray]:
+        # The marginal is an average of the profile: no less smooth, but not zero where the profile is.
+        return refined(self.density, np.union1d(SMALLEST, np.append(self._mesh.lower, self._mesh.upper)))
 
     def density(self, y: Real) -> np.ndarray:
         r"""Eqn 35, normalised: with $Z = \int_0^\infty p_0(r)\,r^{n-1}\,dr$ and $l$ the distance from the axis.

@@ -1,42 +1,20 @@
-r"""Integrals over a radial profile $p_0(r)$ that is known as a bare function: nothing says where its mass lies.
-
-Quadrature on $[0, \infty)$ walks past a narrow ring or a distant shell. So the mass is located first, by a scan of
-$\ln p_0$ over many decades of $r$; then panels are halved until Gauss-Legendre resolves each of them *relative to
-itself*, which keeps the far tail as accurate as the bulk; what lies beyond the last panel is a power law or nothing.
-"""
+r"""Integrals over a radial profile $p_0(r)$ in n dimensions: panels where it has mass, power laws outside them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError
+from joma.theory.panels import ORDER, PANEL_TOLERANCE, SMALLEST_LOG, Function, gauss, resolve, scan
 from joma.types import Real
-
-LogProfile = Callable[[np.ndarray], np.ndarray]
-r"""$\ln p_0$ of an array of radii; minus infinity where the profile is zero."""
 
 LogWeight = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 r"""$\ln w(y, l, r)$ with $r^2 = y^2 + l^2$."""
 
-DECADES = 100
-"""The scan looks from 10^-100 to 10^100."""
-COARSE_POINTS = 200_001
-"""Radii of the first scan: a thousand a decade, near enough to see a Gaussian ring of relative width 3e-5."""
-NEAR_DECADES = 12
-NEAR_POINTS = 2_000_001
-"""Second look, around r = 1, when the first saw nothing."""
-BULK = 12.0
-"""Nats below the peak of the mass that the fine scan covers ..."""
-MARGIN = np.log(3)
-"""... and the factor by which it looks further on either side ..."""
-FINE_POINTS = 1_000_001
-"""... at this many radii: near enough to see a ring of relative width 2e-6 on a smooth background."""
-SMALLEST_LOG = -690.0
-r"""$\ln p_0$ below this is next to underflow and counts as zero."""
 MARGIN_OF_UNDERFLOW = 30.0
 """A profile that is zero at a step of the scan from more than this above underflow has a compact support."""
 INNER_REACH = 40.0
@@ -45,18 +23,6 @@ OUTER_REACH = 750.0
 r"""Nats below the peak of $r^{n+1}p_0$ where panels end: everything beyond underflows."""
 PRUNED = 75.0
 """Nats below the largest panel at which a panel is left out of an integral."""
-TEST_ORDER = 12
-"""Gauss nodes that must resolve a panel before it is accepted ..."""
-ORDER = 32
-r"""... and those used afterwards, enough for the square in $r = \sqrt{y^2+l^2}$ and for $l^n$ at n = 20."""
-PANEL_TOLERANCE = 1e-12
-"""Relative difference between Gauss on a panel and on its halves."""
-END_TOLERANCE = 1e-6
-"""Mismatch at the ends of a panel, relative to its largest value, that counts as continuous."""
-MOST_PANELS = 20_000
-MOST_HALVINGS = 64
-SEEN = 1.0
-"""Nats by which the nodes of a panel may fall short of what the scan saw in it."""
 TAIL_TOLERANCE = 1e-10
 """Largest error that the extrapolated tail may bring into an integral."""
 SMALLEST_GAP = 1e-6
@@ -65,62 +31,10 @@ POWER_LAW = 1e-3
 """A tail whose exponent changes by more than this over an octave is not a power law."""
 FAR = 1e9
 """Beyond this multiple of y the power law is integrated with y neglected, an error of its inverse square."""
-TABLE_POINTS = 64
+TABLE_CELLS = 64
 """Cells of a panel in the table that samples are drawn from; radii are uniform inside a cell."""
 CHUNK = 1 << 20
 """Function values held at once."""
-
-
-@cache
-def _gauss(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on [0, 1]."""
-    nodes, weights = special.roots_legendre(order)
-    return (nodes + 1) / 2, weights / 2
-
-
-@cache
-def _to_the_ends() -> np.ndarray:
-    """Weights that carry values at the test nodes of [0, 1] on to 0 and to 1, by the polynomial through them."""
-    nodes, _ = _gauss(TEST_ORDER)
-    vander = np.polynomial.legendre.legvander
-    at_nodes, at_ends = (vander(2 * np.asarray(x) - 1, TEST_ORDER - 1) for x in (nodes, [0.0, 1.0]))
-    return np.linalg.solve(at_nodes.T, at_ends.T)
-
-
-def log_profile(profile: Callable[[np.ndarray], np.ndarray], *, in_log: bool = False) -> LogProfile:
-    r"""Wrap a user's $p_0$ (or, with `in_log`, $\ln p_0$) as $\ln p_0$ of an array, refusing negative values and NaN.
-
-    A function that takes one number at a time is called in a loop.
-    """
-
-    def logarithm(r: np.ndarray) -> np.ndarray:
-        # Overflow and 0/0 far outside the mass are the user's formula at radii that they never meant.
-        with np.errstate(all="ignore"):
-            values = _call(profile, r)
-            _refuse_bad_values(values, r, in_log=in_log)
-            log_p = values if in_log else np.log(values)
-        return log_p if in_log else np.where(log_p < SMALLEST_LOG, -np.inf, log_p)
-
-    return logarithm
-
-
-def _call(profile: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> np.ndarray:
-    try:
-        values = np.asarray(profile(r), dtype=np.float64)
-        if values.shape == r.shape:
-            return values
-    except (TypeError, ValueError):
-        pass  # the loop below meets the same error if it is one
-    return np.array([profile(x) for x in r.flat], dtype=np.float64).reshape(r.shape)
-
-
-def _refuse_bad_values(values: np.ndarray, r: np.ndarray, *, in_log: bool) -> None:
-    bad = np.isnan(values) | (values == np.inf) | ((values < 0) & (not in_log))
-    if bad.any():
-        raise AssumptionError(
-            f"A radial profile must be finite and not negative for r > 0, got {values[bad].flat[0]:g} at "
-            f"r = {r[bad].flat[0]:g}. Return 0 where there is no mass."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +68,7 @@ class PowerLaw:
 class RadialMesh:
     r"""Panels in r that resolve $p_0$, and integrals over $r > |y|$ on them."""
 
-    log_p: LogProfile
+    log_p: Function
     dim: int
     lower: Float[np.ndarray, " P"]
     upper: Float[np.ndarray, " P"]
@@ -190,7 +104,7 @@ class RadialMesh:
         log_weight: LogWeight,
     ) -> np.ndarray:
         """Sum over the panels for every y, in the variable l."""
-        nodes, weights = _gauss(ORDER)
+        nodes, weights = gauss(ORDER)
         begin, end = (_leg(edge[None, :], y[:, None]) for edge in (lower, upper))
         width = (end - begin)[..., None]
         leg = begin[..., None] + width * nodes
@@ -232,7 +146,7 @@ class RadialMesh:
 
     def _masses_of(self, lower: np.ndarray, upper: np.ndarray) -> Float[np.ndarray, "3 P"]:
         r"""$\ln\int p_0 r^{k-1}dr$ of every panel for $k = n-1, n, n+1$: density, mass and first moment."""
-        nodes, weights = _gauss(ORDER)
+        nodes, weights = gauss(ORDER)
         width = (upper - lower)[:, None]
         r = lower[:, None] + width * nodes
         log_p = self.extended(r)
@@ -267,10 +181,10 @@ class RadialMesh:
     @cached_property
     def _quantiles(self) -> tuple[np.ndarray, np.ndarray]:
         """Radii in every panel, and the share of the mass below each."""
-        fractions = np.linspace(0, 1, TABLE_POINTS + 1)
+        fractions = np.linspace(0, 1, TABLE_CELLS + 1)
         edges = self.lower[:, None] + (self.upper - self.lower)[:, None] * fractions
         log_mass = self._masses_of(edges[:, :-1].ravel(), edges[:, 1:].ravel())[1]
-        below = np.cumsum(np.exp(log_mass - self.log_total)).reshape(-1, TABLE_POINTS)
+        below = np.cumsum(np.exp(log_mass - self.log_total)).reshape(-1, TABLE_CELLS)
         start = np.append(0.0, below[:-1, -1])[:, None]
         return edges.ravel(), np.concatenate([start, below], axis=1).ravel()
 
@@ -288,15 +202,15 @@ def _worth_keeping(log_mass: Float[np.ndarray, "3 P"]) -> np.ndarray:
     return kept
 
 
-def radial_mesh(log_p: LogProfile, dim: int) -> RadialMesh:
+def radial_mesh(log_p: Function, dim: int) -> RadialMesh:
     """Locate the mass of a profile in `dim` dimensions, resolve it in panels, and settle what lies beyond them."""
-    log_r, values = _scan(log_p, dim)
+    log_r, values = scan(log_p, dim)
     first, last = _extent(log_r, values, dim)
     r = np.exp(log_r)
     tail = _power_tail(log_p, r, values, last)
     end = r[last] if tail is not None else r[min(last + 1, r.size - 1)]
     edges = np.geomspace(r[first], end, 2 + int(np.log2(end / r[first])))
-    lower, upper = _resolve(lambda r: log_p(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
+    lower, upper = resolve(lambda r: log_p(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
     inner = _inner_law(r, values, first)
     mesh = RadialMesh(log_p=log_p, dim=dim, lower=lower, upper=upper, inner=inner, tail=tail)
     _require_centre(mesh)
@@ -334,28 +248,6 @@ def require_tail(mesh: RadialMesh, power: int, trouble: str) -> None:
         )
 
 
-def _scan(log_p: LogProfile, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    r"""$\ln r$ in ascending order and $\ln p_0$ there: over all decades, and finely over the bulk."""
-    log_r, values = _look(log_p, -DECADES * np.log(10), DECADES * np.log(10), COARSE_POINTS)
-    if np.isneginf(values).all():
-        log_r, values = _look(log_p, -NEAR_DECADES * np.log(10), NEAR_DECADES * np.log(10), NEAR_POINTS)
-    if np.isneginf(values).all():
-        raise AssumptionError(
-            f"A radial profile needs mass: p0 is zero at {COARSE_POINTS} radii from 1e-{DECADES} to 1e{DECADES} and at "
-            f"{NEAR_POINTS} from 1e-{NEAR_DECADES} to 1e{NEAR_DECADES}. Widen its features."
-        )
-    mass = values + dim * log_r
-    bulk = log_r[mass > mass.max() - BULK]
-    fine_r, fine_values = _look(log_p, bulk[0] - MARGIN, bulk[-1] + MARGIN, FINE_POINTS)
-    log_r, kept = np.unique(np.append(log_r, fine_r), return_index=True)
-    return log_r, np.append(values, fine_values)[kept]
-
-
-def _look(log_p: LogProfile, begin: float, end: float, num_points: int) -> tuple[np.ndarray, np.ndarray]:
-    log_r = np.linspace(begin, end, num_points)
-    return log_r, log_p(np.exp(log_r))
-
-
 def _extent(log_r: np.ndarray, values: np.ndarray, dim: int) -> tuple[int, int]:
     """First and last index of the scan between which panels are laid."""
     inner = values + max(dim - 1, 1) * log_r
@@ -374,7 +266,7 @@ def _inner_law(r: np.ndarray, values: np.ndarray, first: int) -> PowerLaw | None
     return PowerLaw(start=float(r[first]), log_p=float(values[first]), exponent=float(exponent), doubt=0.0)
 
 
-def _power_tail(log_p: LogProfile, r: np.ndarray, values: np.ndarray, last: int) -> PowerLaw | None:
+def _power_tail(log_p: Function, r: np.ndarray, values: np.ndarray, last: int) -> PowerLaw | None:
     """The power law at the last scanned point, or None where the profile ends there (a compact support)."""
     if last + 1 < r.size and np.isneginf(values[last + 1]) and values[last] > SMALLEST_LOG + MARGIN_OF_UNDERFLOW:
         return None
@@ -383,67 +275,3 @@ def _power_tail(log_p: LogProfile, r: np.ndarray, values: np.ndarray, last: int)
         return None
     near, before = (at[0] - at[1]) / np.log(2), (at[1] - at[2]) / np.log(2)
     return PowerLaw(start=float(r[last]), log_p=float(at[0]), exponent=float(near), doubt=float(abs(near - before)))
-
-
-def _resolve(
-    log_q: LogProfile, edges: np.ndarray, scanned_r: np.ndarray, scanned: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Halve panels until each is resolved relative to itself; panels without mass are dropped."""
-    lower, upper = edges[:-1], edges[1:]
-    accepted: list[tuple[np.ndarray, np.ndarray]] = []
-    for _ in range(MOST_HALVINGS):
-        resolved, empty = _is_resolved(log_q, lower, upper, scanned_r, scanned)
-        accepted.append((lower[resolved & ~empty], upper[resolved & ~empty]))
-        lower, upper = lower[~resolved], upper[~resolved]
-        if lower.size == 0 or sum(part[0].size for part in accepted) + lower.size > MOST_PANELS:
-            break
-        middle = (lower + upper) / 2
-        lower, upper = np.append(lower, middle), np.append(middle, upper)
-    if lower.size:
-        raise AssumptionError(
-            f"The profile is too rough to integrate: {lower.size} panels near r = {lower[0]:.6g} are not resolved. "
-            "Smooth the profile, or give it fewer jumps."
-        )
-    begin, end = (np.concatenate(parts) for parts in zip(*accepted, strict=True))
-    order = np.argsort(begin)
-    return begin[order], end[order]
-
-
-def _is_resolved(
-    log_q: LogProfile, lower: np.ndarray, upper: np.ndarray, scanned_r: np.ndarray, scanned: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whether Gauss on a panel agrees with Gauss on its halves, and whether the panel holds no mass at all."""
-    nodes, weights = _gauss(TEST_ORDER)
-    places = np.concatenate([nodes, nodes / 2, (nodes + 1) / 2, [0.0, 1.0]])
-    width = upper - lower
-    values = log_q(lower[:, None] + width[:, None] * places)
-    values[:, -1] = log_q(upper)  # lower + width may miss it by a rounding, on the wrong side of a jump
-    top = values.max(axis=1)
-    seen_by_scan = _scan_maximum(lower, upper, scanned_r, scanned)
-    empty = np.isneginf(top) & np.isneginf(seen_by_scan)
-    top = np.where(np.isneginf(top), 0, top)
-    whole, left, right, ends = np.split(
-        np.exp(values - top[:, None]), [TEST_ORDER, 2 * TEST_ORDER, 3 * TEST_ORDER], axis=1
-    )
-    fine = (left + right) @ weights / 2
-    agree = np.abs(whole @ weights - fine) <= (PANEL_TOLERANCE + 8 * _rounding(values, top, upper / width)) * fine
-    # A jump beyond the outermost node hides from both rules, but not from the values at the ends.
-    carried = np.stack([left @ _to_the_ends()[:, 0], right @ _to_the_ends()[:, 1]], axis=1)
-    continuous = (np.abs(carried - ends) <= END_TOLERANCE).all(axis=1)
-    seen = top >= seen_by_scan - SEEN
-    indivisible = width <= 8 * np.finfo(float).eps * upper
-    return empty | (agree & continuous & seen) | indivisible, empty
-
-
-def _rounding(values: np.ndarray, top: np.ndarray, inverse_width: np.ndarray) -> np.ndarray:
-    r"""Relative noise of $p_0$ in a panel: rounding of r times the slope of the logarithm, and of the logarithm."""
-    spread = (top[:, None] - np.where(np.isneginf(values), top[:, None], values)).max(axis=1)
-    return np.finfo(float).eps * (np.abs(top) + spread * inverse_width)
-
-
-def _scan_maximum(lower: np.ndarray, upper: np.ndarray, scanned_r: np.ndarray, scanned: np.ndarray) -> np.ndarray:
-    """Largest scanned value inside each panel, minus infinity where no point of the scan lies."""
-    begin, end = np.searchsorted(scanned_r, lower), np.searchsorted(scanned_r, upper)
-    padded = np.append(scanned, -np.inf)
-    pairs = np.stack([begin, np.maximum(end, begin)], axis=1).ravel()
-    return np.where(end > begin, np.maximum.reduceat(padded, pairs)[::2], -np.inf)
