@@ -1,0 +1,92 @@
+"""Discrete training of the layer: optimisers against torch's, and SGD against the flow that it approximates."""
+
+import numpy as np
+import pytest
+import torch
+
+from joma.theory.activations import tanh
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.descent import Adam, GradientSteps, Recipe, train
+from joma.theory.layer import Layer, Samples, fixed_gradient, orthonormal_embeddings
+from joma.types import Trajectory
+
+RNG = np.random.default_rng(0)
+LAYER = Layer(
+    embeddings=orthonormal_embeddings(4, 1, dim=6, rng=RNG),
+    attention=Attention(kind=AttentionKind.EXP),
+    activation=tanh,
+)
+SAMPLES = Samples(x=RNG.dirichlet(np.ones(4), size=5), q=np.zeros(5, dtype=int))
+BACKPROP = fixed_gradient(RNG.normal(size=(5, 2)))
+W0, Z0 = RNG.normal(size=(2, 6)), RNG.normal(size=(1, 4))
+
+
+def trained(recipe: Recipe, seed: int | None = None) -> Trajectory:
+    rng = None if seed is None else np.random.default_rng(seed)
+    return train(LAYER, W0, Z0, SAMPLES, BACKPROP, recipe, rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (GradientSteps(), lambda p: torch.optim.SGD(p, lr=0.1)),
+        (GradientSteps(momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        (GradientSteps(weight_decay=0.1), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1)),
+        (Adam(), lambda p: torch.optim.Adam(p, lr=0.1)),
+    ],
+    ids=["SGD", "momentum", "weight decay", "Adam"],
+)
+def test_optimisers_take_the_steps_of_torch(ours, theirs):
+    target = np.array([1.0, -2.0, 0.5])
+    parameter = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    optimiser = theirs([parameter])
+    theta, memory = np.zeros(3), ours.start(np.zeros(3))
+    for num_past in range(20):
+        optimiser.zero_grad()
+        ((parameter - torch.tensor(target)) ** 2 / 2).sum().backward()
+        optimiser.step()
+        direction, memory = ours.step(theta, target - theta, memory, num_past)
+        theta = theta + 0.1 * direction
+    np.testing.assert_allclose(theta, parameter.detach().numpy(), rtol=0, atol=1e-13)  # rounding of twenty steps
+
+
+def test_sgd_approaches_the_flow_with_first_order():
+    flow = LAYER.flow(W0, Z0, SAMPLES, BACKPROP, np.array([0.0, 1.0]), rate_ratio=2.0)
+
+    def error(num_steps: int) -> float:
+        run = trained(Recipe(num_steps=num_steps, rate=1 / num_steps, rate_ratio=2.0))
+        assert run.t[-1] == pytest.approx(1)
+        return float(np.abs(run["z"][-1] - flow["z"][-1]).max())
+
+    assert 1.9 < error(100) / error(200) < 2.1
+
+
+def test_minibatches_are_unbiased_and_repeat_with_their_seed():
+    recipe = Recipe(num_steps=1, rate=1.0, batch_size=2)
+    steps = np.stack([trained(recipe, seed)["w"][1] - W0 for seed in range(1500)])
+    expected = trained(Recipe(num_steps=1, rate=1.0))["w"][1] - W0
+    errors = (steps.mean(axis=0) - expected) / (steps.std(axis=0) / np.sqrt(len(steps)))
+    assert np.abs(errors).max() < 4.5  # standard errors, over twelve numbers
+    np.testing.assert_array_equal(trained(recipe, 7)["w"], trained(recipe, 7)["w"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": 0.0}, "`rate` must be positive, got 0.0"),
+        ({"rate_ratio": -1.0}, "`rate_ratio` must be positive"),
+        ({"num_steps": 0}, "`num_steps` must be positive"),
+        ({"batch_size": 0}, "`batch_size` must be positive"),
+    ],
+    ids=["rate", "ratio", "steps", "batch"],
+)
+def test_bad_recipes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**{"num_steps": 1, "rate": 0.1} | change)
+
+
+def test_other_bad_input_is_refused():
+    with pytest.raises(ValueError, match=r"`momentum` must lie in \[0, 1\], got 2.0"):
+        GradientSteps(momentum=2.0)
+    with pytest.raises(ValueError, match=r"Minibatches need a source of randomness, got `rng` None"):
+        trained(Recipe(num_steps=1, rate=0.1, batch_size=2))
