@@ -19,8 +19,9 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError
-from joma.theory.relaxation import Array, efolds_at
+from joma.theory.relaxation import efolds_at
 from joma.theory.tied_attention import TiedFlow, times
+from joma.types import Real
 
 UniformField = Callable[[np.ndarray], np.ndarray]
 r"""$\Phi$: the field of v under uniform attention, last axis the tokens."""
@@ -52,7 +53,7 @@ class AttentionFlow(TiedFlow):
     def lambert(self) -> Float[np.ndarray, " M"]:
         r"""$W(\kappa\mu^2e^{-2b}) = \kappa v^{*2}$, by Wright's omega of the logarithm, which does not overflow."""
         with np.errstate(divide="ignore"):
-            return special.wrightomega(np.log(self.gain * np.square(self.mu)) - 2 * self.log_scale)
+            return special.wrightomega(np.log(self.gain) + 2 * np.log(np.abs(self.mu)) - 2 * self.log_scale)
 
     def critical_point(self) -> Float[np.ndarray, " M"]:
         r"""$v^* = \operatorname{sgn}(\mu)\sqrt{W/\kappa}$, the solution of $v^*\circ a(v^*) = \mu$."""
@@ -99,7 +100,7 @@ class AttentionFlow(TiedFlow):
         r"""$\ln(a\,q')$, which grows with |v|; by the mean value theorem it bounds $\ln(a\,q[v, v^*])$."""
         return 2 * self.log_attention(v) + np.log1p(self.gain * np.square(v))
 
-    def _log_speed(self, v: Array, end: Array, log_scale: Array) -> Array:
+    def _log_speed(self, v: Real, end: Real, log_scale: Real) -> Real:
         r"""$\ln(a\,q[v, v^*])$ with $q[v, v^*]/a^* = 1 + \tfrac\kappa2 v(v + v^*)\,(e^c - 1)/c$, $c = \ln(a/a^*)$."""
         half = self.gain / 2
         relative = half * v * (v + end) * special.exprel(half * (np.square(v) - np.square(end)))

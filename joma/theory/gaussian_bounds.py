@@ -10,7 +10,7 @@ G_SUP_AT = 1.3069297277192810
 r"""Where Lemma 7's $G$ is largest; there $G = 1/y$, since $G' = 1 - yG$."""
 G_SUP = 0.7651520803227094
 r"""$\sup G$, the sharp constant of Lemma 7 (printed: 1)."""
-SMALL_G_SUP_AT = 1.1209064227785340
+SMALL_G_SUP_AT = 1.1209064227785341
 r"""Where Lemma 6's $g$ is largest, $\sqrt{-\tfrac12 - W_{-1}(-\tfrac12e^{-1/2})}$: the non-zero root of Eqn 75."""
 SMALL_G_SUP = 0.6381726863389515
 r"""$\max g$, the sharp constant of Lemma 6 (printed: $1/\sqrt2 = 0.7071$)."""

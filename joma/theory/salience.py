@@ -16,7 +16,7 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import finite, positive, within
-from joma.theory.relaxation import Array, efolds_at, elapsed_time, transient_time
+from joma.theory.relaxation import efolds_at, elapsed_time, transient_time
 from joma.theory.tied_attention import TiedFlow, times
 from joma.types import Real
 
@@ -193,5 +193,5 @@ def shared_solution(t: Float[np.ndarray, " T"], mu: Float[np.ndarray, "K M"]) ->
     return mu * fraction_learned(times(t)[:, None], np.linalg.norm(mu, axis=0))[:, None, :]
 
 
-def _log_speed(v: Array) -> Array:
+def _log_speed(v: Real) -> Real:
     return np.square(v) / 2
