@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from joma.errors import AssumptionError, finite, same_shape
 from joma.theory.critical_rays import TAIL, all_roots, symmetric_grid, typical_size
-from joma.theory.hyperplane import theta1, theta2
+from joma.theory.hyperplane import theta1, theta1_slope, theta2
 from joma.theory.mixture import Mixture
 from joma.types import Real
 
@@ -140,7 +140,9 @@ class CriticalPoint:
         """
         a_plus, a_minus = self.mixture.opposed_weights("Theorem 3")
         p_plus, p_minus = self.mixture.noises
-        bend = self.mixture.kink * (a_plus * p_plus.density(self.s_plus) - a_minus * p_minus.density(self.s_minus))
+        slope_plus = theta1_slope(p_plus, self.s_plus, self.mixture.activation)
+        slope_minus = theta1_slope(p_minus, self.s_minus, self.mixture.activation)
+        bend = a_plus * slope_plus - a_minus * slope_minus
         return float(-(self.beta1 + bend * self.xi**2 / self.norm**3) / self.norm**2)
 
     @property

@@ -23,7 +23,7 @@ from scipy.optimize import elementwise
 
 from joma.errors import AssumptionError, finite, positive, within
 from joma.theory.activations import Activation, relu
-from joma.theory.hyperplane import mean_activation, theta1
+from joma.theory.hyperplane import mean_activation, mean_ratio_slope, theta1, theta1_slope
 from joma.theory.isotropic import Isotropic
 from joma.theory.mixture import Mixture
 from joma.types import Real
@@ -97,10 +97,12 @@ class CriticalRay:
         where $\xi/\|\mu\| = s_-$ for a negative center at the origin. A part $\bar x_\perp$ of $\bar x_-$ off the line
         of $v$ couples the last with one of the others.
         """
-        noise_plus, noise_minus = self.mixture.noises
-        a_plus, minus_a = self.mixture.weights
-        bend = a_plus * noise_plus.density(self.pair.s_plus) + minus_a * noise_minus.density(self.pair.s_minus)
-        bend = self.mixture.kink * float(bend) / float(positive("norm", norm))
+        a_plus, a_minus = self.mixture.opposed_weights("Eqn 56")
+        slope_plus, slope_minus = (
+            float(theta1_slope(noise, s, self.mixture.activation))
+            for noise, s in zip(self.mixture.noises, (self.pair.s_plus, self.pair.s_minus), strict=True)
+        )
+        bend = (a_plus * slope_plus - a_minus * slope_minus) / float(positive("norm", norm))
         across = -self.beta1(norm)
         x_minus = self.mixture.centers[1]
         off = np.linalg.norm(x_minus - (x_minus @ self.direction) * self.direction)
@@ -115,6 +117,27 @@ class CriticalRay:
         """Whether every eigenvalue but the one along the ray is negative, which `norm` does not change."""
         below_zero = self.eigenvalues(1.0) < 0
         return bool(below_zero.sum() == self.mixture.dim)
+
+
+def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
+    r"""Smallest slope of $F/\theta_1$: where it is negative, some distance has a pair, and so a ray.
+
+    Not negative anywhere, $F$ is log-concave and no distance has one; so for every log-concave $p$ with
+    $0 \le c_- < c_+$, since $p$ hands log-concavity on to $\theta_1$ and $F$.
+
+    >>> from joma.theory.isotropic import Gaussian, StudentT
+    >>> lowest_slope(Gaussian()) > 0, round(lowest_slope(StudentT(dof=3.0)), 4)
+    (True, -0.5)
+    """
+    c_minus, c_plus = activation.require_homogeneous("A monotone F/θ₁")
+    if min(c_minus, c_plus) < 0:
+        raise AssumptionError(
+            f"A monotone F/θ₁ needs slopes that are not negative, or it has a pole: got c₋ = {c_minus:g}, "
+            f"c₊ = {c_plus:g}. Ask `critical_pairs` at your distance."
+        )
+    s = symmetric_grid(typical_size(noise))
+    usable = theta1(noise, s, activation) > np.sqrt(TAIL)  # the slope squares it
+    return float(mean_ratio_slope(noise, s[usable], activation).min())
 
 
 def critical_pairs(

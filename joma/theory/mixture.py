@@ -9,12 +9,13 @@ $$s_j = \frac{v^\top\bar x_j + \xi}{\|v\|}, \qquad
 For a homogeneous activation this is gradient ascent on $L(v, \xi) = \|v\|\sum_j a_jF(s_j)$. That potential is
 homogeneous of degree one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as whole
 rays, or not at all. The paper evaluates $\theta$ and $F$ at $r_j = \|v\|s_j$ and divides by $\|v\|$ and $\|v\|^3$
-(Eqns 42, 43 and 50), which is right at $\|v\| = 1$ only.
+(Eqns 42, 43 and 50), which is right at $\|v\| = 1$ only. For any other activation $\theta_i(s_j)$ becomes
+$\Theta_i(r_j, \|v\|)$ and $L = \sum_j a_jE\,\phi(\|v\|y + r_j)$.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from jaxtyping import Float
@@ -23,7 +24,7 @@ from scipy.stats import qmc
 
 from joma.errors import AssumptionError, finite, same_shape
 from joma.theory.activations import Activation, relu
-from joma.theory.hyperplane import mean_activation, theta1, theta2
+from joma.theory.hyperplane import gate_mass, gate_moment, mean_activation, theta1_slope
 from joma.theory.integrate import Field, State
 from joma.theory.isotropic import Isotropic
 from joma.types import Real
@@ -56,7 +57,7 @@ class Growth:
 class Mixture:
     r"""C isotropic clusters and the gradient that each of them sends back to one hidden node.
 
-    Lemma 2. Hypotheses: the backpropagated gradient is constant within a cluster; a homogeneous activation.
+    Lemma 2. Hypothesis: the backpropagated gradient is constant within a cluster.
 
     >>> from joma.theory.isotropic import Gaussian
     >>> mixture = Mixture(centers=np.array([[2.0, 0.0], [0.0, 0.0]]), weights=np.array([1.0, -4.0]),
@@ -75,10 +76,10 @@ class Mixture:
     noise: Isotropic | tuple[Isotropic, ...]
     """Distribution around the centers, common to all clusters or one for each."""
     activation: Activation = relu
-    r"""A homogeneous $\phi$."""
+    r"""$\phi$; `jacobian` and `growth` need a homogeneous one."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, noise of another dimension and activations that are not homogeneous."""
+        """Refuse shapes that disagree, NaN, and noise of another dimension."""
         centers = finite("centers", self.centers)
         weights = finite("weights", self.weights)
         if centers.ndim != NUM_AXES or centers.size == 0:
@@ -87,7 +88,6 @@ class Mixture:
         for noise in self.noises:
             if noise.dim != self.dim:
                 raise ValueError(f"`noise` must live in the {self.dim} dimensions of `centers`, got dim={noise.dim}.")
-        self.activation.require_homogeneous("A field that depends on the direction of (v, ξ) alone")
 
     @property
     def num_clusters(self) -> int:
@@ -106,8 +106,8 @@ class Mixture:
 
     @property
     def kink(self) -> float:
-        r"""$\kappa = c_+ - c_-$, the jump of $\psi$."""
-        c_minus, c_plus = self.activation.require_homogeneous("κ")
+        r"""$\kappa = c_+ - c_-$, the jump of $\psi$ of a homogeneous activation."""
+        c_minus, c_plus = self.activation.require_homogeneous("κ = c₊ − c₋")
         return c_plus - c_minus
 
     def opposed_weights(self, statement: str) -> tuple[float, float]:
@@ -135,34 +135,40 @@ class Mixture:
 
         Eqns 42 and 43, with the normalisation corrected.
         """
-        s, normal, _ = self._geometry(v, xi)
-        pull = self.weights * self._each(theta1, s)
-        push = self.weights * self._each(theta2, s)
+        s, normal, norm = self._geometry(v, xi)
+        pull = self.weights * self._each(partial(gate_mass, psi=self.activation), s, norm)
+        push = self.weights * self._each(partial(gate_moment, psi=self.activation), s, norm)
         v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * normal
         return v_dot, np.asarray(pull.sum(axis=-1))
 
     def potential(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T"]:
-        r"""$L(v, \xi) = \|v\|\sum_j a_jF(s_j) = \sum_j a_jE\,\phi(v^\top x + \xi)$, whose gradient is the field.
+        r"""$L(v, \xi) = \sum_j a_jE\,\phi(v^\top x + \xi)$, whose gradient is the field.
 
-        Homogeneous of degree one, hence $v^\top\dot v + \xi\dot\xi = L$: Eqn 53 corrected.
+        For a homogeneous activation $L = \|v\|\sum_j a_jF(s_j)$, homogeneous of degree one, hence
+        $v^\top\dot v + \xi\dot\xi = L$: Eqn 53 corrected.
         """
         s, _, norm = self._geometry(v, xi)
-        return np.asarray(norm[..., 0] * (self._each(mean_activation, s) @ self.weights))
+        if self.activation.slopes is None:
+            means = self._each(partial(gate_mass, psi=self.activation.value), s, norm)
+        else:
+            means = norm * self._each(lambda p, r, norm: mean_activation(p, r / norm, self.activation), s, norm)
+        return np.asarray(means @ self.weights)
 
     def jacobian(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T n+1 n+1"]:
         r"""Derivative of $(\dot v, \dot\xi)$ by $(v, \xi)$: what Eqns 67-70 give with the normalisation corrected.
 
         $\frac{1}{\|v\|}\sum_j a_j\left[\kappa\,p(s_j)\,q_jq_j^\top + \theta_2(s_j)\,\Pi\right]$ with
         $q_j = (\bar x_j - s_jn,\; 1)$, $n = v/\|v\|$ and $\Pi$ the projection of $v$ orthogonal to $n$.
+        Hypothesis: a homogeneous activation.
         """
         s, normal, norm = self._geometry(v, xi)
         feet = self.centers - s[..., None] * normal[..., None, :]
         q = np.concatenate([feet, np.ones((*s.shape, 1))], axis=-1)
-        bend = self.weights * self.kink * self._each(_density, s)
-        turn = (self.weights * self._each(theta2, s)).sum(axis=-1, keepdims=True)[..., None]
+        bend = self.weights * self._each(lambda p, r, norm: theta1_slope(p, r / norm, self.activation), s, norm)
+        turn = self.weights * self._each(partial(gate_moment, psi=self.activation), s, norm)
         across = np.eye(self.dim) - normal[..., :, None] * normal[..., None, :]
         jacobian = np.einsum("...c,...ci,...cj->...ij", bend, q, q)
-        jacobian[..., :-1, :-1] += turn * across
+        jacobian[..., :-1, :-1] += turn.sum(axis=-1, keepdims=True)[..., None] * across
         return jacobian / norm[..., None]
 
     def flow(self, t: float, state: State) -> State:
@@ -179,8 +185,9 @@ class Mixture:
 
         With $\rho = \|(v, \xi)\|$ and $u$ its direction, $\dot\rho = L(u)$ and $u$ climbs $L$ on the sphere, so $\rho$
         grows linearly at the maximum that $u$ reaches; this is the global one. A rate of zero or less says that no
-        direction is unstable.
+        direction is unstable. Hypothesis: a homogeneous activation.
         """
+        self.activation.require_homogeneous("Growth at the rate max L")
         basis = self._basis()
         starts = _directions(basis.shape[1] + 1)
         heights = self.potential(starts[:, :-1] @ basis.T, starts[:, -1])
@@ -215,11 +222,14 @@ class Mixture:
         rank = int((sizes > sizes.max(initial=0) * self.dim * np.finfo(float).eps).sum())
         return rows[: min(rank + 1, self.dim)].T
 
-    def _each(self, function: Callable[..., np.ndarray], s: Float[np.ndarray, "*T C"]) -> Float[np.ndarray, "*T C"]:
-        """Evaluate a function of (distribution, s, activation) for every cluster, at once where they share one."""
+    def _each(
+        self, function: Callable[..., np.ndarray], s: Float[np.ndarray, "*T C"], norm: Float[np.ndarray, "*T 1"]
+    ) -> Float[np.ndarray, "*T C"]:
+        """Evaluate a function of (distribution, r, norm) for every cluster, at once where they share one."""
+        r = s * norm
         if not isinstance(self.noise, tuple):
-            return function(self.noise, s, self.activation)
-        return np.stack([function(p, s[..., j], self.activation) for j, p in enumerate(self.noise)], axis=-1)
+            return function(self.noise, r, norm=norm)
+        return np.stack([function(p, r[..., j], norm=norm[..., 0]) for j, p in enumerate(self.noise)], axis=-1)
 
     def _geometry(self, v: np.ndarray, xi: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return s, v/‖v‖ and ‖v‖ (its last axis kept), refusing NaN, another length and v = 0."""
@@ -253,10 +263,6 @@ def two_clusters(
         noise=noise,
         activation=activation,
     )
-
-
-def _density(p: Isotropic, s: Real, phi: Activation) -> np.ndarray:
-    return p.density(s)
 
 
 def _directions(dim: int) -> Float[np.ndarray, "num dim"]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
-from joma.theory.activations import homogeneous, linear
+from joma.theory.activations import homogeneous, linear, tanh
 from joma.theory.critical_point import CriticalPoint, LinearisedFlow, critical_points
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, StudentT, UniformBall
@@ -184,13 +184,22 @@ def test_with_the_bias_trained_the_weights_leave():
     ("mixture", "xi", "message"),
     [
         (replace(GAUSSIAN, centers=np.array([[1.0, 0.0], [0.5, 0.0]])), -1.0, r"cluster at the origin, got ‖x̄₋‖ = 0.5"),
+        (replace(GAUSSIAN, activation=tanh), -1.0, r"needs a homogeneous activation, .* 'tanh' is not"),
         (replace(GAUSSIAN, activation=linear), -1.0, r"activation with a kink, c₊ ≠ c₋; 'linear' is linear"),
         (replace(GAUSSIAN, weights=np.array([0.0, -1.0])), -1.0, r"Theorem 3 needs a₊ ≠ 0"),
         (replace(GAUSSIAN, weights=np.array([1.0, -1.0])), -1.0, r"there is none at ξ = -1 for the weights"),
         (Mixture(centers=np.eye(2)[:1], weights=np.ones(1), noise=Gaussian(dim=2)), -1.0, r"Theorem 3 needs one posit"),
         (GAUSSIAN, 0.0, r"Theorem 3 needs ξ\* ≠ 0"),
     ],
-    ids=["negative center", "no kink", "no positive cluster", "no critical point", "one cluster", "no bias"],
+    ids=[
+        "negative center",
+        "not homogeneous",
+        "no kink",
+        "no positive cluster",
+        "no critical point",
+        "one cluster",
+        "no bias",
+    ],
 )
 def test_failing_hypotheses_are_named(mixture, xi, message):
     with pytest.raises(AssumptionError, match=message):

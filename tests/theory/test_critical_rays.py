@@ -16,6 +16,7 @@ from joma.theory.critical_rays import (
     critical_pairs,
     critical_rays,
     forced_ray,
+    lowest_slope,
     straddling_distance,
 )
 from joma.theory.hyperplane import mean_activation, theta1
@@ -196,6 +197,33 @@ def test_signs_of_the_pair_change_at_the_straddling_distance():
     h = mean_activation(noise, np.array([-threshold, 0.0])) / theta1(noise, np.array([-threshold, 0.0]))
     assert h[0] == pytest.approx(h[1], rel=1e-12)
     assert critical_pairs(noise, 0.99 * threshold)[0].s_plus < 0 < critical_pairs(noise, 1.01 * threshold)[0].s_plus
+
+
+@pytest.mark.parametrize(
+    ("noise", "slope"),
+    [(UniformBall(dim=n), b) for n, b in [(1, 0.5), (2, 0.4), (5, 0.25), (20, 0.087)]]
+    + [(StudentT(dof=dof), -1 / (dof - 1)) for dof in (2.0, 3.0, 5.0, 30.0)],
+    ids=lambda value: (
+        getattr(value, "__class__", type(value)).__name__ if isinstance(value, Isotropic) else f"{value:.3g}"
+    ),
+)
+def test_lowest_slopes(noise, slope):
+    assert lowest_slope(noise) == pytest.approx(slope, abs=1e-3)
+
+
+@pytest.mark.parametrize("c_minus", [0.0, 0.001, 0.01, 0.03, 0.3])
+@pytest.mark.parametrize("noise", [Gaussian(), UniformBall(dim=3), StudentT(dof=2.0), StudentT(dof=5.0)])
+def test_a_negative_slope_means_a_pair_at_some_distance(noise, c_minus):
+    leaky = homogeneous(c_minus, 1.0)
+    distances = (0.01, 0.1, 0.5)
+    exists = any(critical_pairs(noise, distance, leaky) for distance in distances)
+    assert exists == (lowest_slope(noise, leaky) < 0)
+
+
+def test_no_slope_across_a_pole():
+    with pytest.raises(AssumptionError, match=r"or it has a pole: got c₋ = -1, c₊ = 1"):
+        lowest_slope(Gaussian(), homogeneous(-1.0, 1.0))
+    assert critical_pairs(Gaussian(), 2.0, homogeneous(-1.0, 1.0))
 
 
 def test_no_straddling_distance_without_a_valley():

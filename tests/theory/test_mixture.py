@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import integrate as quadrature
 
 from joma.errors import AssumptionError
-from joma.theory.activations import homogeneous, linear, relu, tanh
+from joma.theory.activations import gelu, homogeneous, linear, relu, sigmoid, silu, tanh
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, StudentT, UniformBall
 from joma.theory.mixture import Mixture, two_clusters
@@ -254,9 +254,8 @@ def test_frozen_flow_leaves_the_bias_alone():
         ({"weights": np.ones(3)}, r"Shapes must agree, got `rows_of_centers` \(2,\), `weights` \(3,\)"),
         ({"noise": (Gaussian(dim=2),)}, r"Shapes must agree, .*`one_noise_each` \(1,\)"),
         ({"noise": Gaussian(dim=3)}, r"`noise` must live in the 2 dimensions of `centers`, got dim=3"),
-        ({"activation": tanh}, r"needs a homogeneous activation, .* 'tanh' is not"),
     ],
-    ids=["nan", "one axis", "weights", "noises", "dimension", "activation"],
+    ids=["nan", "one axis", "weights", "noises", "dimension"],
 )
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_bad_mixtures_are_refused(change, message):
@@ -280,6 +279,37 @@ def test_bad_mixtures_are_refused(change, message):
 def test_bad_nodes_are_refused(method, v, xi, message):
     with pytest.raises(ValueError, match=message):
         getattr(PAIR, method)(v, xi)
+
+
+@pytest.mark.parametrize("activation", [tanh, sigmoid, silu, gelu], ids=lambda a: a.name)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_smooth_activations_have_a_field_and_a_potential_too(activation, distribution):
+    mixture = replace(PAIR, noise=DISTRIBUTIONS[distribution](2), activation=activation)
+    x = np.array([0.9, -0.6, 0.3])
+    differences = central_differences(lambda x: mixture.potential(x[:-1], x[-1]), x)
+    np.testing.assert_allclose(joint_field(mixture, x), differences, atol=1e-8)  # rounding over the step
+
+
+def test_smooth_activations_agree_with_samples():
+    mixture = replace(PAIR, activation=tanh)
+    v, xi = np.array([1.5, -0.8]), 0.4
+    rng = np.random.default_rng(7)
+    total = 0.0
+    for center, weight in zip(mixture.centers, mixture.weights, strict=True):
+        x = np.append(center + mixture.noise.sample(rng, 40_000), np.ones((40_000, 1)), axis=1)
+        total = total + weight * x * tanh.derivative(x @ np.append(v, xi))[:, None]
+    errors = (total.mean(axis=0) - joint_field(mixture, np.append(v, xi))) / total.std(axis=0) * np.sqrt(len(total))
+    assert np.abs(errors).max() < 4.5  # standard errors
+
+
+def test_what_needs_a_homogeneous_activation_says_so():
+    mixture = replace(PAIR, activation=tanh)
+    with pytest.raises(AssumptionError, match=r"The derivative of θ₁ needs a homogeneous activation, .* 'tanh' is not"):
+        mixture.jacobian(np.ones(2), 0.0)
+    with pytest.raises(AssumptionError, match=r"Growth at the rate max L needs a homogeneous activation"):
+        mixture.growth()
+    with pytest.raises(AssumptionError, match=r"κ = c₊ − c₋ needs a homogeneous activation"):
+        _ = mixture.kink
 
 
 def test_only_two_distinct_centers_oppose_each_other():
