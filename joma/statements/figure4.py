@@ -74,8 +74,9 @@ def _missing_rise(velocity: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> f
         for _ in range(FIGURE_4_STEPS):
             entropies.append(_entropy(v**2 / FIGURE_4_TEMPERATURE))
             v = v + FIGURE_4_STEP * velocity(v, FIGURE_4)
-    # min over NaN is NaN: a run that diverged has no rise.
-    return max(0.0, VISIBLE_RISE - float(entropies[-1] - np.min(entropies))) if np.isfinite(v).all() else np.inf
+    if not np.isfinite(v).all():
+        return np.inf  # a run that diverged has no rise
+    return max(0.0, VISIBLE_RISE - float(entropies[-1] - min(entropies)))
 
 
 @cache

@@ -60,7 +60,11 @@ class AttentionFlow(TiedFlow):
         return np.sign(self.mu) * np.sqrt(self.lambert() / self.gain)
 
     def local_rates(self) -> Float[np.ndarray, " M"]:
-        r"""Rates for $\Phi = \mu - u$, $a^2(1+W) = \kappa\mu^2(1+W)/W$, where Eqn 6 has $e^{\kappa\mu^2/2}$."""
+        r"""Rates for $\Phi = \mu - u$, $a^2(1+W) = \kappa\mu^2(1+W)/W$, where Eqn 6 has $e^{\kappa\mu^2/2}$.
+
+        For another $\Phi$ they are the eigenvalues of minus the `jacobian`.
+        """
+        self._require_decoupled("Rates token by token need")
         return np.square(self.attention(self.critical_point())) * (1 + self.lambert())
 
     def jacobian(self, C: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
@@ -77,11 +81,7 @@ class AttentionFlow(TiedFlow):
 
         There $\dot v = a\,(v^*a^* - va) = (v^* - v)\,a\,q[v, v^*]$, with the divided difference of $q(v) = v\,a(v)$.
         """
-        if self.uniform_field is not None:
-            raise AssumptionError(
-                "The exact solution needs Φ(u) = μ − u, under which the tokens decouple; another `uniform_field` was "
-                "given. Integrate `field` instead."
-            )
+        self._require_decoupled("The exact solution needs")
         v0, end = self.start, self.critical_point()
         nearest = np.where(v0 * end <= 0, 0.0, np.minimum(np.abs(v0), np.abs(end)))
         farthest = np.maximum(np.abs(v0), np.abs(end))
@@ -95,6 +95,13 @@ class AttentionFlow(TiedFlow):
             fastest=self._log_slope(farthest),
             gain=self.gain,
         )
+
+    def _require_decoupled(self, what: str) -> None:
+        if self.uniform_field is not None:
+            raise AssumptionError(
+                f"{what} Φ(u) = μ − u, under which the tokens decouple; another `uniform_field` was given. "
+                "Integrate `field`, or take the `jacobian`."
+            )
 
     def _log_slope(self, v: np.ndarray) -> np.ndarray:
         r"""$\ln(a\,q')$, which grows with |v|; by the mean value theorem it bounds $\ln(a\,q[v, v^*])$."""

@@ -148,8 +148,10 @@ def test_a_zero_target_decays_from_its_start():
 
 def test_another_uniform_field_has_no_exact_solution():
     flow = AttentionFlow(mu=np.zeros(2), uniform_field=np.negative)
-    with pytest.raises(AssumptionError, match=r"needs Φ\(u\) = μ − u.*Integrate `field` instead"):
+    with pytest.raises(AssumptionError, match=r"exact solution needs Φ\(u\) = μ − u.*Integrate `field`"):
         flow.solution(np.array([1.0]))
+    with pytest.raises(AssumptionError, match=r"Rates token by token need Φ.*take the `jacobian`"):
+        flow.local_rates()
 
 
 @pytest.mark.parametrize(
