@@ -90,7 +90,8 @@ def efolds_at(
     """
 
     def lateness(log_y: Real, t: Real, v0: Real, target: Real, *rest: Real) -> Real:
-        return elapsed_time(log_y, v0, target, log_speed, rest, gain=gain) / t - 1
+        with np.errstate(over="ignore"):  # far to the right of the root
+            return elapsed_time(log_y, v0, target, log_speed, rest, gain=gain) / t - 1
 
     t, low, high, *args = np.broadcast_arrays(t, slowest, fastest, v0, target, *params)
     y = np.zeros(t.shape)
@@ -102,6 +103,11 @@ def efolds_at(
         found = elementwise.find_root(
             lateness, bracket, args=(t[at], *(a[at] for a in args)), tolerances={"xatol": ROOT_TOLERANCE}
         )
+        if not np.all(found.success):
+            raise ArithmeticError(
+                f"No time inverts {np.size(found.x) - np.sum(found.success)} of {np.size(found.x)} elements: the speed "
+                "leaves [`slowest`, `fastest`] between start and target. Widen them."
+            )
         with np.errstate(over="ignore"):
             y[at] = np.exp(found.x)
     return y

@@ -50,3 +50,8 @@ def test_more_elements_than_a_chunk_are_solved_alike():
     last = efolds_at(t[-1:], 0.0, 2.0, log_speed, (0.0,), slowest=0.0, fastest=2.0)
     assert y[0] == 0 and (np.diff(y) > 0).all()
     np.testing.assert_allclose(y[-1:], last, rtol=1e-14)
+
+
+def test_bounds_that_the_speed_leaves_are_refused():
+    with pytest.raises(ArithmeticError, match=r"No time inverts 1 of 1 elements.*Widen them"):
+        efolds_at(np.array([1.0]), 0.0, 2.0, log_speed, (0.0,), slowest=0.0, fastest=0.01)

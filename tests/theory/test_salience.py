@@ -88,6 +88,11 @@ def test_large_targets_neither_overflow_nor_miss(mu, t):
     assert np.isinf(y) or salience.time_to_efolds(y, mu) == pytest.approx(t, rel=1e-12)
 
 
+def test_starts_far_beyond_the_target_do_not_overflow():
+    t = np.array([5e-324, 1e-3, 1.0])
+    assert np.isfinite(salience.efolds(t, 1.0, v0=-60.0)).all()
+
+
 @given(targets, st.floats(0, 5))
 def test_the_sign_of_the_target_does_not_matter(mu, t):
     assert salience.efolds(t, mu) == salience.efolds(t, -mu)
