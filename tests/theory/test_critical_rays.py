@@ -203,9 +203,7 @@ def test_signs_of_the_pair_change_at_the_straddling_distance():
     ("noise", "slope"),
     [(UniformBall(dim=n), b) for n, b in [(1, 0.5), (2, 0.4), (5, 0.25), (20, 0.087)]]
     + [(StudentT(dof=dof), -1 / (dof - 1)) for dof in (2.0, 3.0, 5.0, 30.0)],
-    ids=lambda value: (
-        getattr(value, "__class__", type(value)).__name__ if isinstance(value, Isotropic) else f"{value:.3g}"
-    ),
+    ids=lambda value: type(value).__name__ if isinstance(value, Isotropic) else f"{value:.3g}",
 )
 def test_lowest_slopes(noise, slope):
     assert lowest_slope(noise) == pytest.approx(slope, abs=1e-3)
