@@ -28,6 +28,8 @@ CHUNK = 1 << 20
 """Function values held at once."""
 ORTHONORMAL = 1e-10
 r"""Largest entry of $R^\top R - I$ that counts as rounding."""
+MOST_STEPS = 2000
+"""Doublings and bisections of a root finder: enough to cross the range of floats."""
 LEVELS = 401
 """Values of y at which lines through zero are compared with G, evenly spaced in their logit ..."""
 FARTHEST_LOGIT = 30.0
@@ -252,9 +254,11 @@ def _upper_quantile(p: Isotropic, share: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
             return np.clip(np.log(p.cdf(-distance) / share), -1, None)  # flat where the support has ended
 
-    bracket = elementwise.bracket_root(excess, 0.0, 1.0, xmin=0.0, args=(share,), factor=2, maxiter=1100)
-    found = elementwise.find_root(excess, bracket.bracket, args=(share,), maxiter=2000)
-    return np.where(share < p.cdf(0.0), found.x, 0.0)
+    half = p.cdf(0.0)  # one half, but for rounding
+    sought = np.where(share < half, share, half / 2)
+    bracket = elementwise.bracket_root(excess, 0.0, 1.0, xmin=0.0, args=(sought,), factor=2, maxiter=MOST_STEPS)
+    found = elementwise.find_root(excess, bracket.bracket, args=(sought,), maxiter=MOST_STEPS)
+    return np.where(share < half, found.x, 0.0)
 
 
 def mean_at_level(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError, positive
-from joma.theory.panels import DensityTable, log_profile, refined
+from joma.theory.panels import DEPTH, DensityTable, log_profile, refined
 from joma.theory.radial import RadialMesh, radial_mesh, require_tail
 from joma.types import Real
 
@@ -188,7 +188,8 @@ class RadialProfile(Isotropic):
     `profile` takes an array of radii, or one radius; nothing needs to be known about its scale. It is normalised
     here, and its marginal is Eqn 35 along a unit vector,
     $p(y) \propto \int_0^\infty p_0(\sqrt{y^2+l^2})\,l^{n-2}\,dl$ for $n \ge 2$ and $p_0(|y|)$ for $n = 1$.
-    Values of $p_0$ below $10^{-299}$ count as zero; with `in_log` the profile returns $\ln p_0$ and none do.
+    Values of $p_0$ below $10^{-299}$, or $10^{-299}$ times its largest, count as zero: they may have underflowed. With
+    `in_log` the profile returns $\ln p_0$ and none do.
     Features narrower than about two millionths of their radius may be missed.
 
     >>> ring = RadialProfile(dim=2, profile=lambda r: np.exp(-((r - 3) ** 2) / (2 * 0.1**2)))
@@ -208,7 +209,8 @@ class RadialProfile(Isotropic):
 
     @cached_property
     def _mesh(self) -> RadialMesh:
-        return radial_mesh(log_profile(self.profile, in_log=self.in_log), self.dim)
+        log_p = log_profile(self.profile, in_log=self.in_log)
+        return radial_mesh(log_p, self.dim, depth=np.inf if self.in_log else DEPTH)
 
     def _panels(self) -> tuple[np.ndarray, np.ndarray]:
         # The marginal is an average of the profile: no less smooth, but not zero where the profile is.

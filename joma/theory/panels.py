@@ -31,8 +31,8 @@ MARGIN = np.log(3)
 """... and the factor by which it looks further on either side ..."""
 FINE_POINTS = 1_000_001
 """... at this many radii: near enough to see a ring of relative width 2e-6 on a smooth background."""
-SMALLEST_LOG = -690.0
-"""A logarithm below this is next to underflow and counts as that of zero."""
+DEPTH = 690.0
+"""Nats below one, or below the peak, at which a function given by its values may have underflowed: taken as zero."""
 TEST_ORDER = 12
 """Gauss nodes that must resolve a panel before it is accepted ..."""
 ORDER = 32
@@ -70,7 +70,7 @@ def _to_the_ends() -> np.ndarray:
 
 
 def log_profile(profile: Function, *, in_log: bool = False) -> Function:
-    r"""Wrap a user's $p_0$, or with `in_log` $\ln p_0$, as $\ln p_0$ of an array; negative values and NaN are refused."""
+    r"""Wrap a user's $p_0$, or with `in_log` $\ln p_0$, as $\ln p_0$ of an array; refuse negative values and NaN."""
 
     def logarithm(r: np.ndarray) -> np.ndarray:
         # Overflow and 0/0 far outside the mass are the user's formula at radii that they never meant.
@@ -78,9 +78,19 @@ def log_profile(profile: Function, *, in_log: bool = False) -> Function:
             values = evaluate(profile, r)
             _refuse_bad_values(values, r, in_log=in_log)
             log_p = values if in_log else np.log(values)
-        return log_p if in_log else np.where(log_p < SMALLEST_LOG, -np.inf, log_p)
+        return log_p if in_log else np.where(log_p < -DEPTH, -np.inf, log_p)
 
     return logarithm
+
+
+def cut_below(log_p: Function, floor: float) -> Function:
+    """Return the function with everything below the floor at minus infinity."""
+
+    def cut(r: np.ndarray) -> np.ndarray:
+        values = log_p(r)
+        return np.where(values < floor, -np.inf, values)
+
+    return cut
 
 
 def evaluate(function: Function, x: np.ndarray) -> np.ndarray:
@@ -120,8 +130,11 @@ def scan(log_p: Function, dim: int) -> tuple[np.ndarray, np.ndarray]:
     mass = values + dim * log_r
     bulk = log_r[mass > mass.max() - BULK]
     fine_r, fine_values = _look(log_p, bulk[0] - MARGIN, bulk[-1] + MARGIN, FINE_POINTS)
-    log_r, kept = np.unique(np.append(log_r, fine_r), return_index=True)
-    return log_r, np.append(values, fine_values)[kept]
+    below, above = log_r < fine_r[0], log_r > fine_r[-1]
+    return (
+        np.concatenate([log_r[below], fine_r, log_r[above]]),
+        np.concatenate([values[below], fine_values, values[above]]),
+    )
 
 
 def _look(log_p: Function, begin: float, end: float, num_points: int) -> tuple[np.ndarray, np.ndarray]:

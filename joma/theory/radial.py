@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError
-from joma.theory.panels import ORDER, PANEL_TOLERANCE, SMALLEST_LOG, Function, gauss, resolve, scan
+from joma.theory.panels import DEPTH, ORDER, PANEL_TOLERANCE, Function, cut_below, gauss, resolve, scan
 from joma.types import Real
 
 LogWeight = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -202,12 +202,17 @@ def _worth_keeping(log_mass: Float[np.ndarray, "3 P"]) -> np.ndarray:
     return kept
 
 
-def radial_mesh(log_p: Function, dim: int) -> RadialMesh:
-    """Locate the mass of a profile in `dim` dimensions, resolve it in panels, and settle what lies beyond them."""
+def radial_mesh(log_p: Function, dim: int, *, depth: float = DEPTH) -> RadialMesh:
+    """Locate the mass of a profile in `dim` dimensions, resolve it in panels, and settle what lies beyond them.
+
+    Logarithms more than `depth` below their peak count as minus infinity.
+    """
     log_r, values = scan(log_p, dim)
+    floor = values.max() - depth
+    log_p, values = cut_below(log_p, floor), np.where(values < floor, -np.inf, values)
     first, last = _extent(log_r, values, dim)
     r = np.exp(log_r)
-    tail = _power_tail(log_p, r, values, last)
+    tail = _power_tail(log_p, r, values, last, max(floor, -depth))
     end = r[last] if tail is not None else r[min(last + 1, r.size - 1)]
     edges = np.geomspace(r[first], end, 2 + int(np.log2(end / r[first])))
     lower, upper = resolve(lambda r: log_p(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
@@ -266,9 +271,9 @@ def _inner_law(r: np.ndarray, values: np.ndarray, first: int) -> PowerLaw | None
     return PowerLaw(start=float(r[first]), log_p=float(values[first]), exponent=float(exponent), doubt=0.0)
 
 
-def _power_tail(log_p: Function, r: np.ndarray, values: np.ndarray, last: int) -> PowerLaw | None:
+def _power_tail(log_p: Function, r: np.ndarray, values: np.ndarray, last: int, floor: float) -> PowerLaw | None:
     """The power law at the last scanned point, or None where the profile ends there (a compact support)."""
-    if last + 1 < r.size and np.isneginf(values[last + 1]) and values[last] > SMALLEST_LOG + MARGIN_OF_UNDERFLOW:
+    if last + 1 < r.size and np.isneginf(values[last + 1]) and values[last] > floor + MARGIN_OF_UNDERFLOW:
         return None
     at = log_p(r[last] / np.array([1.0, 2.0, 4.0]))
     if np.isneginf(at).any():

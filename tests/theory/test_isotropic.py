@@ -1,0 +1,324 @@
+"""Isotropic distributions: closed forms, any radial profile, and what each must refuse."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import special
+from scipy.differentiate import derivative
+from scipy.integrate import quad
+
+from joma.errors import AssumptionError
+from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
+
+DIMS = (1, 2, 3, 5, 20)
+QUANTITIES = ("density", "cdf", "upper_moment")
+
+dims = st.sampled_from(DIMS)
+scales = st.floats(0.1, 10.0)
+closed_forms = st.one_of(
+    st.builds(Gaussian, dim=dims, scale=scales),
+    st.builds(UniformBall, dim=dims, radius=scales),
+    st.builds(StudentT, dim=dims, dof=st.floats(1.2, 40.0), scale=scales),
+)
+places = st.floats(-4.0, 4.0)
+
+
+def size_of(p: Isotropic) -> float:
+    return p.radius if isinstance(p, UniformBall) else p.scale
+
+
+def away_from_the_edge(p: Isotropic, y: float) -> bool:
+    """Finite differences need a neighbourhood in which the density is smooth."""
+    return not isinstance(p, UniformBall) or abs(abs(y) - p.radius) > 0.1 * p.radius
+
+
+@given(closed_forms, places)
+def test_the_distribution_function_and_the_moment_are_integrals_of_the_density(p, y):
+    y *= size_of(p)
+    assume(away_from_the_edge(p, y))
+    step = 0.05 * size_of(p)
+    slopes = [derivative(f, y, initial_step=step) for f in (p.cdf, p.upper_moment)]
+    # Differences of numbers of order one, over steps of a twentieth of the scale.
+    assert slopes[0].df == pytest.approx(float(p.density(y)), rel=1e-8, abs=1e-9 / size_of(p))
+    assert slopes[1].df == pytest.approx(float(-y * p.density(y)), rel=1e-8, abs=1e-9)
+
+
+@given(closed_forms, places)
+def test_reflection_leaves_the_distribution_alone(p, y):
+    np.testing.assert_allclose(p.density(-y), p.density(y), rtol=1e-14)
+    np.testing.assert_allclose(p.upper_moment(-y), p.upper_moment(y), rtol=1e-14)
+    np.testing.assert_allclose(p.cdf(-y) + p.cdf(y), 1, rtol=1e-14)
+
+
+@given(closed_forms)
+def test_infinity_is_a_place_like_any_other(p):
+    ends = np.array([-np.inf, np.inf])
+    np.testing.assert_array_equal(p.cdf(ends), [0, 1])
+    np.testing.assert_array_equal(p.density(ends), 0)
+    np.testing.assert_array_equal(p.upper_moment(ends), 0)
+
+
+@given(closed_forms, st.integers(0, 2**32 - 1))
+@settings(max_examples=20)
+def test_samples_follow_the_marginal_along_any_direction(p, seed):
+    rng = np.random.default_rng(seed)
+    direction = rng.standard_normal(p.dim)
+    y = p.sample(rng, 4000) @ direction / np.linalg.norm(direction)
+    levels = np.array([-1.0, -0.3, 0.0, 0.4, 0.8]) * size_of(p)
+    expected = p.cdf(levels)
+    errors = (y[:, None] <= levels).mean(axis=0) - expected
+    # One hundred comparisons: five standard errors happen by chance once in 17,000 runs of this test.
+    assert (np.abs(errors) <= 5 * np.sqrt(expected * (1 - expected) / 4000)).all()
+
+
+def gaussian_profile(r, scale):
+    return np.exp(-np.square(r / scale) / 2)
+
+
+@given(dims, st.floats(-30, 30))
+@settings(max_examples=15)
+def test_a_gaussian_profile_is_the_gaussian_at_any_scale(n, exponent):
+    scale = 10.0**exponent
+    p, exact = RadialProfile(dim=n, profile=lambda r: gaussian_profile(r, scale)), Gaussian(dim=n, scale=scale)
+    y = scale * np.concatenate([[0.0], np.geomspace(1e-9, 30, 25), -np.geomspace(1e-9, 30, 25)])
+    for name in QUANTITIES:
+        # Far out the exponent is 450 and its rounding is 450 times that of one.
+        np.testing.assert_allclose(getattr(p, name)(y), getattr(exact, name)(y), rtol=1e-12)
+
+
+@given(dims, st.floats(1.2, 40.0))
+@settings(max_examples=15)
+def test_a_power_law_profile_is_students_t_far_into_the_tail(n, dof):
+    p = RadialProfile(dim=n, profile=lambda r: (1 + r**2 / dof) ** (-(n + dof) / 2))
+    exact = StudentT(dim=n, dof=dof)
+    y = np.concatenate([[0.0], np.geomspace(1e-6, 1e4, 15), -np.geomspace(1e-6, 1e4, 15)])
+    for name in QUANTITIES:
+        # The t itself raises a rounded number to the power 30 here.
+        np.testing.assert_allclose(getattr(p, name)(y), getattr(exact, name)(y), rtol=2e-12)
+
+
+@pytest.mark.parametrize("n", DIMS)
+@pytest.mark.parametrize("power", [0, 1, 2.5], ids=["jump", "kink", "smooth"])
+def test_a_compact_profile_is_found_to_its_edge(n, power):
+    """(1 − r²/R²)^k integrates over n − 1 dimensions to (1 − y²/R²)^(k + (n−1)/2)."""
+    radius = 0.7
+    p = RadialProfile(dim=n, profile=lambda r: np.where(r < radius, np.abs(1 - (r / radius) ** 2) ** power, 0.0))
+    y = radius * np.array([0.0, 1e-5, 0.2, 0.9, 0.999, 1.0, 1.5])
+    a = power + (n + 1) / 2
+    inside = np.clip(1 - (y / radius) ** 2, 0, None)
+    peak = 1 / (radius * special.beta(0.5, a))
+    if (n, power) != (1, 0):  # the density of the interval jumps at its end
+        np.testing.assert_allclose(p.density(y), peak * inside ** (a - 1), rtol=1e-11, atol=1e-14)
+    np.testing.assert_allclose(p.cdf(-y), special.betainc(a, a, np.clip(1 - y / radius, 0, None) / 2), rtol=1e-11)
+    np.testing.assert_allclose(p.upper_moment(y), peak * radius**2 * inside**a / (2 * a), rtol=1e-11)
+
+
+def ring_reference(n: int, radius: float, width: float, y: float) -> list[float]:
+    """Density, upper tail and upper moment as averages over spheres, in 20 digits.
+
+    In units of the radius, with r = y + u² to smooth the root at y, and each integrand divided by its size: the
+    tolerance of mpmath is absolute.
+    """
+    with mpmath.workdps(20):
+        n, w, t = mpmath.mpf(n), mpmath.mpf(width) / radius, mpmath.mpf(y) / radius
+        cuts = [1 + k * w for k in (-12, -4, 0, 4, 12)]
+        c = mpmath.gamma(n / 2) / mpmath.sqrt(mpmath.pi) / mpmath.gamma((n - 1) / 2)
+
+        def ring(r):
+            return mpmath.exp(-(((r - 1) / w) ** 2) / 2) * r ** (n - 1)
+
+        def density(r, chord, sine):
+            return c * sine ** (n - 2) / chord
+
+        def tail(r, chord, sine):
+            return mpmath.betainc((n - 1) / 2, 0.5, 0, sine**2, regularized=True) / 2 * sine * r / chord
+
+        def moment(r, chord, sine):
+            return c * sine**n * r**2 / (n - 1) / chord
+
+        def mean(weight):
+            def at(u):
+                r, chord = t + u**2, mpmath.sqrt(2 * t + u**2)
+                return weight(r, chord, u * chord / r)
+
+            limits = sorted({mpmath.sqrt(max(cut - t, 0)) for cut in cuts})
+            size = at(limits[-1])
+            return size * mpmath.quad(lambda u: 2 * ring(t + u**2) * at(u) / size / w, limits)
+
+        total = mpmath.quad(lambda r: ring(r) / w, cuts)
+        return [float(mean(f) / total * mpmath.mpf(radius) ** k) for f, k in ((density, -1), (tail, 0), (moment, 1))]
+
+
+@pytest.mark.parametrize(
+    ("n", "radius", "width"),
+    [
+        (2, 3.0, 0.1),
+        (5, 3.0, 0.1),
+        (20, 3.0, 0.1),
+        (2, 3.0, 1e-3),
+        (2, 3.0, 1e-5),
+        (20, 3.0, 1e-5),
+        (5, 4e8, 1e6),
+        (20, 2e-7, 1e-10),
+    ],
+)
+def test_a_ring_is_found_however_narrow_and_wherever(n, radius, width):
+    p = RadialProfile(dim=n, profile=lambda r: np.exp(-(((r - radius) / width) ** 2) / 2))
+    for y in (0.3 * radius, radius + 2 * width):
+        expected = ring_reference(n, radius, width, y)
+        found = [float(p.density(y)), float(p.cdf(-y)), float(p.upper_moment(y))]
+        # Rounding of r is amplified by the steepness of the ring, here at most 1e6 times.
+        assert found == pytest.approx(expected, rel=max(1e-12, 2e-15 * radius / width), abs=0)
+
+
+def test_a_narrow_ring_in_the_plane_is_the_arcsine_law():
+    p = RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 1) / 1e-4) ** 2) / 2))
+    y = np.array([-0.9, -0.2, 0.0, 0.5, 0.9])
+    # A ring of width w differs from the circle by terms of order w².
+    np.testing.assert_allclose(p.density(y), 1 / (np.pi * np.sqrt(1 - y**2)), rtol=1e-6)
+    np.testing.assert_allclose(p.cdf(y), 0.5 + np.arcsin(y) / np.pi, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", DIMS)
+def test_two_scales_are_both_found(n):
+    p = RadialProfile(dim=n, profile=lambda r: 0.9 * gaussian_profile(r, 1) + 0.1 * gaussian_profile(r, 10) / 10**n)
+    y = np.linspace(-60, 60, 61)
+    for name in QUANTITIES:
+        expected = 0.9 * getattr(Gaussian(), name)(y) + 0.1 * getattr(Gaussian(scale=10.0), name)(y)
+        np.testing.assert_allclose(getattr(p, name)(y), expected, rtol=1e-12)
+
+
+def test_a_ring_hidden_in_a_broad_mass_is_found():
+    height, width = 1e4, 1e-4
+    p = RadialProfile(dim=2, profile=lambda r: gaussian_profile(r, 1) + height * np.exp(-(((r - 4) / width) ** 2) / 2))
+    in_ring = height * 4 * width * np.sqrt(2 * np.pi)  # beside a mass of one; each per 2π
+    share = in_ring / (1 + in_ring)
+    mean = (1 - share) * np.sqrt(2 / np.pi) + share * 2 * 4 / np.pi
+    assert 2 * float(p.upper_moment(0.0)) == pytest.approx(mean, rel=1e-9)  # the ring is Gaussian to order width²
+
+
+def test_a_profile_that_is_singular_at_zero():
+    p = RadialProfile(dim=2, profile=lambda r: np.exp(-r) / r)  # ∫ e^-r dr = 1: the radius is exponential
+    assert p.density(0.0) == np.inf
+    for y in (1e-3, 0.5, 3.0):
+        exact = special.k0(y) / np.pi  # ∫ over l of e^-r / r, the Bessel function's own integral
+        assert float(p.density(y)) == pytest.approx(exact, rel=1e-12)
+        below, _ = quad(lambda x: special.k0(x) / np.pi, y, np.inf, epsabs=0, epsrel=1e-12)
+        assert float(p.cdf(-y)) == pytest.approx(below, rel=1e-10)
+    assert float(p.upper_moment(0.0)) == pytest.approx(1 / np.pi, rel=1e-12)
+
+
+@given(dims, st.floats(-200, 200))
+@settings(max_examples=10)
+def test_the_constant_of_a_profile_does_not_matter(n, log_constant):
+    constant = np.exp(log_constant)
+    y = np.linspace(0, 4, 5)
+    scaled = RadialProfile(dim=n, profile=lambda r: constant * gaussian_profile(r, 1))
+    np.testing.assert_allclose(scaled.cdf(-y), Gaussian().cdf(-y), rtol=1e-12)
+
+
+def test_a_function_of_one_number_serves_as_a_profile():
+    one_by_one = RadialProfile(dim=3, profile=lambda r: math.exp(-r) if r < 2 else 0.0)
+    at_once = RadialProfile(dim=3, profile=lambda r: np.where(r < 2, np.exp(-r), 0.0))
+    y = np.linspace(-2.5, 2.5, 11)
+    np.testing.assert_allclose(one_by_one.cdf(y), at_once.cdf(y), rtol=1e-13)
+
+
+def test_logarithms_reach_where_the_profile_underflows():
+    n, dof = 100, 1.5
+    p = RadialProfile(dim=n, in_log=True, profile=lambda r: -(n + dof) / 2 * np.log1p(r**2 / dof))
+    y = np.array([-1e6, -3.0, 0.0, 2.0, 1e3])
+    for name in QUANTITIES:
+        # ln p0 is of order 10^4 where the tail is followed, with that many roundings.
+        np.testing.assert_allclose(getattr(p, name)(y), getattr(StudentT(dof=dof), name)(y), rtol=1e-10)
+    with pytest.raises(AssumptionError, match=r"pass its logarithm with `in_log=True`"):
+        RadialProfile(dim=n, profile=lambda r: (1 + r**2 / dof) ** (-(n + dof) / 2))
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2), lambda r: (1 + r**2 / 3) ** -2.5, lambda r: 1.0 * (r < 2)],
+    ids=["ring", "heavy tail", "disc"],
+)
+def test_samples_of_a_profile_follow_its_marginal(profile):
+    p = RadialProfile(dim=2, profile=profile)
+    y = p.sample(np.random.default_rng(0), 40_000)[:, 0]
+    levels = np.array([-2.0, -0.5, 0.0, 1.0, 1.9])
+    expected = p.cdf(levels)
+    errors = (y[:, None] <= levels).mean(axis=0) - expected
+    assert (np.abs(errors) <= 4.5 * np.sqrt(expected * (1 - expected) / 40_000)).all()
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        Gaussian(scale=0.02),
+        UniformBall(dim=2),
+        StudentT(dof=1.5),
+        RadialProfile(dim=5, profile=lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2)),
+    ],
+    ids=["gaussian", "ball", "t", "ring"],
+)
+def test_the_table_holds_the_density(p):
+    scale = float(p.upper_moment(0.0))
+    edges = scale * np.array([[0.0, 0.3, 2.0, 5.0]])
+    y, weight = p.table.nodes(edges)
+    np.testing.assert_allclose(weight.sum(), 0.5, rtol=1e-12)
+    np.testing.assert_allclose((weight * y * (y > edges[0, 1])).sum(), p.upper_moment(edges[0, 1]), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        (lambda r: np.exp(-r) * np.cos(r), r"finite and not negative for r > 0, got -"),
+        (lambda r: np.where(r > 5, np.nan, np.exp(-r)), r"got nan at r = 5"),
+        (lambda r: np.where(r > 5, np.inf, np.exp(-r)), r"got inf at r = 5"),
+        (lambda r: 0 * r, r"needs mass: p0 is zero at 200001 radii"),
+        (np.ones_like, r"goes like r\^0 at large r and must fall faster than r\^-2 in 2 dimensions"),
+        (lambda r: 1 / (1 + r**2), r"goes like r\^-2 at large r"),
+        (lambda r: np.exp(-r) / r**2, r"grows like r\^-2 towards r = 0"),
+        (lambda r: np.exp(-r) / r**1.99, r"grows like r\^-1.99 towards r = 0"),
+        (lambda r: np.exp(-r) * (1 + 1e-3 * np.sin(1e9 * r)), r"too rough to integrate"),
+        (lambda r: (2 + r) ** -2 * np.log(2 + r) ** -2, r"leaves .* in doubt"),
+    ],
+    ids=["negative", "nan", "inf", "zero", "constant", "inverse square", "pole", "near pole", "rough", "slow tail"],
+)
+def test_a_profile_that_is_no_density_is_refused(profile, message):
+    with pytest.raises(AssumptionError, match=message):
+        RadialProfile(dim=2, profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("p", "message"),
+    [
+        (StudentT(dof=1.0), r"finite mean: Student's t has one for dof above 1, got 1\. Pass a larger `dof`"),
+        (RadialProfile(dim=3, profile=lambda r: (1 + r**2) ** -2), r"finite mean: p0 goes like r\^-4 .* r\^-4 in 3"),
+    ],
+    ids=["t", "profile"],
+)
+def test_a_distribution_without_a_mean_has_no_upper_moment(p, message):
+    assert 0 < p.cdf(-1.0) < 0.5
+    with pytest.raises(AssumptionError, match=message):
+        p.upper_moment(0.0)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Gaussian(scale=0.0), r"`scale` must be positive, got 0.0"),
+        (lambda: UniformBall(radius=-1.0), r"`radius` must be positive"),
+        (lambda: StudentT(dof=np.nan), r"`dof` must be finite, got nan"),
+        (lambda: Gaussian(dim=0), r"`dim` must be positive, got 0"),
+        (lambda: StudentT(dim=2.5), r"`dim` must be a whole number, got 2.5"),
+        (lambda: Gaussian().density(np.array([0.0, np.nan])), r"must be numbers, got nan"),
+        (lambda: UniformBall().cdf(np.nan), r"must be numbers, got nan"),
+    ],
+)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_bad_input_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
