@@ -170,13 +170,15 @@ def _share_of_gated_failures(claimed: Callable[[np.ndarray, np.ndarray], np.ndar
 
 GATED_PAIRS = [(0.9, 0.9), (0.8, 0.95), (0.99, 0.5)]
 SLOPED_CASES = [(0.95, 0.5, 1.0), (0.9, 0.8, 1.2), (0.7, 0.3, 0.5)]
+BOX = 9.0
+"""Largest component of a signal in the search; cosines do not depend on the size."""
 
 
 def _least_under(
     value: Callable[[np.ndarray], float],
     constraints: list[Callable[[np.ndarray], float]],
     starts: np.ndarray,
-    bounds: list[tuple[float | None, float | None]],
+    bounds: list[tuple[float, float]],
 ) -> float:
     """Least value with every constraint ≥ 0, by SLSQP from many starts; infeasible ends are left out."""
     runs = [
@@ -213,7 +215,7 @@ def _smallest_gated(C2: float, C4: float) -> float:
     ]
     rng = np.random.default_rng(4)
     starts = np.ones(8) + 0.3 * rng.standard_normal((12, 8))
-    return _least_under(value, constraints, starts, [(-9, 9)] * 6 + [(1e-3, 9)] * 2)
+    return _least_under(value, constraints, starts, [(-BOX, BOX)] * 6 + [(1e-3, BOX)] * 2)
 
 
 @cache
@@ -229,7 +231,7 @@ def _smallest_sloped(C4: float, lowest: float, highest: float) -> float:
         [np.ones((12, 6)) + 0.3 * rng.standard_normal((12, 6)), rng.uniform(lowest, highest, (12, 3))], axis=1
     )
     constraints = [lambda p: float(cosine(p[:3], p[3:6])) - C4]
-    return _least_under(value, constraints, starts, [(-9, 9)] * 6 + [(lowest, highest)] * 3)
+    return _least_under(value, constraints, starts, [(-BOX, BOX)] * 6 + [(lowest, highest)] * 3)
 
 
 def _gated_bound_gap(bound: Callable[[float, float], float]) -> float:
