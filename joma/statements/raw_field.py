@@ -10,7 +10,7 @@ from scipy.integrate import tanhsinh
 from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
 from joma.theory.mixture import Mixture
 
-Joint = tuple[np.ndarray, np.ndarray]
+Joint = tuple[np.ndarray, float | np.ndarray]
 """Time derivatives of v and ξ."""
 FieldFormula = Callable[[Mixture, np.ndarray, float], Joint]
 """A claim about the field of a mixture at (v, ξ)."""
@@ -18,7 +18,7 @@ Scalar = Callable[[Mixture, np.ndarray, float], float]
 """A claim about a number at (v, ξ)."""
 
 
-def marginal_of(noise: Isotropic) -> stats.rv_continuous:
+def marginal_of(noise: Isotropic) -> Any:
     """Distribution of one component along a unit vector, from scipy.stats."""
     if isinstance(noise, Gaussian):
         return stats.norm(scale=noise.scale)
@@ -44,7 +44,7 @@ def raw_field(mixture: Mixture, v: np.ndarray, xi: float) -> Joint:
         mass, first = np.array([c_minus, 0.0]) + (c_plus - c_minus) * moments
         v_dot = v_dot + weight * (mass * center + first * v / norm)
         xi_dot = xi_dot + weight * mass
-    return v_dot, np.asarray(xi_dot)
+    return v_dot, xi_dot
 
 
 def joined(derivatives: Joint) -> np.ndarray:
