@@ -1,0 +1,149 @@
+"""Small runs of weights and attention together, by the flow or in steps, along which Theorem 1 is measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from joma.theory.activations import activation
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.descent import Recipe, train
+from joma.theory.integrate import State, integrate
+from joma.theory.layer import (
+    Backprop,
+    Embeddings,
+    Layer,
+    Samples,
+    cross_entropy_gradient,
+    fixed_gradient,
+    orthonormal_embeddings,
+)
+
+NUM_TOKENS, NUM_SAMPLES = 4, 6
+DIM = 8
+TIMES = np.linspace(0.0, 0.8, 5)
+START = 0.5
+"""Standard deviation of the weights and logits at the start."""
+FREQUENCY = 4.0
+"""Of a backpropagated gradient that changes over time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a run is made of; hashable, so that a run is made once."""
+
+    kind: AttentionKind = AttentionKind.EXP
+    phi: str = "gelu"
+    num_nodes: int = 3
+    backprop: str = "fixed"
+    temperature: float = 1.0
+    rate_ratio: float = 1.0
+    num_queries: int = 1
+    disjoint: bool = False
+    """Whether each query has contextual tokens of its own."""
+    conditional: bool = False
+    """Whether each query's logits follow the expectation over its own samples, as in Eqn 2, rather than the joint."""
+    norm: float = 1.0
+    """Of the contextual embeddings."""
+    overlap: float = 0.0
+    """ε: contextual embeddings are U (I + ε R) with U orthonormal and R fixed, entries in [-1, 1]."""
+    query_in_context: bool = False
+    """Whether the query is contextual token 0."""
+    weight_decay: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A run over time."""
+
+    setup: Setup
+    layer: Layer
+    samples: Samples
+    t: np.ndarray
+    v: np.ndarray
+    """(T, K, M)"""
+    z: np.ndarray
+    """(T, Q, M)"""
+
+
+Quantity = Callable[[Run], np.ndarray]
+"""A run in, the quantity that is said to be conserved out, time first."""
+
+
+@cache
+def flowed(setup: Setup) -> Run:
+    """Integrate the layer's gradient flow."""
+    layer, samples, backprop, w0, z0 = _problem(setup)
+    share = samples.by_query(setup.num_queries).sum(axis=1)[:, None] if setup.conditional else 1.0
+
+    def field(time: float, state: State) -> State:
+        w, z = state["w"], state["z"]
+        slope = layer.gradient(w, z, samples, backprop(time, layer.hidden(w, z, samples)))
+        decay = setup.weight_decay
+        return {"w": slope.w - decay * w, "z": setup.rate_ratio * slope.z / share - decay * z}
+
+    run = integrate(field, {"w": w0, "z": z0}, TIMES)
+    return Run(
+        setup=setup,
+        layer=layer,
+        samples=samples,
+        t=run.t,
+        v=layer.embeddings.contextual_part(run["w"]),
+        z=run["z"],
+    )
+
+
+@cache
+def trained(setup: Setup, recipe: Recipe) -> Run:
+    """Train the layer in steps; minibatches, if any, are drawn with the setup's seed."""
+    layer, samples, backprop, w0, z0 = _problem(setup)
+    run = train(layer, w0, z0, samples, backprop, recipe, rng=np.random.default_rng(setup.seed))
+    v = layer.embeddings.contextual_part(run["w"])
+    return Run(setup=setup, layer=layer, samples=samples, t=run.t, v=v, z=run["z"])
+
+
+def drift(values: np.ndarray) -> float:
+    """Largest change of a quantity since the first time."""
+    return float(np.abs(values - values[0]).max())
+
+
+def largest_drift(quantity: Quantity, setups: tuple[Setup, ...]) -> float:
+    """Largest drift of a quantity along the flows of several setups."""
+    return max(drift(quantity(flowed(setup))) for setup in setups)
+
+
+def _problem(setup: Setup) -> tuple[Layer, Samples, Backprop, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(setup.seed)
+    layer = Layer(
+        embeddings=_embeddings(setup, rng),
+        attention=Attention(kind=setup.kind, temperature=setup.temperature),
+        activation=activation(setup.phi),
+    )
+    q = np.arange(NUM_SAMPLES) % setup.num_queries
+    x = rng.dirichlet(np.ones(NUM_TOKENS), size=NUM_SAMPLES)
+    if setup.disjoint:
+        x = x * (np.arange(NUM_TOKENS) % setup.num_queries == q[:, None])
+    samples = Samples(x=x, q=q, weights=rng.dirichlet(np.full(NUM_SAMPLES, 3.0)))
+    w0 = rng.normal(0, START, (setup.num_nodes, DIM))
+    z0 = rng.normal(0, START, (setup.num_queries, NUM_TOKENS))
+    return layer, samples, _backprop(setup, rng), w0, z0
+
+
+def _embeddings(setup: Setup, rng: np.random.Generator) -> Embeddings:
+    u = orthonormal_embeddings(NUM_TOKENS, setup.num_queries, dim=DIM, rng=rng)
+    mixing = np.eye(NUM_TOKENS) + setup.overlap * rng.uniform(-1, 1, (NUM_TOKENS, NUM_TOKENS))
+    queries = u.contextual[:, :1] if setup.query_in_context else u.queries
+    return Embeddings(contextual=setup.norm * u.contextual @ mixing, queries=queries)
+
+
+def _backprop(setup: Setup, rng: np.random.Generator) -> Backprop:
+    g = rng.uniform(-1, 1, (NUM_SAMPLES, setup.num_nodes))
+    match setup.backprop:
+        case "fixed":
+            return fixed_gradient(g)
+        case "time-varying":
+            return lambda time, hidden: g * np.cos(FREQUENCY * time) - hidden / 2
+        case _:
+            return cross_entropy_gradient(np.arange(NUM_SAMPLES) % setup.num_nodes)
