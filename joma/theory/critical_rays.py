@@ -8,7 +8,8 @@ $$\frac{F}{\theta_1}(s_-\pm D) = \frac{F}{\theta_1}(s_-), \qquad
 
 the first equation fixes $s_-$, the second then *forces* the ratio of the weights. $\|v\|$ is free, a ray. Where
 $F/\theta_1 = F/F'$ is monotone, that is where $F$ is log-concave, the first has no solution: clusters with the same
-log-concave marginal (Gaussian, ball) have no joint critical point at all. Power tails always have one.
+log-concave marginal (Gaussian, ball) have no joint critical point at all. Power tails have one under ReLU, until a
+leak $c_- > 0$ removes it; Gaussian clusters of two different widths have one as well.
 
 A node that is dead for both clusters ($\theta_1 = F = 0$, possible for a distribution of bounded support) does not
 move either; such points are no rays of this kind and are left out.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from joma.errors import AssumptionError
-from joma.theory.activations import homogeneous, tanh
+from joma.theory.activations import homogeneous, relu, tanh
 from joma.theory.critical_rays import (
     CriticalRay,
     all_roots,
@@ -21,7 +21,7 @@ from joma.theory.critical_rays import (
 )
 from joma.theory.hyperplane import mean_activation, theta1
 from joma.theory.integrate import integrate
-from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
+from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
 from joma.theory.mixture import Mixture, two_clusters
 
 T3 = StudentT(dim=2, dof=3.0)
@@ -93,9 +93,9 @@ def test_log_concave_marginals_have_no_pair(distance, n, c_minus):
     assert critical_pairs(UniformBall(dim=n), distance, leaky) == ()
 
 
-def naive_count(noise: Isotropic, distance: float, activation, half_width: float = 40.0) -> int:
+def naive_count(noise: Isotropic, distance: float, activation, num: int = 80_001) -> int:
     """Sign changes of F/θ₁(s + D) − F/θ₁(s) on an even grid."""
-    s = np.linspace(-half_width, half_width, 80_001)
+    s = np.linspace(-40, 40, num)
     h = mean_activation(noise, s, activation) / theta1(noise, s, activation)
     ahead = mean_activation(noise, s + distance, activation) / theta1(noise, s + distance, activation)
     return int((np.diff(np.sign(ahead - h)) != 0).sum())
@@ -107,6 +107,21 @@ def test_every_pair_is_found(c_minus, distance):
     leaky = homogeneous(c_minus, 1.0)
     pairs = critical_pairs(StudentT(dof=3.0), distance, leaky)
     assert len(pairs) == 2 * naive_count(StudentT(dof=3.0), distance, leaky)
+
+
+@pytest.mark.parametrize("n", [2, 5, 20])
+def test_a_profile_of_two_scales_has_two_pairs_for_each_sign(n):
+    wide = 10.0
+    noise = RadialProfile(
+        dim=n, profile=lambda r: 0.9 * np.exp(-(r**2) / 2) + 0.1 * np.exp(-(r**2) / (2 * wide**2)) / wide**n
+    )
+    pairs = critical_pairs(noise, 2.0)
+    assert len(pairs) == 2 * naive_count(noise, 2.0, relu, num=401) == 4
+    for pair in pairs:
+        ray = forced_ray(two_clusters(2 * np.eye(n)[0], noise=noise), pair)
+        v, xi = ray.point(1.3)
+        np.testing.assert_allclose(np.append(*ray.mixture.field(v, xi)), 0, atol=1e-11)
+        np.testing.assert_allclose(ray.eigenvalues(1.3), np.linalg.eigvalsh(ray.mixture.jacobian(v, xi)), atol=1e-11)
 
 
 def test_a_leak_removes_the_critical_points_of_heavy_tails():
