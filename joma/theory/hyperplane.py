@@ -243,8 +243,8 @@ def theta1_inverse(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:
             f"`y` must lie strictly between {min(c_minus, c_plus):g} and {max(c_minus, c_plus):g}, where θ₁ takes its "
             f"values; got {np.min(y):g} to {np.max(y):g}. Leave the ends out."
         )
-    lower = np.minimum(share, 1 - share)
-    return np.asarray(np.where(share < 1 / 2, -1, 1) * _upper_quantile(p, lower))
+    side = np.where(share < 1 / 2, -1, 1)
+    return np.asarray(side * _upper_quantile(p, np.asarray(np.minimum(share, 1 - share))))
 
 
 def _upper_quantile(p: Isotropic, share: np.ndarray) -> np.ndarray:
@@ -252,7 +252,8 @@ def _upper_quantile(p: Isotropic, share: np.ndarray) -> np.ndarray:
 
     def excess(distance: np.ndarray, share: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
-            return np.clip(np.log(p.cdf(-distance) / share), -1, None)  # flat where the support has ended
+            above = np.log(p.cdf(-distance) / share)
+        return np.asarray(np.maximum(above, -1))  # flat where the support has ended
 
     half = p.cdf(0.0)  # one half, but for rounding
     sought = np.where(share < half, share, half / 2)
@@ -318,4 +319,4 @@ def line_intersections(p: Isotropic, k: float) -> Float[np.ndarray, " C"]:
     above = mean_ratio(p, s) > float(finite("k", k))
     crossing = np.flatnonzero(above[1:] != above[:-1])
     found = elementwise.find_root(lambda s: mean_ratio(p, s) - k, (s[crossing], s[crossing + 1]))
-    return theta1(p, found.x)
+    return theta1(p, np.atleast_1d(found.x))
