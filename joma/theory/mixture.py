@@ -87,7 +87,10 @@ class Mixture:
         same_shape(rows_of_centers=centers[:, 0], weights=weights, one_noise_each=np.empty(len(self.noises)))
         for noise in self.noises:
             if noise.dim != self.dim:
-                raise ValueError(f"`noise` must live in the {self.dim} dimensions of `centers`, got dim={noise.dim}.")
+                raise ValueError(
+                    f"`noise` must live in the {self.dim} dimensions of `centers`, got dim={noise.dim}. "
+                    f"Build it with dim={self.dim}."
+                )
 
     @property
     def num_clusters(self) -> int:
