@@ -1,0 +1,1 @@
+"""Entropy, rank, alignment, superposition, regime: tensors in, numbers out, no state."""

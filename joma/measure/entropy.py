@@ -1,0 +1,180 @@
+r"""Attention entropy of any attention call, with no L×L matrix.
+
+For $p = \mathrm{softmax}(s)$ a row's entropy is $H_i = \mathrm{lse}_i - \sum_j p_{ij}s_{ij}$. With $s = c\,QK^\top$
+the sum is $c\,\langle q_i, \mathrm{Attn}(Q, K, V{=}K)_i\rangle$: one more attention call, and the log-sum-exp that
+fused kernels return anyway. Three paths compute it: that identity on the CPU, a Triton kernel on a GPU, and exact row
+chunks for whatever neither takes. The result says which one ran.
+"""
+
+import importlib.util
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from joma.measure import entropy_identity
+from joma.measure.entropy_chunked import chunked_rows
+from joma.measure.rows import Problem, Rows
+from joma.measure.visibility import Visibility, split_mask
+
+Queries = Float[Tensor, "B H rows D"]
+Keys = Float[Tensor, "B G keys D"]
+PerRow = Float[Tensor, "B H rows"]
+
+
+class Path(StrEnum):
+    """How the numbers were computed."""
+
+    IDENTITY = "identity"
+    """Fused attention with V = K (CPU)."""
+    TRITON = "triton"
+    """One walk over the keys in a Triton kernel (GPU)."""
+    CHUNKED = "chunked"
+    """Exact softmax over chunks of rows (anywhere)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionStatistics:
+    """What one attention call looks like, row by row; rows that see no key are NaN."""
+
+    entropy: PerRow
+    """In nats, at least 0."""
+    fraction: PerRow
+    """Entropy over its maximum, the log of the number of visible keys; NaN where one key or none is visible."""
+    num_visible: Int[Tensor, "b h rows"]
+    """Visible keys of each row; axes over which it does not vary are 1."""
+    effective_keys: PerRow | None
+    r"""$1/\sum_j p_j^2$, from 1 to the number of visible keys."""
+    sink_mass: PerRow | None
+    """Weight on the first key that any row can see."""
+    mean_distance: PerRow | None
+    r"""$\sum_j p_j |i - j|$."""
+    max_logit: PerRow | None
+    """Largest visible logit, scale, bias and soft cap included."""
+    path: Path
+    lowest_before_clamp: Float[Tensor, ""]
+    """The smallest entropy before it was clamped at 0; a tensor, so that nobody waits for the device."""
+
+
+def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
+    q: Queries,
+    k: Keys,
+    *,
+    causal: bool = False,
+    mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
+    window: int | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    offset: int = 0,
+    companions: bool = True,
+    path: Path | None = None,
+) -> AttentionStatistics:
+    r"""Measure every row of softmax(scale·QKᵀ + bias) over the visible keys, in memory linear in the length.
+
+    Grouped queries: k may have fewer heads, as long as they divide those of q. `mask` is boolean (True is visible) or
+    additive, and broadcasts to (B, H, rows, keys), as does `bias` (ALiBi, T5). `window` leaves the nearest positions.
+    `softcap` c turns s into c·tanh(s/c) before bias and mask. `offset` is the position of the first row among the keys.
+    `companions=False` leaves out all but the entropy. `path` forces a way of computing; None takes the best.
+
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> attention_entropy(q, q, causal=True).entropy.exp().flatten()
+    tensor([1.0000, 2.0000, 3.0000, 4.0000])
+    """
+    problem = _problem(q, k, causal, mask, window, bias, scale, softcap, offset, companions)
+    chosen = _best_path(problem) if path is None else Path(path)
+    rows = _RUN[chosen](problem)
+    return _statistics(problem, rows, chosen)
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    causal: bool,
+    mask: Tensor | None,
+    window: int | None,
+    bias: Tensor | None,
+    scale: float | None,
+    softcap: float | None,
+    offset: int,
+    companions: bool,
+) -> Problem:
+    if q.ndim != 4 or k.ndim != 4 or q.shape[0] != k.shape[0] or q.shape[-1] != k.shape[-1]:  # noqa: PLR2004
+        raise ValueError(
+            f"`q` (B, H, rows, D) and `k` (B, G, keys, D) need one B and D, got {tuple(q.shape)} and {tuple(k.shape)}."
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"Heads of `k` must divide those of `q`, got {k.shape[1]} and {q.shape[1]}.")
+    visible, added = split_mask(mask)
+    if bias is not None:
+        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+        added = bias if added is None else added + bias
+    visibility = Visibility(
+        num_rows=q.shape[2], num_keys=k.shape[2], causal=causal, window=window, offset=offset, mask=visible
+    )
+    return Problem(
+        q=q.detach(),
+        k=k.detach(),
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        bias=None if added is None else added.detach(),
+        visibility=visibility,
+        companions=companions,
+    )
+
+
+def _best_path(problem: Problem) -> Path:
+    if entropy_identity.takes(problem):
+        return Path.IDENTITY
+    return Path.TRITON if _triton_takes(problem) else Path.CHUNKED
+
+
+def _triton_takes(problem: Problem) -> bool:
+    """Whether there is a GPU, Triton, and a call that the kernel knows; Triton is imported only for a GPU."""
+    if problem.q.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    from joma.measure import entropy_triton  # noqa: PLC0415
+
+    return entropy_triton.takes(problem)
+
+
+def _triton_rows(problem: Problem) -> Rows:
+    from joma.measure import entropy_triton  # noqa: PLC0415
+
+    return entropy_triton.triton_rows(problem)
+
+
+_RUN = {
+    Path.IDENTITY: entropy_identity.identity_rows,
+    Path.TRITON: _triton_rows,
+    Path.CHUNKED: chunked_rows,
+}
+
+
+def _statistics(problem: Problem, rows: Rows, path: Path) -> AttentionStatistics:
+    """Strike out rows without keys, clamp at zero and say how far below rounding went."""
+    num_visible = problem.visibility.count(problem.q.device)
+    empty = (num_visible == 0).expand_as(rows.entropy)
+    unclamped = rows.entropy.masked_fill(empty, torch.nan)
+    entropy = unclamped.clamp(min=0)
+    most = num_visible.to(entropy.dtype).log()
+    fraction = torch.where(num_visible > 1, entropy / most, torch.nan)
+
+    def strike(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.masked_fill(empty, torch.nan)
+
+    return AttentionStatistics(
+        entropy=entropy,
+        fraction=fraction,
+        num_visible=num_visible,
+        effective_keys=strike(None if rows.collision is None else 1 / rows.collision),
+        sink_mass=strike(rows.sink_mass),
+        mean_distance=strike(rows.mean_distance),
+        max_logit=strike(rows.max_logit),
+        path=path,
+        lowest_before_clamp=rows.entropy.masked_fill(empty, torch.inf).amin()
+        if rows.entropy.numel()
+        else most.new_tensor(torch.inf),
+    )

@@ -1,0 +1,124 @@
+"""Which keys a query row can see, without an L×L tensor unless the user brings one."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Visibility:
+    """Causal order, a sliding window and a mask, together.
+
+    Row i stands at position `offset + i` among the keys. Causal rows see keys up to their own position; a window of w
+    leaves the nearest w positions (on both sides when not causal).
+    """
+
+    num_rows: int
+    num_keys: int
+    causal: bool = False
+    window: int | None = None
+    offset: int = 0
+    mask: Bool[Tensor, "b h rows keys"] | None = None
+    """True where visible; any axis may be 1 and is broadcast."""
+
+    def __post_init__(self) -> None:
+        """Refuse a mask that does not broadcast to the rows and keys, and an empty window."""
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"`window` must be at least 1, got {self.window}. Pass None for no window.")
+        if self.mask is not None:
+            rows, keys = self.mask.shape[-2:]
+            if rows not in (1, self.num_rows) or keys not in (1, self.num_keys):
+                raise ValueError(
+                    f"`mask` must broadcast to {self.num_rows} rows and {self.num_keys} keys, "
+                    f"got {rows} by {keys}. Pass shape (batch, heads, rows, keys), with 1 where it does not vary."
+                )
+
+    @property
+    def depends_on_keys_alone(self) -> bool:
+        """Whether the mask is the same for every row, as padding is."""
+        return self.mask is None or self.mask.shape[-2] == 1
+
+    def key_range(self, first_row: int, last_row: int) -> tuple[int, int]:
+        """Return the keys [start, stop) outside of which no row of [first_row, last_row) sees anything."""
+        start, stop = 0, self.num_keys
+        if self.causal:
+            stop = min(stop, last_row + self.offset)
+        if self.window is not None:
+            start = max(start, first_row + self.offset - self.window + 1)
+            if not self.causal:
+                stop = min(stop, last_row + self.offset + self.window - 1)
+        return start, max(start, stop)
+
+    def block(self, first_row: int, last_row: int, device: torch.device) -> Bool[Tensor, "b h rows keys"] | None:
+        """Return the visibility of these rows over their key range; None when all of it is visible."""
+        start, stop = self.key_range(first_row, last_row)
+        seen = self._band(first_row, last_row, start, stop, device)
+        if self.mask is None:
+            return seen
+        rows = slice(None) if self.mask.shape[-2] == 1 else slice(first_row, last_row)
+        keys = slice(None) if self.mask.shape[-1] == 1 else slice(start, stop)
+        part = self.mask[..., rows, keys]
+        return part if seen is None else part & seen
+
+    def count(self, device: torch.device) -> Int[Tensor, "b h rows"]:
+        """Return how many keys each row sees; axes over which nothing varies are 1."""
+        position = torch.arange(self.num_rows, device=device) + self.offset
+        stop = (position + 1 if self.causal else torch.full_like(position, self.num_keys)).clamp(0, self.num_keys)
+        start = torch.zeros_like(position)
+        if self.window is not None:
+            start = (position - self.window + 1).clamp(0, self.num_keys)
+            stop = torch.minimum(stop, position + self.window).clamp(min=0)
+        if self.mask is None:
+            return (stop - start).clamp(min=0)[None, None]
+        if not self.depends_on_keys_alone:
+            return self._count_by_rows(device)
+        seen = self.mask[..., 0, :].expand(*self.mask.shape[:2], self.num_keys)
+        before = torch.nn.functional.pad(seen.cumsum(-1), (1, 0))  # before[j] visible keys stand in front of key j
+        return before[..., torch.maximum(stop, start)] - before[..., start]
+
+    def first_visible_key(self, device: torch.device) -> Int[Tensor, "b h"]:
+        """Return the first key that any row can see: the candidate for an attention sink."""
+        if self.mask is None:
+            return torch.zeros(1, 1, dtype=torch.long, device=device)
+        return self.mask.any(dim=-2).to(torch.uint8).argmax(dim=-1)
+
+    def _band(self, first_row: int, last_row: int, start: int, stop: int, device: torch.device) -> Tensor | None:
+        """Causal order and window of a block; None when neither hides a key of it."""
+        if not self.causal and self.window is None:
+            return None
+        row = torch.arange(first_row, last_row, device=device)[:, None] + self.offset
+        ahead = torch.arange(start, stop, device=device)[None, :] - row
+        seen = torch.ones_like(ahead, dtype=torch.bool)
+        if self.causal:
+            seen &= ahead <= 0
+        if self.window is not None:
+            seen &= ahead.abs() < self.window
+        return seen[None, None]
+
+    def _count_by_rows(self, device: torch.device, rows_at_once: int = 256) -> Int[Tensor, "b h rows"]:
+        parts = []
+        for first in range(0, self.num_rows, rows_at_once):
+            block = self.block(first, min(first + rows_at_once, self.num_rows), device)
+            assert block is not None
+            parts.append(block.sum(dim=-1))
+        return torch.cat(parts, dim=-1)
+
+
+def split_mask(
+    mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
+) -> tuple[Bool[Tensor, "b h rows keys"] | None, Float[Tensor, "b h rows keys"] | None]:
+    """Split a mask as PyTorch takes it into what is visible and what is added to the logits.
+
+    A boolean mask only hides. An additive one hides where it is at or near the lowest number of its type (Hugging Face
+    writes that for minus infinity) and adds elsewhere; the second part is None when it adds nothing.
+    """
+    if mask is None:
+        return None, None
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if mask.dtype == torch.bool:
+        return mask, None
+    visible = mask > torch.finfo(mask.dtype).min / 2
+    added = torch.where(visible, mask, 0.0)
+    return (None if bool(visible.all()) else visible), (added if bool(added.any()) else None)

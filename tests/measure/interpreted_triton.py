@@ -1,0 +1,29 @@
+"""Runs the Triton kernel in Triton's interpreter on the CPU against float64; started by test_entropy.py."""
+
+import json
+import sys
+import warnings
+
+import torch
+from attention_cases import cases
+from hypothesis import HealthCheck, given, settings
+from test_entropy import assert_close
+
+from joma.measure.entropy import Path, attention_entropy
+
+warnings.filterwarnings("ignore", category=RuntimeWarning)  # the interpreter's NumPy logs rows that see no key
+COUNT = {"cases": 0}
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    cases(dtypes=(torch.float32, torch.float16), masks=("none", "padding"), biases=("none", "keys"), softcaps=(None,))
+)
+def check(case):
+    """One drawn call."""
+    assert_close(attention_entropy(case.q, case.k, **case.options, path=Path.TRITON), case)
+    COUNT["cases"] += 1
+
+
+check()
+json.dump(COUNT, sys.stdout)

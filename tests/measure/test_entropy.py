@@ -1,0 +1,137 @@
+"""Every path against materialised float64 attention on the inputs as given."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from attention_cases import Case, cases, reference
+from hypothesis import given, settings
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
+
+TOLERANCE = 1e-5
+"""For float32, times the largest logit over 16: one rounding of a logit of that size moves the entropy by as much."""
+COMPANIONS = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
+
+
+def assert_close(found: AttentionStatistics, case: Case) -> None:
+    expected = reference(case)
+    tolerance = TOLERANCE * max(1.0, float(expected["largest_logit"]) / 16)
+    error = (found.entropy.double() - expected["entropy"]).abs()
+    assert (found.entropy.isnan() == (expected["num_visible"] == 0)).all()
+    assert error.nan_to_num().max() <= tolerance
+    for name in COMPANIONS:  # these scale with the number of keys: relative to their own size, or to 1
+        value, want = getattr(found, name).double(), expected[name]
+        assert ((value - want).abs() / want.abs().clamp(min=1)).nan_to_num().max() <= 4 * tolerance, name
+    assert (found.num_visible.expand_as(expected["num_visible"]) == expected["num_visible"]).all()
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_the_path_that_is_chosen_agrees_with_float64(case):
+    assert_close(attention_entropy(case.q, case.k, **case.options), case)
+
+
+@given(cases())
+def test_row_chunks_agree_with_float64(case):
+    assert_close(attention_entropy(case.q, case.k, **case.options, path=Path.CHUNKED), case)
+
+
+@given(cases(masks=("none", "padding"), biases=("none", "keys"), softcaps=(None,)))
+def test_a_shift_of_all_keys_changes_nothing(case):
+    shifted = attention_entropy(case.q.double(), case.k.double() + 3.0, **case.options)
+    plain = attention_entropy(case.q.double(), case.k.double(), **case.options)
+    torch.testing.assert_close(shifted.entropy, plain.entropy, rtol=0, atol=1e-8, equal_nan=True)
+    torch.testing.assert_close(shifted.sink_mass, plain.sink_mass, rtol=0, atol=1e-8, equal_nan=True)
+
+
+@given(cases())
+def test_entropy_lies_between_zero_and_its_maximum(case):
+    found = attention_entropy(case.q, case.k, **case.options)
+    rows = found.num_visible.expand_as(found.entropy) > 1
+    assert (found.entropy[rows] >= 0).all() and (found.fraction[rows] <= 1 + TOLERANCE).all()
+    assert found.fraction[~rows].isnan().all()
+    assert (found.effective_keys[rows] >= 1 - TOLERANCE).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_additive_mask_as_hugging_face_writes_it_only_hides(dtype):
+    q = torch.randn(1, 2, 6, 8)
+    seen = torch.ones(6, 6, dtype=torch.bool).tril()
+    lowest = torch.zeros(1, 1, 6, 6, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    by_mask, causal = attention_entropy(q, q, mask=lowest), attention_entropy(q, q, causal=True)
+    torch.testing.assert_close(by_mask.entropy, causal.entropy)
+    assert by_mask.path is Path.IDENTITY
+
+
+def test_the_result_says_which_path_ran_and_what_was_clamped():
+    q = 40 * torch.randn(1, 2, 50, 16, generator=torch.Generator().manual_seed(0))
+    assert attention_entropy(q, q).path is Path.IDENTITY
+    peaked = attention_entropy(q, q, softcap=30.0)
+    assert peaked.path is Path.CHUNKED
+    assert peaked.entropy.min() >= 0
+    fused = attention_entropy(q, q)
+    assert -TOLERANCE * float(fused.max_logit.max()) / 16 < float(fused.lowest_before_clamp) < 0
+
+
+def test_companions_are_left_out_on_demand():
+    q = torch.randn(1, 1, 5, 8)
+    found = attention_entropy(q, q, companions=False)
+    assert all(getattr(found, name) is None for name in COMPANIONS)
+    torch.testing.assert_close(found.entropy, attention_entropy(q, q).entropy)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for part in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(part, torch.Tensor):
+                self.numel = max(self.numel, part.numel())
+        return out
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": 512}], ids=str)
+def test_memory_grows_linearly_with_the_length(options):
+    def largest(length: int) -> int:
+        q = torch.randn(1, 2, length, 16)
+        with LargestTensor() as seen:
+            attention_entropy(q, q, **options, companions=False)
+        return seen.numel
+
+    assert largest(8192) <= 4 * largest(2048)
+    assert largest(8192) < 8192**2 / 4
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "options", "message"),
+    [
+        ((1, 2, 3, 4), (1, 2, 3, 5), {}, "need one B and D"),
+        ((1, 3, 3, 4), (1, 2, 3, 4), {}, "Heads of `k` must divide those of `q`, got 2 and 3"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"window": 0}, "`window` must be at least 1, got 0"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"mask": torch.ones(4, 4, dtype=torch.bool)}, "`mask` must broadcast to 3 rows"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "magic"}, "magic"),
+    ],
+    ids=["width", "heads", "window", "mask", "path"],
+)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_bad_input_is_refused(q, k, options, message):
+    with pytest.raises(ValueError, match=message):
+        attention_entropy(torch.zeros(q), torch.zeros(k), **options)
+
+
+def test_the_triton_kernel_agrees_in_the_interpreter():
+    """In a process of its own: the interpreter is switched on before Triton is imported, for good."""
+    pytest.importorskip("triton")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    script = os.path.join(os.path.dirname(__file__), "interpreted_triton.py")
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["cases"] >= 25
