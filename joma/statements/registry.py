@@ -12,6 +12,7 @@ class Reference(StrEnum):
     """The independent side of a check: never the function under test."""
 
     ODE = "ODE"
+    CLOSED_FORM = "known closed form"
     QUADRATURE = "quadrature"
     DIFFERENTIATION = "differentiation"
     ENUMERATION = "enumeration"

@@ -176,38 +176,38 @@ def half_space_mean(
     v: Float[np.ndarray, "*B M"],
     *,
     xi: Real = 0.0,
-    centre: Float[np.ndarray, " M"],
+    center: Float[np.ndarray, " M"],
     basis: Float[np.ndarray, "M n"] | None = None,
     psi: Gate = relu,
     kinks: tuple[float, ...] = (0.0,),
 ) -> GatedMean:
-    r"""$E[x\,\psi(v^\top x+\xi)]$ and $E\,\psi$ for x isotropic around `centre` in the span of `basis` (Lemma 1).
+    r"""$E[x\,\psi(v^\top x+\xi)]$ and $E\,\psi$ for x isotropic around `center` in the span of `basis` (Lemma 1).
 
     $E[x\psi] = \Theta_1\bar x + \Theta_2\,RR^\top v/\|R^\top v\|$ and $E\,\psi = \Theta_1$, where the norm that
     $\Theta_1$ and $\Theta_2$ see is $\|R^\top v\|$ and $r = v^\top\bar x + \xi$. The paper prints $\theta_1/\|v\|$ and
     $\theta_2/\|v\|^3$ (Eqn 23). `basis` holds the orthonormal columns R; None is the whole space.
 
     >>> from joma.theory.isotropic import Gaussian
-    >>> half_space_mean(Gaussian(dim=2), np.array([3.0, 4.0]), centre=np.zeros(2)).mean.round(6)
+    >>> half_space_mean(Gaussian(dim=2), np.array([3.0, 4.0]), center=np.zeros(2)).mean.round(6)
     array([0.239365, 0.319154])
     """
-    v, centre, xi = finite("v", v), finite("centre", centre), finite("xi", xi)
-    R = _orthonormal(basis, p.dim, centre.size)
+    v, center, xi = finite("v", v), finite("center", center), finite("xi", xi)
+    R = _orthonormal(basis, p.dim, center.size)
     within = v @ R
     norm = np.linalg.norm(within, axis=-1)
-    r = v @ centre + xi
+    r = v @ center + xi
     mass = gate_mass(p, r, norm=norm, psi=psi, kinks=kinks)
     moment = gate_moment(p, r, norm=norm, psi=psi, kinks=kinks)
     length = norm[..., None]
     direction = np.divide(within @ R.T, length, out=np.zeros_like(v), where=length > 0)
-    return GatedMean(mass=mass, mean=mass[..., None] * centre + moment[..., None] * direction)
+    return GatedMean(mass=mass, mean=mass[..., None] * center + moment[..., None] * direction)
 
 
 def _orthonormal(basis: np.ndarray | None, dim: int, size: int) -> np.ndarray:
     R = np.eye(size) if basis is None else finite("basis", basis)
     if R.shape != (size, dim):
         raise ValueError(
-            f"`basis` must have shape ({size}, {dim}), the size of `centre` by the dimension of the distribution; got "
+            f"`basis` must have shape ({size}, {dim}), the size of `center` by the dimension of the distribution; got "
             f"{R.shape}. Pass orthonormal columns, or a distribution of that dimension."
         )
     gap = np.abs(R.T @ R - np.eye(dim)).max()
@@ -278,19 +278,23 @@ def mean_at_level_slope(p: Isotropic, y: Real, phi: Activation = relu) -> np.nda
 
 
 def mean_ratio(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
-    r"""$h(s) = F(s)/\theta_1(s) = G(y)/y$: the slope of the line from zero to the point of G at $y = \theta_1(s)$."""
-    return np.asarray(mean_activation(p, s, phi) / theta1(p, s, phi))
+    r"""$h(s) = F(s)/\theta_1(s) = G(y)/y$: the slope of the line from zero to the point of G at $y = \theta_1(s)$.
+
+    NaN where $\theta_1 = 0$: to the left of a bounded support there is no curve.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.asarray(mean_activation(p, s, phi) / theta1(p, s, phi))
 
 
 def mean_ratio_slope(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
     r"""$h'(s) = 1 - F\,\theta_1'/\theta_1^2$: positive for all s exactly when F is strictly log-concave.
 
-    Then no line through zero meets G twice and the flow of $(v, \xi)$ has no critical point. A log-concave p makes F
-    log-concave (Gaussian, ball); under Student's t with $\nu$ degrees of freedom $h' \to -1/(\nu-1)$ at
-    $s \to -\infty$.
+    Then no line through zero meets G twice, and two clusters with this marginal have no critical point. A log-concave
+    p (Gaussian, ball) makes F log-concave for $0 \le c_- < c_+$; under ReLU and Student's t with $\nu$ degrees of
+    freedom $h' \to -1/(\nu-1)$ as $s \to -\infty$. NaN where $\theta_1 = 0$.
     """
-    mean, mass = mean_activation(p, s, phi), theta1(p, s, phi)
-    return np.asarray(1 - mean * theta1_slope(p, s, phi) / np.square(mass))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(1 - mean_ratio(p, s, phi) * theta1_slope(p, s, phi) / theta1(p, s, phi))
 
 
 def central_product(p: Isotropic) -> float:

@@ -94,8 +94,8 @@ def test_quadrature_of_a_step_is_the_closed_form(p, s, norm):
 def by_pieces(f, p, r, norm):
     """Scalar adaptive quadrature, told where the gate and the distribution have their features."""
     size = float(p.upper_moment(0.0))
-    centre = -r / norm
-    cuts = [centre + k / norm for k in (-20, -5, -1, 0, 1, 5, 20)]
+    center = -r / norm
+    cuts = [center + k / norm for k in (-20, -5, -1, 0, 1, 5, 20)]
     cuts += [k * size for k in (-1e4, -300, -40, -10, -3, -1, 0, 1, 3, 10, 40, 300, 1e4)]
     if isinstance(p, UniformBall):
         cuts = [c for c in cuts if abs(c) < p.radius] + [-p.radius, p.radius]
@@ -152,20 +152,20 @@ def test_a_vector_of_length_zero_leaves_the_gate_of_the_bias():
     assert float(hyperplane.gate_mass(StudentT(), 0.7, norm=0.0, psi=tanh)) == pytest.approx(1 / math.cosh(0.7) ** 2)
     assert float(hyperplane.gate_moment(StudentT(), 0.7, norm=0.0, psi=tanh)) == pytest.approx(0, abs=1e-15)
     np.testing.assert_array_equal(hyperplane.gate_mass(Gaussian(), np.array([0.7, -0.7]), norm=0.0), [1, 0])
-    found = hyperplane.half_space_mean(Gaussian(dim=2), np.zeros(2), xi=0.7, centre=np.array([1.0, 2.0]))
+    found = hyperplane.half_space_mean(Gaussian(dim=2), np.zeros(2), xi=0.7, center=np.array([1.0, 2.0]))
     np.testing.assert_array_equal(found.mean, [1, 2])
 
 
 def test_a_half_plane_against_integration_over_the_plane():
-    v, xi, centre = np.array([1.1, -0.6]), 0.3, np.array([0.4, 0.9])
+    v, xi, center = np.array([1.1, -0.6]), 0.3, np.array([0.4, 0.9])
 
     def integrand(x2, x1, k):
         x = np.array([x1, x2])
-        weight = np.exp(-np.square(x - centre).sum() / 2) / (2 * np.pi)
+        weight = np.exp(-np.square(x - center).sum() / 2) / (2 * np.pi)
         return weight * special.expit(v @ x + xi) * (1.0, x1, x2)[k]
 
     exact = [dblquad(integrand, -9, 9, -9, 9, args=(k,), epsabs=1e-9)[0] for k in range(3)]
-    found = hyperplane.half_space_mean(Gaussian(dim=2), v, xi=xi, centre=centre, psi=special.expit)
+    found = hyperplane.half_space_mean(Gaussian(dim=2), v, xi=xi, center=center, psi=special.expit)
     np.testing.assert_allclose([found.mass, *found.mean], exact, atol=1e-8)
 
 
@@ -174,10 +174,10 @@ def test_a_half_plane_against_integration_over_the_plane():
 def test_a_rotation_of_everything_rotates_the_mean(seed, psi):
     rng = np.random.default_rng(seed)
     Q = ortho_group.rvs(5, random_state=rng)
-    v, centre = rng.normal(size=(2, 5))
+    v, center = rng.normal(size=(2, 5))
     p = StudentT(dim=5)
-    plain = hyperplane.half_space_mean(p, v, xi=0.2, centre=centre, psi=psi)
-    turned = hyperplane.half_space_mean(p, Q @ v, xi=0.2, centre=Q @ centre, basis=Q, psi=psi)
+    plain = hyperplane.half_space_mean(p, v, xi=0.2, center=center, psi=psi)
+    turned = hyperplane.half_space_mean(p, Q @ v, xi=0.2, center=Q @ center, basis=Q, psi=psi)
     np.testing.assert_allclose(turned.mean, Q @ plain.mean, atol=1e-12)
     np.testing.assert_allclose(turned.mass, plain.mass, atol=1e-13)
 
@@ -185,21 +185,21 @@ def test_a_rotation_of_everything_rotates_the_mean(seed, psi):
 def test_a_subspace_against_samples():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(6, 2)))[0]
-    p, v, centre = UniformBall(dim=2, radius=2.0), rng.normal(size=6), rng.normal(size=6)
-    x = centre + p.sample(rng, 100_000) @ basis.T
+    p, v, center = UniformBall(dim=2, radius=2.0), rng.normal(size=6), rng.normal(size=6)
+    x = center + p.sample(rng, 100_000) @ basis.T
     gated = x * step(x @ v - 0.4)[:, None]
-    found = hyperplane.half_space_mean(p, v, xi=-0.4, centre=centre, basis=basis)
+    found = hyperplane.half_space_mean(p, v, xi=-0.4, center=center, basis=basis)
     errors = gated.std(axis=0) / np.sqrt(100_000)
     assert (np.abs(gated.mean(axis=0) - found.mean) <= 4.5 * errors).all()
 
 
 def test_many_vectors_at_once_are_the_same_as_one_by_one():
     rng = np.random.default_rng(1)
-    v, xi, centre = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4)), rng.normal(size=2)
+    v, xi, center = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4)), rng.normal(size=2)
     for psi in (relu, silu):
-        many = hyperplane.half_space_mean(RING, v, xi=xi, centre=centre, psi=psi)
+        many = hyperplane.half_space_mean(RING, v, xi=xi, center=center, psi=psi)
         assert many.mass.shape == (3, 4) and many.mean.shape == (3, 4, 2)
-        one = hyperplane.half_space_mean(RING, v[2, 1], xi=xi[2, 1], centre=centre, psi=psi)
+        one = hyperplane.half_space_mean(RING, v[2, 1], xi=xi[2, 1], center=center, psi=psi)
         np.testing.assert_allclose(many.mean[2, 1], one.mean, rtol=1e-13)
         np.testing.assert_allclose(many.mass[2, 1], one.mass, rtol=1e-13)
 
@@ -331,12 +331,12 @@ def test_golden_numbers_of_the_smallest_slope_of_the_ratio(p, smallest, places):
             r"needs a finite mean",
         ),
         (
-            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), centre=np.ones(3)),
+            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), center=np.ones(3)),
             ValueError,
             r"`basis` must have shape \(3, 2\), .* got \(3, 3\)",
         ),
         (
-            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), centre=np.ones(3), basis=np.ones((3, 2))),
+            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), center=np.ones(3), basis=np.ones((3, 2))),
             AssumptionError,
             r"needs orthonormal columns: max \|RᵀR - I\| is 3.0e\+00",
         ),
