@@ -1,0 +1,1 @@
+"""Taps on foreign models, callbacks, checkpoint series and their audit."""

@@ -1,0 +1,78 @@
+"""One attention call of a foreign model, as whatever saw it passes it on, and its measurement."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from joma.measure.entropy import AttentionStatistics, attention_entropy
+
+
+class Kind(StrEnum):
+    """Whose keys a call looks at."""
+
+    SELF = "self"
+    CROSS = "cross"
+
+
+class Source(StrEnum):
+    """Where a call was seen."""
+
+    SDPA = "sdpa"
+    """`torch.nn.functional.scaled_dot_product_attention`."""
+    INTERFACE = "interface"
+    """Hugging Face's attention interface: flash_attention_2, flex_attention and others registered there."""
+    SOFTMAX = "softmax"
+    """The softmax of an eager model; the call carries its logits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AttentionCall:
+    """Queries, keys and everything that shapes their softmax, or the logits where a model has built them itself.
+
+    The tensors are the model's own, detached: measure or copy them before the model goes on.
+    """
+
+    site: str
+    """Qualified name of the innermost module that was running."""
+    kind: Kind
+    layer: int
+    """Index of the layer in the model's order (an encoder's layers before its decoder's), -1 outside of the layers."""
+    source: Source
+    q: Float[Tensor, "B H rows D"] | None = None
+    k: Float[Tensor, "B G keys D"] | None = None
+    logits: Float[Tensor, "B H rows keys"] | None = None
+    """What the softmax took: scale, bias, soft cap and mask are in it."""
+    scale: float | None = None
+    """Factor of q·kᵀ; None is 1/√D."""
+    causal: bool = False
+    mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None
+    """Boolean (True is visible) or additive; broadcasts to (B, H, rows, keys)."""
+    bias: Float[Tensor, "..."] | None = None
+    softcap: float | None = None
+    window: int | None = None
+    offset: int = 0
+    """Position of the first row among the keys."""
+
+    def __post_init__(self) -> None:
+        """Refuse a call with neither or both of queries and logits."""
+        if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):
+            raise ValueError("An AttentionCall carries `q` and `k`, or `logits`: pass one of the two.")
+
+
+def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionStatistics:
+    """Measure every row of a call; `companions=False` leaves out all but the entropy."""
+    assert call.q is not None and call.k is not None
+    return attention_entropy(
+        call.q,
+        call.k,
+        causal=call.causal,
+        mask=call.mask,
+        window=call.window,
+        bias=call.bias,
+        scale=call.scale,
+        softcap=call.softcap,
+        offset=call.offset,
+        companions=companions,
+    )
