@@ -1,0 +1,76 @@
+"""A simulation on disk: CSV, JSON, PNG and an interactive page, each whole or absent."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from joma.figures.simulation import draw, interactive
+from joma.page.document import Section, document, render
+from joma.page.files import write_bytes, write_text
+from joma.theory.simulation import Simulation
+
+RECORD = "simulation.json"
+TITLE = "How weights and attention learn together"
+LEAD = "One hidden node of the layer that the JoMA paper (arXiv:2310.00535) analyses: its weights v over time."
+PLOT_OPTIONS = {
+    "responsive": True,
+    "displaylogo": False,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+}
+DIGITS = 5
+"""Significant digits of the table; the CSV has all of them."""
+
+
+def write(simulation: Simulation, folder: Path | str) -> list[Path]:
+    """Write simulation.csv, .json, .png and .html into the folder, which is made if need be; return their paths."""
+    stem = Path(folder) / "simulation"
+    return [
+        write_text(stem.with_suffix(".csv"), table(simulation).to_csv(index=False)),
+        write_text(stem.with_name(RECORD), _json(simulation)),
+        write_bytes(stem.with_suffix(".png"), _png(simulation)),
+        write_text(stem.with_suffix(".html"), document(TITLE, LEAD, [section(simulation)])),
+    ]
+
+
+def table(simulation: Simulation) -> pd.DataFrame:
+    """Return every reported quantity over time, one row for each time."""
+    return pd.DataFrame(simulation.columns())
+
+
+def section(simulation: Simulation, *, with_plotly: bool = True) -> Section:
+    """Return the simulation as a part of a page; with several on one page, only the first needs plotly's script."""
+    plot = interactive(simulation).to_html(
+        include_plotlyjs=with_plotly,
+        full_html=False,
+        default_width="100%",
+        config=PLOT_OPTIONS,
+    )
+    body = render(
+        "simulation",
+        remarks=simulation.remarks(),
+        plot=plot,
+        symbol=simulation.flow.target_symbol,
+        rows=[[_cell(value) for value in row.values()] for row in simulation.summary_rows()],
+        exact=simulation.closed_form_distance is not None,
+    )
+    return Section(anchor=f"simulation-{simulation.config.flow}", title=simulation.title, body=body)
+
+
+def _cell(value: float) -> dict[str, str]:
+    if math.isnan(value):  # a limit that is not known
+        return {"raw": "", "text": ""}
+    return {"raw": str(value).replace("inf", "Infinity"), "text": f"{value:.{DIGITS}g}".replace("inf", "∞")}
+
+
+def _json(simulation: Simulation) -> str:
+    return json.dumps(simulation.as_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _png(simulation: Simulation) -> bytes:
+    buffer = io.BytesIO()
+    draw(simulation).savefig(buffer, format="png")
+    return buffer.getvalue()

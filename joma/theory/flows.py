@@ -1,0 +1,376 @@
+r"""The flows that `simulate` knows, by name: each a push $q$ in $\dot v = b\circ q$ (see `joma.theory.joint_flow`).
+
+`saliency`: $q = \Delta\circ\phi'(v\circ b)$, Section 3.1. `printed`: $q = \mu - v$, Eqn 6. `model`:
+$q = \mu - v\circ b$, the flow that exp attention really gives. `clusters`: $q = \Phi(v\circ b)$, Lemma 2 with
+attention. `normalised`: the variant of Eqn 6 behind the paper's figure 4. Softmax attention couples the tokens and has
+classes of its own.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
+
+from joma.errors import AssumptionError, UnknownNameError, finite
+from joma.theory.activations import ACTIVATIONS, Activation, linear, relu
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.attention_flow import AttentionFlow
+from joma.theory.critical_point import CriticalPoint, critical_points
+from joma.theory.integrate import State
+from joma.theory.invariants import Invariant
+from joma.theory.isotropic import Gaussian
+from joma.theory.joint_flow import JointFlow, RelaxingFlow, TokenwiseFlow
+from joma.theory.linear_attention_flow import LinearAttentionFlow
+from joma.theory.mixture import Mixture, two_clusters
+from joma.theory.salience import SalienceFlow
+from joma.theory.winner_take_all import LinearFlow
+from joma.types import BlowUp
+
+SMALL_START = 0.05
+"""Start of v where zero is a stationary point: the one of the paper's figure 4, here with the sign of the target."""
+CLUSTER_START = 0.5
+"""Start of v for clusters: from near zero a node with a negative bias sees no sample at all."""
+PAST_BLOW_UP = 1.1
+"""Default end over the blow-up time of Theorem 2, so that a run meets it."""
+PAST_LINEAR_BLOW_UP = 4.0
+"""The same for a nonlinear activation, whose own blow-up, if any, is not known beforehand."""
+EFOLDS_OF_GROWTH = 5.0
+"""Default end under linear attention, where the winner grows exponentially."""
+SOFTMAX_SPAN = 8.0
+"""Default end under softmax attention, in units of 1 / max|Δ|, where growth is linear."""
+BACKGROUND = 0.5
+"""Share of every sample that is spread evenly over all tokens, under softmax attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaliencyFlow(TokenwiseFlow):
+    r"""Constant saliencies $\Delta$: every sample is one token l, so that $E[gx_l] = \Delta_l$ and $h = v_lb_l$.
+
+    With a linear activation this is Section 3.1 for any data, and with exp attention Theorem 2. The query's own
+    contribution to h, the implicit bias, is left out.
+
+    >>> flow = SaliencyFlow(targets=np.array([0.5, 1.0]), v0=np.zeros(2), attention=Attention(kind=AttentionKind.EXP))
+    >>> flow.predicted_blow_up().component
+    (1,)
+    """
+
+    attentions = (AttentionKind.EXP, AttentionKind.LINEAR)
+    activations = tuple(ACTIVATIONS)
+    target_symbol = "Δ"
+
+    activation: Activation = linear
+
+    @classmethod
+    def default_start(
+        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
+    ) -> Float[np.ndarray, " M"]:
+        """Zero as in Theorem 2; small where that is stationary, under linear attention and for ReLU."""
+        stationary = attention is AttentionKind.LINEAR or activation == relu.name
+        return SMALL_START * np.sign(targets) * stationary
+
+    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        r"""$\Delta\circ\phi'(v\circ b)$."""
+        return self.targets * self.activation.derivative(v * b)
+
+    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
+        r"""Theorem 2 for exp attention, $v_0\cosh\omega t + z_0\sqrt{\eta_w/\eta_z}\sinh\omega t$ for linear attention.
+
+        $\omega = \Delta\sqrt{\eta_z/\eta_w}/(AT)$. Known for a linear activation.
+        """
+        if self.activation.name != linear.name:
+            return None
+        if self.attention.kind is AttentionKind.EXP:
+            return self._theorem2.solution(t)[:, 0]
+        growth = finite("t", t)[:, None] * self._growth_rates
+        return self.v0 * np.cosh(growth) + self.start_state["z"] / np.sqrt(self.rate_ratio) * np.sinh(growth)
+
+    def limits(self) -> Float[np.ndarray, " M"] | None:
+        """Values at the blow-up of Theorem 2, infinite for the winner; other saliency flows end nowhere."""
+        return self._theorem2.limits()[0] if self._is_theorem2 else None
+
+    def predicted_blow_up(self) -> BlowUp | None:
+        """Theorem 2: exp attention and a linear activation."""
+        if not self._is_theorem2:
+            return None
+        return BlowUp(time=self._theorem2.blow_up_time(), state="v", component=(self._theorem2.winner(),))
+
+    def span(self) -> float:
+        """A little past the blow-up of Theorem 2, or a few e-folds of growth under linear attention."""
+        if self.attention.kind is AttentionKind.LINEAR:
+            return EFOLDS_OF_GROWTH / float(np.abs(self._growth_rates).max())
+        return self._theorem2.blow_up_time() * (PAST_BLOW_UP if self._is_theorem2 else PAST_LINEAR_BLOW_UP)
+
+    @property
+    def _is_theorem2(self) -> bool:
+        return self.attention.kind is AttentionKind.EXP and self.activation.name == linear.name
+
+    @property
+    def _growth_rates(self) -> Float[np.ndarray, " M"]:
+        return self.targets * np.sqrt(self.rate_ratio) / (self.attention.normalisation * self.attention.temperature)
+
+    @cached_property
+    def _theorem2(self) -> LinearFlow:
+        return LinearFlow(delta=self.targets[None], v0=self.v0[None], z0=self.start_state["z"], **self.scales)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxSaliencyFlow(JointFlow):
+    r"""Saliencies $\Delta$ under softmax attention: M samples, half of each its own token, half spread over all.
+
+    $x[i] = (1-c)\,e_i + c\,\mathbf 1/M$ with $c = 1/2$, since a sample of one token has nothing to choose from, and
+    gradients $\gamma_i = p_ig_i = (\Delta_i - c\,\bar\Delta)/(1-c)$, for which $E[gx] = \Delta$ exactly. Eqn 2 then is
+    $\dot v = \sum_i\gamma_i\phi'(v^\top b[i])\,b[i]$. Nothing blows up: scores are at most one.
+    """
+
+    attentions = (AttentionKind.SOFTMAX,)
+    activations = tuple(ACTIVATIONS)
+    target_symbol = "Δ"
+
+    activation: Activation = linear
+
+    @classmethod
+    def default_start(
+        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
+    ) -> Float[np.ndarray, " M"]:
+        """Zero; small for ReLU, whose slope at zero is zero."""
+        return SMALL_START * np.sign(targets) * (activation == relu.name)
+
+    @cached_property
+    def samples(self) -> Float[np.ndarray, "M M"]:
+        """Token frequencies x[i], one row for each sample."""
+        return (1 - BACKGROUND) * np.eye(self.targets.size) + BACKGROUND / self.targets.size
+
+    @cached_property
+    def gradients(self) -> Float[np.ndarray, " M"]:
+        r"""$\gamma_i$, the backpropagated gradient of each sample times its probability."""
+        return (self.targets - BACKGROUND * self.targets.mean()) / (1 - BACKGROUND)
+
+    def field(self, t: float, state: State) -> State:
+        r"""Eqn 2: $\dot v = \sum_is_i\,b[i]$ and $\dot z = (\eta_z/\eta_w)\sum_is_i(\partial b[i]/\partial z)^\top v$.
+
+        $s_i = \gamma_i\phi'(v^\top b[i])$.
+        """
+        v, z = state["v"], np.broadcast_to(state["z"], self.samples.shape)
+        b = self.attention.scores(z, self.samples)
+        slope = self.gradients * self.activation.derivative(b @ v)
+        along_v = self.attention.pull_back(z, self.samples, np.broadcast_to(v, self.samples.shape))
+        return {"v": slope @ b, "z": self.rate_ratio * slope @ along_v}
+
+    def span(self) -> float:
+        """A multiple of the time in which the winner would reach one."""
+        return SOFTMAX_SPAN / float(np.abs(self.targets).max())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedFlow(RelaxingFlow):
+    r"""Eqn 6 as printed, $\dot v = (\mu - v)\circ e^{z/T}/A$: attention in front of the gradient only."""
+
+    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        r"""$\mu - v$."""
+        return self.targets - v
+
+    @cached_property
+    def tied(self) -> SalienceFlow:
+        r"""$F(r, \mu) = t$ and its inverse."""
+        return SalienceFlow(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlow(RelaxingFlow):
+    r"""The flow that the model has, $\dot v = b\circ(\mu - v\circ b)$: attention inside the activation too."""
+
+    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        r"""$\mu - v\circ b$, zero at $v^* = \operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$."""
+        return self.targets - v * b
+
+    @cached_property
+    def tied(self) -> AttentionFlow:
+        """The same with z tied to v."""
+        return AttentionFlow(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearPrintedFlow(TokenwiseFlow):
+    r"""Eqn 6 with linear attention, $\dot v = (\mu - v)\circ z/(AT)$: logistic where $z^2 = (\eta_z/\eta_w)v^2$."""
+
+    attentions = (AttentionKind.LINEAR,)
+
+    @classmethod
+    def default_start(
+        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
+    ) -> Float[np.ndarray, " M"]:
+        """Small, on the target's side of zero, where z = v = 0 stands still."""
+        return SMALL_START * np.sign(targets)
+
+    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        r"""$\mu - v$."""
+        return self.targets - v
+
+    @cached_property
+    def charges(self) -> Float[np.ndarray, " M"]:
+        r"""$c = z^2 - (\eta_z/\eta_w)v^2$ at the start."""
+        return np.zeros_like(self.v0) if self.z0 is None else self.z0**2 - self.rate_ratio * self.v0**2
+
+    @property
+    def reaches_targets(self) -> bool:
+        """Whether the attention stays positive up to the targets: it does not if v has to pass zero without charge."""
+        passes_zero = self.v0 * self.targets <= 0
+        charged = (self.charges > 0) | ((self.charges == 0) & ~passes_zero)
+        return bool(charged.all() and (self.start_state["z"] > 0).all())
+
+    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
+        """Exact v(t) where the targets are reached."""
+        return np.stack([flow.solution(t)[:, 0] for flow in self._tied], axis=1) if self.reaches_targets else None
+
+    def limits(self) -> Float[np.ndarray, " M"] | None:
+        r"""$\mu$, where it is reached."""
+        return self.targets if self.reaches_targets else None
+
+    def span(self) -> float:
+        """The time constant of the most salient component."""
+        rates = np.abs(self.targets) * np.sqrt(self.rate_ratio)
+        scale = self.attention.normalisation * self.attention.temperature
+        return float(scale / (rates.max() or 1.0))
+
+    @cached_property
+    def _tied(self) -> tuple[LinearAttentionFlow, ...]:
+        """One flow for each token, since each has a charge of its own."""
+        return tuple(
+            LinearAttentionFlow(
+                mu=self.targets[token : token + 1],
+                v0=self.v0[token : token + 1],
+                charge=float(self.charges[token]),
+                temperature=self.attention.normalisation * self.attention.temperature,
+                rate_ratio=self.rate_ratio,
+            )
+            for token in range(self.targets.size)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalisedFlow(JointFlow):
+    r"""The variant behind the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$ with $T = 3$.
+
+    As a joint flow: softmax(z/T) with $\dot z = 2v\circ\dot v$, the law of exp attention and not of softmax.
+    """
+
+    attentions = (AttentionKind.SOFTMAX,)
+    default_temperature = 3.0
+
+    @property
+    def invariant(self) -> Invariant:
+        r"""$z - (\eta_z/\eta_w)v^2$: Theorem 1's for exp attention, at $2T$ times the rate."""
+        exp = Attention(kind=AttentionKind.EXP, temperature=self.attention.temperature)
+        return Invariant(attention=exp, rate_ratio=2 * exp.temperature * self.rate_ratio)
+
+    @property
+    def conserved(self) -> str:
+        """The same in plain mathematics."""
+        return "z − (η_z/η_w)·v²"
+
+    def field(self, t: float, state: State) -> State:
+        r"""$\dot v = (\mu - v)\circ\mathrm{softmax}(z/T)$ and $\dot z = 2(\eta_z/\eta_w)\,v\circ\dot v$."""
+        v, z = state["v"], state["z"]
+        v_dot = (self.targets - v) * self.attention.scores(z, np.ones_like(z))
+        return {"v": v_dot, "z": 2 * self.rate_ratio * v * v_dot}
+
+    def limits(self) -> Float[np.ndarray, " M"]:
+        r"""$\mu$."""
+        return self.targets
+
+    def span(self) -> float:
+        """The time constant of uniform attention."""
+        return float(self.targets.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFlow(TokenwiseFlow):
+    r"""Two Gaussian clusters, ReLU and exp attention: $\dot v = b\circ\Phi(v\circ b)$ with the field $\Phi$ of Lemma 2.
+
+    The positive cluster lies at `targets` with weight one, the negative one at the origin. The bias is frozen, without
+    which there is nothing to converge to (Theorem 3).
+    """
+
+    activations = ("relu",)
+    target_symbol = "x̄₊"
+
+    bias: float = -1.0
+    r"""$\xi^*$."""
+    negative_weight: float = 4.0
+    r"""$a_-/a_+$."""
+
+    @classmethod
+    def default_start(
+        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
+    ) -> Float[np.ndarray, " M"]:
+        """Large enough for the node to see samples."""
+        return CLUSTER_START * np.sign(targets)
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """The clusters."""
+        return two_clusters(self.targets, a_minus=self.negative_weight, noise=Gaussian(dim=self.targets.size))
+
+    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        r"""$\Phi(v\circ b)$."""
+        u = v * b
+        if not np.isfinite(u).all():  # a trial step over a blow-up, which the integrator will take back
+            return np.full_like(u, np.nan)
+        return self.mixture.field(u, self.bias)[0]
+
+    def limits(self) -> Float[np.ndarray, " M"] | None:
+        r"""$\operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$ for the stable critical point $\mu$ of Theorem 3."""
+        return None if self._attractor is None else self._tied(self._attractor).critical_point()
+
+    def span(self) -> float:
+        """The time constant of the slowest direction near the critical point."""
+        return 1.0 if self._attractor is None else 1 / float(self._rates(self._attractor).min())
+
+    @cached_property
+    def _attractor(self) -> CriticalPoint | None:
+        try:
+            stable = [point for point in critical_points(self.mixture, self.bias) if point.linearised.stable]
+        except AssumptionError:
+            return None
+        return stable[0] if len(stable) == 1 else None
+
+    def _tied(self, point: CriticalPoint) -> AttentionFlow:
+        return AttentionFlow(mu=point.mu, v0=self.v0, z0=self.start_state["z"], **self.scales)
+
+    def _rates(self, point: CriticalPoint) -> Float[np.ndarray, " M"]:
+        return np.abs(np.linalg.eigvals(self._tied(point).jacobian(point.linearised.matrix)))
+
+
+FLOWS: dict[str, tuple[type[JointFlow], ...]] = {
+    "saliency": (SaliencyFlow, SoftmaxSaliencyFlow),
+    "printed": (PrintedFlow, LinearPrintedFlow),
+    "normalised": (NormalisedFlow,),
+    "model": (ModelFlow,),
+    "clusters": (ClusterFlow,),
+}
+"""The flows by the name that the command takes, one class for each group of attentions, the default first."""
+
+TITLES = {
+    "saliency": "Constant saliencies (Section 3.1)",
+    "printed": "Eqn 6 as printed",
+    "normalised": "Eqn 6 with softmax(v²/T), the variant behind figure 4",
+    "model": "The flow that exp attention gives in place of Eqn 6",
+    "clusters": "Two clusters (Lemma 2) with attention",
+}
+"""The same in words, for headings."""
+
+
+def flow_class(name: str, attention: AttentionKind | None = None) -> type[JointFlow]:
+    """Return the class of a named flow for the attention asked for, its default where None.
+
+    >>> flow_class("saliency", AttentionKind.SOFTMAX).__name__
+    'SoftmaxSaliencyFlow'
+    """
+    if name not in FLOWS:
+        raise UnknownNameError("flow", name, FLOWS)
+    for cls in FLOWS[name]:
+        if attention is None or attention in cls.attentions:
+            return cls
+    known = " or ".join(kind for cls in FLOWS[name] for kind in cls.attentions)
+    raise ValueError(f"The flow {name!r} is known for {known} attention, got {attention}. Use {known}.")

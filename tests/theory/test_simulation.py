@@ -1,0 +1,370 @@
+"""Simulated flows: closed form against the joint ODE, what is conserved, blow-ups, limits, and bad input."""
+
+import json
+from dataclasses import replace
+
+import jaxtyping
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from joma.theory import simulation
+from joma.theory.activations import ACTIVATIONS, activation
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.attention_flow import AttentionFlow
+from joma.theory.flows import FLOWS, ClusterFlow, SaliencyFlow, SoftmaxSaliencyFlow, flow_class
+from joma.theory.layer import Embeddings, Layer, Samples
+from joma.theory.rebound import entropy_rebound
+from joma.theory.saliency import saliency
+from joma.theory.simulation import SimulationConfig, figure4, preset_config
+from joma.theory.winner_take_all import LinearFlow
+
+CLOSED_FORM = 1e-9
+"""Largest distance of a closed form from the ODE."""
+DRIFT = 1e-10
+"""Largest drift of an invariant: the integrator's 1e-12, on logits that reach a hundred."""
+NUM_POINTS = 40
+
+few_examples = settings(max_examples=6, phases=(Phase.generate,))
+"""For whole simulations, which are too slow to shrink."""
+
+
+def simulate(*args, **options):
+    """Simulate as a user does, without the shape checker, which would take most of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        return simulation.simulate(*args, **options)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+signs = st.sampled_from([-1.0, 1.0])
+sizes = st.floats(0.2, 2.5)
+scales = st.floats(0.7, 1.5)
+
+
+@st.composite
+def targets(draw, size=3):
+    return [draw(signs) * draw(sizes) for _ in range(size)]
+
+
+@st.composite
+def options(draw, flow, attention):
+    """A random setting; under linear attention v starts on the target's side, as its closed form needs."""
+    mu = draw(targets())
+    start = [draw(st.floats(0.05, 0.6)) * (np.sign(m) if attention == "linear" else draw(signs)) for m in mu]
+    return {
+        "flow": flow,
+        "attention": attention,
+        "targets": mu,
+        "v0": start,
+        "temperature": draw(scales),
+        "rate_ratio": draw(scales),
+        "normalisation": draw(scales),
+        "num_points": NUM_POINTS,
+    }
+
+
+EXACT = [("saliency", "exp"), ("saliency", "linear"), ("printed", "exp"), ("printed", "linear"), ("model", "exp")]
+
+
+@pytest.mark.parametrize(("flow", "attention"), EXACT, ids=["-".join(case) for case in EXACT])
+@few_examples
+@given(data=st.data())
+def test_closed_form_agrees_with_the_joint_ode_which_conserves_its_invariant(flow, attention, data):
+    run = simulate(**data.draw(options(flow, attention)))
+    assert run.closed_form_distance <= CLOSED_FORM
+    assert run.drift.max() <= DRIFT * max(1.0, np.square(run.z).max())
+    assert run.t[0] == 0 and run.t.size == NUM_POINTS
+
+
+@few_examples
+@given(mu=targets(), charge=st.floats(0.1, 1.0), start=st.floats(-0.5, 0.5))
+def test_closed_form_of_linear_attention_holds_for_any_positive_charge(mu, charge, start):
+    z0 = np.sqrt(charge + start**2)
+    run = simulate(flow="printed", attention="linear", targets=mu, v0=start, z0=z0, num_points=NUM_POINTS)
+    assert run.closed_form_distance <= CLOSED_FORM
+
+
+@few_examples
+@given(data=st.data(), z0=arrays(np.float64, 3, elements=st.floats(-0.5, 0.5)))
+@pytest.mark.parametrize("flow", ["saliency", "printed", "model"])
+def test_closed_forms_of_exp_attention_hold_for_any_start_of_the_logits(flow, data, z0):
+    run = simulate(**data.draw(options(flow, "exp")), z0=z0)
+    assert run.closed_form_distance <= CLOSED_FORM
+    np.testing.assert_allclose(run.z[0], z0, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", list(AttentionKind))
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_saliency_flows_conserve_their_invariant_for_every_attention_and_activation(kind, name):
+    sign = 1 if (kind, name) == ("softmax", "relu") else -1  # with both signs that flow slides along ReLU's kink
+    run = simulate(attention=kind, activation=name, targets=[1.0, sign * 0.7, 0.4], rate_ratio=2.0, temperature=1.3)
+    assert run.drift.max() <= DRIFT * max(1.0, np.square(run.z).max())
+    assert np.abs(run.z - run.z[0]).max() > 1e-3
+
+
+@st.composite
+def saliency_flows(draw):
+    kind = draw(st.sampled_from(list(AttentionKind)))
+    cls = flow_class("saliency", kind)
+    vectors = arrays(np.float64, 4, elements=st.floats(0.1, 2.0))
+    return cls(
+        targets=draw(vectors) * np.array([1, -1, 1, 1]),
+        attention=Attention(kind=kind, temperature=draw(scales)),
+        activation=activation(draw(st.sampled_from(sorted(ACTIVATIONS)))),
+        v0=draw(vectors),
+        z0=draw(vectors),
+    )
+
+
+@given(saliency_flows())
+def test_saliency_field_is_the_gradient_of_the_layer(flow):
+    """Against Eqn 2 of the layer, itself checked against autograd, at a point where the query's bias is zero."""
+    num = flow.targets.size
+    one_query = np.zeros(num, dtype=np.int64)
+    softmax = isinstance(flow, SoftmaxSaliencyFlow)
+    samples = Samples(x=flow.samples if softmax else np.eye(num), q=one_query)
+    g = (num * (flow.gradients if softmax else flow.targets))[:, None]
+    tokens = np.eye(num + 1)
+    layer = Layer(
+        embeddings=Embeddings(contextual=tokens[:, :num], queries=tokens[:, num:]),
+        attention=flow.attention,
+        activation=flow.activation,
+    )
+    expected = layer.gradient(np.append(flow.v0, 0.0)[None], flow.z0[None], samples, g)
+    found = flow.field(0.0, flow.start_state)
+    np.testing.assert_allclose(found["v"], expected.w[0, :num], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found["z"], expected.z[0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(saliency(samples, g)[0, 0], flow.targets, rtol=1e-12)
+
+
+@few_examples
+@given(delta=targets(size=4), start=st.floats(-0.3, 0.3), scale=scales)
+def test_blow_up_comes_at_the_time_of_theorem_2_and_names_its_winner(delta, start, scale):
+    theory = LinearFlow(
+        delta=np.array([delta]), v0=np.full((1, 4), start), z0=np.full(4, start**2 / (2 * scale)), temperature=scale
+    )
+    run = simulate(targets=delta, v0=start, temperature=scale, t1=50 * theory.blow_up_time(), num_points=NUM_POINTS)
+    assert run.blow_up.time == pytest.approx(theory.blow_up_time(), rel=1e-10)
+    assert run.t[-1] < run.blow_up.time
+    times = np.sort(theory.blow_up_times())
+    if times[1] > (1 + 1e-6) * times[0]:
+        assert run.blow_up.component == (theory.winner(),)
+
+
+def test_blow_up_names_the_winner_of_a_close_race():
+    run = simulate(targets=[1.0, 1.0001, 0.9999], num_points=NUM_POINTS)
+    assert run.blow_up.component == (1,)
+    assert run.remarks()[0].startswith("blow-up at t = 1.253188818, component 1 (Theorem 2: t = 1.253188818")
+
+
+def test_an_end_before_the_blow_up_is_kept_and_the_blow_up_still_told():
+    run = simulate(targets=[1.0, 0.5], t1=1.0)
+    assert run.blow_up is None and run.t[-1] == 1.0
+    assert run.remarks()[0] == "ends at t = 1, before the blow-up (Theorem 2: t = 1.253314137, component 0)"
+
+
+def test_relu_on_the_target_s_side_blows_up_like_a_linear_activation():
+    options = {"targets": [1.0, 0.5], "v0": 0.1, "num_points": NUM_POINTS}
+    linear, relu = simulate(**options), simulate(activation="relu", **options)
+    assert relu.blow_up.time == pytest.approx(linear.predicted_blow_up.time, rel=1e-10)
+    assert relu.blow_up.component == (0,) and relu.predicted_blow_up is None
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_saturating_activations_do_not_blow_up(name):
+    assert simulate(activation=name, targets=[1.0, 0.5], t1=20.0).blow_up is None
+
+
+def test_softmax_attention_does_not_blow_up_and_grows_no_faster_than_its_gradients():
+    run = simulate(attention="softmax", targets=[1.0, 0.4, -0.3], t1=40.0)
+    speed = np.abs(np.diff(run.v, axis=0) / np.diff(run.t)[:, None])
+    assert run.blow_up is None and speed.max() <= np.abs(run.flow.gradients).sum()
+
+
+@pytest.mark.parametrize("flow", ["printed", "normalised", "model"])
+def test_figure_4_drops_and_rebounds(flow):
+    run = simulate(figure4(flow))
+    assert run.flow.targets.size == 10 and run.v[0] == pytest.approx(0.05)
+    assert run.rebound.start == pytest.approx(np.log(10)) and run.rebound.occurs
+    golden = {"printed": (0.1522, 0.954), "normalised": (0.9407, 0.608), "model": (2.2702, 0.0163)}
+    lowest, rise = golden[flow]
+    assert run.rebound.lowest == pytest.approx(lowest, abs=1e-4) and run.rebound.rise == pytest.approx(rise, abs=1e-3)
+
+
+def test_the_dip_is_found_between_the_reported_times():
+    run = simulate(figure4(), num_points=60)
+    exact = entropy_rebound(run.flow.tied)
+    assert run.rebound.lowest == pytest.approx(exact.lowest, abs=1e-4) and run.rebound.lowest < run.entropy.min()
+    assert run.rebound.time == pytest.approx(exact.time, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(figure4(flow) for flow in ("printed", "model")),
+        SimulationConfig(flow="normalised", targets=[1.0, 2.0]),
+        SimulationConfig(flow="printed", attention="linear", targets=[1.0, -2.0]),
+        SimulationConfig(flow="clusters", targets=[0.8, 0.5]),
+    ],
+    ids=["printed", "model", "normalised", "linear", "clusters"],
+)
+def test_the_default_end_is_where_all_components_have_settled(config):
+    run = simulate(config)
+    left = np.abs(run.v[-1] - run.flow.limits()) / np.abs(run.flow.limits() - run.v[0])
+    assert left.max() <= 1.1e-3
+    assert left.max() > 1e-5  # not far beyond
+
+
+@given(arrays(np.float64, 3, elements=st.floats(0.2, 1.0)), scales, st.floats(-2.0, -0.2))
+def test_cluster_flow_is_the_attention_flow_of_the_mixture(center, scale, bias):
+    attention = Attention(kind=AttentionKind.EXP, temperature=scale)
+    flow = ClusterFlow(targets=center, v0=center, attention=attention, bias=bias)
+    tied = AttentionFlow(
+        mu=center,
+        v0=center,
+        z0=flow.start_state["z"],
+        temperature=scale,
+        uniform_field=lambda u: flow.mixture.field(u, bias)[0],
+    )
+    found = flow.field(0.0, flow.start_state)
+    np.testing.assert_allclose(found["v"], tied.field(center), rtol=1e-12)
+    np.testing.assert_allclose(found["z"], center * found["v"] / scale, rtol=1e-12)
+
+
+def test_clusters_without_a_critical_point_blow_up():
+    run = simulate(flow="clusters", targets=[3.0, 2.0], num_points=NUM_POINTS)
+    assert run.flow.limits() is None and run.blow_up is not None
+    assert np.isnan([row["limit"] for row in run.summary_rows()]).all()
+
+
+def test_laws_are_seeded_and_streams_are_apart():
+    config = SimulationConfig(targets="uniform:1:4", v0="normal:0:0.1", num_components=50)
+    first, again, other = config.build(), config.build(), replace(config, seed=1).build()
+    np.testing.assert_array_equal(first.targets, again.targets)
+    np.testing.assert_array_equal(first.v0, again.v0)
+    assert (first.targets != other.targets).all() and first.targets.size == 50
+    assert first.targets.min() >= 1 and first.targets.max() <= 4
+    assert abs(np.corrcoef(first.targets, first.v0)[0, 1]) < 0.5
+
+
+def test_text_numbers_and_arrays_mean_the_same():
+    configs = [SimulationConfig(targets=given) for given in ("1, 0.5", [1, 0.5], np.array([1.0, 0.5]), (1.0, 0.5))]
+    assert all(config == configs[0] for config in configs)
+
+
+def test_options_replace_fields_of_a_config():
+    run = simulate(figure4("model"), num_points=5, spacing="linear", t1=2.0)
+    np.testing.assert_array_equal(run.t, np.linspace(0.0, 2.0, 5))
+    assert run.config.targets == figure4().targets and not run.log_time
+
+
+def test_a_simulation_is_plain_columns_rows_and_json():
+    run = simulate(targets=[1.0, 0.5], num_points=NUM_POINTS)
+    columns = run.columns()
+    assert list(columns)[:5] == ["t", "entropy", "drift", "v_0", "v_1"] and "v_integrated_1" in columns
+    assert all(column.shape == (NUM_POINTS,) for column in columns.values())
+    assert "v_integrated_0" not in simulate(attention="softmax", targets=[1.0, 0.5]).columns()
+    np.testing.assert_allclose(run.attention.sum(axis=1), 1.0)
+    assert run.summary_rows()[0] == pytest.approx(
+        {"component": 0, "target": 1, "start": 0, "end": run.v[-1, 0], "limit": np.inf, "attention": 0.9944}, abs=1e-3
+    )
+    record = json.loads(json.dumps(run.as_dict(), allow_nan=False))
+    assert record["blow_up"]["component"] == [0] and record["components"][0]["limit"] is None
+
+
+@pytest.mark.parametrize(("flow", "attention"), [*EXACT, ("saliency", "softmax"), ("normalised", None)])
+def test_shapes_are_as_declared(flow, attention):
+    """With the shape checker on."""
+    run = simulation.simulate(flow=flow, attention=attention, targets=[1.0, 0.6], t1=0.5, num_points=5)
+    assert run.v.shape == run.z.shape == run.attention.shape == (5, 2)
+    assert run.entropy.shape == run.drift.shape == (5,)
+
+
+def test_every_flow_runs_with_nothing_but_its_name():
+    for name in FLOWS:
+        run = simulate(flow=name, num_points=NUM_POINTS)
+        assert run.title and np.isfinite(run.v).all() and np.isfinite(run.entropy).all()
+
+
+BAD = {
+    "unknown flow": ({"flow": "printd"}, "There is no flow named 'printd'. Did you mean 'printed'?"),
+    "unknown attention": ({"attention": "soft"}, "no attention named 'soft'. Did you mean 'softmax'?"),
+    "unknown activation": ({"activation": "relo"}, "no activation named 'relo'. Did you mean 'relu'?"),
+    "unknown law": ({"targets": "unifrm:1:4"}, "no law named 'unifrm'. Did you mean 'uniform'?"),
+    "law without numbers": ({"targets": "uniform:1"}, "a law needs two numbers, .* got 'uniform:1'"),
+    "law of NaN": ({"targets": "normal:nan:1"}, "a law needs two numbers"),
+    "empty range": ({"targets": "uniform:4:1"}, "low < high"),
+    "no spread": ({"v0": "normal:0:0"}, "positive standard deviation"),
+    "not numbers": ({"targets": "one,two"}, "`targets` must be numbers such as '1,0.5,2' or a law"),
+    "nan": ({"targets": [1.0, np.nan]}, r"`targets` must be finite, got nan at index \(1,\)"),
+    "a table": ({"targets": [[1.0], [2.0]]}, r"one number or a list of them, got shape \(2, 1\)"),
+    "no targets": ({"targets": []}, r"got shape \(0,\)"),
+    "length of v0": ({"targets": [1, 2, 3], "v0": [0.1, 0.2]}, "`v0` must be one number or 3, .* got 2"),
+    "length of z0": ({"targets": [1, 2, 3], "z0": [0.1, 0.2]}, "`z0` must be one number or 3, .* got 2"),
+    "count of targets": ({"targets": [1, 2], "num_components": 3}, "must be the number of targets, 2, got 3"),
+    "no components": ({"num_components": 0}, "`num_components` must be positive"),
+    "temperature": ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
+    "normalisation": ({"normalisation": -1.0}, "`normalisation` must be positive"),
+    "rate ratio": ({"rate_ratio": 0.0}, "`rate_ratio` must be positive"),
+    "end": ({"t1": -1.0}, "`t1` must be positive"),
+    "points": ({"num_points": 1}, "`num_points` must be at least 3, got 1"),
+    "spacing": ({"spacing": "logg"}, "no spacing named 'logg'. Did you mean 'log'?"),
+    "printed with softmax": (
+        {"flow": "printed", "attention": "softmax"},
+        "The flow 'printed' is known for exp or linear attention, got softmax",
+    ),
+    "model with linear": ({"flow": "model", "attention": "linear"}, "'model' is known for exp attention, got linear"),
+    "printed with tanh": ({"flow": "printed", "activation": "tanh"}, "'printed' has no choice of activation"),
+    "clusters with tanh": ({"flow": "clusters", "activation": "tanh"}, "'clusters' has only relu of activation"),
+    "bias of model": ({"flow": "model", "bias": 1.0}, "The flow 'model' has no `bias`, got 1.0"),
+    "weight of model": ({"flow": "model", "negative_weight": 1.0}, "has no `negative_weight`"),
+    "bias of NaN": ({"flow": "clusters", "bias": np.nan}, "`bias` must be finite"),
+    "A of softmax": ({"attention": "softmax", "normalisation": 2.0}, "Softmax attention computes its own"),
+    "stationary start": ({"attention": "linear", "v0": 0.0}, "stand still at their start under linear attention"),
+    "dead relu": ({"activation": "relu", "v0": 0.0}, "A simulation needs a start that moves"),
+    "zero saliencies": ({"targets": [0.0, 0.0]}, "targets other than 0"),
+    "figure 4": ({"flow": "figure4"}, "There is no flow named 'figure4'"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_bad_input_is_refused_in_one_line(options, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        simulate(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_flow_that_slides_along_a_kink_is_given_up(monkeypatch):
+    monkeypatch.setattr("joma.theory.simulation.MAX_EVALUATIONS", 3000)
+    with pytest.raises(ArithmeticError, match=r"after 3000 evaluations and no further: .* ReLU"):
+        simulate(attention="softmax", activation="relu", targets=[1.0, -0.7, 0.4])
+
+
+def test_figure_4_of_a_flow_without_targets_is_refused():
+    with pytest.raises(ValueError, match="Figure 4 has targets μ: 'printed', 'normalised' or 'model', got 'saliency'"):
+        figure4("saliency")
+
+
+def test_presets_go_by_name():
+    assert preset_config("figure4") == figure4() and preset_config("figure4", "normalised").t1 == 100.0
+    with pytest.raises(ValueError, match=r"There is no preset named 'figure5'\. Did you mean 'figure4'?"):
+        preset_config("figure5")
+
+
+def test_flow_refuses_shapes_that_disagree():
+    with pytest.raises(ValueError, match=r"Shapes must agree, got `targets` \(2,\), `v0` \(3,\)"):
+        SaliencyFlow.__post_init__(
+            _Unchecked(targets=np.ones(2), v0=np.zeros(3), attention=Attention(kind=AttentionKind.EXP))
+        )
+
+
+class _Unchecked:
+    """Stands for a flow whose fields were never looked at."""
+
+    def __init__(self, **fields):
+        self.__dict__ |= fields
