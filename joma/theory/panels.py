@@ -42,7 +42,7 @@ FUNCTION_ORDER = 24
 PANEL_TOLERANCE = 1e-12
 """Relative difference between Gauss on a panel and on its halves."""
 END_TOLERANCE = 1e-6
-"""Mismatch at the ends of a panel, relative to its largest value, that counts as continuous."""
+"""Mismatch at the ends and in the middle of a panel, relative to its largest value, that counts as continuous."""
 ROUNDINGS = 8
 """Roundings that may add up in a panel's integral, and the width of a panel that cannot be halved."""
 SEEN = 1.0
@@ -171,7 +171,7 @@ def _is_resolved(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether Gauss on a panel agrees with Gauss on its halves, and whether the panel holds no mass at all."""
     nodes, weights = gauss(TEST_ORDER)
-    places = np.concatenate([nodes, nodes / 2, (nodes + 1) / 2, [0.0, 1.0]])
+    places = np.concatenate([nodes, nodes / 2, (nodes + 1) / 2, [0.0, 0.5, 0.5, 1.0]])
     width = upper - lower
     values = log_q(lower[:, None] + width[:, None] * places)
     values[:, -1] = log_q(upper)  # lower + width may miss it by a rounding, on the wrong side of a jump
@@ -185,8 +185,8 @@ def _is_resolved(
     fine = (left + right) @ weights / 2
     noise = ROUNDINGS * _rounding(values, top, upper / width)
     agree = np.abs(whole @ weights - fine) <= (PANEL_TOLERANCE + noise) * fine
-    # A jump beyond the outermost node hides from both rules, but not from the values at the ends.
-    carried = np.stack([left @ _to_the_ends()[:, 0], right @ _to_the_ends()[:, 1]], axis=1)
+    # A jump beyond the outermost nodes of the halves hides from both rules, but not from the values at their ends.
+    carried = np.concatenate([left @ _to_the_ends(), right @ _to_the_ends()], axis=1)
     continuous = (np.abs(carried - ends) <= END_TOLERANCE + noise[:, None]).all(axis=1)
     seen = top >= seen_by_scan - SEEN
     indivisible = width <= ROUNDINGS * np.finfo(float).eps * upper

@@ -218,13 +218,13 @@ def radial_mesh(log_p: Function, dim: int, *, depth: float = DEPTH) -> RadialMes
     lower, upper = resolve(lambda r: log_p(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
     inner = _inner_law(r, values, first)
     mesh = RadialMesh(log_p=log_p, dim=dim, lower=lower, upper=upper, inner=inner, tail=tail)
-    _require_centre(mesh)
+    _require_center(mesh)
     require_tail(mesh, dim, "The profile cannot be normalised")
     negligible = tail is not None and tail.doubt > POWER_LAW and mesh.shares_outside(dim + 1)[1] < PANEL_TOLERANCE
     return replace(mesh, tail=None) if negligible else mesh
 
 
-def _require_centre(mesh: RadialMesh) -> None:
+def _require_center(mesh: RadialMesh) -> None:
     """Refuse a profile with too much of its mass at radii too small to reach."""
     share, _ = mesh.shares_outside(mesh.dim)
     if mesh.inner is not None and share > TAIL_TOLERANCE:
