@@ -86,7 +86,7 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
     problem = _problem(q, k, causal, mask, window, bias, scale, softcap, offset, companions)
     chosen = _best_path(problem) if path is None else Path(path)
     rows = _RUN[chosen](problem)
-    return _statistics(problem, rows, chosen)
+    return statistics_of(rows, problem.visibility.count(problem.q.device), chosen)
 
 
 def _problem(
@@ -153,9 +153,8 @@ _RUN = {
 }
 
 
-def _statistics(problem: Problem, rows: Rows, path: Path) -> AttentionStatistics:
+def statistics_of(rows: Rows, num_visible: Int[Tensor, "b h rows"], path: Path) -> AttentionStatistics:
     """Strike out rows without keys, clamp at zero and say how far below rounding went."""
-    num_visible = problem.visibility.count(problem.q.device)
     empty = (num_visible == 0).expand_as(rows.entropy)
     unclamped = rows.entropy.masked_fill(empty, torch.nan)
     entropy = unclamped.clamp(min=0)

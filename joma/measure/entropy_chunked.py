@@ -41,6 +41,13 @@ def logits_of_rows(problem: Problem, first: int, last: int) -> tuple[Tensor, int
 
 def _chunk(problem: Problem, first: int, last: int) -> dict[str, Tensor]:
     s, start = logits_of_rows(problem, first, last)
+    return measure_logits(
+        s, first_row=first + problem.visibility.offset, first_key=start, companions=problem.companions
+    )
+
+
+def measure_logits(s: Tensor, *, first_row: int, first_key: int, companions: bool) -> dict[str, Tensor]:
+    """Measure logits (B, H, rows, keys), hidden ones minus infinity, whose rows and keys stand at these positions."""
     top = s.amax(dim=-1, keepdim=True) if s.shape[-1] else s.new_full((*s.shape[:-1], 1), -torch.inf)
     shifted = s - top.clamp(min=torch.finfo(s.dtype).min)  # rows without keys keep weights of zero, not NaN
     weight = shifted.exp()
@@ -52,9 +59,9 @@ def _chunk(problem: Problem, first: int, last: int) -> dict[str, Tensor]:
         "entropy": log_total - (p * shifted.masked_fill(weight == 0, 0.0)).sum(dim=-1),
         "lse": log_total + top[..., 0],
     }
-    if problem.companions:
-        position = torch.arange(first, last, device=s.device)[:, None] + problem.visibility.offset
-        distance = (torch.arange(start, start + s.shape[-1], device=s.device) - position).abs().to(s.dtype)
+    if companions:
+        row = torch.arange(s.shape[-2], device=s.device)[:, None] + first_row
+        distance = (torch.arange(s.shape[-1], device=s.device) + first_key - row).abs().to(s.dtype)
         found |= {
             "collision": p.square().sum(dim=-1),
             "mean_distance": (p * distance).sum(dim=-1),
