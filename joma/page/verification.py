@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joma.page.document import Section, document, render
-from joma.page.files import write_text
+from joma.runs.files import write_text
 from joma.verdicts import Outcome, Verdict
 
 RECORD = "verification.json"
