@@ -1,0 +1,197 @@
+"""One writer per run: a lock file that names its process, and what becomes of it when that process dies.
+
+The process that holds the lock shows life by renewing the file's date at every flush. A lock is stale, and is taken
+over, when its process is dead on this host, or when another host has not renewed it for `STALE_SECONDS`. A process that
+was taken for dead but goes on finds at its next flush that the lock is no longer its own, and writes nothing more.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from secrets import token_hex
+
+from joma.runs.files import beside, full_disk_explained
+
+LOCK_NAME = "run.lock"
+STALE_SECONDS = 3600.0
+"""Age of the last sign of life from another host after which its lock is taken over; far above any difference of
+clocks, and above the time between two measurements of a slow run."""
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_DEAD_STATES = ("Z", "X")
+"""States in /proc of a process that has ended but was not yet collected by its parent."""
+_START_TIME = 19
+"""Position of the start time in /proc/PID/stat, counted from the state."""
+
+
+class RunLockedError(OSError):
+    """Another writer holds the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """The process that holds a lock."""
+
+    pid: int
+    host: str
+    started: str
+    """When the process started, as its kernel counts, so that a later process of the same number is not taken for it;
+    empty where the kernel does not say."""
+    token: str
+    """Tells two locks of one process apart."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the process runs, or ran, on this host."""
+        return self.host == _host()
+
+    def lives(self) -> bool:
+        """Whether the process is alive; only for processes of this host."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # alive, and somebody else's
+        state, started = _process(self.pid)
+        return state not in _DEAD_STATES and started in (self.started, "")
+
+
+class Lock:
+    """The lock of a run's folder, held by this process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock, or say in one line who holds it."""
+        self._path = folder / LOCK_NAME
+        self._holder = Holder(pid=os.getpid(), host=_host(), started=_process(os.getpid())[1], token=token_hex(8))
+        with _alone(folder):
+            _remove_if_stale(self._path)
+            try:
+                _place(self._path, self._holder)
+            except FileExistsError:
+                raise RunLockedError(_refusal(self._path, _read(self._path), age=0.0)) from None
+
+    def renew(self) -> None:
+        """Show life; refuse when another process has taken the lock over. A lock that was deleted is placed again."""
+        if not self._path.exists():
+            with suppress(FileExistsError):
+                _place(self._path, self._holder)
+        holder = _read(self._path)
+        if holder != self._holder:
+            raise RunLockedError(
+                f"{self._path.parent} was taken over by {holder or 'another process'}, which took this one for dead. "
+                "Nothing more is written from here; stop one of the two."
+            )
+        os.utime(self._path)
+
+    def release(self) -> None:
+        """Remove the lock if it is still ours."""
+        if _read(self._path) == self._holder:
+            self._path.unlink(missing_ok=True)
+
+
+def is_open(folder: Path | str) -> bool:
+    """Whether a living writer holds the run: one whose status is `running` without that was interrupted."""
+    path = Path(folder) / LOCK_NAME
+    with suppress(FileNotFoundError):
+        age = _age(path)
+        return _is_held(_read(path), age)
+    return False
+
+
+def _place(path: Path, holder: Holder) -> None:
+    """Put the lock there, name and content at once; FileExistsError when there is one already."""
+    content = json.dumps(asdict(holder))
+    candidate = beside(path)
+    try:
+        with full_disk_explained(path):
+            candidate.write_text(content, encoding="utf-8")
+            os.link(candidate, path)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        with path.open("x", encoding="utf-8") as file:  # as on some cloud drives: the next best
+            file.write(content)
+    finally:
+        with suppress(OSError):  # the lock counts, and the next to open the run clears up
+            candidate.unlink()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep the other processes of this host from judging a lock while we do: two of them must not both take it over.
+
+    Not every file system locks folders; where it does not, the loser finds out at its first flush.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_if_stale(path: Path) -> None:
+    """Remove the lock if nobody holds it any more, else raise; nothing to do without one."""
+    with suppress(FileNotFoundError):
+        age, holder = _age(path), _read(path)
+        if _is_held(holder, age):
+            raise RunLockedError(_refusal(path, holder, age))
+        path.unlink()
+
+
+def _is_held(holder: Holder | None, age: float) -> bool:
+    if holder is not None and holder.is_local:
+        return holder.lives()
+    return age < STALE_SECONDS
+
+
+def _refusal(path: Path, holder: Holder | None, age: float) -> str:
+    if holder is not None and holder.pid == os.getpid() and holder.is_local:
+        return (
+            f"{path.parent} is being written by this very process. Close the writer that is open, or take a new folder."
+        )
+    message = (
+        f"{path.parent} is being written by {holder or 'another process'}. Wait for its end, or take a new folder."
+    )
+    if holder is not None and holder.is_local:
+        return message
+    return (
+        f"{message} Its last sign of life is {age:.0f} s old and counts for {STALE_SECONDS:.0f} s; "
+        f"if you know that it is dead, delete {path}."
+    )
+
+
+def _read(path: Path) -> Holder | None:
+    """Return who holds the lock; None when there is no lock or no name in it."""
+    try:
+        return Holder(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
+
+
+def _host() -> str:
+    return os.uname().nodename
+
+
+def _process(pid: int) -> tuple[str, str]:
+    """Return a process's state and start time from /proc; both empty where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "", ""
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    return fields[0], fields[_START_TIME]

@@ -1,0 +1,213 @@
+"""Dying at any moment costs at most the rows of the last interval, and the next writer finishes the run."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from faults import Faults
+from mortal import NUM_STEPS, write_step
+
+from joma.runs import description, files
+from joma.runs.record import DiskFullError, info, is_open, open_run, read, read_events
+
+NUM_KILLS = 25
+"""Kills that must hit a writer while it holds the run."""
+FLUSH_SECONDS = 0.01
+
+
+@pytest.fixture(autouse=True)
+def without_git(monkeypatch):
+    """Asking git for the commit is most of the time that opening takes."""
+    monkeypatch.setattr(description, "_git_commit", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def mortal():
+    """A function that has children of another process live and die, and returns how they ended."""
+    script = Path(__file__).with_name("mortal.py")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def order(role, *arguments, **settings):
+            process.stdin.write(json.dumps({"role": role, "arguments": arguments} | settings) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())["ends"]
+
+        yield order
+        process.stdin.close()
+
+
+def entries(log):
+    """What the child noted; a line that it could not end is left out."""
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def steps_on_disk(folder):
+    """The steps of a run, after checking that each is there once, with its values, and none before it is missing."""
+    table = read(folder)
+    rows = table[table["metric"] == "loss"]
+    steps = rows["step"].tolist()
+    assert steps == list(range(len(steps)))
+    assert (rows["value"] == rows["step"] / 2).all()
+    latest = table.loc[table["metric"] == "latest", "value"].tolist()
+    assert not steps or latest in ([steps[-1]], [steps[-1] - 1] if steps[-1] else [])
+    return steps
+
+
+def events_on_disk(folder):
+    events = read_events(folder)
+    assert events["step"].is_unique
+    assert [json.loads(evidence)["step"] for evidence in events["evidence"]] == events["step"].tolist()
+    return set(events["step"])
+
+
+def assert_whole(folder, num_steps):
+    """The run is finished, with every row once, and nothing lies about."""
+    assert steps_on_disk(folder) == list(range(num_steps))
+    assert (info(folder).status, is_open(folder)) == ("finished", False)
+    names = sorted(path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file())
+    assert names == ["events", "metrics", "run.json"]
+
+
+def finish(folder, num_steps):
+    """Go on with a run as whoever takes it over does: from its last step."""
+    with open_run(folder, kind="train", config={}) as run:
+        for step in range(max(len(steps_on_disk(folder)) - 1, 0), num_steps):
+            write_step(run, step)
+
+
+def test_dying_at_every_operation_in_turn(tmp_path, mortal):
+    at = 0
+    ended = None
+    while ended != [0]:
+        at += 1
+        folder, log = tmp_path / str(at), tmp_path / f"{at}.log"
+        ended = mortal("short_run", str(folder), str(log), at)
+        assert ended in ([9], [0])
+        durable = max((entry["durable"] for entry in entries(log)), default=-1)
+        if not (folder / "run.json").exists():
+            assert durable == -1
+        else:
+            assert set(range(durable + 1)) <= set(steps_on_disk(folder)) <= events_on_disk(folder)
+        finish(folder, NUM_STEPS)
+        assert_whole(folder, NUM_STEPS)
+        assert events_on_disk(folder) == set(range(NUM_STEPS))
+    assert at > 70  # opening, three parts of two tables, two merges, the end
+
+
+def test_dying_twice_in_a_row(tmp_path, mortal):
+    """Whoever goes on may die as well, while it clears up or merges what the first left."""
+    for first, second in ((18, 7), (40, 20), (66, 30), (70, 5), (75, 45)):
+        folder, log = tmp_path / f"{first}-{second}", tmp_path / "log"
+        mortal("short_run", str(folder), str(log), first)
+        mortal("short_run", str(folder), str(log), second)
+        finish(folder, NUM_STEPS)
+        assert_whole(folder, NUM_STEPS)
+
+
+def test_kill_9_at_random_moments(tmp_path, mortal):
+    folder = tmp_path / "run"
+    rng = random.Random(1)
+    num_hits = number = known = 0
+    while num_hits < NUM_KILLS:
+        number += 1
+        log = tmp_path / f"{number}.log"
+        ended = mortal("endless_run", str(folder), str(log), FLUSH_SECONDS, number, kill_after=rng.uniform(0.0, 0.25))
+        assert ended == [-signal.SIGKILL]
+        num_hits += (folder / "run.lock").exists()
+        if not (folder / "run.json").exists():
+            assert not entries(log)
+            continue
+        steps = set(steps_on_disk(folder))
+        assert must_be_there(entries(log)) <= steps, number
+        assert steps <= events_on_disk(folder), number
+        assert len(steps) >= known, number
+        known = len(steps)
+    assert known > 0
+    finish(folder, known + 50)
+    assert_whole(folder, known + 50)
+
+
+def must_be_there(noted):
+    """Steps that were closed, or were done an interval before the last step that was begun and done."""
+    closed = max((entry["durable"] for entry in noted if "durable" in entry), default=-1)
+    steps = [entry for entry in noted if "step" in entry]
+    limit = steps[-1]["begun"] - FLUSH_SECONDS if steps else 0.0
+    first = min((entry["step"] for entry in steps), default=0)
+    return {entry["step"] for entry in steps if entry["done"] < limit} | set(range(first, closed + 1))
+
+
+def test_of_many_that_open_a_dead_run_at_once_one_wins(tmp_path, mortal):
+    folder, log = tmp_path / "run", tmp_path / "log"
+    for number in range(1, 11):
+        ended = mortal("contender", str(folder), str(log), time.monotonic() + 0.05, 5 * number, count=6)
+        assert sorted(ended) == [0] * 5 + [9]
+        assert sum("winner" in entry for entry in entries(log)) == number
+
+
+def test_a_full_disk_at_any_point_can_be_tried_again(tmp_path):
+    at = 1
+    while fail_once(tmp_path / str(at), at):
+        at += 1
+    assert at > 70
+
+
+def fail_once(folder, at):
+    """Write a run while the operation number `at` finds no room, trying again what failed; whether it came so far."""
+    failures = []
+
+    def insisting(action):
+        try:
+            return action()
+        except OSError as error:
+            failures.append(error)
+            return action()
+
+    with Faults(at=at, code=errno.ENOSPC) as faults:
+        run = insisting(lambda: open_run(folder, kind="train", config={}, flush_seconds=1e9))
+        for step in range(NUM_STEPS):
+            write_step(run, step)
+            if step % 2:
+                insisting(run.flush)
+                assert step in steps_on_disk(folder)
+        insisting(run.close)
+    assert_whole(folder, NUM_STEPS)
+    assert events_on_disk(folder) == set(range(NUM_STEPS))
+    if failures and faults.trace[at - 1] not in ("unlink", "utime"):  # these need no room
+        assert isinstance(failures[0], DiskFullError)
+    return len(faults.trace) >= at
+
+
+def test_a_full_disk_costs_no_row_and_is_not_tried_at_every_row(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("joma.runs.writer.monotonic", lambda: now)
+    run = open_run(tmp_path, kind="train", config={}, flush_seconds=10.0)
+    run.add(0, "loss", 0.0)
+    run.flush()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
+    now = 11.0
+    with Faults(at=3, code=errno.ENOSPC), pytest.raises(DiskFullError, match="The disk is full"):
+        run.add(1, "loss", 1.0)
+    run.add(2, "loss", 2.0)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")} == before
+    now = 22.0
+    run.add(3, "loss", 3.0)
+    assert read(tmp_path)["step"].tolist() == [0, 1, 2, 3]
+    run.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_the_real_error_of_a_full_device_is_recognised(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "open", lambda *_: open("/dev/full", "wb"), raising=False)
+    with pytest.raises(DiskFullError, match="The disk is full"):
+        files.write_bytes(tmp_path / "file", b"content")
+    assert not os.listdir(tmp_path)

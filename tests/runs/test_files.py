@@ -1,0 +1,85 @@
+"""A file is there whole or not at all, whatever fails on the way."""
+
+import errno
+import os
+import threading
+
+import pytest
+from faults import Faults
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joma.runs.files import DiskFullError, beside, remove_leftovers, write_bytes, write_text
+
+
+@given(content=st.binary(), before=st.none() | st.binary())
+def test_what_was_written_is_read(tmp_path_factory, content, before):
+    path = tmp_path_factory.mktemp("files") / "new" / "folder" / "file.bin"
+    if before is not None:
+        write_bytes(path, before)
+    assert write_bytes(str(path), content) == path
+    assert path.read_bytes() == content
+    assert os.listdir(path.parent) == ["file.bin"]
+
+
+def test_text_is_utf8_and_keeps_its_line_ends(tmp_path):
+    assert write_text(tmp_path / "a.txt", "ρ\r\n").read_bytes() == b"\xcf\x81\r\n"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_fault_at_any_point_leaves_the_old_or_the_new_file(tmp_path, code):
+    old, new = b"old" * 1000, b"new" * 2000
+    path = tmp_path / "file.bin"
+    seen = []
+    while True:
+        path.write_bytes(old)
+        with Faults(at=len(seen) + 1, code=code) as faults:
+            try:
+                write_bytes(path, new)
+                break
+            except OSError as error:
+                assert error.errno == code
+                assert isinstance(error, DiskFullError) == (code == errno.ENOSPC)
+        renamed = "replace" in seen
+        assert path.read_bytes() == (new if renamed else old), seen
+        assert os.listdir(tmp_path) == ["file.bin"], seen
+        seen.append(faults.trace[faults.at - 1])
+    assert seen == ["open", "write", "flush", "fsync", "replace", "fsync"]
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path):
+    with (
+        Faults(at=2, code=errno.ENOSPC),
+        pytest.raises(DiskFullError, match=r"disk is full.*free some space.*'.*a\.txt'"),
+    ):
+        write_text(tmp_path / "a.txt", "text")
+
+
+def test_leftovers_of_one_file_are_told_from_others(tmp_path):
+    mine, other = beside(tmp_path / "run.json"), beside(tmp_path / "page.html")
+    kept = tmp_path / "run.json"
+    for path in (mine, other, kept):
+        path.write_bytes(b"half")
+    remove_leftovers(tmp_path, "run.json")
+    assert {other, kept} == set(tmp_path.iterdir())
+    remove_leftovers(tmp_path)
+    assert {kept} == set(tmp_path.iterdir())
+    remove_leftovers(tmp_path / "is not there")
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = write_bytes(tmp_path / "file.bin", b"0" * 100_000)
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        for number in range(1, 100):
+            write_bytes(path, str(number % 10).encode() * 100_000)
+        stop.set()
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    while not stop.is_set():
+        content = path.read_bytes()
+        assert len(content) == 100_000
+        assert len(set(content)) == 1
+    writer.join()

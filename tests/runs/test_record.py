@@ -1,0 +1,560 @@
+"""The record as its users see it: what is added is read, by joma and without it."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+from faults import Faults
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from joma.runs import description, record, tables, writer
+from joma.runs.record import RunLockedError, find_runs, info, is_open, open_run, read, read_events
+
+COLUMNS = ["step", "site", "kind", "layer", "head", "metric", "value", "flag"]
+EVENT_COLUMNS = ["step", "site", "level", "kind", "message", "evidence"]
+
+
+def opened(folder, **settings):
+    return open_run(folder, **{"kind": "watch", "config": {}} | settings)
+
+
+def crash(run):
+    """Leave the run as a killed process does: what is in memory is gone, and so is the lock, which would be stale."""
+    run._let_go()
+
+
+def parts(folder, name="metrics"):
+    return sorted(path.name for path in (folder / name).iterdir())
+
+
+# What goes in comes out
+
+
+def test_columns_and_types_are_the_contract(tmp_path):
+    with opened(tmp_path) as run:
+        run.add(3, "entropy", 1.5, site="layers.0", kind="attention", layer=0, head=2, flag="clamped")
+        run.event(3, "alarm", "entropy collapsed", level="warning", site="layers.0", evidence={"entropy": 0.01})
+    table, events = read(tmp_path), read_events(tmp_path)
+    assert list(table.columns) == COLUMNS
+    assert [str(table[name].dtype) for name in ("step", "layer", "head", "value")] == [
+        "int64",
+        "int32",
+        "int32",
+        "float64",
+    ]
+    assert table.iloc[0].tolist() == [3, "layers.0", "attention", 0, 2, "entropy", 1.5, "clamped"]
+    assert list(events.columns) == EVENT_COLUMNS
+    assert json.loads(events.iloc[0]["evidence"]) == {"entropy": 0.01}
+    assert events.iloc[0].tolist()[:-1] == [3, "layers.0", "warning", "alarm", "entropy collapsed"]
+
+
+def test_defaults_are_the_contract(tmp_path):
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 2)
+        run.event(0, "unseen", "no attention")
+    assert read(tmp_path).iloc[0].tolist() == [0, "", "", -1, -1, "loss", 2.0, ""]
+    assert read_events(tmp_path).iloc[0].tolist() == [0, "", "info", "unseen", "no attention", "{}"]
+
+
+def test_an_empty_run_has_its_columns(tmp_path):
+    opened(tmp_path).close()
+    assert list(read(tmp_path).columns) == COLUMNS
+    assert list(read_events(tmp_path).columns) == EVENT_COLUMNS
+    assert str(read(tmp_path)["step"].dtype) == "int64"
+
+
+@given(values=st.lists(st.floats(), min_size=1))
+def test_every_float_is_kept(tmp_path_factory, values):
+    folder = tmp_path_factory.mktemp("run")
+    with opened(folder) as run:
+        for step, value in enumerate(values):
+            run.add(step, "value", value)
+    np.testing.assert_array_equal(read(folder)["value"], values)
+
+
+def test_rows_are_sorted_by_step_and_layer(tmp_path):
+    with opened(tmp_path) as run:
+        for step in (2, 10, 1):
+            for layer in (10, 9):
+                run.add(step, "entropy", 0.0, site=f"layers.{layer}", layer=layer)
+    table = read(tmp_path)
+    assert list(zip(table["step"], table["layer"], strict=True)) == [
+        (1, 9),
+        (1, 10),
+        (2, 9),
+        (2, 10),
+        (10, 9),
+        (10, 10),
+    ]
+
+
+def test_numpy_numbers_are_taken(tmp_path):
+    with opened(tmp_path) as run:
+        run.add(np.int64(1), "loss", np.float32(0.5), layer=np.int32(2))
+    assert read(tmp_path).iloc[0][["step", "layer", "value"]].tolist() == [1, 2, 0.5]
+
+
+def test_half_characters_of_foreign_file_names_are_written_out(tmp_path):
+    name = os.fsdecode(b"\xff.weight")
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 1.0, site=name)
+        run.add(0, "loss", 2.0, site="ρ\0\n'\"")
+        run.event(0, "audit", "bad name", site=name, evidence={"name": name})
+    assert set(read(tmp_path)["site"]) == {"\\udcff.weight", "ρ\0\n'\""}
+    assert json.loads(read_events(tmp_path).iloc[0]["evidence"]) == {"name": name}
+
+
+keys = st.tuples(st.integers(-2, 3), st.text(max_size=3), st.integers(-1, 1), st.sampled_from(["entropy", "loss"]))
+
+
+class Rewriting(RuleBasedStateMachine):
+    """Adding, flushing, closing, crashing and reading in any order, beside a dictionary that does the same."""
+
+    folders = None
+
+    def __init__(self):
+        """Open a run of its own."""
+        super().__init__()
+        self.folder = self.folders.mktemp("run")
+        self.run = opened(self.folder, flush_seconds=1e9)
+        self.memory, self.disk = {}, {}
+        self.told, self.told_on_disk = [], []
+
+    @rule(key=keys, value=st.floats(), layer=st.integers(-1, 3), flag=st.text(max_size=2))
+    def add(self, key, value, layer, flag):
+        step, site, head, metric = key
+        self.run.add(step, metric, value, site=site, head=head, layer=layer, flag=flag)
+        self.memory[key] = (value, layer, flag)
+
+    @rule(step=st.integers(0, 2), message=st.text(max_size=2))
+    def event(self, step, message):
+        self.run.event(step, "audit", message)
+        self.told = [each for each in self.told if each != (step, message)] + [(step, message)]
+
+    @rule()
+    def flush(self):
+        self.run.flush()
+        self.disk, self.told_on_disk = dict(self.memory), list(self.told)
+
+    @rule(status=st.sampled_from(["finished", "failed", "running"]))
+    def close_and_reopen(self, status):
+        self.run.close(status)
+        self.disk, self.told_on_disk = dict(self.memory), list(self.told)
+        assert info(self.folder).status == status
+        assert len(list(self.folder.glob("metrics/*"))) == bool(self.disk)
+        self.run = opened(self.folder, flush_seconds=1e9)
+
+    @rule()
+    def crash_and_reopen(self):
+        crash(self.run)
+        self.memory, self.told = dict(self.disk), list(self.told_on_disk)
+        self.run = opened(self.folder, flush_seconds=1e9)
+
+    @rule(at=st.integers(1, 30), closing=st.booleans())
+    def fail_and_go_on(self, at, closing):
+        with Faults(at=at) as faults:
+            try:
+                self.run.close() if closing else self.run.flush()
+            except OSError:
+                assert len(faults.trace) >= at
+        self.run = self.run if self.run._open else opened(self.folder, flush_seconds=1e9)
+        self.flush()
+
+    @invariant()
+    def the_disk_holds_what_the_dictionary_holds(self):
+        table = read(self.folder)
+        found = {
+            (row.step, row.site, row.head, row.metric): (row.value, row.layer, row.flag) for row in table.itertuples()
+        }
+        assert len(found) == len(table)
+        assert repr(sorted(found.items())) == repr(sorted(self.disk.items()))  # repr: NaN equals NaN
+        events = read_events(self.folder)
+        assert list(zip(events["step"], events["message"], strict=True)) == self.told_on_disk
+
+    def teardown(self):
+        crash(self.run)
+
+
+def test_any_order_of_writing_crashing_and_reading(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 3)
+    monkeypatch.setattr(description, "_git_commit", lambda: None)  # most of the time that opening takes
+    monkeypatch.setattr(description, "_versions", dict)
+    Rewriting.folders = tmp_path_factory
+    run_state_machine_as_test(Rewriting, settings=settings(max_examples=20, stateful_step_count=20))
+
+
+# Buffering, parts and merging
+
+
+def test_rows_are_written_when_the_interval_has_passed(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(writer, "monotonic", lambda: now)
+    run = opened(tmp_path, flush_seconds=10.0)
+    now = 9.0
+    run.add(0, "loss", 1.0)
+    assert read(tmp_path).empty
+    now = 10.0
+    run.add(1, "loss", 1.0)
+    assert len(read(tmp_path)) == 2
+    now = 19.0
+    run.add(2, "loss", 1.0)
+    assert len(read(tmp_path)) == 2
+    run.close()
+
+
+def test_the_last_write_of_a_key_wins_across_parts_and_after_merging(tmp_path):
+    run = opened(tmp_path, flush_seconds=0.0)
+    for value in (3.0, 1.0, 2.0):
+        run.add(0, "loss", value, site="a")
+    assert parts(tmp_path) == ["00000001.parquet", "00000002.parquet", "00000003.parquet"]
+    assert read(tmp_path)["value"].tolist() == [2.0]
+    run.close()
+    assert parts(tmp_path) == ["00000003.parquet"]
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 7.0, site="a")
+    assert read(tmp_path)["value"].tolist() == [7.0]
+
+
+def test_the_tenth_part_comes_after_the_ninth_and_big_numbers_after_small(tmp_path):
+    opened(tmp_path).close()
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 1.0)
+    os.rename(tmp_path / "metrics" / "00000001.parquet", tmp_path / "metrics" / "99999999.parquet")
+    run = opened(tmp_path, flush_seconds=0.0)
+    run.add(0, "loss", 2.0)
+    assert parts(tmp_path) == ["100000000.parquet", "99999999.parquet"]
+    assert read(tmp_path)["value"].tolist() == [2.0]
+    run.close()
+    assert read(tmp_path)["value"].tolist() == [2.0]
+
+
+def test_a_long_run_does_not_pile_up_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 4)
+    run = opened(tmp_path, flush_seconds=0.0)
+    for step in range(18):
+        run.add(step, "loss", float(step))
+    assert len(parts(tmp_path)) == 18 // 4 + 18 % 4
+    assert read(tmp_path)["value"].tolist() == list(range(18))
+    run.close()
+    assert len(parts(tmp_path)) == 1
+
+
+def test_old_parts_left_by_a_crash_in_the_middle_of_merging_change_nothing(tmp_path):
+    run = opened(tmp_path, flush_seconds=0.0)
+    for value in (1.0, 2.0, 3.0):
+        run.add(0, "loss", value)
+        run.event(0, "audit", "again")
+    old = {path: path.read_bytes() for path in tmp_path.glob("*/*.parquet")}
+    run.close()
+    kept = set(tmp_path.glob("*/*.parquet"))
+    for path, content in old.items():
+        if path not in kept:
+            path.write_bytes(content)
+    assert read(tmp_path)["value"].tolist() == [3.0]
+    assert len(read_events(tmp_path)) == 1
+    opened(tmp_path).close()
+    assert read(tmp_path)["value"].tolist() == [3.0]
+    assert len(list(tmp_path.glob("*/*.parquet"))) == 2
+
+
+def test_a_run_can_be_read_while_its_parts_are_merged(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 3)
+    run = opened(tmp_path, flush_seconds=0.0)
+    stop = threading.Event()
+
+    def write() -> None:
+        for step in range(60):
+            run.add(step, "loss", float(step))
+        run.close()
+        stop.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    longest = 0
+    while not stop.is_set():
+        values = read(tmp_path)["value"].tolist()
+        assert values == list(range(len(values)))
+        assert len(values) >= longest
+        longest = len(values)
+    thread.join()
+    assert len(read(tmp_path)) == 60
+
+
+def test_threads_add_together(tmp_path):
+    with opened(tmp_path, flush_seconds=0.01) as run:
+
+        def work(head: int) -> None:
+            for step in range(300):
+                run.add(step, "entropy", float(step), head=head)
+
+        threads = [threading.Thread(target=work, args=(head,)) for head in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    table = read(tmp_path)
+    assert len(table) == 4 * 300
+    assert (table["value"] == table["step"]).all()
+
+
+# Without joma
+
+
+def test_plain_pandas_and_duckdb_read_the_record(tmp_path):
+    folder = tmp_path / "lr=0.1"
+    run = opened(folder, flush_seconds=0.0)
+    run.add(0, "entropy", 2.0, site="a", layer=0)
+    run.add(1, "entropy", math.nan, site="a", layer=0, flag="no rows")
+    run.add(2, "entropy", math.inf, site="a", layer=0)
+    run.event(2, "alarm", "collapsed", evidence={"entropy": 0.5})
+    for closing in (False, True):
+        if closing:
+            run.close()
+        frames = [
+            pd.concat([pd.read_parquet(path, partitioning=None) for path in sorted(folder.glob("metrics/*.parquet"))]),
+            duckdb.sql(f"from read_parquet('{folder}/metrics/*.parquet', hive_partitioning=false) order by step").df(),
+        ]
+        for frame in frames:
+            assert list(frame.columns) == COLUMNS
+            np.testing.assert_array_equal(frame["value"], [2.0, math.nan, math.inf])
+            assert frame["flag"].tolist() == ["", "no rows", ""]
+            assert str(frame["layer"].dtype) == "int32"
+    query = f"select evidence->>'entropy' from '{folder}/events/*.parquet'"
+    assert duckdb.sql(query).fetchall() == [("0.5",)]
+    assert list(pd.read_parquet(tmp_path / "lr=0.1" / "events", partitioning=None).columns) == EVENT_COLUMNS
+    description = json.loads((folder / "run.json").read_text())
+    assert (description["schema"], description["kind"], description["status"]) == (record.SCHEMA, "watch", "finished")
+
+
+# Several runs
+
+
+def test_several_runs_are_told_apart(tmp_path):
+    folders = [tmp_path / seed / "small" for seed in ("seed1", "seed2")]
+    for value, folder in enumerate(folders):
+        with opened(folder) as run:
+            run.add(0, "loss", float(value))
+            run.event(0, "audit", "fine")
+    both = read(folders)
+    assert both.columns[0] == "run"
+    assert dict(zip(both["run"], both["value"], strict=True)) == {"seed1/small": 0.0, "seed2/small": 1.0}
+    assert read([folders[0]])["run"].tolist() == ["small"]
+    assert read_events(map(str, folders))["run"].tolist() == ["seed1/small", "seed2/small"]
+    assert find_runs(tmp_path) == folders
+    assert find_runs(folders[0]) == [folders[0]]
+
+
+def test_foreign_descriptions_are_no_runs_but_broken_ones_are_shown(tmp_path):
+    for name, content in {"foreign": "{}", "broken": "{", "list": "[]"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(content)
+    assert find_runs(tmp_path) == [tmp_path / "broken"]
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        find_runs(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="is no run"):
+        read(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="list of folders is empty"):
+        read([])
+
+
+# Ending
+
+
+def test_status_follows_the_run(tmp_path):
+    run = opened(tmp_path, about={"seed": 3})
+    assert (info(tmp_path).status, is_open(tmp_path)) == ("running", True)
+    run.close()
+    run.close()
+    assert (info(tmp_path).status, is_open(tmp_path)) == ("finished", False)
+    assert info(tmp_path).about == {"seed": 3}
+    with pytest.raises(ValueError, match=r"is closed. Open it again"):
+        run.add(0, "loss", 1.0)
+
+
+def test_an_exception_closes_the_run_as_failed_and_is_told(tmp_path):
+    with pytest.raises(ZeroDivisionError), opened(tmp_path) as run:
+        run.add(41, "loss", 1.0)
+        run.add(int(1 / 0), "loss", 1.0)
+    assert info(tmp_path).status == "failed"
+    event = read_events(tmp_path).iloc[0]
+    assert (event["step"], event["level"], event["message"]) == (41, "error", "ZeroDivisionError: division by zero")
+    assert len(read(tmp_path)) == 1
+
+
+def test_an_exception_is_not_hidden_by_a_full_disk(tmp_path):
+    with pytest.raises(ZeroDivisionError) as caught, Faults(at=20, code=28), opened(tmp_path) as run:
+        run.add(0, "loss", 1 / 0)
+    assert "could not be closed: [Errno 28] The disk is full" in caught.value.__notes__[0]
+    run.close("failed")
+
+
+def test_a_program_that_forgets_to_close_loses_nothing(tmp_path):
+    code = (
+        "import sys; from joma.runs.record import open_run\n"
+        "run = open_run(sys.argv[1], kind='watch', config={}); run.add(1, 'loss', 2.0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert len(read(tmp_path)) == 1
+    assert (info(tmp_path).status, is_open(tmp_path)) == ("running", False)
+
+
+def test_a_forked_process_does_not_write_and_does_not_unlock(tmp_path):
+    code = """
+import os, sys
+from joma.runs.record import open_run
+run = open_run(sys.argv[1], kind="watch", config={})
+run.add(1, "loss", 2.0)
+if os.fork() == 0:
+    try:
+        run.add(2, "loss", 2.0)
+    except ValueError as error:
+        assert "belongs to process" in str(error)
+        sys.exit(0)  # through the handlers at exit
+    os._exit(1)
+assert os.wait()[1] == 0
+run.add(3, "loss", 2.0)
+run.close()
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert read(tmp_path)["step"].tolist() == [1, 3]
+
+
+def test_a_second_process_is_refused_while_the_first_lives(tmp_path):
+    code = "import sys; from joma.runs.record import open_run; open_run(sys.argv[1], kind='watch', config={}).close()"
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 1.0)
+        second = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True
+        )
+        assert second.returncode == 1
+        assert f"RunLockedError: {tmp_path} is being written by process {os.getpid()} on" in second.stderr
+    assert len(read(tmp_path)) == 1
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_a_writer_that_was_taken_for_dead_writes_no_more(tmp_path):
+    slow = opened(tmp_path)
+    slow.add(0, "loss", 1.0)
+    (tmp_path / "run.lock").unlink()
+    with opened(tmp_path) as quick:
+        with pytest.raises(RunLockedError, match="taken over"):
+            slow.flush()
+        quick.add(0, "loss", 2.0)
+    assert read(tmp_path)["value"].tolist() == [2.0]
+    crash(slow)
+
+
+# Bad input
+
+
+@pytest.mark.usefixtures("as_a_user_runs_it")
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"kind": "walk"}, ValueError, "`kind` must be one of watch, scan, train, got 'walk'"),
+        ({"flush_seconds": -1.0}, ValueError, "`flush_seconds` must be 0 or more, got -1.0"),
+        ({"flush_seconds": math.nan}, ValueError, "`flush_seconds` must be 0 or more, got nan"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(tmp_path, change, error, match):
+    with pytest.raises(error, match=match):
+        opened(tmp_path / "new", **change)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.usefixtures("as_a_user_runs_it")
+@pytest.mark.parametrize(
+    ("row", "error", "match"),
+    [
+        ({"step": 1.5}, TypeError, "float"),
+        ({"step": 2**63}, ValueError, "`step` must fit 64 bits"),
+        ({"layer": 2**31}, ValueError, "`layer` and `head` 32 bits"),
+        ({"head": -(2**31) - 1}, ValueError, "`layer` and `head` 32 bits"),
+        ({"value": "high"}, ValueError, "high"),
+        ({"site": None}, TypeError, "`site` must be a string, got None"),
+        ({"metric": 3}, TypeError, "`metric` must be a string, got 3"),
+    ],
+)
+def test_a_bad_row_is_refused_at_once_and_the_rest_is_kept(tmp_path, row, error, match):
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 1.0)
+        with pytest.raises(error, match=match):
+            run.add(**{"step": 1, "metric": "loss", "value": 1.0} | row)
+    assert len(read(tmp_path)) == 1
+
+
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_a_bad_event_or_end_is_refused(tmp_path):
+    with opened(tmp_path) as run:
+        with pytest.raises(ValueError, match="`level` must be one of info, warning, error, got 'loud'"):
+            run.event(0, "alarm", "text", level="loud")
+        with pytest.raises(ValueError, match="`step` must fit 64 bits"):
+            run.event(2**63, "alarm", "text")
+        with pytest.raises(TypeError, match="`message` must be a string"):
+            run.event(0, "alarm", None)
+        with pytest.raises(ValueError, match="`status` must be one of running, finished, failed, got 'done'"):
+            run.close("done")
+
+
+def test_a_file_where_the_folder_should_be_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="is a file, and a run is a folder"):
+        opened(tmp_path / "file")
+
+
+def test_a_run_of_a_newer_schema_is_neither_read_nor_written(tmp_path):
+    opened(tmp_path).close()
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": record.SCHEMA + 1}))
+    before = path.read_text()
+    for action in (read, read_events, info, opened):
+        with pytest.raises(ValueError, match="newer joma"):
+            action(tmp_path)
+    assert path.read_text() == before
+    assert not is_open(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b""], ids=["cut", "empty"])
+def test_a_damaged_part_is_named(tmp_path, damage):
+    with opened(tmp_path) as run:
+        run.add(0, "loss", 1.0)
+    path = tmp_path / "metrics" / "00000001.parquet"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"00000001\.parquet cannot be read .*Move it away"):
+        read(tmp_path)
+
+
+def test_a_part_with_other_columns_is_named(tmp_path):
+    opened(tmp_path).close()
+    (tmp_path / "metrics").mkdir()
+    pd.DataFrame({"step": [1]}).to_parquet(tmp_path / "metrics" / "00000001.parquet")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read(tmp_path)
+
+
+# Price
+
+
+def test_adding_is_cheap_and_importing_light():
+    code = """
+import sys, tempfile, timeit
+from joma.runs.record import open_run
+assert not {"pandas", "pyarrow", "numpy", "torch"} & set(sys.modules)
+with tempfile.TemporaryDirectory() as folder, open_run(folder, kind="watch", config={}, flush_seconds=1e9) as run:
+    add = lambda: run.add(1, "entropy", 2.0, site="layers.0.attention", kind="attention", layer=0, head=3)
+    print(min(timeit.repeat(add, number=2000, repeat=10)) / 2000)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 5e-6
