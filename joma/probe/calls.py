@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from joma.measure.entropy import AttentionStatistics, attention_entropy
+from joma.measure.entropy_logits import logits_entropy
 
 
 class Kind(StrEnum):
@@ -58,11 +60,27 @@ class AttentionCall:
     def __post_init__(self) -> None:
         """Refuse a call with neither or both of queries and logits."""
         if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):
-            raise ValueError("An AttentionCall carries `q` and `k`, or `logits`: pass one of the two.")
+            given = [name for name in ("q", "k", "logits") if getattr(self, name) is not None]
+            raise ValueError(f"An AttentionCall needs `q` and `k`, or `logits`, got {given}. Pass one of the two.")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the call's tensors are."""
+        tensor = self.logits if self.q is None else self.q
+        assert tensor is not None
+        return tensor.device
 
 
 def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionStatistics:
-    """Measure every row of a call; `companions=False` leaves out all but the entropy."""
+    """Measure every row of a call; `companions=False` leaves out all but the entropy.
+
+    >>> q = torch.zeros(1, 1, 4, 8)
+    >>> call = AttentionCall(site="attn", kind=Kind.SELF, layer=0, source=Source.SDPA, q=q, k=q, causal=True)
+    >>> measure_call(call).entropy.exp().flatten().round(decimals=4)
+    tensor([1., 2., 3., 4.])
+    """
+    if call.logits is not None:
+        return logits_entropy(call.logits, offset=call.offset, companions=companions)
     assert call.q is not None and call.k is not None
     return attention_entropy(
         call.q,

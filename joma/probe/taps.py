@@ -2,35 +2,45 @@
 
 A torch-function mode sees the calls wherever they are made, however the function was imported; hooks on the modules
 keep the names of those that are running. Nothing of the model is replaced: the call runs as it would have run, and its
-result is passed on untouched.
+result is passed on untouched. Three ways in, by what the model calls: `scaled_dot_product_attention` (that is also
+`torch.nn.MultiheadAttention`), Hugging Face's attention interface, the softmax of an eager model.
 """
 
-import inspect
-import re
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from enum import StrEnum
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, has_torch_function
 
 from joma.probe.calls import AttentionCall, Kind, Source
 from joma.probe.layout import Layout, find_layout
+from joma.probe.running import RunningModules, in_backward
+from joma.probe.taps_interface import interface_followed
 from joma.probe.taps_sdpa import read_sdpa
+from joma.probe.taps_softmax import SOFTMAX, Products
 from joma.probe.weights import Unseen
 
 OnCall = Callable[[AttentionCall], None]
 OnUnseen = Callable[[Unseen], None]
 OnError = Callable[[AttentionCall, Exception], None]
 
-_HEAD_COUNTS = ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads")
-_OTHER_SEQUENCE = re.compile(r"^key|kv|encoder|memory|context|source", re.IGNORECASE)
-_NO_SEQUENCE = re.compile(r"mask|bias|pos|cache|past", re.IGNORECASE)
-_tapped = threading.local()
+_this_thread = threading.local()
+
+
+class Compiled(StrEnum):
+    """What to do with a model that is compiled, in whole or in part."""
+
+    REFUSE = "refuse"
+    """A compiled region runs as one kernel: nothing inside can be seen."""
+    RUN_EAGERLY = "run_eagerly"
+    """Run it uncompiled while the tap is open; its numbers may differ in the last digits."""
 
 
 @contextmanager
@@ -41,31 +51,65 @@ def tap(
     on_unseen: OnUnseen | None = None,
     on_error: OnError | None = None,
     layout: Layout | None = None,
+    compiled: Compiled | str = Compiled.REFUSE,
 ) -> Iterator[None]:
     """Report every attention call of the model's forward passes to `on_call`, while the context lasts.
 
-    `on_call` gets detached tensors, under `no_grad`, outside of autocast. What it raises goes to `on_error`, or up
-    through the model if there is none. `on_unseen` is told of attention that ran and could not be seen, and why.
-    Calls during a backward pass are recomputation (gradient checkpointing) and are not reported again.
+    `on_call` gets the model's own tensors, detached, without gradients and autocast; measure them there, the model goes
+    on to reuse them. What it raises goes to `on_error`, or up through the model if there is none. `on_unseen` is told,
+    at the latest when the context closes, of attention that ran and could not be seen, and why. Calls during a backward
+    pass are recomputation (gradient checkpointing) and are not reported again. `layout` saves finding it anew.
+
+    PyTorch's fused inference path of `TransformerEncoder` and `MultiheadAttention` is switched off meanwhile: it is the
+    one case in which outputs (in eval mode) may differ in their last digits.
+
+    >>> model = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> with tap(model, lambda call: print(call.site, call.kind, call.layer, tuple(call.q.shape))):
+    ...     _ = model(torch.zeros(1, 5, 8))
+    self_attn self 0 (1, 2, 5, 4)
     """
-    if getattr(_tapped, "active", False):
+    if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
+    eagerly = _uncompiled(model, Compiled(compiled))
     layout = find_layout(model) if layout is None else layout
-    watcher = _Watcher(model, layout, on_call, on_unseen or (lambda unseen: None), on_error)
-    _tapped.active = True
+    watcher = _Watcher(layout, on_call, on_unseen or _ignore, on_error)
+    mode = _Mode(watcher, Products(model))
+    _this_thread.tapped = True
     try:
         with ExitStack() as stack:
+            stack.enter_context(eagerly)
             stack.enter_context(_slow_path_of_multihead_attention())
-            stack.enter_context(watcher.hooked(model))
-            stack.enter_context(_Mode(watcher))
+            stack.enter_context(interface_followed(watcher.follow))
+            stack.enter_context(watcher.running.attached(model))
+            stack.enter_context(mode)
             yield
+        watcher.tell_unseen()
     finally:
-        _tapped.active = False
+        _this_thread.tapped = False
+
+
+def _ignore(unseen: Unseen) -> None:
+    """Stand in for an `on_unseen` that was not given."""
+
+
+def _uncompiled(model: nn.Module, compiled: Compiled) -> Any:
+    """Refuse a model with a compiled module in it, or return a context in which it runs uncompiled."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None:  # nothing can have been compiled
+        return nullcontext()
+    if compiled is Compiled.RUN_EAGERLY:
+        return torch.compiler.set_stance("force_eager")
+    for name, module in model.named_modules():
+        if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None:
+            raise ValueError(
+                f"Attention inside torch.compile cannot be seen, and {name or 'the model'!r} is compiled. "
+                "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass compiled='run_eagerly'."
+            )
+    return nullcontext()
 
 
 @contextmanager
 def _slow_path_of_multihead_attention() -> Iterator[None]:
-    """PyTorch's fused inference path of `TransformerEncoder` and `MultiheadAttention` hides the call."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -74,113 +118,117 @@ def _slow_path_of_multihead_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def in_backward() -> bool:
-    """Whether this thread is running a backward pass."""
-    return torch._C._current_graph_task_id() != -1
-
-
 class _Watcher:
-    """Names of the running modules, and the way from a seen call to `on_call`."""
+    """The way from a seen call to `on_call`, and the account of what was not seen."""
 
-    def __init__(
-        self, model: nn.Module, layout: Layout, on_call: OnCall, on_unseen: OnUnseen, on_error: OnError | None
-    ) -> None:
-        self.layout = layout
-        self.on_call, self.on_unseen, self.on_error = on_call, on_unseen, on_error
-        self.running: list[tuple[str, nn.Module, tuple, dict]] = []
+    def __init__(self, layout: Layout, on_call: OnCall, on_unseen: OnUnseen, on_error: OnError | None) -> None:
+        self.running = RunningModules(self._refuse_reentrance)
+        self._layout = layout
+        self._on_call, self._on_unseen, self._on_error = on_call, on_unseen, on_error
+        self._accounted: set[str] = set()
+        """Modules inside of which a call was seen, or reported as unseen."""
+        self._num_seen = 0
+        self._in_on_call = False
 
-    @contextmanager
-    def hooked(self, model: nn.Module) -> Iterator[None]:
-        handles = []
-        try:
-            for name, module in model.named_modules():
-                handles.append(module.register_forward_pre_hook(self._enter(name), with_kwargs=True, prepend=True))
-                handles.append(module.register_forward_hook(self._leave(name), always_call=True))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _enter(self, name: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self.running.append((name, module, args, kwargs))
-
-        return enter
-
-    def _leave(self, name: str) -> Callable[..., None]:
-        def leave(module: nn.Module, args: tuple, output: Any) -> None:
-            while self.running and self.running.pop()[0] != name:
-                pass
-
-        return leave
-
-    def report(self, source: Source, fields: Mapping[str, Any]) -> None:
-        """Pass a seen call on, out of reach of autograd, autocast and other modes."""
-        site = self.running[-1][0] if self.running else ""
-        call = AttentionCall(
-            site=site, kind=self._kind(fields), layer=self.layout.layer_of(site), source=source, **fields
-        )
-        device = next(t for t in (call.q, call.logits) if t is not None).device.type
-        with torch.no_grad(), torch.autocast(device, enabled=False), torch._C.DisableTorchFunction():
+    def report(self, source: Source, read: Callable[[], Mapping[str, Any]]) -> None:
+        """Read a call and pass it on, out of reach of autograd, autocast and other modes."""
+        if in_backward() or self._in_on_call:
+            return
+        self._num_seen += 1
+        self._accounted |= set(self.running.names)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
-                self.on_call(call)
+                call = self._call(source, read())
             except Exception as error:
-                if self.on_error is None:
-                    raise
-                self.on_error(call, error)
+                self._on_unseen(Unseen(site=self.running.innermost, reason=f"An attention call was not read: {error}."))
+                return
+            with torch.autocast(call.device.type, enabled=False):
+                self._pass_on(call)
 
-    def num_heads(self) -> int | None:
-        """Heads of the innermost module that says how many it has."""
-        for _, module, _, _ in reversed(self.running):
-            for name in _HEAD_COUNTS:
-                count = getattr(module, name, None)
-                if isinstance(count, int):
-                    return count
-        return None
+    def _call(self, source: Source, fields: Mapping[str, Any]) -> AttentionCall:
+        site = self.running.innermost
+        logits = fields.get("logits")
+        rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
+        kind = Kind.CROSS if self.running.sees_another_sequence(rows, keys) else Kind.SELF
+        past = keys - rows if kind is Kind.SELF and keys > rows and not fields.get("causal") else 0
+        return AttentionCall(
+            site=site, kind=kind, layer=self._layout.layer_of(site), source=source, **{"offset": past, **fields}
+        )
 
-    def _kind(self, fields: Mapping[str, Any]) -> Kind:
-        """Cross attention is called with another sequence; where arguments say nothing, lengths tell."""
-        if self.running:
-            _, module, args, kwargs = self.running[-1]
-            named = _named_arguments(module, args, kwargs)
-            sequences = {n: v for n, v in named.items() if isinstance(v, Tensor) and v.is_floating_point()}
-            first = next(iter(sequences.values()), None)
-            if any(
-                value is not first and _OTHER_SEQUENCE.search(name) and not _NO_SEQUENCE.search(name)
-                for name, value in sequences.items()
-            ):
-                return Kind.CROSS
-        return Kind.SELF
+    def _pass_on(self, call: AttentionCall) -> None:
+        self._in_on_call = True
+        try:
+            self._on_call(call)
+        except Exception as error:
+            if self._on_error is None:
+                raise
+            self._on_error(call, error)
+        finally:
+            self._in_on_call = False
 
+    def _refuse_reentrance(self) -> None:
+        if self._in_on_call:
+            raise RuntimeError("`on_call` ran the tapped model. Keep what it needs, and run the model after the tap.")
 
-def _named_arguments(module: nn.Module, args: tuple, kwargs: dict) -> dict[str, Any]:
-    try:
-        return dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments)
-    except TypeError:
-        return {}
+    def follow(self, run: Callable[[], Any], read: Callable[[], dict[str, Any]]) -> Any:
+        """Run an implementation of Hugging Face's interface; read what it was given if nothing was seen inside."""
+        before = self._num_seen
+        result = run()
+        if self._num_seen == before:
+            self.report(Source.INTERFACE, read)
+        return result
+
+    def tell_unseen(self) -> None:
+        """Report attention modules that ran without a call that was seen."""
+        silent = [path for path in self._layout.attention if path in self.running.started]
+        silent = [path for path in silent if path not in self._accounted]
+        if self.running.started and not self._num_seen and not silent:
+            silent = [""]
+        for path in silent:
+            self._on_unseen(
+                Unseen(
+                    site=path,
+                    reason="It ran, but called neither scaled_dot_product_attention nor Hugging Face's attention "
+                    "interface nor a softmax of queries times keys that is visible from Python.",
+                )
+            )
 
 
 class _Mode(TorchFunctionMode):
-    """Sees every call of a PyTorch function."""
+    """Sees every call of a PyTorch function from Python."""
 
-    def __init__(self, watcher: _Watcher) -> None:
+    def __init__(self, watcher: _Watcher, products: Products) -> None:
         super().__init__()
-        self.watcher = watcher
+        self._watcher, self._products = watcher, products
 
-    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
-        if func is functional.multi_head_attention_forward:
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        if func is functional.multi_head_attention_forward and not has_torch_function(args):
             with self:
-                return _multi_head_attention_forward(*args, **kwargs)
+                return _undispatched(func)(*args, **kwargs)
         result = func(*args, **kwargs)
-        if getattr(func, "__name__", "") == "scaled_dot_product_attention" and not in_backward():
-            self.watcher.report(Source.SDPA, read_sdpa(*args, **kwargs, num_heads=self.watcher.num_heads()))
+        if self._watcher.running:
+            self._look(getattr(func, "__name__", "").partition(".")[0], args, kwargs, result)
         return result
 
+    def _look(self, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+        heads = self._watcher.running.num_heads
+        if name == "scaled_dot_product_attention":
+            self._watcher.report(Source.SDPA, lambda: read_sdpa(*args, **kwargs, num_heads=heads()))
+        elif name in SOFTMAX:
+            logits = self._products.logits(args, kwargs, heads)
+            if logits is not None:
+                self._watcher.report(Source.SOFTMAX, lambda: {"logits": logits})
+        else:
+            self._products.follow(name, args, kwargs, result)
 
-# PyTorch's function asks first whether a mode wants it; its twin does not ask, so that the mode sees what it calls.
-_multi_head_attention_forward = types.FunctionType(
-    functional.multi_head_attention_forward.__code__,
-    {**vars(functional), "has_torch_function": lambda tensors: False},
-    argdefs=functional.multi_head_attention_forward.__defaults__,
-)
+
+def _undispatched(function: Callable) -> Callable:
+    """Return a PyTorch function that does not ask first whether a mode wants it, so that one sees what it calls."""
+    assert isinstance(function, types.FunctionType)
+    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    return types.FunctionType(function.__code__, names, argdefs=function.__defaults__)

@@ -19,35 +19,46 @@ def read_sdpa(
 ) -> dict[str, Any]:
     """Return the fields of an AttentionCall; values, dropout and grouping leave no trace in them.
 
-    Without a batch or head axis they become 1; where batch and heads are one axis, `num_heads` splits it; more than
-    two axes in front are taken as a batch and heads.
+    PyTorch aligns causal order at the first row and the first key, whatever their numbers.
     """
     del value, dropout_p, enable_gqa
-    lead = query.shape[:-2]
-    mask = None if attn_mask is None else _split(_padded(attn_mask.detach(), len(lead) + 2), lead, num_heads)
+    if query.is_nested or key.is_nested:
+        raise ValueError("nested tensors have rows of different lengths")
+    q = with_heads(query.detach(), num_heads)
+    k = with_heads(key.detach(), num_heads)
+    mask = None
+    if attn_mask is not None:
+        mask = attn_mask.detach()
+        mask = mask.reshape((1,) * (query.ndim - mask.ndim) + mask.shape)
+        mask = with_heads(_as_wide(mask, query), num_heads)
     return {
-        "q": _split(query.detach(), lead, num_heads),
-        "k": _split(key.detach(), key.shape[:-2], num_heads),
+        "q": q,
+        "k": k if k.shape[0] == q.shape[0] else k.expand(q.shape[0], -1, -1, -1),
         "mask": mask,
         "causal": bool(is_causal),
         "scale": None if scale is None else float(scale),
     }
 
 
-def _padded(mask: Tensor, num_axes: int) -> Tensor:
-    return mask.reshape((1,) * (num_axes - mask.ndim) + mask.shape)
+def with_heads(tensor: Tensor, num_heads: int | None) -> Tensor:
+    """Give a tensor (..., rows, columns) the axes batch, heads, rows, columns.
 
-
-def _split(tensor: Tensor, lead: tuple[int, ...], num_heads: int | None) -> Tensor:
-    """Give a tensor (*lead, rows, columns) the axes batch, heads, rows, columns; axes of 1 are left to broadcast."""
-    rows_columns = tensor.shape[-2:]
-    own = tensor.shape[:-2]
-    if len(own) == 2:  # noqa: PLR2004 (batch and heads)
-        return tensor
-    if not own:
+    Axes that are not there become 1. Where batch and heads are one axis, `num_heads` splits it, batches outermost. Of
+    more than two axes in front the first is the batch, the others are heads.
+    """
+    lead = tensor.shape[:-2]
+    if not lead:
         return tensor[None, None]
-    if len(own) == 1:
-        heads = num_heads if num_heads and lead[0] % num_heads == 0 else 1
-        return tensor[:, None] if heads == 1 or own[0] == 1 else tensor.reshape(-1, heads, *rows_columns)
-    full = tensor if all(size == 1 for size in own[1:]) else tensor.expand(own[0], *lead[1:], *rows_columns)
-    return full.flatten(1, -3)
+    if len(lead) == 1 and (not num_heads or lead[0] % num_heads):
+        return tensor[:, None]
+    if len(lead) == 1:
+        return tensor.unflatten(0, (-1, num_heads))
+    return tensor.flatten(1, -3)
+
+
+def _as_wide(mask: Tensor, query: Tensor) -> Tensor:
+    """Repeat a mask over leading axes that are about to be merged; of two they broadcast by themselves."""
+    lead = query.shape[:-2]
+    if len(lead) == 2 or all(size == 1 for size in mask.shape[:-2]):  # noqa: PLR2004 (batch and heads)
+        return mask
+    return mask.expand(*lead, *mask.shape[-2:])
