@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 MAX_SMALL_PARTS = 64
-"""So many parts are merged while the run goes on, so that long runs do not make a file every few seconds."""
+"""So many parts are merged while the run goes on, so that a long one does not leave a file every few seconds."""
 _PART = re.compile(r"\d{8,}\.parquet")
 _READ_ATTEMPTS = 20
 """How often to list the parts again when a writer merges them under our eyes."""
@@ -87,11 +87,10 @@ class Table:
         """Go on behind the parts that lie in the run's folder."""
         self._folder = folder / layout.name
         self._layout = layout
-        self._small: list[Path] = []
         _load_libraries()
         remove_leftovers(self._folder)
-        written = parts(folder, layout)
-        self._part = _Part(int(written[-1].stem) + 1 if written else 1, [])
+        self._merged = max((_number(path) for path in parts(folder, layout)), default=0)
+        self._part = _Part(self._merged + 1, [])
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Keep a row in memory until the next flush."""
@@ -105,28 +104,27 @@ class Table:
         path = self._folder / f"{part.number:08d}.parquet"
         write_bytes(path, _encode(_settled(_arrow(part.rows, self._layout), self._layout)))
         self._part = _Part(part.number + 1, [])
-        self._small.append(path)
-        if len(self._small) >= MAX_SMALL_PARTS:
-            self._merge(self._small)
-            self._small = []
+        if part.number - self._merged >= MAX_SMALL_PARTS:
+            self._merge(after=self._merged)
 
     def compact(self) -> None:
         """Merge all parts into one."""
-        self._merge(parts(self._folder.parent, self._layout))
-        self._small = []
+        self._merge(after=0)
 
-    def _merge(self, paths: Sequence[Path]) -> None:
-        if len(paths) <= 1:
-            return
-        write_bytes(paths[-1], _encode(_settled(_concatenated(paths, self._layout), self._layout)))
+    def _merge(self, *, after: int) -> None:
+        """Merge the parts behind number `after`, up to the newest."""
+        paths = [path for path in parts(self._folder.parent, self._layout) if _number(path) > after]
+        if len(paths) > 1:
+            write_bytes(paths[-1], _encode(_settled(_concatenated(paths, self._layout), self._layout)))
         for path in paths[:-1]:
             path.unlink(missing_ok=True)
+        self._merged = self._part.number - 1
 
 
 def parts(folder: Path, layout: Layout) -> list[Path]:
     """Return the parts of a table, oldest first; files of other names are left out."""
     found = [path for path in (folder / layout.name).glob("*.parquet") if _PART.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.stem))
+    return sorted(found, key=_number)
 
 
 def load(folder: Path, layout: Layout) -> "pyarrow.Table":
@@ -137,6 +135,10 @@ def load(folder: Path, layout: Layout) -> "pyarrow.Table":
         except FileNotFoundError:
             continue  # a writer has just merged the parts
     raise FileNotFoundError(f"The parts of {folder / layout.name} vanish while they are read. Try again in a moment.")
+
+
+def _number(part: Path) -> int:
+    return int(part.stem)
 
 
 def _load_libraries() -> None:

@@ -248,6 +248,29 @@ def test_a_long_run_does_not_pile_up_files(tmp_path, monkeypatch):
     assert len(parts(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("operation", ["open", "replace", "unlink"])
+def test_a_merge_that_fails_while_the_run_goes_on_is_made_up_for(tmp_path, monkeypatch, operation):
+    monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 4)
+    run = opened(tmp_path, flush_seconds=1e9)
+
+    def write(step):
+        run.add(step, "loss", float(step))
+        run.add(-1, "latest", float(step))
+        run.flush()
+
+    for step in range(3):
+        write(step)
+    at = {"open": 8, "replace": 12, "unlink": 15}[operation]  # behind the lock and the part itself
+    with Faults(at=at), pytest.raises(OSError, match=operation):
+        write(3)
+    for step in range(4, 12):
+        write(step)
+        assert read(tmp_path)["value"].tolist() == [step, *range(step + 1)]
+    run.close()
+    assert read(tmp_path)["value"].tolist() == [11, *range(12)]
+    assert len(parts(tmp_path)) == 1
+
+
 def test_old_parts_left_by_a_crash_in_the_middle_of_merging_change_nothing(tmp_path):
     run = opened(tmp_path, flush_seconds=0.0)
     for value in (1.0, 2.0, 3.0):
