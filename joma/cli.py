@@ -50,6 +50,70 @@ def verify(
     raise typer.Exit(0 if all(verdict.sound for verdict in verdicts) else UNSOUND)
 
 
+@app.command()
+def simulate(
+    preset: Annotated[str | None, typer.Option(help="A setting of the paper to start from: figure4.")] = None,
+    flow: Annotated[
+        str | None, typer.Option(help="saliency (Theorem 2), printed (Eqn 6), normalised, model or clusters.")
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="Saliencies or targets: values 1,0.5,2 or a seeded law uniform:1:4, normal:0:1.")
+    ] = None,
+    num_components: Annotated[int | None, typer.Option(help="How many to draw from a law.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every law.")] = None,
+    attention: Annotated[str | None, typer.Option(help="linear, exp or softmax.")] = None,
+    activation: Annotated[str | None, typer.Option(help="linear, relu, tanh, sigmoid, silu or gelu.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of the attention.")] = None,
+    normalisation: Annotated[float | None, typer.Option(help="The constant A of linear and exp attention.")] = None,
+    rate_ratio: Annotated[float | None, typer.Option(help="Learning rate of logits over that of weights.")] = None,
+    v0: Annotated[str | None, typer.Option(help="Start of the weights, one value or one each.")] = None,
+    z0: Annotated[str | None, typer.Option(help="Start of the logits, one value or one each.")] = None,
+    bias: Annotated[float | None, typer.Option(help="Frozen bias of `clusters`.")] = None,
+    negative_weight: Annotated[float | None, typer.Option(help="Weight of the negative cluster of `clusters`.")] = None,
+    t1: Annotated[float | None, typer.Option(help="End time.")] = None,
+    num_points: Annotated[int | None, typer.Option(help="Number of reported times.")] = None,
+    spacing: Annotated[str | None, typer.Option(help="Reported times: linear or log.")] = None,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Solve a flow of the paper: closed form where there is one, ODE otherwise; table, CSV, PNG and a page."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    given = {name: value for name, value in given.items() if name not in ("preset", "as_json", "out")}
+    from joma import terminal
+    from joma.theory.simulation import SimulationConfig, preset_config, simulate
+
+    config = SimulationConfig() if preset is None else preset_config(preset, given.pop("flow", None))
+    with terminal.busy("Solving the flow", quiet=as_json):
+        run = simulate(config, **given)
+    if as_json:
+        terminal.show_json(run.as_dict())
+    else:
+        terminal.show_simulation(run)
+    if out is not None:
+        from joma.page import simulation
+
+        with terminal.busy("Drawing", quiet=as_json):
+            written = simulation.write(run, out)
+        terminal.say_written(written, quiet=as_json)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder that --out of other commands wrote into.")],
+    as_json: Json = False,
+) -> None:
+    """Put everything that was recorded under a folder on one self-contained page."""
+    from joma import terminal
+    from joma.page.report import report
+
+    with terminal.busy("Writing the page", quiet=as_json):
+        page = report(folder)
+    if as_json:
+        terminal.show_json({"page": str(page)})
+    else:
+        terminal.say_written([page])
+
+
 def main() -> None:
     """Run the command; turn errors that a user can mend into one line on standard error."""
     try:

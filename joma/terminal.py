@@ -1,6 +1,7 @@
 """What the command prints: tables that read well, progress with time left, JSON for machines."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,11 +10,20 @@ from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from joma.figures.numbers import short
+from joma.theory.simulation import Simulation
 from joma.verdicts import Evidence, Outcome, Verdict
 
 COLOURS = {
@@ -44,9 +54,22 @@ def progress(label: str, *, total: int, quiet: bool = False) -> Iterator[Callabl
         TimeRemainingColumn(),
         TextColumn("[dim]{task.fields[done]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True
+    ) as bar:
         task = bar.add_task(label, total=total, done="")
         yield lambda done: bar.update(task, advance=1, done=done)
+
+
+@contextmanager
+def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show a moving mark and the time that has passed, on standard error, for work without steps to count."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(
+        *columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True
+    ) as bar:
+        bar.add_task(label, total=None)
+        yield
 
 
 def show_json(record: Any) -> None:
@@ -82,6 +105,23 @@ def summary(verdicts: Sequence[Verdict]) -> Text:
     if unsound:
         line.append(f". OUR OWN CHECKS FAIL: {', '.join(unsound)}", style="bold red")
     return line
+
+
+def show_simulation(simulation: Simulation) -> None:
+    """Print how a flow ended and where every component went."""
+    screen = console()
+    table = Table(title=simulation.title, title_justify="left", header_style="bold")
+    for name in ("component", f"target {simulation.flow.target_symbol}", "v start", "v end", "limit", "attention"):
+        table.add_column(name, justify="right")
+    for row in simulation.summary_rows():
+        table.add_row(str(row["component"]), *(_digits(row[name]) for name in list(row)[1:]))
+    screen.print(table)
+    for remark in simulation.remarks():
+        screen.print(Text(remark))
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.5g}"  # NaN stands for a limit that is not known
 
 
 def _verdict_table(verdicts: Sequence[Verdict]) -> Table:

@@ -34,7 +34,9 @@ def identity_rows(problem: Problem) -> Rows:
     call = _Call.of(problem)
     causal = problem.visibility.causal
     found = call.attend(causal=causal)
-    entropy = found.lse - problem.scale * (call.q * found.key).sum(dim=-1) - found.bias
+    entropy = found.lse - problem.scale * torch.einsum("bhrd,bhrd->bhr", call.q, found.key)
+    if problem.bias is not None:
+        entropy = entropy - found.extra(BIAS)
     if not problem.companions:
         return Rows(entropy=entropy)
     # Σp² = Σe^{2s} / (Σe^s)²: the same call with every logit doubled.
@@ -50,12 +52,20 @@ def identity_rows(problem: Problem) -> Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Attended:
-    """Log-sum-exp, and the mean under the attention weights of the key, its position and its bias."""
+    """Log-sum-exp of every row, and the mean under its weights of the keys and of the extra columns."""
 
     lse: PerRow
-    key: Float[Tensor, "B H rows D"]
-    position: PerRow
-    bias: PerRow
+    mean: Float[Tensor, "B H rows E"]
+    dim: int
+
+    @property
+    def key(self) -> Float[Tensor, "B H rows D"]:
+        """The mean key."""
+        return self.mean[..., : self.dim]
+
+    def extra(self, column: int) -> PerRow:
+        """The mean of one extra column."""
+        return self.mean[..., self.dim + column]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,10 +74,10 @@ class _Call:
 
     q: Float[Tensor, "B H rows D"]
     k: Float[Tensor, "B G keys D"]
-    values: Float[Tensor, "B G keys E"]
-    """Keys, then the extra columns."""
+    columns: Float[Tensor, "c g keys X"] | None
+    """Positions and biases, which are averaged beside the keys; None when nobody asks."""
     bias: Float[Tensor, "b h 1 keys"] | None
-    hidden: Float[Tensor, "c g r keys"] | None
+    hidden: Float[Tensor, "e f r keys"] | None
     """Minus infinity where the mask hides, else 0."""
     scale: float
 
@@ -77,28 +87,32 @@ class _Call:
         q, k, bias = problem.q.to(problem.working_dtype), problem.k.to(problem.working_dtype), problem.bias
         # Softmax does not feel a shift of all keys; without it large common offsets would cancel digits.
         k = k - k.mean(dim=2, keepdim=True)
+        columns = None
+        if problem.companions or bias is not None:
+            columns = torch.zeros(1, 1, k.shape[2], EXTRA_COLUMNS, dtype=k.dtype)
+            columns[..., POSITION] = torch.arange(k.shape[2], dtype=k.dtype) / k.shape[2]
         if bias is not None:
             bias = bias.to(q.dtype).expand(*bias.shape[:3], k.shape[2])
+            columns = columns.repeat(*bias.shape[:2], 1, 1)
+            columns[..., BIAS] = bias[:, :, 0]
             if bias.shape[1] > 1:  # a bias for each head needs values for each head
                 k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        values = pad(k, (0, EXTRA_COLUMNS))
-        values[..., k.shape[-1] + POSITION] = torch.arange(k.shape[2], dtype=k.dtype) / k.shape[2]
-        if bias is not None:
-            values[..., k.shape[-1] + BIAS] = bias[:, :, 0]
-        return cls(q=q, k=k, values=values, bias=bias, hidden=_hidden(problem), scale=problem.scale)
+        return cls(q=q, k=k, columns=columns, bias=bias, hidden=_hidden(problem), scale=problem.scale)
 
     def attend(self, *, causal: bool, factor: float = 1.0) -> _Attended:
-        """Run fused attention with every logit multiplied by `factor`."""
+        """Run fused attention with every logit multiplied by `factor`; extra columns only come along at factor 1."""
         added = self.hidden
         if self.bias is not None:
             added = factor * self.bias if added is None else factor * self.bias + added
-        q, k = pad(self.q, (0, EXTRA_COLUMNS)), pad(self.k, (0, EXTRA_COLUMNS))
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, self.values, 0.0, causal, attn_mask=added, scale=factor * self.scale
+        q, k, values = self.q, self.k, self.k
+        if self.columns is not None and factor == 1:
+            # The kernel wants one width for all three, so q and k get zero columns.
+            values = torch.cat([k, self.columns.expand(*k.shape[:3], EXTRA_COLUMNS)], dim=-1)
+            q, k = pad(q, (0, EXTRA_COLUMNS)), pad(k, (0, EXTRA_COLUMNS))
+        mean, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, values, 0.0, causal, attn_mask=added, scale=factor * self.scale
         )
-        dim = self.k.shape[-1]
-        position = out[..., dim + POSITION] * self.k.shape[2]
-        return _Attended(lse=lse, key=out[..., :dim], position=position, bias=out[..., dim + BIAS])
+        return _Attended(lse=lse, mean=mean, dim=self.k.shape[-1])
 
 
 def _hidden(problem: Problem) -> Float[Tensor, "b h r keys"] | None:
@@ -112,13 +126,14 @@ def _hidden(problem: Problem) -> Float[Tensor, "b h r keys"] | None:
 def _mean_distance(problem: Problem, call: _Call, found: _Attended) -> PerRow:
     r"""$E|i-j|$: for causal rows $i - E[j]$, else with the part before the row split off by a causal call."""
     row = torch.arange(call.q.shape[2], dtype=call.q.dtype)
+    position = problem.visibility.num_keys * found.extra(POSITION)
     if problem.visibility.causal:
-        return row - found.position
+        return row - position
     before = call.attend(causal=True)
     some = replace(problem.visibility, causal=True).count(row.device) > 0  # the kernel returns lse = 0 for empty rows
     share = torch.where(some, (before.lse - found.lse).exp(), 0.0)
     # With P = P[j ≤ i]: E|i-j| = E[j] - i + 2 P (i - E[j | j ≤ i]).
-    return found.position - row + 2 * share * (row - before.position)
+    return position - row + 2 * share * (row - problem.visibility.num_keys * before.extra(POSITION))
 
 
 def _max_logit(problem: Problem) -> PerRow:

@@ -1,0 +1,123 @@
+"""Attention entropy against its rivals, as ratios measured in one run: `python benchmarks/entropy.py [--gpu]`.
+
+On the CPU the rival materialises the attention (float32, in place where it can). On a GPU the yardstick is the forward
+pass of flash attention itself, which computes no entropy at all.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from joma.measure.entropy import attention_entropy
+
+CPU_LENGTH, CPU_HEADS = 4096, 12
+GPU_LENGTH, GPU_HEADS, LONGEST = 8192, 16, 131_072
+DIM = 64
+REPEATS = 5
+
+
+def materialised(q: Tensor, k: Tensor) -> Tensor:
+    """Entropy the usual way: softmax of the whole causal matrix, then -Σ p log p."""
+    s = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)
+    s.masked_fill_(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu_(1), -torch.inf)
+    return torch.special.entr(s.softmax(dim=-1)).sum(dim=-1)
+
+
+def entropy_alone(q: Tensor, k: Tensor) -> Tensor:
+    """Entropy without companions, as the rival has none."""
+    return attention_entropy(q, k, causal=True, companions=False).entropy
+
+
+def with_companions(q: Tensor, k: Tensor) -> Tensor:
+    """Entropy, effective keys, sink mass, distance and largest logit."""
+    return attention_entropy(q, k, causal=True).entropy
+
+
+METHODS = {method.__name__: method for method in (materialised, entropy_alone, with_companions)}
+
+
+def inputs(
+    length: int, heads: int, *, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Fresh random queries and keys."""
+    return tuple(torch.randn(1, heads, length, DIM, device=device, dtype=dtype) for _ in range(2))
+
+
+def measure_in_child(method: str) -> None:
+    """Print the fastest time and the memory that one method adds, from a process that does nothing else."""
+    q, k = inputs(CPU_LENGTH, CPU_HEADS)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    METHODS[method](q, k)
+    added = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    seconds = min(_seconds(lambda: METHODS[method](q, k)) for _ in range(REPEATS))
+    print(json.dumps({"seconds": seconds, "mebibytes": max(added, 1.0)}))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def cpu() -> None:
+    """Compare on the CPU, every method in a process of its own."""
+    found = {}
+    for method in METHODS:
+        done = subprocess.run([sys.executable, __file__, "--child", method], capture_output=True, text=True, check=True)
+        found[method] = json.loads(done.stdout)
+    q, k = inputs(512, 2)
+    error = (entropy_alone(q, k).double() - materialised(q.double(), k.double())).abs().max()
+    rival = found["materialised"]
+    print(f"CPU {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(f"causal, length {CPU_LENGTH}, {CPU_HEADS} heads of {DIM}, float32; error {error:.1e} nats at length 512")
+    for method in ("entropy_alone", "with_companions"):
+        faster, smaller = (rival[key] / found[method][key] for key in ("seconds", "mebibytes"))
+        print(f"{method:16s} {faster:5.1f}x faster than materialised, {smaller:5.1f}x less memory")
+
+
+def gpu() -> None:
+    """Compare with the forward pass of flash attention on the same inputs."""
+    import triton  # noqa: PLC0415 (only where there is a GPU)
+    from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: PLC0415
+
+    def milliseconds(work: Callable[[], object]) -> float:
+        return triton.testing.do_bench(work, warmup=100, rep=400, return_mode="median")
+
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
+    q, k = inputs(GPU_LENGTH, GPU_HEADS, device="cuda", dtype=torch.bfloat16)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        flash = milliseconds(lambda: attend(q, k, k, is_causal=True))
+    print(f"causal, length {GPU_LENGTH}, {GPU_HEADS} heads of {DIM}, bf16: flash attention forward {flash:.3f} ms")
+    for method in (entropy_alone, with_companions):
+        took = milliseconds(lambda method=method: method(q, k))
+        print(f"{method.__name__:16s} {took:.3f} ms, {took / flash:.2f}x that forward")
+    q, k = inputs(LONGEST, GPU_HEADS, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.reset_peak_memory_stats()
+    with_companions(q, k)
+    torch.cuda.synchronize()
+    print(f"length {LONGEST}: peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, inputs included")
+
+
+def main() -> None:
+    """Run the part asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--child", choices=METHODS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        measure_in_child(arguments.child)
+    else:
+        (gpu if arguments.gpu else cpu)()
+
+
+if __name__ == "__main__":
+    main()
