@@ -4,17 +4,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from joma.measure.entropy import attention_entropy
+    from joma.runs.record import read
     from joma.statements.verification import verify
     from joma.theory.simulation import simulate
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "attention_entropy": "joma.measure.entropy",
+    "read": "joma.runs.record",
     "simulate": "joma.theory.simulation",
     "verify": "joma.statements.verification",
 }
 
-__all__ = ["simulate", "verify"]
+__all__ = ["attention_entropy", "read", "simulate", "verify"]
 
 
 def __getattr__(name: str) -> Any:
