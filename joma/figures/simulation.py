@@ -58,17 +58,18 @@ def interactive(simulation: Simulation) -> "go.Figure":
 
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.05, row_heights=list(ROW_HEIGHTS))
     positive = slice(1, None) if simulation.log_time else slice(None)  # a logarithmic axis has no zero
-    t = simulation.t[positive]
-    for component, color in enumerate(_colors(simulation)):
-        line = {"color": color, "width": 2, "simplify": False}
-        name = _name(simulation, component)
-        figure.add_scatter(x=t, y=simulation.v[positive, component], name=name, line=line, row=1, col=1)
-    for limit, color in _limits(simulation):
-        figure.add_hline(limit, line={"color": color, "width": 1, "dash": "dash"}, opacity=0.7, row=1, col=1)
-    hidden: dict[str, Any] = {"showlegend": False, "line": {"color": INK, "width": 2}, "col": 1}
-    figure.add_scatter(x=t, y=simulation.entropy[positive], name="entropy", row=2, **hidden)
-    figure.add_hline(_largest_entropy(simulation), line={"color": SOFT, "width": 1, "dash": "dot"}, row=2, col=1)
-    figure.add_scatter(x=t, y=_visible_drift(simulation)[positive], name="drift", row=3, **hidden)
+    common = {"type": "scatter", "mode": "lines", "x": simulation.t[positive], "hovertemplate": "%{y:.5g}"}
+    weights = [
+        common
+        | {"y": simulation.v[positive, component], "name": _name(simulation, component)}
+        | {"line": {"color": color, "width": 2, "simplify": False}}
+        for component, color in enumerate(_colors(simulation))
+    ]
+    single = common | {"showlegend": False, "line": {"color": INK, "width": 2}}
+    entropy = single | {"y": simulation.entropy[positive], "name": "entropy", "yaxis": "y2", "xaxis": "x2"}
+    drift = single | {"y": _visible_drift(simulation)[positive], "name": "drift", "yaxis": "y3", "xaxis": "x3"}
+    figure.add_traces([*weights, entropy, drift])
+    figure.update_layout(shapes=_level_lines(simulation))
     _mark_events(figure, simulation)
     _lay_out(figure, simulation)
     return figure
@@ -123,9 +124,20 @@ def _add_color_bar(axis: "Axes", simulation: Simulation) -> None:
     from matplotlib.colors import ListedColormap, Normalize
 
     order = np.argsort(np.abs(simulation.flow.targets))
-    shades = ListedColormap([_colors(simulation)[component] for component in order])
+    shades = ListedColormap(np.array(_colors(simulation))[order])
     bar = axis.figure.colorbar(ScalarMappable(Normalize(0, order.size), shades), ax=axis, pad=0.01)
     bar.set_label("rank of |target|")
+
+
+def _level_lines(simulation: Simulation) -> list[dict[str, Any]]:
+    """Dashed lines at the limits of v, and a dotted one at the entropy of uniform attention."""
+    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "layer": "below"}
+    limits = [
+        across | {"yref": "y", "y0": limit, "y1": limit, "line": {"color": color, "width": 1, "dash": "dash"}}
+        for limit, color in _limits(simulation)
+    ]
+    uniform = dict.fromkeys(("y0", "y1"), _largest_entropy(simulation))
+    return [*limits, across | uniform | {"yref": "y2", "line": {"color": SOFT, "width": 1, "dash": "dot"}}]
 
 
 def _mark_events(figure: "go.Figure", simulation: Simulation) -> None:
@@ -182,7 +194,6 @@ def _lay_out(figure: "go.Figure", simulation: Simulation) -> None:
             }
         ],
     )
-    figure.update_traces(hovertemplate="%{y:.5g}", selector={"type": "scatter"})
     kind = "log" if simulation.log_time else "linear"
     figure.update_xaxes(type=kind, hoverformat=".5g", nticks=NUM_TICKS, exponentformat="power")
     figure.update_xaxes(title_text=TIME, row=3, col=1)
@@ -203,8 +214,9 @@ def _colors(simulation: Simulation) -> list[str]:
 
 
 def _limits(simulation: Simulation) -> list[tuple[float, str]]:
+    """Where the theory says that components end, with their colours; none if there are too many to tell apart."""
     limits = simulation.flow.limits()
-    if limits is None:
+    if limits is None or limits.size > MAX_HOVER:
         return []
     return [(float(end), color) for end, color in zip(limits, _colors(simulation), strict=True) if np.isfinite(end)]
 

@@ -60,7 +60,7 @@ def section(simulation: Simulation, *, with_plotly: bool = True) -> Section:
     return Section(anchor=f"simulation-{simulation.config.flow}", title=simulation.title, body=body)
 
 
-def _cell(value: float) -> dict[str, str]:
+def _cell(value: int | float) -> dict[str, str]:
     if math.isnan(value):  # a limit that is not known
         return {"raw": "", "text": ""}
     return {"raw": str(value).replace("inf", "Infinity"), "text": f"{value:.{DIGITS}g}".replace("inf", "∞")}

@@ -20,7 +20,7 @@ from joma.theory.critical_point import CriticalPoint, critical_points
 from joma.theory.integrate import State
 from joma.theory.invariants import Invariant
 from joma.theory.isotropic import Gaussian
-from joma.theory.joint_flow import JointFlow, RelaxingFlow, TokenwiseFlow
+from joma.theory.joint_flow import DECOUPLED, JointFlow, RelaxingFlow, TokenwiseFlow
 from joma.theory.linear_attention_flow import LinearAttentionFlow
 from joma.theory.mixture import Mixture, two_clusters
 from joma.theory.salience import SalienceFlow
@@ -195,6 +195,7 @@ class LinearPrintedFlow(TokenwiseFlow):
     r"""Eqn 6 with linear attention, $\dot v = (\mu - v)\circ z/(AT)$: logistic where $z^2 = (\eta_z/\eta_w)v^2$."""
 
     attentions = (AttentionKind.LINEAR,)
+    coupling = DECOUPLED
 
     @classmethod
     def default_start(

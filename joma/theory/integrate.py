@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -30,12 +31,13 @@ def integrate(
     rtol: float = TOLERANCE,
     atol: float = TOLERANCE,
     blow_up: float | None = None,
+    **options: Any,
 ) -> Trajectory:
     """Solve d(state)/dt = field(t, state) from `start` at `t[0]` and report the states at every time of `t`.
 
     `method` is any of `solve_ivp`'s; Radau or BDF for stiff flows. With `blow_up`, the integration ends where
     the largest absolute component crosses that threshold, or where steps shrink to nothing before it does, and the
-    trajectory says when and which.
+    trajectory says when and which. `options` go to the method, such as `jac`, or the bands of the Jacobian.
 
     >>> decay = integrate(lambda t, s: {"v": -s["v"]}, {"v": np.array([1.0])}, np.array([0.0, 1.0]))
     >>> bool(abs(decay["v"][-1, 0] - np.exp(-1)) < 1e-11)
@@ -57,7 +59,7 @@ def integrate(
     # Overflow inside a step that the solver will reject is part of approaching a blow-up, not an error.
     with np.errstate(over="ignore", invalid="ignore"):
         solution = solve_ivp(
-            flat_field, (t[0], t[-1]), y0, method=method, t_eval=t, rtol=rtol, atol=atol, events=events
+            flat_field, (t[0], t[-1]), y0, method=method, t_eval=t, rtol=rtol, atol=atol, events=events, **options
         )
     if not solution.success and blow_up is None:
         raise ArithmeticError(

@@ -23,6 +23,8 @@ from joma.theory.invariants import Invariant
 from joma.theory.tied_attention import TiedFlow
 from joma.types import BlowUp
 
+DECOUPLED = {"lband": 1, "uband": 1}
+"""A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
 CONSERVED = {
     AttentionKind.LINEAR: "z² − (η_z/η_w)·v²",
     AttentionKind.EXP: "z − (η_z/2η_wT)·v²",
@@ -40,6 +42,8 @@ class JointFlow(ABC):
     activations: ClassVar[tuple[str, ...]] = ()
     """Names of activations that the flow takes, the default first; empty where there is none to choose."""
     default_temperature: ClassVar[float] = 1.0
+    coupling: ClassVar[dict[str, int]] = {}
+    """Options of an implicit integrator for states in the order v₀, z₀, v₁, z₁, …; none where all tokens interact."""
     target_symbol: ClassVar[str] = "μ"
     """What the paper calls the targets."""
 
@@ -153,6 +157,8 @@ class TokenwiseFlow(JointFlow):
 @dataclass(frozen=True, kw_only=True)
 class RelaxingFlow(TokenwiseFlow):
     """A flow to a target under exp attention that is solved exactly once Theorem 1 ties z to v."""
+
+    coupling = DECOUPLED
 
     @property
     @abstractmethod
