@@ -127,9 +127,9 @@ class RunningModules:
         return num_rows != num_keys and not cached
 
 
-def head_count(module: nn.Module) -> int | None:
-    """Read the number of heads off a module's attributes."""
-    counts = (getattr(module, name, None) for name in _HEAD_COUNTS)
+def head_count(place: object) -> int | None:
+    """Read the number of heads off the attributes of a module or its configuration."""
+    counts = (getattr(place, name, None) for name in _HEAD_COUNTS)
     return next((count for count in counts if isinstance(count, int)), None)
 
 

@@ -142,7 +142,8 @@ class _Watcher:
             except Exception as error:
                 self._on_unseen(Unseen(site=self.running.innermost, reason=f"An attention call was not read: {error}."))
                 return
-            with torch.autocast(call.device.type, enabled=False):
+            device = call.device.type
+            with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
                 self._pass_on(call)
 
     def _call(self, source: Source, fields: Mapping[str, Any]) -> AttentionCall:

@@ -97,7 +97,7 @@ def _read_mask(mask: Any, query: Tensor, key: Tensor) -> Tensor | None:
     if isinstance(mask, Tensor):
         return mask[..., :num_keys].detach()
     if hasattr(mask, "mask_mod"):
-        from torch.nn.attention.flex_attention import create_mask  # noqa: PLC0415 (heavy)
+        from torch.nn.attention.flex_attention import create_mask
 
         batch, heads = mask.shape[:2]
         return create_mask(mask.mask_mod, batch, heads, query.shape[2], num_keys, device=query.device)
