@@ -16,9 +16,10 @@ _SUFFIX = r"(?:_?(?:proj|lin|linear|layer|weight|net))*"
 _QUERY = re.compile(rf"^{_AFFIX}(?:q|query){_SUFFIX}$", re.IGNORECASE)
 _KEY = re.compile(rf"^{_AFFIX}(?:k|key){_SUFFIX}$", re.IGNORECASE)
 _VALUE = re.compile(rf"^{_AFFIX}(?:v|value|kv){_SUFFIX}$", re.IGNORECASE)
-_FUSED = re.compile(r"qkv|query_?key_?value|c_attn|w_?pack|^in_proj(?:_weight)?$", re.IGNORECASE)
+_FUSED = re.compile(r"qkv|query_?key_?value|c_attn|w_?pack|^in_proj_weight$", re.IGNORECASE)
 ATTENTION = re.compile(r"att(?:n|ention)", re.IGNORECASE)
 """What modules that hold attention are called, or a part of it."""
+_NORM = re.compile(r"(?:weight|scale|gamma|\.g)$")
 _NO_WEIGHT = re.compile(r"\.lora_|\.ia3_|prompt|\.parametrizations\.|bias$|rel_?pos|relative", re.IGNORECASE)
 
 
@@ -75,15 +76,20 @@ class Block:
         return _belongs(module_path(name), self.path, {attention.path for attention in self.attention})
 
     def width(self, shapes: Shapes) -> int:
-        """Return the model's width: the size that most matrices and norms share, the smallest of equals."""
+        """Return the model's width: of the sizes of norms (of all without any) the one most matrices have.
+
+        The smallest of equals is taken: an MLP widens, as a rule.
+        """
+        norms = {
+            shapes[name][0]
+            for name in self.names
+            if len(shapes[name]) == 1 and _NORM.search(name) and not self.holds_attention(name)
+        }
         sizes: Counter[int] = Counter()
         for name in self.names:
             if is_matrix(name, shapes[name]):
                 sizes.update(set(shapes[name][-MATRIX_AXES:]))
-            elif len(shapes[name]) == 1 and name.endswith("weight"):
-                sizes.update(shapes[name])
-        most = max(sizes.values(), default=0)
-        return min((size for size, count in sizes.items() if count == most), default=0)
+        return min(norms or sizes, key=lambda size: (-sizes[size], size), default=0)
 
 
 def _belongs(path: str, block: str, owners: set[str]) -> bool:
@@ -111,25 +117,23 @@ def find_attention(names: Iterable[str], shapes: Shapes) -> list[Attention]:
 
 
 def find_blocks(shapes: Shapes) -> list[Block]:
-    """Find the repeated blocks of a model, in order.
+    """Find the repeated blocks of a model, in order: encoders first, then by name and number.
 
-    A block is the innermost numbered module that holds attention and another matrix; where none does, the outermost
-    numbered one; without numbers the whole model is one block.
+    A block is the innermost numbered module that holds attention and another matrix, or stands in a row with such.
+    Without attention it is the outermost numbered module with two matrices; without numbers the model is one block.
     """
     matrices = [name for name, shape in shapes.items() if is_matrix(name, shape)]
     if not matrices:
         return []
     attention = find_attention(matrices, shapes)
-    whole = _whole_layers(matrices, {each.path for each in attention})
-    paths: dict[str, None] = {}
-    for name in matrices:
-        numbered = list(_numbered(name))
-        complete = [path for path in numbered if path in whole]
-        if numbered:
-            paths[complete[-1] if complete else numbered[0]] = None
-    families = {family: position for position, family in enumerate(dict.fromkeys(map(_family, paths)))}
-    ordered = sorted(paths or {"": None}, key=lambda path: (families.get(_family(path), 0), _numbers(path)))
-    return [_block(path, index, shapes, attention) for index, path in enumerate(_outermost(ordered))]
+    layers = _layers(matrices, {each.path for each in attention})
+    outermost = Counter(next(_numbered(name), "") for name in matrices)
+    if layers:
+        rows = {_family(path) for path in layers}
+        paths = layers | {path for path in outermost if _family(path) in rows}
+    else:
+        paths = {path for path, count in outermost.items() if path and count > 1} or {""}
+    return [_block(path, index, shapes, attention) for index, path in enumerate(sorted(paths, key=_place))]
 
 
 def _block(path: str, index: int, shapes: Shapes, attention: list[Attention]) -> Block:
@@ -142,15 +146,16 @@ def _block(path: str, index: int, shapes: Shapes, attention: list[Attention]) ->
     )
 
 
-def _whole_layers(matrices: list[str], owners: set[str]) -> set[str]:
-    """Numbered modules with attention and something else inside."""
+def _layers(matrices: list[str], owners: set[str]) -> set[str]:
+    """Numbered modules with attention and something else inside, and no other such module."""
     holders = {path for owner in owners for path in _numbered(f"{owner}.")}
-    return {
+    whole = {
         path
         for name in matrices
         for path in _numbered(name)
         if path in holders and not _belongs(module_path(name), path, owners)
     }
+    return whole - {outer for path in whole for outer in _numbered(path)}
 
 
 def _numbered(name: str) -> Iterator[str]:
@@ -159,15 +164,11 @@ def _numbered(name: str) -> Iterator[str]:
     return (".".join(parts[: i + 1]) for i, part in enumerate(parts[:-1]) if part.isdigit())
 
 
-def _outermost(paths: list[str]) -> list[str]:
-    """Drop blocks that lie inside of others."""
-    known = set(paths)
-    return [path for path in paths if not any(outer in known for outer in _numbered(path) if outer != path)]
-
-
 def _family(path: str) -> str:
-    return re.sub(r"(?<![^.])\d+(?![^.])", "#", path)
+    """Return a path with its numbers blotted out."""
+    return ".".join("#" if part.isdigit() else part for part in path.split("."))
 
 
-def _numbers(path: str) -> list[int]:
-    return [int(part) for part in path.split(".") if part.isdigit()]
+def _place(path: str) -> tuple[bool, str, list[int]]:
+    family = _family(path)
+    return "encoder" not in family, family, [int(part) for part in path.split(".") if part.isdigit()]

@@ -56,6 +56,8 @@ class AttentionCall:
     window: int | None = None
     offset: int = 0
     """Position of the first row among the keys."""
+    repeat: int = 0
+    """How many calls this site made before in the same forward pass: a layer that is used several times."""
 
     def __post_init__(self) -> None:
         """Refuse a call with neither or both of queries and logits."""

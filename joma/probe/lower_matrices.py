@@ -187,17 +187,24 @@ def _pairs(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[list[tuple[_Mat
 
     A map twice as wide as the way back holds a gate and what it gates.
     """
+    beside: dict[str, list[_Matrix]] = defaultdict(list)
+    for upper in uppers:
+        beside[parent(module_path(upper.name))].append(upper)
     groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
     for lower in lowers:
-        fitting = [
-            upper
-            for upper in uppers
-            if upper.num_stacked == lower.num_stacked and lower.outputs in (upper.inputs, 2 * upper.inputs)
-        ]
+        fitting = _fitting(lower, beside[parent(module_path(lower.name))]) or _fitting(lower, uppers)
         if fitting:
             nearest = max(fitting, key=lambda upper: _num_shared(upper.name, lower.name))
             groups[nearest.name].append((lower, nearest.inputs))
     return list(groups.values())
+
+
+def _fitting(lower: _Matrix, uppers: list[_Matrix]) -> list[_Matrix]:
+    return [
+        upper
+        for upper in uppers
+        if upper.num_stacked == lower.num_stacked and lower.outputs in (upper.inputs, 2 * upper.inputs)
+    ]
 
 
 def _num_shared(a: str, b: str) -> int:

@@ -52,6 +52,8 @@ class RunningModules:
         self._frames: list[Frame] = []
         self.started: dict[str, None] = {}
         """Every module that started, in order."""
+        self.num_passes = 0
+        """How many times a module started while none was running: forward passes, as a rule."""
 
     @contextmanager
     def attached(self, model: nn.Module) -> Iterator[None]:
@@ -72,6 +74,7 @@ class RunningModules:
         def enter(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             if self._counts():
                 self._refuse()
+                self.num_passes += not self._frames
                 self._frames.append(Frame(name=name, module=module, args=args, kwargs=kwargs))
                 self.started[name] = None
 

@@ -9,6 +9,7 @@ result is passed on untouched. Three ways in, by what the model calls: `scaled_d
 import sys
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from enum import StrEnum
@@ -128,6 +129,7 @@ class _Watcher:
         self._accounted: set[str] = set()
         """Modules inside of which a call was seen, or reported as unseen."""
         self._num_seen = 0
+        self._calls_in_pass: Counter[tuple[int, str]] = Counter()
         self._in_on_call = False
 
     def report(self, source: Source, read: Callable[[], Mapping[str, Any]]) -> None:
@@ -152,8 +154,14 @@ class _Watcher:
         rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
         kind = Kind.CROSS if self.running.sees_another_sequence(rows, keys) else Kind.SELF
         past = keys - rows if kind is Kind.SELF and keys > rows and not fields.get("causal") else 0
+        self._calls_in_pass[self.running.num_passes, site] += 1
         return AttentionCall(
-            site=site, kind=kind, layer=self._layout.layer_of(site), source=source, **{"offset": past, **fields}
+            site=site,
+            kind=kind,
+            layer=self._layout.layer_of(site),
+            source=source,
+            repeat=self._calls_in_pass[self.running.num_passes, site] - 1,
+            **{"offset": past, **fields},
         )
 
     def _pass_on(self, call: AttentionCall) -> None:

@@ -80,7 +80,7 @@ class Inventory:
         return cls(shapes=shapes, hints=hints or Hints(), adapters=dict(adapters))
 
     def orientation(self, name: str) -> tuple[bool, bool]:
-        """Whether a tensor is stored as (inputs, outputs), and whether a bias, as long as the outputs, makes it certain."""
+        """Whether a tensor is stored as (inputs, outputs), and whether its bias, as long as the outputs, proves it."""
         if name in self.hints.transposed:
             return self.hints.transposed[name], True
         stem = name.removesuffix(".weight")
