@@ -1,0 +1,401 @@
+"""The tensors of one checkpoint, read one at a time and without building a model.
+
+Files are mapped, not read: a tensor costs memory when it is looked at. Pickles are loaded with `weights_only` alone;
+one that calls for anything else is refused by name.
+"""
+
+import json
+import os
+import pickle
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from joma.probe.findings import Fault, Flaw, some
+
+SAFETENSORS = ".safetensors"
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+BUNDLES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Files that make a folder one checkpoint, in the order in which transformers looks for them."""
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<suffix>\.\w+)")
+_NO_WEIGHTS = re.compile(
+    r"optimizer|scheduler|rng_state|random_states|training_args|scaler|sampler|dataloader|.*optim_states", re.IGNORECASE
+)
+_NESTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
+_WRAPPERS = ("module.", "_orig_mod.")
+"""Prefixes that DistributedDataParallel and torch.compile put before every name."""
+_LFS_POINTER = b"version https://git-lfs.github.com"
+_ZIP_MAGIC = b"PK\x03\x04"
+HEADER_PREFIX = 8
+"""Bytes at the start of a safetensors file that hold the length of its header."""
+MAX_HEADER = 100_000_000
+"""Longest header of a safetensors file that the library takes."""
+_NUM_PICKLES = 8
+"""Pickles in a row in files of PyTorch before 1.6, and then some."""
+
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "F16": "float16",
+    "BF16": "bfloat16", "F32": "float32", "F64": "float64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "U16": "uint16", "U32": "uint32", "U64": "uint64", "C64": "complex64",
+}  # fmt: skip
+"""Names of PyTorch for the types of safetensors."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorInfo:
+    """What a tensor is, without its content."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@runtime_checkable
+class Part(Protocol):
+    """One file of a checkpoint, open for reading."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Return what is in it."""
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """A checkpoint open for reading."""
+
+    tensors: Mapping[str, TensorInfo]
+    flaws: tuple[Flaw, ...] = ()
+    """What is wrong with it, though the rest can be read."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Content hashes of its files, where they are known without reading them (the hub tells)."""
+    folder: Path | None = None
+    """Where its files lie on this machine, if they are a folder with a configuration."""
+    is_local: bool = True
+    """Whether looking at a few bytes of a tensor is cheap."""
+    notes: tuple[str, ...] = ()
+    """What is worth telling about how it was opened."""
+    owners: Mapping[str, Part] = field(default_factory=dict)
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor."""
+        return self.owners[name].read(name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileSet:
+    """The files that make up a checkpoint."""
+
+    files: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """Shards that are named but not there."""
+    expected: frozenset[str] = frozenset()
+    """Tensors that the index names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalPlace:
+    """A checkpoint on this machine: a file, or a folder of files."""
+
+    path: Path
+
+    def identity(self) -> str:
+        """Return what changes when the checkpoint does: names, sizes and dates of its files."""
+        paths = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
+        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+        return blake2b(repr((self.path.name, seen)).encode(), digest_size=16).hexdigest()
+
+    @contextmanager
+    def open(self, *, whole: bool, downloads: Path, keep: bool) -> Iterator[Weights]:
+        """Open the files as they lie; there is nothing to download."""
+        del whole, downloads, keep
+        yield open_local(self.path)
+
+
+def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loose: bool = True) -> FileSet | None:
+    """Choose the files of a folder that make up its weights; None when there are none.
+
+    Known names and numbered shards come first; without them, and if `loose`, all safetensors files count, or else all
+    pickles that are not known to be something else.
+    """
+    for name in BUNDLES:
+        if name in names:
+            return _indexed(names, json_of(name, read_text)) if name.endswith(".json") else FileSet(files=(name,))
+    weights = sorted(name for name in names if is_weight_file(name))
+    shards = [match for match in map(_SHARD.fullmatch, weights) if match]
+    if shards:
+        return _numbered(names, shards[0])
+    safe = [name for name in weights if name.endswith(SAFETENSORS)]
+    found = tuple(safe or weights)
+    return FileSet(files=found) if loose and found else None
+
+
+def is_weight_file(name: str) -> bool:
+    """Whether a file's name is one of weights, and not of an optimizer or the like.
+
+    >>> is_weight_file("step100.pt"), is_weight_file("optimizer.pt"), is_weight_file("config.json")
+    (True, False, False)
+    """
+    return name.endswith((SAFETENSORS, *PICKLED)) and not _NO_WEIGHTS.match(name)
+
+
+def open_local(path: Path) -> Weights:
+    """Open a file, or the files of a folder; raises `Flaw` when nothing of it can be read."""
+    if not path.is_dir():
+        return gather([lambda: open_file(path)])
+    names = [entry.name for entry in path.iterdir() if entry.is_file()]
+    chosen = choose_files(names, lambda name: (path / name).read_text(encoding="utf-8"))
+    if chosen is None:
+        raise Flaw(Fault.MISSING_FILE, f"{path.name} holds no weights.", files=sorted(names))
+    openers = [lambda name=name: open_file(path / name) for name in chosen.files]
+    return gather(openers, chosen, folder=path if (path / "config.json").exists() else None)
+
+
+def gather(openers: Collection[Callable[[], Part]], chosen: FileSet | None = None, **about: Any) -> Weights:
+    """Open parts and put them together; what cannot be opened is a flaw, and if nothing can, the flaw is raised."""
+    chosen = chosen or FileSet(files=())
+    flaws = [_missing(name, chosen) for name in chosen.missing]
+    owners: dict[str, Part] = {}
+    for opener in openers:
+        try:
+            part = opener()
+        except Flaw as flaw:
+            flaws.append(flaw)
+            continue
+        twice = sorted(owners.keys() & part.tensors.keys())
+        if twice:
+            raise Flaw(
+                Fault.UNREADABLE,
+                f"Several files hold the tensor {twice[0]}. Merge model-parallel parts before the scan.",
+                files=list(chosen.files),
+            )
+        owners |= dict.fromkeys(part.tensors, part)
+    if flaws and not owners:
+        raise flaws[0]
+    absent = sorted(chosen.expected - owners.keys())
+    if absent and not flaws:
+        message = f"The index names {len(absent)} tensors that no shard holds: {some(absent)}."
+        flaws.append(Flaw(Fault.MISSING_TENSOR, message, sites=tuple(absent)))
+    tensors = {name: part.tensors[name] for name, part in owners.items()}
+    return Weights(tensors=tensors, owners=owners, flaws=tuple(flaws), **about)
+
+
+def open_file(path: Path) -> Part:
+    """Open one file of weights; raises `Flaw` when it cannot be read."""
+    start = _start_of(path)
+    if start.startswith(_LFS_POINTER):
+        message = f"{path.name} is a Git LFS pointer: the weights were not fetched. Run `git lfs pull`."
+        raise Flaw(Fault.MISSING_FILE, message, file=path.name)
+    if not start:
+        raise Flaw(Fault.TRUNCATED, f"{path.name} is empty.", file=path.name, bytes=0)
+    return SafetensorsFile(path) if path.suffix == SAFETENSORS else PickledFile(path)
+
+
+class SafetensorsFile:
+    """A safetensors file, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the header; the library checks that it fits the file."""
+        try:
+            self._file = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise _broken_safetensors(path, error) from None
+        slices = {name: self._file.get_slice(name) for name in self._file.keys()}
+        self.tensors = {
+            name: TensorInfo(shape=tuple(each.get_shape()), dtype=dtype_name(each.get_dtype()))
+            for name, each in slices.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor, mapped."""
+        return self._file.get_tensor(name)
+
+
+class PickledFile:
+    """A file of `torch.save`, loaded with `weights_only` and mapped where its format allows."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the state dict, or say in one line why not."""
+        self._tensors = _unwrapped(state_dict_of(_load_pickle(path)))
+        if not self._tensors:
+            raise Flaw(Fault.UNREADABLE, f"{path.name} holds no state dict.", file=path.name)
+        self.tensors = {
+            name: TensorInfo(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in self._tensors.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor."""
+        return self._tensors[name]
+
+
+def state_dict_of(saved: Any) -> dict[str, Tensor]:
+    """Find the tensors of a model in what was saved: nested under `state_dict`, `model` and the like, or in dicts.
+
+    >>> list(state_dict_of({"epoch": 3, "model": {"h": {"0": {"weight": torch.zeros(2)}}}, "optimizer": {}}))
+    ['h.0.weight']
+    """
+    while isinstance(saved, Mapping):
+        nests = [saved[key] for key in _NESTS if isinstance(saved.get(key), Mapping) and _flat(saved[key])]
+        if not nests:
+            return _flat(saved)
+        saved = nests[0]
+    return {}
+
+
+def json_of(name: str, read_text: Callable[[str], str]) -> dict[str, Any]:
+    """Parse a JSON file of a checkpoint; raises `Flaw` when it is none."""
+    try:
+        record = json.loads(read_text(name))
+    except ValueError as error:
+        raise Flaw(Fault.UNREADABLE, f"{name} is not JSON: {error}.", file=name) from None
+    if not isinstance(record, dict):
+        raise Flaw(Fault.UNREADABLE, f"{name} holds no JSON object.", file=name)
+    return record
+
+
+def dtype_name(code: str) -> str:
+    """Return PyTorch's name for a type of safetensors."""
+    return DTYPES.get(code, code.lower())
+
+
+def _flat(saved: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for key, value in saved.items():
+        if isinstance(value, Tensor):
+            found[f"{prefix}{key}"] = value
+        elif isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+    return found
+
+
+def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    for prefix in _WRAPPERS:
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            return _unwrapped({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    return tensors
+
+
+def _indexed(names: Collection[str], index: dict[str, Any]) -> FileSet:
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise Flaw(Fault.UNREADABLE, "The index of the shards has no weight_map.", index=sorted(index))
+    files = sorted(map(str, set(shards.values())))
+    return FileSet(
+        files=tuple(name for name in files if name in names),
+        missing=tuple(name for name in files if name not in names),
+        expected=frozenset(shards),
+    )
+
+
+def _numbered(names: Collection[str], shard: re.Match[str]) -> FileSet:
+    width = len(shard["number"])
+    numbers = range(1, int(shard["count"]) + 1)
+    files = [f"{shard['stem']}-{number:0{width}d}-of-{shard['count']}{shard['suffix']}" for number in numbers]
+    return FileSet(
+        files=tuple(name for name in files if name in names),
+        missing=tuple(name for name in files if name not in names),
+    )
+
+
+def _missing(name: str, chosen: FileSet) -> Flaw:
+    num_shards = len(chosen.files) + len(chosen.missing)
+    message = f"The shard {name} is missing, one of {num_shards}."
+    return Flaw(Fault.MISSING_FILE, message, file=name, present=list(chosen.files))
+
+
+def _start_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(max(len(_LFS_POINTER), HEADER_PREFIX))
+    except OSError as error:
+        raise Flaw(Fault.UNREADABLE, f"{path.name} cannot be read: {error.strerror}.", file=path.name) from None
+
+
+def _broken_safetensors(path: Path, error: Exception) -> Flaw:
+    size = path.stat().st_size
+    needed = _bytes_needed(path)
+    if needed is not None and size < needed:
+        message = f"{path.name} is truncated: it has {size} bytes and needs {needed}."
+        return Flaw(Fault.TRUNCATED, message, file=path.name, bytes=size, needed=needed)
+    message = f"{path.name} cannot be read: {_one_line(error)}."
+    return Flaw(Fault.UNREADABLE, message, file=path.name, bytes=size)
+
+
+def _bytes_needed(path: Path) -> int | None:
+    """Return the size that a safetensors file must have by its header, as far as that can be read."""
+    with path.open("rb") as file:
+        prefix = file.read(HEADER_PREFIX)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < HEADER_PREFIX:
+            return HEADER_PREFIX
+        if length > MAX_HEADER:
+            return None
+        header = file.read(length)
+    if len(header) < length:
+        return HEADER_PREFIX + length
+    try:
+        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        return HEADER_PREFIX + length + max(entry["data_offsets"][1] for entry in entries.values())
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None
+
+
+def _load_pickle(path: Path) -> Any:
+    is_zip = zipfile.is_zipfile(path)
+    if not is_zip and _start_of(path).startswith(_ZIP_MAGIC):
+        message = f"{path.name} is truncated: the archive has no directory at its end."
+        raise Flaw(Fault.TRUNCATED, message, file=path.name, bytes=path.stat().st_size)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of pickle protocols that it then refuses
+            return torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:
+        raise _refused_pickle(path, error) from None
+    except Exception as error:  # whatever a broken file makes the loader do
+        kind = Fault.TRUNCATED if "EOF" in str(error) or isinstance(error, EOFError) else Fault.UNREADABLE
+        message = f"{path.name} cannot be read: {_one_line(error) or type(error).__name__}."
+        raise Flaw(kind, message, file=path.name, bytes=path.stat().st_size) from None
+
+
+def _refused_pickle(path: Path, error: Exception) -> Flaw:
+    named = re.findall(r"GLOBAL ([\w.]+)", str(error)) or _globals_of(path)
+    if not named:
+        return Flaw(Fault.UNREADABLE, f"{path.name} is no pickle of tensors.", file=path.name)
+    message = f"{path.name} was not loaded: the pickle calls for {some(named)}, which could run code."
+    return Flaw(Fault.UNSAFE, message, file=path.name, calls=named)
+
+
+def _globals_of(path: Path) -> list[str]:
+    """List what a pickle calls for, by reading its instructions and running none of them."""
+    found: dict[str, None] = {}
+    strings: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for _ in range(_NUM_PICKLES):
+                for instruction, argument, _ in pickletools.genops(file):
+                    if instruction.name == "GLOBAL":
+                        found[str(argument).replace(" ", ".")] = None
+                    elif instruction.name == "STACK_GLOBAL":
+                        found[".".join(strings[-2:])] = None
+                    elif isinstance(argument, str):
+                        strings.append(argument)
+    except ValueError:  # the end, or no pickle at all
+        pass
+    return [name for name in found if not name.startswith(("torch.", "collections."))]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).split(". ")[0].rstrip(".")

@@ -1,0 +1,81 @@
+"""What is wrong with a series of checkpoints: each finding by its kind, with its evidence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Fault(StrEnum):
+    """Kinds of findings."""
+
+    MISSING_FILE = "missing file"
+    """A shard that the index names, or all weights, are not there."""
+    TRUNCATED = "truncated"
+    """A file ends before its content does."""
+    UNREADABLE = "unreadable"
+    UNSAFE = "unsafe"
+    """A pickle that calls for more than tensors; it was not loaded."""
+    MISSING_TENSOR = "missing tensor"
+    NOT_FINITE = "not finite"
+    """NaN or infinity among the weights."""
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    IDENTICAL_CHECKPOINT = "identical checkpoint"
+    IDENTICAL_TENSOR = "identical tensor"
+    OUT_OF_PLACE = "out of place"
+    """Weights that belong to another step, or to none of the series."""
+    GAP = "gap"
+    """Steps that the grid of the others demands."""
+    NAME = "name"
+    """A checkpoint whose name shows no step, or several."""
+    NO_ENTROPY = "no entropy"
+    """The model could not be built from the checkpoint, or its attention could not be seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that is wrong with one checkpoint, or with the series at one step."""
+
+    kind: Fault
+    step: int
+    """The step it is about; -1 when it is about none."""
+    sites: tuple[str, ...] = ()
+    """Tensors it is about; empty when it is about the checkpoint."""
+    message: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for JSON."""
+        return asdict(self) | {"kind": self.kind.value, "sites": list(self.sites), "evidence": dict(self.evidence)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Finding":
+        """Take back what `as_dict` gave."""
+        return cls(**{**record, "kind": Fault(record["kind"]), "sites": tuple(record["sites"])})
+
+
+class Flaw(Exception):
+    """A checkpoint, or a file of it, that cannot be read as it should; becomes a finding when the step is known."""
+
+    def __init__(self, kind: Fault, message: str, *, sites: tuple[str, ...] = (), **evidence: Any) -> None:
+        """Say what kind of finding it makes, in one line, with the evidence."""
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.sites = sites
+        self.evidence = evidence
+
+    def at(self, step: int) -> Finding:
+        """Return the finding for a step."""
+        return Finding(kind=self.kind, step=step, sites=self.sites, message=self.message, evidence=self.evidence)
+
+
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """List names for a sentence, the first few in full.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    listed = ", ".join(names[:limit])
+    return listed if len(names) <= limit else f"{listed} and {len(names) - limit} more"

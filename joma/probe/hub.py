@@ -1,0 +1,327 @@
+"""Revisions of a repository on the Hugging Face hub, of which only the wanted tensors are fetched.
+
+A safetensors file begins with the length of its header and the header, which says where each tensor lies: two short
+requests, and one for each tensor. Nothing else is sent, and nothing touches the disk. Pickles have no such order; a
+revision that has nothing else is downloaded whole and removed after use.
+"""
+
+import fnmatch
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from safetensors.torch import load
+from torch import Tensor
+
+from joma.probe.checkpoint import (
+    HEADER_PREFIX,
+    MAX_HEADER,
+    SAFETENSORS,
+    FileSet,
+    Part,
+    TensorInfo,
+    Weights,
+    choose_files,
+    dtype_name,
+    gather,
+    open_file,
+    open_local,
+)
+from joma.probe.findings import Fault, Flaw, some
+
+SECONDS = 30.0
+"""How long the hub may be silent before a request is made again."""
+_EXPIRED = (401, 403)
+_PARTIAL = 206
+_MODEL_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+"""Configuration and tokenizer, which building a model needs beside the weights."""
+
+
+class HubError(ConnectionError):
+    """The hub did not answer, or not with what was asked for."""
+
+
+class RangesRefusedError(HubError):
+    """The server sends whole files only."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubFile:
+    """What the hub tells of a file without sending it."""
+
+    size: int
+    digest: str
+    """Hash of the content."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubPlace:
+    """A revision of a repository, pinned to a commit."""
+
+    repository: str
+    revision: str
+    commit: str
+
+    def identity(self) -> str:
+        """Return what changes when the checkpoint does: the commit."""
+        return f"{self.repository}@{self.commit}"
+
+    @contextmanager
+    def open(self, *, whole: bool, downloads: Path, keep: bool) -> Iterator[Weights]:
+        """Open the weights where they are, or download them: if `whole` is wanted, or if nothing else can be done.
+
+        Downloads lie below `downloads` and are removed when the context ends; with `keep` they go to the hub's own
+        cache and stay. What is in that cache already is read from there.
+        """
+        with hub_errors(self.repository):
+            listing = list_files(self)
+            chosen = choose_files(listing, partial(_read_text, self))
+        if chosen is None:
+            raise Flaw(Fault.MISSING_FILE, f"{self.revision} holds no weights.", files=sorted(listing))
+        digests = {name: listing[name].digest for name in chosen.files}
+        remote = None if whole else self._remote(chosen, listing)
+        if remote is not None:
+            yield replace(remote, digests=digests)
+            return
+        names = [*chosen.files, *(_beside(listing) if whole else ())]
+        with hub_errors(self.repository):
+            folder = _download(self, names, None if keep else downloads / self.commit)
+        try:
+            note = () if whole else (self._whole_note(chosen, listing),)
+            yield replace(open_local(folder), digests=digests, notes=note)
+        finally:
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _remote(self, chosen: FileSet, listing: Mapping[str, HubFile]) -> Weights | None:
+        """Open safetensors where they are; None when there are pickles, or ranges are refused."""
+        if not all(name.endswith(SAFETENSORS) for name in chosen.files):
+            return None
+        cached = {name: _cached(self, name) for name in chosen.files}
+        openers: list[Callable[[], Part]] = [
+            partial(open_file, path) if path else partial(RemoteSafetensors, self, name, listing[name].size)
+            for name, path in cached.items()
+        ]
+        try:
+            return gather(openers, chosen, is_local=all(cached.values()))
+        except RangesRefusedError:
+            return None
+
+    def _whole_note(self, chosen: FileSet, listing: Mapping[str, HubFile]) -> str:
+        size = sum(listing[name].size for name in chosen.files)
+        reason = "the server sends no parts of files" if _all_safe(chosen) else "it has no safetensors"
+        return f"{self.revision} was downloaded whole ({some(chosen.files)}, {size} bytes): {reason}."
+
+
+class RemoteFile:
+    """A file of a revision, of which ranges can be read."""
+
+    def __init__(self, place: HubPlace, name: str) -> None:
+        """Ask the hub where the file lies."""
+        from huggingface_hub import hf_hub_url
+
+        self._repository = place.repository
+        self._url = hf_hub_url(place.repository, name, revision=place.commit)
+        with hub_errors(self._repository):
+            self._location = self._locate()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`, by a request for exactly these."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        with hub_errors(self._repository):
+            try:
+                return self._read(start, stop)
+            except HfHubHTTPError as error:
+                if error.response.status_code not in _EXPIRED:
+                    raise
+                self._location = self._locate()  # where a file lies is told for an hour
+                return self._read(start, stop)
+
+    def _locate(self) -> str:
+        from huggingface_hub import get_hf_file_metadata
+
+        return get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
+
+    def _read(self, start: int, stop: int) -> bytes:
+        from huggingface_hub.utils import (
+            build_hf_headers,
+            hf_raise_for_status,
+            http_stream_backoff,
+        )
+
+        at_home = urlsplit(self._location).netloc == urlsplit(self._url).netloc
+        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
+        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        with http_stream_backoff("GET", self._location, headers=headers, timeout=SECONDS) as response:
+            hf_raise_for_status(response)
+            if response.status_code != _PARTIAL:
+                raise RangesRefusedError(
+                    f"{urlsplit(self._location).netloc} answers a request for a part with the whole."
+                )
+            content = response.read()
+        if len(content) != stop - start:
+            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
+        return content
+
+
+class RemoteSafetensors:
+    """A safetensors file on the hub."""
+
+    def __init__(self, place: HubPlace, name: str, size: int) -> None:
+        """Read the header, and check that the file is as long as it tells."""
+        self._file = RemoteFile(place, name)
+        length = int.from_bytes(self._file.read(0, HEADER_PREFIX), "little") if size >= HEADER_PREFIX else 0
+        self._start = HEADER_PREFIX + length
+        if length > MAX_HEADER or size < HEADER_PREFIX:
+            raise Flaw(Fault.UNREADABLE, f"{name} is no safetensors file.", file=name, bytes=size)
+        _demand_length(name, size, self._start)
+        self._entries = _parse_header(name, self._file.read(HEADER_PREFIX, self._start))
+        _demand_length(name, size, self._start + max(entry["data_offsets"][1] for entry in self._entries.values()))
+        self.tensors = {
+            key: TensorInfo(shape=tuple(entry["shape"]), dtype=dtype_name(entry["dtype"]))
+            for key, entry in self._entries.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """Fetch one tensor."""
+        entry = self._entries[name]
+        start, stop = entry["data_offsets"]
+        content = self._file.read(self._start + start, self._start + stop) if stop > start else b""
+        header = json.dumps({name: entry | {"data_offsets": [0, stop - start]}}).encode()
+        # a file of this one tensor, so that the library decodes its type
+        return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[name]
+
+
+def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
+    """Return the branches and tags of a repository whose names fit a pattern such as `step*`."""
+    from huggingface_hub import HfApi
+
+    with hub_errors(repository):
+        refs = HfApi().list_repo_refs(repository)
+    found = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
+    fitting = {name: commit for name, commit in found.items() if fnmatch.fnmatchcase(name, pattern)}
+    if not fitting:
+        raise ValueError(f"No revision of {repository} fits {pattern!r}. It has {some(sorted(found), limit=5)}.")
+    return [HubPlace(repository=repository, revision=name, commit=commit) for name, commit in fitting.items()]
+
+
+def list_files(place: HubPlace) -> dict[str, HubFile]:
+    """Return the files at the root of a revision, with their sizes and hashes."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    entries = HfApi().list_repo_tree(place.repository, revision=place.commit)
+    return {
+        entry.path: HubFile(size=entry.size, digest=entry.blob_id if entry.lfs is None else entry.lfs.sha256)
+        for entry in entries
+        if isinstance(entry, RepoFile)
+    }
+
+
+def download_tokenizer(place: HubPlace, folder: Path) -> Path:
+    """Download configuration and tokenizer of a revision into a folder."""
+    with hub_errors(place.repository):
+        return _download(place, _beside(list_files(place)), folder)
+
+
+@contextmanager
+def hub_errors(repository: str) -> Iterator[None]:
+    """Say in one line why the hub gave nothing."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise HubError(f"{repository} needs the hub, and HF_HUB_OFFLINE switches it off. Unset it.") from None
+    except errors.GatedRepoError:
+        raise HubError(
+            f"{repository} asks for consent. Give it on its page, and log in with `hf auth login`."
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise HubError(
+            f"The hub has no repository {repository}, or it is private. Check the name, or log in."
+        ) from None
+    except errors.HfHubHTTPError as error:
+        raise HubError(f"The hub refused a request for {repository}: {_first_line(error)}.") from None
+    except (_transport_error(), errors.LocalEntryNotFoundError, errors.FileMetadataError) as error:
+        reason = _first_line(error)
+        raise HubError(f"The hub cannot be reached at {constants.ENDPOINT}: {reason}. Check the network.") from None
+
+
+def _transport_error() -> type[Exception]:
+    """Return the base of all errors of the client's HTTP library, whichever that is."""
+    from huggingface_hub import errors
+
+    return next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+def _parse_header(name: str, content: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(content)
+        entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        if entries and all({"dtype", "shape", "data_offsets"} <= entry.keys() for entry in entries.values()):
+            return entries
+    except (ValueError, AttributeError):
+        pass
+    raise Flaw(Fault.UNREADABLE, f"{name} has no header that lists tensors.", file=name)
+
+
+def _demand_length(name: str, size: int, needed: int) -> None:
+    if size < needed:
+        message = f"{name} is truncated: it has {size} bytes and needs {needed}."
+        raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
+
+
+def _read_text(place: HubPlace, name: str) -> str:
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+    url = hf_hub_url(place.repository, name, revision=place.commit)
+    response = http_backoff("GET", url, headers=build_hf_headers(), timeout=SECONDS)
+    hf_raise_for_status(response)
+    return response.text
+
+
+def _all_safe(chosen: FileSet) -> bool:
+    return all(name.endswith(SAFETENSORS) for name in chosen.files)
+
+
+def _beside(listing: Iterable[str]) -> list[str]:
+    return [name for name in listing if any(fnmatch.fnmatchcase(name, pattern) for pattern in _MODEL_FILES)]
+
+
+def _cached(place: HubPlace, name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(place.repository, name, revision=place.commit)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Path:
+    """Download files into a folder, or into the hub's cache when that is None; going on with what is there."""
+    from huggingface_hub import hf_hub_download
+
+    paths = [
+        Path(hf_hub_download(place.repository, name, revision=place.commit, local_dir=folder, tqdm_class=_silent()))
+        for name in names
+    ]
+    return folder if folder is not None else paths[0].parent
+
+
+def _silent() -> type[Any]:
+    """Return a progress bar that is not shown: the scan shows its own."""
+    from huggingface_hub.utils import tqdm
+
+    return type("Silent", (tqdm,), {"__init__": lambda self, *_, **__: tqdm.__init__(self, disable=True)})

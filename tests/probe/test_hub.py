@@ -1,0 +1,235 @@
+"""The real client against a hub on loopback: only the wanted bytes are sent, and every failure is one line."""
+
+import json
+import socket
+
+import huggingface_hub.constants
+import pytest
+import torch
+from loopback_hub import LoopbackHub
+from safetensors.torch import save_file
+from states import LOWER, walk
+from test_checkpoint import assert_holds, write_shards
+
+from joma.probe.findings import Fault, Flaw
+from joma.probe.hub import HubError, list_revisions
+from joma.probe.series import find_series
+
+REPOSITORY = "org/model"
+
+
+@pytest.fixture
+def hub_at(monkeypatch, tmp_path):
+    """Point the client at an address, with a cache of its own."""
+
+    def point(url):
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
+        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+
+    return point
+
+
+@pytest.fixture
+def serve(hub_at):
+    """Serve folders as revisions until the test ends."""
+    running = []
+
+    def start(revisions, **settings):
+        context = LoopbackHub(REPOSITORY, revisions, **settings).running()
+        hub = context.__enter__()
+        running.append(context)
+        hub_at(hub.url)
+        return hub
+
+    yield start
+    huggingface_hub.close_session()
+    for context in running:
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def state():
+    return walk(1)[0]
+
+
+def write(folder, state):
+    folder.mkdir(parents=True)
+    save_file(state, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def opened(place, tmp_path, *, whole=False, keep=False):
+    return place.open(whole=whole, downloads=tmp_path / "downloads", keep=keep)
+
+
+def header_size(path):
+    return 8 + int.from_bytes(path.read_bytes()[:8], "little")
+
+
+def test_revisions_are_listed_by_pattern_and_sorted_as_numbers(serve, tmp_path, state):
+    folder = write(tmp_path / "x", state)
+    serve(dict.fromkeys(["main", "step1000", "step20", "step3", "other1"], folder))
+    series = find_series([REPOSITORY], revisions="step*")
+    assert [checkpoint.step for checkpoint in series.checkpoints] == [3, 20, 1000]
+    with pytest.raises(ValueError, match=r"No revision of org/model fits 'epoch\*'\. It has main, other1"):
+        list_revisions(REPOSITORY, "epoch*")
+
+
+def test_only_the_header_and_the_wanted_tensors_are_sent(serve, tmp_path, state):
+    folder = write(tmp_path / "x", state)
+    hub = serve({"step1": folder})
+    (place,) = list_revisions(REPOSITORY, "step*")
+    with opened(place, tmp_path) as weights:
+        assert set(weights.tensors) == set(state)
+        assert not weights.is_local
+        for name in LOWER:
+            assert torch.equal(weights.read(name), state[name])
+    wanted = header_size(folder / "model.safetensors") + sum(state[name].nbytes for name in LOWER)
+    assert hub.sent == {"step1/model.safetensors": wanted}
+    assert wanted < (folder / "model.safetensors").stat().st_size / 2
+    assert not (tmp_path / "downloads").exists()
+
+
+def test_every_type_survives_the_way(serve, tmp_path):
+    tensors = {
+        "a": torch.randn(3, 2).bfloat16(),
+        "b": torch.randn(3).to(torch.float8_e4m3fn),
+        "c": torch.tensor([True]),
+        "d": torch.tensor(7),
+        "e": torch.zeros(0, 3),
+    }
+    serve({"step1": write(tmp_path / "x", tensors)})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path) as weights:
+        for name, tensor in tensors.items():
+            read = weights.read(name)
+            assert (read.dtype, read.shape) == (tensor.dtype, tensor.shape)
+            assert torch.equal(read.double(), tensor.double())
+
+
+def test_shards_and_a_missing_one(serve, tmp_path, state):
+    files = write_shards(tmp_path / "x", state)
+    hub = serve({"step1": tmp_path / "x"})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path) as weights:
+        assert_holds(weights, state)
+        assert set(weights.digests) == set(files)
+    (tmp_path / "x" / files[2]).unlink()
+    hub.sent.clear()
+    with opened(place, tmp_path) as weights:
+        (flaw,) = weights.flaws
+        assert (flaw.kind, flaw.evidence["file"]) == (Fault.MISSING_FILE, files[2])
+
+
+def test_a_truncated_file_is_found_by_its_header_alone(serve, tmp_path, state):
+    folder = write(tmp_path / "x", state)
+    path = folder / "model.safetensors"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size - 100])
+    hub = serve({"step1": folder})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with pytest.raises(Flaw, match="truncated") as caught, opened(place, tmp_path):
+        pass
+    assert (caught.value.evidence["bytes"], caught.value.evidence["needed"]) == (size - 100, size)
+    assert hub.sent == {"step1/model.safetensors": header_size(path)}
+    for content in (b"abc", b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}", b"\x02\0\0\0\0\0\0\0hi"):
+        path.write_bytes(content)
+        with pytest.raises(Flaw), opened(place, tmp_path):
+            pass
+
+
+def test_a_revision_without_safetensors_is_downloaded_whole_said_and_removed(serve, tmp_path, state):
+    (tmp_path / "x").mkdir()
+    torch.save(state, tmp_path / "x" / "pytorch_model.bin")
+    (tmp_path / "x" / "flax_model.msgpack").write_bytes(b"other")
+    hub = serve({"step1": tmp_path / "x"})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path) as weights:
+        assert_holds(weights, state)
+        assert weights.is_local
+        assert "step1 was downloaded whole" in weights.notes[0] and "no safetensors" in weights.notes[0]
+        assert list((tmp_path / "downloads").rglob("*.bin"))
+    assert not list((tmp_path / "downloads").iterdir())
+    assert hub.sent == {"step1/pytorch_model.bin": (tmp_path / "x" / "pytorch_model.bin").stat().st_size}
+
+
+def test_what_is_kept_lies_in_the_cache_and_is_not_fetched_again(serve, tmp_path, state):
+    hub = serve({"step1": write(tmp_path / "x", state)})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path, whole=True, keep=True) as weights:
+        assert_holds(weights, state)
+        assert weights.folder is not None and (weights.folder / "config.json").exists()
+    assert list((tmp_path / "cache").rglob("model.safetensors"))
+    assert not (tmp_path / "downloads").exists()
+    hub.sent.clear()
+    with opened(place, tmp_path) as weights:
+        assert weights.is_local
+        assert_holds(weights, state)
+    assert not hub.sent
+
+
+def test_a_server_that_sends_no_parts_is_found_out_before_it_sends_the_whole(serve, tmp_path, state):
+    serve({"step1": write(tmp_path / "x", state)}, ranges=False)
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path) as weights:
+        assert_holds(weights, state)
+        assert "the server sends no parts of files" in weights.notes[0]
+    assert not list((tmp_path / "downloads").iterdir())
+
+
+def test_a_place_that_expires_is_asked_for_again(serve, tmp_path, state):
+    hub = serve({"step1": write(tmp_path / "x", state)})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path) as weights:
+        hub.expired = 1
+        assert torch.equal(weights.read(LOWER[0]), state[LOWER[0]])
+
+
+def test_the_token_goes_to_the_hub_and_not_to_its_storage(serve, tmp_path, state, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub = serve({"step1": write(tmp_path / "x", state)})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with opened(place, tmp_path) as weights:
+        weights.read(LOWER[0])
+    authorized = {path.split("/")[1]: bool(authorization) for _, path, authorization in hub.requests}
+    assert authorized == {"api": True, "org": True, "storage": False}
+
+
+def test_no_network_no_repository_and_refusals_are_one_line(hub_at, serve, tmp_path, state, monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        hub_at(f"http://127.0.0.1:{unused.getsockname()[1]}")  # nobody listens
+        with pytest.raises(HubError, match=r"The hub cannot be reached at http://127.*Check the network\.$"):
+            list_revisions(REPOSITORY, "step*")
+    hub = serve({"step1": write(tmp_path / "x", state)})
+    with pytest.raises(HubError, match="The hub has no repository org/other, or it is private"):
+        list_revisions("org/other", "step*")
+    hub.failing.add("step1")
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with pytest.raises(HubError, match="The hub refused a request for org/model"), opened(place, tmp_path):
+        pass
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match="HF_HUB_OFFLINE switches it off"):
+        list_revisions(REPOSITORY, "step*")
+
+
+def test_a_revision_without_weights(serve, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "README.md").write_text("nothing here")
+    serve({"step1": tmp_path / "x"})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with pytest.raises(Flaw, match="step1 holds no weights"), opened(place, tmp_path):
+        pass
+
+
+def test_an_index_that_is_not_json(serve, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "model.safetensors.index.json").write_text(json.dumps([1]))
+    serve({"step1": tmp_path / "x"})
+    (place,) = list_revisions(REPOSITORY, "step1")
+    with pytest.raises(Flaw, match="holds no JSON object"), opened(place, tmp_path):
+        pass
