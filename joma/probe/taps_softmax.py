@@ -18,7 +18,7 @@ from joma.probe.taps_sdpa import with_heads
 SOFTMAX = frozenset({"softmax", "_softmax", "special_softmax"})
 _PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "addmm", "einsum"})
 _MAPS = frozenset({"linear", "bilinear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "embedding"})
-"""Functions with weights of their own: what comes out is an activation, whatever went in."""
+"""Functions with weights of their own: what they make of activations is no product of activations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +39,13 @@ class Products:
 
     def follow(self, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         """Note what came out of a function of this name."""
-        if name in _MAPS or name in SOFTMAX:
-            return
-        tensors = list(_tensors(args)) + list(_tensors(kwargs.values()))
+        tensors = [*_tensors(args), *_tensors(kwargs.values())]
         if not tensors:
             return
         if all(self._is_weight(tensor) for tensor in tensors):
             self._note(self._weights, True, result)
+        elif name in _MAPS:
+            return
         elif name in _PRODUCTS:
             self._note(self._products, self._product(name, args, tensors), result)
         elif self._products:
