@@ -1,0 +1,253 @@
+"""Whether the checkpoints of a series are what their steps say: each fault named, with its evidence."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.spatial.distance import cdist
+
+from joma.probe.findings import Fault, Finding, some
+from joma.probe.fingerprint import Fingerprint, TensorPrint
+from joma.probe.grid import missing_steps
+from joma.probe.trajectory import OffPath, off_path
+
+MATRIX_AXES = 2
+NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.NO_ENTROPY}
+"""Faults that leave measured values as they are."""
+_OF_TENSORS = {Fault.IDENTICAL_TENSOR}
+"""Faults that concern the values measured from the tensors named, and no others."""
+CONSTANT_SHARE = 0.8
+"""A tensor that is the same in so much of the series is meant to be: rotary frequencies, masks, frozen layers."""
+_SHOWN_DIGITS = 4
+
+
+def audit(series: Sequence[Fingerprint]) -> list[Finding]:
+    """Audit a series by what was kept of it, in the order of the steps.
+
+    Every fingerprint's own findings come along. What is usual is what most of the series has, and tensors that are the
+    same in nearly all of it (rotary frequencies, masks, frozen layers) are expected to be so.
+    """
+    series = sorted(series, key=lambda each: each.step)
+    groups = identical_checkpoints(series)
+    misplaced = out_of_place(series)
+    found = [
+        *(finding for each in series for finding in each.findings),
+        *_missing_tensors(series),
+        *_changes(series, Fault.SHAPE, lambda tensor: tensor.shape),
+        *_changes(series, Fault.DTYPE, lambda tensor: tensor.dtype),
+        *(_duplicate(group, misplaced) for group in groups),
+        *_identical_tensors(series, groups),
+        *misplaced,
+        *gaps([each.step for each in series]),
+    ]
+    return sorted(found, key=lambda finding: finding.step)
+
+
+def flags(findings: Iterable[Finding], series: Iterable[Fingerprint]) -> dict[int, dict[str, str]]:
+    """Return why values are not to be trusted: for each step by site, with the site "" for all that are not named."""
+    reasons: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    sources = {each.step: each.sources for each in series}
+    for finding in findings:
+        if finding.kind in NO_FLAG:
+            continue
+        for step in finding.evidence.get("flagged", [finding.step]):
+            sites = [""]
+            if finding.kind in _OF_TENSORS:
+                sites = [site for site, names in sources.get(step, {}).items() if set(names) & set(finding.sites)]
+            for site in sites:
+                reasons[step][site].append(finding.kind.value)
+    return {
+        step: {site: "; ".join(dict.fromkeys([*by_site.get("", []), *kinds])) for site, kinds in by_site.items()}
+        for step, by_site in reasons.items()
+    }
+
+
+def identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerprint]]:
+    """Group the checkpoints that hold the same weights: the same files, or the same in all tensors compared."""
+    ignored = _never_changing(series)
+    groups: dict[Hashable, list[Fingerprint]] = defaultdict(list)
+    for each in series:
+        compared = {name: tensor.digest for name, tensor in each.tensors.items() if tensor.digest}
+        telling = {name: digest for name, digest in compared.items() if name not in ignored} or compared
+        if telling:
+            groups[tuple(sorted(telling.items()))].append(each)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def out_of_place(series: Sequence[Fingerprint]) -> list[Finding]:
+    """Find weights that belong to another step, or to none of the series, from distances between the sketches."""
+    sound = [each for each in series if each.sketches and all(np.isfinite(v).all() for v in each.sketches.values())]
+    names = _common_sketches(sound)
+    sound = [each for each in sound if names and names <= each.sketches.keys()]
+    distances = _distances([np.concatenate([each.sketches[name] for name in sorted(names)]) for each in sound])
+    return [_misplaced(off, sound, distances, len(names)) for off in off_path(distances)]
+
+
+def gaps(steps: Sequence[int]) -> list[Finding]:
+    """Find the steps that are missing from the grid of the others."""
+    found = []
+    for before, after, missing in missing_steps(steps):
+        message = f"Between steps {before} and {after} the grid has {some([str(step) for step in missing])}."
+        evidence = {"before": before, "after": after, "missing": missing}
+        found.append(Finding(kind=Fault.GAP, step=missing[0], message=message, evidence=evidence))
+    return found
+
+
+def _missing_tensors(series: Sequence[Fingerprint]) -> list[Finding]:
+    readable = [each for each in series if each.tensors]
+    counts = Counter(name for each in readable for name in each.tensors)
+    usual = [name for name, count in counts.items() if 2 * count > len(readable)]
+    found = []
+    for each in readable:
+        missing = tuple(name for name in usual if name not in each.tensors)
+        if missing and not any(finding.kind is Fault.MISSING_FILE for finding in each.findings):
+            message = f"{each.name} lacks {len(missing)} tensors that the others have: {some(missing)}."
+            evidence = {"missing": len(missing), "usual": len(usual)}
+            found.append(
+                Finding(kind=Fault.MISSING_TENSOR, step=each.step, sites=missing, message=message, evidence=evidence)
+            )
+    return found
+
+
+def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPrint], Any]) -> list[Finding]:
+    """Find tensors whose shape or type is not the one that most of the series has."""
+    usual = _usual(series, of)
+    found = []
+    for each in series:
+        changed = {name: of(tensor) for name, tensor in each.tensors.items() if of(tensor) != usual[name]}
+        if changed:
+            name, value = next(iter(changed.items()))
+            shown, expected = _shown(value), _shown(usual[name])
+            message = f"{each.name} has another {kind.value} of {len(changed)} tensors: {name} {shown}, not {expected}."
+            evidence = {"tensor": name, "found": shown, "usual": expected, "changed": len(changed)}
+            found.append(Finding(kind=kind, step=each.step, sites=tuple(changed), message=message, evidence=evidence))
+    return found
+
+
+def _duplicate(group: Sequence[Fingerprint], misplaced: Sequence[Finding]) -> Finding:
+    """Word a group of equal checkpoints; flagged are those out of place, or all when none of them stands out."""
+    steps = [each.step for each in group]
+    wrong = [finding.step for finding in misplaced if finding.step in steps and not finding.evidence.get("rival")]
+    flagged = wrong if 0 < len(wrong) < len(steps) else steps
+    home = "" if len(flagged) != len(steps) - 1 else f" They belong to step {(set(steps) - set(flagged)).pop()}."
+    compared = sum(tensor.num_compared for tensor in group[0].tensors.values())
+    same_files = bool(group[0].files) and all(each.files == group[0].files for each in group)
+    message = f"Steps {' and '.join(map(str, steps))} hold the same weights.{home}"
+    evidence = {
+        "steps": steps,
+        "names": [each.name for each in group],
+        "tensors_compared": sum(bool(tensor.digest) for tensor in group[0].tensors.values()),
+        "bytes_compared": compared,
+        "same_files": same_files,
+        "flagged": flagged,
+    }
+    return Finding(kind=Fault.IDENTICAL_CHECKPOINT, step=flagged[0], message=message, evidence=evidence)
+
+
+def _identical_tensors(series: Sequence[Fingerprint], groups: Sequence[Sequence[Fingerprint]]) -> list[Finding]:
+    """Find tensors that are the same at some steps and not at others; vectors alone prove nothing.
+
+    A vector in half precision stands still between steps now and then, and one whose entries are all equal always does.
+    """
+    repeated = {each.step for group in groups for each in group[1:]}
+    distinct = [each for each in series if each.step not in repeated]
+    ignored = _never_changing(distinct)
+    holders: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for each in distinct:
+        for name, tensor in each.tensors.items():
+            if tensor.digest and not tensor.uniform and name not in ignored:
+                holders[name, tensor.digest].append(each.step)
+    shared: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for (name, _), steps in holders.items():
+        if len(steps) > 1:
+            shared[tuple(steps)].append(name)
+    shapes = {name: tensor.shape for each in distinct for name, tensor in each.tensors.items()}
+    return [
+        _identical_tensor(steps, names, distinct)
+        for steps, names in shared.items()
+        if any(len(shapes[name]) >= MATRIX_AXES for name in names)
+    ]
+
+
+def _identical_tensor(steps: tuple[int, ...], names: Sequence[str], series: Sequence[Fingerprint]) -> Finding:
+    tensors = next(each.tensors for each in series if each.step == steps[0])
+    message = (
+        f"{len(names)} of {len(tensors)} tensors are the same at steps {' and '.join(map(str, steps))}: {some(names)}."
+    )
+    evidence = {
+        "steps": list(steps),
+        "digests": {name: tensors[name].digest for name in names},
+        "bytes_compared": sum(tensors[name].num_compared for name in names),
+        "flagged": list(steps),
+    }
+    return Finding(kind=Fault.IDENTICAL_TENSOR, step=steps[-1], sites=tuple(names), message=message, evidence=evidence)
+
+
+def _never_changing(series: Sequence[Fingerprint]) -> set[str]:
+    """Names of tensors that are the same in nearly all of a series, those of another type left aside."""
+    seen: dict[str, Counter[str]] = defaultdict(Counter)
+    dtypes = _usual(series, lambda tensor: tensor.dtype)
+    for each in series:
+        for name, tensor in each.tensors.items():
+            if tensor.dtype == dtypes[name]:
+                seen[name][tensor.digest] += 1
+    return {name for name, counts in seen.items() if max(counts.values()) >= CONSTANT_SHARE * counts.total()}
+
+
+def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> dict[str, Any]:
+    """What most of the series has for each tensor."""
+    counts: dict[str, Counter[Any]] = defaultdict(Counter)
+    for each in series:
+        for name, tensor in each.tensors.items():
+            counts[name][of(tensor)] += 1
+    return {name: count.most_common(1)[0][0] for name, count in counts.items()}
+
+
+def _common_sketches(series: Sequence[Fingerprint]) -> set[str]:
+    """Names of the tensors that most checkpoints have, in the shape that most have."""
+    counts = Counter((name, each.tensors[name].shape) for each in series for name in each.sketches)
+    return {name for (name, _), count in counts.items() if 2 * count > len(series)}
+
+
+def _distances(vectors: Sequence[Float[np.ndarray, " k"]]) -> Float[np.ndarray, "n n"]:
+    return cdist(vectors, vectors) if vectors else np.zeros((0, 0))
+
+
+def _misplaced(
+    off: OffPath, series: Sequence[Fingerprint], distances: Float[np.ndarray, "n n"], num_tensors: int
+) -> Finding:
+    me = series[off.index].step
+    step_of = {role: series[i].step for role in ("before", "after", "nearest") if (i := getattr(off, role)) is not None}
+    to = {role: _rounded(distances[off.index, getattr(off, role)]) for role in step_of}
+    near = " and ".join(f"{to[role]} from step {step_of[role]}" for role in ("before", "after") if role in to)
+    where = "are not of this series there" if off.nearest is None else f"belong to step {step_of['nearest']}"
+    message = f"The weights under step {me} {where}: they are {near}"
+    if "nearest" in to:
+        message += f", and {to['nearest']} from step {step_of['nearest']}"
+    across = None
+    if off.before is not None and off.after is not None:
+        across = _rounded(distances[off.before, off.after])
+        message += f"; steps {step_of['before']} and {step_of['after']} are {across} apart"
+    rival = None if off.rival is None else series[off.rival].step
+    if rival is not None:
+        message = f"Either the weights under step {me} or those under step {rival} are out of place: {message}"
+    evidence = {
+        "steps": step_of,
+        "distances": to,
+        "across": across,
+        "to_last": _rounded(distances[off.index, -1]),
+        "last": series[-1].step,
+        "rival": rival,
+        "tensors": num_tensors,
+    }
+    return Finding(kind=Fault.OUT_OF_PLACE, step=me, message=message + ".", evidence=evidence)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_SHOWN_DIGITS}g}")
+
+
+def _shown(value: Any) -> Any:
+    return "×".join(map(str, value)) or "scalar" if isinstance(value, tuple) else value

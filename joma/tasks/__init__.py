@@ -1,0 +1,1 @@
+"""Where work runs: in this process, or on a Ray cluster."""
