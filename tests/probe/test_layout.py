@@ -1,0 +1,413 @@
+"""Layers and matrices are found by structure, and taken out as the model uses them."""
+
+import random
+import re
+
+import models
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    SwinConfig,
+    SwinModel,
+)
+
+from joma.probe.blocks import find_blocks
+from joma.probe.layout import find_layout, lower_matrices, query_keys, reader, token_embedding
+from joma.probe.taps import tap
+from joma.probe.weights import Hints, Role
+
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 96, "vocab_size": 61, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
+
+
+def shapes_of(model):
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+# --- Lower matrices
+
+
+LOWER = {
+    "gpt_neox": [("gpt_neox.layers.0.mlp.dense_h_to_4h", Role.LOWER)],
+    "opt": [("model.decoder.layers.0.fc1", Role.LOWER)],
+    "gpt2": [("transformer.h.0.mlp.c_fc", Role.LOWER)],
+    "llama": [("model.layers.0.mlp.gate_proj", Role.GATE), ("model.layers.0.mlp.up_proj", Role.UP)],
+    "bloom": [("transformer.h.0.mlp.dense_h_to_4h", Role.LOWER)],
+    "mpt": [("transformer.blocks.0.ffn.up_proj", Role.LOWER)],
+    "bert": [("bert.encoder.layer.0.intermediate.dense", Role.LOWER)],
+    "t5": [
+        ("encoder.block.0.layer.1.DenseReluDense.wi_0", Role.GATE),
+        ("encoder.block.0.layer.1.DenseReluDense.wi_1", Role.UP),
+    ],
+    "vit": [("vit.layers.0.mlp.fc1", Role.LOWER)],
+}
+LOWER |= dict.fromkeys(("qwen2", "qwen3", "mistral", "gemma2"), LOWER["llama"])
+LOWER["mixtral"] = [
+    (f"model.layers.0.mlp.experts.gate_up_proj[{expert}]:{role}", role)
+    for expert in range(4)
+    for role in (Role.GATE, Role.UP)
+]
+
+
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_lower_matrices_of_every_family(family):
+    layout = find_layout(models.build(family))
+    first = layout.layers[0]
+    assert [(ref.site, ref.role) for ref in first.lower] == LOWER[family]
+    assert [layer.index for layer in layout.layers] == list(range(4 if family == "t5" else models.LAYERS))
+    assert all(len(layer.lower) == len(first.lower) for layer in layout.layers)
+    assert layout.unseen == ()
+
+
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_a_lower_matrix_maps_the_width_to_the_neurons(family):
+    model = models.build(family)
+    read = reader(model)
+    for ref in find_layout(model).lower:
+        weight = ref.take(read)
+        assert weight.shape == ref.shape and weight.shape[1] == models.WIDTH < weight.shape[0]
+        assert not weight.requires_grad
+
+
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_names_alone_tell_the_same(family):
+    model = models.build(family)
+    found, unseen = lower_matrices(shapes_of(model))
+    assert tuple(found) == find_layout(model).lower and unseen == []
+
+
+@given(seed=st.integers(0, 1000), family=st.sampled_from(sorted(models.FAMILIES)))
+def test_the_order_of_names_does_not_matter(seed, family):
+    shapes = shapes_of(models.build(family))
+    names = sorted(shapes)
+    random.Random(seed).shuffle(names)
+    shuffled = {name: shapes[name] for name in names}
+    assert [block.path for block in find_blocks(shuffled)] == [block.path for block in find_blocks(shapes)]
+    assert set(lower_matrices(shuffled)[0]) == set(lower_matrices(shapes)[0])
+    assert {pair.site for pair in query_keys(shuffled)[0]} == {pair.site for pair in query_keys(shapes)[0]}
+
+
+def test_layers_are_ordered_as_numbers():
+    shapes = {f"h.{i}.{name}": shape for i in (10, 9, 2, 0, 1) for name, shape in _BLOCK.items()}
+    assert [block.path for block in find_blocks(shapes)] == ["h.0", "h.1", "h.2", "h.9", "h.10"]
+
+
+_BLOCK = {"attn.qkv.weight": (24, 8), "fc1.weight": (32, 8), "fc2.weight": (8, 32)}
+
+
+def test_gpt2_matrices_are_transposed_like_its_layer():
+    model = models.build("gpt2")
+    layer = model.transformer.h[0].mlp.c_fc
+    weight = find_layout(model).lower[0].take(reader(model))
+    x = torch.randn(3, models.WIDTH)
+    torch.testing.assert_close(x @ weight.T + layer.bias, layer(x))
+
+
+def test_experts_are_their_own_rows():
+    model = models.build("mixtral")
+    experts, read = model.model.layers[1].mlp.experts, reader(model)
+    refs = find_layout(model).layers[1].lower
+    assert [ref.expert for ref in refs] == [0, 0, 1, 1, 2, 2, 3, 3]
+    gate, up = experts.gate_up_proj[2].chunk(2)
+    assert torch.equal(refs[4].take(read), gate) and torch.equal(refs[5].take(read), up)
+
+
+def test_numbered_experts_and_a_router_of_the_same_shape():
+    shapes = {"layers.0.attn.qkv.weight": (24, 8), "layers.0.mlp.gate.weight": (16, 8)}  # as many experts as neurons
+    for expert in range(3):
+        names = {"w1": (16, 8), "w2": (8, 16), "w3": (16, 8)}
+        shapes |= {f"layers.0.mlp.experts.{expert}.{name}.weight": shape for name, shape in names.items()}
+    found, _ = lower_matrices(shapes)
+    assert [(ref.expert, ref.role) for ref in found] == [(e, r) for e in range(3) for r in (Role.GATE, Role.UP)]
+
+
+def test_gates_that_alternate_with_what_they_gate():
+    model = GptOssForCausalLM(
+        GptOssConfig(**SIZES, head_dim=8, num_local_experts=4, layer_types=["full_attention"] * 2)
+    )
+    experts, read = model.model.layers[0].mlp.experts, reader(model)
+    gate, up = find_layout(model).layers[0].lower[:2]
+    assert torch.equal(gate.take(read), experts.gate_up_proj[0][:, ::2].T)
+    assert torch.equal(up.take(read), experts.gate_up_proj[0][:, 1::2].T)
+    found, unseen = lower_matrices(shapes_of(model))  # names do not tell the order
+    assert {ref.role for ref in found} == {Role.GATE_AND_UP} and "unknown order" in unseen[0].reason
+
+
+def test_a_fused_gate_is_split():
+    model = Phi3ForCausalLM(Phi3Config(**SIZES, pad_token_id=0))
+    gate, up = find_layout(model).layers[0].lower
+    fused = model.model.layers[0].mlp.gate_up_proj.weight
+    assert torch.equal(gate.take(reader(model)), fused[:96]) and torch.equal(up.take(reader(model)), fused[96:])
+
+
+def test_neurons_fewer_than_the_width_and_low_rank_attention():
+    small = {"moe_intermediate_size": 16, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 8}
+    heads = {"q_lora_rank": 12, "qk_rope_head_dim": 4, "v_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 4}
+    sizes = SIZES | {"num_key_value_heads": 4}
+    model = DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **small, **heads, first_k_dense_replace=1))
+    layout = find_layout(model)
+    assert {ref.shape for ref in layout.layers[1].lower} == {(16, 32)}
+    assert layout.attention == ("model.layers.0.self_attn", "model.layers.1.self_attn")
+    assert [each.site for each in layout.unseen] == list(layout.attention)
+    assert "No query and key matrices" in layout.unseen[0].reason
+
+
+def test_blocks_inside_of_stages():
+    small = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 2}
+    layout = find_layout(SwinModel(SwinConfig(**small)))
+    assert [layer.path for layer in layout.layers] == [
+        "encoder.layers.0.blocks.0",
+        "encoder.layers.0.blocks.1",
+        "encoder.layers.1.blocks.0",
+    ]
+    assert [ref.shape for ref in layout.lower] == [(32, 8), (32, 8), (64, 16)]
+
+
+def test_torch_transformer_and_a_hand_written_one():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    layout = find_layout(nn.TransformerEncoder(layer, 3))
+    assert [ref.site for ref in layout.lower] == [f"layers.{i}.linear1" for i in range(3)]
+    assert layout.attention == tuple(f"layers.{i}.self_attn" for i in range(3))
+    layout = find_layout(models.HandWritten())
+    assert [ref.site for ref in layout.lower] == ["blocks.0.mlp.0", "blocks.1.mlp.0"]
+    assert layout.attention == ("blocks.0", "blocks.1")
+
+
+def test_a_classifier_of_numbered_layers_is_no_block():
+    shapes = {f"h.0.{name}": shape for name, shape in _BLOCK.items()}
+    shapes |= {"classifier.0.weight": (8, 8), "classifier.2.weight": (2, 8)}
+    assert [block.path for block in find_blocks(shapes)] == ["h.0"]
+
+
+def test_a_layer_without_attention_in_a_row_with_others_counts():
+    shapes = {f"h.{i}.{name}": shape for i in (0, 2) for name, shape in _BLOCK.items()}
+    shapes |= {"h.1.mixer.weight": (8, 8)}
+    found, unseen = lower_matrices(shapes)
+    assert [ref.layer for ref in found] == [0, 2] and [each.site for each in unseen] == ["h.1"]
+
+
+def test_patterns_override_what_is_found():
+    model = models.build("llama")
+    layout = find_layout(model, mlp_pattern=r"down_proj", attention_pattern=r"layers\.1\.self_attn$")
+    assert [ref.site for ref in layout.lower] == ["model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"]
+    assert layout.attention == ("model.layers.1.self_attn",)
+    layout = find_layout(model, mlp_pattern=r"layers\.0.*up_proj")
+    assert [each.site for each in layout.unseen] == ["model.layers.1"]
+    assert "matches the pattern" in layout.unseen[0].reason
+
+
+def test_parametrised_weights_are_left_alone_and_named():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    nn.utils.parametrizations.spectral_norm(model.layers[0].linear1)
+    [unseen] = find_layout(model).unseen
+    assert unseen.site == "layers.0" and "parametrised" in unseen.reason
+
+
+def test_nothing_but_vectors_is_said():
+    found, unseen = lower_matrices({"norm.weight": (8,)})
+    assert found == [] and "No matrix was found" in unseen[0].reason
+
+
+# --- Low-rank adapters
+
+
+class Adapted(nn.Module):
+    """A linear layer with LoRA, laid out as PEFT does."""
+
+    def __init__(self, base, rank=2):
+        """Wrap a layer."""
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base.out_features, bias=False)})
+        self.scaling = {"default": 1.5}
+        self.merged_adapters, self.disable_adapters, self.active_adapters = [], False, ["default"]
+
+    def forward(self, x):
+        update = self.lora_B["default"](self.lora_A["default"](x))
+        return self.base_layer(x) + self.scaling["default"] * update
+
+
+def adapted():
+    model = models.build("llama")
+    mlp = model.model.layers[0].mlp
+    mlp.up_proj = Adapted(mlp.up_proj)
+    model.model.layers[1].self_attn.q_proj = Adapted(model.model.layers[1].self_attn.q_proj)
+    return model
+
+
+def test_lora_counts_as_the_effective_weight():
+    model = adapted()
+    layout, read = find_layout(model), reader(model)
+    gate, up = layout.layers[0].lower
+    x = torch.randn(3, models.WIDTH)
+    torch.testing.assert_close(x @ up.take(read).T, model.model.layers[0].mlp.up_proj(x))
+    torch.testing.assert_close(x @ gate.take(read).T, model.model.layers[0].mlp.gate_proj(x))
+    query = layout.layers[1].query_keys[0].query
+    torch.testing.assert_close(x @ query.take(read).T, model.model.layers[1].self_attn.q_proj(x))
+    assert layout.unseen == () and up.site == "model.layers.0.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    "state", [{"disable_adapters": True}, {"merged_adapters": ["default"]}, {"active_adapters": []}]
+)
+def test_adapters_that_do_not_act_are_not_added(state):
+    model = adapted()
+    layer = model.model.layers[0].mlp.up_proj
+    vars(layer).update(state)
+    assert torch.equal(find_layout(model).layers[0].lower[1].take(reader(model)), layer.base_layer.weight)
+
+
+def test_names_do_not_tell_the_scaling_of_an_adapter():
+    shapes = shapes_of(adapted())
+    _, unseen = lower_matrices(shapes)
+    assert [each.site for each in unseen] == ["model.layers.0.mlp.up_proj"]
+    assert "scaling is not known" in unseen[0].reason
+    known = Hints(lora_scaling={"model.layers.0.mlp.up_proj.default": 1.5})
+    refs, unseen = lower_matrices(shapes, hints=known)
+    assert unseen == [] and refs[1].updates[0].scaling == 1.5
+    assert refs[1].tensors == (
+        "model.layers.0.mlp.up_proj.base_layer.weight",
+        "model.layers.0.mlp.up_proj.lora_A.default.weight",
+        "model.layers.0.mlp.up_proj.lora_B.default.weight",
+    )
+
+
+# --- Queries and keys
+
+
+def falcon(**changes):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 61}
+    return FalconForCausalLM(FalconConfig(**sizes, **changes)).eval()
+
+
+SEEN_APART = {family: lambda family=family: models.build(family) for family in models.FAMILIES if family != "qwen3"}
+SEEN_APART |= {
+    "falcon, one key head": falcon,
+    "falcon, groups": lambda: falcon(new_decoder_architecture=True, num_kv_heads=2),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SIZES, pad_token_id=0)).eval(),
+    "hand-written": models.HandWritten,
+    "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval(),
+}
+"""Models whose queries and keys are linear in the input but for a rotation: Qwen3 normalises them."""
+
+
+def first_call(name, model, x):
+    """The first attention call of a model, and what went into the module with its queries."""
+    pair = find_layout(model).layers[0].query_keys[0]
+    owner = re.sub(r"\.(?:in_proj_)?weight$", "", pair.query.name)
+    calls, given = [], []
+    hook = model.get_submodule(owner).register_forward_pre_hook(lambda module, args: given.append(args[0]))
+    with torch.no_grad(), tap(model, calls.append):
+        model(**x)
+    hook.remove()
+    return pair, calls[0], given[0]
+
+
+def call_of(name):
+    if name == "encoder":
+        return {"src": torch.randn(2, 12, 32)}
+    if name == "hand-written":
+        return {"tokens": torch.arange(24).reshape(2, 12)}
+    return models.inputs(name if name in models.FAMILIES else "llama")
+
+
+@pytest.mark.parametrize("name", SEEN_APART)
+def test_queries_and_keys_are_those_of_the_attention_call(name):
+    model = SEEN_APART[name]()
+    with torch.no_grad():
+        for parameter in (p for n, p in model.named_parameters() if n.endswith("bias") and "norm" not in n):
+            parameter.zero_()
+    pair, call, x = first_call(name, model, call_of(name))
+    read = reader(model)
+    q = (x @ pair.query.take(read).T).unflatten(-1, (pair.num_heads, -1)).transpose(1, 2)
+    k = (x @ pair.key.take(read).T).unflatten(-1, (pair.num_key_heads, -1)).transpose(1, 2)
+    k = k.repeat_interleave(pair.num_heads // pair.num_key_heads, dim=1)
+    if call.q is not None:  # a rotation keeps lengths; they differ from head to head
+        scale = call.q.norm(dim=-1) / q.norm(dim=-1)  # OPT scales its queries by itself
+        torch.testing.assert_close(scale, scale.mean().expand_as(scale), atol=0, rtol=1e-4)
+        keys = call.k.repeat_interleave(q.shape[1] // call.k.shape[1], dim=1)
+        torch.testing.assert_close(k.norm(dim=-1), keys.norm(dim=-1), atol=0, rtol=1e-4)
+    elif name != "gemma2":  # whose logits are capped and rotated
+        # ALiBi depends on the key alone: between two rows of the first sequence it drops out.
+        found = call.logits[0, :, -1, :10] - call.logits[0, :, -2, :10]
+        wanted = ((q[0, :, -1:] - q[0, :, -2:-1]) @ k[0, :, :10].mT)[:, 0] * q.shape[-1] ** -0.5
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_a_wrong_order_of_fused_heads_would_show():
+    model = models.build("gpt_neox")
+    pair, call, x = first_call("gpt_neox", model, models.inputs("gpt_neox"))
+    fused = model.gpt_neox.layers[0].attention.query_key_value.weight
+    q = (x @ fused[: models.WIDTH].T).unflatten(-1, (pair.num_heads, -1)).transpose(1, 2)
+    assert (call.q.norm(dim=-1) / q.norm(dim=-1)).std() > 0.1
+
+
+def test_fused_heads_need_their_number():
+    shapes = shapes_of(models.build("gpt_neox"))
+    pairs, unseen = query_keys(shapes)
+    assert pairs == [] and "how many heads there are is not known" in unseen[0].reason
+    pairs, unseen = query_keys(shapes, hints=Hints(heads={"": (4, 4)}))
+    assert unseen == [] and pairs[0].query.rows[1] == (24, 32, 1)
+    _, unseen = query_keys(shapes, hints=Hints(heads={"": (5, 5)}))
+    assert "96 rows do not divide" in unseen[0].reason
+
+
+def test_heads_of_separate_matrices_follow_from_one_count():
+    pairs, _ = query_keys(shapes_of(models.build("qwen3")), hints=Hints(heads={"": (4, 4)}))
+    assert (pairs[0].num_heads, pairs[0].num_key_heads) == (4, 2)
+    pairs, _ = query_keys(shapes_of(models.build("qwen3")))
+    assert (pairs[0].num_heads, pairs[0].num_key_heads) == (None, None)
+
+
+# --- The rest
+
+
+EMBEDDINGS = {
+    "gpt_neox": "gpt_neox.embed_in", "opt": "model.decoder.embed_tokens", "gpt2": "transformer.wte",
+    "llama": "model.embed_tokens", "bert": "bert.embeddings.word_embeddings", "t5": "shared",
+    "bloom": "transformer.word_embeddings", "mpt": "transformer.wte",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", EMBEDDINGS)
+def test_token_embedding(family):
+    model = models.build(family)
+    ref = find_layout(model).embedding
+    assert ref.site == EMBEDDINGS[family] == token_embedding(shapes_of(model)).site
+    assert ref.shape == (models.VOCABULARY, models.WIDTH)
+
+
+def test_a_model_of_images_has_no_token_embedding():
+    assert find_layout(models.build("vit")).embedding is None
+
+
+def test_modules_know_their_layer():
+    layout = find_layout(models.build("t5"))
+    assert layout.layer_of("decoder.block.1.layer.1.EncDecAttention.q") == 3
+    assert layout.layer_of("encoder.final_layer_norm") == layout.layer_of("shared") == -1
+
+
+def test_a_hundred_experts_take_no_time(benchmark_seconds=5.0):
+    names = {"w1.weight": (16, 8), "w2.weight": (8, 16), "w3.weight": (16, 8)}
+    shapes = {}
+    for layer in range(24):
+        shapes |= {f"layers.{layer}.attn.{part}.weight": (8, 8) for part in ("q_proj", "k_proj", "v_proj", "o_proj")}
+        for expert in range(128):
+            shapes |= {f"layers.{layer}.mlp.experts.{expert}.{name}": shape for name, shape in names.items()}
+    found, unseen = lower_matrices(shapes)
+    assert len(found) == 24 * 128 * 2 and unseen == []
