@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core, before NumPy loads it
 import numpy as np
 from scipy.integrate import quad
 
-from joma.theory.salience import fraction_learned
+from joma.theory.convergence import fraction_learned
 from joma.theory.winner_take_all import LinearFlow
 
 SLACK = 3.0

@@ -10,20 +10,15 @@ from scipy.integrate import quad
 from joma.statements.eqn6 import joint_field
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.attention_flow import AttentionFlow
+from joma.theory.convergence import ConvergenceFlow, normalised_field, shared_solution
 from joma.theory.integrate import integrate
 from joma.theory.rebound import Rebound, entropy_finally_rises, entropy_rebound, rank_rebound
-from joma.theory.salience import SalienceFlow, normalised_field, shared_solution
+from joma.theory.simulation_config import FIGURE_4_START, FIGURE_4_TARGETS
 from joma.verdicts import Outcome
 
-FIGURE_4 = np.array(
-    [
-        *(1.2654323578, 1.3960914612, 1.9222683907, 2.3668839931, 2.4702801704),
-        *(2.4887697697, 2.8969187737, 2.9022359848, 3.3046653271, 3.6893341541),
-    ]
-)
-"""Targets behind figure 4: ten draws from U[1, 4], sorted."""
-FIGURE_4_START, FIGURE_4_STEP, FIGURE_4_STEPS, FIGURE_4_TEMPERATURE = 0.05, 0.02, 5000, 3.0
-"""Start, step size, number of steps and T of the simulation behind figure 4."""
+FIGURE_4 = np.array(FIGURE_4_TARGETS)
+FIGURE_4_STEP, FIGURE_4_STEPS, FIGURE_4_TEMPERATURE = 0.02, 5000, 3.0
+"""Step size, number of steps and T of the simulation behind figure 4."""
 
 
 def _eqn_6(v: np.ndarray, mu: np.ndarray) -> np.ndarray:
@@ -31,7 +26,7 @@ def _eqn_6(v: np.ndarray, mu: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _salience_path(t1: float) -> tuple[np.ndarray, np.ndarray]:
+def _printed_path(t1: float) -> tuple[np.ndarray, np.ndarray]:
     """Times and v along Eqn 6 from zero at figure 4's targets."""
     t = np.linspace(0, t1, 2001)
     run = integrate(lambda _, s: {"v": _eqn_6(s["v"], FIGURE_4)}, {"v": np.zeros(10)}, t)
@@ -53,7 +48,7 @@ def _entropy(s: np.ndarray) -> np.ndarray:
 
 def _figure_gap(dip: Callable[[float], Rebound]) -> float:
     """Distance of the dip's lowest value and of its rise from those of the integrated flow, softmax(v²) and /2."""
-    _, v = _salience_path(2.0)
+    _, v = _printed_path(2.0)
     worst = 0.0
     for temperature in (1.0, 2.0):
         found, claimed = _entropy(v**2 / temperature), dip(temperature)
@@ -89,7 +84,7 @@ def _real_entropy() -> tuple[np.ndarray, np.ndarray]:
     return t, _entropy(run["y"][:, 10:])
 
 
-def _real_entropy_gap(flow_of: Callable[[np.ndarray], SalienceFlow | AttentionFlow]) -> float:
+def _real_entropy_gap(flow_of: Callable[[np.ndarray], ConvergenceFlow | AttentionFlow]) -> float:
     t, found = _real_entropy()
     return float(np.abs(_entropy(flow_of(FIGURE_4).solution(t) ** 2 / 2) - found).max())
 
@@ -159,7 +154,7 @@ def _shared_solution_gap(solution: Callable[[np.ndarray, np.ndarray], np.ndarray
 
 
 def _rank_dip_gap(dip: Callable[[np.ndarray], Rebound]) -> float:
-    _, v = _salience_path(2.0)
+    _, v = _printed_path(2.0)
     lowest = min(_stable_rank(np.diag(row)) for row in v[1:])
     return abs(dip(FIGURE_4).lowest - lowest)
 
@@ -197,12 +192,12 @@ FIGURE_4_STATEMENTS = (
                 name="lowest entropy of softmax(v²) and softmax(v²/2) under Eqn 6, and the rise to the limit",
                 against=Reference.ODE,
                 measure=_figure_gap,
-                formula=lambda temperature: entropy_rebound(SalienceFlow(mu=FIGURE_4), temperature),
+                formula=lambda temperature: entropy_rebound(ConvergenceFlow(mu=FIGURE_4), temperature),
                 tolerance=5e-5,  # the integrated flow is sampled every 0.001
                 unit="nats",
                 mutation=Mutation(
                     description="targets 1 % off",
-                    formula=lambda temperature: entropy_rebound(SalienceFlow(mu=1.01 * FIGURE_4), temperature),
+                    formula=lambda temperature: entropy_rebound(ConvergenceFlow(mu=1.01 * FIGURE_4), temperature),
                 ),
             ),
             Check(
@@ -220,7 +215,7 @@ FIGURE_4_STATEMENTS = (
                 against=Reference.ODE,
                 measure=_real_entropy_gap,
                 formula=lambda mu: AttentionFlow(mu=mu),
-                printed=lambda mu: SalienceFlow(mu=mu),
+                printed=lambda mu: ConvergenceFlow(mu=mu),
                 tolerance=1e-9,  # LSODA at rtol 1e-12 over 500 reported times
                 unit="nats",
                 mutation=Mutation(description="targets 1 % off", formula=lambda mu: AttentionFlow(mu=1.01 * mu)),
@@ -301,11 +296,11 @@ FIGURE_4_STATEMENTS = (
                 name="lowest stable rank at figure 4's targets, one node for each token",
                 against=Reference.ODE,
                 measure=_rank_dip_gap,
-                formula=lambda mu: rank_rebound(SalienceFlow(mu=mu)),
+                formula=lambda mu: rank_rebound(ConvergenceFlow(mu=mu)),
                 tolerance=1e-3,  # the integrated flow is sampled every 0.001
                 unit="stable rank",
                 mutation=Mutation(
-                    description="targets 1 % off", formula=lambda mu: rank_rebound(SalienceFlow(mu=1.01 * mu))
+                    description="targets 1 % off", formula=lambda mu: rank_rebound(ConvergenceFlow(mu=1.01 * mu))
                 ),
             ),
         ),

@@ -11,10 +11,7 @@ from scipy.integrate import quad
 from joma.statements.eqn6 import EQN_6
 from joma.statements.figure4 import FIGURE_4, FIGURE_4_STATEMENTS, efold_time, efolds_by_ode
 from joma.statements.registry import Check, Mutation, Reference, Statement
-from joma.theory.gaussian_bounds import G_SUP, SMALL_G_SUP, small_g
-from joma.theory.integrate import integrate
-from joma.theory.linear_attention_flow import LinearAttentionFlow
-from joma.theory.salience import (
+from joma.theory.convergence import (
     SUP_RHO,
     SUP_ZETA,
     convergence_ratio,
@@ -24,6 +21,9 @@ from joma.theory.salience import (
     rho,
     zeta,
 )
+from joma.theory.gaussian_bounds import G_SUP, SMALL_G_SUP, small_g
+from joma.theory.integrate import integrate
+from joma.theory.linear_attention_flow import LinearAttentionFlow
 from joma.types import Real
 from joma.verdicts import Outcome
 

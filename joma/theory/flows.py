@@ -16,6 +16,7 @@ from joma.errors import AssumptionError, UnknownNameError, finite
 from joma.theory.activations import ACTIVATIONS, Activation, linear, relu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.attention_flow import AttentionFlow
+from joma.theory.convergence import ConvergenceFlow
 from joma.theory.critical_point import CriticalPoint, critical_points
 from joma.theory.integrate import State
 from joma.theory.invariants import Invariant
@@ -23,7 +24,6 @@ from joma.theory.isotropic import Gaussian
 from joma.theory.joint_flow import DECOUPLED, JointFlow, RelaxingFlow, TokenwiseFlow
 from joma.theory.linear_attention_flow import LinearAttentionFlow
 from joma.theory.mixture import Mixture, two_clusters
-from joma.theory.salience import SalienceFlow
 from joma.theory.winner_take_all import LinearFlow
 from joma.types import BlowUp
 
@@ -171,9 +171,9 @@ class PrintedFlow(RelaxingFlow):
         return self.targets - v
 
     @cached_property
-    def tied(self) -> SalienceFlow:
+    def tied(self) -> ConvergenceFlow:
         r"""$F(r, \mu) = t$ and its inverse."""
-        return SalienceFlow(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
+        return ConvergenceFlow(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
 
 
 @dataclass(frozen=True, kw_only=True)

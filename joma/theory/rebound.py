@@ -126,8 +126,8 @@ def rebound(t: Float[np.ndarray, " T"], values: Float[np.ndarray, " T"]) -> Rebo
 def entropy_rebound(flow: TiedFlow, temperature: float = LOGITS_OF_THEOREM_1) -> Rebound:
     r"""Dip of the entropy of $\mathrm{softmax}(v^2/T)$ along the exact solution, from its start to its limit.
 
-    >>> from joma.theory.salience import SalienceFlow
-    >>> dip = entropy_rebound(SalienceFlow(mu=np.array([1.5, 2.0, 2.5])))
+    >>> from joma.theory.convergence import ConvergenceFlow
+    >>> dip = entropy_rebound(ConvergenceFlow(mu=np.array([1.5, 2.0, 2.5])))
     >>> round(dip.time, 4), round(dip.drop, 4), round(dip.rise, 4)
     (0.945, 0.4713, 0.1867)
     """

@@ -11,8 +11,8 @@ from scipy import special
 from joma.errors import AssumptionError
 from joma.theory.activations import ACTIVATIONS
 from joma.theory.attention_flow import AttentionFlow
+from joma.theory.convergence import ConvergenceFlow
 from joma.theory.integrate import integrate
-from joma.theory.salience import SalienceFlow
 
 targets = arrays(np.float64, 4, elements=st.floats(-6, 6))
 starts = arrays(np.float64, 4, elements=st.floats(-1.5, 1.5))
@@ -137,7 +137,7 @@ def test_late_efolds_grow_at_the_local_rate():
 def test_golden_rates_beside_those_of_eqn_6():
     mu = np.array([1.0, 4.0])
     np.testing.assert_allclose(AttentionFlow(mu=mu).local_rates(), [2.763, 23.79], rtol=2e-4)
-    np.testing.assert_allclose(SalienceFlow(mu=mu).local_rates(), [1.649, 2981], rtol=2e-4)
+    np.testing.assert_allclose(ConvergenceFlow(mu=mu).local_rates(), [1.649, 2981], rtol=2e-4)
 
 
 def test_a_zero_target_decays_from_its_start():

@@ -8,6 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.differentiate import derivative
 
 from joma.theory.attention_flow import AttentionFlow
+from joma.theory.convergence import ConvergenceFlow, normalised_field, shared_solution
 from joma.theory.integrate import integrate
 from joma.theory.rebound import (
     attention_entropy,
@@ -19,15 +20,9 @@ from joma.theory.rebound import (
     rebound,
     stable_rank,
 )
-from joma.theory.salience import SalienceFlow, normalised_field, shared_solution
+from joma.theory.simulation_config import FIGURE_4_TARGETS
 
-FIGURE_4 = np.array(
-    [
-        *(1.2654323578, 1.3960914612, 1.9222683907, 2.3668839931, 2.4702801704),
-        *(2.4887697697, 2.8969187737, 2.9022359848, 3.3046653271, 3.6893341541),
-    ]
-)
-"""Ten sorted draws from U[1, 4]: the targets behind figure 4."""
+FIGURE_4 = np.array(FIGURE_4_TARGETS)
 
 logits = arrays(np.float64, 5, elements=st.floats(-5, 5))
 targets = arrays(np.float64, 5, elements=st.floats(0.5, 3))
@@ -58,15 +53,15 @@ def test_without_zeros_the_entropy_always_rises_at_the_end(mu):
 def test_zeros_or_equal_targets_end_the_rebound():
     assert not entropy_finally_rises(np.array([0.0, 2.0]))
     assert not entropy_finally_rises(np.zeros(3))
-    flat = entropy_rebound(SalienceFlow(mu=np.full(3, 2.0)))
+    flat = entropy_rebound(ConvergenceFlow(mu=np.full(3, 2.0)))
     assert flat.drop == pytest.approx(0, abs=1e-15) and not flat.occurs
-    still = entropy_rebound(SalienceFlow(mu=np.zeros(3)))
+    still = entropy_rebound(ConvergenceFlow(mu=np.zeros(3)))
     assert still.drop == 0 and not still.occurs
-    monotone = entropy_rebound(SalienceFlow(mu=np.array([0.0, 2.0])), 1.0)
+    monotone = entropy_rebound(ConvergenceFlow(mu=np.array([0.0, 2.0])), 1.0)
     assert monotone.end == pytest.approx(0.0901, abs=5e-5) and monotone.rise == pytest.approx(0, abs=1e-14)
 
 
-@given(targets, st.sampled_from([SalienceFlow, AttentionFlow]), st.sampled_from([1.0, 2.0, 3.0]))
+@given(targets, st.sampled_from([ConvergenceFlow, AttentionFlow]), st.sampled_from([1.0, 2.0, 3.0]))
 def test_the_dip_is_the_lowest_point_of_the_integrated_flow(mu, kind, temperature):
     flow = kind(mu=mu)
     dip = entropy_rebound(flow, temperature)
@@ -83,7 +78,7 @@ def test_the_dip_is_the_lowest_point_of_the_integrated_flow(mu, kind, temperatur
     [(1.0, 0.00091, 0.31026), (2.0, 0.1497, 1.1062), (3.0, 0.6946, 1.6216)],
 )
 def test_figure_4_under_eqn_6(temperature, lowest, end):
-    dip = entropy_rebound(SalienceFlow(mu=FIGURE_4), temperature)
+    dip = entropy_rebound(ConvergenceFlow(mu=FIGURE_4), temperature)
     assert dip.occurs and dip.start == pytest.approx(np.log(10))
     assert (dip.lowest, dip.end) == (pytest.approx(lowest, abs=5e-5), pytest.approx(end, abs=5e-5))
     assert dip.time == pytest.approx(0.47, abs=0.005)
@@ -107,7 +102,7 @@ def test_figure_4_under_the_steps_that_drew_it():
 @given(targets)
 def test_rank_dips_when_every_token_has_its_node(mu):
     assume(np.ptp(mu) > 0.1)
-    dip = rank_rebound(SalienceFlow(mu=mu))
+    dip = rank_rebound(ConvergenceFlow(mu=mu))
     assert dip.start == pytest.approx(dip.end)  # both are that of the target
     assert dip.occurs
     V = shared_solution(np.array([dip.time]), np.diag(mu))

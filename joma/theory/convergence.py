@@ -31,10 +31,10 @@ r"""The $\mu$ at which $\zeta(1, \mu)$ is largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SalienceFlow(TiedFlow):
+class ConvergenceFlow(TiedFlow):
     r"""The flow of Eqn 6 for M components, $\dot v = (\mu - v)\circ e^{\kappa v^2/2 + b}$.
 
-    >>> flow = SalienceFlow(mu=np.array([3.0, 1.5]))
+    >>> flow = ConvergenceFlow(mu=np.array([3.0, 1.5]))
     >>> flow.solution(np.array([0.5, 1.5])).round(4)
     array([[1.6387, 0.6235],
            [3.    , 1.358 ]])
@@ -56,11 +56,6 @@ class SalienceFlow(TiedFlow):
         r"""$\ln(1/\delta)$ of every component: `efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""
         root = np.sqrt(self.gain)
         return efolds(times(t)[:, None] * np.exp(self.log_scale), root * self.mu, v0=root * self.start)
-
-
-def field(v: Real, mu: Real) -> np.ndarray:
-    r"""Eqn 6 as printed, $\dot v = (\mu - v)\circ e^{v^2/2}$."""
-    return np.asarray((np.asarray(mu) - v) * np.exp(np.square(v) / 2))
 
 
 def normalised_field(

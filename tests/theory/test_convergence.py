@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
 
-from joma.theory import salience
+from joma.theory import convergence
+from joma.theory.convergence import ConvergenceFlow
 from joma.theory.integrate import integrate
-from joma.theory.salience import SalienceFlow
 
 targets = st.floats(-3.5, 3.5)
 fractions = st.floats(0.0, 0.999)
@@ -23,8 +23,8 @@ scales = st.floats(0.6, 2.0)
 
 
 @st.composite
-def flows(draw) -> SalienceFlow:
-    return SalienceFlow(
+def flows(draw) -> ConvergenceFlow:
+    return ConvergenceFlow(
         mu=draw(vectors),
         v0=draw(starts),
         z0=draw(st.none() | logits),
@@ -53,7 +53,7 @@ def test_solution_solves_the_field(flow, t):
 def test_going_on_from_where_one_is_gives_the_same_flow(flow, t1, t2):
     v1 = flow.solution(np.array([t1]))[0]
     z1 = flow.logits(v1)
-    later = SalienceFlow(
+    later = ConvergenceFlow(
         mu=flow.mu,
         v0=v1,
         z0=z1,
@@ -70,37 +70,37 @@ def test_inverse_against_forty_digits(mu, y):
     t = exact_time(y, mu)
     # dy/dt is at most e^{μ²/2}: one rounding of t moves y by that much and r by δ times it.
     rounding = 4 * np.finfo(float).eps * float(t) * np.exp((mu * np.expm1(-y)) ** 2 / 2)
-    assert salience.efolds(float(t), mu) == pytest.approx(y, rel=1e-10, abs=rounding)
-    assert salience.fraction_learned(float(t), mu) == pytest.approx(-np.expm1(-y), rel=1e-10, abs=1e-10)
+    assert convergence.efolds(float(t), mu) == pytest.approx(y, rel=1e-10, abs=rounding)
+    assert convergence.fraction_learned(float(t), mu) == pytest.approx(-np.expm1(-y), rel=1e-10, abs=1e-10)
 
 
 @given(targets, st.floats(-3, 3), st.floats(1e-12, 1e4))
 def test_time_to_efolds_inverts_efolds(mu, v0, t):
-    y = salience.efolds(t, mu, v0=v0)
-    assert salience.time_to_efolds(y, mu, v0=v0) == pytest.approx(t, rel=1e-13)
+    y = convergence.efolds(t, mu, v0=v0)
+    assert convergence.time_to_efolds(y, mu, v0=v0) == pytest.approx(t, rel=1e-13)
 
 
 @pytest.mark.parametrize("mu", [8.0, -12.0, 30.0, 60.0])
 @pytest.mark.parametrize("t", [1e-300, 1e-9, 0.01, 0.02, 0.2, 1.0, 1e12])
 def test_large_targets_neither_overflow_nor_miss(mu, t):
-    y = salience.efolds(t, mu)
+    y = convergence.efolds(t, mu)
     assert y >= t
-    assert np.isinf(y) or salience.time_to_efolds(y, mu) == pytest.approx(t, rel=1e-12)
+    assert np.isinf(y) or convergence.time_to_efolds(y, mu) == pytest.approx(t, rel=1e-12)
 
 
 def test_starts_far_beyond_the_target_do_not_overflow():
     t = np.array([5e-324, 1e-3, 1.0])
-    assert np.isfinite(salience.efolds(t, 1.0, v0=-60.0)).all()
+    assert np.isfinite(convergence.efolds(t, 1.0, v0=-60.0)).all()
 
 
 @given(targets, st.floats(0, 5))
 def test_the_sign_of_the_target_does_not_matter(mu, t):
-    assert salience.efolds(t, mu) == salience.efolds(t, -mu)
+    assert convergence.efolds(t, mu) == convergence.efolds(t, -mu)
 
 
 @given(st.lists(st.floats(0, 4), min_size=2, max_size=6, unique=True), st.floats(0.01, 3))
 def test_salient_components_are_ahead_at_every_time(mu, t):
-    y = salience.efolds(t, np.sort(mu))
+    y = convergence.efolds(t, np.sort(mu))
     # Two targets closer than rounding may tie.
     assert (np.diff(y) >= -1e-14 * y[1:]).all()
 
@@ -108,29 +108,29 @@ def test_salient_components_are_ahead_at_every_time(mu, t):
 @given(targets, fractions)
 def test_learning_time_is_the_integral_that_the_paper_prints(mu, r):
     F = quad(lambda x: np.exp(-((mu * x) ** 2) / 2) / (1 - x), 0, r, epsabs=1e-13, epsrel=1e-13)[0]
-    assert salience.learning_time(r, mu) == pytest.approx(F, rel=1e-11, abs=1e-13)
+    assert convergence.learning_time(r, mu) == pytest.approx(F, rel=1e-11, abs=1e-13)
 
 
 @given(targets, st.floats(0, 1))
 def test_rho_is_what_the_leading_term_leaves(mu, r):
     gap = np.exp(-(mu**2) / 2)
     naive = quad(lambda x: (np.exp(-((mu * x) ** 2) / 2) - gap) / (1 - x), 0, r, epsabs=1e-13)[0]
-    assert salience.rho(r, mu) == pytest.approx(naive, abs=1e-12)
-    assert 0 <= salience.rho(r, mu) <= salience.SUP_RHO
+    assert convergence.rho(r, mu) == pytest.approx(naive, abs=1e-12)
+    assert 0 <= convergence.rho(r, mu) <= convergence.SUP_RHO
 
 
 @given(st.floats(-8, 8), st.floats(0, 1))
 def test_zeta_is_an_integral_below_its_supremum(mu, r):
     naive = mu * quad(lambda x: (1 + x) * np.exp(-((mu * x) ** 2) / 2), 0, r, epsabs=1e-13)[0]
-    assert salience.zeta(r, mu) == pytest.approx(naive, abs=1e-12)
-    assert abs(salience.zeta(r, mu)) <= salience.SUP_ZETA * (1 + 1e-15)
+    assert convergence.zeta(r, mu) == pytest.approx(naive, abs=1e-12)
+    assert abs(convergence.zeta(r, mu)) <= convergence.SUP_ZETA * (1 + 1e-15)
 
 
 def test_constants_are_suprema():
     near = np.linspace(-1e-4, 1e-4, 11)
     for function, at, value in (
-        (salience.rho, salience.SUP_RHO_AT, salience.SUP_RHO),
-        (salience.zeta, salience.SUP_ZETA_AT, salience.SUP_ZETA),
+        (convergence.rho, convergence.SUP_RHO_AT, convergence.SUP_RHO),
+        (convergence.zeta, convergence.SUP_ZETA_AT, convergence.SUP_ZETA),
     ):
         values = function(1.0, at + near)
         assert values.argmax() == 5
@@ -139,52 +139,54 @@ def test_constants_are_suprema():
 
 @given(st.floats(0.01, 4), st.floats(0.01, 4), st.floats(0.01, 50))
 def test_theorem_4_ties_the_ratio_of_efolds_to_the_ratio_of_rates(mu_j, mu_k, t):
-    ratio = salience.efolds(t, mu_j) / salience.efolds(t, mu_k)
-    assert salience.convergence_ratio(t, mu_j, mu_k) == pytest.approx(ratio, rel=1e-9)
-    assert abs(salience.rate_offset(t, mu_j, mu_k)) < salience.SUP_RHO
+    ratio = convergence.efolds(t, mu_j) / convergence.efolds(t, mu_k)
+    assert convergence.convergence_ratio(t, mu_j, mu_k) == pytest.approx(ratio, rel=1e-9)
+    assert abs(convergence.rate_offset(t, mu_j, mu_k)) < convergence.SUP_RHO
 
 
 @given(st.floats(0.1, 3), st.floats(0.05, 4), st.floats(0.01, 1))
 def test_beyond_the_threshold_the_correction_is_small(mu_k, mu_j, tolerance):
-    t = salience.time_to_efolds(salience.efolds_to_asymptote(mu_k, tolerance), mu_k)
-    assert abs(salience.rate_correction(t, mu_j, mu_k)) < tolerance
+    t = convergence.time_to_efolds(convergence.efolds_to_asymptote(mu_k, tolerance), mu_k)
+    assert abs(convergence.rate_correction(t, mu_j, mu_k)) < tolerance
 
 
 def test_learning_time_falls_as_one_over_the_target_not_exponentially():
     mu = np.array([20.0, 40.0, 80.0])
-    remainder = salience.learning_time(0.9, mu) - np.sqrt(np.pi / 2) / mu - 1 / mu**2
+    remainder = convergence.learning_time(0.9, mu) - np.sqrt(np.pi / 2) / mu - 1 / mu**2
     # The next term is √(π/2)/μ³: eight times smaller when μ doubles.
     np.testing.assert_allclose(remainder[:-1] / remainder[1:], 8, rtol=0.1)
 
 
 def test_golden_numbers():
-    np.testing.assert_allclose(salience.learning_time(0.9, np.array([1.5, 3.0])), [1.478, 0.630], atol=5e-4)
+    np.testing.assert_allclose(convergence.learning_time(0.9, np.array([1.5, 3.0])), [1.478, 0.630], atol=5e-4)
     # Λ at μ = (3, 2): −.89 where δ_k = .56, +.55 where δ_k = .062.
-    t = salience.learning_time(1 - np.array([0.56, 0.062]), 2.0)
-    np.testing.assert_allclose(salience.rate_correction(t, 3.0, 2.0), [-0.89, 0.55], atol=0.01)
+    t = convergence.learning_time(1 - np.array([0.56, 0.062]), 2.0)
+    np.testing.assert_allclose(convergence.rate_correction(t, 3.0, 2.0), [-0.89, 0.55], atol=0.01)
     np.testing.assert_allclose(
-        salience.efolds_to_asymptote(np.array([2.0, 3.0, 4.0])) / np.log(10), [2.774, 33.79, 1119], rtol=1e-3
+        convergence.efolds_to_asymptote(np.array([2.0, 3.0, 4.0])) / np.log(10), [2.774, 33.79, 1119], rtol=1e-3
     )
 
 
 @given(arrays(np.float64, (3, 4), elements=st.floats(-1.2, 1.2)), st.floats(0.05, 2.0))
 def test_nodes_that_share_attention_move_column_by_column(mu, t):
-    run = integrate(lambda _, s: {"v": salience.shared_field(s["v"], mu)}, {"v": np.zeros((3, 4))}, np.array([0.0, t]))
-    np.testing.assert_allclose(salience.shared_solution(np.array([t]), mu)[0], run["v"][-1], rtol=1e-9, atol=1e-9)
+    run = integrate(
+        lambda _, s: {"v": convergence.shared_field(s["v"], mu)}, {"v": np.zeros((3, 4))}, np.array([0.0, t])
+    )
+    np.testing.assert_allclose(convergence.shared_solution(np.array([t]), mu)[0], run["v"][-1], rtol=1e-9, atol=1e-9)
 
 
 @given(vectors, starts, scales)
 def test_normalised_field_is_eqn_6_with_weights_that_sum_to_one(mu, v, temperature):
     weights = np.exp(v**2 / temperature)
     naive = np.array([(m - x) * w / sum(weights) for m, x, w in zip(mu, v, weights, strict=True)])
-    np.testing.assert_allclose(salience.normalised_field(v, mu, temperature), naive, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(convergence.normalised_field(v, mu, temperature), naive, rtol=1e-13, atol=1e-15)
 
 
 def test_a_hundred_thousand_points_take_a_second():
     rng = np.random.default_rng(0)
     mu, t = rng.uniform(-8, 8, size=100_000), 10 ** rng.uniform(-3, 1, size=100_000)
     begun = time.process_time()
-    r = salience.fraction_learned(t, mu)
+    r = convergence.fraction_learned(t, mu)
     # The goal is 2 s of one core; the slack is for a busy machine.
     assert time.process_time() - begun < 8
     assert ((r > 0) & (r <= 1)).all()
@@ -193,18 +195,18 @@ def test_a_hundred_thousand_points_take_a_second():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: salience.efolds(-1.0, 2.0), r"`t` must be at least 0, got -1.0"),
-        (lambda: salience.efolds(np.nan, 2.0), r"`t` must be finite, got nan"),
-        (lambda: salience.fraction_learned(1.0, np.inf), r"`mu` must be finite, got inf"),
-        (lambda: salience.learning_time(1.0, 2.0), r"`r` must be below 1, got 1: .* Use `time_to_efolds`"),
-        (lambda: salience.learning_time(1.5, 2.0), r"`r` must lie in \[0, 1\], got 1.5"),
-        (lambda: salience.time_to_efolds(-1.0, 2.0), r"`efolds` must be at least 0, got -1.0"),
-        (lambda: salience.rate_correction(0.0, 1.0, 2.0), r"`t` must be positive, got 0.0"),
-        (lambda: salience.normalised_field(np.zeros(2), np.ones(2), 0.0), r"`temperature` must be positive"),
-        (lambda: SalienceFlow(mu=np.array([1.0, np.nan])), r"`mu` must be finite, got nan at index \(1,\)"),
-        (lambda: SalienceFlow(mu=np.ones(2), v0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `v0` \(3,\)"),
-        (lambda: SalienceFlow(mu=np.ones(2), z0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `z0` \(3,\)"),
-        (lambda: SalienceFlow(mu=np.ones(2), temperature=-1.0), r"`temperature` must be positive, got -1.0"),
+        (lambda: convergence.efolds(-1.0, 2.0), r"`t` must be at least 0, got -1.0"),
+        (lambda: convergence.efolds(np.nan, 2.0), r"`t` must be finite, got nan"),
+        (lambda: convergence.fraction_learned(1.0, np.inf), r"`mu` must be finite, got inf"),
+        (lambda: convergence.learning_time(1.0, 2.0), r"`r` must be below 1, got 1: .* Use `time_to_efolds`"),
+        (lambda: convergence.learning_time(1.5, 2.0), r"`r` must lie in \[0, 1\], got 1.5"),
+        (lambda: convergence.time_to_efolds(-1.0, 2.0), r"`efolds` must be at least 0, got -1.0"),
+        (lambda: convergence.rate_correction(0.0, 1.0, 2.0), r"`t` must be positive, got 0.0"),
+        (lambda: convergence.normalised_field(np.zeros(2), np.ones(2), 0.0), r"`temperature` must be positive"),
+        (lambda: ConvergenceFlow(mu=np.array([1.0, np.nan])), r"`mu` must be finite, got nan at index \(1,\)"),
+        (lambda: ConvergenceFlow(mu=np.ones(2), v0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `v0` \(3,\)"),
+        (lambda: ConvergenceFlow(mu=np.ones(2), z0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `z0` \(3,\)"),
+        (lambda: ConvergenceFlow(mu=np.ones(2), temperature=-1.0), r"`temperature` must be positive, got -1.0"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
