@@ -407,6 +407,7 @@ def test_a_registered_implementation_that_calls_sdpa_is_counted_once(monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler and Hugging Face's masks warn of their own doings
 def test_flex_attention_is_measured_through_the_interface():
     model, call = models.build("gemma2"), models.inputs("gemma2")
     flex = models.twin("gemma2", model, attn_implementation="flex_attention")
