@@ -1,0 +1,337 @@
+r"""Stable rank and spectral norm of weights, without a singular value decomposition.
+
+$\mathrm{srank}(W) = \|W\|_F^2 / \|W\|_2^2$ lies between 1 and the rank. It needs one number of the spectrum, the top
+eigenvalue $\lambda$ of $W^\top W$, and that comes from products with $W$ alone. For a unit vector $x$ with
+$\theta = \|Wx\|^2$ and relative residual $\rho = \|W^\top W x - \theta x\| / \theta$,
+
+$$\theta \le \lambda, \qquad \text{and some eigenvalue lies within } \rho\,\theta \text{ of } \theta.$$
+
+`stable_rank` and `spectral_norm` are for scans: Lanczos iteration from a random start in float32, then in float64 until
+$\rho$ is verified; a matrix that does not get there is decomposed. `power_step` is for live use: a few products from
+the vector of the last call, with the residual that they leave.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+MATRIX_AXES = 2
+SMALL = 256
+"""Up to this length of the shorter side the whole Gram matrix is decomposed: faster than iterating, and batched."""
+SEARCH_STEPS = 256
+"""Most float32 products before a matrix is decomposed after all; a Gaussian 4096×1024 matrix takes 64."""
+SEARCH_RESIDUAL = 1e-8
+"""Where the float32 recurrence stops: below its rounding, or a top value 1e-6 above a cluster could be missed."""
+VERIFY_STEPS = 24
+"""Most float64 products after that."""
+VERIFIED_RESIDUAL = 1e-6
+"""Residual in float64 at which the answer is taken: the accuracy promised."""
+CHECK_EVERY = 8
+"""Steps between two looks at the residual of the search."""
+CHUNK_BYTES = 2**21
+"""Rows are upcast to float64 in chunks of this size, which stay in the cache for both products with them."""
+SAFE_EXPONENT = 30
+"""Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
+WARM_STEPS = 3
+"""Steps of a live estimate: four products."""
+ROUNDING_UNITS = 8
+"""Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
+TINY = torch.finfo(torch.float64).tiny
+"""Stands in for a length of zero where a zero vector is normalised, and leaves it zero."""
+SEED = 2310_00535
+"""Of the random start; any fixed one makes the measure a function of its input."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PowerEstimate:
+    """What a few products say about the spectral norm, and the vector to start from next time."""
+
+    norm: Float[Tensor, "*batch"]
+    r"""$\sigma = \|Wx\|$, never above the spectral norm but for rounding."""
+    vector: Float[Tensor, "*batch n"]
+    """The unit vector x on the side of W's columns: pass it to the next call."""
+    residual: Float[Tensor, "*batch"]
+    r"""$\|W^\top W x - \sigma^2 x\| / \sigma^2$, rounding included: some singular value is within that part of σ."""
+
+
+def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
+    r"""Stable rank $\|W\|_F^2 / \|W\|_2^2$ of each matrix, to 1e-6 relative, in float64.
+
+    NaN where there is none: a zero matrix, or one with NaN or infinite entries (`why_undefined` words it).
+
+    >>> stable_rank(torch.eye(3))
+    tensor(3., dtype=torch.float64)
+    """
+    scaled = _Scaled.of(w)
+    squares = torch.stack([_frobenius_squared(matrix) for matrix in scaled.matrices])
+    return scaled.restore(squares / _top_eigenvalues(scaled.matrices))  # 0/0 is NaN: no direction stands out
+
+
+def spectral_norm(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
+    r"""Largest singular value $\|W\|_2$ of each matrix, to 1e-6 relative, in float64; NaN where entries are not finite.
+
+    >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
+    tensor(4., dtype=torch.float64)
+    """
+    scaled = _Scaled.of(w)
+    return scaled.restore(_top_eigenvalues(scaled.matrices).sqrt() * scaled.scale)
+
+
+def why_undefined(w: Float[Tensor, "m n"]) -> str:
+    """Say why a matrix has no stable rank, or nothing.
+
+    >>> why_undefined(torch.zeros(2, 2))
+    'every entry is 0'
+    """
+    num_bad = int((~torch.isfinite(w)).sum())
+    if num_bad:
+        return f"{num_bad} of {w.numel()} entries are NaN or infinite"
+    return "" if w.any() else "every entry is 0"
+
+
+def power_step(
+    w: Float[Tensor, "*batch m n"], v: Float[Tensor, "*batch n"] | None = None, *, num_steps: int = WARM_STEPS
+) -> PowerEstimate:
+    r"""Improve an estimate of the spectral norm by `num_steps` steps from v; `num_steps` + 1 products with WᵀW.
+
+    The best vector of the Krylov space $\{v, W^\top W v, \dots\}$ is taken, which is never worse than as many power
+    iterations. While weights move little, a few steps a call follow them. Without v the start is random: then give it
+    some 64 steps, and read off the residual whether they were enough.
+
+    The residual speaks of the direction that is followed. When another one overtakes it, the norm lags behind for some
+    calls (by 1 % where a new direction grows by 5 % a call) until the steps have turned the vector.
+
+    Where W has NaN or infinite entries, norm and residual are NaN; where Wv is 0, as for a zero matrix, the norm is 0
+    and the residual NaN: nothing was learned. `vector` is a fresh random start then, so that the next call recovers.
+
+    >>> power_step(torch.diag(torch.tensor([2.0, 1.0, 0.5])), torch.tensor([1.0, 0.1, 0.1])).norm
+    tensor(2.0000, dtype=torch.float64)
+    """
+    _refuse_unmeasurable(w)
+    if num_steps < 1:
+        raise ValueError(f"`num_steps` must be at least 1, got {num_steps}. One step needs two products.")
+    fresh = _random_start(w)
+    start = fresh if v is None else v.detach()
+    if start.shape != fresh.shape:
+        raise ValueError(
+            f"`v` must have a number for each column of `w`, shape {tuple(fresh.shape)}, got {tuple(start.shape)}. "
+            "Pass the `vector` of the last estimate of the same weights."
+        )
+    matrix = w.detach().to(_working_dtype(w))
+    top = _lanczos(matrix, start, max_steps=num_steps + 1)
+    rounding = ROUNDING_UNITS * torch.finfo(matrix.dtype).eps
+    usable = (top.value > 0)[..., None]
+    return PowerEstimate(
+        norm=top.value.sqrt(), vector=torch.where(usable, top.vector, fresh), residual=top.residual + rounding
+    )
+
+
+def qk_spectral_norms(
+    w_q: Float[Tensor, "rows_q d"], w_k: Float[Tensor, "rows_k d"], num_heads: int, num_kv_heads: int | None = None
+) -> Float[Tensor, " H"]:
+    r"""Spectral norm of $W_Q^{(h)\top} W_K^{(h)}$ for each query head, to rounding, in float64.
+
+    Rows are heads times their width, as in `torch.nn.Linear`; with fewer key heads, consecutive query heads share one.
+    No d×d matrix is formed: with $W^{(h)\top} = QR$ it is $\|R_Q R_K^\top\|_2$, of the size of one head. The 1/√width
+    of the logits is not part of it. NaN where entries are not finite.
+
+    >>> qk_spectral_norms(torch.eye(4), 2 * torch.eye(4), num_heads=2)
+    tensor([2., 2.], dtype=torch.float64)
+    """
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    width = _head_width(w_q, w_k, num_heads, num_kv_heads)
+    r_q = _triangles(w_q, width)
+    r_k = _triangles(w_k, width).repeat_interleave(num_heads // num_kv_heads, dim=0)
+    return spectral_norm(r_q @ r_k.mT)
+
+
+def _head_width(w_q: Tensor, w_k: Tensor, num_heads: int, num_kv_heads: int) -> int:
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(f"Key heads must divide query heads, got {num_kv_heads} and {num_heads}.")
+    width, rest = divmod(w_q.shape[0], num_heads)
+    if rest or w_k.shape[0] != width * num_kv_heads or w_q.shape[1] != w_k.shape[1] or width == 0:
+        raise ValueError(
+            f"`w_q` must be ({num_heads}·width, d) and `w_k` ({num_kv_heads}·width, d), "
+            f"got {tuple(w_q.shape)} and {tuple(w_k.shape)}. Split fused projections, and transpose those of Conv1D."
+        )
+    return width
+
+
+def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r width"]:
+    """R of the QR decomposition of each head's transpose; NaN for heads whose entries are not finite."""
+    heads = w.detach().double().reshape(-1, width, w.shape[1])
+    broken = ~torch.isfinite(heads).flatten(1).all(dim=1)
+    r = torch.linalg.qr(heads.masked_fill(broken[:, None, None], 0.0).mT, mode="r").R
+    return r.masked_fill(broken[:, None, None], torch.nan)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ritz:
+    """The top Ritz pair of a Krylov space, and its relative residual."""
+
+    value: Float[Tensor, "*batch"]
+    vector: Float[Tensor, "*batch n"]
+    residual: Float[Tensor, "*batch"]
+
+
+def _lanczos(
+    w: Float[Tensor, "*batch m n"],
+    start: Float[Tensor, "*batch n"],
+    *,
+    max_steps: int,
+    dtype: torch.dtype | None = None,
+    tolerance: float = 0.0,
+    check_every: int = SEARCH_STEPS,
+) -> _Ritz:
+    """Top Ritz pair of WᵀW after `max_steps` products, or at the check where every residual is within `tolerance`.
+
+    Products are in `dtype` (that of w when None), all else in float64 with every new vector made orthogonal to all
+    old ones twice: no copy of a converged direction comes back, and the recurrence stays true to the products.
+    """
+    max_steps = min(max_steps, w.shape[-1])
+    alpha = start.new_zeros((*start.shape[:-1], max_steps), dtype=torch.float64)
+    beta = torch.zeros_like(alpha)
+    basis = start.new_zeros((*start.shape[:-1], max_steps + 1, start.shape[-1]), dtype=torch.float64)
+    basis[..., 0, :] = normalize(start.double(), dim=-1)
+    for step in range(1, max_steps + 1):
+        old, newest = basis[..., :step, :], basis[..., step - 1, :]
+        y = _gram_product(w, newest, dtype or w.dtype)
+        along = y[..., None, :] @ old.mT  # the last of them is the newest vector's own
+        alpha[..., step - 1] = along[..., 0, -1]
+        y = y - (along @ old)[..., 0, :]
+        y = y - ((y[..., None, :] @ old.mT) @ old)[..., 0, :]
+        size = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+        beta[..., step - 1] = size[..., 0]
+        basis[..., step, :] = y / size.clamp(min=TINY)
+        if step == max_steps or step % check_every == 0:
+            top = _top_pair(alpha[..., :step], beta[..., :step], old)
+            if step < max_steps and bool((top.residual <= tolerance).all()):
+                break
+    return top
+
+
+def _top_pair(
+    alpha: Float[Tensor, "*batch k"], beta: Float[Tensor, "*batch k"], basis: Float[Tensor, "*batch k n"]
+) -> _Ritz:
+    """Decompose the tridiagonal matrix of the recurrence; the last beta is what leads out of the basis."""
+    tridiagonal = torch.diag_embed(alpha)
+    tridiagonal.diagonal(offset=-1, dim1=-2, dim2=-1).copy_(beta[..., :-1])
+    broken = ~(torch.isfinite(alpha) & torch.isfinite(beta)).all(dim=-1)  # eigh refuses them for the whole batch
+    theta, s = torch.linalg.eigh(tridiagonal.masked_fill(broken[..., None, None], 0.0))  # reads the lower triangle
+    value, weights = theta[..., -1].masked_fill(broken, torch.nan), s[..., -1]
+    vector = normalize((weights[..., None, :] @ basis)[..., 0, :], dim=-1)
+    return _Ritz(value=value, vector=vector, residual=beta[..., -1] * weights[..., -1].abs() / value)
+
+
+def _gram_product(
+    w: Float[Tensor, "*batch m n"], v: Float[Tensor, "*batch n"], dtype: torch.dtype
+) -> Float[Tensor, "*batch n"]:
+    """WᵀWv in float64, from products in `dtype`; vectors stand as rows, which is the fast layout for a batch."""
+    row = v[..., None, :].to(dtype)
+    total = torch.zeros_like(v, dtype=torch.float64)
+    for chunk in (w,) if w.dtype == dtype else _upcast_chunks(w, dtype):
+        wv = (row @ chunk.mT).double()
+        size = torch.linalg.vector_norm(wv, dim=-1, keepdim=True).clamp(min=TINY)
+        total += (size * ((wv / size).to(dtype) @ chunk))[..., 0, :]  # at unit length its square cannot underflow
+    return total
+
+
+def _upcast_chunks(w: Float[Tensor, "*batch m n"], dtype: torch.dtype) -> Iterator[Float[Tensor, "*batch rows n"]]:
+    """Rows of w in `dtype`, a chunk at a time in one buffer; each is gone when the next one comes."""
+    num_rows = min(w.shape[-2], max(1, CHUNK_BYTES // (w[..., :1, :].numel() * dtype.itemsize)))
+    buffer = w.new_empty((*w.shape[:-2], num_rows, w.shape[-1]), dtype=dtype)
+    for part in w.split(num_rows, dim=-2):
+        yield buffer[..., : part.shape[-2], :].copy_(part)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scaled:
+    """A batch of finite matrices with their shorter side last, within range of float32, and the way back."""
+
+    matrices: Float[Tensor, "B m n"]
+    scale: Float[Tensor, " B"]
+    """Powers of two that were divided out."""
+    broken: Bool[Tensor, " B"]
+    """Matrices with NaN or infinite entries; zeros stand in for them."""
+    batch: tuple[int, ...]
+
+    @classmethod
+    def of(cls, w: Float[Tensor, "*batch m n"]) -> "_Scaled":
+        """Flatten, transpose, and rescale what needs it; most weights are left as they are."""
+        _refuse_unmeasurable(w)
+        flat = w.detach().flatten(end_dim=-3) if w.ndim > MATRIX_AXES else w.detach()[None]
+        flat = flat.mT if flat.shape[-1] > flat.shape[-2] else flat
+        largest = torch.stack([_largest_entry(matrix) for matrix in flat])
+        broken = ~torch.isfinite(largest)
+        _, exponent = torch.frexp(largest.masked_fill(broken, 1.0))
+        scale = torch.where(exponent.abs() > SAFE_EXPONENT, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
+        if bool(broken.any()):
+            flat = flat.masked_fill(broken[:, None, None], 0.0)
+        if bool((scale != 1.0).any()):
+            flat = flat.double() / scale[:, None, None]
+        return cls(matrices=flat, scale=scale, broken=broken, batch=tuple(w.shape[:-2]))
+
+    def restore(self, values: Float[Tensor, " B"]) -> Float[Tensor, "*batch"]:
+        """Strike out broken matrices and give back the batch's shape."""
+        return values.masked_fill(self.broken, torch.nan).reshape(self.batch)
+
+
+def _largest_entry(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
+    low, high = torch.aminmax(w)
+    return torch.maximum(-low, high).double()
+
+
+def _refuse_unmeasurable(w: Tensor) -> None:
+    if w.ndim < MATRIX_AXES or 0 in w.shape[-2:]:
+        raise ValueError(f"`w` must be matrices (..., m, n) with entries, got shape {tuple(w.shape)}.")
+    if not w.is_floating_point():
+        raise TypeError(f"`w` must be floating point, got {w.dtype}. Dequantise it first.")
+
+
+def _working_dtype(w: Tensor) -> torch.dtype:
+    """Half precision is computed in float32; its own products would round away the answer."""
+    return torch.float64 if w.dtype == torch.float64 else torch.float32
+
+
+def _random_start(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch n"]:
+    """The same Gaussian vector for the same shape, on every device."""
+    shape = (*w.shape[:-2], w.shape[-1])
+    return torch.randn(shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64).to(w.device)
+
+
+def _frobenius_squared(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
+    return torch.linalg.vector_norm(w.to(_working_dtype(w)), dim=-1).double().square().sum()
+
+
+def _top_eigenvalues(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
+    """Largest eigenvalue of each WᵀW, where n is the shorter side."""
+    if w.shape[-1] > SMALL:
+        return torch.stack([_iterated(matrix) for matrix in w])
+    num_together = max(1, CHUNK_BYTES // (8 * w.shape[-1] ** 2))
+    return torch.cat([_decomposed(part) for part in w.split(num_together)])
+
+
+def _iterated(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
+    """Search in float32, verify in float64, decompose where that fails."""
+    if not _largest_entry(w):
+        return w.new_zeros((), dtype=torch.float64)
+    found = _lanczos(
+        w.float(), _random_start(w), max_steps=SEARCH_STEPS, tolerance=SEARCH_RESIDUAL, check_every=CHECK_EVERY
+    )
+    found = _lanczos(
+        w, found.vector, max_steps=VERIFY_STEPS, dtype=torch.float64, tolerance=VERIFIED_RESIDUAL, check_every=1
+    )
+    return found.value if bool(found.residual <= VERIFIED_RESIDUAL) else _decomposed(w[None])[0]
+
+
+def _decomposed(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
+    """Top eigenvalue of the whole Gram matrix in float64, built from chunks of rows."""
+    num_batch, _, n = w.shape
+    gram = w.new_zeros((num_batch, n, n), dtype=torch.float64)
+    for chunk in _upcast_chunks(w, torch.float64):
+        gram += chunk.mT @ chunk
+    return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0)
