@@ -37,10 +37,17 @@ def verify(
     from joma import terminal
     from joma.page import verification
     from joma.statements.verification import find, verify
+    from joma.verdicts import Verdict
 
     wanted = find(ids or None)
-    with terminal.progress("Checking statements", total=len(wanted), quiet=as_json) as advance:
-        verdicts = verify([statement.id for statement in wanted], progress=lambda verdict: advance(verdict.id))
+    done: list[str] = []
+    with terminal.progress("Checking statements", quiet=as_json) as show:
+
+        def advance(verdict: Verdict) -> None:
+            done.append(verdict.id)
+            show(verdict.id, len(done), len(wanted))
+
+        verdicts = verify([statement.id for statement in wanted], progress=advance)
     if as_json:
         terminal.show_json([verdict.as_dict() for verdict in verdicts])
     else:
@@ -95,6 +102,40 @@ def simulate(
         with terminal.busy("Drawing", quiet=as_json):
             written = simulation.write(run, out)
         terminal.say_written(written, quiet=as_json)
+
+
+@app.command()
+def scan(
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Folders or files of checkpoints, or a hub repository such as EleutherAI/pythia-70m."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the record; a second call measures only what is missing.")],
+    revisions: Annotated[
+        str | None, typer.Option(help="Branches and tags of a hub repository, such as 'step*'.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Text on which attention is measured; ranks need none.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the tokenizer, if not the checkpoint's.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens in a window of the text.")] = None,
+    num_windows: Annotated[int, typer.Option(help="Windows of the text to measure.")] = 8,
+    per_head: Annotated[bool, typer.Option(help="Record every head, not only their mean.")] = False,
+    mlp_pattern: Annotated[str | None, typer.Option(help="Pattern of the tensors to rank, if not found.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep what was downloaded.")] = False,
+    on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
+    as_json: Json = False,
+) -> None:
+    """Measure a series of checkpoints and audit it: ranks from weights alone, entropy with a text."""
+    options = {name: value for name, value in locals().items() if name not in ("sources", "as_json")}
+    from joma import terminal
+    from joma.probe.scan import scan
+
+    with terminal.progress("Scanning checkpoints", quiet=as_json) as show:
+        done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
+    if as_json:
+        terminal.show_json(done.as_dict())
+    else:
+        terminal.show_scan(done)
+    raise typer.Exit(UNSOUND if done.failures else 0)
 
 
 @app.command()

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import (
     BarColumn,
@@ -23,8 +24,11 @@ from rich.table import Table
 from rich.text import Text
 
 from joma.figures.numbers import short
-from joma.theory.simulation import Simulation
 from joma.verdicts import Evidence, Outcome, Verdict
+
+if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
+    from joma.probe.scan import Scan
+    from joma.theory.simulation import Simulation
 
 COLOURS = {
     Outcome.HOLDS: "green",
@@ -43,8 +47,8 @@ def console() -> Console:
 
 
 @contextmanager
-def progress(label: str, *, total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show a bar with time left on standard error; yields a function to call with what has just been done."""
+def progress(label: str, *, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar with time left on standard error; yields a function of what was just done, how many, of how many."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -52,13 +56,11 @@ def progress(label: str, *, total: int, quiet: bool = False) -> Iterator[Callabl
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[done]}"),
+        TextColumn("[dim]{task.fields[latest]}"),
     )
-    with Progress(
-        *columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True
-    ) as bar:
-        task = bar.add_task(label, total=total, done="")
-        yield lambda done: bar.update(task, advance=1, done=done)
+    with Progress(*columns, console=_errors(), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(label, total=None, latest="")
+        yield lambda latest, done, total: bar.update(task, completed=done, total=total, latest=escape(latest))
 
 
 @contextmanager
@@ -70,6 +72,10 @@ def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
     ) as bar:
         bar.add_task(label, total=None)
         yield
+
+
+def _errors() -> Console:
+    return Console(stderr=True)
 
 
 def show_json(record: Any) -> None:
@@ -107,7 +113,7 @@ def summary(verdicts: Sequence[Verdict]) -> Text:
     return line
 
 
-def show_simulation(simulation: Simulation) -> None:
+def show_simulation(simulation: "Simulation") -> None:
     """Print how a flow ended and where every component went."""
     screen = console()
     table = Table(title=simulation.title, title_justify="left", header_style="bold")
@@ -118,6 +124,28 @@ def show_simulation(simulation: Simulation) -> None:
     screen.print(table)
     for remark in simulation.remarks():
         screen.print(Text(remark))
+
+
+def show_scan(scan: "Scan") -> None:
+    """Print what the audit found, and where the values are."""
+    screen = console()
+    if scan.findings:
+        table = Table(title="Audit of the series", title_justify="left", header_style="bold")
+        table.add_column("step", justify="right")
+        for name in ("finding", "what"):
+            table.add_column(name)
+        for finding in scan.findings:
+            table.add_row(str(finding.step), Text(finding.kind.value, style="red"), Text(finding.message))
+        screen.print(table)
+    for name, reason in scan.failures.items():
+        screen.print(Text(f"Not reached: {name}: {reason}", style="bold red"))
+    screen.print(
+        Text(
+            f"{scan.num_checkpoints} checkpoints: {scan.num_measured} measured now, {scan.num_known} known before, "
+            f"{len(scan.findings)} findings. Record in {scan.folder}; `joma report {scan.folder}` draws it."
+        ),
+        soft_wrap=True,
+    )
 
 
 def _digits(value: float) -> str:

@@ -87,16 +87,11 @@ class _Call:
         q, k, bias = problem.q.to(problem.working_dtype), problem.k.to(problem.working_dtype), problem.bias
         # Softmax does not feel a shift of all keys; without it large common offsets would cancel digits.
         k = k - k.mean(dim=2, keepdim=True)
-        columns = None
-        if problem.companions or bias is not None:
-            columns = torch.zeros(1, 1, k.shape[2], EXTRA_COLUMNS, dtype=k.dtype)
-            columns[..., POSITION] = torch.arange(k.shape[2], dtype=k.dtype) / k.shape[2]
         if bias is not None:
             bias = bias.to(q.dtype).expand(*bias.shape[:3], k.shape[2])
-            columns = columns.repeat(*bias.shape[:2], 1, 1)
-            columns[..., BIAS] = bias[:, :, 0]
             if bias.shape[1] > 1:  # a bias for each head needs values for each head
                 k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        columns = _columns(k, bias) if problem.companions or bias is not None else None
         return cls(q=q, k=k, columns=columns, bias=bias, hidden=_hidden(problem), scale=problem.scale)
 
     def attend(self, *, causal: bool, factor: float = 1.0) -> _Attended:
@@ -113,6 +108,16 @@ class _Call:
             q, k, values, 0.0, causal, attn_mask=added, scale=factor * self.scale
         )
         return _Attended(lse=lse, mean=mean, dim=self.k.shape[-1])
+
+
+def _columns(k: Tensor, bias: Tensor | None) -> Tensor:
+    """Positions as fractions of the length, and biases, in columns that fit beside the keys."""
+    num_batch, num_heads = (1, 1) if bias is None else bias.shape[:2]
+    columns = torch.zeros(num_batch, num_heads, k.shape[2], EXTRA_COLUMNS, dtype=k.dtype)
+    columns[..., POSITION] = torch.arange(k.shape[2], dtype=k.dtype) / k.shape[2]
+    if bias is not None:
+        columns[..., BIAS] = bias[:, :, 0]
+    return columns
 
 
 def _hidden(problem: Problem) -> Float[Tensor, "b h r keys"] | None:
