@@ -1,6 +1,7 @@
 """What a model is made of, as far as its modules show it: layers, attention, lower matrices, queries and keys."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -102,6 +103,8 @@ def find_layout(model: nn.Module, *, mlp_pattern: str | None = None, attention_p
     >>> layout.attention, [(ref.site, ref.shape) for ref in layout.lower]
     (('self_attn',), [('linear1', (16, 8))])
     """
+    for name, pattern in (("mlp_pattern", mlp_pattern), ("attention_pattern", attention_pattern)):
+        _check_pattern(name, pattern)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     hints = hints_of(model)
     lower, unseen = lower_matrices(shapes, mlp_pattern=mlp_pattern, hints=hints)
@@ -110,7 +113,7 @@ def find_layout(model: nn.Module, *, mlp_pattern: str | None = None, attention_p
         Layer(
             index=block.index,
             path=block.path,
-            attention=tuple(_attention_modules(block, model, shapes, attention_pattern)),
+            attention=_attention_modules(block, model, shapes, attention_pattern),
             lower=tuple(ref for ref in lower if ref.layer == block.index),
             query_keys=tuple(pair for pair in pairs if pair.query.layer == block.index),
         )
@@ -124,6 +127,13 @@ def find_layout(model: nn.Module, *, mlp_pattern: str | None = None, attention_p
         if path not in known
     ]
     return Layout(layers=tuple(layers), embedding=token_embedding(shapes), unseen=(*unseen, *unread))
+
+
+def _check_pattern(name: str, pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"`{name}` must be a regular expression, got {pattern!r}: {error}. Correct it.") from None
 
 
 def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[QueryKey], list[Unseen]]:
@@ -294,20 +304,23 @@ def _heads(model: nn.Module) -> dict[str, tuple[int, int]]:
     return heads
 
 
-def _attention_modules(block: Block, model: nn.Module, shapes: Shapes, pattern: str | None) -> Iterator[str]:
-    """Yield the modules of a block that match the pattern, or else own queries or are called attention."""
+def _attention_modules(block: Block, model: nn.Module, shapes: Shapes, pattern: str | None) -> tuple[str, ...]:
+    """Return the outermost modules of a block that match the pattern, or those that own queries or are called so."""
+    inside = [
+        path for path, _ in model.named_modules() if f"{path}.".startswith(f"{block.path}." if block.path else "")
+    ]
+    if pattern is not None:
+        matching = {path for path in inside if re.search(pattern, path)}
+        return tuple(path for path in inside if path in matching and not matching.intersection(_above(path)))
     owners = {attention.path for attention in block.attention}
-    matrices = [module_path(name) for name in block.names if is_matrix(name, shapes[name])]
-    holders = [parent(path) for path in matrices]
-    for path, _ in model.named_modules():
-        if block.path and not f"{path}.".startswith(f"{block.path}."):
-            continue
-        if pattern is not None:
-            if re.search(pattern, path):
-                yield path
-        elif path in owners or (
-            ATTENTION.search(leaf(path))
-            and holders.count(path) > 1
-            and not any(f"{owner}.".startswith(f"{path}.") for owner in owners)
-        ):
-            yield path
+    holders = Counter(parent(module_path(name)) for name in block.names if is_matrix(name, shapes[name]))
+    called_so = {path for path in inside if ATTENTION.search(leaf(path)) and holders[path] > 1}
+    called_so -= {path for owner in owners for path in _above(owner)}
+    return tuple(path for path in inside if path in owners | called_so)
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the modules that a module lies in."""
+    while path:
+        path = parent(path)
+        yield path

@@ -52,6 +52,8 @@ class RunningModules:
         self._frames: list[Frame] = []
         self.started: dict[str, None] = {}
         """Every module that started, in order."""
+        self.unhooked: set[str] = set()
+        """Scripted modules: they take no hooks, so that nobody knows whether they started."""
         self.num_passes = 0
         """How many times a module started while none was running: forward passes, as a rule."""
 
@@ -61,9 +63,11 @@ class RunningModules:
         handles = []
         try:
             for name, module in model.named_modules():
-                if not isinstance(module, torch.jit.ScriptModule):  # takes no hooks
-                    handles.append(module.register_forward_pre_hook(self._enter(name), with_kwargs=True, prepend=True))
-                    handles.append(module.register_forward_hook(self._leave(name), always_call=True))
+                if isinstance(module, torch.jit.ScriptModule):
+                    self.unhooked.add(name)
+                    continue
+                handles.append(module.register_forward_pre_hook(self._enter(name), with_kwargs=True, prepend=True))
+                handles.append(module.register_forward_hook(self._leave(name), always_call=True))
             yield
         finally:
             for handle in handles:

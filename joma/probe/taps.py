@@ -189,9 +189,11 @@ class _Watcher:
 
     def tell_unseen(self) -> None:
         """Report attention modules that ran without a call that was seen."""
-        silent = [path for path in self._layout.attention if path in self.running.started]
-        silent = [path for path in silent if path not in self._accounted]
-        if self.running.started and not self._num_seen and not silent:
+        if not self.running.started:
+            return
+        ran = self.running.unhooked.union(self.running.started)
+        silent = [path for path in self._layout.attention if path in ran - self._accounted]
+        if not self._num_seen and not silent:
             silent = [""]
         for path in silent:
             self._on_unseen(

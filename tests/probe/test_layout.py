@@ -204,9 +204,16 @@ def test_patterns_override_what_is_found():
     layout = find_layout(model, mlp_pattern=r"down_proj", attention_pattern=r"layers\.1\.self_attn$")
     assert [ref.site for ref in layout.lower] == ["model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"]
     assert layout.attention == ("model.layers.1.self_attn",)
+    assert find_layout(model, attention_pattern="attn").attention == find_layout(model).attention
     layout = find_layout(model, mlp_pattern=r"layers\.0.*up_proj")
     assert [each.site for each in layout.unseen] == ["model.layers.1"]
     assert "matches the pattern" in layout.unseen[0].reason
+
+
+@pytest.mark.parametrize("name", ["mlp_pattern", "attention_pattern"])
+def test_a_pattern_that_is_none_is_refused(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be a regular expression, got '\\[up'"):
+        find_layout(models.HandWritten(), **{name: "[up"})
 
 
 def test_parametrised_weights_are_left_alone_and_named():

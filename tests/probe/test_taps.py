@@ -439,6 +439,15 @@ def test_attention_that_ran_and_was_not_seen_is_reported():
     assert "neither scaled_dot_product_attention" in unseen[0].reason
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_scripted_attention_beside_attention_that_is_seen_is_reported():
+    model = models.HandWritten()
+    model.blocks[1].attention = torch.jit.script(nn.MultiheadAttention(32, 4))
+    seen, unseen = tapped(model, tokens=torch.arange(14).reshape(2, 7))
+    assert [call.site for call, _ in seen] == ["blocks.0", "blocks.1"]
+    assert [each.site for each in unseen] == ["blocks.1.attention"]
+
+
 def test_a_model_without_attention_is_reported():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     unseen = []
