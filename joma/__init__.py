@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joma.measure.entropy import attention_entropy
+    from joma.probe.measures import register_measure
+    from joma.probe.watch import watch
     from joma.runs.record import read
     from joma.statements.verification import verify
     from joma.theory.simulation import simulate
@@ -14,11 +16,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "attention_entropy": "joma.measure.entropy",
     "read": "joma.runs.record",
+    "register_measure": "joma.probe.measures",
     "simulate": "joma.theory.simulation",
     "verify": "joma.statements.verification",
+    "watch": "joma.probe.watch",
 }
 
-__all__ = ["attention_entropy", "read", "simulate", "verify"]
+__all__ = ["attention_entropy", "read", "register_measure", "simulate", "verify", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,287 @@
+"""What a watch measures: attention calls, matrices, the model; joma's own measures and the user's.
+
+A measure is a function from one of these to named numbers. `register_measure` adds one:
+
+>>> def norm_of_queries(call):
+...     return {"query_norm": call.q.norm(dim=-1)}
+>>> register_measure("queries", norm_of_queries)
+>>> measure_named("queries").on
+<On.ATTENTION: 'attention'>
+>>> forget_measure("queries")
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from joma.errors import UnknownNameError
+from joma.measure.entropy import AttentionStatistics
+from joma.measure.rank import power_step, qk_spectral_norms, why_undefined
+from joma.probe.calls import AttentionCall, measure_call
+
+COLD_STEPS = 32
+"""Products for a matrix that was not measured before."""
+WARM_STEPS = 2
+"""Products for one that was: weights move little between two measurements."""
+CATCH_UP_STEPS = 8
+"""More, where the residual says that they moved much."""
+RESIDUAL = 0.02
+"""Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that part."""
+
+
+class On(StrEnum):
+    """What a measure looks at."""
+
+    ATTENTION = "attention"
+    """An `AttentionCall`, during the forward pass."""
+    MATRIX = "matrix"
+    """A `Matrix`: the lower one of an MLP."""
+    QUERY_KEY = "query_key"
+    """A `QueryKeyMatrices` of one attention module."""
+    MODEL = "model"
+    """The whole `torch.nn.Module`, without wrappers."""
+
+
+class Reduction(StrEnum):
+    """How a number for every row becomes one for every head, and one for all heads."""
+
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+
+
+class Flagged(NamedTuple):
+    """A number with the reason why it is not to be trusted."""
+
+    value: float
+    flag: str
+
+
+Reading = float | int | Flagged | Tensor
+"""A number; or a tensor (B, H, rows), (H) or (): NaN rows are left out."""
+Function = Callable[[Any], Mapping[str, Reading]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """A weight (outputs, inputs) and where it stands."""
+
+    site: str
+    layer: int
+    weight: Float[Tensor, "outputs inputs"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueryKeyMatrices:
+    """Query and key projections of one attention module, heads along the rows."""
+
+    site: str
+    layer: int
+    query: Float[Tensor, "rows_q d"]
+    key: Float[Tensor, "rows_k d"]
+    num_heads: int
+    num_key_heads: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """A named measure; `make` gives every watch a function of its own, which may remember."""
+
+    name: str
+    on: On
+    make: Callable[[], Function]
+    reductions: Mapping[str, Reduction] = field(default_factory=dict)
+    """Of the metrics that are not means over rows."""
+    cost: str = ""
+    """What it costs, in words."""
+
+
+def statistics(stats: AttentionStatistics) -> dict[str, Reading]:
+    """Name the numbers of an attention call as the record does; companions that were not asked for are left out."""
+    named = {
+        "entropy": stats.entropy,
+        "entropy_fraction": stats.fraction,
+        "effective_keys": stats.effective_keys,
+        "sink_mass": stats.sink_mass,
+        "mean_distance": stats.mean_distance,
+        "max_logit": stats.max_logit,
+        "entropy_lowest_before_clamp": stats.lowest_before_clamp,
+    }
+    return {name: values for name, values in named.items() if values is not None}
+
+
+def full_attention(call: AttentionCall) -> dict[str, Reading]:
+    """Entropy and its companions, over all sequences."""
+    return statistics(measure_call(call))
+
+
+def cheap_entropy(call: AttentionCall) -> dict[str, Reading]:
+    """Entropy alone, of the first sequence of the batch, all of its rows and heads."""
+    return statistics(measure_call(first_sequence(call), companions=False))
+
+
+def first_sequence(call: AttentionCall) -> AttentionCall:
+    """Leave the first sequence of a call's batch."""
+
+    def first(tensor: Tensor | None) -> Tensor | None:
+        has_batch = tensor is not None and tensor.ndim == 4 and len(tensor) > 1  # noqa: PLR2004 (B, H, rows, keys)
+        return tensor[:1] if has_batch and tensor is not None else tensor
+
+    parts = {name: first(getattr(call, name)) for name in ("q", "k", "logits", "mask", "bias")}
+    return replace(call, **parts)  # type: ignore[arg-type]
+
+
+class WarmRanks:
+    """Stable rank and norms of matrices, each started from the vector of its last measurement."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._vectors: dict[str, Tensor] = {}
+
+    def __call__(self, matrix: Matrix) -> dict[str, Reading]:
+        """Measure one matrix, and say by how much the spectral norm may be off."""
+        weight = matrix.weight if matrix.weight.shape[0] >= matrix.weight.shape[1] else matrix.weight.mT
+        frobenius = float(torch.linalg.vector_norm(weight.float()))
+        if not 0 < frobenius < torch.inf:
+            return self._undefined(matrix, frobenius)
+        norm, residual = self._follow(matrix.site, weight)
+        flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
+        return {
+            "stable_rank": Flagged((frobenius / norm) ** 2, flag),
+            "spectral_norm": Flagged(norm, flag),
+            "frobenius_norm": frobenius,
+            "rank_residual": residual,
+        }
+
+    def _follow(self, site: str, weight: Tensor) -> tuple[float, float]:
+        start = self._vectors.get(site)
+        if start is not None and (start.shape != weight.shape[1:] or start.device != weight.device):
+            start = None
+        found = power_step(weight, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
+        if float(found.residual) > RESIDUAL:
+            found = power_step(weight, found.vector, num_steps=CATCH_UP_STEPS)
+        self._vectors[site] = found.vector
+        return float(found.norm), float(found.residual)
+
+    def _undefined(self, matrix: Matrix, frobenius: float) -> dict[str, Reading]:
+        self._vectors.pop(matrix.site, None)
+        why = why_undefined(matrix.weight)
+        norm = 0.0 if frobenius == 0 else torch.nan
+        return {
+            "stable_rank": Flagged(torch.nan, why),
+            "spectral_norm": Flagged(norm, why),
+            "frobenius_norm": Flagged(frobenius, why),
+        }
+
+
+def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
+    """Spectral norm of each head's product of query and key weights; the largest of them for the layer."""
+    norms = qk_spectral_norms(matrices.query, matrices.key, matrices.num_heads, matrices.num_key_heads)
+    return {"qk_spectral_norm": norms}
+
+
+_EXTREMES = {"max_logit": Reduction.MAX, "entropy_lowest_before_clamp": Reduction.MIN}
+BUILT_IN = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            name="attention",
+            on=On.ATTENTION,
+            make=lambda: full_attention,
+            reductions=_EXTREMES,
+            cost="one to three attention forwards of the batch",
+        ),
+        Measure(
+            name="entropy",
+            on=On.ATTENTION,
+            make=lambda: cheap_entropy,
+            reductions=_EXTREMES,
+            cost="one attention forward of one sequence",
+        ),
+        Measure(name="ranks", on=On.MATRIX, make=WarmRanks, cost="a few products of each matrix with a vector"),
+        Measure(
+            name="qk_norms",
+            on=On.QUERY_KEY,
+            make=lambda: query_key_norms,
+            reductions={"qk_spectral_norm": Reduction.MAX},
+            cost="a QR decomposition of each head's queries and keys",
+        ),
+    )
+}
+PRESETS = {"cheap": ("entropy", "ranks"), "full": ("attention", "ranks", "qk_norms")}
+"""`cheap`: the entropy of one sequence, and the ranks of all matrices by warm iteration; under 1 % of the time of a
+125M-parameter model's training with a point every 100 steps (`benchmarks/watch.py`). `full`: all there is."""
+_registered: dict[str, Measure] = {}
+
+
+def register_measure(
+    name: str,
+    function: Function,
+    *,
+    on: On | str = On.ATTENTION,
+    reductions: Mapping[str, Reduction | str] | None = None,
+) -> None:
+    """Add a measure of your own, to be named in `watch(measures=...)`; registering again replaces it.
+
+    `function` takes what `on` says (an `AttentionCall`, a `Matrix`, `QueryKeyMatrices` or the model) and returns
+    numbers by the names they get in the record: plain ones, or tensors (B, H, rows) to be reduced over rows, or (H) for
+    one per head. It runs under `no_grad`, random states are restored behind it, and what it raises is recorded.
+    """
+    if name in BUILT_IN or name in PRESETS:
+        raise ValueError(f"{name!r} is a measure of joma's own. Take another name.")
+    if on not in set(On):
+        raise UnknownNameError("subject of a measure", str(on), [subject.value for subject in On])
+    if not callable(function):
+        raise TypeError(f"A measure must be a function, got {function!r}.")
+    chosen = {metric: Reduction(how) for metric, how in (reductions or {}).items()}
+    _registered[name] = Measure(name=name, on=On(on), make=lambda: function, reductions=chosen)
+
+
+def forget_measure(name: str) -> None:
+    """Remove a measure that was registered."""
+    if name not in _registered:
+        raise UnknownNameError("registered measure", name, _registered)
+    del _registered[name]
+
+
+def measure_named(name: str) -> Measure:
+    """Return a measure by its name."""
+    known = BUILT_IN | _registered
+    if name not in known:
+        raise UnknownNameError("measure", name, [*known, *PRESETS])
+    return known[name]
+
+
+def measures_of(wanted: str | Sequence[str]) -> tuple[Measure, ...]:
+    """Read a preset, the name of a measure, or several of both.
+
+    >>> [measure.name for measure in measures_of("cheap")]
+    ['entropy', 'ranks']
+    """
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    if not names:
+        raise ValueError(f"There is nothing to measure: `measures` is empty. Take {' or '.join(PRESETS)}, or names.")
+    flat = [name for each in names for name in PRESETS.get(each, (each,))]
+    return tuple(measure_named(name) for name in dict.fromkeys(flat))
+
+
+class Instrument:
+    """The functions of the chosen measures, made for one watch."""
+
+    def __init__(self, measures: Sequence[Measure]) -> None:
+        """Make a function for each measure."""
+        self.measures = tuple(measures)
+        self._functions = {measure.name: measure.make() for measure in measures}
+
+    def looks_at(self, subject: On) -> bool:
+        """Whether a measure looks at it."""
+        return any(measure.on is subject for measure in self.measures)
+
+    def on(self, subject: On) -> list[tuple[Measure, Function]]:
+        """Return the measures that look at `subject`, with their functions."""
+        return [(measure, self._functions[measure.name]) for measure in self.measures if measure.on is subject]

@@ -1,0 +1,381 @@
+"""Training does not notice that it is watched: everything it leaves is the same bit for bit."""
+
+import copy
+import io
+import random
+
+import distributed
+import loops
+import models
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules import module as module_hooks
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+
+from joma.probe.isolation import on_the_side, unwrap
+from joma.probe.measures import forget_measure, register_measure
+from joma.probe.watch import watch
+from joma.runs.record import find_runs, info, read
+
+# The shape checker that the suite switches on draws from Python's random numbers, which are compared here.
+pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
+
+MODELS = ("gpt2", "llama", "bert", "encoder", "hand_written", "with_buffers")
+FULL = {"measures": "full", "schedule": [0, 2, 3], "heads": True}
+
+
+def by_batch(name, kind):
+    """Settings to measure the training batch, or a probe batch that is longer than any other."""
+    return {} if kind == "training" else {"probe_batch": loops.batch(name, seed=99)}
+
+
+@pytest.fixture
+def measure():
+    """Register measures for one test."""
+    names = []
+
+    def register(name, function, **settings):
+        register_measure(name, function, **settings)
+        names.append(name)
+
+    yield register
+    for name in names:
+        forget_measure(name)
+
+
+@pytest.mark.parametrize("kind", ["training", "probe"])
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_identical_bit_for_bit(name, kind):
+    plain, _ = loops.train(loops.build(name), name)
+    watched, seen = loops.train(loops.build(name), name, settings=FULL | by_batch(name, kind))
+    loops.assert_same(plain, watched)
+    table = seen.frame()
+    assert set(table["step"]) == {0, 2, 3}
+    assert table.query("metric == 'entropy' and head == -1")["site"].nunique() == models.LAYERS
+    assert seen.events().empty
+
+
+def test_the_comparison_would_notice_one_bit():
+    plain, _ = loops.train(loops.build("gpt2"), "gpt2")
+    other = copy.deepcopy(plain)
+    weight = next(iter(other["weights"].values()))
+    weight.view(-1).view(torch.uint8)[0] ^= 1
+    with pytest.raises(AssertionError, match="weights"):
+        loops.assert_same(plain, other)
+
+
+def test_a_forward_pass_that_is_not_isolated_would_be_noticed():
+    model, other = loops.build("with_buffers"), loops.build("with_buffers")
+    with torch.no_grad():
+        model(**loops.batch("with_buffers", 0))
+    plain, _ = loops.train(other, "with_buffers")
+    changed, _ = loops.train(model, "with_buffers")
+    with pytest.raises(AssertionError, match="weights"):
+        loops.assert_same(plain, changed)
+
+
+def test_the_tools_that_a_tap_uses_are_put_back():
+    before = functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    registered = dict(AttentionInterface._global_mapping)
+    model = loops.build("gpt2")
+    modules = {module: dict(vars(module)) for module in model.modules()}
+    with watch(model, every=1) as seen:
+        for step in range(2):
+            loops.loss_of(model, loops.batch("gpt2", step)).backward()
+            seen.step()
+    assert before == (functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled())
+    assert registered == dict(AttentionInterface._global_mapping)
+    assert not torch._C._len_torch_function_stack()
+    for module, attributes in modules.items():
+        assert {name: id(value) for name, value in vars(module).items()} == {
+            name: id(value) for name, value in attributes.items()
+        }
+
+
+def test_between_measured_steps_there_is_no_hook_and_never_one_of_the_model():
+    def waits():
+        return len(module_hooks._global_forward_hooks) + len(module_hooks._global_forward_pre_hooks)
+
+    model = loops.build("hand_written")
+    with watch(model, every=3) as seen:
+        for step in range(7):
+            assert waits() == (2 if step % 3 == 0 else 0)
+            assert not any(map(sum, map(loops.hooks_of, model.modules())))
+            loops.loss_of(model, loops.batch("hand_written", step))
+            seen.step(step)
+    assert waits() == 0
+
+
+class Merging(models.HandWritten):
+    """Merges an adapter into its weights in eval mode, as LoRA does, which rounding does not undo."""
+
+    def train(self, mode: bool = True):
+        with torch.no_grad():
+            if self.training != mode:
+                self.head.weight.add_(-0.1 if mode else 0.1)
+        return super().train(mode)
+
+
+def test_modes_are_set_without_calling_eval():
+    model = Merging()
+    before = model.head.weight.detach().clone()
+    with on_the_side(model):
+        assert not any(module.training for module in model.modules())
+    assert torch.equal(model.head.weight, before)
+    assert all(module.training for module in model.modules())
+
+
+def test_modes_of_single_modules_are_kept():
+    model = models.HandWritten()
+    model.blocks[1].eval()
+    model.blocks[1].norm.train()
+    before = [module.training for module in model.modules()]
+    with pytest.raises(KeyError), on_the_side(model):
+        raise KeyError
+    assert [module.training for module in model.modules()] == before
+
+
+def test_random_states_are_kept():
+    def draw():
+        return random.random(), np.random.random(), torch.rand(3).tolist()
+
+    model = models.HandWritten()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = draw()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    with on_the_side(model):
+        draw()
+    assert draw() == expected
+
+
+@pytest.mark.parametrize("kind", ["training", "probe"])
+def test_inside_autocast(kind):
+    """Weights cast without gradients must not reach the next step through autocast's cache."""
+
+    def train(settings):
+        model = loops.build("hand_written")
+        with torch.autocast("cpu", torch.bfloat16):
+            return loops.train(model, "hand_written", settings=settings)
+
+    plain, _ = train(None)
+    watched, seen = train(FULL | by_batch("hand_written", kind))
+    loops.assert_same(plain, watched)
+    assert all(gradient is not None for gradient in watched["gradients"])
+    assert seen.events().empty
+
+
+def count_calls(measure):
+    measure("calls", lambda call: {"calls": torch.ones(1, 1, 1)}, reductions={"calls": "max"})
+    seen = []
+    measure("list", lambda call: seen.append(call.site) or {})
+    return seen
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
+def test_recomputation_of_checkpoints_counts_once(measure, reentrant):
+    sites = count_calls(measure)
+
+    def train(settings):
+        model = loops.build("gpt2")
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        return loops.train(model, "gpt2", settings=settings)
+
+    plain, _ = train(None)
+    watched, seen = train({"measures": ("attention", "list"), "every": 1})
+    loops.assert_same(plain, watched)
+    assert len(sites) == loops.NUM_STEPS * models.LAYERS
+    assert seen.events().empty
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
+def test_a_model_of_which_only_parts_are_called(measure, reentrant):
+    """Blocks called one by one, each checkpointed: the model's own forward never runs."""
+    sites = count_calls(measure)
+
+    def loss_of(model, inputs):
+        x = model.embedding(inputs["tokens"])
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=reentrant)
+        return functional.cross_entropy(model.head(x).flatten(0, 1), inputs["tokens"].flatten())
+
+    def train(settings):
+        return loops.train(loops.build("hand_written"), "hand_written", settings=settings, loss_of=loss_of)
+
+    plain, _ = train(None)
+    watched, seen = train({"measures": ("attention", "list"), "every": 1})
+    loops.assert_same(plain, watched)
+    assert sites == [f"blocks.{i}" for i in range(models.LAYERS)] * loops.NUM_STEPS
+    assert seen.events().empty
+    assert seen.frame().query("metric == 'entropy'")["layer"].unique().tolist() == [0, 1]
+
+
+def test_of_accumulated_batches_the_first_is_measured():
+    def loss_of(model, inputs):
+        first, second = ({"tokens": part} for part in inputs["tokens"].split(1))
+        return loops.loss_of(model, first) + loops.loss_of(model, second)
+
+    def entropies(loss_of, batch_of):
+        model = loops.build("hand_written")
+        with watch(model, every=1, measures="attention") as seen:
+            loss_of(model, batch_of)
+            seen.step()
+        return seen.frame().query("metric == 'entropy'")["value"].tolist()
+
+    whole = loops.batch("hand_written", 0)
+    assert entropies(loss_of, whole) == entropies(loops.loss_of, {"tokens": whole["tokens"][:1]})
+
+
+def test_validation_between_steps_is_not_measured(measure):
+    sites = count_calls(measure)
+    model = loops.build("hand_written")
+    with watch(model, every=1, measures="list") as seen:
+        for step in range(3):
+            model.eval()
+            with torch.no_grad():
+                model(**loops.batch("hand_written", 50))
+            model.train()
+            assert len(sites) == step * models.LAYERS
+            loops.loss_of(model, loops.batch("hand_written", step)).backward()
+            seen.step()
+
+
+def test_modes_that_end_between_steps_do_not_disturb_the_tap():
+    """`with torch.device(...)` is a mode on a stack: a tap that outlived it would be popped in its place."""
+    model = loops.build("hand_written")
+    seen = watch(model, every=1, measures="entropy")
+    for step in range(3):
+        with torch.device("cpu"):
+            seen.step(step)
+        loops.loss_of(model, loops.batch("hand_written", step)).backward()
+        assert not torch._C._len_torch_function_stack()
+    seen.step(3)
+    assert set(seen.frame().query("metric == 'entropy'")["step"]) == {1, 2, 3}
+    seen.close()
+
+
+def test_a_forward_pass_that_raises_closes_the_tap():
+    model = loops.build("hand_written")
+    with watch(model, every=1) as seen:
+        with pytest.raises(IndexError):
+            model(torch.tensor([[models.VOCABULARY]]))
+        assert not torch._C._len_torch_function_stack()
+        assert not any(map(sum, map(loops.hooks_of, model.modules())))
+        seen.step()
+        loops.loss_of(model, loops.batch("hand_written", 0))
+        seen.step()
+    assert seen.frame().query("metric == 'entropy'")["step"].unique().tolist() == [1]
+
+
+def test_a_copy_or_a_pickle_of_a_waiting_model_has_no_part_in_it(measure):
+    sites = count_calls(measure)
+    model = loops.build("hand_written")
+    with watch(model, every=1, measures="list"):
+        twin = copy.deepcopy(model)
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)
+        for other in (twin, loaded):
+            loops.loss_of(other, loops.batch("hand_written", 0)).backward()
+        assert not sites
+        loops.loss_of(model, loops.batch("hand_written", 0)).backward()
+        assert len(sites) == models.LAYERS
+
+
+@pytest.mark.parametrize("on", ["attention", "matrix", "query_key", "model"])
+@pytest.mark.parametrize("kind", ["training", "probe"])
+def test_an_exception_inside_a_measurement_is_recorded_and_training_goes_on(measure, kind, on, caplog):
+    def broken(thing):
+        torch.rand(3), random.random(), np.random.random()
+        raise ArithmeticError("no such number")
+
+    measure("broken", broken, on=on)
+    plain, _ = loops.train(loops.build("llama"), "llama")
+    settings = {"measures": ("full", "broken"), "every": 2} | by_batch("llama", kind)
+    watched, seen = loops.train(loops.build("llama"), "llama", settings=settings)
+    loops.assert_same(plain, watched)
+    events = seen.events()
+    assert set(events["kind"]) == {"exception"}
+    assert set(events["step"]) == {0, 2, 4}
+    assert events["message"].unique().tolist() == ["ArithmeticError: no such number"]
+    assert events["evidence"].str.contains("in broken").all()
+    assert caplog.text.count("no such number") == 1  # logged once, recorded every time
+    assert not seen.frame().query("metric == 'entropy'").empty
+    assert "no such number" in seen.report()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("form", ["wrapper", "in place", "a part"])
+def test_compiled_models(form):
+    """Measured through the uncompiled module on a probe batch, not compiled anew, and identical."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled():
+        model = models.HandWritten(layers=2)
+        if form == "wrapper":
+            return torch.compile(model, backend=backend)
+        if form == "in place":
+            model.compile(backend=backend)
+        else:
+            model.blocks[1] = torch.compile(model.blocks[1], backend=backend)
+        return model
+
+    def train(settings):
+        torch._dynamo.reset()
+        graphs.clear()
+        torch.manual_seed(0)
+        found, seen = loops.train(compiled(), "hand_written", settings=settings)
+        return found, seen, len(graphs)
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        plain, _, num_graphs = train(None)
+        watched, seen, num_graphs_watched = train(FULL | by_batch("hand_written", "probe"))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    loops.assert_same(plain, watched)
+    assert num_graphs == num_graphs_watched > 0
+    assert seen.events()["message"].tolist() == []
+    assert set(seen.frame().query("metric == 'entropy'")["site"]) == {"blocks.0", "blocks.1"}
+    assert set(seen.frame().query("kind == 'mlp'")["site"]) == {"blocks.0.mlp.0", "blocks.1.mlp.0"}
+    with pytest.raises(ValueError, match=r"is compiled: .* Pass `probe_batch`"):
+        watch(compiled())
+
+
+def test_wrappers_are_taken_off():
+    model = models.HandWritten()
+    inside = unwrap(nn.DataParallel(torch.compile(model, backend="eager")))
+    assert (inside.root, inside.compiled, inside.replicated) == (model, True, True)
+    with pytest.raises(ValueError, match="replicas run in threads"):
+        watch(nn.DataParallel(model))
+
+
+@pytest.mark.slow
+def test_two_processes_that_train_together(tmp_path):
+    """Each writes its own folder, and none waits for another: a watch on one process alone goes through as well."""
+    torch.multiprocessing.spawn(distributed.work, args=(str(tmp_path),), nprocs=distributed.NUM_PROCESSES)
+    saved = [torch.load(tmp_path / f"weights-{rank}.pt") for rank in range(distributed.NUM_PROCESSES)]
+    for weights in saved:
+        for way in weights.values():
+            loops.assert_same(dict(saved[0]["unwatched"]), dict(way))
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)) == [
+        "all/rank-0", "all/rank-1", "first/rank-0", "probe/rank-0",
+    ]  # fmt: skip
+    tables = [read(tmp_path / "all" / f"rank-{rank}").query("metric != 'seconds'") for rank in (0, 1)]
+    assert [info(tmp_path / "all" / f"rank-{rank}").about["rank"] for rank in (0, 1)] == [0, 1]
+    columns = ["step", "site", "kind", "metric"]
+    assert tables[0][columns].equals(tables[1][columns])
+    entropies, ranks = (
+        [table.query(f"metric == '{metric}'")["value"].tolist() for table in tables]
+        for metric in ("entropy", "frobenius_norm")
+    )
+    assert entropies[0] != entropies[1]  # each has seen its own data
+    assert ranks[0] == ranks[1]
