@@ -1,0 +1,58 @@
+"""joma.watch as a callback of Hugging Face's Trainer.
+
+```python
+trainer = Trainer(model, ..., callbacks=[WatchCallback(out="runs/first", every=100)])
+```
+"""
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from joma.probe.watch import Watch, watch
+
+
+class WatchCallback(TrainerCallback):
+    """Watches the model that the Trainer trains; takes what `joma.watch` takes besides the model.
+
+    Steps are the Trainer's global steps, counted from 1; of a step with accumulated gradients the first forward pass
+    is measured. The loss is the one that the Trainer logs.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        """Keep the settings until training begins."""
+        self.watch: Watch | None = None
+        """The watch of the last or current training."""
+        self._settings = settings
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Attach to the model; a watch that an interrupted training left is closed."""
+        if self.watch is not None:
+            self.watch.close("failed")
+        self.watch = watch(model, **self._settings)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End a step."""
+        if self.watch is not None:
+            self.watch.step(state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take the loss of training over."""
+        if self.watch is not None and logs is not None and "loss" in logs:
+            self.watch.record(state.global_step, "loss", logs["loss"])
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Detach."""
+        if self.watch is not None:
+            self.watch.close()

@@ -1,0 +1,148 @@
+"""The same watch inside of Hugging Face's Trainer and of Lightning, in real trainings."""
+
+import lightning
+import loops
+import models
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from joma.probe import callbacks_hf, callbacks_lightning
+from joma.runs.record import info, read
+
+pytestmark = [
+    # Lightning advises on the number of workers and on loggers; the loop here is too small for either.
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),
+    # The Trainer pins memory for a GPU by default.
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true"),
+]
+
+
+def texts(number=16):
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(1, models.VOCABULARY, (number, 12), generator=generator)
+    return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+def hf_train(folder, callbacks, **changes):
+    """Train a tiny GPT-2 for some steps, each of two batches."""
+    model = loops.build("gpt2")
+    settings = {
+        "output_dir": str(folder / "trainer"), "max_steps": 6, "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2, "logging_steps": 2, "report_to": [], "save_strategy": "no", "use_cpu": True,
+        "disable_tqdm": True, "seed": 3, "learning_rate": 1e-2,
+    }  # fmt: skip
+    trainer = Trainer(model, TrainingArguments(**settings | changes), train_dataset=texts(), callbacks=callbacks)
+    trainer.train()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_hugging_face(tmp_path):
+    callback = callbacks_hf.WatchCallback(out=tmp_path / "run", every=2, measures="full")
+    watched = hf_train(tmp_path, [callback])
+    loops.assert_same(hf_train(tmp_path, []), watched)
+    table = read(tmp_path / "run")
+    assert sorted(set(table.query("metric == 'entropy'")["step"])) == [2, 4, 6]
+    assert set(table.query("metric == 'entropy'")["site"]) == {"transformer.h.0.attn", "transformer.h.1.attn"}
+    assert table.query("metric == 'loss'")["step"].tolist() == [2, 4, 6]
+    assert table.query("metric == 'loss'")["value"].between(1, 10).all()
+    assert info(tmp_path / "run").status == "finished"
+    assert callback.watch.events().empty
+
+
+def test_hugging_face_on_a_probe_batch_with_evaluation_in_between(tmp_path):
+    callback = callbacks_hf.WatchCallback(every=3, probe_batch=models.inputs("gpt2"))
+    settings = {"eval_strategy": "steps", "eval_steps": 1}
+
+    def train(callbacks):
+        model = loops.build("gpt2")
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path / "trainer"), max_steps=3, report_to=[], save_strategy="no", use_cpu=True,
+            disable_tqdm=True, seed=3, **settings,
+        )  # fmt: skip
+        Trainer(model, arguments, train_dataset=texts(), eval_dataset=texts(4), callbacks=callbacks).train()
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    loops.assert_same(train([]), train([callback]))
+    assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [3]
+
+
+class Interrupting(callbacks_hf.TrainerCallback):
+    """Ends the training as a bug of the user would."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        raise ZeroDivisionError
+
+
+def test_a_callback_whose_training_was_interrupted_can_be_used_again(tmp_path):
+    callback = callbacks_hf.WatchCallback(out=tmp_path / "run", every=1)
+    with pytest.raises(ZeroDivisionError):
+        hf_train(tmp_path, [callback, Interrupting()])
+    first = callback.watch
+    hf_train(tmp_path, [callback], max_steps=2)
+    assert callback.watch is not first
+    assert sorted(set(read(tmp_path / "run").query("metric == 'entropy'")["step"])) == [1, 2]
+
+
+class Module(lightning.LightningModule):
+    """A model inside of a module whose own forward never runs."""
+
+    def __init__(self, bad_step=-1):
+        """Raise at one step."""
+        super().__init__()
+        self.model = models.HandWritten(dropout=0.2)
+        self.bad_step = bad_step
+
+    def training_step(self, batch, number):
+        if number == self.bad_step:
+            raise ZeroDivisionError
+        return nn.functional.cross_entropy(self.model(batch).flatten(0, 1), batch.flatten())
+
+    def validation_step(self, batch, number):
+        self.model(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def lightning_train(callbacks, bad_step=-1):
+    torch.manual_seed(0)
+    module = Module(bad_step)
+    tokens = torch.stack([each["input_ids"] for each in texts()])
+    trainer = lightning.Trainer(
+        max_steps=4, accumulate_grad_batches=2, val_check_interval=2, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(tokens, batch_size=2), DataLoader(tokens, batch_size=4))
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def test_lightning(tmp_path):
+    callback = callbacks_lightning.WatchCallback(out=tmp_path, every=2)
+    watched = lightning_train([callback])
+    loops.assert_same(lightning_train([]), watched)
+    table = read(tmp_path)
+    assert sorted(set(table.query("metric == 'entropy'")["step"])) == [2, 4]
+    assert set(table.query("metric == 'entropy'")["site"]) == {"model.blocks.0", "model.blocks.1"}
+    assert table.query("metric == 'loss'")["value"].between(1, 10).all()
+    assert info(tmp_path).status == "finished"
+    assert callback.watch.events().empty
+
+
+def test_lightning_on_a_probe_batch(tmp_path):
+    tokens = loops.batch("hand_written", 9)["tokens"]
+    callback = callbacks_lightning.WatchCallback(every=2, probe_batch=lambda module: module.model(tokens))
+    loops.assert_same(lightning_train([]), lightning_train([callback]))
+    assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [2, 4]
+
+
+def test_a_lightning_training_that_fails_ends_the_run_as_failed(tmp_path):
+    callback = callbacks_lightning.WatchCallback(out=tmp_path, every=1)
+    with pytest.raises(ZeroDivisionError):
+        lightning_train([callback], bad_step=3)
+    assert info(tmp_path).status == "failed"
+    assert sorted(set(read(tmp_path).query("metric == 'entropy'")["step"])) == [1]
