@@ -201,7 +201,7 @@ LEMMAS = (
     Statement(
         id="lemma5",
         title="Derivatives of θ₁ and θ₂",
-        place="Appendix A.3.1, Lemma 5, Eqns 61-65",
+        place="Appendix A.4, Lemma 5, Eqns 61-65",
         printed="φ = c₋1[x<0] + c₊1[x>0], and dθ₁/dr = (c₋+c₊)p_n(r), dθ₂/dr = −(c₋+c₊)r p_n(r)",
         corrected="φ' = c₋1[x<0] + c₊1[x>0], and dθ₁/ds = (c₊−c₋)p(s), dθ₂/ds = −(c₊−c₋)s p(s)",
         outcome=Outcome.REFUTED,

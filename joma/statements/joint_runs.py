@@ -42,6 +42,8 @@ class Setup:
     num_queries: int = 1
     disjoint: bool = False
     """Whether each query has contextual tokens of its own."""
+    own_nodes: bool = False
+    """Whether each node receives gradient under one query only, node k under query k mod Q."""
     conditional: bool = False
     """Whether each query's logits follow the expectation over its own samples, as in Eqn 2, rather than the joint."""
     norm: float = 1.0
@@ -140,6 +142,9 @@ def _embeddings(setup: Setup, rng: np.random.Generator) -> Embeddings:
 
 def _backprop(setup: Setup, rng: np.random.Generator) -> Backprop:
     g = rng.uniform(-1, 1, (NUM_SAMPLES, setup.num_nodes))
+    if setup.own_nodes:
+        of_sample, of_node = (np.arange(count) % setup.num_queries for count in g.shape)
+        g = g * np.equal.outer(of_sample, of_node)
     match setup.backprop:
         case "fixed":
             return fixed_gradient(g)

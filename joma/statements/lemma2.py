@@ -154,7 +154,7 @@ STATEMENTS = (
     Statement(
         id="lemma2",
         title="Dynamics of a mixture of isotropic clusters",
-        place="Section A.3.1, Lemma 2, Eqns 42 and 43",
+        place="Appendix A.3.1, Lemma 2, Eqns 42 and 43",
         printed="v̇ = Σ_j a_j θ₁(r_j) x̄_j/‖v‖ + Σ_j a_j θ₂(r_j) v/‖v‖³, ξ̇ = Σ_j a_j θ₁(r_j)/‖v‖, r_j = v·x̄_j + ξ",
         corrected="v̇ = Σ_j a_j[θ₁(s_j) x̄_j + θ₂(s_j) v/‖v‖], ξ̇ = Σ_j a_j θ₁(s_j), s_j = r_j/‖v‖, for homogeneous φ",
         outcome=Outcome.REFUTED,
@@ -189,7 +189,7 @@ STATEMENTS = (
     Statement(
         id="lemma2-linear",
         title="A linear activation leaves a constant field",
-        place="Section A.3.1, remarks to Lemma 2",
+        place="Appendix A.3.1, remarks to Lemma 2",
         printed="if φ is linear then ψ ≡ 1, θ₁ ≡ 1 and θ₂ ≡ 0",
         outcome=Outcome.HOLDS,
         explanation="With ψ ≡ 1 the field is Σ_j a_j x̄_j and Σ_j a_j whatever v and ξ are: the setting of Theorem 2.",
@@ -210,7 +210,7 @@ STATEMENTS = (
     Statement(
         id="eqns44-47",
         title="The gradient splits into clusters",
-        place="Section A.3.1, proof of Lemma 2, Eqns 44-47",
+        place="Appendix A.3.1, proof of Lemma 2, Eqns 44-47",
         printed=(
             "Δ_m = Σ_j a_j E_j[x ψ(v·x + ξ)] with a_j = E[g | c = j] P[c = j], if g is constant within each cluster"
         ),
@@ -236,7 +236,7 @@ STATEMENTS = (
     Statement(
         id="eqn50",
         title="The joint flow climbs a potential that is homogeneous of degree one",
-        place="Section A.3.1, proof of Lemma 4, Eqns 50-53",
+        place="Appendix A.3.1, proof of Lemma 4, Eqns 50-53",
         printed="‖v‖ v·v̇ = Σ_j a_j F(r_j) − ‖v‖ ξ ξ̇",
         corrected="v·v̇ + ξ ξ̇ = L(v, ξ) = ‖v‖ Σ_j a_j F(s_j), and (v̇, ξ̇) = ∇L",
         outcome=Outcome.REFUTED,

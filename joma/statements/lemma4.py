@@ -92,6 +92,21 @@ def _wrong_answers_on_existence(exists: Callable[[Isotropic], bool]) -> float:
     return float(sum(exists(noise) == _is_monotone(noise) for noise in LOG_CONCAVE + HEAVY))
 
 
+def _speed_of_laplace_clusters(ratio: Callable[[float], float]) -> float:
+    """Largest speed of (v, ξ) with both centers of Laplace clusters behind the hyperplane, for a claimed a₋/a₊."""
+    law = stats.laplace()
+
+    def speed(distance: float) -> float:
+        # A unit v along the line of the centers, 0 and D; s₊ = −1 and s₋ = −1 − D; a₊ = 1.
+        edges = np.array([1.0, 1.0 + distance])
+        mass, first = (tanhsinh(lambda y, k=k: law.pdf(y) * y**k, edges, np.inf, rtol=1e-13).integral for k in (0, 1))
+        a_minus = ratio(distance)
+        v_dot = mass[0] * distance + first[0] - a_minus * first[1]
+        return float(np.hypot(v_dot, mass[0] - a_minus * mass[1]))
+
+    return max(speed(distance) for distance in DISTANCES)
+
+
 @cache
 def _measured_growth(a_minus: float) -> tuple[Mixture, float]:
     """Slope of ‖(v, ξ)‖ along the integrated joint flow of Gaussian clusters, late."""
@@ -170,7 +185,7 @@ STATEMENTS = (
     Statement(
         id="lemma4",
         title="What holds at a stationary point",
-        place="Section A.3.1, Lemma 4, Eqns 54 and 55",
+        place="Appendix A.3.1, Lemma 4, Eqns 54 and 55",
         printed="any stationary point satisfies Σ_j a_j F(r_j) = 0",
         corrected="any stationary point with v ≠ 0 satisfies Σ_j a_j F(r_j/‖v‖) = 0",
         outcome=Outcome.REFUTED,
@@ -200,7 +215,7 @@ STATEMENTS = (
     Statement(
         id="eqn56",
         title="Which points are critical for two clusters",
-        place="Section A.3.1, Eqn 56",
+        place="Appendix A.3.1, Eqn 56",
         printed="(v, ξ) is critical if and only if F(r₊)/F(r₋) = θ₁(r₊)/θ₁(r₋) = a₋/a₊",
         corrected=(
             "also v ∥ x̄₊ − x̄₋ is needed, at s = r/‖v‖: s₊ − s₋ = ±D with D = ‖x̄₊ − x̄₋‖, F/θ₁(s₋ ± D) = "
@@ -250,20 +265,22 @@ STATEMENTS = (
             "clusters of widths 1 and 2 at D = 1 have a ray, at a₋/a₊ = 1.43977; t₃ clusters with c₋ = 0.03 have none "
             "(lowest slope of F/θ₁: +0.184)"
         ),
-        place="Section A.3.1 (after Eqn 57), Theorem 3",
+        place="Appendix A.3.1 (after Eqn 57), Theorem 3",
         printed=(
             "the joint dynamics (Eqn 50) of two isotropic clusters have a critical point (μ, ξ*), μ ≠ 0, to "
             "linearise at"
         ),
         corrected=(
-            "not if both clusters have the same log-concave marginal (Gaussian, ball): (v, ξ) then diverges "
-            "linearly, at the rate max L over the unit sphere; ReLU with power tails has one for each D, at the "
-            "forced ratio"
+            "not if both clusters have the same strictly log-concave marginal, Gaussian or ball, dead nodes aside; "
+            "Gaussian clusters then diverge linearly, at the rate max L over the unit sphere. Laplace clusters have "
+            "them at a₋/a₊ = e^D; ReLU with power tails has one for each D, at the forced ratio"
         ),
         outcome=Outcome.CONDITIONAL,
         explanation=(
             "A critical point needs F/θ₁ = F/F' to take one value twice. F/F' increases exactly where F is "
-            "log-concave; a log-concave p has a log-concave θ₁ and so F (Prékopa), for 0 ≤ c₋ < c₊. The lowest "
+            "log-concave; a log-concave p has a log-concave θ₁ and so F (Prékopa), for 0 ≤ c₋ < c₊. It has to be "
+            "strictly so: the Laplace law has F/θ₁ = 1 for all s ≤ 0, and there every pair is critical at one ratio. A "
+            "ball leaves room for dead nodes, s ≤ −R for both clusters, which do not move either. The lowest "
             "slope of F/θ₁ is positive for the Gaussian (tending to 0 far out) and for balls of 1, 2, 5, 20 "
             "dimensions (0.50, 0.40, 0.25, 0.087), and −1/(ν − 1) for Student's t, reached far out on the left. "
             "Beyond these cases: Gaussian clusters of two different widths do have a critical ray, and a leaky "
@@ -292,12 +309,21 @@ STATEMENTS = (
                 unit="rate",
                 mutation=Mutation(description="rate 1 % off", formula=lambda mixture: 1.01 * mixture.growth().rate),
             ),
+            Check(
+                name="speed of the field of Laplace clusters, both centers behind the hyperplane, D = 0.5, 2 and 4",
+                against=Reference.QUADRATURE,
+                measure=_speed_of_laplace_clusters,
+                formula=lambda distance: float(np.exp(distance)),
+                tolerance=1e-10,  # quadrature of 1e-13 times weights up to 55
+                unit="speed",
+                mutation=Mutation(description="ratio 1 % off", formula=lambda distance: 1.01 * float(np.exp(distance))),
+            ),
         ),
     ),
     Statement(
         id="eqn59",
         title="Ratios of weights that allow critical points",
-        place="Section A.3.1, Eqn 59 and after",
+        place="Appendix A.3.1, Eqn 59 and after",
         printed="every s ∈ S lies in (½, 1) ∪ (1, 2), and Eqn 42 has critical points if a₊/a₋ ∈ S",
         corrected="S ⊂ (½, 1) ∪ (1, 2) for pairs with both y ≥ ½; in general S ⊂ (0, 1) ∪ (1, ∞), without bound",
         outcome=Outcome.CONDITIONAL,
@@ -333,7 +359,7 @@ STATEMENTS = (
     Statement(
         id="a4-signs",
         title="The positive cluster is seen, the bias is negative",
-        place="Section A.4, first remark",
+        place="Appendix A.4, first remark",
         printed="it is often the case that r₊* > 0 and r₋* = ξ* < 0",
         corrected=(
             "for t₃ clusters with a₋ > a₊, if and only if D > D₀ = 0.92687, F/θ₁(−D₀) = F/θ₁(0); with the bias "

@@ -90,6 +90,17 @@ def _own_tokens(run: Run) -> np.ndarray:
     return np.take_along_axis(_printed(run), owner[None, None], axis=1)[:, 0]
 
 
+def _own_nodes(run: Run) -> np.ndarray:
+    """Each query's own law with the nodes that it alone trains in the sum over k."""
+    owner, queries = np.arange(run.v.shape[1]) % run.setup.num_queries, range(run.setup.num_queries)
+    parts = [_printed(replace(run, v=run.v[:, owner == m], z=run.z[:, m : m + 1])) for m in queries]
+    return np.concatenate(parts, axis=1)
+
+
+def _nodes_of_the_other(run: Run) -> np.ndarray:
+    return _own_nodes(replace(run, z=run.z[:, ::-1]))
+
+
 def _tokens_of_the_other(run: Run) -> np.ndarray:
     return _own_tokens(replace(run, z=run.z[:, ::-1]))
 
@@ -306,7 +317,7 @@ INVARIANTS = (
             "for all of them and z_m for its own samples alone, so only the sum over queries is tied to the weights: "
             "M numbers, not M times the number of queries. Per query z_m = c_m + Σ_k ∫ v_k ∘ dv_k,m depends on the "
             "path, with v_k,m the part of v_k that query m's samples moved. The printed form survives on tokens that "
-            "one query alone sees."
+            "one query alone sees, and with the sum over the nodes that one query alone trains."
         ),
         checks=(
             Check(
@@ -338,6 +349,16 @@ INVARIANTS = (
                 tolerance=ODE_TOLERANCE,
                 unit="max abs drift",
                 mutation=Mutation(description="tokens of the other query", formula=_tokens_of_the_other),
+            ),
+            Check(
+                name="two queries that train nodes of their own: the printed form with each query's own nodes",
+                against=Reference.ODE,
+                measure=_conserved(_for_both(Setup(num_queries=2, num_nodes=4, own_nodes=True))),
+                formula=_own_nodes,
+                printed=_printed,
+                tolerance=ODE_TOLERANCE,
+                unit="max abs drift",
+                mutation=Mutation(description="nodes of the other query", formula=_nodes_of_the_other),
             ),
         ),
     ),

@@ -108,7 +108,7 @@ def _spread_under_common_factor(invariant: Invariant) -> float:
 
 
 def _growth_under_softmax(rate: Callable[[np.ndarray], float]) -> float:
-    """How far the speed of the winner under real softmax attention exceeds the claimed bound, late in training."""
+    """How far the speed of any component under real softmax attention ever exceeds the claimed bound."""
     rng = np.random.default_rng(1)
     x = rng.dirichlet(np.ones(6), size=40)
     g = rng.choice([-1.0, 1.0], size=40)
@@ -232,7 +232,8 @@ STATEMENTS = (
         title="Theorem 2 under softmax attention",
         place="Section 3.1, remarks to Theorem 2",
         printed="for softmax attention Theorem 2 also applies if A[i] is constant across samples and b̄ is uniform",
-        corrected="the erf ratio survives as a change of clock, the blow-up does not: |dv/dt| ≤ E|g|, v grows linearly",
+        corrected="the erf ratio survives as a change of clock, the blow-up does not: |dv/dt| ≤ E|g|, v grows at most "
+        "linearly",
         outcome=Outcome.CONDITIONAL,
         explanation=(
             "A common factor exp(−‖v‖²/2M) only changes the clock, so the invariant survives under those conditions. "

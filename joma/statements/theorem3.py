@@ -272,7 +272,7 @@ STATEMENTS = (
     Statement(
         id="thm3-stability",
         title="Stability of the critical point",
-        place="Section 4, Theorem 3; Section A.4, after Eqn 74",
+        place="Section 4, Theorem 3; Appendix A.4, after Eqn 74",
         printed=(
             "if C(μ), with the β₁ > 0 and β₂ of Eqns 73 and 74, is positive definite then μ is stable; it needs s_μ > 0"
         ),
@@ -300,7 +300,7 @@ STATEMENTS = (
                 mutation=Mutation(description="C(μ) 1 % off", formula=one_percent_off(_corrected_matrix)),
             ),
             Check(
-                name="positive definite C(μ) against convergence of the integrated flow, six critical points",
+                name="positive definite C(μ) as a test of stability against the integrated flow, six critical points",
                 against=Reference.ODE,
                 measure=_wrong_on_stability,
                 formula=partial(_positive_definite, _corrected_matrix),
@@ -343,7 +343,7 @@ STATEMENTS = (
     Statement(
         id="eqns66-68",
         title="Taylor expansion and the derivatives of θ₁(r₊)/‖v‖ᵖ and v/‖v‖ᵖ",
-        place="Section A.4, proof of Theorem 3, Eqns 66-68",
+        place="Appendix A.4, proof of Theorem 3, Eqns 66-68",
         printed="∂[θ₁/‖v‖ᵖ]/∂v_j = [θ₁'(x̄₊)_j‖v‖² − p v_jθ₁]/‖v‖ᵖ⁺²; ∂[v/‖v‖ᵖ]/∂v_j = [‖v‖²e_j − p v_j v]/‖v‖ᵖ⁺²",
         outcome=Outcome.HOLDS,
         explanation=(
@@ -372,7 +372,7 @@ STATEMENTS = (
     Statement(
         id="eqn69",
         title="Derivative of θ₂(r₊)v/‖v‖ᵖ",
-        place="Section A.4, proof of Theorem 3, Eqn 69",
+        place="Appendix A.4, proof of Theorem 3, Eqn 69",
         printed="∂[θ₂v/‖v‖ᵖ]/∂v_j = {[θ₂'(x̄₊)_j‖v‖² − p v_jθ₂]·‖v‖ + θ₂‖v‖²e_j}/‖v‖ᵖ⁺²",
         corrected="∂[θ₂v/‖v‖ᵖ]/∂v_j = {[θ₂'(x̄₊)_j‖v‖² − p v_jθ₂]·v + θ₂‖v‖²e_j}/‖v‖ᵖ⁺²",
         outcome=Outcome.REFUTED,
@@ -392,7 +392,7 @@ STATEMENTS = (
     Statement(
         id="eqn71",
         title="Size of the remainder",
-        place="Section A.4, proof of Theorem 3, Eqn 71",
+        place="Appendix A.4, proof of Theorem 3, Eqn 71",
         printed="(∇f_i(μ))_j ≫ ½H̄(μ, γ)(v − μ)ᵀ1 for all i and j, for γ small enough",
         corrected="‖v̇ − C(μ)(μ − v)‖ ≪ σ_min(C(μ))·‖v − μ‖ for γ small enough, if C(μ) is regular",
         outcome=Outcome.REFUTED,
@@ -420,7 +420,7 @@ STATEMENTS = (
     Statement(
         id="eqns72-74",
         title="The matrix C(μ)",
-        place="Section A.4, proof of Theorem 3, Eqns 70 and 72-74",
+        place="Appendix A.4, proof of Theorem 3, Eqns 70 and 72-74",
         printed=("C(μ) = β₁I + β₂μμᵀ, β₁ = s_μa₊‖x̄₊‖θ₁(r₊*)/‖μ‖² > 0, β₂ = s_μ(a₊‖x̄₊‖/‖μ‖⁴)(ξ*θ₁'(r₊*) − 2θ₁(r₊*))"),
         corrected=(
             "β₁ = s_μa₊‖x̄₊‖θ₁(s₊)/‖μ‖, β₂ = −[β₁ + (c₊ − c₋)(ξ*²/‖μ‖³)(a₊p(s₊) − a₋p(s₋))]/‖μ‖², s₋ = ξ*/‖μ‖, s₊ "

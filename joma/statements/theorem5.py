@@ -414,7 +414,7 @@ STATEMENTS = (
     Statement(
         id="lemma8",
         title="Products of edge matrices",
-        place="Section A.5, Definitions 1 and 2, Lemma 8, Eqns 89 and 90",
+        place="Appendix A.5, Definitions 1 and 2, Lemma 8, Eqns 89 and 90",
         printed="M(ρ) is symmetric, M(ρ)1 = 1, M(ρ₁)M(ρ₂) = M(ρ₁ρ₂) and M(ρ₁)p(ρ₂) = p(ρ₁ρ₂)",
         outcome=Outcome.HOLDS,
         explanation=(
@@ -443,7 +443,7 @@ STATEMENTS = (
     Statement(
         id="lemma9",
         title="A latent and its descendant",
-        place="Section A.5, Lemma 9, Eqns 91 and 92",
+        place="Appendix A.5, Lemma 9, Eqns 91 and 92",
         printed="P(γ|α) = P(γ|β₁)P(β₁|β₂)…P(β_k|α) = M(ρ_{γ|α}) for the chain α ≻ β₁ ≻ β₂ ≻ … ≻ β_k ≻ γ",
         corrected="the chain that this product walks is α ≻ β_k ≻ … ≻ β₂ ≻ β₁ ≻ γ",
         outcome=Outcome.CONDITIONAL,
@@ -480,7 +480,7 @@ STATEMENTS = (
     Statement(
         id="eqn98",
         title="Joint law of two nodes below a latent",
-        place="Section A.5, Eqns 93-98",
+        place="Appendix A.5, Eqns 93-98",
         printed="P(β₁,β₂) = M(ρ₁)D(c)M(ρ₂)ᵀ = ¼(11ᵀ + ρ₁ρ₂eeᵀ + ρ₁ρ_c e1ᵀ + ρ₂ρ_c 1eᵀ), ρ_c = 2P[y_c=0] − 1",
         outcome=Outcome.HOLDS,
         explanation=(
@@ -515,7 +515,7 @@ STATEMENTS = (
     Statement(
         id="eqn103",
         title="The parameter ρ₀ of the root",
-        place="Section A.5, Eqns 99-103",
+        place="Appendix A.5, Eqns 99-103",
         printed="p_c = p(ρ_{c|1}ρ₀) with ρ₀ = Σ_k P[y₁=0|y₀=k] P[y₀=k]",
         corrected="p_c = p(ρ_{c|1}ρ₀) with ρ₀ = Σ_k (2P[y₁=0|y₀=k] − 1) P[y₀=k] = 2P[y₁=0] − 1",
         outcome=Outcome.CONDITIONAL,
@@ -657,7 +657,8 @@ STATEMENTS = (
         title="The higher the common ancestor, the weaker the co-occurrence",
         place="Section 5, after Eqn 8",
         printed="tokens with a low common ancestor (H small) co-occur a lot, those with a high one much more weakly",
-        corrected="P[y_l=1|y_m=1] falls with H ≤ L−1 for any ρ ≠ 0, ±1; at H = L too if l and m are equally frequent",
+        corrected="P[y_l=1|y_m=1] falls with H ≤ L−1 for any ρ ≠ 0, ±1, and does not rise at H = L if l and m are "
+        "equally frequent",
         outcome=Outcome.CONDITIONAL,
         explanation=(
             "In 1 − ½(1−ρ^{2H})/(1−ρ^{L−1}ρ₀) only ρ^{2H} depends on H, so the sign of ρ does not matter. Below "

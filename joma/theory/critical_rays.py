@@ -7,9 +7,10 @@ $$\frac{F}{\theta_1}(s_-\pm D) = \frac{F}{\theta_1}(s_-), \qquad
   \frac{a_-}{a_+} = \frac{\theta_1(s_+)}{\theta_1(s_-)}:$$
 
 the first equation fixes $s_-$, the second then *forces* the ratio of the weights. $\|v\|$ is free, a ray. Where
-$F/\theta_1 = F/F'$ is monotone, that is where $F$ is log-concave, the first has no solution: clusters with the same
-log-concave marginal (Gaussian, ball) have no joint critical point at all. Power tails have one under ReLU, until a
-leak $c_- > 0$ removes it; Gaussian clusters of two different widths have one as well.
+$F/\theta_1 = F/F'$ increases strictly, that is where $F$ is strictly log-concave, the first has no solution: clusters
+with the same strictly log-concave marginal (Gaussian, ball) have no joint critical point. The Laplace law is the
+boundary: $F/\theta_1 = 1$ on $s \le 0$, so every pair there solves the first, all with the ratio $e^D$. Power tails
+have one under ReLU, until a leak $c_- > 0$ removes it; Gaussian clusters of two different widths have one as well.
 
 A node that is dead for both clusters ($\theta_1 = F = 0$, possible for a distribution of bounded support) does not
 move either; such points are no rays of this kind and are left out.
@@ -24,7 +25,7 @@ from scipy.optimize import elementwise
 
 from joma.errors import AssumptionError, finite, positive, within
 from joma.theory.activations import Activation, relu
-from joma.theory.hyperplane import mean_activation, mean_ratio_slope, theta1, theta1_slope
+from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope
 from joma.theory.isotropic import Isotropic
 from joma.theory.mixture import Mixture
 from joma.types import Real
@@ -39,6 +40,10 @@ ROUNDING = 1e-13
 """Relative residual below which its sign is rounding."""
 SPREAD = 15.0
 """Half-width of the grid before sinh: the innermost step is about 1e-8 of the reach."""
+FLAT = 1e-8
+"""Mean slope of F/θ₁ over a distance below which it counts as constant: above the rounding of a radial profile ..."""
+FLAT_POINTS = 10
+"""... if so at this many neighbours on the grid: around a pair it is at one or two."""
 RATIO_TOLERANCE = 1e-9
 """Relative difference up to which a mixture has the forced ratio of weights."""
 
@@ -123,8 +128,8 @@ class CriticalRay:
 def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
     r"""Smallest slope of $F/\theta_1$: where it is negative, some distance has a pair, and so a ray.
 
-    Not negative anywhere, $F$ is log-concave and no distance has one; so for every log-concave $p$ with
-    $0 \le c_- < c_+$, since $p$ hands log-concavity on to $\theta_1$ and $F$.
+    Positive everywhere, $F$ is strictly log-concave and no distance has one; so for every strictly log-concave $p$ with
+    $0 \le c_- < c_+$, since $p$ hands log-concavity on to $\theta_1$ and $F$. Zero but for rounding: Laplace's law.
 
     >>> from joma.theory.isotropic import Gaussian, StudentT
     >>> lowest_slope(Gaussian()) > 0, round(lowest_slope(StudentT(dof=3.0)), 4)
@@ -148,7 +153,8 @@ def critical_pairs(
 
     Eqn 56 with the normalisation and the missing condition: $(F, \theta_1)(s_+)$ and $(F, \theta_1)(s_-)$ lie on one
     line through the origin. With one `noise` for both clusters the two signs give the same pairs, exchanged, with the
-    inverse ratio; `noise` may also be (of the positive, of the negative cluster).
+    inverse ratio; `noise` may also be (of the positive, of the negative cluster). Laws with a continuum of pairs, such
+    as the Laplace law, are refused.
 
     >>> from joma.theory.isotropic import Gaussian, StudentT
     >>> [(round(p.s_minus, 4), round(p.s_plus, 4), round(p.ratio, 4)) for p in critical_pairs(StudentT(dof=3.0), 2.0)]
@@ -246,12 +252,28 @@ def _pairs_at(
     plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation
 ) -> list[CriticalPair]:
     """Pairs with s₊ = s₋ + step, in ascending order."""
+    _require_isolated(plus, minus, step, grid, activation)
     s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
     ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
     return [
         CriticalPair(s_minus=float(s), s_plus=float(s + step), ratio=float(forced))
         for s, forced in zip(s_minus, ratio, strict=True)
     ]
+
+
+def _require_isolated(plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation) -> None:
+    """Refuse an F/θ₁ that takes the same value at s and s + step over a whole interval of s."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rise = (mean_ratio(plus, grid + step, activation) - mean_ratio(minus, grid, activation)) / step
+    is_flat = np.abs(rise) < FLAT  # false for NaN
+    long_enough = np.convolve(is_flat, np.ones(FLAT_POINTS), mode="valid") == FLAT_POINTS
+    if long_enough.any():
+        first = int(long_enough.argmax())
+        raise AssumptionError(
+            f"Critical pairs need F/θ₁ to take a value twice at isolated places: at a distance of {abs(step):g} it is "
+            f"the same for all s from {grid[first]:.4g} to {grid[first + FLAT_POINTS - 1]:.4g}, as for a Laplace law. "
+            "Every pair there is critical, at the ratio θ₁(s₊)/θ₁(s₋)."
+        )
 
 
 def _misalignment(plus: Isotropic, minus: Isotropic, s_minus: Real, s_plus: Real, activation: Activation) -> np.ndarray:

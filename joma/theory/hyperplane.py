@@ -289,9 +289,9 @@ def mean_ratio(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
 def mean_ratio_slope(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:
     r"""$h'(s) = 1 - F\,\theta_1'/\theta_1^2$: positive for all s exactly when F is strictly log-concave.
 
-    Then no line through zero meets G twice, and two clusters with this marginal have no critical point. A log-concave
-    p (Gaussian, ball) makes F log-concave for $0 \le c_- < c_+$; under ReLU and Student's t with $\nu$ degrees of
-    freedom $h' \to -1/(\nu-1)$ as $s \to -\infty$. NaN where $\theta_1 = 0$.
+    Then no line through zero meets G twice, and two clusters with this marginal have no critical point. A strictly
+    log-concave p (Gaussian, ball) makes F so for $0 \le c_- < c_+$; the Laplace law has $h' = 0$ on $s \le 0$; under
+    ReLU and Student's t with $\nu$ degrees of freedom $h' \to -1/(\nu-1)$ as $s \to -\infty$. NaN where $\theta_1 = 0$.
     """
     with np.errstate(invalid="ignore"):
         return np.asarray(1 - mean_ratio(p, s, phi) * theta1_slope(p, s, phi) / theta1(p, s, phi))

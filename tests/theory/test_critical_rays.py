@@ -87,10 +87,23 @@ def test_pairs_are_a_distance_apart_and_both_signs_mirror_each_other(dof, distan
 
 
 @given(st.floats(0.05, 8), st.integers(1, 20), st.floats(0, 0.9))
-def test_log_concave_marginals_have_no_pair(distance, n, c_minus):
+def test_strictly_log_concave_marginals_have_no_pair(distance, n, c_minus):
     leaky = homogeneous(c_minus, 1.0)
     assert critical_pairs(Gaussian(dim=n), distance, leaky) == ()
     assert critical_pairs(UniformBall(dim=n), distance, leaky) == ()
+
+
+@pytest.mark.parametrize("distance", [0.05, 1.0, 4.0])
+def test_a_continuum_of_pairs_is_refused(distance):
+    laplace = RadialProfile(profile=lambda r: np.exp(-r))
+    assert abs(lowest_slope(laplace)) < 1e-10  # rounding of the profile's quadrature
+    with pytest.raises(AssumptionError, match=r"at isolated places: .* as for a Laplace law"):
+        critical_pairs(laplace, distance)
+    # Every pair on the left is critical, at one ratio of weights.
+    mixture = two_clusters(np.array([distance]), a_minus=float(np.exp(distance)), noise=laplace)
+    for s_plus in (-0.5, -3.0):
+        rates = mixture.field(np.array([1.0]), s_plus - distance)
+        np.testing.assert_allclose(np.append(*rates), 0, atol=1e-11)
 
 
 def naive_count(noise: Isotropic, distance: float, activation, num: int = 80_001) -> int:
