@@ -306,9 +306,8 @@ def _heads(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 def _attention_modules(block: Block, model: nn.Module, shapes: Shapes, pattern: str | None) -> tuple[str, ...]:
     """Return the outermost modules of a block that match the pattern, or those that own queries or are called so."""
-    inside = [
-        path for path, _ in model.named_modules() if f"{path}.".startswith(f"{block.path}." if block.path else "")
-    ]
+    prefix = f"{block.path}." if block.path else ""
+    inside = [path for path, _ in model.named_modules() if f"{path}.".startswith(prefix)]
     if pattern is not None:
         matching = {path for path in inside if re.search(pattern, path)}
         return tuple(path for path in inside if path in matching and not matching.intersection(_above(path)))

@@ -91,9 +91,10 @@ def mistral(**changes):
 
 
 def gemma2(**changes):
-    # The default caps of 50 and 30 hardly bend small logits; a cap of 0.5 does.
+    # The default caps of 50 and 30 hardly bend small logits; a cap of 0.5 does. Some versions of transformers
+    # run it with sdpa by default, which ignores the cap.
     small = {"head_dim": 16, "sliding_window": 6, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 16}
-    return _llama_like(Gemma2Config, Gemma2ForCausalLM, **small | changes)
+    return _llama_like(Gemma2Config, Gemma2ForCausalLM, **{"attn_implementation": "eager"} | small | changes)
 
 
 def mixtral(**changes):
