@@ -11,7 +11,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from enum import StrEnum
 from typing import Any
 
@@ -71,14 +71,16 @@ def tap(
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
-    eagerly = _uncompiled(model, Compiled(compiled))
+    compiled = Compiled(compiled)
+    if compiled is Compiled.REFUSE:
+        _refuse_compiled(model)
     layout = find_layout(model) if layout is None else layout
     watcher = _Watcher(layout, on_call, on_unseen or _ignore, on_error)
     mode = _Mode(watcher, Products(model))
     _this_thread.tapped = True
     try:
         with ExitStack() as stack:
-            stack.enter_context(eagerly)
+            stack.enter_context(_uncompiled() if compiled is Compiled.RUN_EAGERLY else nullcontext())
             stack.enter_context(_slow_path_of_multihead_attention())
             stack.enter_context(interface_followed(watcher.follow))
             stack.enter_context(watcher.running.attached(model))
@@ -93,20 +95,21 @@ def _ignore(unseen: Unseen) -> None:
     """Stand in for an `on_unseen` that was not given."""
 
 
-def _uncompiled(model: nn.Module, compiled: Compiled) -> Any:
-    """Refuse a model with a compiled module in it, or return a context in which it runs uncompiled."""
+def _refuse_compiled(model: nn.Module) -> None:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None:  # nothing can have been compiled
-        return nullcontext()
-    if compiled is Compiled.RUN_EAGERLY:
-        return torch.compiler.set_stance("force_eager")
+    if dynamo is None:  # takes seconds to import, and nothing can have been compiled without it
+        return
     for name, module in model.named_modules():
         if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None:
             raise ValueError(
                 f"Attention inside torch.compile cannot be seen, and {name or 'the model'!r} is compiled. "
                 "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass compiled='run_eagerly'."
             )
-    return nullcontext()
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """Return a context in which compiled modules run as they were before."""
+    return nullcontext() if "torch._dynamo" not in sys.modules else torch.compiler.set_stance("force_eager")
 
 
 @contextmanager
