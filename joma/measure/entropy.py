@@ -86,7 +86,8 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
     problem = _problem(q, k, causal, mask, window, bias, scale, softcap, offset, companions)
     chosen = _best_path(problem) if path is None else Path(path)
     rows = _RUN[chosen](problem)
-    return statistics_of(rows, problem.visibility.count(problem.q.device), chosen)
+    visibility = problem.visibility
+    return statistics_of(rows, visibility.count(q.device), chosen, none_empty=visibility.every_row_sees_a_key)
 
 
 def _problem(
@@ -153,27 +154,24 @@ _RUN = {
 }
 
 
-def statistics_of(rows: Rows, num_visible: Int[Tensor, "b h rows"], path: Path) -> AttentionStatistics:
-    """Strike out rows without keys, clamp at zero and say how far below rounding went."""
-    empty = (num_visible == 0).expand_as(rows.entropy)
-    unclamped = rows.entropy.masked_fill(empty, torch.nan)
-    entropy = unclamped.clamp(min=0)
-    most = num_visible.to(entropy.dtype).log()
-    fraction = torch.where(num_visible > 1, entropy / most, torch.nan)
+def statistics_of(
+    rows: Rows, num_visible: Int[Tensor, "b h rows"], path: Path, *, none_empty: bool = False
+) -> AttentionStatistics:
+    """Strike out rows without keys, unless there are none, clamp at zero and say how far below rounding went."""
+    empty = None if none_empty else (num_visible == 0).expand_as(rows.entropy)
 
-    def strike(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.masked_fill(empty, torch.nan)
+    def strike(values: Tensor, by: float = torch.nan) -> Tensor:
+        return values if empty is None else values.masked_fill(empty, by)
 
+    companions = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
+    found = {name: getattr(rows, name) for name in companions}
+    entropy = strike(rows.entropy.clamp(min=0))
+    fraction = torch.where(num_visible > 1, entropy / num_visible.to(entropy.dtype).log(), torch.nan)
     return AttentionStatistics(
         entropy=entropy,
         fraction=fraction,
         num_visible=num_visible,
-        effective_keys=strike(None if rows.collision is None else 1 / rows.collision),
-        sink_mass=strike(rows.sink_mass),
-        mean_distance=strike(rows.mean_distance),
-        max_logit=strike(rows.max_logit),
+        **{name: None if values is None else strike(values) for name, values in found.items()},
         path=path,
-        lowest_before_clamp=rows.entropy.masked_fill(empty, torch.inf).amin()
-        if rows.entropy.numel()
-        else most.new_tensor(torch.inf),
+        lowest_before_clamp=strike(rows.entropy, torch.inf).amin() if rows.entropy.numel() else entropy.new_tensor(0.0),
     )

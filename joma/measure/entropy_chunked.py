@@ -63,7 +63,7 @@ def measure_logits(s: Tensor, *, first_row: int, first_key: int, companions: boo
         row = torch.arange(s.shape[-2], device=s.device)[:, None] + first_row
         distance = (torch.arange(s.shape[-1], device=s.device) + first_key - row).abs().to(s.dtype)
         found |= {
-            "collision": p.square().sum(dim=-1),
+            "effective_keys": 1 / p.square().sum(dim=-1),
             "mean_distance": (p * distance).sum(dim=-1),
             "max_logit": top[..., 0],
         }

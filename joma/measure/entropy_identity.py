@@ -39,11 +39,11 @@ def identity_rows(problem: Problem) -> Rows:
         entropy = entropy - found.extra(BIAS)
     if not problem.companions:
         return Rows(entropy=entropy)
-    # Σp² = Σe^{2s} / (Σe^s)²: the same call with every logit doubled.
+    # 1/Σp² = (Σe^s)² / Σe^{2s}: the same call with every logit doubled.
     doubled = call.attend(causal=causal, factor=2.0)
     return Rows(
         entropy=entropy,
-        collision=(doubled.lse - 2 * found.lse).exp(),
+        effective_keys=(2 * found.lse - doubled.lse).exp(),
         sink_mass=(sink_logits(problem, call.k) - found.lse).exp(),
         mean_distance=_mean_distance(problem, call, found),
         max_logit=_max_logit(problem),

@@ -70,8 +70,8 @@ def triton_rows(problem: Problem) -> Rows:
     )
     if not problem.companions:
         return Rows(entropy=out[0])
-    entropy, collision, sink_mass, distance, top = out
-    return Rows(entropy=entropy, collision=collision, sink_mass=sink_mass, mean_distance=distance, max_logit=top)
+    entropy, effective, sink_mass, distance, top = out.unbind()
+    return Rows(entropy=entropy, effective_keys=effective, sink_mass=sink_mass, mean_distance=distance, max_logit=top)
 
 
 def _blocks(dim: int, dtype: torch.dtype) -> dict[str, int]:
@@ -155,7 +155,7 @@ def _rows_kernel(
     COMPANIONS: tl.constexpr, DIM: tl.constexpr, PRECISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Walk the visible keys of one block of rows and write entropy, Σp², sink mass, distance and top logit."""
+    """Walk the visible keys of one block of rows and write entropy, 1/Σp², sink mass, distance and top logit."""
     # Later rows of a causal call see more keys: start with them, so that no long block is left for the end.
     first_row = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     batch = (tl.program_id(1) // num_heads).to(tl.int64)
@@ -218,7 +218,7 @@ def _rows_kernel(
         if WINDOWED:
             sink_mass = tl.where(tl.abs(sink - position_m) < window, sink_mass, 0.0)
         mean = moment / total
-        tl.store(out_ptr + out_stride, squares / (total * total), mask=written)
+        tl.store(out_ptr + out_stride, total * total / squares, mask=written)
         tl.store(out_ptr + 2 * out_stride, sink_mass, mask=written)
         tl.store(out_ptr + 3 * out_stride, position_m.to(tl.float32) - mean if CAUSAL else mean, mask=written)
         tl.store(out_ptr + 4 * out_stride, top / LOG2_E_IN_KERNEL, mask=written)

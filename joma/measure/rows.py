@@ -40,8 +40,8 @@ class Rows:
     """What a path found for every row, before clamping and before rows without keys are struck out."""
 
     entropy: PerRow
-    collision: PerRow | None = None
-    r"""$\sum_j p_j^2$."""
+    effective_keys: PerRow | None = None
+    r"""$1/\sum_j p_j^2$."""
     sink_mass: PerRow | None = None
     mean_distance: PerRow | None = None
     max_logit: PerRow | None = None

@@ -40,6 +40,11 @@ class Visibility:
         """Whether the mask is the same for every row, as padding is."""
         return self.mask is None or self.mask.shape[-2] == 1
 
+    @property
+    def every_row_sees_a_key(self) -> bool:
+        """Whether that is known without looking at a mask: every row stands at a key, which it sees."""
+        return self.mask is None and self.offset >= 0 and self.offset + self.num_rows <= self.num_keys
+
     def key_range(self, first_row: int, last_row: int) -> tuple[int, int]:
         """Return the keys [start, stop) outside of which no row of [first_row, last_row) sees anything."""
         start, stop = 0, self.num_keys
