@@ -31,6 +31,8 @@ def audit(series: Sequence[Fingerprint]) -> list[Finding]:
     """
     series = sorted(series, key=lambda each: each.step)
     groups = identical_checkpoints(series)
+    repeated = {each.step for group in groups for each in group[1:]}
+    distinct = [each for each in series if each.step not in repeated]
     misplaced = out_of_place(series)
     found = [
         *(finding for each in series for finding in each.findings),
@@ -38,7 +40,8 @@ def audit(series: Sequence[Fingerprint]) -> list[Finding]:
         *_changes(series, Fault.SHAPE, lambda tensor: tensor.shape),
         *_changes(series, Fault.DTYPE, lambda tensor: tensor.dtype),
         *(_duplicate(group, misplaced) for group in groups),
-        *_identical_tensors(series, groups),
+        *_identical_files(distinct),
+        *_identical_tensors(distinct),
         *misplaced,
         *gaps([each.step for each in series]),
     ]
@@ -146,13 +149,28 @@ def _duplicate(group: Sequence[Fingerprint], misplaced: Sequence[Finding]) -> Fi
     return Finding(kind=Fault.IDENTICAL_CHECKPOINT, step=flagged[0], message=message, evidence=evidence)
 
 
-def _identical_tensors(series: Sequence[Fingerprint], groups: Sequence[Sequence[Fingerprint]]) -> list[Finding]:
+def _identical_files(distinct: Sequence[Fingerprint]) -> list[Finding]:
+    """Find files that are the same at some steps, by the hub's hashes, though other files of the checkpoints differ."""
+    holders: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for each in distinct:
+        for name, digest in each.files.items():
+            holders[name][digest].append(each.step)
+    found = []
+    for name, by_digest in holders.items():
+        num_holders = sum(map(len, by_digest.values()))
+        for digest, steps in by_digest.items():
+            if 1 < len(steps) < CONSTANT_SHARE * num_holders:
+                message = f"The file {name} is the same at steps {' and '.join(map(str, steps))}."
+                evidence = {"steps": steps, "file": name, "digest": digest, "flagged": steps}
+                found.append(Finding(kind=Fault.IDENTICAL_FILE, step=steps[-1], message=message, evidence=evidence))
+    return found
+
+
+def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
     """Find tensors that are the same at some steps and not at others; vectors alone prove nothing.
 
     A vector in half precision stands still between steps now and then, and one whose entries are all equal always does.
     """
-    repeated = {each.step for group in groups for each in group[1:]}
-    distinct = [each for each in series if each.step not in repeated]
     ignored = _never_changing(distinct)
     holders: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in distinct:

@@ -22,6 +22,8 @@ class Fault(StrEnum):
     SHAPE = "shape"
     DTYPE = "dtype"
     IDENTICAL_CHECKPOINT = "identical checkpoint"
+    IDENTICAL_FILE = "identical file"
+    """A file that the hub says is the same at several steps, in checkpoints that are not."""
     IDENTICAL_TENSOR = "identical tensor"
     OUT_OF_PLACE = "out of place"
     """Weights that belong to another step, or to none of the series."""

@@ -66,6 +66,8 @@ class Fingerprint:
     sketches: Mapping[str, Float[np.ndarray, " k"]] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensors from which each site was measured."""
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """Sites that could not be measured, with the reason."""
     findings: tuple[Finding, ...] = ()
     """What is wrong with it by itself."""
 

@@ -8,11 +8,14 @@ $$d_{p,n} < \tau \min(d_{p,p+1}, d_{n-1,n}), \qquad d_{i,k} < \tau \min(d_{i-1,i
 
 The first is a detour: the run left between p and n, and came back to where it was. The second is a checkpoint that has
 another one, elsewhere in the series, much nearer than its neighbours; when both can say so of each other, the one whose
-neighbours are farther is out of place, or either if that tells nothing.
+neighbours are farther is out of place, or either if that tells nothing. A fault makes its neighbours look odd too, so
+the fewest faults are sought that explain everything.
 """
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float
@@ -21,6 +24,8 @@ DETOUR = 0.5
 """τ: half of what a settled run shows, where all distances are equal."""
 _FEWEST = 3
 """Checkpoints that make a path."""
+_MOST_VERDICTS = 500
+"""Combinations of faults that are weighed against each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,33 +44,67 @@ class OffPath:
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    saved: float
-    """How much shorter the path is without the members."""
     members: tuple[int, ...]
     rivals: bool = False
+    """Whether either of two members may be the wrong one."""
+
+    @property
+    def cost(self) -> float:
+        """How many faults it may stand for: a block has one cause."""
+        return 2.0 if self.rivals else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Checkpoints that are kept, and those that are accused with their rivals."""
+
+    kept: tuple[int, ...]
+    accused: dict[int, int | None]
 
 
 def off_path(distances: Float[np.ndarray, "n n"]) -> list[OffPath]:
     """Find the checkpoints off the path, given the distances of all from each other.
 
+    It finds the fewest faults that leave a path without a suspicion; of as many, those that leave the shortest path.
+
     >>> x = np.array([0.0, 1.0, 9.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.1])
     >>> [(off.index, off.nearest) for off in off_path(np.abs(x[:, None] - x))]
     [(2, 9)]
     """
-    rivals, kept = _settle_copies(distances)
-    while len(kept) >= _FEWEST:
-        suspicions = _suspicions(distances[np.ix_(kept, kept)])
+    verdict = _settle_copies(distances)
+    waiting = [(0.0, 0.0, 0, verdict)]
+    seen: set[tuple[int, ...]] = set()
+    while waiting:
+        cost, _, _, verdict = heapq.heappop(waiting)
+        suspicions = _suspicions(distances[np.ix_(verdict.kept, verdict.kept)])
         if not suspicions:
             break
-        worst = max(suspicions, key=lambda each: each.saved)  # the others are then judged without it
-        members = [kept[position] for position in worst.members]
-        rivals |= dict(zip(members, reversed(members) if worst.rivals else [None] * len(members), strict=True))
-        kept = [index for index in kept if index not in members]
-    return [_described(distances, kept, index, rival) for index, rival in sorted(rivals.items())]
+        if len(seen) >= _MOST_VERDICTS:
+            waiting.clear()  # too many faults to weigh all combinations: go on with the best so far
+        for suspicion in suspicions:
+            after = _accuse(verdict, suspicion)
+            if after.kept not in seen:
+                seen.add(after.kept)
+                entry = (cost + suspicion.cost, _length(distances, after.kept), len(seen), after)
+                heapq.heappush(waiting, entry)
+    return [_described(distances, verdict.kept, index, rival) for index, rival in sorted(verdict.accused.items())]
 
 
-def _settle_copies(distances: Float[np.ndarray, "n n"]) -> tuple[dict[int, int | None], list[int]]:
-    """Decide where checkpoints that are equal belong; return those out of place, and one of each that stay."""
+def _accuse(verdict: _Verdict, suspicion: _Suspicion) -> _Verdict:
+    members = [verdict.kept[position] for position in suspicion.members]
+    rivals = members[::-1] if suspicion.rivals else [None] * len(members)
+    return _Verdict(
+        tuple(index for index in verdict.kept if index not in members),
+        verdict.accused | dict(zip(members, rivals, strict=True)),
+    )
+
+
+def _length(distances: Float[np.ndarray, "n n"], kept: Sequence[int]) -> float:
+    return float(sum(distances[i, j] for i, j in pairwise(kept)))
+
+
+def _settle_copies(distances: Float[np.ndarray, "n n"]) -> _Verdict:
+    """Decide where checkpoints that are equal belong; of those that stay, one of each is kept."""
     rivals: dict[int, int | None] = {}
     kept = list(range(len(distances)))
     for first in range(len(distances)):
@@ -80,7 +119,7 @@ def _settle_copies(distances: Float[np.ndarray, "n n"]) -> tuple[dict[int, int |
             elif len(homes) > 1:
                 rivals |= dict.fromkeys(run, next(other[0] for other in homes if other != run))
         kept = [index for index in kept if index not in equal or index == homes[0][0]]
-    return rivals, [index for index in kept if index not in rivals]
+    return _Verdict(tuple(index for index in kept if index not in rivals), rivals)
 
 
 def _homes(d: Float[np.ndarray, "n n"], others: Sequence[int], runs: list[list[int]]) -> list[list[int]]:
@@ -100,34 +139,40 @@ def _runs(indices: Sequence[int]) -> list[list[int]]:
 
 
 def _suspicions(d: Float[np.ndarray, "n n"]) -> list[_Suspicion]:
-    everyone = range(len(d))
-    fits = [min(d[i, j] for j in _sides(everyone, i)) for i in everyone]
-    found = _detours(d)
-    for i in everyone:
-        k = min((k for k in everyone if abs(k - i) > 1), key=lambda k: d[i, k], default=None)
-        if k is None or d[i, k] >= DETOUR * fits[i]:
+    if len(d) < _FEWEST:
+        return []
+    return [*_single(d), *_detours(d)]
+
+
+def _single(d: Float[np.ndarray, "n n"]) -> list[_Suspicion]:
+    """Find checkpoints that have another one, elsewhere in the series, much nearer than their neighbours."""
+    steps = np.diagonal(d, offset=1)
+    fits = np.minimum(np.append(steps, np.inf), np.insert(steps, 0, np.inf))
+    place = np.arange(len(d))
+    elsewhere = np.where(np.abs(place[:, None] - place) > 1, d, np.inf)
+    found = []
+    for i, k in enumerate(elsewhere.argmin(axis=1).tolist()):
+        if elsewhere[i, k] >= DETOUR * fits[i]:
             continue
         is_mutual = d[i, k] < DETOUR * fits[k]
         if not is_mutual or fits[k] < DETOUR * fits[i]:
-            found.append(_Suspicion(_saved(d, i), (i,)))
+            found.append(_Suspicion((i,)))
         elif fits[i] >= DETOUR * fits[k]:
-            found.append(_Suspicion(max(_saved(d, i), _saved(d, k)), (i, k), rivals=True))
+            found.append(_Suspicion((i, k), rivals=True))
     return found
 
 
 def _detours(d: Float[np.ndarray, "n n"]) -> list[_Suspicion]:
+    """Find blocks that the run left for, stayed in, and came back from."""
     steps = np.diagonal(d, offset=1)
     leaving, returning = np.append(steps, 0.0), np.insert(steps, 0, 0.0)
     return [
-        _Suspicion(float(steps[p] + steps[n - 1] - d[p, n]), tuple(range(p + 1, n)))
+        _Suspicion(tuple(range(p + 1, n)))
         for p, n in np.argwhere(d < DETOUR * np.minimum.outer(leaving, returning)).tolist()
-        if n > p + 1 and 2 * (n - p - 1) < len(d)  # of the two parts the smaller is the detour
+        if n > p + 1
+        and 2 * (n - p - 1) < len(d)  # of the two parts the smaller is the detour
+        and steps[p + 1 : n - 1].max(initial=0.0) < DETOUR * min(steps[p], steps[n - 1])
     ]
-
-
-def _saved(d: Float[np.ndarray, "n n"], i: int) -> float:
-    near = _sides(range(len(d)), i)
-    return float(sum(d[i, j] for j in near) - (d[near[0], near[1]] if len(near) > 1 else 0.0))
 
 
 def _sides(kept: Sequence[int], index: int) -> list[int]:

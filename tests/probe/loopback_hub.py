@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+REPOSITORY = "org/model"
 LARGE_SUFFIXES = (".safetensors", ".bin", ".pt")
 """Files that the hub keeps in LFS, and serves from another host."""
 

@@ -160,6 +160,22 @@ def test_the_same_files_are_the_same_weights():
     assert finding.evidence["same_files"]
 
 
+def test_a_file_of_another_step_is_named_though_its_tensors_were_not_compared():
+    shard = "model-00002-of-00002.safetensors"
+    series = [
+        replace(each, files={"model-00001-of-00002.safetensors": str(each.step), shard: str(each.step)})
+        for each in prints_of(walk(8), compared=LOWER)
+    ]
+    series[5] = replace(series[5], files=series[5].files | {shard: series[2].files[shard]})
+    (finding,) = audit(series)
+    assert (finding.kind, finding.evidence["file"], finding.evidence["steps"]) == (
+        Fault.IDENTICAL_FILE,
+        shard,
+        [300, 600],
+    )
+    assert set(flags([finding], series)) == {300, 600}
+
+
 def test_findings_survive_json():
     finding = Finding(kind=Fault.GAP, step=3, sites=("a",), message="x", evidence={"missing": [1]})
     assert Finding.from_dict(finding.as_dict()) == finding

@@ -6,7 +6,7 @@ import socket
 import huggingface_hub.constants
 import pytest
 import torch
-from loopback_hub import LoopbackHub
+from loopback_hub import REPOSITORY
 from safetensors.torch import save_file
 from states import LOWER, walk
 from test_checkpoint import assert_holds, write_shards
@@ -14,40 +14,6 @@ from test_checkpoint import assert_holds, write_shards
 from joma.probe.findings import Fault, Flaw
 from joma.probe.hub import HubError, list_revisions
 from joma.probe.series import find_series
-
-REPOSITORY = "org/model"
-
-
-@pytest.fixture
-def hub_at(monkeypatch, tmp_path):
-    """Point the client at an address, with a cache of its own."""
-
-    def point(url):
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
-        template = url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-
-    return point
-
-
-@pytest.fixture
-def serve(hub_at):
-    """Serve folders as revisions until the test ends."""
-    running = []
-
-    def start(revisions, **settings):
-        context = LoopbackHub(REPOSITORY, revisions, **settings).running()
-        hub = context.__enter__()
-        running.append(context)
-        hub_at(hub.url)
-        return hub
-
-    yield start
-    huggingface_hub.close_session()
-    for context in running:
-        context.__exit__(None, None, None)
 
 
 @pytest.fixture

@@ -1,0 +1,203 @@
+"""Attention of a checkpoint on a text: its own configuration and tokenizer, windows of tokens, entropy per layer.
+
+Models are built by transformers from files on this machine. Code that a checkpoint brings along is never run.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from joma.errors import positive
+from joma.probe.findings import Fault, Flaw, some
+from joma.probe.measures import BUILT_IN, full_attention
+from joma.probe.readings import Readings, Row
+from joma.probe.taps import tap
+from joma.probe.weights import Unseen
+
+DEFAULT_WINDOW = 512
+"""Tokens of a window, or as many as the model takes if that is less."""
+DEFAULT_NUM_WINDOWS = 8
+_CHARACTERS_PER_TOKEN = 8
+"""Of the text as much is read first as will do for most tokenizers; then twice as much, and so on."""
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+_UNUSED = ("pooler", "lm_head", "classifier")
+"""Parts that attention does not depend on, which a checkpoint may lack."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Windows:
+    """Windows of a text, as tokens."""
+
+    tokens: Int[Tensor, "windows length"]
+
+    @property
+    def key(self) -> str:
+        """Return what changes when the windows do."""
+        return blake2b(self.tokens.numpy().tobytes() + str(self.tokens.shape).encode(), digest_size=16).hexdigest()
+
+
+def windows_of(text: Path, config: Path, tokenizer: Path, *, window: int | None, num_windows: int) -> Windows:
+    """Cut the start of a text into windows that the model takes; says in one line why that cannot be done.
+
+    `config` and `tokenizer` are folders with those of the model.
+    """
+    positive("num_windows", num_windows)
+    if not text.is_file():
+        raise FileNotFoundError(f"There is no text {text}. Pass a file of plain text.")
+    settings = load_config(config)
+    length = _window_length(settings, window)
+    ids = _tokens(text, tokenizer, num_windows * length)
+    if len(ids) < length:
+        raise ValueError(
+            f"The text is shorter than one window: {text} gives {len(ids)} tokens and a window has {length}. "
+            "Pass a longer text, or a smaller `window`."
+        )
+    _demand_fit(max(ids), getattr(settings.get_text_config(), "vocab_size", None))
+    count = min(num_windows, len(ids) // length)
+    return Windows(tokens=torch.tensor(ids[: count * length]).reshape(count, length))
+
+
+def load_config(folder: Path) -> Any:
+    """Return the configuration of a model; refuses one that needs code of its own."""
+    from transformers import AutoConfig
+
+    try:
+        with quiet_transformers():
+            return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # transformers raises whatever a foreign file makes it raise
+        raise ValueError(
+            f"No model can be built from {folder}: {_first_sentence(error)}. Entropy needs a config.json of an "
+            "architecture that transformers has; code that comes with a checkpoint is not run."
+        ) from None
+
+
+def measure_text(folder: Path, windows: Windows, *, heads: bool) -> tuple[list[Row], list[Unseen]]:
+    """Build the model in a folder, run the windows through it, and return entropy and its companions per layer.
+
+    Raises `Flaw` when the model cannot be built from the checkpoint.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = _build(folder).to(device).eval()
+    embedding = model.get_input_embeddings()
+    if isinstance(embedding, nn.Embedding) and int(windows.tokens.max()) >= embedding.num_embeddings:
+        message = f"The text has token {int(windows.tokens.max())} and the model {embedding.num_embeddings} embeddings."
+        raise Flaw(Fault.NO_ENTROPY, message)
+    readings = Readings()
+    unseen: list[Unseen] = []
+    reductions = BUILT_IN["attention"].reductions
+    with (
+        torch.no_grad(),
+        tap(
+            model,
+            lambda call: readings.add(call.site, "attention", call.layer, full_attention(call), reductions),
+            on_unseen=unseen.append,
+        ),
+    ):
+        for window in windows.tokens.to(device):
+            model(**_inputs(model, window[None]))
+    return list(readings.rows(heads=heads)), unseen
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from writing on the terminal: what matters of it becomes a finding."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _build(folder: Path) -> Any:
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    names = load_config(folder).architectures or [""]
+    kind = AutoModelForCausalLM if names[0].endswith(("ForCausalLM", "LMHeadModel")) else AutoModel
+    try:
+        with quiet_transformers():
+            model, loading = kind.from_pretrained(  # type: ignore[misc]
+                folder,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                local_files_only=True,
+                weights_only=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # as above
+        raise Flaw(Fault.NO_ENTROPY, f"No model can be built: {_first_sentence(error)}.") from None
+    missing = sorted(name for name in loading["missing_keys"] if not any(part in name for part in _UNUSED))
+    if missing:
+        message = f"No model can be built: {len(missing)} of its tensors are not in the checkpoint, {some(missing)}."
+        raise Flaw(Fault.NO_ENTROPY, message, sites=tuple(missing))
+    return model
+
+
+def _inputs(model: Any, tokens: Int[Tensor, "1 length"]) -> dict[str, Any]:
+    inputs = {"input_ids": tokens}
+    if getattr(model.config, "is_encoder_decoder", False):
+        return inputs | {"decoder_input_ids": tokens}
+    return inputs | ({"use_cache": False} if hasattr(model.config, "use_cache") else {})
+
+
+def _window_length(config: Any, window: int | None) -> int:
+    settings = config.get_text_config()
+    limits = [getattr(settings, name) for name in _POSITIONS if isinstance(getattr(settings, name, None), int)]
+    limit = min(limits, default=None)
+    if window is None:
+        return DEFAULT_WINDOW if limit is None else min(DEFAULT_WINDOW, limit)
+    positive("window", window)
+    if limit is not None and window > limit:
+        raise ValueError(f"`window` must be at most {limit}, the positions that the model has, got {window}.")
+    return window
+
+
+def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
+    """Tokenize as much of the start of a text as is wanted."""
+    tokenizer = _tokenizer(folder)
+    num_characters = _CHARACTERS_PER_TOKEN * wanted
+    with text.open(encoding="utf-8", errors="replace") as file:
+        read = file.read(num_characters)
+        while True:
+            with quiet_transformers():
+                ids = tokenizer(read, add_special_tokens=False)["input_ids"]
+            more = file.read(len(read)) if len(ids) <= wanted else ""
+            if not more:
+                return ids[:wanted]
+            read += more
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # as above
+        raise ValueError(
+            f"There is no tokenizer in {folder} that can be used: {_first_sentence(error)}. Pass `tokenizer`, a folder."
+        ) from None
+
+
+def _demand_fit(largest: int, num_embeddings: int | None) -> None:
+    if num_embeddings is not None and largest >= num_embeddings:
+        raise ValueError(
+            f"The tokenizer does not fit the model: it gives token {largest}, and the model has {num_embeddings} "
+            "embeddings. Pass `tokenizer`, the folder of the right one."
+        )
+
+
+def _first_sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__

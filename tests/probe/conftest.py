@@ -1,0 +1,53 @@
+"""A trained series for all tests of the scan, made once, and a hub to serve it from."""
+
+import shutil
+
+import huggingface_hub.constants
+import pytest
+from loopback_hub import REPOSITORY, LoopbackHub
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a small GPT-NeoX's checkpoints, to be read only."""
+    from trained_series import train_series  # noqa: PLC0415 (loads the Trainer)
+
+    return train_series(tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture
+def series(trained, tmp_path):
+    """A copy of the trained series, to be spoilt."""
+    return shutil.copytree(trained, tmp_path / "series")
+
+
+@pytest.fixture
+def hub_at(monkeypatch, tmp_path):
+    """Point the client at an address, with a cache of its own."""
+
+    def point(url):
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
+        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+
+    return point
+
+
+@pytest.fixture
+def serve(hub_at):
+    """Serve folders as revisions until the test ends."""
+    running = []
+
+    def start(revisions, **settings):
+        context = LoopbackHub(REPOSITORY, revisions, **settings).running()
+        hub = context.__enter__()
+        running.append(context)
+        hub_at(hub.url)
+        return hub
+
+    yield start
+    huggingface_hub.close_session()
+    for context in running:
+        context.__exit__(None, None, None)

@@ -1,0 +1,476 @@
+"""A real series from disk and through the hub: measured, audited, resumed; every planted fault is found."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from loopback_hub import REPOSITORY
+from safetensors.torch import load_file, save_file
+from states import SITES, walk
+from test_checkpoint import save_malicious
+from trained_series import STEPS, TEXT
+
+from joma.probe.findings import Fault
+from joma.probe.scan import Progress, scan
+from joma.runs import description
+from joma.runs.record import RunLockedError, info, open_run, read, read_events
+
+LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
+WHERE = ["disk", "hub"]
+
+
+@pytest.fixture(autouse=True)
+def without_git(monkeypatch):
+    """Asking git for the commit is most of the time that opening takes."""
+    monkeypatch.setattr(description, "_git_commit", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny matrices only wait for each other's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def scan_of(serve, tmp_path):
+    """Scan a folder of checkpoints as it lies, or as revisions of a hub."""
+
+    def run(folder, where="disk", *, out="out", **settings):
+        if where == "disk":
+            return scan(folder, out=tmp_path / out, **settings)
+        serve({f"step{path.name.removeprefix('checkpoint-')}": path for path in folder.iterdir()})
+        return scan(REPOSITORY, revisions="step*", out=tmp_path / out, **settings)
+
+    return run
+
+
+def ranks(folder):
+    table = read(folder)
+    return table[table["metric"] == "stable_rank"]
+
+
+def kinds(found):
+    return [(finding.kind, finding.step) for finding in found.findings]
+
+
+def values(folder):
+    """Everything that was measured, without what it cost."""
+    table = read(folder)
+    return table[table["kind"] != "cost"].reset_index(drop=True)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_clean_series_is_measured_exactly_and_has_no_finding(scan_of, trained, tmp_path, where):
+    seen = []
+    found = scan_of(trained, where, progress=seen.append)
+    assert (found.num_checkpoints, found.num_measured, found.num_known) == (8, 8, 0)
+    assert found.findings == () and found.failures == {} and found.sound
+    assert [progress.done for progress in seen] == list(range(9))
+    assert seen[-1] == Progress(done=8, total=8, name="step40" if where == "hub" else "checkpoint-40")
+    table = ranks(tmp_path / "out")
+    assert [(row.step, row.layer) for row in table.itertuples()] == [
+        (step, layer) for step in STEPS for layer in (0, 1)
+    ]
+    assert (table["flag"] == "").all() and (table["kind"] == "mlp").all()
+    for row in table.itertuples():
+        weight = load_file(trained / f"checkpoint-{row.step}" / "model.safetensors")[LOWER.format(row.layer)].double()
+        s = torch.linalg.svdvals(weight)
+        assert row.value == pytest.approx(float(s.square().sum() / s[0] ** 2), rel=1e-6)
+        assert LOWER.format(row.layer).removesuffix(".weight") == row.site
+    assert len(read_events(tmp_path / "out")) == 0
+    assert (info(tmp_path / "out").kind, info(tmp_path / "out").status) == ("scan", "finished")
+    assert json.loads(json.dumps(found.as_dict()))["sound"]
+
+
+def test_the_hub_sends_headers_and_lower_matrices_and_nothing_else(serve, trained, tmp_path):
+    hub = serve({f"step{step}": trained / f"checkpoint-{step}" for step in STEPS})
+    scan(REPOSITORY, revisions="step*", out=tmp_path / "hub")
+    path = trained / "checkpoint-5" / "model.safetensors"
+    header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    lower = sum(load_file(path)[LOWER.format(layer)].nbytes for layer in (0, 1))
+    assert hub.sent == {f"step{step}/model.safetensors": header + lower for step in STEPS}
+    assert lower + header < path.stat().st_size / 3
+    hub.sent.clear()
+    again = scan(REPOSITORY, revisions="step*", out=tmp_path / "hub")
+    assert (again.num_measured, again.num_known) == (0, 8)
+    assert not hub.sent
+    scan(trained, out=tmp_path / "disk")
+    pandas.testing.assert_frame_equal(values(tmp_path / "hub"), values(tmp_path / "disk"))
+
+
+def copy_weights(series, source, target):
+    shutil.copy(series / f"checkpoint-{source}" / "model.safetensors", series / f"checkpoint-{target}")
+
+
+def change_weights(series, step, change):
+    path = series / f"checkpoint-{step}" / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    change(tensors)
+    save_file(tensors, path)
+
+
+def as_shards(series, step):
+    folder = series / f"checkpoint-{step}"
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    files = {f"model-0000{i + 1}-of-00002.safetensors": names[i::2] for i in range(2)}
+    for file, held in files.items():
+        save_file({name: tensors[name] for name in held}, folder / file)
+    index = {"weight_map": {name: file for file, held in files.items() for name in held}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").unlink()
+    return [folder / file for file in files]
+
+
+def duplicate(series):
+    copy_weights(series, 20, 25)
+    return [(Fault.IDENTICAL_CHECKPOINT, 20)], {20, 25}
+
+
+def copy_of_the_end(series):
+    copy_weights(series, 40, 10)
+    return [(Fault.IDENTICAL_CHECKPOINT, 10), (Fault.OUT_OF_PLACE, 10)], {10}
+
+
+def swapped_end(series):
+    early, late = (series / f"checkpoint-{step}" / "model.safetensors" for step in (10, 40))
+    content = early.read_bytes(), late.read_bytes()
+    late.write_bytes(content[0])
+    early.write_bytes(content[1])
+    return [(Fault.OUT_OF_PLACE, 10), (Fault.OUT_OF_PLACE, 40)], {10, 40}
+
+
+def end_under_the_first_step(series):
+    """The two ends swapped: the first one's weights, far from all others, are not told from a late jump."""
+    early, late = (series / f"checkpoint-{step}" / "model.safetensors" for step in (5, 40))
+    content = early.read_bytes(), late.read_bytes()
+    late.write_bytes(content[0])
+    early.write_bytes(content[1])
+    return [(Fault.OUT_OF_PLACE, 5)], {5}
+
+
+def truncated(series):
+    path = series / "checkpoint-15" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    return [(Fault.TRUNCATED, 15)], set()
+
+
+def missing_shard(series):
+    as_shards(series, 15)[0].unlink()
+    return [(Fault.MISSING_FILE, 15)], {15}
+
+
+def missing_weights(series):
+    (series / "checkpoint-15" / "model.safetensors").unlink()
+    return [(Fault.MISSING_FILE, 15)], set()
+
+
+def missing_tensor(series):
+    change_weights(series, 15, lambda tensors: tensors.pop("gpt_neox.final_layer_norm.bias"))
+    return [(Fault.MISSING_TENSOR, 15)], {15}
+
+
+def not_finite(series):
+    change_weights(series, 15, lambda tensors: tensors[LOWER.format(1)][3, 5:7].fill_(torch.nan))
+    return [(Fault.NOT_FINITE, 15)], {15}
+
+
+def other_shape(series):
+    change_weights(series, 15, lambda tensors: tensors.update({"embed_out.weight": torch.randn(250, 32)}))
+    return [(Fault.SHAPE, 15)], {15}
+
+
+def gap(series):
+    shutil.rmtree(series / "checkpoint-15")
+    return [(Fault.GAP, 15)], set()
+
+
+def malicious(series):
+    (series / "checkpoint-15" / "model.safetensors").unlink()
+    save_malicious(series / "checkpoint-15" / "pytorch_model.bin", series.parent / "ran", "zip")
+    return [(Fault.UNSAFE, 15)], set()
+
+
+ON_BOTH = [duplicate, copy_of_the_end, swapped_end, truncated, missing_shard, malicious]
+ON_DISK = [end_under_the_first_step, missing_weights, missing_tensor, not_finite, other_shape, gap]
+PLANTED = [(plant, where) for where in WHERE for plant in ON_BOTH] + [(plant, "disk") for plant in ON_DISK]
+
+
+@pytest.mark.parametrize(("plant", "where"), PLANTED, ids=[f"{plant.__name__}-{where}" for plant, where in PLANTED])
+def test_a_planted_fault_is_found_and_nothing_else(scan_of, series, tmp_path, plant, where):
+    expected, flagged = plant(series)
+    found = scan_of(series, where)
+    assert kinds(found) == expected
+    assert found.sound == (plant is gap)
+    table = values(tmp_path / "out")
+    assert set(table.loc[table["flag"] != "", "step"]) == flagged
+    assert all(
+        (table.loc[table["step"] == step, "flag"].str.contains(kind.value)).all()
+        for kind, step in expected
+        if step in flagged
+    )
+    events = read_events(tmp_path / "out")
+    told = events[events["kind"] == "audit"]
+    assert [json.loads(evidence)["finding"] for evidence in told["evidence"]] == [kind.value for kind, _ in expected]
+    assert all(len(json.loads(evidence)) > 1 for evidence in told["evidence"])
+    assert not (tmp_path / "ran").exists()
+    assert (info(tmp_path / "out").status, (tmp_path / "out" / "downloads").exists()) == ("finished", False)
+
+
+def test_values_that_cannot_be_taken_are_nan_and_say_why(scan_of, series, tmp_path):
+    not_finite(series)
+    scan_of(series)
+    row = ranks(tmp_path / "out").query("step == 15 and layer == 1").iloc[0]
+    assert row["value"] != row["value"]
+    assert row["flag"] == "2 of 4096 entries are NaN or infinite; not finite"
+
+
+def test_a_second_call_measures_what_is_new_or_changed_and_takes_back_what_no_longer_holds(trained, tmp_path):
+    series, out = tmp_path / "series", tmp_path / "out"
+    for step in (5, 10, 15, 25, 30):
+        shutil.copytree(trained / f"checkpoint-{step}", series / f"checkpoint-{step}")
+    copy_weights(series, 5, 10)
+    first = scan(series, out=out)
+    assert kinds(first) == [(Fault.IDENTICAL_CHECKPOINT, 5), (Fault.GAP, 20)]
+    assert set(values(out).query("flag != ''")["step"]) == {5, 10}
+    shutil.copytree(trained / "checkpoint-20", series / "checkpoint-20")
+    shutil.copy(trained / "checkpoint-10" / "model.safetensors", series / "checkpoint-10")
+    second = scan(series, out=out)
+    assert (second.num_measured, second.num_known, second.findings) == (2, 4, ())
+    assert (values(out)["flag"] == "").all()
+    events = read_events(out)
+    assert [json.loads(evidence).get("withdrawn") for evidence in events["evidence"]] == [True, True]
+    assert set(events["level"]) == {"info"}
+    third = scan(series, out=out)
+    assert (third.num_measured, third.num_known) == (0, 6)
+    pandas.testing.assert_frame_equal(events, read_events(out))
+    scan(series, out=tmp_path / "fresh")
+    pandas.testing.assert_frame_equal(values(out), values(tmp_path / "fresh"))
+
+
+def test_checkpoints_that_are_gone_stay_in_the_record(trained, series, tmp_path):
+    scan(series, out=tmp_path / "out")
+    for step in STEPS[:-1]:
+        shutil.rmtree(series / f"checkpoint-{step}")
+    again = scan(series, out=tmp_path / "out")
+    assert (again.num_checkpoints, again.num_measured, again.findings) == (1, 0, ())
+    assert set(ranks(tmp_path / "out")["step"]) == set(STEPS)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT[:1000])
+    return path
+
+
+def few(trained, tmp_path, steps=(5, 10)):
+    for step in steps:
+        shutil.copytree(trained / f"checkpoint-{step}", tmp_path / "few" / f"checkpoint-{step}")
+    return tmp_path / "few"
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_entropy_with_a_text_and_added_to_ranks_that_are_there(scan_of, trained, text, tmp_path, where):
+    folder = few(trained, tmp_path)
+    settings = {"text": text, "window": 32, "num_windows": 2, "per_head": True}
+    both = scan_of(folder, where, out="both", **settings)
+    assert both.findings == ()
+    table = values(tmp_path / "both")
+    entropy = table[table["metric"] == "entropy"]
+    assert len(entropy) == 2 * 2 * (1 + 4)  # steps, layers, heads and their mean
+    assert entropy["value"].between(0, 3.5).all() and (entropy["kind"] == "attention").all()
+    assert not (tmp_path / "both" / "downloads").exists()
+    scan_of(folder, where, out="later")
+    later = scan_of(folder, where, out="later", **settings)
+    assert (later.num_measured, later.findings) == (2, ())
+    pandas.testing.assert_frame_equal(values(tmp_path / "later"), table)
+    assert scan_of(folder, where, out="later", **settings).num_measured == 0
+    assert scan_of(folder, where, out="later").num_measured == 0
+    settings["num_windows"] = 1
+    assert scan_of(folder, where, out="later", **settings).num_measured == 2
+
+
+def test_a_model_that_cannot_be_built_has_ranks_and_a_finding(trained, text, tmp_path):
+    folder = few(trained, tmp_path)
+    (folder / "checkpoint-10" / "config.json").unlink()
+    found = scan(folder, out=tmp_path / "out", text=text, window=32, num_windows=1)
+    assert kinds(found) == [(Fault.NO_ENTROPY, 10)]
+    assert len(ranks(tmp_path / "out")) == 4
+    assert set(values(tmp_path / "out").query("metric == 'entropy'")["step"]) == {5}
+    assert (values(tmp_path / "out")["flag"] == "").all()
+
+
+def test_bad_input_is_one_line_and_writes_nothing(trained, text, tmp_path, hub_at):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "states").mkdir()
+    (tmp_path / "short.txt").write_text("too short")
+    save_file(walk(1)[0], tmp_path / "states" / "step1.safetensors")
+    save_file({"a.weight": torch.ones(3, 3)}, tmp_path / "step1.safetensors")
+    hub_at("http://127.0.0.1:9")  # nobody listens
+    cases = [
+        ((tmp_path / "empty",), {}, "holds no checkpoint"),
+        ((tmp_path / "nowhere",), {}, "There is no file or folder"),
+        (("org/model",), {"revisions": "step*"}, "The hub cannot be reached"),
+        ((trained,), {"text": tmp_path / "short.txt"}, "The text is shorter than one window"),
+        ((trained,), {"text": tmp_path / "nowhere.txt"}, "There is no text"),
+        ((trained,), {"window": 8}, "Pass `text` too"),
+        ((trained,), {"text": text, "num_windows": 0}, "`num_windows` must be positive"),
+        ((trained,), {"mlp_pattern": "("}, "`mlp_pattern` must be a regular expression"),
+        ((trained,), {"mlp_pattern": "nothing like this"}, "shows nothing to measure: .* Name the tensors"),
+        ((trained,), {"on": "slurm"}, "There is no place to run tasks named 'slurm'"),
+        ((tmp_path / "states",), {"text": text}, "step1.safetensors has no config.json"),
+        ((tmp_path / "step1.safetensors",), {}, "shows nothing to measure"),
+        ((), {}, "There is nothing to scan"),
+    ]
+    for sources, settings, match in cases:
+        with pytest.raises((ValueError, OSError), match=match) as caught:
+            scan(sources, out=tmp_path / "out", **settings)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists(), match
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(trained, text, tmp_path):
+    series = few(trained, tmp_path)
+    path = series / "checkpoint-5" / "tokenizer.json"
+    record = json.loads(path.read_text())
+    record["model"]["vocab"] = {token: number + 1000 for token, number in record["model"]["vocab"].items()}
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="The tokenizer does not fit the model"):
+        scan(series, out=tmp_path / "out", text=text)
+    assert not (tmp_path / "out").exists()
+    found = scan(series, out=tmp_path / "out", text=text, window=32, num_windows=1, tokenizer=series / "checkpoint-10")
+    assert found.findings == ()
+
+
+def test_a_folder_that_is_being_written_is_refused(trained, tmp_path):
+    with open_run(tmp_path / "out", kind="scan", config={}), pytest.raises(RunLockedError, match="Another process"):
+        scan(trained, out=tmp_path / "out")
+    with open_run(tmp_path / "watched", kind="watch", config={}):
+        pass
+    with pytest.raises(ValueError, match="holds a run of kind 'watch'"):
+        scan(trained, out=tmp_path / "watched")
+
+
+def test_revisions_that_are_not_reached_are_said_and_tried_again(serve, trained, tmp_path):
+    hub = serve({f"step{step}": trained / f"checkpoint-{step}" for step in (5, 10, 15)})
+    hub.failing.add("step10")
+    first = scan(REPOSITORY, revisions="step*", out=tmp_path / "out")
+    assert (first.num_measured, first.num_known, first.sound) == (2, 0, False)
+    assert list(first.failures) == ["step10"] and "The hub refused" in first.failures["step10"]
+    assert info(tmp_path / "out").status == "failed"
+    assert "The hub refused" in read_events(tmp_path / "out").query("kind == 'exception'")["message"].item()
+    hub.failing.clear()
+    second = scan(REPOSITORY, revisions="step*", out=tmp_path / "out")
+    assert (second.num_measured, second.num_known, second.sound) == (1, 2, True)
+    hub.failing |= {"step5", "step10", "step15"}
+    with pytest.raises(OSError, match="The hub refused a request"):
+        scan(REPOSITORY, revisions="step*", out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_pickles_on_the_hub_are_downloaded_whole_said_and_removed(serve, tmp_path, keep):
+    for step, state in enumerate(walk(3), start=1):
+        (tmp_path / f"step{step}").mkdir()
+        torch.save(state, tmp_path / f"step{step}" / "pytorch_model.bin")
+    hub = serve({f"step{step}": tmp_path / f"step{step}" for step in (1, 2, 3)})
+    found = scan(REPOSITORY, revisions="step*", out=tmp_path / "out", keep=keep)
+    assert found.findings == ()
+    assert set(ranks(tmp_path / "out")["site"]) == set(SITES)
+    told = read_events(tmp_path / "out").query("kind == 'download'")
+    assert told["step"].tolist() == [1, 2, 3] and told["message"].str.contains("downloaded whole").all()
+    assert sum(hub.sent.values()) == sum(
+        (tmp_path / f"step{i}" / "pytorch_model.bin").stat().st_size for i in (1, 2, 3)
+    )
+    assert not (tmp_path / "out" / "downloads").exists()
+    assert len(list((tmp_path / "cache").rglob("pytorch_model.bin"))) == (3 if keep else 0)
+
+
+def test_state_dicts_in_any_form_and_naming(tmp_path):
+    states = walk(4)
+    save_file(states[0], tmp_path / "step1.safetensors")
+    torch.save({"state_dict": states[1]}, tmp_path / "step2.ckpt")
+    torch.save({f"module.{name}": tensor for name, tensor in states[2].items()}, tmp_path / "step3.pth")
+    torch.save({"model": states[3]}, tmp_path / "step4.bin", _use_new_zipfile_serialization=False)
+    found = scan(tmp_path, out=tmp_path / "out")
+    assert found.findings == ()
+    assert ranks(tmp_path / "out")["site"].tolist() == [*SITES] * 4
+    chosen = scan(tmp_path, out=tmp_path / "chosen", mlp_pattern=r"fc2\.weight")
+    assert chosen.findings == ()
+    assert ranks(tmp_path / "chosen")["site"].unique().tolist() == [site.replace("fc1", "fc2") for site in SITES]
+
+
+def test_a_series_that_is_broken_throughout_is_recorded(tmp_path):
+    for step in (1, 2):
+        save_malicious(tmp_path / f"step{step}.pt", tmp_path / "ran", "zip")
+    found = scan(tmp_path, out=tmp_path / "out")
+    assert kinds(found) == [(Fault.UNSAFE, 1), (Fault.UNSAFE, 2)]
+    assert not (tmp_path / "ran").exists()
+    assert scan(tmp_path, out=tmp_path / "out").num_known == 2
+
+
+def test_layers_that_show_no_lower_matrix_are_said(tmp_path):
+    state = walk(1)[0]
+    save_file(
+        {name: tensor for name, tensor in state.items() if "layers.1.mlp" not in name}, tmp_path / "step1.safetensors"
+    )
+    scan(tmp_path / "step1.safetensors", out=tmp_path / "out")
+    unseen = read_events(tmp_path / "out").query("kind == 'unseen'")
+    assert unseen["site"].tolist() == ["layers.1"] and unseen["level"].tolist() == ["warning"]
+    assert json.loads(unseen["evidence"].item()) == {"steps": [1]}
+
+
+def test_a_checkpoint_that_nobody_thought_of_does_not_end_the_scan(tmp_path):
+    for step, state in enumerate(walk(3), start=1):
+        torch.save(state, tmp_path / f"step{step}.pt")
+    torch.save(walk(1)[0] | {"odd.weight": torch.ones(4, 4).to_sparse()}, tmp_path / "step2.pt")
+    found = scan(tmp_path, out=tmp_path / "out")
+    assert list(found.failures) == ["step2.pt"]
+    assert set(ranks(tmp_path / "out")["step"]) == {1, 3}
+    assert not found.sound
+
+
+def workers_inspecting():
+    """Processes of Ray that are inspecting a checkpoint at this moment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(b"ray::inspect_checkpoint"):
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_scan_on_ray_loses_and_doubles_nothing_when_a_worker_is_killed(trained, text, tmp_path):
+    ray = pytest.importorskip("ray")
+    killed = []
+
+    def kill_one(progress):
+        if 0 < progress.done < progress.total and not killed:
+            for pid in workers_inspecting()[:1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    settings = {"text": text, "window": 64, "num_windows": 8}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
+    try:
+        found = scan(trained, out=tmp_path / "ray", on="ray", progress=kill_one, **settings)
+    finally:
+        ray.shutdown()
+    assert killed
+    assert (found.num_measured, found.findings, found.failures) == (8, (), {})
+    scan(trained, out=tmp_path / "here", **settings)
+    table, expected = values(tmp_path / "ray"), values(tmp_path / "here")
+    # other numbers of threads add in another order
+    pandas.testing.assert_frame_equal(table, expected, check_exact=False, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,135 @@
+"""A scan killed at any moment leaves a record that can be read, and the next call finishes it."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from safetensors.torch import save_file
+from states import SITES, walk
+
+from joma.probe.findings import Fault
+from joma.probe.scan import scan
+from joma.runs import description
+from joma.runs.record import info, read, read_events
+
+NUM_KILLS = 20
+
+
+@pytest.fixture(autouse=True)
+def without_git(monkeypatch):
+    """Asking git for the commit is most of the time that opening takes."""
+    monkeypatch.setattr(description, "_git_commit", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny matrices only wait for each other's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def scan_mortally():
+    """A function that has a child of another process scan and die, and returns how it ended."""
+    script = Path(__file__).with_name("mortal_scan.py")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def order(source, out, **death):
+            process.stdin.write(json.dumps({"source": str(source), "out": str(out), **death}) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield order
+        process.stdin.close()
+
+
+def write_series(folder, num_checkpoints):
+    """A series of which the last two are copies, so that there are findings and flags to write."""
+    folder.mkdir()
+    states = walk(num_checkpoints - 1)
+    for step, state in enumerate([*states, states[-1]], start=1):
+        save_file(state, folder / f"step{step}.safetensors")
+    return folder
+
+
+def content(folder):
+    table = read(folder)
+    return table[table["kind"] != "cost"].reset_index(drop=True), read_events(folder)
+
+
+def assert_readable(out, num_checkpoints):
+    """Whatever is there is whole: of each checkpoint all rows or none, each once."""
+    if not (out / "run.json").exists():
+        return 0
+    table, _ = content(out)
+    assert not table.duplicated(["step", "site", "metric"]).any()
+    counts = table.groupby("step").size()
+    assert (counts == 3 * len(SITES)).all()
+    assert set(counts.index) <= set(range(1, num_checkpoints + 1))
+    return len(counts)
+
+
+def assert_finished(out, reference):
+    for found, expected in zip(content(out), content(reference), strict=True):
+        pandas.testing.assert_frame_equal(found, expected)
+    assert info(out).status == "finished"
+    names = {path.relative_to(out).parts[0] for path in out.rglob("*") if path.is_file()}
+    assert names == {"events", "fingerprints", "metrics", "run.json"}
+    assert not list(out.rglob("*.part"))
+
+
+@pytest.mark.slow
+def test_dying_at_every_operation_in_turn(tmp_path, scan_mortally):
+    source = write_series(tmp_path / "series", 2)
+    assert [finding.kind for finding in scan(source, out=tmp_path / "whole").findings] == [Fault.IDENTICAL_CHECKPOINT]
+    at, ended, seen = 0, None, set()
+    while ended != 0:
+        at += 1
+        out = tmp_path / str(at)
+        ended = scan_mortally(source, out, at=at)
+        assert ended in (9, 0)
+        seen.add(assert_readable(out, 2))
+        again = scan(source, out=out)
+        assert again.num_checkpoints == again.num_known + again.num_measured == 2
+        assert_finished(out, tmp_path / "whole")
+    assert at > 50  # opening, two parts and fingerprints, findings and flags, merging
+    assert seen == {0, 1, 2}
+
+
+def test_kill_9_at_random_moments(tmp_path, scan_mortally):
+    source = write_series(tmp_path / "series", 6)
+    scan(source, out=tmp_path / "whole")
+    begun = time.monotonic()
+    assert scan_mortally(source, tmp_path / "timed") == 0
+    seconds = time.monotonic() - begun
+    rng = random.Random(1)
+    out, num_rounds, num_hit = tmp_path / "out", 0, 0
+    for number in range(NUM_KILLS):
+        before = assert_readable(out, 6)
+        ended = scan_mortally(source, out, kill_after=rng.uniform(0.0, 0.7 * seconds))
+        assert ended in (-signal.SIGKILL, 0), number
+        num_hit += ended == -signal.SIGKILL
+        assert assert_readable(out, 6) >= before  # nothing that was there is lost
+        if ended == 0 or info_status(out) == "finished":  # killed between the end of the record and of the process
+            scan(source, out=out)
+            assert_finished(out, tmp_path / "whole")
+            num_rounds += 1
+            out = tmp_path / f"out{num_rounds}"
+    assert num_hit >= NUM_KILLS // 2
+    scan(source, out=out)
+    assert_finished(out, tmp_path / "whole")
+
+
+def info_status(out):
+    return info(out).status if (out / "run.json").exists() else ""
