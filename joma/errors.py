@@ -56,6 +56,29 @@ def within(name: str, value: Any, low: float | int, high: float | int) -> np.nda
     return array
 
 
+def with_axes(name: str, value: Any, axes: str) -> np.ndarray:
+    """Return `value` as a finite float64 array with one axis for each name in `axes`, any number for a leading `*T`.
+
+    >>> with_axes("v", [[1, 2]], "*T K M").shape
+    (1, 2)
+    """
+    array = finite(name, value)
+    names = axes.split()
+    missing = array.ndim < len(names) - 1 if axes.startswith("*") else array.ndim != len(names)
+    if missing:
+        raise ValueError(f"`{name}` must have the axes ({', '.join(names)}), got shape {array.shape}. Reshape it.")
+    return array
+
+
+def whole(name: str, value: Any, *, low: int) -> np.ndarray:
+    """Return `value`, a number or several, as integers of at least `low`."""
+    array = finite(name, value)
+    wrong = (array != np.floor(array)) | (array < low)
+    if wrong.any():
+        raise ValueError(f"`{name}` must be a whole number of at least {low}, got {array[wrong].flat[0]:g}. Pass one.")
+    return array.astype(np.int64)
+
+
 def same_shape(**arrays: np.ndarray) -> None:
     """Refuse arrays whose shapes disagree, naming each with its shape."""
     shapes = {name: np.shape(array) for name, array in arrays.items()}

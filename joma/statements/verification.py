@@ -34,22 +34,24 @@ def registry() -> dict[str, Statement]:
     return found
 
 
-def find(ids: Iterable[str] | None = None) -> list[Statement]:
-    """Return the statements with these ids (all of them for None), refusing unknown ids with the nearest match."""
+def find(ids: str | Iterable[str] | None = None) -> list[Statement]:
+    """Return the statements with these ids (one, or all for None), refusing unknown ids with the nearest match."""
     known = registry()
     if ids is None:
         return list(known.values())
-    ids = list(ids)
+    ids = [ids] if isinstance(ids, str) else list(ids)
     for name in ids:
         if name not in known:
             raise UnknownNameError("statement", name, known)
     return [known[name] for name in ids]
 
 
-def verify(ids: Sequence[str] | None = None, *, progress: Callable[[Verdict], None] | None = None) -> list[Verdict]:
+def verify(
+    ids: str | Sequence[str] | None = None, *, progress: Callable[[Verdict], None] | None = None
+) -> list[Verdict]:
     """Check statements of the paper numerically and return one verdict for each.
 
-    `ids` are statement ids (`registry()` lists them); None checks all. `progress` is called after each verdict.
+    `ids` is a statement id or several (`registry()` lists them); None checks all. `progress` is called after each.
 
     >>> [verdict] = verify(["thm2"])
     >>> verdict.outcome.value, verdict.sound

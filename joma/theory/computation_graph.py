@@ -81,6 +81,7 @@ class ComputationGraph:
         x = finite("x", x)
         if len(x) != len(self.inputs):
             raise ValueError(f"`x` needs one row for each of {len(self.inputs)} input nodes, got {len(x)}.")
+        same_shape(w=finite("w", w), nodes_by_nodes=np.empty((len(self.precedents),) * 2))
         f = np.empty((len(self.precedents), x.shape[1]))
         slope = np.ones_like(f)
         f[self.inputs] = x

@@ -49,8 +49,9 @@ class ConvergenceFlow(TiedFlow):
         return self.mu
 
     def local_rates(self) -> Float[np.ndarray, " M"]:
-        r"""$e^{\kappa\mu^2/2 + b}$: the ratio of two of them is the limit of Theorem 4."""
-        return np.exp(self.log_attention(self.mu))
+        r"""$e^{\kappa\mu^2/2 + b}$: the ratio of two of them is the limit of Theorem 4; infinite beyond all floats."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_attention(self.mu))
 
     def efolds(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
         r"""$\ln(1/\delta)$ of every component: `efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import positive, within
+from joma.errors import positive, whole, within
 from joma.theory.layer import Backprop, Layer, Samples
 from joma.types import Trajectory
 
@@ -92,10 +92,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse rates and counts that are not positive."""
-        for name in ("num_steps", "rate", "rate_ratio"):
+        whole("num_steps", self.num_steps, low=1)
+        for name in ("rate", "rate_ratio"):
             positive(name, getattr(self, name))
         if self.batch_size is not None:
-            positive("batch_size", self.batch_size)
+            whole("batch_size", self.batch_size, low=1)
 
 
 def train(

@@ -1,5 +1,6 @@
 """One integrator for every flow of the theory: scipy's `solve_ivp` with named states and blow-up as an event."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.integrate import solve_ivp
 
-from joma.errors import finite
+from joma.errors import finite, with_axes
 from joma.types import BlowUp, Trajectory
 
 State = dict[str, np.ndarray]
@@ -18,6 +19,7 @@ Field = Callable[[float, State], Mapping[str, np.ndarray]]
 TOLERANCE = 1e-12
 """Default relative and absolute tolerance: tight enough that a closed form is judged, not the solver."""
 
+FEWEST_TIMES = 2
 EVENT = 1
 """`solve_ivp`'s status for a terminal event."""
 
@@ -43,9 +45,11 @@ def integrate(
     >>> bool(abs(decay["v"][-1, 0] - np.exp(-1)) < 1e-11)
     True
     """
-    t = finite("t", t)
-    if t.size < 1 or (np.diff(t) <= 0).any():
-        raise ValueError(f"`t` must be ascending times, got {t.size} of them. Sort them and remove repeats.")
+    t = with_axes("t", t, "T")
+    if t.size < FEWEST_TIMES or (np.diff(t) <= 0).any():
+        raise ValueError(
+            f"`t` must be ascending times, from a start to an end; got {t.size} of them. Sort them and remove repeats."
+        )
     packing = _Packing({name: finite(name, value) for name, value in start.items()})
     y0 = packing.flatten(start)
 
@@ -57,7 +61,8 @@ def integrate(
 
     events = None if blow_up is None else _crossing(blow_up)
     # Overflow inside a step that the solver will reject is part of approaching a blow-up, not an error.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="lsoda: ")  # what it warns of, `solution` says as well
         solution = solve_ivp(
             flat_field, (t[0], t[-1]), y0, method=method, t_eval=t, rtol=rtol, atol=atol, events=events, **options
         )

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import finite, same_shape
+from joma.errors import UnknownNameError, same_shape, with_axes
 from joma.theory.attention import AttentionKind
 from joma.theory.invariants import Invariant, logit_sums
 
@@ -84,15 +84,18 @@ def invariant_drift(
     z − (η_z/2η_wT)·Σ_k v_k² drifts by 1.5 while z moves by 2
     broken: unequal learning rates; conserved instead: the same with the true η_z/η_w, given as `rate_ratio`
     """
-    v, z = finite("v", v), finite("z", z)
+    v, z = with_axes("v", v, "T K M"), with_axes("z", z, "T Q M")
     same_shape(times_and_tokens_of_v=v[:, 0], times_and_tokens_of_z=z[:, 0])
+    for name in broken:
+        if name not in list(Hypothesis):
+            raise UnknownNameError("hypothesis", str(name), [known.value for known in Hypothesis])
     kind = invariant.attention.kind
     values = logit_sums(z) if kind == AttentionKind.SOFTMAX else invariant.value(v, z)
     return InvariantDrift(
         quantity=QUANTITIES[kind],
         drift=values - values[0],
         movement=float(np.abs(z - z[0]).max()),
-        instead={name: conserved_instead(name, kind) for name in sorted(broken)},
+        instead={name: conserved_instead(name, kind) for name in sorted(map(Hypothesis, broken))},
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, finite, within
+from joma.errors import AssumptionError, finite, same_shape, whole, within
 from joma.types import Real
 
 Node = int | np.integer
@@ -139,9 +139,11 @@ def root_cooccurrence(
     >>> round(root_cooccurrence(2, 0.8, np.array([0.5, 0.5]), np.array([0.0, 1.0]), np.array([1.0, 0.0])), 12)
     0.18
     """
-    zeros = np.stack([within("zero_l", zero_l, 0, 1), within("zero_m", zero_m, 0, 1)], axis=1)
+    zero_l, zero_m = within("zero_l", zero_l, 0, 1), within("zero_m", zero_m, 0, 1)
+    same_shape(class_probabilities=class_probabilities, zero_l=zero_l, zero_m=zero_m)
+    zeros = np.stack([zero_l, zero_m], axis=1)
     rho_l, rho_m = root_parameter(class_probabilities, zeros)
-    t = float(within("rho", rho, -1, 1)) ** (L - 1)
+    t = float(within("rho", rho, -1, 1)) ** (int(whole("L", L, low=1)) - 1)
     shared = class_probabilities @ (2 * zeros - 1).prod(axis=1)
     if t * rho_m == 1:
         raise AssumptionError("Co-occurrence conditions on y_m = 1, which has probability 0 here. Lower `zero_m`.")
@@ -395,6 +397,7 @@ class LatentTree:
         """Return the nodes asked for, refusing the root and indices out of range."""
         if nodes is None:
             return self.leaves
+        nodes = whole("nodes", nodes, low=0)
         outside = (nodes <= ROOT) | (nodes >= self.num_nodes)
         if outside.any():
             raise ValueError(
@@ -527,7 +530,7 @@ def _distribution(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def _require_binary_ancestor(H: Count, L: Count) -> None:
-    H, L = np.broadcast_arrays(H, L)
+    H, L = np.broadcast_arrays(whole("H", H, low=0), whole("L", L, low=0))
     bad = (H < 1) | (H > L - 1)
     if bad.any():
         raise AssumptionError(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import finite, positive, same_shape, within
+from joma.errors import finite, positive, same_shape, with_axes, within
 from joma.theory.tied_attention import times
 
 
@@ -42,10 +42,13 @@ class LinearAttentionFlow:
     r"""$q = \eta_z / \eta_w$."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, a negative charge, and scales that are not positive."""
-        mu = finite("mu", self.mu)
+        """Refuse shapes that disagree, NaN, a negative charge, scales that are not positive; keep float64 arrays."""
+        given = {"mu": with_axes("mu", self.mu, "M")}
         if self.v0 is not None:
-            same_shape(mu=mu, v0=finite("v0", self.v0))
+            given["v0"] = finite("v0", self.v0)
+            same_shape(**given)
+        for name, array in given.items():
+            object.__setattr__(self, name, array)
         within("charge", self.charge, 0.0, np.inf)
         for name in ("temperature", "rate_ratio"):
             positive(name, getattr(self, name))

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import optimize, special
 
-from joma.errors import finite, positive, same_shape
+from joma.errors import finite, positive, same_shape, with_axes
 from joma.theory.tied_attention import TiedFlow
 
 LOGITS_OF_THEOREM_1 = 2.0
@@ -68,7 +68,7 @@ def attention_entropy(
     >>> attention_entropy(np.zeros(10)).round(4)
     np.float64(2.3026)
     """
-    return entropy(np.square(v) / float(positive("temperature", temperature)))
+    return entropy(np.square(finite("v", v)) / float(positive("temperature", temperature)))
 
 
 def entropy(s: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T"]:
@@ -106,7 +106,7 @@ def stable_rank(V: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T"]:
     >>> stable_rank(np.diag([3.0, 4.0]))
     array(1.5625)
     """
-    squares = np.square(np.linalg.svd(finite("V", V), compute_uv=False))
+    squares = np.square(np.linalg.svd(with_axes("V", V, "*T K M"), compute_uv=False))
     if (squares[..., 0] == 0).any():
         raise ValueError("`V` must not be all zero: its stable rank is 0/0. Leave out the start of a flow from zero.")
     return np.asarray(squares.sum(axis=-1) / squares[..., 0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, same_shape
+from joma.errors import AssumptionError, finite, same_shape, with_axes
 from joma.theory.layer import ROUNDING, Backprop, Layer, Samples
 from joma.types import Trajectory
 
@@ -21,7 +21,7 @@ def saliency(samples: Samples, g: Float[np.ndarray, "N K"]) -> Float[np.ndarray,
     >>> saliency(samples, np.array([[1.0], [-1.0]]))
     array([[[ 0.25, -0.25]]])
     """
-    same_shape(samples_of_g=finite("g", g)[:, 0], q=samples.q)
+    same_shape(samples_of_g=with_axes("g", g, "N K")[:, 0], q=samples.q)
     return np.einsum("mi,ik,il->mkl", _given_query(samples), g, samples.x)
 
 

@@ -16,7 +16,7 @@ from joma.errors import AssumptionError
 from joma.theory.flows import PAST_BLOW_UP, TITLES
 from joma.theory.integrate import State, integrate
 from joma.theory.invariant_drift import invariant_drift
-from joma.theory.joint_flow import JointFlow
+from joma.theory.joint_flow import JointFlow, RelaxingFlow
 from joma.theory.rebound import Rebound, entropy, rebound
 from joma.theory.simulation_config import SimulationConfig, figure4, preset_config
 from joma.types import BlowUp, Trajectory
@@ -224,6 +224,11 @@ def _integrated(
         return {"v_z": np.column_stack((rates["v"], rates["z"]))}
 
     run = integrate(field, {"v_z": np.column_stack((start["v"], start["z"]))}, t, blow_up=NO_BOUND, **options)
+    if run.blow_up is not None and isinstance(flow, RelaxingFlow):
+        raise ArithmeticError(
+            f"The integrator stops at t = {run.blow_up.time:.6g}, though this flow does not diverge: it is too stiff. "
+            "Pass targets that are smaller, or nearer to each other."
+        )
     return replace(run, states=_apart(run.states))
 
 

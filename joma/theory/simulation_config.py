@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import UnknownNameError, finite, positive
+from joma.errors import UnknownNameError, finite, positive, whole
 from joma.theory.activations import activation
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.flows import flow_class
@@ -86,10 +86,10 @@ class SimulationConfig:
         positive("rate_ratio", self.rate_ratio)
         if self.t1 is not None:
             positive("t1", self.t1)
-        if self.num_points < MIN_POINTS:
-            raise ValueError(f"`num_points` must be at least {MIN_POINTS}, got {self.num_points}. Ask for more.")
+        whole("num_points", self.num_points, low=MIN_POINTS)
         if self.spacing not in (None, *SPACINGS):
             raise UnknownNameError("spacing", str(self.spacing), SPACINGS)
+        whole("seed", self.seed, low=0)
         self._num_components()
 
     @property
@@ -124,7 +124,7 @@ class SimulationConfig:
         given = np.size(self.targets) if not isinstance(self.targets, str) else None
         if given is None:
             asked = DEFAULT_NUM_COMPONENTS if self.num_components is None else self.num_components
-            return int(positive("num_components", asked))
+            return int(whole("num_components", asked, low=1))
         if self.num_components not in (None, given):
             raise ValueError(
                 f"`num_components` must be the number of targets, {given}, got {self.num_components}. "

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import make_interp_spline
 
-from joma.errors import positive
+from joma.errors import positive, same_shape, with_axes
 
 DEGREE = 7
 """Degree of the splines through a reported path: errors fall with the eighth power of the spacing of its times."""
@@ -37,6 +37,8 @@ def logit_velocity(
     >>> logit_velocity(np.array([[1.0, 2.0]]), np.array([[1.0, 0.5]]), np.array([0.5, 0.5]))
     array([0., 0.])
     """
+    same_shape(v=with_axes("v", v, "*T K M"), v_dot=with_axes("v_dot", v_dot, "*T K M"))
+    _require_tokens(v, b_mean)
     growth = v_dot * v
     scale = float(positive("rate_ratio", rate_ratio) / positive("temperature", temperature))
     return scale * (growth.sum(axis=-2) - b_mean * growth.sum(axis=(-2, -1))[..., None])
@@ -71,6 +73,7 @@ def estimate(
     >>> estimate(np.array([[1.0, 3.0]]), np.array([0.5, 0.5])).total
     array([-2.,  2.])
     """
+    _require_tokens(with_axes("v", v, "*T K M"), b_mean)
     squares = np.square(v)
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
     return Estimate(
@@ -97,6 +100,11 @@ def moving_mean_term(
     speed = make_interp_spline(t, b_mean, k=DEGREE).derivative()(t)
     integrand = np.square(v).sum(axis=(1, 2))[:, None] * speed
     return scale * make_interp_spline(t, integrand, k=DEGREE).antiderivative()(t)
+
+
+def _require_tokens(v: np.ndarray, b_mean: np.ndarray) -> None:
+    tokens_of_b = with_axes("b_mean", b_mean, "*T M")
+    same_shape(tokens_of_v=v[(0,) * (v.ndim - 1)], tokens_of_b=tokens_of_b[(0,) * (tokens_of_b.ndim - 1)])
 
 
 def anchored(estimated: Float[np.ndarray, "T M"], z0: Float[np.ndarray, " M"]) -> Float[np.ndarray, "T M"]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import finite, positive, same_shape
+from joma.errors import finite, positive, same_shape, with_axes
 from joma.types import Real
 
 
@@ -32,12 +32,15 @@ class TiedFlow(ABC):
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and scales that are not positive."""
-        mu = finite("mu", self.mu)
+        """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
+        given = {"mu": with_axes("mu", self.mu, "M")}
         for name in ("v0", "z0"):
             value = getattr(self, name)
             if value is not None:
-                same_shape(**{"mu": mu, name: finite(name, value)})
+                given[name] = finite(name, value)
+                same_shape(**{"mu": given["mu"], name: given[name]})
+        for name, array in given.items():
+            object.__setattr__(self, name, array)
         for name in ("normalisation", "temperature", "rate_ratio"):
             positive(name, getattr(self, name))
 

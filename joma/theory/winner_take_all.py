@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import finite, positive, same_shape
+from joma.errors import finite, positive, same_shape, with_axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,16 @@ class LinearFlow:
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and scales that are not positive."""
-        delta = finite("delta", self.delta)
+        """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
+        given = {"delta": with_axes("delta", self.delta, "K M")}
         if self.v0 is not None:
-            same_shape(delta=delta, v0=finite("v0", self.v0))
+            given["v0"] = finite("v0", self.v0)
+            same_shape(**given)
         if self.z0 is not None:
-            same_shape(tokens_of_delta=delta[0], z0=finite("z0", self.z0))
+            given["z0"] = finite("z0", self.z0)
+            same_shape(tokens_of_delta=given["delta"][0], z0=given["z0"])
+        for name, array in given.items():
+            object.__setattr__(self, name, array)
         for name in ("normalisation", "temperature", "rate_ratio"):
             positive(name, getattr(self, name))
 
@@ -103,7 +107,7 @@ class LinearFlow:
 
         From zero with one node this is $v_l = \sqrt2\,\operatorname{erfinv}(\sqrt{2/\pi}\,\Delta_l t/A)$.
         """
-        t = finite("t", t)
+        t = with_axes("t", t, "T")
         end = self.blow_up_time()
         if t.size and (t.min() < 0 or t.max() >= end):
             raise ValueError(
@@ -124,7 +128,9 @@ class LinearFlow:
         root = np.sqrt(self.gain / 2)
         u0 = self._along_start()
         times = self.blow_up_times()
-        u = special.erfcinv((1 - times.min() / times) * special.erfc(u0 * root)) / root
+        with np.errstate(invalid="ignore"):
+            remaining = np.where(np.isinf(times), 1.0, 1 - times.min() / times)  # tokens without saliency stay
+        u = special.erfcinv(remaining * special.erfc(u0 * root)) / root
         direction = self._direction()
         moved = np.where(direction == 0, 0.0, u - u0)  # 0 · inf: a node without saliency for the winner stays put
         return self.start + direction * moved
@@ -135,6 +141,8 @@ class LinearFlow:
         $[\operatorname{erf}(u\sqrt{\kappa/2}) - \operatorname{erf}(u_0\sqrt{\kappa/2})] / (\|\Delta_l\| e^{c_l})$ with
         $c_l = z_l(0)/T - \kappa u_0^2/2$; tokens without saliency give NaN.
         """
+        v = with_axes("v", v, "*T K M")
+        same_shape(delta=self.delta, nodes_and_tokens_of_v=v[(0,) * (v.ndim - 2)])
         root = np.sqrt(self.gain / 2)
         u0 = self._along_start()
         u = (self._direction() * v).sum(axis=-2)

@@ -65,6 +65,10 @@ def test_every_correction_is_stated_where_the_printed_form_fails():
         assert bool(entry.corrected) == (entry.outcome is not Outcome.HOLDS), entry.id
 
 
+def test_one_id_may_come_without_a_list():
+    assert find("thm2") == find(["thm2"])
+
+
 def test_unknown_ids_are_refused_with_the_nearest_match():
     with pytest.raises(UnknownNameError, match=r"named 'thm22'\. Did you mean 'thm2'\?"):
         find(["thm22"])

@@ -385,3 +385,5 @@ def test_bad_input_is_refused():
     graph = ComputationGraph(precedents=((), (0,)), activations=(linear, linear))
     with pytest.raises(ValueError, match=r"one row for each of 1 input nodes, got 2"):
         graph.forward(np.zeros((2, 2)), np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"Shapes must agree, got `w` \(1, 1\), `nodes_by_nodes` \(2, 2\)"):
+        graph.forward(np.zeros((1, 1)), np.ones((1, 3)))

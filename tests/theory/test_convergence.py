@@ -204,6 +204,7 @@ def test_a_hundred_thousand_points_take_a_second():
         (lambda: convergence.rate_correction(0.0, 1.0, 2.0), r"`t` must be positive, got 0.0"),
         (lambda: convergence.normalised_field(np.zeros(2), np.ones(2), 0.0), r"`temperature` must be positive"),
         (lambda: ConvergenceFlow(mu=np.array([1.0, np.nan])), r"`mu` must be finite, got nan at index \(1,\)"),
+        (lambda: ConvergenceFlow(mu=np.ones((1, 2))), r"`mu` must have the axes \(M\), got shape \(1, 2\)"),
         (lambda: ConvergenceFlow(mu=np.ones(2), v0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `v0` \(3,\)"),
         (lambda: ConvergenceFlow(mu=np.ones(2), z0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `z0` \(3,\)"),
         (lambda: ConvergenceFlow(mu=np.ones(2), temperature=-1.0), r"`temperature` must be positive, got -1.0"),
@@ -214,3 +215,15 @@ def test_a_hundred_thousand_points_take_a_second():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_numbers_of_any_kind_are_taken():
+    t = np.array([0.5, 1.0])
+    np.testing.assert_array_equal(
+        ConvergenceFlow(mu=[2, 1], v0=(0, 0)).solution(t), ConvergenceFlow(mu=np.array([2.0, 1.0])).solution(t)
+    )
+
+
+def test_rates_beyond_all_floats_are_infinite():
+    assert ConvergenceFlow(mu=np.array([40.0, 1.0])).local_rates()[0] == np.inf

@@ -75,8 +75,8 @@ def test_minibatches_are_unbiased_and_repeat_with_their_seed():
     [
         ({"rate": 0.0}, "`rate` must be positive, got 0.0"),
         ({"rate_ratio": -1.0}, "`rate_ratio` must be positive"),
-        ({"num_steps": 0}, "`num_steps` must be positive"),
-        ({"batch_size": 0}, "`batch_size` must be positive"),
+        ({"num_steps": 0}, "`num_steps` must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "`batch_size` must be a whole number of at least 1, got 0"),
     ],
     ids=["rate", "ratio", "steps", "batch"],
 )

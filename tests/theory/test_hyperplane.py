@@ -340,6 +340,13 @@ def test_golden_numbers_of_the_smallest_slope_of_the_ratio(p, smallest, places):
             AssumptionError,
             r"needs orthonormal columns: max \|RᵀR - I\| is 3.0e\+00",
         ),
+        (
+            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), center=np.ones(2)),
+            ValueError,
+            r"Shapes must agree, got `last_axis_of_v` \(3,\), `center` \(2,\)",
+        ),
+        (lambda: hyperplane.reflect(np.ones((4, 2)), np.zeros(2)), AssumptionError, r"needs v ≠ 0, got zeros"),
+        (lambda: hyperplane.reflect(np.ones((4, 2)), np.ones(3)), ValueError, r"Shapes must agree"),
     ],
 )
 @pytest.mark.usefixtures("as_a_user_runs_it")

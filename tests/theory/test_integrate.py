@@ -37,7 +37,9 @@ def test_failure_without_a_threshold_is_an_error_that_says_what_to_do():
         integrate(lambda _, s: {"v": np.exp(s["v"] ** 2)}, {"v": np.zeros(1)}, np.linspace(0, 2, 9))
 
 
-@pytest.mark.parametrize("t", [np.array([1.0, 0.5]), np.array([0.0, 0.0]), np.array([])], ids=["down", "twice", "none"])
+@pytest.mark.parametrize(
+    "t", [np.array([1.0, 0.5]), np.array([0.0, 0.0]), np.array([]), np.zeros(1)], ids=["down", "twice", "none", "one"]
+)
 def test_times_must_ascend(t):
     with pytest.raises(ValueError, match="`t` must be ascending"):
         integrate(lambda _, s: {"v": s["v"]}, {"v": np.ones(1)}, t)

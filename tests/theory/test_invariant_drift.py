@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from joma.errors import UnknownNameError
 from joma.theory.activations import gelu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.descent import Recipe, train
@@ -80,3 +81,7 @@ def test_bad_input_is_refused():
         invariant_drift(np.zeros((3, 1, 2)), np.zeros((4, 1, 2)), EXP)
     with pytest.raises(ValueError, match=r"`z` must be finite, got nan at index \(0, 0, 1\)"):
         invariant_drift(np.zeros((1, 1, 2)), np.array([[[0.0, np.nan]]]), EXP)
+    with pytest.raises(ValueError, match=r"`v` must have the axes \(T, K, M\), got shape \(3, 2\)"):
+        invariant_drift(np.zeros((3, 2)), np.zeros((3, 2)), EXP)
+    with pytest.raises(UnknownNameError, match=r"no hypothesis named 'adm'. Did you mean 'Adam'\?"):
+        invariant_drift(np.zeros((3, 1, 2)), np.zeros((3, 1, 2)), EXP, broken=["adm"])

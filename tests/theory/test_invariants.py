@@ -403,6 +403,26 @@ def test_weights_for_other_queries_are_refused():
         invariant.value(np.zeros((1, 4)), np.zeros((3, 4)))
 
 
+@pytest.mark.parametrize(
+    ("v", "z", "message"),
+    [
+        (np.zeros((2, 3)), np.zeros((1, 1)), r"`times_and_tokens_of_v` \(3,\), `times_and_tokens_of_z` \(1,\)"),
+        (np.zeros((5, 2, 3)), np.zeros((4, 1, 3)), r"`times_and_tokens_of_v` \(5, 3\)"),
+        (np.zeros(3), np.zeros((1, 3)), r"`v` must have the axes \(\*T, K, M\), got shape \(3,\)"),
+        (np.full((1, 3), np.nan), np.zeros((1, 3)), r"`v` must be finite, got nan"),
+    ],
+    ids=["tokens", "times", "axes", "nan"],
+)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_weights_and_logits_that_disagree_are_refused(v, z, message):
+    invariant = Invariant(attention=Attention(kind=AttentionKind.EXP))
+    for call in (invariant.value, invariant.step_change, invariant.total):
+        with pytest.raises(ValueError, match=message):
+            call(v, z)
+    with pytest.raises(ValueError, match=r"`nodes_and_tokens_of_v` \(1, 3\), `v0` \(2, 3\)"):
+        invariant.logits(np.zeros((5, 1, 3)), np.zeros((2, 3)), np.zeros(3))
+
+
 def test_statements_without_an_invariant_are_refused():
     v, z = np.zeros((1, 2)), np.zeros((1, 2))
     with pytest.raises(AssumptionError, match=r"for linear and exp attention, got softmax"):

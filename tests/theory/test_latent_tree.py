@@ -380,6 +380,19 @@ def test_theorem_5_needs_a_binary_ancestor(H, L):
             call()
 
 
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_heights_and_depths_are_whole_numbers():
+    with pytest.raises(ValueError, match=r"`H` must be a whole number of at least 0, got 1.5"):
+        cooccurrence(np.array([1.5]), 3, 0.5, 0.5)
+    with pytest.raises(ValueError, match=r"`L` must be finite, got nan"):
+        cooccurrence(1, np.nan, 0.5, 0.5)
+    half = np.array([0.5, 0.5])
+    with pytest.raises(ValueError, match=r"`L` must be a whole number of at least 1, got 0"):
+        root_cooccurrence(0, 0.5, half, half, half)
+    with pytest.raises(ValueError, match=r"Shapes must agree, got `class_probabilities` \(2,\), `zero_l` \(1,\)"):
+        root_cooccurrence(3, 0.5, half, half[:1], half)
+
+
 def test_conditioning_on_a_null_event_is_refused():
     with pytest.raises(AssumptionError, match="which has probability ½"):
         cooccurrence(1, 3, 1.0, 1.0)
@@ -431,6 +444,8 @@ def test_bad_questions_are_refused():
         tree.joint(0, 1)
     with pytest.raises(ValueError, match=r"Binary nodes are 1 to 3, got 4"):
         tree.cooccurrence_matrix(np.array([1, 4]))
+    with pytest.raises(ValueError, match=r"`nodes` must be a whole number of at least 0, got 1.5"):
+        tree.cooccurrence_matrix([1.5])
     with pytest.raises(ValueError, match=r"needs 3 positive branching numbers and 2 values of `rho`"):
         regular_tree(3, (2, 2), 0.5, class_probabilities=[1.0], zero_given_class=[0.5])
     with pytest.raises(ValueError, match=r"`depth` must be at least 1, got 0"):

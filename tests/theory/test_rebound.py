@@ -137,8 +137,10 @@ def test_stable_rank_is_a_ratio_of_norms(V):
         (lambda: attention_entropy(np.zeros(3), 0.0), r"`temperature` must be positive, got 0.0"),
         (lambda: entropy_finally_rises(np.array([1.0, np.nan])), r"`mu` must be finite, got nan"),
         (lambda: rebound(np.arange(3.0), np.arange(2.0)), r"Shapes must agree, got `t` \(3,\), `values` \(2,\)"),
+        (lambda: attention_entropy(np.array([1.0, np.nan])), r"`v` must be finite, got nan at index \(1,\)"),
+        (lambda: stable_rank(np.ones(3)), r"`V` must have the axes \(\*T, K, M\), got shape \(3,\)"),
     ],
-    ids=["zero matrix", "nan", "temperature", "nan target", "shapes"],
+    ids=["zero matrix", "nan", "temperature", "nan target", "shapes", "nan weight", "one axis"],
 )
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_bad_input_is_refused(call, message):

@@ -115,8 +115,9 @@ def test_a_fixed_gradient_is_stationary_and_cross_entropy_is_not(phi):
             r"Every query below 3 needs a sample, got none for query 1",
         ),
         (lambda s, g: stationarity_drift(np.full((2, 1, 1, 1), np.nan)), r"`saliencies` must be finite"),
+        (lambda s, g: saliency(s, g[:, 0]), r"`g` must have the axes \(N, K\), got shape"),
     ],
-    ids=["shape", "nan", "gap in queries", "nan in path"],
+    ids=["shape", "nan", "gap in queries", "nan in path", "one axis"],
 )
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_bad_input_is_refused(call, message):

@@ -306,12 +306,14 @@ BAD = {
     "length of v0": ({"targets": [1, 2, 3], "v0": [0.1, 0.2]}, "`v0` must be one number or 3, .* got 2"),
     "length of z0": ({"targets": [1, 2, 3], "z0": [0.1, 0.2]}, "`z0` must be one number or 3, .* got 2"),
     "count of targets": ({"targets": [1, 2], "num_components": 3}, "must be the number of targets, 2, got 3"),
-    "no components": ({"num_components": 0}, "`num_components` must be positive"),
+    "no components": ({"num_components": 0}, "`num_components` must be a whole number of at least 1"),
+    "half a component": ({"num_components": 2.5}, "`num_components` must be a whole number of at least 1, got 2.5"),
+    "seed": ({"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
     "temperature": ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
     "normalisation": ({"normalisation": -1.0}, "`normalisation` must be positive"),
     "rate ratio": ({"rate_ratio": 0.0}, "`rate_ratio` must be positive"),
     "end": ({"t1": -1.0}, "`t1` must be positive"),
-    "points": ({"num_points": 1}, "`num_points` must be at least 3, got 1"),
+    "points": ({"num_points": 1}, "`num_points` must be a whole number of at least 3, got 1"),
     "spacing": ({"spacing": "logg"}, "no spacing named 'logg'. Did you mean 'log'?"),
     "printed with softmax": (
         {"flow": "printed", "attention": "softmax"},
@@ -337,6 +339,11 @@ def test_bad_input_is_refused_in_one_line(options, message):
     with pytest.raises(ValueError, match=message) as refused:
         simulate(**options)
     assert "\n" not in str(refused.value)
+
+
+def test_a_flow_too_stiff_to_integrate_is_not_taken_for_a_blow_up():
+    with pytest.raises(ArithmeticError, match=r"though this flow does not diverge: it is too stiff"):
+        simulate(flow="model", targets=[1e6, 1.0])
 
 
 def test_a_flow_that_slides_along_a_kink_is_given_up(monkeypatch):

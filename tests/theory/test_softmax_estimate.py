@@ -134,6 +134,7 @@ def test_cross_entropy_satisfies_the_printed_condition_emptily():
     assert gap > 0.05 * size
 
 
+@pytest.mark.usefixtures("as_a_user_runs_it")
 def test_bad_input_is_refused():
     v, b = np.zeros((3, 1, 2)), np.full((3, 2), 0.5)
     with pytest.raises(ValueError, match=r"`t` must hold more than 7 times for the spline, got 3"):
@@ -142,3 +143,7 @@ def test_bad_input_is_refused():
         estimate(v, b, temperature=0.0)
     with pytest.raises(ValueError, match=r"`rate_ratio` must be positive, got -1.0"):
         logit_velocity(v, v, b, rate_ratio=-1.0)
+    with pytest.raises(ValueError, match=r"Shapes must agree, got `tokens_of_v` \(2,\), `tokens_of_b` \(3,\)"):
+        estimate(v, np.zeros(3))
+    with pytest.raises(ValueError, match=r"Shapes must agree, got `v` \(3, 1, 2\), `v_dot` \(3, 2, 2\)"):
+        logit_velocity(v, np.zeros((3, 2, 2)), b)
