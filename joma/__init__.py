@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joma.measure.entropy import attention_entropy
+    from joma.page.report import report
     from joma.probe.measures import register_measure
     from joma.probe.watch import watch
     from joma.runs.record import read
@@ -17,12 +18,13 @@ _HOMES = {
     "attention_entropy": "joma.measure.entropy",
     "read": "joma.runs.record",
     "register_measure": "joma.probe.measures",
+    "report": "joma.page.report",
     "simulate": "joma.theory.simulation",
     "verify": "joma.statements.verification",
     "watch": "joma.probe.watch",
 }
 
-__all__ = ["attention_entropy", "read", "register_measure", "simulate", "verify", "watch"]
+__all__ = ["attention_entropy", "read", "register_measure", "report", "simulate", "verify", "watch"]
 
 
 def __getattr__(name: str) -> Any:
