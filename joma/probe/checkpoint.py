@@ -112,9 +112,10 @@ class LocalPlace:
     path: Path
 
     def identity(self) -> str:
-        """Return what changes when the checkpoint does: names, sizes and dates of its files."""
+        """Return what changes when the checkpoint does: names, sizes and dates of its weights and configuration."""
         paths = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
-        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+        telling = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
+        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in telling]
         return blake2b(repr((self.path.name, seen)).encode(), digest_size=16).hexdigest()
 
     @contextmanager

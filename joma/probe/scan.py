@@ -192,8 +192,8 @@ def _model_folder(checkpoints: Sequence[Checkpoint], spare: Path) -> Path:
 
 def _missing(series: Series, out: Path, settings: Settings, windows: Windows | None) -> Iterator[Task]:
     """Yield what the record does not have: a task for each checkpoint that is new or changed, or lacks a measure."""
-    known = fingerprint.load(out)
     keys = _keys(out)
+    known = fingerprint.load(out) if keys else {}
     for checkpoint in series.checkpoints:
         task = Task(
             checkpoint=checkpoint,

@@ -156,7 +156,7 @@ def _local_places(path: Path, leftover: list[Finding]) -> list[tuple[str, LocalP
             raise ValueError(f"{path} is no checkpoint: needed is {SAFETENSORS} or one of {', '.join(PICKLED)}.")
         name = f"{path.parent.name}/{path.name}" if path.name in BUNDLES else path.name
         return [(name, LocalPlace(path=path))]
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_part(entry))
     files = [entry.name for entry in path.iterdir() if entry.is_file()]
     inside = [folder for folder in folders if _is_checkpoint(folder)]
     if inside:
@@ -175,6 +175,11 @@ def _local_places(path: Path, leftover: list[Finding]) -> list[tuple[str, LocalP
             f"{SAFETENSORS}, {', '.join(PICKLED)}."
         )
     return [(name, LocalPlace(path=path / name)) for name in states]
+
+
+def _is_no_part(folder: Path) -> bool:
+    """Whether a folder is hidden, or the record of a run, and so no checkpoint whatever its name."""
+    return folder.name.startswith(".") or (folder / "run.json").exists()
 
 
 def _is_checkpoint(folder: Path) -> bool:

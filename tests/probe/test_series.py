@@ -101,6 +101,14 @@ def test_a_checkpoint_without_weights_stays_in_the_series(tmp_path):
     assert steps_and_names(find_series([tmp_path])) == [(1, "step1"), (2, "step2")]
 
 
+def test_the_record_of_a_scan_among_the_checkpoints_is_none_of_them(tmp_path):
+    for step in (1, 2):
+        write(tmp_path / f"{step}", "model.safetensors")
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "run.json").write_text("{}")
+    assert [step for step, _ in steps_and_names(find_series([tmp_path]))] == [1, 2]
+
+
 def test_shards_make_a_folder_one_checkpoint(tmp_path):
     write(tmp_path / "step7", "model-00001-of-00002.safetensors")
     assert steps_and_names(find_series([tmp_path / "step7"])) == [(7, "step7")]

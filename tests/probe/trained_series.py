@@ -59,5 +59,8 @@ def train_series(folder: Path) -> Path:
         dataloader_pin_memory=False,
     )
     data = [{"input_ids": row, "labels": row} for row in rows]
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny matrices only wait for each other's threads
     Trainer(model=tiny_neox(), args=arguments, train_dataset=data, processing_class=tokenizer).train()
+    torch.set_num_threads(num_threads)
     return folder
