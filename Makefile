@@ -20,6 +20,8 @@ test: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/theory.py
+	$(BIN)/python benchmarks/rank.py
+	$(BIN)/python benchmarks/entropy.py
 
 docs: $(VENV)/installed
 	$(BIN)/python -m joma.statements.documents docs

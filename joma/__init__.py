@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joma.measure.entropy import attention_entropy
+    from joma.measure.rank import stable_rank
+    from joma.page.report import report
     from joma.page.report import report
     from joma.probe.measures import register_measure
+    from joma.probe.scan import scan
     from joma.probe.watch import watch
     from joma.runs.record import read
     from joma.statements.verification import verify
@@ -19,12 +22,25 @@ _HOMES = {
     "read": "joma.runs.record",
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
+    "scan": "joma.probe.scan",
+    "report": "joma.page.report",
     "simulate": "joma.theory.simulation",
+    "stable_rank": "joma.measure.rank",
     "verify": "joma.statements.verification",
     "watch": "joma.probe.watch",
 }
 
-__all__ = ["attention_entropy", "read", "register_measure", "report", "simulate", "verify", "watch"]
+__all__ = [
+    "attention_entropy",
+    "read",
+    "register_measure",
+    "report",
+    "scan",
+    "simulate",
+    "stable_rank",
+    "verify",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:
