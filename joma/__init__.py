@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from joma.measure.entropy import attention_entropy
     from joma.measure.rank import stable_rank
     from joma.page.report import report
-    from joma.page.report import report
     from joma.probe.measures import register_measure
     from joma.probe.scan import scan
     from joma.probe.watch import watch
@@ -23,7 +22,6 @@ _HOMES = {
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
     "scan": "joma.probe.scan",
-    "report": "joma.page.report",
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",
     "verify": "joma.statements.verification",
