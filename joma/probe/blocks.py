@@ -11,6 +11,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 MATRIX_AXES, STACKED_AXES = 2, 3
 """Axes of a matrix, and of matrices stacked along a first axis (experts)."""
 
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Names that wrappers of a module (torch.compile, checkpointing, FSDP) put into the paths of what is inside."""
+
 _AFFIX = r"(?:(?:to|w|lin|linear|fc|proj|in|c)_?)?"
 _SUFFIX = r"(?:_?(?:proj|lin|linear|layer|weight|net))*"
 _QUERY = re.compile(rf"^{_AFFIX}(?:q|query){_SUFFIX}$", re.IGNORECASE)
@@ -96,7 +99,7 @@ def _belongs(path: str, block: str, owners: set[str]) -> bool:
     holder = parent(path)
     if any(pattern.search(leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _VALUE)):
         return holder in owners
-    while holder and holder != block:
+    while holder and holder != block and not (parent(holder) == block and leaf(holder) in WRAPPERS):
         if holder in owners or ATTENTION.search(leaf(holder)):
             return True
         holder = parent(holder)

@@ -43,7 +43,8 @@ class Examination:
         self.calls: dict[str, int] = {}
         """Attention sites that were seen, with their layers."""
         self._specimen, self._instrument = specimen, instrument
-        self._stopwatch = Stopwatch(specimen.devices[0])
+        self._devices = specimen.devices
+        self._stopwatch = Stopwatch(self._devices[0])
 
     def sites(self) -> tuple[tuple[int, str], ...]:
         """Return the attention that was seen: layers and sites, in order."""
@@ -114,8 +115,8 @@ class Examination:
         """Measure without gradients, autocast and traces in the random states."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(random_state_kept(self._specimen.devices))
-            for kind in {device.type for device in self._specimen.devices}:
+            stack.enter_context(random_state_kept(self._devices))
+            for kind in {device.type for device in self._devices}:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
 

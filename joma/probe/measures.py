@@ -26,8 +26,9 @@ from joma.probe.calls import AttentionCall, measure_call
 
 COLD_STEPS = 32
 """Products for a matrix that was not measured before."""
-WARM_STEPS = 2
-"""Products for one that was: weights move little between two measurements."""
+WARM_STEPS = 4
+"""Products for one that was: weights move little between two measurements. Two would do for the norm, but lag behind
+when another singular value takes the lead."""
 CATCH_UP_STEPS = 8
 """More, where the residual says that they moved much."""
 RESIDUAL = 0.02

@@ -25,7 +25,7 @@ class Plan:
     attention: tuple[tuple[int, str], ...]
     """Layer and path of the attention sites."""
     ran: bool
-    """Whether the sites were seen in a forward pass on the probe batch, or are told by the model's structure."""
+    """Whether the sites were seen in a forward pass; else the model's structure tells them."""
     matrices: tuple[tuple[int, str, tuple[int, int]], ...]
     """Layer, name and shape of the matrices whose ranks are measured."""
     query_keys: tuple[tuple[int, str], ...]
@@ -40,8 +40,8 @@ class Plan:
 
     def lines(self) -> list[str]:
         """Return the plan as text."""
-        how = "seen on the probe batch" if self.ran else "by structure; the first measured step tells"
-        lines = [f"{self.model}, {self.num_parameters / MILLION:.3g} million parameters, measured at {self.schedule}."]
+        how = "seen in a forward pass" if self.ran else "by structure; the first measured step tells"
+        lines = [f"{self.model}, {self.num_parameters / MILLION:.3g} million parameters, measured at: {self.schedule}."]
         lines.append(f"Attention: {len(self.attention)} sites in {_num_layers(self.attention)} layers ({how}).")
         lines += [f"  layer {layer}: {site or '(the model itself)'}" for layer, site in self.attention]
         if self._looks_at(On.MATRIX):

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 DECADE = 10
+SHOWN = 6
+"""Of a list of steps so many are written out."""
 
 
 class Schedule(ABC):
@@ -40,6 +42,9 @@ class Every(Schedule):
         """Whether n divides `step`."""
         return step >= 0 and step % self.n == 0
 
+    def __str__(self) -> str:
+        return f"every {self.n} steps" if self.n > 1 else "every step"
+
 
 @dataclass(frozen=True, slots=True)
 class Logarithmic(Schedule):
@@ -63,6 +68,9 @@ class Logarithmic(Schedule):
             step //= DECADE
         return step == 0 or step in self.points
 
+    def __str__(self) -> str:
+        return f"steps {', '.join(map(str, (0, *self.points, DECADE)))} and so on"
+
 
 @dataclass(frozen=True, slots=True)
 class At(Schedule):
@@ -73,6 +81,10 @@ class At(Schedule):
     def due(self, step: int) -> bool:
         """Whether `step` is listed."""
         return step in self.steps
+
+    def __str__(self) -> str:
+        shown = sorted(self.steps)
+        return f"steps {', '.join(map(str, shown[:SHOWN]))}" + (f" to {shown[-1]}" if len(shown) > SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,9 @@ class Either(Schedule):
     def due(self, step: int) -> bool:
         """Whether one of the two is due."""
         return self.first.due(step) or self.second.due(step)
+
+    def __str__(self) -> str:
+        return f"{self.first}, {self.second}"
 
 
 def schedule_of(wanted: "Schedule | int | str | Iterable[int]") -> Schedule:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from joma.probe.blocks import WRAPPERS
 from joma.probe.isolation import devices_of, fixed_copy, on_the_side, unwrap
 from joma.probe.layout import Layout, QueryKey, WeightRef, find_layout
 from joma.probe.measures import Matrix, QueryKeyMatrices
@@ -17,8 +18,6 @@ from joma.probe.taps import Compiled, OnCall, OnError, OnUnseen, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Names that wrappers inside of a model put into the paths of modules."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +133,7 @@ def plain_site(site: str) -> str:
     >>> plain_site("blocks.0._orig_mod.attention")
     'blocks.0.attention'
     """
-    return ".".join(part for part in site.split(".") if part not in _WRAPPERS)
+    return ".".join(part for part in site.split(".") if part not in WRAPPERS)
 
 
 def fixed_batch(batch: object) -> ProbeBatch:

@@ -14,7 +14,7 @@ forward passes the first), or that of a fixed probe batch (after the update). We
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from joma.probe.readings import ALL_HEADS, Row
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.specimen import ProbeBatch, Specimen, fixed_batch
 from joma.probe.stopwatch import wait_for
+from joma.probe.summary import curves_in_words
 from joma.probe.weights import Unseen
 from joma.runs.record import open_run
 
@@ -140,7 +141,8 @@ class Watch:
         self._unseen: dict[Unseen, None] = dict.fromkeys(plan.unseen)
         self._seconds: list[float] = []
         self._begun = time.perf_counter()
-        self._examination = Examination(specimen, instrument)
+        self._examination: Examination | None = None
+        """Of the step that is running, if its forward pass is to be measured."""
         self._forward = TrainingForward(specimen.root, lambda error: self._complain("", error))
         self._has_history = False
         if attached:
@@ -156,8 +158,7 @@ class Watch:
         Without `step` they are counted from 0. The loss is read, and recorded, when a measurement is due. Nothing that
         goes wrong while measuring is raised: it becomes an event of the record.
         """
-        if not self._attached:
-            raise ValueError("This watch is not attached: it was a dry run, or it is closed. Call joma.watch again.")
+        self._demand_attached()
         number = self._number(step)
         alerts: list[Alert] = []
         try:
@@ -170,7 +171,11 @@ class Watch:
 
     def record(self, step: int, metric: str, value: float) -> None:
         """Add a value of your own to the record."""
-        self._ledger.add(step, _model_row(metric, float(value)))
+        self._demand_attached()
+        try:
+            self._ledger.add(step, _model_row(metric, float(value)))
+        except Exception as error:
+            self._complain("", error, step)
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far: step, site, kind, layer, head (-1 over all), metric, value, flag."""
@@ -194,8 +199,9 @@ class Watch:
             self._ledger.close(status)
 
     def report(self) -> str:
-        """Return what was seen, what could not be seen, what went wrong and what it cost, as text."""
+        """Return as text what was seen, what the curves do, what could not be seen, what failed and what it cost."""
         lines = [*self.plan.lines(), f"Measured {len(self._seconds)} times, last step {self._last}."]
+        lines += curves_in_words(self.frame())
         told = set(self.plan.unseen)
         lines += [f"Unseen: {each.site or 'the model'}: {each.reason}" for each in self._unseen if each not in told]
         lines += [f"Alarm: {alert.message}" for alert in self.alerts]
@@ -216,6 +222,10 @@ class Watch:
     ) -> None:
         self.close("finished" if error is None else "failed")
 
+    def _demand_attached(self) -> None:
+        if not self._attached:
+            raise ValueError("This watch is not attached: it was a dry run, or it is closed. Call joma.watch again.")
+
     def _number(self, step: SupportsIndex | None) -> int:
         if step is None and self._last is None and self._has_history:
             raise ValueError("This run goes on an earlier one, whose steps joma cannot guess. Pass `step`.")
@@ -230,26 +240,25 @@ class Watch:
         due = self.plan.schedule.due(number) or self._is_owed
         if not due or self._probe_batch is not None or not self._instrument.looks_at(On.ATTENTION):
             return due
-        self._is_owed = not self._was_armed
-        return self._was_armed
+        self._is_owed = self._examination is None
+        return not self._is_owed
 
     def _arm(self) -> None:
         """Wait for the next forward pass if it will be measured; before the first step nobody knows its number."""
         self._forward.disarm()
-        self._examination = Examination(self._specimen, self._instrument)
         by_batch = self._probe_batch is None and self._instrument.looks_at(On.ATTENTION)
         due = self._last is None or self._is_owed or self.plan.schedule.due(self._last + self._stride)
-        self._was_armed = by_batch and due
-        if self._was_armed:
+        self._examination = Examination(self._specimen, self._instrument) if by_batch and due else None
+        if self._examination is not None:
             self._forward.arm(self._examination.tap)
 
     def _record(self, number: int, loss: SupportsFloat | None) -> list[Alert]:
         """Finish the measurement of a step and write it down."""
-        found = self._examination
+        found = self._examination or Examination(self._specimen, self._instrument)
         wait_for(self._specimen.devices)  # what training has still to do is not the cost of measuring
         begun = time.perf_counter()
         if self._probe_batch is not None and self._instrument.looks_at(On.ATTENTION):
-            self._probe(number)
+            self._probe(number, found)
         found.weights()
         rows = list(found.readings.rows(heads=self._heads))
         if loss is not None:
@@ -263,10 +272,10 @@ class Watch:
         self._ledger.add(number, _model_row("seconds", seconds, kind="cost"))
         return self._listen(number, rows)
 
-    def _probe(self, number: int) -> None:
+    def _probe(self, number: int, found: Examination) -> None:
         assert self._probe_batch is not None
         try:
-            self._examination.probe(self._probe_batch)
+            found.probe(self._probe_batch)
         except Exception as error:
             self._complain("", error, number)
 
@@ -274,6 +283,8 @@ class Watch:
         """Note what failed and what was not seen."""
         for problem in found.problems:
             self._note_problem(number, problem)
+        if found.calls and not self.plan.ran:
+            self.plan = replace(self.plan, attention=found.sites(), ran=True)
         if self._instrument.looks_at(On.ATTENTION) and not found.calls and not found.unseen:
             found.unseen[Unseen(site="", reason=self._why_nothing())] = None
         for each in found.unseen:

@@ -28,11 +28,12 @@ def batch(step):
 
 
 def learn(model, step):
-    """Give the model the weights of a step."""
-    generator = torch.Generator().manual_seed(step)
+    """Give the model the weights of a step, which move as slowly as those of a training."""
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+            start, end = torch.randn(2, *parameter.shape, generator=generator)
+            parameter.copy_(0.3 * (start + 0.01 * step * end))
 
 
 def loop(folder, num_steps):

@@ -46,6 +46,13 @@ def test_reading_a_schedule():
     assert schedule_of(Every(3)) == Every(3)
 
 
+def test_schedules_in_words():
+    assert str(Every(1) | Every(100)) == "every step, every 100 steps"
+    assert str(Logarithmic()) == "steps 0, 1, 2, 5, 10 and so on"
+    assert str(schedule_of([3, 1])) == "steps 1, 3"
+    assert str(schedule_of(range(20))) == "steps 0, 1, 2, 3, 4, 5 to 19"
+
+
 @pytest.mark.parametrize("bad", [0, -1, True])
 def test_intervals_that_are_refused(bad):
     with pytest.raises(ValueError, match="at least 1, got"):
@@ -53,7 +60,7 @@ def test_intervals_that_are_refused(bad):
 
 
 def test_what_is_no_schedule_is_refused():
-    with pytest.raises(ValueError, match='in words is "log", got \'linear\''):
+    with pytest.raises(ValueError, match="in words is \"log\", got 'linear'"):
         schedule_of("linear")
     with pytest.raises(ValueError, match="at least one, got none"):
         schedule_of([])

@@ -350,6 +350,59 @@ def test_compiled_models(form):
         watch(compiled())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_a_model_compiled_as_part_of_a_function_trains_on_and_is_told_as_unseen():
+    def train(settings):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        compiled = torch.compile(loops.loss_of, backend="eager")
+        return loops.train(models.HandWritten(), "hand_written", settings=settings, loss_of=compiled)
+
+    plain, _ = train(None)
+    watched, seen = train({"every": 2})
+    loops.assert_same(plain, watched)
+    (event,) = seen.events().itertuples()
+    assert event.kind == "unseen" and "not compiled as part of a function" in event.message
+
+
+def test_two_models_that_train_in_turn():
+    first, second = loops.build("hand_written"), loops.build("llama")
+    with watch(first, every=1, measures="entropy") as one, watch(second, every=1, measures="entropy") as other:
+        for step in range(2):
+            loops.loss_of(first, loops.batch("hand_written", step)).backward()
+            loops.loss_of(second, loops.batch("llama", step)).backward()
+            one.step(), other.step()
+    for seen, site in ((one, "blocks.1"), (other, "model.layers.1.self_attn")):
+        assert seen.events().empty
+        assert seen.frame().query(f"metric == 'entropy' and site == '{site}'")["step"].tolist() == [0, 1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["training", "probe"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "hand_written"])
+def test_on_a_gpu(name, kind, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products that add in one order
+
+    def train(settings):
+        model = loops.build(name).cuda()
+        found, seen = loops.train(model, name, settings=settings, loss_of=on_gpu)
+        return found | {"cuda": torch.cuda.get_rng_state()}, seen
+
+    def on_gpu(model, inputs):
+        with torch.autocast("cuda", torch.bfloat16):
+            return loops.loss_of(model, {key: value.cuda() for key, value in inputs.items()})
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        plain, _ = train(None)
+        watched, seen = train(FULL | by_batch(name, kind))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    loops.assert_same(plain, watched)
+    assert seen.events().empty
+    assert (seen.frame().query("metric == 'seconds'")["value"] > 0).all()
+
+
 def test_wrappers_are_taken_off():
     model = models.HandWritten()
     inside = unwrap(nn.DataParallel(torch.compile(model, backend="eager")))

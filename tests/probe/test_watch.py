@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from joma.probe.watch import watch
 from joma.runs.record import info, read, read_events
 
 NUM_KILLS = 20
+EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
 COLUMNS = ["step", "site", "kind", "layer", "head", "metric", "value", "flag"]
 ATTENTION = {
     "entropy",
@@ -140,6 +142,20 @@ def test_warm_ranks_follow_weights_that_move():
         assert found["stable_rank"].value == pytest.approx(exact, rel=0.06)
         assert found["stable_rank"].value >= exact * (1 - 1e-6)  # a norm from products never exceeds the true one
         assert bool(found["stable_rank"].flag) == (found["rank_residual"] > 0.02)
+
+
+def test_warm_ranks_notice_when_another_singular_value_takes_the_lead():
+    """Two values cross; products from the vector of the old one alone would never find the other but for rounding."""
+    generator = torch.Generator().manual_seed(0)
+    left, _ = torch.linalg.qr(torch.randn(300, 200, generator=generator))
+    right, _ = torch.linalg.qr(torch.randn(200, 200, generator=generator))
+    ranks = WarmRanks()
+    for step in range(30):
+        values = torch.linspace(0, 1, 200)
+        values[:2] = torch.tensor([2.0 - 0.02 * step, 1.4 + 0.02 * step])
+        found = ranks(Matrix(site="w", layer=0, weight=left @ torch.diag(values) @ right.T))
+        assert found["spectral_norm"].value == pytest.approx(values.max().item(), rel=0.05)
+    assert found["spectral_norm"].value == pytest.approx(values.max().item(), rel=1e-4)
 
 
 def test_matrices_without_a_rank_are_flagged_and_ranked_again_later():
@@ -379,7 +395,7 @@ def test_a_dry_run_tells_and_leaves_nothing(tmp_path, probe):
         "Cost of a measurement",
     ):
         assert part in told
-    assert ("seen on the probe batch" in told) == probe
+    assert ("seen in a forward pass" in told) == probe
     assert ("during the training step" in told) == (not probe)
     assert seen.plan.seconds > 0
     assert not (tmp_path / "run").exists()
@@ -415,6 +431,24 @@ def test_a_report_says_how_often_and_at_what_cost():
         run(model, "hand_written", seen, range(5))
     assert "Measured 3 times, last step 4." in seen.report()
     assert "Measuring took" in seen.report()
+    assert "Entropy of layer 1 (blocks.1): " in seen.report()
+
+
+def test_a_report_names_the_regime_of_every_curve():
+    model = Scaled()
+    with watch(model, every=1, alarm=False) as seen:
+        for step in range(60):
+            model.sharpness = 1.0 + 5.0 * math.exp(-(((step - 20) / 6) ** 2))
+            model(**loops.batch("hand_written", step))
+            seen.step()
+    assert "rebounding" in next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 0"))
+
+
+def test_the_example_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["watch_a_loop.py", "--steps", "10", "--out", str(tmp_path / "run")])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert "Measured 5 times, last step 10." in capsys.readouterr().out
+    assert sorted(set(read(tmp_path / "run")["step"])) == [0, 1, 2, 5, 10]
 
 
 def test_a_pattern_picks_sites_and_matrices():
