@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from joma.statements.quadrature import Law, expectation, mean_of, thetas
+from joma.statements.quadrature import Law, difference, expectation, mean_of, thetas
 from joma.statements.raw_field import marginal_of, one_percent_off
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.activations import relu
@@ -38,9 +38,6 @@ PLACES = np.sinh(np.linspace(-6, 4, 61))
 """Values of s between which sign changes are counted: denser near zero, from −200 to 27."""
 WIDE, SHARE = 10.0, 0.1
 """Scale and weight of the wider of two normals."""
-STEP = 1e-3
-FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
-"""Weights of the central difference of fourth order."""
 # The difference errs by 1e-12/30 times a fifth derivative, which for G at y = 0.1 and 0.9 is of order 1e5.
 DIFFERENCE_TOLERANCE = 1e-7
 QUADRATURE_TOLERANCE = 1e-9
@@ -89,10 +86,6 @@ def _cases() -> dict[str, _Case]:
     return cases
 
 
-def _difference(function: Callable[[float], float], x: float) -> float:
-    return sum(weight * function(x + k * STEP) for k, weight in FIVE_POINTS) / STEP
-
-
 def _curve(p: Isotropic, y: float) -> float:
     """G by the quantile of scipy.stats and quadrature."""
     return mean_of(p, float(marginal_of(p).ppf(y)), relu)
@@ -104,7 +97,7 @@ def _error_of_curve(curve: OfLevel) -> float:
 
 def _error_of_slope(slope: OfLevel) -> float:
     """Relative, against differences of G."""
-    pairs = ((float(slope(p, y)), _difference(partial(_curve, p), y)) for p in NOISES for y in LEVELS)
+    pairs = ((float(slope(p, y)), difference(partial(_curve, p), y)) for p in NOISES for y in LEVELS)
     return max(abs(claimed / found - 1) for claimed, found in pairs)
 
 
@@ -164,7 +157,7 @@ def _one_more_than_turns(p: Isotropic) -> int:
 def _error_of_product(product: Callable[[Isotropic], float]) -> float:
     """p(0)θ₂(0) against (1 − h'(0))/4, h = F/θ₁ by quadrature and its derivative by differences."""
     cases = [case for name, case in _cases().items() if name != "laplace"]  # whose h'' jumps at zero
-    return max(abs(product(case.noise) - (1 - _difference(case.ratio, 0.0)) / 4) for case in cases)
+    return max(abs(product(case.noise) - (1 - difference(case.ratio, 0.0)) / 4) for case in cases)
 
 
 @cache

@@ -11,7 +11,7 @@ from scipy.differentiate import derivative
 
 from joma.statements import figure9, lemma1, marginals
 from joma.statements.lemma1 import NOISES, QUADRATURE_TOLERANCE
-from joma.statements.quadrature import mean_of, panels, thetas
+from joma.statements.quadrature import difference, mean_of, panels, thetas
 from joma.statements.raw_field import marginal_of
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.activations import Activation, homogeneous, linear, relu
@@ -27,9 +27,6 @@ OfActivation = Callable[[float, float], bool]
 """A claim about an activation with slopes c₋ and c₊."""
 
 PLACES = (-1.7, -0.4, 0.0, 0.6, 2.3)
-STEP = 1e-3
-FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
-"""Weights of the central difference of fourth order."""
 # The fourth-order difference errs by 1e-12 times a fifth derivative, and by the rounding of quadratures over 1e-3.
 DIFFERENCE_TOLERANCE = 1e-8
 FAR_LEFT, NEAR_ZERO = -1e4, 1e-3
@@ -107,8 +104,8 @@ def _error_of_slopes(slopes: Slopes) -> float:
     """Against differences of θ₁ and θ₂ by quadrature."""
 
     def error(p: Isotropic, s: float, phi: Activation) -> float:
-        parts = [np.multiply(weight, thetas(p, s + k * STEP, phi)) for k, weight in FIVE_POINTS]
-        return float(np.abs(np.sum(parts, axis=0) / STEP - slopes(p, s, phi)).max())
+        found = difference(lambda x: np.array(thetas(p, x, phi)), s)
+        return float(np.abs(found - slopes(p, s, phi)).max())
 
     return _worst(error)
 

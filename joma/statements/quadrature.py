@@ -19,6 +19,9 @@ GROWTH = np.concatenate([2.0 ** np.arange(-30, 20), 4.0 ** np.arange(10, 61)])
 """Distances from a kink, from zero and from the ends of a support at which panels are cut.
 
 They end at 10^36: the first moment of a t with 1.5 degrees of freedom falls like an inverse root."""
+STEP = 1e-3
+FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+"""Weights of the central difference of fourth order."""
 
 
 def panels(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -38,6 +41,11 @@ def _rule(law: Law, kink: float) -> tuple[np.ndarray, np.ndarray]:
     edges = [np.concatenate([c - GROWTH, [c], c + GROWTH]) for c in centers]
     y, weight = panels(np.unique(np.clip(np.concatenate(edges), low, high)))
     return y, weight * law.pdf(y)
+
+
+def difference(function: Callable[[float], Any], x: float) -> Any:
+    """Derivative of a number or an array by the central difference of fourth order."""
+    return sum(weight * function(x + k * STEP) for k, weight in FIVE_POINTS) / STEP
 
 
 def expectation(law: Law, function: Callable[[np.ndarray], np.ndarray], kink: float = 0.0) -> float:
