@@ -36,8 +36,8 @@ CHUNK_BYTES = 2**21
 """Rows are upcast to float64 in chunks of this size, which stay in the cache for both products with them."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
-WARM_STEPS = 3
-"""Steps of a live estimate: four products."""
+WARM_STEPS = 2
+"""Steps of a live estimate: three products."""
 ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
