@@ -404,8 +404,9 @@ INVARIANTS = (
         title="JoMA under momentum, Adam and weight decay",
         place="Theorem 1, for the optimisers with which transformers are trained (Section 6 uses Adam)",
         printed="z_m(t) = ½ Σ_k v_k²(t) + c and z_m²(t) = Σ_k v_k²(t) + c along training",
-        corrected="momentum β: first order in the step, (1+β)/(1−β) times the drift of SGD; weight decay λ: "
-        "z² − Σ_k v_k² shrinks as exp(−2λt) under linear attention, no closed form under exp; Adam: broken",
+        corrected="momentum β: first order in the step, (1+β)/(1−β) times the drift of SGD at the same effective rate; "
+        "weight decay λ: z² − Σ_k v_k² shrinks as exp(−2λt) under linear attention, no closed form under exp; Adam: "
+        "broken",
         outcome=Outcome.CONDITIONAL,
         explanation=(
             "Momentum follows the same flow as the step goes to zero, lagging by β/(1−β) steps. Adam divides the "

@@ -537,12 +537,13 @@ THEOREM_4 = (
         title="When Λ is small",
         place="Section 4, Theorem 4",
         printed="when δ_k ≪ exp[−(√(2π)+2) exp(−μ_k²)], |Λ(t)| ≪ 1",
-        corrected="when δ_k ≪ exp[−B* exp(+μ_k²/2)], B* = 0.8643, |Λ(t)| ≪ 1",
+        corrected="when ln(1/δ_k) ≫ B* exp(+μ_k²/2), B* = 0.8643, |Λ(t)| ≪ 1: n times that leave |Λ(t)| < 1/n",
         outcome=Outcome.REFUTED,
         explanation=(
             "|Λ| ≤ B* e^{μ_k²/2}/ln(1/δ_k) asks for ln(1/δ_k) ≫ B* e^{+μ_k²/2}. The printed sign makes the condition "
             "weaker the more salient k is: 0.92 at μ_k = 2, yet at μ = (3, 2) Λ = −0.89 for δ_k = 0.56 and +0.55 for "
             "δ_k = 0.062. The true threshold, 1.7e-3 there, is doubly exponential: 1.6e-34 at μ_k = 3, 1e-1119 at 4. "
+            "And δ_k has to be below it by a power, not by a factor, since Λ falls with the logarithm of δ_k. "
             "Theorem 4 therefore speaks of rates in a far tail, not of learning times (thm4-order)."
         ),
         checks=(

@@ -165,8 +165,8 @@ def convergence_ratio(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
 def efolds_to_asymptote(mu_k: Real, tolerance: float = 1.0) -> np.ndarray:
     r"""The $\ln(1/\delta_k)$ from which on $|\Lambda| <$ `tolerance`, whatever $\mu_j$: $B^*e^{\mu_k^2/2}$/`tolerance`.
 
-    Theorem 4's condition is therefore $\delta_k \ll \exp[-B^*e^{+\mu_k^2/2}]$, doubly exponential in $\mu_k$; the paper
-    prints $\exp[-(\sqrt{2\pi}+2)e^{-\mu_k^2}]$.
+    Theorem 4's condition is therefore $\ln(1/\delta_k) \gg B^*e^{+\mu_k^2/2}$, a $\delta_k$ below a high power of
+    $\exp[-B^*e^{+\mu_k^2/2}]$; the paper prints $\delta_k \ll \exp[-(\sqrt{2\pi}+2)e^{-\mu_k^2}]$.
 
     >>> efolds_to_asymptote(np.array([2.0, 3.0])).round(4)
     array([ 6.3865, 77.804 ])
