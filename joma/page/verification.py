@@ -26,8 +26,17 @@ def write(verdicts: Sequence[Verdict], folder: Path) -> list[Path]:
 
 
 def read(record: Path) -> list[Verdict]:
-    """Read verdicts back from the JSON that `write` left."""
-    return [Verdict.from_dict(row) for row in json.loads(record.read_text(encoding="utf8"))]
+    """Read verdicts back from the JSON that `write` left, refusing a file that holds anything else."""
+    try:
+        verdicts = [Verdict.from_dict(row) for row in json.loads(record.read_text(encoding="utf8"))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{record} is not a record of `joma verify --out`: {type(error).__name__}, {error}. Remove it, or write it "
+            "again."
+        ) from None
+    if not verdicts:
+        raise ValueError(f"{record} holds no verdict. Remove it, or write it again with `joma verify --out`.")
+    return verdicts
 
 
 def section(verdicts: Sequence[Verdict]) -> Section:
