@@ -36,8 +36,8 @@ CHUNK_BYTES = 2**21
 """Rows are upcast to float64 in chunks of this size, which stay in the cache for both products with them."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
-WARM_STEPS = 2
-"""Steps of a live estimate: three products."""
+WARM_STEPS = 3
+"""Steps of a live estimate: four products."""
 ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
@@ -233,7 +233,8 @@ def _gram_product(
     """WᵀWv in float64, from products in `dtype`; vectors stand as rows, which is the fast layout for a batch."""
     row = v[..., None, :].to(dtype)
     total = torch.zeros_like(v, dtype=torch.float64)
-    for chunk in (w,) if w.dtype == dtype else _upcast_chunks(w, dtype):
+    # On a CPU rows come in chunks that stay in the cache for both products: each is read from memory once, not twice.
+    for chunk in (w,) if w.dtype == dtype and w.device.type != "cpu" else _upcast_chunks(w, dtype):
         wv = (row @ chunk.mT).double()
         size = torch.linalg.vector_norm(wv, dim=-1, keepdim=True).clamp(min=TINY)
         total += (size * ((wv / size).to(dtype) @ chunk))[..., 0, :]  # at unit length its square cannot underflow
@@ -241,8 +242,11 @@ def _gram_product(
 
 
 def _upcast_chunks(w: Float[Tensor, "*batch m n"], dtype: torch.dtype) -> Iterator[Float[Tensor, "*batch rows n"]]:
-    """Rows of w in `dtype`, a chunk at a time in one buffer; each is gone when the next one comes."""
+    """Rows of w in `dtype`, a chunk at a time; where they are upcast, into one buffer that the next one overwrites."""
     num_rows = min(w.shape[-2], max(1, CHUNK_BYTES // (w[..., :1, :].numel() * dtype.itemsize)))
+    if w.dtype == dtype:
+        yield from w.split(num_rows, dim=-2)
+        return
     buffer = w.new_empty((*w.shape[:-2], num_rows, w.shape[-1]), dtype=dtype)
     for part in w.split(num_rows, dim=-2):
         yield buffer[..., : part.shape[-2], :].copy_(part)
