@@ -115,8 +115,15 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
             module._buffers.update(buffers)
             for buffer, content in copies:
                 # Writing only what changed leaves the version counters of the rest alone, which autograd looks at.
-                if not torch.equal(buffer, content):
+                if _differs(buffer, content):
                     buffer.copy_(content)
+
+
+def _differs(buffer: torch.Tensor, content: torch.Tensor) -> bool:
+    try:
+        return not torch.equal(buffer, content)
+    except RuntimeError:  # a type or layout that cannot be compared
+        return True
 
 
 def _copies(module: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -147,10 +147,11 @@ class Watch:
         self._has_history = False
         if attached:
             _watched.add(specimen.root)
-            self._recall()
-            for each in plan.unseen:
-                ledger.event(0, "unseen", each.reason, site=each.site)
-            self._arm()
+            try:
+                self._begin()
+            except BaseException:
+                self.close("failed")
+                raise
 
     def step(self, step: SupportsIndex | None = None, loss: SupportsFloat | None = None) -> None:
         """End a training step: measure if it is due. Call it once a step, after the optimizer.
@@ -169,11 +170,11 @@ class Watch:
         self._arm()
         self._ring(alerts)
 
-    def record(self, step: int, metric: str, value: float) -> None:
+    def record(self, step: int, metric: str, value: float, *, kind: str = "model") -> None:
         """Add a value of your own to the record."""
         self._demand_attached()
         try:
-            self._ledger.add(step, _model_row(metric, float(value)))
+            self._ledger.add(step, _model_row(metric, float(value), kind))
         except Exception as error:
             self._complain("", error, step)
 
@@ -222,6 +223,13 @@ class Watch:
     ) -> None:
         self.close("finished" if error is None else "failed")
 
+    def _begin(self) -> None:
+        """Take up the run where it was, and wait for the first forward pass."""
+        self._recall()
+        for each in self.plan.unseen:
+            self._ledger.event(0, "unseen", each.reason, site=each.site)
+        self._arm()
+
     def _demand_attached(self) -> None:
         if not self._attached:
             raise ValueError("This watch is not attached: it was a dry run, or it is closed. Call joma.watch again.")
@@ -263,14 +271,21 @@ class Watch:
         rows = list(found.readings.rows(heads=self._heads))
         if loss is not None:
             rows.append(_model_row("loss", _number_of(loss)))
-        for row in rows:
-            self._ledger.add(number, row)
-        self._tell(number, found)
-        self._log(number, rows)
+        alerts = self._listen(number, rows)  # first: a full disk must not silence the alarm
+        self._write(number, rows, found)
         seconds = found.seconds_in_forward() + time.perf_counter() - begun
         self._seconds.append(seconds)
-        self._ledger.add(number, _model_row("seconds", seconds, kind="cost"))
-        return self._listen(number, rows)
+        self.record(number, "seconds", seconds, kind="cost")
+        return alerts
+
+    def _write(self, number: int, rows: Sequence[Row], found: Examination) -> None:
+        try:
+            for row in rows:
+                self._ledger.add(number, row)
+            self._tell(number, found)
+            self._log(number, rows)
+        except Exception as error:
+            self._complain("", error, number)
 
     def _probe(self, number: int, found: Examination) -> None:
         assert self._probe_batch is not None

@@ -259,7 +259,8 @@ class Scaled(nn.Module):
 def collapse(seen, model, steps, first_sharp, sharpness=1e4):
     for step in steps:
         model.sharpness = sharpness if step >= first_sharp else 1.0
-        loops.loss_of(model, loops.batch("hand_written", step))
+        # Every token once: two of a kind share a row's attention, however sharp it is.
+        model(torch.randperm(models.VOCABULARY, generator=torch.Generator().manual_seed(step))[None, :12])
         seen.step(step)
 
 
@@ -552,6 +553,23 @@ def test_a_record_that_cannot_be_written_does_not_stop_training(tmp_path, monkey
     assert set(read(tmp_path)["step"]) == {2}
     assert caplog.text.count("The disk is full") == 1
     assert "The disk is full" in seen.report()
+
+
+def test_a_full_disk_does_not_silence_the_alarm(tmp_path, monkeypatch):
+    model, told = Scaled(), []
+    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen, monkeypatch.context() as patch:
+        patch.setattr("joma.runs.writer.RunWriter.add", lambda *args, **settings: 1 / 0)
+        collapse(seen, model, range(5), first_sharp=0)
+    assert [alert.step for alert in told] == [2]
+
+
+def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):
+    model = models.HandWritten()
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr("joma.probe.watch.Watch._recall", lambda self: 1 / 0)
+        watch(model, out=tmp_path)
+    assert info(tmp_path).status == "failed"
+    watch(model, out=tmp_path).close()  # neither the model nor the folder is taken
 
 
 class Collecting(Logger):
