@@ -21,6 +21,8 @@ class Activation:
     r"""$\psi(x) = \phi'(x)$, elementwise; at a kink, the slope from the left."""
     slopes: tuple[float, float] | None = None
     r"""$(c_-, c_+)$ of a homogeneous activation, $\phi(x) = c_\pm x$; None for any other."""
+    curvature: Callable[[Real], np.ndarray] | None = None
+    r"""$\phi''(x)$, elementwise, of a smooth activation; None for one with a kink."""
 
     def require_homogeneous(self, statement: str) -> tuple[float, float]:
         """Return (c₋, c₊), or refuse the activation on behalf of the statement that needs them."""
@@ -52,6 +54,11 @@ def _silu_derivative(x: Real) -> np.ndarray:
     return np.asarray(s * (1 + x * (1 - s)))
 
 
+def _silu_curvature(x: Real) -> np.ndarray:
+    s = special.expit(x)
+    return np.asarray(s * special.expit(-np.asarray(x)) * (2 + x * (1 - 2 * s)))
+
+
 def _normal_density(x: Real) -> np.ndarray:
     return np.asarray(np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi))
 
@@ -63,16 +70,30 @@ tanh = Activation(
     name="tanh",
     value=np.tanh,
     derivative=lambda x: 4 * special.expit(2 * np.asarray(x)) * special.expit(-2 * np.asarray(x)),
+    curvature=lambda x: -8 * np.tanh(x) * special.expit(2 * np.asarray(x)) * special.expit(-2 * np.asarray(x)),
 )
 sigmoid = Activation(
-    name="sigmoid", value=special.expit, derivative=lambda x: special.expit(x) * special.expit(-np.asarray(x))
+    name="sigmoid",
+    value=special.expit,
+    derivative=lambda x: special.expit(x) * special.expit(-np.asarray(x)),
+    curvature=lambda x: special.expit(x) * special.expit(-np.asarray(x)) * (1 - 2 * special.expit(x)),
 )
-silu = Activation(name="silu", value=lambda x: x * special.expit(x), derivative=_silu_derivative)
+silu = Activation(
+    name="silu", value=lambda x: x * special.expit(x), derivative=_silu_derivative, curvature=_silu_curvature
+)
 gelu = Activation(
     name="gelu",
     value=lambda x: x * special.ndtr(x),
     derivative=lambda x: special.ndtr(x) + x * _normal_density(x),
+    curvature=lambda x: (2 - np.square(x)) * _normal_density(x),
 )
+softplus = Activation(
+    name="softplus",
+    value=lambda x: np.logaddexp(0.0, x),
+    derivative=special.expit,
+    curvature=lambda x: special.expit(x) * special.expit(-np.asarray(x)),
+)
+"""The smooth ReLU: its derivative rises from 0 to 1, as Lemma 1 asks."""
 
 ACTIVATIONS = {a.name: a for a in (linear, relu, tanh, sigmoid, silu, gelu)}
 """Activations by name, for the command line."""
