@@ -1,8 +1,8 @@
 r"""F, G and slopes for any activation: what Lemmas 3 and 5 say once $\phi$ is not homogeneous.
 
 Without homogeneity nothing is a function of $r/\|v\|$ alone, so the length of v stays an argument. Lemma 3 survives in
-the form $\partial_r F = \Theta_1$ with $F = E\,\phi(\|v\|y + r)$; $F = \|v\|\Theta_2 + r\Theta_1$ does not. For a homogeneous
-activation these are the functions of `hyperplane` at $s = r/\|v\|$, up to powers of $\|v\|$.
+the form $\partial_r F = \Theta_1$ with $F = E\,\phi(\|v\|y + r)$; $F = \|v\|\Theta_2 + r\Theta_1$ does not. For a
+homogeneous activation these are the functions of `hyperplane` at $s = r/\|v\|$, up to powers of $\|v\|$.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def gate_mass_slope(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activation)
 
 
 def gate_moment_slope(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
-    r"""$\partial_r\Theta_2 = E\,y\,\phi''(\|v\|y + r)$; $-(c_+-c_-)\,s\,p(s)/\|v\|$ for homogeneous $\phi$ (Lemma 5)."""
+    r"""$\partial_r\Theta_2 = E\,y\,\phi''(\|v\|y + r)$; $-(c_+-c_-)\,s\,p(s)/\|v\|$, homogeneous $\phi$ (Lemma 5)."""
     if phi.slopes is not None:
         norm = positive("norm", norm)
         return np.asarray(theta2_slope(p, finite("r", r) / norm, phi) / norm)
@@ -48,7 +48,7 @@ def gate_moment_slope(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activatio
 
 
 def gate_level(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
-    r"""$\Theta_1^{-1}(y)$, the distance r at which the mean gate is y; for a convex $\phi$, as $\Theta_1$ then rises."""
+    r"""$\Theta_1^{-1}(y)$, the r at which the mean gate is y; for a convex $\phi$, as $\Theta_1$ then rises."""
     y, norm = np.broadcast_arrays(finite("y", y), positive("norm", norm))
 
     def excess(r: np.ndarray, y: np.ndarray, norm: np.ndarray) -> np.ndarray:
