@@ -150,7 +150,7 @@ def _now() -> str:
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
     for name in PACKAGES:

@@ -56,7 +56,7 @@ def _may_be_run(folder: Path) -> bool:
 def _read(folder: Path | str | Iterable[Path | str], layout: tables.Layout) -> "pandas.DataFrame":
     if isinstance(folder, str | os.PathLike):
         return _frame(Path(folder), layout)
-    import pandas  # noqa: PLC0415
+    import pandas
 
     folders = [Path(each) for each in folder]
     if not folders:

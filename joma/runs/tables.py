@@ -37,7 +37,7 @@ class Layout:
 
     def schema(self) -> "pyarrow.Schema":
         """Return the columns as an Arrow schema without nulls."""
-        import pyarrow  # noqa: PLC0415
+        import pyarrow
 
         types = {name: pyarrow.type_for_alias(alias) for name, alias in self.columns.items()}
         return pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in types.items()])
@@ -143,14 +143,14 @@ def _number(part: Path) -> int:
 
 def _load_libraries() -> None:
     """Load what writing needs at the start: not in the middle of a training, nor at exit, when it is too late."""
-    import pyarrow  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: F401, PLC0415
+    import pyarrow
+    from pyarrow import parquet  # noqa: F401
 
     pyarrow.array([])  # looks for pandas when it is first called
 
 
 def _arrow(rows: Sequence[tuple[Any, ...]], layout: Layout) -> "pyarrow.Table":
-    import pyarrow  # noqa: PLC0415
+    import pyarrow
 
     schema = layout.schema()
     columns = zip(*rows, strict=True)
@@ -158,7 +158,7 @@ def _arrow(rows: Sequence[tuple[Any, ...]], layout: Layout) -> "pyarrow.Table":
 
 
 def _column(values: Sequence[Any], kind: "pyarrow.DataType") -> "pyarrow.Array":
-    import pyarrow  # noqa: PLC0415
+    import pyarrow
 
     try:
         return pyarrow.array(values, kind)
@@ -168,7 +168,7 @@ def _column(values: Sequence[Any], kind: "pyarrow.DataType") -> "pyarrow.Array":
 
 def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
     """Keep the last row of each key, and sort."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     numbered = table.append_column("row", [np.arange(len(table))])
     last = numbered.group_by(list(layout.key), use_threads=False).aggregate([("row", "max")])["row_max"]
@@ -177,8 +177,8 @@ def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
 
 
 def _encode(table: "pyarrow.Table") -> bytes:
-    import pyarrow  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
+    import pyarrow
+    from pyarrow import parquet
 
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd")
@@ -186,15 +186,15 @@ def _encode(table: "pyarrow.Table") -> bytes:
 
 
 def _concatenated(paths: Sequence[Path], layout: Layout) -> "pyarrow.Table":
-    import pyarrow  # noqa: PLC0415
+    import pyarrow
 
     schema = layout.schema()
     return pyarrow.concat_tables([schema.empty_table(), *(_decode(path, schema) for path in paths)])
 
 
 def _decode(path: Path, schema: "pyarrow.Schema") -> "pyarrow.Table":
-    import pyarrow  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
+    import pyarrow
+    from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:  # the file alone: no columns guessed from folders such as lr=0.1

@@ -97,7 +97,7 @@ def test_measurements_that_failed_neither_ring_nor_reset():
 
 
 def test_thresholds_out_of_order_are_refused():
-    with pytest.raises(ValueError, match="0 <= collapse < alive <= uniform <= 1, got 0.5, 0.4 and 0.999"):
+    with pytest.raises(ValueError, match=r"0 <= collapse < alive <= uniform <= 1, got 0\.5, 0\.4 and 0\.999"):
         Alarm(collapse=0.5, alive=0.4)
     with pytest.raises(ValueError, match="1 <= patience <= stuck, got 0 and 20"):
         Alarm(patience=0)
