@@ -41,7 +41,6 @@ MAX_LABEL = 26
 """Characters of a name in a legend or on an axis; the pointer shows all of it."""
 CURVES_HEIGHT, MIN_MAP_HEIGHT, ROW_HEIGHT, MAX_MAP_HEIGHT = 440, 240, 18, 640
 """Pixels."""
-FEW_POWERS = 1e3
 BAR = {"orientation": "h", "thickness": 10, "yref": "container", "y": 0, "yanchor": "bottom", "outlinewidth": 0}
 """A colour bar along the foot."""
 BAR_MARGIN = 96
@@ -133,7 +132,7 @@ def comparison(
     return _over_steps(traces, quantity, log_steps=log_steps)
 
 
-def heat_map(rows: Sequence[Curve], *, quantity: str, flagged: Sequence[Mark] = (), max_columns: int) -> "go.Figure":
+def heat_map(rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns: int) -> "go.Figure":
     """Draw rows × steps: one row for each curve, one column for each measured step, crosses on flagged values.
 
     With more than `max_columns` steps a column stands for several of them and shows each row's most extreme value.
@@ -159,7 +158,7 @@ def heat_map(rows: Sequence[Curve], *, quantity: str, flagged: Sequence[Mark] = 
     crosses = _crosses(shown) | {"x": [names[place] for place in places], "y": [literal(each.detail) for each in shown]}
     figure = _figure([trace, crosses] if shown else [trace], _map_height(len(rows)))
     figure.update_xaxes(type="category", title_text=STEP, showgrid=False, nticks=8, tickangle=0)
-    figure.update_layout(margin_b=BAR_MARGIN, title={"text": literal(quantity), "font_size": 13, "x": 0.01, "y": 0.99})
+    figure.update_layout(margin_b=BAR_MARGIN)
     ticks = range(0, len(rows), -(-len(rows) // MAX_TICKS))
     figure.update_yaxes(
         type="category",
@@ -230,12 +229,9 @@ def _crosses(marks: Sequence[Mark]) -> dict[str, Any]:
 
 def _over_steps(traces: list[dict[str, Any]], quantity: str, *, log_steps: bool) -> "go.Figure":
     figure = _figure(traces, CURVES_HEIGHT)
-    log_ticks = _log_ticks([trace["x"] for trace in traces])
-    figure.update_layout(meta={"log_ticks": log_ticks})  # for a page that switches the axis
     figure.update_xaxes(
         title_text=STEP,
         type="log" if log_steps else "linear",
-        dtick=log_ticks if log_steps else None,
         hoverformat=",d",
         nticks=7,
     )
@@ -243,12 +239,6 @@ def _over_steps(traces: list[dict[str, Any]], quantity: str, *, log_steps: bool)
     rug = {"overlaying": "y", "range": [0, 1], "fixedrange": True, "visible": False}
     figure.update_layout(yaxis2=rug, hovermode="closest")
     return figure
-
-
-def _log_ticks(steps: Sequence[Any]) -> str | int:
-    """Every power of ten of a logarithmic axis, or also 2 and 5 times it where there are few."""
-    positive = [step for each in steps for step in each if step is not None and step > 0]
-    return 1 if positive and max(positive) > FEW_POWERS * min(positive) else "D2"
 
 
 def _figure(traces: list[dict[str, Any]], height: int) -> "go.Figure":

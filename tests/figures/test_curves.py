@@ -70,7 +70,6 @@ def test_heat_map_has_a_row_for_each_layer_and_a_column_for_each_step():
     rows = [made(layer, num=20) for layer in range(3)]
     trace, crosses = heat_map(
         rows,
-        quantity="q",
         flagged=[Mark(detail=rows[1].detail, step=70, value=5.0, text="why")],
         max_columns=100,
     ).data
@@ -82,18 +81,18 @@ def test_heat_map_has_a_row_for_each_layer_and_a_column_for_each_step():
 def test_heat_map_of_curves_with_other_steps_has_holes_and_a_flagged_step_that_nobody_else_has():
     short = Curve(label="b", detail="b", shade=1.0, steps=np.array([0, 30]), values=np.array([1.0, 2.0]))
     mark = Mark(detail="b", step=15, value=np.nan, text="why")
-    trace, crosses = heat_map([made(0, num=3, label="a"), short], quantity="q", flagged=[mark], max_columns=9).data
+    trace, crosses = heat_map([made(0, num=3, label="a"), short], flagged=[mark], max_columns=9).data
     assert trace.x == ("0", "10", "15", "20", "30") and crosses.x == ("15",)
     np.testing.assert_array_equal(np.isnan(trace.z), [[0, 0, 1, 0, 1], [0, 1, 1, 1, 0]])
 
 
 def test_heat_map_of_many_steps_names_the_stretch_of_each_column():
-    trace = heat_map([made(0, num=1000), made(1, num=1000)], quantity="q", max_columns=50).data[0]
+    trace = heat_map([made(0, num=1000), made(1, num=1000)], max_columns=50).data[0]
     assert trace.z.shape == (2, 50) and trace.x[0] == "0–190" and trace.x[-1] == "9800–9990"
 
 
 def test_heat_map_names_some_rows_only_when_there_are_many():
-    figure = heat_map([made(layer, num=5) for layer in range(100)], quantity="q", max_columns=50)
+    figure = heat_map([made(layer, num=5) for layer in range(100)], max_columns=50)
     assert len(figure.layout.yaxis.ticktext) <= 14 and figure.layout.yaxis.ticktext[0] == "layer 0"
 
 
@@ -109,11 +108,8 @@ def test_comparison_shows_the_chosen_layer_of_every_run_and_hides_the_others():
     assert len({(trace.line.color, trace.line.dash) for trace in figure.data}) == 8
 
 
-def test_log_steps_and_their_ticks():
-    figure = curves([made(0, num=10)], quantity="q", max_points=100, log_steps=True)
-    assert figure.layout.xaxis.type == "log" and figure.layout.xaxis.dtick == "D2"
-    wide = Curve(label="a", detail="a", shade=0.0, steps=2 ** np.arange(20), values=np.ones(20))
-    assert curves([wide], quantity="q", max_points=100, log_steps=True).layout.xaxis.dtick == 1
+def test_steps_can_be_logarithmic():
+    assert curves([made(0)], quantity="q", max_points=100, log_steps=True).layout.xaxis.type == "log"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +123,6 @@ def test_log_steps_and_their_ticks():
         ),
         lambda: heat_map(
             [made(0, label=HOSTILE), made(1)],
-            quantity=HOSTILE,
             flagged=[Mark(detail=HOSTILE, step=0, value=1.0, text=HOSTILE)],
             max_columns=9,
         ),
