@@ -1,8 +1,12 @@
 """`report`: the records under a folder on one self-contained page."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from joma.page import runs as run_page
 from joma.page import simulation as simulation_page
 from joma.page import verification as verification_page
 from joma.page.document import Section, document
@@ -13,24 +17,45 @@ TITLE = "How a transformer learns: the JoMA paper, checked"
 LEAD = (
     "Every numbered statement of the paper (arXiv:2310.00535) against an independent computation, and its flows solved."
 )
+RUNS_TITLE = "How these transformers learn"
+RUNS_LEAD = "Attention entropy and weight rank, layer by layer, from the records under {}."
 
 
 def report(folder: Path | str) -> Path:
-    """Put every verification and simulation under `folder` on one page, `index.html` in that folder; return its path.
+    """Put every run, simulation and verification under `folder` on one page, `index.html` in that folder.
 
-    A simulation is a function of its config, so the page solves it again from the record.
+    Returns its path. A simulation is a function of its config, so the page solves it again from the record.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
-            f"There is no folder {folder}. Pass one that `joma verify --out` or `joma simulate --out` wrote."
+            f"There is no folder {folder}. Pass one that `joma.watch` or a command with `--out` wrote into."
         )
-    sections = [*_verifications(folder), *_simulations(folder)]
+    runs = run_page.sections(folder)
+    sections = [*runs, *_simulations(folder, with_plotly=not runs), *_verifications(folder)]
     if not sections:
         raise ValueError(
-            f"{folder} holds no record. Write one with `joma verify --out {folder}` or `joma simulate --out {folder}`."
+            f"{folder} holds no record. Write one with `joma scan`, `joma simulate` or `joma verify` and "
+            f"`--out {folder}`, or with `joma.watch`."
         )
-    return write_text(folder / "index.html", document(TITLE, LEAD, sections))
+    title, lead = (RUNS_TITLE, RUNS_LEAD.format(folder.resolve().name)) if runs else (TITLE, LEAD)
+    return write_text(folder / "index.html", _writable(document(title, lead, _told_apart(sections))))
+
+
+def _told_apart(sections: Sequence[Section]) -> list[Section]:
+    """Number the anchors that come more than once."""
+    seen: Counter[str] = Counter()
+    found = []
+    for section in sections:
+        seen[section.anchor] += 1
+        times = seen[section.anchor]
+        found.append(section if times == 1 else replace(section, anchor=f"{section.anchor}-{times}"))
+    return found
+
+
+def _writable(page: str) -> str:
+    """Replace what UTF-8 cannot hold: halves of characters, from JSON or from the names of folders."""
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _verifications(folder: Path) -> list[Section]:
@@ -40,12 +65,12 @@ def _verifications(folder: Path) -> list[Section]:
     ]
 
 
-def _simulations(folder: Path) -> list[Section]:
+def _simulations(folder: Path, *, with_plotly: bool) -> list[Section]:
     configs = [
         json.loads(record.read_text(encoding="utf8"))["config"]
         for record in sorted(folder.rglob(simulation_page.RECORD))
     ]
     return [
-        simulation_page.section(simulate(SimulationConfig(**config)), with_plotly=index == 0)
+        simulation_page.section(simulate(SimulationConfig(**config)), with_plotly=with_plotly and index == 0)
         for index, config in enumerate(configs)
     ]

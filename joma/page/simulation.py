@@ -19,7 +19,7 @@ PLOT_OPTIONS = {
     "responsive": True,
     "displaylogo": False,
     "plotlyServerURL": "",
-    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "sendChartToCloud"],
 }
 DIGITS = 5
 """Significant digits of the table; the CSV has all of them."""

@@ -1,0 +1,326 @@
+"""Runs and scans on the page: grouped by seed, averaged with errors, flagged, escaped, and what happened in them."""
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from joma.page import events, layers, panels, regimes
+from joma.page.document import document
+from joma.page.plot import script_json
+from joma.page.records import flat, grouped, load
+from joma.page.runs import sections
+from joma.runs.record import find_runs, open_run
+
+from .made_runs import ALARM, EXCEPTION, FLAG, HOSTILE, large, scanned, watched
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: its texts, its tags and the data of its figures."""
+
+    def __init__(self, html):
+        """Read a page."""
+        super().__init__()
+        self.texts, self.tags, self.figures, self.attributes = [], [], [], []
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._inside = dict(attrs).get("type", tag) if tag == "script" else tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "application/json":
+            self.figures.append(json.loads(data))
+        elif self._inside not in ("script", "style"):
+            self.texts.append(data.strip())
+
+    def shows(self, *texts):
+        return all(text in self.texts for text in texts)
+
+
+def groups_under(folder):
+    runs, unreadable = load(find_runs(folder), folder)
+    assert not unreadable
+    return grouped(runs)
+
+
+def page_of(folder):
+    return Page("".join(f"<h2>{section.title}</h2>{section.body}" for section in sections(folder, with_plotly=False)))
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    root = tmp_path_factory.mktemp("several")
+    for seed in range(3):
+        watched(root / "small" / f"seed-{seed}", seed=seed, trouble=seed == 1)
+    watched(root / "deep", num_layers=14, num_steps=21, config={"learning_rate": 3e-4}, status="running", heads=2)
+    scanned(root / "pythia")
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(several):
+    return page_of(several)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group(several):
+    groups = {group.name: group for group in groups_under(several)}
+    assert set(groups) == {"deep", "pythia", "small/seed*"}
+    assert [run.seed for run in groups["small/seed*"].runs] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("configs", "num_groups"),
+    [
+        ([{"seed": 0}, {"seed": 1}], 1),
+        ([{"seed": 0, "lr": 1}, {"seed": 1, "lr": 2}], 2),
+        ([{"seed": 0}, {"seed": 0}], 2),
+        ([{"data": {"order_seed": 3}}, {"data": {"order_seed": 4}}], 1),
+        ([{"sources": ["a/pythia-seed1"]}, {"sources": ["a/pythia-seed2"]}], 1),
+        ([{}, {}], 2),
+    ],
+    ids=["seed", "seed and more", "twice the same", "nested", "in the name of a source", "no seed told"],
+)
+def test_what_counts_as_a_seed(tmp_path, configs, num_groups):
+    for name, config in zip(("first", "second"), configs, strict=True):
+        open_run(tmp_path / name, kind="scan", config=config).close()
+    assert len(groups_under(tmp_path)) == num_groups
+
+
+def test_a_seed_may_be_in_the_name_of_the_folder_alone(tmp_path):
+    for name in ("a/seed0", "a/seed1", "b/seed0"):
+        open_run(tmp_path / name, kind="watch", config={}).close()
+    assert [group.name for group in groups_under(tmp_path)] == ["a/seed*", "b/seed0"]
+
+
+def test_ranks_of_one_training_are_not_seeds_and_kinds_are_kept_apart(tmp_path):
+    for rank in range(2):
+        open_run(tmp_path / f"rank-{rank}", kind="watch", config={"seed": 0}, about={"rank": rank}).close()
+    open_run(tmp_path / "other", kind="train", config={"seed": 1}, about={"rank": 0}).close()
+    assert len(groups_under(tmp_path)) == 3
+
+
+def test_means_and_standard_errors_over_seeds(several):
+    group = next(group for group in groups_under(several) if group.is_averaged)
+    table = layers.rows(group, "entropy")
+    [first, *_] = layers.curves(table)
+    each = np.stack([run.values.query("metric == 'entropy' and layer == 0")["value"].to_numpy() for run in group.runs])
+    np.testing.assert_allclose(first.values, each.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(first.errors, each.std(axis=0, ddof=1) / np.sqrt(3), rtol=1e-10)
+    assert first.label == "layer 0" and first.detail == "layer 0, transformer.h.0.attn"
+
+
+def test_flagged_values_stay_out_of_the_mean_and_are_marked(several):
+    group = next(group for group in groups_under(several) if group.is_averaged)
+    table = layers.rows(group, "stable_rank")
+    curve = layers.curves(table)[1]
+    at = curve.steps.tolist().index(500)
+    others = [run.values.query("metric == 'stable_rank' and layer == 1 and step == 500") for run in group.runs]
+    assert curve.values[at] == pytest.approx(np.mean([own["value"].item() for own in (others[0], others[2])]))
+    marks, num = layers.flagged(group, table)
+    assert num == 3 and [mark.step for mark in marks] == [500, 550, 600]
+    assert FLAG in marks[0].text and "small/seed-1" in marks[0].text and np.isnan(marks[2].value)
+
+
+def test_mean_over_layers_takes_only_steps_where_every_layer_is_trusted(several):
+    group = next(group for group in groups_under(several) if group.is_averaged)
+    table = layers.rows(group, "stable_rank")
+    alone = table[table["run"] == 1]
+    curve = layers.combined(alone, "x")
+    assert set(alone["step"]) - set(curve.steps) == {500, 550, 600}
+    own = alone[alone["step"] == 100]["value"]
+    assert curve.values[curve.steps.tolist().index(100)] == pytest.approx(own.mean())
+
+
+def test_side_by_side_offers_every_layer_of_every_group(several):
+    groups = groups_under(several)
+    found = layers.compared(groups, "entropy", max_choices=99)
+    assert {(each.run, each.choice) for each in found if each.choice == "layer 13"} == {(0, "layer 13")}
+    assert {each.run for each in found if each.choice == "layer 3"} == {0, 2}
+    few = layers.compared(groups, "entropy", max_choices=4)
+    assert [each.choice for each in few if each.run == 0] == ["mean over layers", "layer 0", "layer 6", "layer 13"]
+
+
+def test_every_run_is_in_the_overview_with_how_it_ended(page):
+    assert page.shows("5 runs", "small/seed-0", "small/seed-2", "deep", "pythia", "finished", "interrupted")
+    told = [text for text in page.texts if text.startswith("deep was interrupted, or killed, after step 1000.")]
+    assert len(told) == 1
+
+
+def test_seeds_and_their_error_bars_are_explained(page):
+    assert page.shows(
+        "Mean over 3 runs that differ only in their seed (0, 1, 2). "
+        "Error bars are the standard error of the mean over seeds."
+    )
+
+
+def test_layers_are_listed_with_their_regimes(several, page):
+    group = next(group for group in groups_under(several) if group.is_averaged)
+    found = regimes.classified(group)
+    assert [each.layer for each in found] == [*range(6), *range(6)]
+    assert [dict(each.kinds) for each in found] == [{"rebounding": 3}] * 6 + [{"falling": 3}] * 6
+    assert page.shows("rebounding", "falling", "depth of the dip", "transformer.h.5.mlp.c_fc.weight")
+    cells = dict(zip(regimes.COLUMNS, regimes.rows(found)[0], strict=True))
+    assert cells["start"].raw == pytest.approx(3.3, abs=0.2) and "±" in cells["start"].text
+    assert cells["dip at step"].raw == pytest.approx(500, abs=60)
+
+
+def test_alarms_findings_unseen_and_exceptions_are_listed(page):
+    assert page.shows(ALARM, EXCEPTION, "3 times, 100 to 200", "vision.blocks.0", "attention set to flash_attention_2")
+    assert page.shows("Audit of the checkpoints (2)", "out of place", "Step 256 is missing.", "no text was given")
+    assert page.shows("steps.before: 32; steps.after: 128; across: 0.4")
+    assert "An old finding." not in page.texts  # it was withdrawn
+
+
+def test_cost_configuration_and_versions_are_shown(page):
+    assert any(text.startswith("Measuring took 27 s") for text in page.texts)
+    assert page.shows("alarm.patience", "entropy, ranks", "GPT2LMHeadModel", "version.numpy", np.__version__)
+
+
+def test_what_differs_between_groups_has_a_table(page):
+    assert page.shows("What differs", "learning_rate", "0.0003", "0.001")
+
+
+def test_flagged_values_are_in_the_figures(page):
+    texts = [text for figure in page.figures for trace in figure.get("data", []) for text in trace.get("text", [])]
+    assert any(FLAG in text for text in texts) and any("out of place" in text for text in texts)
+    assert any("nothing but NaN" in text for text in texts)
+
+
+def test_heads_have_a_map_of_their_own(several):
+    group = next(group for group in groups_under(several) if group.name == "deep")
+    drawn = panels.panel(group, "entropy", "a", panels.share([group]))
+    assert len(drawn.plots) == 3 and "transformer.h.3.attn, head 1" in drawn.plots[2]
+    assert len(panels.panel(group, "loss", "a", panels.share([group])).plots) == 1
+
+
+def test_a_metric_of_single_heads_alone_is_drawn_once(tmp_path):
+    with open_run(tmp_path, kind="watch", config={}) as run:
+        for step in range(5):
+            for head in range(3):
+                run.add(step, "mine", step + head, site="h.0", kind="attention", layer=0, head=head)
+    [group] = groups_under(tmp_path)
+    drawn = panels.panel(group, "mine", "a", panels.share([group]))
+    assert len(drawn.plots) == 2 and "layer 0, head 2" in drawn.plots[1]
+
+
+def test_several_sites_of_a_layer_are_told_apart(tmp_path):
+    with open_run(tmp_path, kind="scan", config={}) as run:
+        for step in range(5):
+            for name in ("gate", "up"):
+                run.add(step, "stable_rank", step, site=f"h.0.{name}", kind="mlp", layer=0)
+    [group] = groups_under(tmp_path)
+    first, second = layers.curves(layers.rows(group, "stable_rank"))
+    assert (first.label, second.label) == ("0: h.0.gate", "0: h.0.up") and first.dash != second.dash
+
+
+def test_more_sites_than_lines_are_averaged_by_layer_and_said_so(tmp_path):
+    with open_run(tmp_path, kind="scan", config={}) as run:
+        for step in range(3):
+            for layer in range(4):
+                for expert in range(80):
+                    site = f"h.{layer}.experts.{expert}"
+                    run.add(step, "stable_rank", step + expert, site=site, kind="mlp", layer=layer)
+    [group] = groups_under(tmp_path)
+    drawn = panels.panel(group, "stable_rank", "a", panels.share([group]))
+    assert drawn.notes[0] == "Of 320 sites the lines show the mean of each layer; the heat map has them one by one."
+    lines = Page(drawn.plots[0]).figures[0]["data"]
+    assert [trace["name"] for trace in lines] == [f"layer {layer}" for layer in range(4)]
+
+
+def test_a_run_without_values_is_shown_as_such(tmp_path):
+    open_run(tmp_path / "empty", kind="watch", config={}).close("failed")
+    page = page_of(tmp_path)
+    assert page.shows("1 run", "empty failed after step none.", "There is no value to draw.")
+
+
+def test_a_run_that_is_being_written_says_so(tmp_path):
+    run = open_run(tmp_path / "live", kind="watch", config={})
+    run.add(7, "loss", 1.0, kind="model")
+    run.flush()
+    page = page_of(tmp_path)
+    run.close()
+    assert page.shows("being written", "live is being written: this is how it stood at step 7.")
+
+
+def test_one_unreadable_run_does_not_hide_the_others(tmp_path):
+    watched(tmp_path / "good", num_steps=3, num_layers=1)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{half")
+    assert any(text.startswith("bad cannot be read:") for text in page_of(tmp_path).texts)
+    os.remove(tmp_path / "good" / "run.json")
+    with pytest.raises(ValueError, match=r"run\.json is not JSON"):
+        sections(tmp_path)
+
+
+def test_hostile_names_are_text_everywhere(tmp_path):
+    folder = tmp_path / "<b>bold" / HOSTILE.replace("/", "_")
+    config = {"note": HOSTILE, HOSTILE: [{"deep": HOSTILE}], "measures": [HOSTILE]}
+    watched(folder, num_steps=5, num_layers=2, name=HOSTILE, config=config, metrics=[HOSTILE])
+    with open_run(folder, kind="watch", config=config) as run:
+        for kind in ("alarm", "audit", "unseen", HOSTILE):
+            run.event(1, kind, HOSTILE, site=HOSTILE, evidence={"finding": HOSTILE, HOSTILE: HOSTILE})
+        run.add(1, HOSTILE, np.nan, site=HOSTILE, kind=HOSTILE, flag=HOSTILE)
+    watched(tmp_path / "other", num_steps=5, num_layers=2, metrics=[HOSTILE])
+    html = document("t", "l", sections(tmp_path, with_plotly=False))
+    page = Page(html)
+    assert not {"img", "b"} & set(page.tags) and not any(name.startswith("on") for name, _ in page.attributes)
+    assert page.tags.count("script") == html.count("</script>") == len(page.figures) + 1
+    assert page.texts.count(HOSTILE.strip()) > 5
+    assert not re.search("[\u2028\u2029]", "".join(re.findall(r"<script.*?</script>", html, re.DOTALL)))
+
+
+def test_json_in_a_script_stays_json():
+    text = json.dumps({"a": "</script><!--\u2028\u2029&"}, ensure_ascii=False)
+    safe = script_json(text)
+    assert json.loads(safe) == json.loads(text) and "<" not in safe and "\u2028" not in safe
+
+
+def test_long_curves_are_thinned_and_the_page_says_so(tmp_path):
+    large(tmp_path / "long", num_layers=40, num_steps=900, metrics=["entropy", *map(str, range(9))])
+    [group] = groups_under(tmp_path)
+    room = panels.share([group])
+    drawn = panels.panel(group, "entropy", "a", room)
+    assert room.max_points < 900 and f"Lines of 900 points are drawn with at most {room.max_points}: " in drawn.notes[0]
+    assert drawn.notes[1].startswith("A column of a heat map stands for several steps")
+    lines, map_ = (Page(plot).figures[0]["data"] for plot in drawn.plots)
+    assert all(len(trace["x"]["bdata"]) <= 4 * room.max_points for trace in lines[:-1])  # two bytes each, in base 64
+    assert len(map_[0]["x"]) <= room.max_columns and len(map_[0]["y"]) == 40
+
+
+def test_many_runs_share_the_room_of_a_page(tmp_path):
+    large(tmp_path / "0", num_layers=50, num_steps=300, metrics=["entropy", "max_logit", "mine"])
+    [group] = groups_under(tmp_path)
+    one, ten, hundred = (panels.share([group] * num) for num in (1, 10, 100))
+    assert one.max_points > ten.max_points and one.max_lines > hundred.max_lines
+    assert ten.metrics == ("entropy", "max_logit", "mine") and hundred.metrics == ("entropy",)
+    assert hundred.left_out == ("max_logit", "mine")
+    for room, num in ((one, 1), (ten, 10), (hundred, 100)):
+        num_lines = num * len(room.metrics) * (min(room.max_lines, 50) + room.max_choices)
+        assert num_lines * room.max_points <= 1.1 * panels.NUM_POINTS
+
+
+def test_settings_are_flattened():
+    assert dict(flat({"a": {"b": [1, {"c": None}]}, "d": [], "e": True})) == {
+        "a.b[0]": "1",
+        "a.b[1].c": "none",
+        "d": "[]",
+        "e": "yes",
+    }
+
+
+def test_evidence_that_is_no_object_is_shown_as_it_is(tmp_path):
+    run = open_run(tmp_path, kind="watch", config={})
+    run.event(0, "note", "said", evidence=[1, 2])
+    run.close()
+    [group] = groups_under(tmp_path)
+    [table] = events.tables(group)
+    assert "evidence: 1, 2" in table.body and table.title == "Other events (1)"
