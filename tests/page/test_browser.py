@@ -1,0 +1,176 @@
+"""The page in a real browser, without a network: it draws, sorts and switches, wide, narrow and dark, with no error."""
+
+import pytest
+
+from joma.page.report import report
+from joma.page.verification import write as write_verdicts
+from joma.statements.verification import verify
+
+from .chromium import CHROMIUM, chromium
+from .made_runs import HOSTILE, scanned, simulated, watched
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install Debian's package chromium to run these")
+
+TOOLS = """
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+async function until(condition, what) {
+  for (let turn = 0; turn < 1000; turn += 1) { if (condition()) return; await pause(20); }
+  throw new Error(`never: ${what}`);
+}
+const all = (selector, place = document) => [...place.querySelectorAll(selector)];
+const isDrawn = (figure) => figure.querySelector(".cartesianlayer path, .cartesianlayer image") !== null;
+async function drawEvery() {
+  for (const figure of all(".figure").filter((each) => each.offsetParent && !isDrawn(each))) {
+    figure.scrollIntoView();
+    await until(() => isDrawn(figure), `drawn ${figure.getAttribute("aria-label")}`);
+  }
+}
+"""
+DRAW = """
+for (const chip of all("[data-panel]")) { chip.click(); await drawEvery(); }
+return {
+  sections: all("main > section").map((section) => section.id),
+  figures: all(".figure").length,
+  drawn: all(".figure").filter(isDrawn).length,
+  simulations: all(".plotly-graph-div .cartesianlayer").length,
+};
+"""
+COMPARE = """
+const side = document.getElementById("side-by-side");
+side.querySelector("[data-panel]").click();
+await drawEvery();
+const select = side.querySelector(".panel:not([hidden]) [data-choice]");
+const place = select.closest(".panel").querySelector(".figure");
+const choices = all("option", select).map((option) => option.value);
+select.value = "layer 1";
+select.dispatchEvent(new Event("change"));
+await until(() => place.data.filter((trace) => trace.visible === true).length === 3, "a layer chosen");
+const shown = place.data.filter((trace) => trace.visible === true).map((trace) => trace.meta.choice);
+const legend = all(".legendtext", place).map((text) => text.textContent);
+for (const kind of ["mousedown", "mouseup"]) {
+  all(".legendtoggle", place)[0].dispatchEvent(new MouseEvent(kind, { bubbles: true }));
+}
+await until(() => place.data.some((trace) => trace.visible === "legendonly"), "a line switched off by the legend");
+const axes = [];
+for (const kind of ["log", "linear"]) {
+  document.querySelector(`[data-steps=${kind}]`).click();
+  axes.push(place.layout.xaxis.type, document.querySelector(`[data-steps=${kind}]`).getAttribute("aria-pressed"));
+}
+return { choices, shown, legend, axes };
+"""
+SORT = """
+for (const header of all("table.sortable th")) for (const turn of [1, 2, 3]) header.click();
+const table = document.querySelector("#runs table");
+const sorted = {};
+for (const name of ["run", "last step"]) {
+  const header = all("th", table).find((each) => each.textContent === name);
+  header.removeAttribute("aria-sort");
+  header.click();
+  const column = [...header.parentNode.children].indexOf(header);
+  sorted[name] = [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
+}
+return sorted;
+"""
+EVERYTHING_ELSE = """
+for (const chip of all("[data-filter]")) chip.click();
+for (const details of all("details")) details.open = true;
+for (const link of all("nav a")) link.click();
+for (const button of all(".modebar-btn")) if (!button.dataset.title.startsWith("Download")) button.click();
+await pause(300);
+return all(".modebar-btn").map((button) => button.dataset.title);
+"""
+LOOK = """
+await drawEvery();
+const width = document.documentElement.clientWidth;
+const outside = (each) => !each.closest(".scroll, .figure, pre") && each.getBoundingClientRect().right > width + 1;
+return {
+  width,
+  tooWide: document.documentElement.scrollWidth - width,
+  outside: all("body *").filter(outside).map((each) => each.outerHTML.slice(0, 80)),
+  ink: getComputedStyle(document.querySelector(".figure .xtick text")).fill,
+  paper: getComputedStyle(document.body).backgroundColor,
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The report of two seeds, a deep network, a scan, hostile names, a simulation and a statement."""
+    root = tmp_path_factory.mktemp("browsed")
+    for seed in range(2):
+        watched(root / "small" / f"seed-{seed}", seed=seed, num_layers=3, num_steps=21)
+    watched(root / "deep", num_layers=14, num_steps=12, config={"learning_rate": 3e-4}, heads=2, status="running")
+    config = {"note": HOSTILE, HOSTILE: {"deep": [HOSTILE]}}
+    watched(root / HOSTILE.replace("/", "_"), num_layers=2, num_steps=9, config=config, name=HOSTILE, metrics=[HOSTILE])
+    scanned(root / "pythia")
+    simulated(root / "flow")
+    write_verdicts(verify(["thm2"]), root)
+    return report(root)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tab(browser, page):
+    with browser.tab(page) as tab:
+        yield tab
+
+
+def test_every_section_is_there_and_every_figure_is_drawn(tab):
+    found = tab.run(TOOLS + DRAW)
+    assert found["sections"] == [
+        "runs",
+        "side-by-side",
+        "run-1",
+        "run-2",
+        "run-3",
+        "run-4",
+        "simulation-model",
+        "statements",
+    ]
+    assert found["figures"] == found["drawn"] > 20 and found["simulations"] == 1
+
+
+def test_layers_lines_and_axes_are_switched_and_names_are_shown_as_they_are(tab):
+    found = tab.run(TOOLS + COMPARE)
+    assert found["choices"][:3] == ["mean over layers", "layer 0", "layer 1"] and "layer 13" in found["choices"]
+    assert found["shown"] == ["layer 1"] * 3 and found["axes"] == ["log", "true", "linear", "true"]
+    assert any(name.endswith("&amp;%{y}") for name in found["legend"]) and "deep" in found["legend"]
+
+
+def test_tables_sort_by_text_and_by_number(tab):
+    found = tab.run(TOOLS + SORT)
+    assert len(found["run"]) == 5 and found["run"][-2:] == ["small/seed-0", "small/seed-1"]
+    assert found["last step"] == ["400", "550", "1000", "1000", "65536"]
+
+
+def test_nothing_offers_to_send_data_anywhere(tab):
+    titles = tab.run(TOOLS + EVERYTHING_ELSE)
+    assert titles and not any("hare" in title or "loud" in title for title in titles)
+
+
+def test_clicking_through_raised_no_error_and_loaded_nothing(tab):
+    """Behind the others, which have clicked."""
+    assert tab.complaints() == [] and tab.requests() == []
+
+
+@pytest.mark.parametrize("width", [390, 768], ids=["phone", "tablet"])
+def test_narrow_screens_need_no_sideways_scrolling(browser, page, width):
+    with browser.tab(page, width=width) as tab:
+        found = tab.run(TOOLS + LOOK)
+        assert found["width"] == width and found["tooWide"] <= 0 and found["outside"] == []
+        assert tab.complaints() == []
+
+
+def test_figures_follow_a_dark_page_and_back(browser, page):
+    with browser.tab(page, scheme="dark") as tab:
+        dark = tab.run(TOOLS + LOOK)
+        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+        light = tab.run(TOOLS + "await pause(500);" + LOOK)
+        assert (dark["paper"], dark["ink"]) == ("rgb(20, 24, 31)", "rgb(230, 233, 240)")
+        assert (light["paper"], light["ink"]) == ("rgb(255, 255, 255)", "rgb(29, 36, 51)")
+        assert tab.complaints() == []
