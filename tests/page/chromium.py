@@ -6,7 +6,7 @@ import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import time
 from contextlib import contextmanager
 
@@ -25,6 +25,7 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 ENDS, ABOVE = (3, 4), 10
+"""Where the browser looks for its pipes, and descriptors that are out of the way."""
 SECONDS = 90.0
 """Until the browser is given up; shared machines are slow at times."""
 
@@ -34,15 +35,7 @@ def chromium(profile):
     """Start a browser with a new profile and no network; end it at the end."""
     to_browser, from_here = os.pipe()
     from_browser, to_here = os.pipe()
-
-    def connect():
-        """The browser reads commands from descriptor 3 and answers on 4."""
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, ABOVE) for end in (to_browser, to_here)]
-        for end, place in zip(ends, ENDS, strict=True):
-            os.dup2(end, place)
-
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-    process = subprocess.Popen(command, preexec_fn=connect, pass_fds=ENDS, stderr=subprocess.DEVNULL)  # noqa: PLW1509
+    process = _started(to_browser, to_here, profile)
     os.close(to_browser)
     os.close(to_here)
     try:
@@ -50,11 +43,30 @@ def chromium(profile):
     finally:
         os.close(from_here)  # the browser ends when its pipe does
         os.close(from_browser)
-        try:
-            process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _wait_for(process)
+
+
+def _started(reading, writing, profile):
+    """Start the browser, which reads commands from descriptor 3 and answers on 4; return its process."""
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, ABOVE) for end in (reading, writing)]
+    actions = [(os.POSIX_SPAWN_DUP2, end, place) for end, place in zip(high, ENDS, strict=True)]
+    silent = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    try:
+        return os.posix_spawn(CHROMIUM, command, os.environ, file_actions=[silent, *actions])
+    finally:
+        for end in high:
+            os.close(end)
+
+
+def _wait_for(process):
+    deadline = time.monotonic() + SECONDS
+    while os.waitpid(process, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return
+        time.sleep(0.05)
 
 
 class Browser:
