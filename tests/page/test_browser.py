@@ -115,9 +115,16 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tab(browser, page):
+def opened(browser, page):
     with browser.tab(page) as tab:
         yield tab
+
+
+@pytest.fixture
+def tab(opened):
+    """The page, which whatever is done to it has neither complained nor loaded anything."""
+    yield opened
+    assert opened.complaints() == [] and opened.requests() == []
 
 
 def test_every_section_is_there_and_every_figure_is_drawn(tab):
@@ -151,11 +158,6 @@ def test_tables_sort_by_text_and_by_number(tab):
 def test_nothing_offers_to_send_data_anywhere(tab):
     titles = tab.run(TOOLS + EVERYTHING_ELSE)
     assert titles and not any("hare" in title or "loud" in title for title in titles)
-
-
-def test_clicking_through_raised_no_error_and_loaded_nothing(tab):
-    """Behind the others, which have clicked."""
-    assert tab.complaints() == [] and tab.requests() == []
 
 
 @pytest.mark.parametrize("width", [390, 768], ids=["phone", "tablet"])
