@@ -176,3 +176,14 @@ def test_figures_follow_a_dark_page_and_back(browser, page):
         assert (dark["paper"], dark["ink"]) == ("rgb(20, 24, 31)", "rgb(230, 233, 240)")
         assert (light["paper"], light["ink"]) == ("rgb(255, 255, 255)", "rgb(29, 36, 51)")
         assert tab.complaints() == []
+
+
+def test_errors_and_loads_would_be_noticed(browser, page):
+    """The control of the others: the same page, spoilt."""
+    with browser.tab(page) as tab:
+        tab.run("console.error('said'); setTimeout(() => { throw new Error('thrown'); })")
+        tab.run(
+            "new Image().src = 'https://example.org/picture.png'; await new Promise((done) => setTimeout(done, 300))"
+        )
+        told = str(tab.complaints())
+        assert all(word in told for word in ("said", "thrown", "picture.png"))
