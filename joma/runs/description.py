@@ -23,7 +23,7 @@ Status = Literal["running", "finished", "failed"]
 
 PACKAGES = ("joma", "torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "lightning", "ray")
 """Packages whose versions are written down."""
-_GIT_SECONDS = 5.0
+_GIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

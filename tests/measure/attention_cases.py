@@ -69,7 +69,7 @@ def _bias(kind: str, heads: int, normal) -> Tensor | None:
 
 def reference(case: Case) -> dict[str, Tensor]:
     """Materialise the attention in float64 on the inputs as given, and read everything off it."""
-    s, seen = _logits(case)
+    s, seen, products = _logits(case)
     p = s.softmax(dim=-1)
     row, key = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])[None, :]
     mask = case.options["mask"]
@@ -85,14 +85,19 @@ def reference(case: Case) -> dict[str, Tensor]:
         "mean_distance": (p * (row - key).abs()).sum(dim=-1),
         "max_logit": s.amax(dim=-1).masked_fill(~seen.any(dim=-1), torch.nan),
         "num_visible": seen.sum(dim=-1),
-        "largest_logit": s[seen].abs().max() if seen.any() else torch.tensor(0.0),
+        # A soft cap hides large products, but not their rounding.
+        "largest_logit": torch.maximum(s[seen].abs().max(), products[seen].abs().max())
+        if seen.any()
+        else torch.tensor(0.0),
     }
 
 
-def _logits(case: Case) -> tuple[Tensor, Tensor]:
+def _logits(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the logits with hidden ones minus infinity, what is visible, and the scaled products before any cap."""
     o, q, k = case.options, case.q.double(), case.k.double()
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if o["scale"] is None else o["scale"])
+    products = s
     if o["softcap"] is not None:
         s = o["softcap"] * torch.tanh(s / o["softcap"])
     if o["bias"] is not None:
@@ -105,4 +110,4 @@ def _logits(case: Case) -> tuple[Tensor, Tensor]:
         seen &= (row - key).abs() < o["window"]
     if o["mask"] is not None:
         seen &= o["mask"]
-    return s.masked_fill(~seen, -math.inf), seen
+    return s.masked_fill(~seen, -math.inf), seen, products
