@@ -58,7 +58,7 @@ POINTS_PER_STRIDE = 10
 """Points that a stride needs: with fewer, second differences are mostly signal."""
 MAX_AUTOCORRELATION = 0.8
 """Noise that is smoother cannot be told from signal."""
-POINTS_OF_AUTOCORRELATION = 100
+POINTS_OF_AUTOCORRELATION = 85
 """N points show an autocorrelation of at most N over this; in a short curve a bend looks like more."""
 CLIP = 3.0
 """Second differences beyond this many deviations are signal or spikes, and count as this many."""
