@@ -4,8 +4,13 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-collect_ignore = ["measure/interpreted_triton.py"]
-"""Started by a test in a process of its own, with Triton's interpreter on."""
+collect_ignore = [
+    "measure/interpreted_triton.py",
+    "probe/mortal_scan.py",
+    "probe/mortal_watch.py",
+    "runs/mortal.py",
+]
+"""Scripts that tests start in processes of their own: importing them here would change this one."""
 
 # Deadlines measure the machine, not the mathematics; a fixed seed makes a failing run repeatable by anyone.
 settings.register_profile("joma", deadline=None, derandomize=True, max_examples=30)

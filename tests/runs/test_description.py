@@ -57,7 +57,7 @@ def test_config_and_about_come_back(tmp_path_factory, config, about):
         (1 + 2j, "(1+2j)"),
         (True, True),
     ],
-    ids=str,
+    ids=["dataclass", "keys and paths", "set", "not finite", "float32", "array", "nan", "class", "complex", "bool"],
 )
 def test_values_become_plain_json(value, expected):
     assert plain(value) == expected
