@@ -1,0 +1,1 @@
+"""Many runs at once: grids, packs, steps, snapshots and resuming."""

@@ -1,0 +1,1 @@
+"""Networks whose every parameter has a leading run axis."""

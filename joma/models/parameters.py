@@ -1,0 +1,50 @@
+"""All parameters of all runs in one buffer, so that the optimiser is one pass over it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from jaxtyping import Float
+from torch import Tensor
+
+ALIGNMENT = 64
+"""Every parameter starts at a multiple of this many numbers: wide loads, and matrix units read it where it lies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Where each parameter lies in a run's row of the buffer; those that are trained come first."""
+
+    shapes: dict[str, tuple[int, ...]]
+    offsets: dict[str, int]
+    num_trained: int
+    """Length of the front part, which the optimiser moves."""
+    size: int
+    """Length of a row."""
+    trained: tuple[str, ...]
+
+    @staticmethod
+    def of(shapes: Mapping[str, tuple[int, ...]], frozen: Iterable[str] = ()) -> "Layout":
+        """Lay the parameters out in their order, frozen ones behind.
+
+        >>> Layout.of({"w": (3, 5), "b": (3,)}, frozen=["w"]).offsets
+        {'b': 0, 'w': 64}
+        """
+        unmoved = set(frozen)
+        trained = tuple(name for name in shapes if name not in unmoved)
+        offsets, at, num_trained = {}, 0, 0
+        for name in (*trained, *(name for name in shapes if name in unmoved)):
+            offsets[name] = at
+            at += -(-prod(shapes[name]) // ALIGNMENT) * ALIGNMENT
+            if name in trained:
+                num_trained = at
+        return Layout(shapes=dict(shapes), offsets=offsets, num_trained=num_trained, size=at, trained=trained)
+
+    def views(self, buffer: Float[Tensor, "R P"]) -> dict[str, Tensor]:
+        """Each parameter as a view (R, *shape) of the buffer; of its front part alone, the trained ones."""
+        names = self.shapes if buffer.shape[1] == self.size else self.trained
+        return {name: self._view(buffer, name) for name in names}
+
+    def _view(self, buffer: Tensor, name: str) -> Tensor:
+        shape, at = self.shapes[name], self.offsets[name]
+        return buffer[:, at : at + prod(shape)].unflatten(1, shape) if shape else buffer[:, at]

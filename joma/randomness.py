@@ -1,0 +1,96 @@
+r"""Random numbers as a function of (run seed, step, site, index), so that no run's numbers depend on its neighbours.
+
+A generator has a state that everything drawn before has moved: pack two runs together and the second draws other
+numbers. Here a number is a hash of where it is used. Two 32-bit keys per run are mixed with the step and the site, and
+the index is hashed with both: the murmur3 finaliser with the second key injected between its multiplications, so that
+streams whose first keys lie close together do not repeat each other. Integer arithmetic alone: the same bits on every
+device, and a compiler fuses it into whatever uses them.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Step = int | Int[Tensor, ""]
+Site = str | int
+
+NUM_BITS = 31
+"""Random bits in each number: 32 less the sign."""
+FLOAT_BITS = 24
+"""Bits that a float32 in [0, 1) holds exactly."""
+_GOLDEN = -1640531527  # 0x9E3779B9: consecutive indices land far apart
+_FIRST = -2048144789  # 0x85EBCA6B, of murmur3
+_SECOND = -1028477387  # 0xC2B2AE35
+_LOW_31 = 0x7FFFFFFF
+
+
+def run_keys(seeds: Sequence[int], device: torch.device | str = "cpu") -> Int[Tensor, "R 2"]:
+    """Two 32-bit keys for each run, from its seed alone.
+
+    >>> torch.equal(run_keys([1, 2])[1], run_keys([2])[0])
+    True
+    """
+    digests = [hashlib.sha256(str(seed).encode()).digest() for seed in seeds]
+    words = [[int.from_bytes(digest[at : at + 4], "little", signed=True) for at in (0, 4)] for digest in digests]
+    return torch.tensor(words, dtype=torch.int32, device=device).reshape(len(words), 2)
+
+
+def random_bits(keys: Int[Tensor, "R 2"], step: Step, site: Site, num: int) -> Int[Tensor, "R num"]:
+    """`num` random integers in [0, 2³¹) for each run.
+
+    >>> bits = random_bits(run_keys([7, 8]), 0, "tokens", 3)
+    >>> torch.equal(bits[1:], random_bits(run_keys([8]), 0, "tokens", 3))
+    True
+    """
+    offset, injected = _stream(keys, step, site)
+    x = torch.arange(num, dtype=torch.int32, device=keys.device) * _GOLDEN + offset[:, None]
+    x = (x ^ _shifted(x, 16)) * _FIRST
+    x = x ^ injected[:, None]
+    x = (x ^ _shifted(x, 13)) * _SECOND
+    return (x ^ _shifted(x, 16)) & _LOW_31
+
+
+def uniform(keys: Int[Tensor, "R 2"], step: Step, site: Site, num: int) -> Float[Tensor, "R num"]:
+    """`num` float32 numbers in [0, 1) for each run, multiples of 2⁻²⁴."""
+    return (random_bits(keys, step, site, num) >> (NUM_BITS - FLOAT_BITS)).float() * 2.0**-FLOAT_BITS
+
+
+def keep_mask(
+    keys: Int[Tensor, "R 2"], step: Step, site: Site, shape: Sequence[int], rate: float
+) -> Bool[Tensor, "R ..."]:
+    """Which entries a dropout of `rate` keeps, shape (R, *shape).
+
+    >>> keep_mask(run_keys([0]), 0, "embedding", (200, 500), 0.2).float().mean().round(decimals=2)
+    tensor(0.8000)
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"A dropout rate must lie in [0, 1), got {rate}. 0 keeps everything.")
+    num = 1
+    for length in shape:
+        num *= length
+    return (random_bits(keys, step, site, num) >= round(rate * 2**NUM_BITS)).reshape(keys.shape[0], *shape)
+
+
+def _stream(keys: Int[Tensor, "R 2"], step: Step, site: Site) -> tuple[Int[Tensor, " R"], Int[Tensor, " R"]]:
+    """Two numbers for each run that the step and the site have been mixed into."""
+    number = zlib.crc32(site.encode()) if isinstance(site, str) else site
+    place = number - 2**32 if number >= 2**31 else number
+    first, second = keys.unbind(dim=1)
+    moment = step.to(torch.int32) if isinstance(step, Tensor) else torch.full_like(first, step)
+    return _mixed(_mixed(first + moment) ^ place), _mixed(_mixed(second ^ place) + moment * _GOLDEN)
+
+
+def _mixed(x: Int[Tensor, " R"]) -> Int[Tensor, " R"]:
+    """The murmur3 finaliser: every bit of the input moves every bit of the output."""
+    x = (x ^ _shifted(x, 16)) * _FIRST
+    x = (x ^ _shifted(x, 13)) * _SECOND
+    return x ^ _shifted(x, 16)
+
+
+def _shifted(x: Int[Tensor, "..."], by: int) -> Int[Tensor, "..."]:
+    """Shift right without copying the sign."""
+    return (x >> by) & ((1 << (32 - by)) - 1)
