@@ -1,1 +1,1 @@
-"""Many runs at once: grids, packs, steps, snapshots and resuming."""
+"""Many runs at once: configs and grids, packs that fit memory, the step of all runs, snapshots, resume (`train`)."""
