@@ -1,14 +1,15 @@
 """What one run is: model, optimiser, data, training and seed, as frozen values that can be stored and compared.
 
 A name means one thing over all parts of a `RunConfig`, so a grid axis, an option of the command and a key of `update`
-are flat names such as `depth`, `lr` or `seed`. The few names that two parts share (`num_classes`) are set in both.
+are flat names such as `depth`, `lr` or `seed`. The model's `num_classes` is the only name that two parts have: it
+follows the data's.
 """
 
 import hashlib
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -30,6 +31,8 @@ TEXTS = ("python-docs", "wikitext2", "wikitext103")
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
+BESIDE = ("snapshot_every", "snapshot_seconds")
+"""Fields that leave a run what it is: when it is saved."""
 _HASH_DIGITS = 12
 
 
@@ -192,6 +195,16 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuse parts that do not go together."""
         whole("seed", self.seed, low=0)
+        if self.model.num_classes != self._num_classes(self.model.readout, self.data):
+            raise ValueError(
+                f"`num_classes` must be that of the data, {self.data.num_classes}, for a class read-out, and 0 without; "
+                f"got {self.model.num_classes} for {self.model.readout}. Make them agree."
+            )
+        if self.model.readout == "class" and self.data.is_text:
+            raise ValueError(
+                f"A class read-out needs data with classes, got {self.data.data!r}. Take {' or '.join(SAMPLED_DATA)}, "
+                "or `readout` next_token."
+            )
         if not self.data.is_text and self.training.epochs is not None:
             raise ValueError(f"The data {self.data.data!r} have no end, so no `epochs`. Pass `steps` instead.")
         if self.model.positions == "learned" and self.data.length > self.model.max_length:
@@ -206,7 +219,7 @@ class RunConfig:
 
     def get(self, name: str) -> Any:
         """Return the field with this flat name."""
-        part = _homes(name)[-1]
+        part = _home(name)
         return getattr(getattr(self, part) if part else self, name)
 
     def update(self, values: Mapping[str, Any]) -> "RunConfig":
@@ -218,12 +231,15 @@ class RunConfig:
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if values.get(one) is not None and other not in values:
                 values[other] = None
-        parts: dict[str, dict[str, Any]] = {}
+        parts: dict[str, dict[str, Any]] = {"model": {}, "data": {}}
         for name, value in values.items():
-            for part in _homes(name):
-                parts.setdefault(part, {})[name] = value
+            parts.setdefault(_home(name), {})[name] = value
         own = parts.pop("", {})
-        return replace(self, **own, **{part: replace(getattr(self, part), **new) for part, new in parts.items()})
+        data = replace(self.data, **parts.pop("data"))
+        readout = parts["model"].get("readout", self.model.readout)
+        parts["model"]["num_classes"] = self._num_classes(readout, data)
+        new = {part: replace(getattr(self, part), **fields_) for part, fields_ in parts.items()}
+        return replace(self, **own, data=data, **new)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON; infinity is the text `inf`."""
@@ -239,17 +255,27 @@ class RunConfig:
 
     @property
     def hash(self) -> str:
-        """Digits that differ between configs that differ in anything; the same on every machine."""
-        return digest(self.as_dict())
+        """Digits that differ between runs that differ in anything; the same on every machine.
+
+        How often a run is saved does not count.
+        """
+        return digest(self._without(BESIDE))
 
     @property
     def shape(self) -> str:
         """Digits that runs have in common when they can be in one pack."""
+        return digest(self._without(PER_RUN))
+
+    def _without(self, names: Iterable[str]) -> dict[str, Any]:
         record = self.as_dict()
-        for name in PER_RUN:
-            for part in _homes(name):
-                (record[part] if part else record).pop(name)
-        return digest(record)
+        for name in names:
+            part = _home(name)
+            (record[part] if part else record).pop(name)
+        return record
+
+    @staticmethod
+    def _num_classes(readout: str, data: DataConfig) -> int:
+        return data.num_classes if readout == "class" else 0
 
 
 _PARTS: dict[str, Any] = {
@@ -261,13 +287,10 @@ _PARTS: dict[str, Any] = {
 
 
 @cache
-def field_homes() -> Mapping[str, tuple[str, ...]]:
-    """Return the parts that have each flat name; '' is the run itself."""
-    homes: dict[str, tuple[str, ...]] = {}
-    for part, kind in _PARTS.items():
-        for each in fields(kind):
-            homes[each.name] = (*homes.get(each.name, ()), part)
-    return types.MappingProxyType({**homes, "seed": ("",)})
+def field_homes() -> Mapping[str, str]:
+    """Return the part that has each flat name; '' is the run itself."""
+    homes = {each.name: part for part, kind in _PARTS.items() for each in fields(kind)}
+    return types.MappingProxyType({**homes, "seed": ""})
 
 
 def parse(name: str, value: Any, *, part: str | None = None) -> Any:
@@ -276,12 +299,16 @@ def parse(name: str, value: Any, *, part: str | None = None) -> Any:
     >>> parse("lr", "1e-4"), parse("num_latents", "10x20"), parse("clip", "inf"), parse("steps", "none")
     (0.0001, (10, 20), inf, None)
     """
-    homes = _homes(name) if part is None else (part,)
-    hint = int if homes[0] == "" else get_type_hints(_PARTS[homes[0]])[name]
+    hint = _hint(name, part)
     try:
         return _as_type(hint, value)
     except (TypeError, ValueError):
         raise ValueError(f"`{name}` must be {_in_words(hint)}, got {value!r}. Pass such a value.") from None
+
+
+def takes_several(name: str) -> bool:
+    """Whether one value of the field with this flat name is several numbers, such as `num_latents`."""
+    return get_origin(_hint(name)) is tuple
 
 
 def digest(record: Any) -> str:
@@ -290,7 +317,12 @@ def digest(record: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _homes(name: str) -> tuple[str, ...]:
+def _hint(name: str, part: str | None = None) -> Any:
+    home = _home(name) if part is None else part
+    return int if home == "" else get_type_hints(_PARTS[home])[name]
+
+
+def _home(name: str) -> str:
     if name not in field_homes():
         raise UnknownNameError("setting", name, field_homes())
     return field_homes()[name]
