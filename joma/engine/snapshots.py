@@ -1,0 +1,144 @@
+r"""Snapshots of one run: all that it needs to go on, in safetensors, whole or not at all, proved by a checksum.
+
+```text
+snapshots/step-000100.safetensors     parameters, moments and counters: the run goes on from here
+checkpoints/step-000100.safetensors   parameters alone, kept: a series that `joma scan` measures
+```
+A file holds in its header the SHA-256 of the whole file, taken while zeros stood in the place of the digest: a byte
+that is missing or changed, in the header too, shows. The newest snapshots are kept, one for each of several moments, so
+that there is another one when the newest is damaged, and so that all runs of a pack have one in common when the process
+dies between two of them.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from joma.runs.files import remove_leftovers, write_bytes
+
+SNAPSHOTS = "snapshots"
+CHECKPOINTS = "checkpoints"
+NUM_KEPT = 2
+"""Snapshots that are left of a run that goes on."""
+DAMAGED = ".damaged"
+"""Added to the name of a file that does not match its checksum, so that it is not taken for a snapshot again."""
+FORMAT = "joma snapshot 1"
+_SUFFIX = ".safetensors"
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+_ZEROS = b"0" * 64
+_DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_LENGTH_BYTES = 8
+"""Of the number in front that tells the length of the header."""
+
+
+class DamagedSnapshotError(ValueError):
+    """A snapshot is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """The state of one run behind a step."""
+
+    step: int
+    """Steps that were done."""
+    tensors: dict[str, Tensor]
+    run: str
+    """Digits of the config that the state belongs to."""
+
+
+def save_snapshot(folder: Path, snapshot: Snapshot) -> Path:
+    """Write a snapshot into a run's folder, whole or not at all."""
+    return write_bytes(folder / SNAPSHOTS / name_of(snapshot.step), encoded(snapshot))
+
+
+def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
+    """Write parameters that are to be kept into a run's folder."""
+    return write_bytes(folder / CHECKPOINTS / name_of(snapshot.step), encoded(snapshot))
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot and hold it against its checksum; `DamagedSnapshotError` says in one line what is wrong."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DamagedSnapshotError(f"{path} cannot be read: {error.strerror}.") from None
+    return decoded(content, str(path))
+
+
+def steps_of(folder: Path) -> list[int]:
+    """Steps of which a run has a snapshot, ascending; whether they are whole shows when they are read."""
+    matches = [_NAME.fullmatch(path.name) for path in (folder / SNAPSHOTS).glob(f"*{_SUFFIX}")]
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the snapshot of a step lies in a run's folder."""
+    return folder / SNAPSHOTS / name_of(step)
+
+
+def name_of(step: int) -> str:
+    """Name of the file behind a step.
+
+    >>> name_of(1200)
+    'step-001200.safetensors'
+    """
+    return f"step-{step:06d}{_SUFFIX}"
+
+
+def set_aside(path: Path) -> Path:
+    """Take a damaged snapshot out of the series without throwing it away."""
+    return path.replace(path.with_name(path.name + DAMAGED))
+
+
+def prune(folder: Path, keep: Iterable[int]) -> None:
+    """Remove a run's snapshots but those of the steps in `keep`."""
+    kept = set(keep)
+    for step in steps_of(folder):
+        if step not in kept:
+            path_of(folder, step).unlink(missing_ok=True)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed writes have left; only for whoever holds the run's lock."""
+    for name in (SNAPSHOTS, CHECKPOINTS):
+        remove_leftovers(folder / name)
+
+
+def encoded(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as the bytes of a safetensors file with its own checksum."""
+    metadata = {"format": FORMAT, "step": str(snapshot.step), "run": snapshot.run, "sha256": _ZEROS.decode()}
+    blank = save_tensors(dict(snapshot.tensors), metadata)
+    digest = hashlib.sha256(blank).hexdigest().encode()
+    return blank.replace(b'"sha256":"' + _ZEROS, b'"sha256":"' + digest, 1)
+
+
+def decoded(content: bytes, name: str) -> Snapshot:
+    """Return the snapshot that `encoded` made; `name` is for the message when it is damaged."""
+    header = content[: _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")]
+    found = _DIGEST.search(header)
+    if found is None:
+        raise DamagedSnapshotError(f"{name} has no checksum in its header: {len(content)} bytes, and not a snapshot.")
+    blank = content[: found.start(1)] + _ZEROS + content[found.end(1) :]
+    actual = hashlib.sha256(blank).hexdigest()
+    if actual != found[1].decode():
+        raise DamagedSnapshotError(
+            f"{name} does not match its checksum: it says {found[1].decode()[:12]}, its {len(content)} bytes give "
+            f"{actual[:12]}."
+        )
+    metadata = _metadata(header)
+    try:
+        return Snapshot(step=int(metadata["step"]), run=metadata["run"], tensors=load_tensors(content))
+    except (KeyError, ValueError, SafetensorError) as error:
+        raise DamagedSnapshotError(f"{name} cannot be read: {' '.join(str(error).split())}.") from None
+
+
+def _metadata(header: bytes) -> Mapping[str, str]:
+    return json.loads(header[_LENGTH_BYTES:])["__metadata__"]

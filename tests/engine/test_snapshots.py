@@ -1,0 +1,135 @@
+"""A snapshot comes back as it was written, or not at all."""
+
+import errno
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save
+
+from joma.engine import snapshots
+from joma.engine.snapshots import DamagedSnapshotError, Snapshot
+from joma.probe.scan import scan
+from joma.runs.record import DiskFullError, read
+
+sys.path.append(str(Path(__file__).parents[1] / "runs"))
+from faults import Faults
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+
+BLOCK = {f"attention.{part}": (4, 4) for part in ("query", "key", "value", "output")} | {
+    "mlp.lower": (8, 4),
+    "mlp.upper": (4, 8),
+}
+
+
+def made(step=100, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        f"t{number}": (torch.randn(2, number + 1, generator=generator) * 3).to(dtype)
+        for number, dtype in enumerate(DTYPES)
+    }
+    return Snapshot(step=step, run="abc", tensors={**tensors, "count": torch.tensor(7)})
+
+
+def assert_equal(found, expected):
+    assert (found.step, found.run, found.tensors.keys()) == (expected.step, expected.run, expected.tensors.keys())
+    for name, tensor in expected.tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        assert torch.equal(found.tensors[name], tensor), name
+
+
+@given(step=st.integers(0, 10**12), seed=st.integers(0, 2**32 - 1))
+def test_what_was_written_comes_back_bit_for_bit(step, seed):
+    snapshot = made(step, seed)
+    assert_equal(snapshots.decoded(snapshots.encoded(snapshot), "it"), snapshot)
+
+
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_anywhere_shows(at, bit):
+    content = bytearray(snapshots.encoded(made()))
+    content[int(at * len(content))] ^= 1 << bit
+    with pytest.raises(DamagedSnapshotError, match="it "):
+        snapshots.decoded(bytes(content), "it")
+
+
+@given(length=st.floats(0, 1, exclude_max=True))
+def test_a_torn_file_shows(length):
+    content = snapshots.encoded(made())
+    with pytest.raises(DamagedSnapshotError, match="checksum"):
+        snapshots.decoded(content[: int(length * len(content))], "it")
+    with pytest.raises(DamagedSnapshotError, match="checksum"):
+        snapshots.decoded(content + b"\0", "it")
+
+
+def test_a_file_that_only_has_a_checksum_is_no_snapshot():
+    blank = save({"w": torch.zeros(2)}, {"sha256": "0" * 64})
+    digest = hashlib.sha256(blank).hexdigest().encode()
+    with pytest.raises(DamagedSnapshotError, match="cannot be read: 'step'"):
+        snapshots.decoded(blank.replace(b"0" * 64, digest, 1), "it")
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(DamagedSnapshotError, match="cannot be read: No such file"):
+        snapshots.load_snapshot(tmp_path / "step-000001.safetensors")
+
+
+def test_pruning_and_setting_aside(tmp_path):
+    for step in (1, 20, 300):
+        snapshots.save_snapshot(tmp_path, made(step))
+    assert snapshots.steps_of(tmp_path) == [1, 20, 300]
+    snapshots.prune(tmp_path, keep=[20, 300])
+    assert snapshots.steps_of(tmp_path) == [20, 300]
+    aside = snapshots.set_aside(snapshots.path_of(tmp_path, 300))
+    assert snapshots.steps_of(tmp_path) == [20]
+    assert_equal(snapshots.load_snapshot(aside), made(300))
+
+
+def test_other_libraries_read_it(tmp_path):
+    path = snapshots.save_snapshot(tmp_path, made())
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()["step"] == "100"
+        assert torch.equal(file.get_tensor("t0"), made().tensors["t0"])
+
+
+def test_every_operation_that_fails_leaves_the_snapshots_before(tmp_path):
+    snapshots.save_snapshot(tmp_path, made(1))
+    at = 1
+    while True:
+        with Faults(at=at, code=errno.ENOSPC) as faults:
+            try:
+                snapshots.save_snapshot(tmp_path, made(2))
+            except OSError as error:
+                assert isinstance(error, DiskFullError) or faults.trace[-1] == "unlink"
+        steps = snapshots.steps_of(tmp_path)
+        assert steps[0] == 1
+        for step in steps:  # the last operations come when the file is whole
+            assert_equal(snapshots.load_snapshot(snapshots.path_of(tmp_path, step)), made(step))
+        snapshots.prune(tmp_path, keep=[1])
+        snapshots.clear_leftovers(tmp_path)
+        assert [path.name for path in (tmp_path / snapshots.SNAPSHOTS).iterdir()] == ["step-000001.safetensors"]
+        if len(faults.trace) < at:
+            break
+        at += 1
+    assert at > 5
+
+
+def test_a_series_of_checkpoints_is_scanned(tmp_path):
+    generator = torch.Generator().manual_seed(3)
+    for step in (0, 50, 100, 1000):
+        tensors = {
+            f"blocks.{layer}.{name}.weight": torch.randn(*shape, generator=generator)
+            for layer in range(2)
+            for name, shape in BLOCK.items()
+        }
+        snapshots.save_checkpoint(tmp_path, Snapshot(step=step, run="abc", tensors=tensors))
+    found = scan(tmp_path / snapshots.CHECKPOINTS, out=tmp_path / "scan")
+    assert found.num_checkpoints == 4
+    ranks = read(tmp_path / "scan").query("metric == 'stable_rank'")
+    assert set(ranks["step"]) == {0, 50, 100, 1000}
+    assert set(ranks["site"]) == {"blocks.0.mlp.lower.weight", "blocks.1.mlp.lower.weight"}
