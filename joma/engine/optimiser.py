@@ -1,0 +1,106 @@
+r"""The optimisers, one pass over the flat parameters of all runs, each run with its own rate, decay and clipping.
+
+Adam as in torch: $m \leftarrow \beta_1 m + (1-\beta_1) g$, $v \leftarrow \beta_2 v + (1-\beta_2) g^2$,
+$\theta \leftarrow \theta - \eta\, \frac{m / (1-\beta_1^t)}{\sqrt{v / (1-\beta_2^t)} + \epsilon}$, where t counts from
+the last restart. A run that has failed is masked: its gradient counts as 0 and its rate is 0, so that its weights stay.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from joma.engine.config import OptimiserConfig
+
+CLIP_EPSILON = 1e-6
+"""Added to the norm that clipping divides by, as in torch."""
+NUM_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0, "momentum": 1}
+
+Flat = Float[Tensor, "R P"]
+PerRun = Float[Tensor, " R"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """What differs between the runs of a pack."""
+
+    lr: PerRun
+    weight_decay: PerRun
+    clip: PerRun
+    """Largest gradient norm; infinite for none."""
+
+
+def gradient_norms(gradient: Flat) -> PerRun:
+    """Norm of each run's gradient."""
+    return torch.linalg.vector_norm(gradient, dim=1)
+
+
+def rate_factor(config: OptimiserConfig, num_steps: int, step: Int[Tensor, ""]) -> Float[Tensor, ""]:
+    """What the schedule makes of the learning rate at a step: warm-up, then constant, or down to 0 at `num_steps`."""
+    done = step.double()
+    warm = torch.clamp((done + 1) / config.warmup, max=1.0) if config.warmup else torch.ones_like(done)
+    if config.schedule == "constant":
+        return warm
+    progress = torch.clamp((done - config.warmup) / max(num_steps - config.warmup, 1), 0.0, 1.0)
+    if config.schedule == "linear":
+        return warm * (1 - progress)
+    return warm * (1 + torch.cos(torch.pi * progress)) / 2
+
+
+def update(
+    config: OptimiserConfig,
+    parameters: Flat,
+    gradient: Flat,
+    moments: tuple[Flat, ...],
+    rates: Rates,
+    *,
+    norms: PerRun,
+    alive: Bool[Tensor, " R"],
+    factor: Float[Tensor, ""],
+    count: Int[Tensor, ""],
+) -> None:
+    """Move parameters and moments in place; `count` is the number of the step since the last restart, from 1."""
+    dtype = parameters.dtype
+    lr = torch.where(alive, rates.lr * factor, 0.0).to(dtype)[:, None]
+    shrink = torch.clamp(rates.clip / (norms.double() + CLIP_EPSILON), max=1.0).to(dtype)[:, None]
+    decay = rates.weight_decay.to(dtype)[:, None]
+    g = torch.where(alive[:, None], gradient * shrink, 0.0)
+    if config.optimiser == "adamw":
+        parameters.mul_(1 - lr * decay)
+    else:
+        g = g + decay * parameters
+    _RULES[config.optimiser](config, parameters, g, moments, lr, count)
+
+
+def _adam(
+    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, count: Tensor
+) -> None:
+    mean, square = moments
+    is_going_on = (count > 1).to(parameters.dtype)  # 0 at a restart forgets the moments, without another pass
+    mean.copy_(mean * (config.beta1 * is_going_on) + g * (1 - config.beta1))
+    square.copy_(square * (config.beta2 * is_going_on) + g * g * (1 - config.beta2))
+    times = count.double()
+    first = (1 - config.beta1**times).to(parameters.dtype)
+    root = torch.sqrt(1 - config.beta2**times).to(parameters.dtype)
+    parameters.sub_((lr / first) * mean / (square.sqrt() / root + config.epsilon))
+
+
+def _sgd(
+    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, count: Tensor
+) -> None:
+    parameters.sub_(lr * g)
+
+
+def _momentum(
+    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, count: Tensor
+) -> None:
+    (velocity,) = moments
+    is_going_on = (count > 1).to(parameters.dtype)
+    velocity.copy_(velocity * (config.momentum * is_going_on) + g)
+    parameters.sub_(lr * velocity)
+
+
+_Rule = Callable[[OptimiserConfig, Flat, Flat, tuple[Flat, ...], Tensor, Tensor], None]
+_RULES: dict[str, _Rule] = {"adam": _adam, "adamw": _adam, "sgd": _sgd, "momentum": _momentum}

@@ -1,0 +1,31 @@
+"""The precisions a grid can be trained in, and what each switches on while a step runs.
+
+`tf32` rounds the factors of matrix products to 10 bits on a GPU; `bf16` takes them in bfloat16, with weights in fp32.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from joma.engine.config import PRECISIONS
+from joma.errors import UnknownNameError
+
+
+def parameter_dtype(precision: str) -> torch.dtype:
+    """Dtype of parameters, gradients and moments."""
+    if precision not in PRECISIONS:
+        raise UnknownNameError("precision", precision, PRECISIONS)
+    return torch.float64 if precision == "float64" else torch.float32
+
+
+@contextmanager
+def working_in(precision: str, device: torch.device) -> Iterator[None]:
+    """Switch products of float32 matrices to a precision, and back afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

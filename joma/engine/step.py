@@ -1,0 +1,206 @@
+"""One training step of all runs of a pack: gradients, failures, optimiser; on a GPU compiled and captured once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from joma.engine import optimiser
+from joma.engine.config import OptimiserConfig
+from joma.engine.optimiser import NUM_MOMENTS, Rates
+from joma.engine.precision import parameter_dtype, working_in
+from joma.models.batch import Batch, Model, Noise
+from joma.models.parameters import Layout
+from joma.randomness import run_keys
+
+NOT_FAILED = -1
+"""`failed_at` of a run that goes on."""
+NUM_WARM_UPS = 2
+"""Steps that compile and choose kernels before the capture; what they change is put back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackState:
+    """Everything that a step changes, for all runs."""
+
+    parameters: Float[Tensor, "R P"]
+    moments: tuple[Float[Tensor, "R T"], ...]
+    step: Int[Tensor, ""]
+    """Steps done."""
+    alive: Bool[Tensor, " R"]
+    failed_at: Int[Tensor, " R"]
+    """Step at which a run's loss or gradient was no longer finite, -1 while it goes on."""
+    losses: Float[Tensor, " R"]
+    """Of the last step; NaN for runs that have failed."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor of the state."""
+        return (self.parameters, *self.moments, self.step, self.alive, self.failed_at, self.losses)
+
+
+class Stepper:
+    """Trains the runs of a pack together. What a run becomes does not depend on which others are there."""
+
+    def __init__(
+        self,
+        model: Model,
+        seeds: Sequence[int],
+        optimisers: Sequence[OptimiserConfig],
+        *,
+        num_steps: int,
+        steps_per_epoch: int,
+        precision: str = "fp32",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Start every run from its seed; `optimisers` may differ in learning rate, weight decay and clipping."""
+        if not seeds or len(seeds) != len(optimisers):
+            raise ValueError(
+                f"A pack needs at least one run, and one optimiser a run, got {len(seeds)} seeds and "
+                f"{len(optimisers)} optimisers."
+            )
+        self.model = model
+        self.device = torch.device(device)
+        self.layout = Layout.of(model.shapes, model.frozen)
+        self._optimiser = optimisers[0]
+        self._precision = precision
+        self._num_steps = num_steps
+        self._steps_per_epoch = steps_per_epoch
+        self._keys = run_keys(seeds, self.device)
+        self._rates = _rates(optimisers, self.device)
+        self.state = self._started(seeds)
+        self.parameters = self.layout.views(self.state.parameters)
+        self._gradient = torch.zeros_like(self.state.parameters[:, : self.layout.num_trained])
+        self._gradients = self.layout.views(self._gradient)
+        self._update = torch.compile(optimiser.update, dynamic=False) if self._is_captured else optimiser.update
+        self._captured: Callable[[], None] | None = None
+        self._batch: Batch | None = None
+
+    @property
+    def num_runs(self) -> int:
+        """Runs in the pack, failed ones included."""
+        return len(self._keys)
+
+    @property
+    def losses(self) -> Float[Tensor, " R"]:
+        """Training losses of the last step, on the device; NaN for runs that have failed."""
+        return self.state.losses
+
+    def advance(self, batch: Batch) -> None:
+        """Do one step of every run. On a GPU it is queued, and nothing is waited for."""
+        if not self._is_captured:
+            self._advance(batch)
+            return
+        if self._captured is None:
+            self._batch = _copy_of(batch)
+            self._captured = self._capture()
+        assert self._batch is not None
+        _copy_into(self._batch, batch)
+        self._captured()
+
+    def run_state(self, run: int) -> dict[str, Tensor]:
+        """Everything that one run needs to go on elsewhere, on the CPU."""
+        state = self.state
+        own = {f"parameters.{name}": tensor[run] for name, tensor in self.parameters.items()}
+        own |= {f"moments.{i}": moment[run] for i, moment in enumerate(state.moments)}
+        own |= {"step": state.step, "failed_at": state.failed_at[run]}
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
+
+    def load_run_state(self, run: int, own: Mapping[str, Tensor]) -> None:
+        """Put a run where `run_state` found it. The step is the pack's: load runs that stand at one step together."""
+        state = self.state
+        for name, tensor in self.parameters.items():
+            tensor[run].copy_(own[f"parameters.{name}"])
+        for i, moment in enumerate(state.moments):
+            moment[run].copy_(own[f"moments.{i}"])
+        state.step.copy_(own["step"])
+        state.failed_at[run].copy_(own["failed_at"])
+        state.alive[run].copy_(own["failed_at"] == NOT_FAILED)
+
+    @property
+    def _is_captured(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _started(self, seeds: Sequence[int]) -> PackState:
+        dtype = parameter_dtype(self._precision)
+        flat = torch.zeros((len(seeds), self.layout.size), dtype=dtype, device=self.device)
+        views = self.layout.views(flat)
+        for run, seed in enumerate(seeds):
+            for name, tensor in self.model.initial(seed).items():
+                views[name][run].copy_(tensor)
+        moments = tuple(
+            torch.zeros_like(flat[:, : self.layout.num_trained]) for _ in range(NUM_MOMENTS[self._optimiser.optimiser])
+        )
+        return PackState(
+            parameters=flat,
+            moments=moments,
+            step=torch.zeros((), dtype=torch.int64, device=self.device),
+            alive=torch.ones(len(seeds), dtype=torch.bool, device=self.device),
+            failed_at=torch.full((len(seeds),), NOT_FAILED, dtype=torch.int64, device=self.device),
+            losses=torch.full((len(seeds),), torch.nan, dtype=dtype, device=self.device),
+        )
+
+    def _advance(self, batch: Batch) -> None:
+        state = self.state
+        with working_in(self._precision, self.device):
+            noise = Noise(keys=self._keys, step=state.step)
+            losses = self.model.value_and_gradient(self.parameters, self._gradients, batch, noise)
+        norms = optimiser.gradient_norms(self._gradient)
+        is_sound = torch.isfinite(losses) & torch.isfinite(norms)
+        state.failed_at.copy_(torch.where(state.alive & ~is_sound, state.step, state.failed_at))
+        state.alive.logical_and_(is_sound)
+        state.losses.copy_(torch.where(state.alive, losses, torch.nan))
+        self._update(
+            self._optimiser,
+            state.parameters[:, : self.layout.num_trained],
+            self._gradient,
+            state.moments,
+            self._rates,
+            norms=norms,
+            alive=state.alive,
+            factor=optimiser.rate_factor(self._optimiser, self._num_steps, state.step),
+            count=self._count(),
+        )
+        state.step.add_(1)
+
+    def _count(self) -> Int[Tensor, ""]:
+        """Number of the step since the optimiser started, from 1."""
+        step = self.state.step
+        return step % self._steps_per_epoch + 1 if self._optimiser.restart_every_epoch else step + 1
+
+    def _capture(self) -> Callable[[], None]:
+        """Compile the step, then record it as one CUDA graph over buffers that stay where they are."""
+        assert self._batch is not None
+        kept = [tensor.clone() for tensor in self.state.tensors()]
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(NUM_WARM_UPS):
+                self._advance(self._batch)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._advance(self._batch)
+        for tensor, before in zip(self.state.tensors(), kept, strict=True):
+            tensor.copy_(before)
+        return graph.replay
+
+
+def _rates(optimisers: Sequence[OptimiserConfig], device: torch.device) -> Rates:
+    def gathered(name: str) -> Tensor:
+        return torch.tensor([getattr(one, name) for one in optimisers], dtype=torch.float64, device=device)
+
+    return Rates(lr=gathered("lr"), weight_decay=gathered("weight_decay"), clip=gathered("clip"))
+
+
+def _copy_of(batch: Batch) -> Batch:
+    weights = None if batch.weights is None else batch.weights.clone()
+    return Batch(tokens=batch.tokens.clone(), targets=batch.targets.clone(), weights=weights)
+
+
+def _copy_into(kept: Batch, batch: Batch) -> None:
+    kept.tokens.copy_(batch.tokens)
+    kept.targets.copy_(batch.targets)
+    if kept.weights is not None and batch.weights is not None:
+        kept.weights.copy_(batch.weights)

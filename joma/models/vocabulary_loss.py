@@ -1,0 +1,148 @@
+r"""Cross-entropy of hidden states against an output matrix: loss and gradients in one go.
+
+For logits $s = h W^\top + b$ and target $y$ the loss is $\mathrm{lse}(s) - s_y$ and its gradient $\mathrm{softmax}(s) -
+e_y$. Autograd keeps the logits in float32 from the forward to the backward: the largest tensor of a small model by far.
+Here a chunk of rows is multiplied out in the working precision, its gradient overwrites it at once, both products of
+the backward are taken from there, and the chunk is gone. Three products, and no logits outlive them.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+CHUNK_BYTES = 2**26
+"""Logits of one run that exist at a time. A run's own, so that packing runs together adds no kernels."""
+
+Hidden = Float[Tensor, "R N D"]
+Weight = Float[Tensor, "R V D"]
+Bias = Float[Tensor, "R V"]
+Targets = Int[Tensor, "R N"]
+RowWeights = Float[Tensor, "R N"]
+
+
+def loss_and_gradients(
+    hidden: Hidden,
+    weight: Weight,
+    bias: Bias | None,
+    targets: Targets,
+    weights: RowWeights | None = None,
+    *,
+    scale: float = 1.0,
+    weight_gradient: Weight | None = None,
+    bias_gradient: Bias | None = None,
+    working: torch.dtype | None = None,
+) -> tuple[Float[Tensor, " R"], Hidden]:
+    """Loss of each run and its gradient with respect to `hidden`; the other two gradients are written where they go.
+
+    `scale` multiplies the logits, `weights` the rows (None is the mean). Products are taken in the dtype `working`
+    (that of `hidden` when None) and accumulated in that of `hidden`. A gradient whose buffer is None is not computed.
+
+    >>> h, w = torch.zeros(1, 2, 3), torch.ones(1, 4, 3)
+    >>> loss_and_gradients(h, w, None, torch.zeros(1, 2, dtype=torch.int64))[0]
+    tensor([1.3863])
+    """
+    rows = _row_weights(hidden, weights)
+    working = hidden.dtype if working is None else working
+    hidden_low, weight_low = hidden.to(working), weight.to(working)
+    losses = hidden.new_zeros(hidden.shape[0])
+    hidden_gradient = torch.empty_like(hidden)
+    for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
+        logits = _logits(hidden_low[:, chunk], weight_low, bias)
+        losses = losses + _differentiate(logits, targets[:, chunk], rows[:, chunk], scale)
+        _product(logits, weight_low, out=hidden_gradient[:, chunk])
+        first = chunk.start == 0
+        if weight_gradient is not None:
+            _product(logits.mT, hidden_low[:, chunk], out=weight_gradient, add=not first)
+        if bias_gradient is not None:
+            total = logits.sum(dim=1, dtype=bias_gradient.dtype)
+            bias_gradient.copy_(total) if first else bias_gradient.add_(total)
+    return losses, hidden_gradient
+
+
+def loss(
+    hidden: Hidden,
+    weight: Weight,
+    bias: Bias | None,
+    targets: Targets,
+    weights: RowWeights | None = None,
+    *,
+    scale: float = 1.0,
+    working: torch.dtype | None = None,
+) -> Float[Tensor, " R"]:
+    """Loss of each run alone, chunk by chunk; see `loss_and_gradients`."""
+    rows = _row_weights(hidden, weights)
+    working = hidden.dtype if working is None else working
+    hidden_low, weight_low = hidden.to(working), weight.to(working)
+    losses = hidden.new_zeros(hidden.shape[0])
+    for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
+        logits = _logits(hidden_low[:, chunk], weight_low, bias)
+        losses = losses + _value(logits, targets[:, chunk], rows[:, chunk], scale)
+    return losses
+
+
+def _row_weights(hidden: Hidden, weights: RowWeights | None) -> RowWeights:
+    if weights is not None:
+        return weights
+    return hidden.new_full((1, 1), 1 / hidden.shape[1]).expand(hidden.shape[:2])
+
+
+def _chunks(num_rows: int, bytes_per_row: int) -> Iterator[slice]:
+    """Slices of equal length, or nearly, that stay within `CHUNK_BYTES`."""
+    num_chunks = -(-num_rows * bytes_per_row // CHUNK_BYTES)
+    length = -(-num_rows // max(num_chunks, 1))
+    return (slice(start, min(start + length, num_rows)) for start in range(0, num_rows, length))
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return torch.bmm(hidden, weight.mT)
+    return torch.baddbmm(bias[:, None].to(hidden.dtype), hidden, weight.mT)
+
+
+def _differentiate(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+    """Return each run's share of the loss, and overwrite the logits by their gradient."""
+    if _in_a_kernel(logits):
+        from joma.models import vocabulary_loss_triton  # noqa: PLC0415 (Triton is there where a GPU is)
+
+        return vocabulary_loss_triton.differentiate(logits, targets, rows, scale)
+    scaled = logits.to(rows.dtype).mul_(scale)  # the logits themselves, unless they are in half precision
+    total = torch.logsumexp(scaled, dim=-1, keepdim=True)
+    picked = scaled.gather(-1, targets[..., None])
+    value = ((total - picked)[..., 0] * rows).sum(dim=1)
+    scaled.sub_(total).exp_()
+    scaled.scatter_add_(-1, targets[..., None], torch.full_like(picked, -1.0))
+    scaled.mul_((scale * rows)[..., None])
+    if scaled is not logits:
+        logits.copy_(scaled)
+    return value
+
+
+def _value(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+    """Return each run's share of the loss."""
+    if _in_a_kernel(logits):
+        from joma.models import vocabulary_loss_triton  # noqa: PLC0415
+
+        return vocabulary_loss_triton.value(logits, targets, rows, scale)
+    scaled = logits.to(rows.dtype).mul_(scale)
+    row_losses = torch.logsumexp(scaled, dim=-1) - scaled.gather(-1, targets[..., None])[..., 0]
+    return (row_losses * rows).sum(dim=1)
+
+
+def _in_a_kernel(logits: Tensor) -> bool:
+    """The kernel sums in float32."""
+    return logits.is_cuda and logits.dtype != torch.float64
+
+
+def _product(a: Tensor, b: Tensor, *, out: Tensor, add: bool = False) -> None:
+    """Batched product into `out`, or added to it; sums are taken in the precision of `out`."""
+    if a.dtype == out.dtype:
+        torch.baddbmm(out, a, b, beta=float(add), out=out)
+    elif a.is_cuda and add:
+        torch.baddbmm(out, a, b, out_dtype=out.dtype, out=out)
+    elif a.is_cuda:
+        torch.bmm(a, b, out_dtype=out.dtype, out=out)
+    else:
+        product = torch.bmm(a.to(out.dtype), b.to(out.dtype))
+        out.add_(product) if add else out.copy_(product)
