@@ -197,7 +197,7 @@ class RunConfig:
         whole("seed", self.seed, low=0)
         if self.model.num_classes != self._num_classes(self.model.readout, self.data):
             raise ValueError(
-                f"`num_classes` must be that of the data, {self.data.num_classes}, for a class read-out, and 0 without; "
+                f"`num_classes` must be that of the data, {self.data.num_classes}, for a class read-out, else 0; "
                 f"got {self.model.num_classes} for {self.model.readout}. Make them agree."
             )
         if self.model.readout == "class" and self.data.is_text:

@@ -145,7 +145,7 @@ def _spelt(value: Any) -> str:
     return _number(value)
 
 
-def _number(value: float) -> str:
+def _number(value: float | int) -> str:
     """Spell a number in as few letters as it needs: 0.2, 1e-4, 200."""
     if value in (float("inf"), float("-inf")):
         return str(value)
