@@ -1,1 +1,1 @@
-"""Networks whose every parameter has a leading run axis."""
+"""Networks whose every parameter has a leading run axis: the decoder, and the layer that the theory analyses."""

@@ -1,0 +1,217 @@
+"""The decoder: embedding, blocks of attention and MLP, output layer, for all runs at once.
+
+Every parameter has a leading run axis and one run is R = 1. A block is pure functions of named tensors, so that a step
+can be compiled and captured as a whole. The embedding and the output layer, the two ends that are as wide as the
+vocabulary, are differentiated by hand, straight into the buffers that the optimiser reads.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from joma.models import vocabulary_loss
+from joma.models.attention import attention, attention_shapes
+from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
+from joma.models.decoder_config import DecoderConfig
+from joma.models.dropout import dropout
+from joma.models.embedding import add_row_gradients, embedding_rows
+from joma.models.initialisation import initial_parameters
+from joma.models.mlp import mlp, mlp_shapes
+from joma.models.normalisation import layer_norm, rms_norm
+from joma.models.positions import sinusoidal
+
+State = Float[Tensor, "R B L D"]
+Tokens = Int[Tensor, "R B L"]
+
+EMBEDDING, OUTPUT, OUTPUT_BIAS = "embedding.weight", "output.weight", "output.bias"
+
+
+class Decoder:
+    """A transformer of the given settings, as functions of its parameters.
+
+    >>> decoder = Decoder(DecoderConfig(vocabulary=5, width=4, hidden=8, positions="none"))
+    >>> decoder.shapes["blocks.0.attention.qkv.weight"], decoder.shapes["blocks.0.mlp.lower.weight"]
+    ((12, 4), (8, 4))
+    """
+
+    def __init__(self, config: DecoderConfig, *, working: torch.dtype | None = None) -> None:
+        """Lay out the parameters. `working` is the dtype of the output layer's products; None is the states' own."""
+        self.config = config
+        self.working = working
+        self.shapes = _shapes(config)
+        self.frozen = frozenset(name for name in self.shapes if _is_frozen(config, name))
+
+    def initial(self, seed: int) -> dict[str, Tensor]:
+        """Parameters of one run at its start, from its seed alone; no run axis."""
+        return initial_parameters(self.config, self.shapes, seed)
+
+    def embed(self, parameters: Parameters, tokens: Tokens) -> State:
+        """Return the rows of the embedding as they are, before scale, positions and dropout."""
+        return embedding_rows(parameters[EMBEDDING], tokens)
+
+    def hidden(
+        self,
+        parameters: Parameters,
+        rows: State,
+        tokens: Tokens,
+        noise: Noise | None = None,
+        tap: Tap | None = None,
+    ) -> State:
+        """Run everything between the embedding's rows and the output layer; no dropout without noise."""
+        x = dropout(self._positioned(parameters, rows), self.config.dropout, noise, "embedding")
+        for layer in range(self.config.depth):
+            x = self._block(parameters, layer, x, tokens, noise, tap)
+        return self._final(parameters, x)
+
+    def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
+        """Return matrix and bias of the output layer."""
+        return parameters[EMBEDDING if self.config.tied else OUTPUT], parameters[OUTPUT_BIAS]
+
+    def read(self, hidden: State) -> Float[Tensor, "R N D"]:
+        """Return the states that the output layer reads: of all positions, or of the last."""
+        return hidden[:, :, -1] if self.config.readout == "class" else hidden.flatten(1, 2)
+
+    def losses(self, parameters: Parameters, batch: Batch, tap: Tap | None = None) -> Float[Tensor, " R"]:
+        """Loss of each run in evaluation mode."""
+        with torch.no_grad():
+            rows = self.embed(parameters, batch.tokens)
+            hidden = self.read(self.hidden(parameters, rows, batch.tokens, tap=tap))
+            weight, bias = self.readout(parameters)
+            scale = self.config.logit_scale
+            return vocabulary_loss.loss(
+                hidden, weight, bias, batch.targets, batch.weights, scale=scale, working=self.working
+            )
+
+    def value_and_gradient(
+        self, parameters: Parameters, gradients: Parameters, batch: Batch, noise: Noise | None
+    ) -> Float[Tensor, " R"]:
+        """Loss of each run; the gradient of every trained parameter overwrites its entry of `gradients`."""
+        rows = self.embed(parameters, batch.tokens).detach()
+        leaves = self._leaves(parameters, gradients)
+        with torch.enable_grad():
+            rows.requires_grad_(EMBEDDING in gradients)
+            hidden = self.read(self.hidden({**parameters, **leaves}, rows, batch.tokens, noise))
+        losses, hidden_gradient = self._output(parameters, gradients, hidden.detach(), batch)
+        names = [*leaves, *([EMBEDDING] if rows.requires_grad else [])]
+        inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
+        found = dict(zip(names, torch.autograd.grad(hidden, inputs, hidden_gradient), strict=True))
+        torch._foreach_copy_([gradients[name] for name in leaves], [found[name] for name in leaves])
+        if rows.requires_grad:
+            self._add_embedding(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
+        return losses
+
+    def _leaves(self, parameters: Parameters, gradients: Parameters) -> dict[str, Tensor]:
+        """The trained parameters between embedding and output, as leaves of a graph of their own."""
+        ends = (EMBEDDING, OUTPUT, OUTPUT_BIAS)
+        return {name: parameters[name].detach().requires_grad_() for name in gradients if name not in ends}
+
+    def _output(
+        self, parameters: Parameters, gradients: Parameters, hidden: Float[Tensor, "R N D"], batch: Batch
+    ) -> tuple[Float[Tensor, " R"], Float[Tensor, "R N D"]]:
+        """Loss, and gradient with respect to the hidden states; that of the output layer goes where it belongs."""
+        weight, bias = self.readout(parameters)
+        return vocabulary_loss.loss_and_gradients(
+            hidden,
+            weight,
+            bias,
+            batch.targets,
+            batch.weights,
+            scale=self.config.logit_scale,
+            weight_gradient=gradients.get(EMBEDDING if self.config.tied else OUTPUT),
+            bias_gradient=gradients.get(OUTPUT_BIAS),
+            working=self.working,
+        )
+
+    def _add_embedding(self, gradient: Float[Tensor, "R V D"], tokens: Tokens, rows: State) -> None:
+        """Write the rows' gradients into the embedding's, or add them to what a tied output layer left there."""
+        if not self.config.tied:
+            gradient.zero_()
+        add_row_gradients(gradient, tokens, rows)
+
+    def _positioned(self, parameters: Parameters, rows: State) -> State:
+        """Scale the rows of the embedding and add the positions, where those are added."""
+        x = rows if self.config.embedding_scale == 1 else rows * self.config.embedding_scale
+        length, width = rows.shape[-2:]
+        if self.config.positions == "sinusoidal":
+            return x + sinusoidal(length, width, rows)
+        if self.config.positions == "learned":
+            if length > self.config.max_length:
+                raise ValueError(
+                    f"Learned positions reach `max_length` {self.config.max_length}, got {length} tokens. "
+                    "Shorten the window, or enlarge `max_length`."
+                )
+            return x + parameters["positions.weight"][:, None, :length]
+        return x
+
+    def _block(
+        self, parameters: Parameters, layer: int, x: State, tokens: Tokens, noise: Noise | None, tap: Tap | None
+    ) -> State:
+        config, prefix = self.config, f"blocks.{layer}"
+        attended = attention(
+            config, parameters, f"{prefix}.attention", self._before(parameters, f"{prefix}.attention", x), tokens, noise
+        )
+        branch = dropout(attended.output, config.dropout, noise, f"{prefix}.attention.output")
+        x = self._after(parameters, f"{prefix}.attention", x + branch if config.residual_attention else branch)
+        output, hidden = mlp(config, parameters, f"{prefix}.mlp", self._before(parameters, f"{prefix}.mlp", x), noise)
+        branch = dropout(output, config.dropout, noise, f"{prefix}.mlp.output")
+        if tap is not None:
+            tap(
+                LayerReading(
+                    layer=layer,
+                    q=attended.q,
+                    k=attended.k,
+                    logits=attended.logits,
+                    scale=config.head_width**-0.5,
+                    causal=config.causal,
+                    hidden=hidden,
+                )
+            )
+        return self._after(parameters, f"{prefix}.mlp", x + branch if config.residual_mlp else branch)
+
+    def _before(self, parameters: Parameters, part: str, x: State) -> State:
+        return self._norm(parameters, f"{part}_norm", x) if self.config.norm_place == "before" else x
+
+    def _after(self, parameters: Parameters, part: str, x: State) -> State:
+        return self._norm(parameters, f"{part}_norm", x) if self.config.norm_place == "after" else x
+
+    def _final(self, parameters: Parameters, x: State) -> State:
+        """Norms that stand before each part leave the sum of all without one: it gets its own."""
+        return self._norm(parameters, "final_norm", x) if self.config.norm_place == "before" else x
+
+    def _norm(self, parameters: Parameters, name: str, x: State) -> State:
+        match self.config.norm:
+            case "layer":
+                return layer_norm(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+            case "rms":
+                return rms_norm(x, parameters[f"{name}.weight"])
+            case _:
+                return x
+
+
+def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes in the order of the computation."""
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
+    if config.positions == "learned":
+        shapes["positions.weight"] = (config.max_length, config.width)
+    for layer in range(config.depth):
+        prefix = f"blocks.{layer}"
+        shapes |= attention_shapes(config, f"{prefix}.attention") | _norm_shapes(config, f"{prefix}.attention_norm")
+        shapes |= mlp_shapes(config, f"{prefix}.mlp") | _norm_shapes(config, f"{prefix}.mlp_norm")
+    if config.norm_place == "before":
+        shapes |= _norm_shapes(config, "final_norm")
+    if not config.tied:
+        shapes[OUTPUT] = (config.num_outputs, config.width)
+    return shapes | {OUTPUT_BIAS: (config.num_outputs,)}
+
+
+def _norm_shapes(config: DecoderConfig, name: str) -> Mapping[str, tuple[int, ...]]:
+    parts = {"layer": ("weight", "bias"), "rms": ("weight",), "none": ()}[config.norm]
+    return {f"{name}.{part}": (config.width,) for part in parts}
+
+
+def _is_frozen(config: DecoderConfig, name: str) -> bool:
+    if name == EMBEDDING:
+        return not config.train_embedding
+    return bool(config.frozen) and f".{config.frozen}." in name

@@ -1,0 +1,22 @@
+"""A linear layer of every run at once: one batched product, the runs as its batch."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def linear(
+    x: Float[Tensor, "R *rows I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None = None
+) -> Float[Tensor, "R *rows O"]:
+    r"""Return $x W_r^\top + b_r$ for the rows of each run r, with weights laid out as in `torch.nn.Linear`.
+
+    >>> x, weight = torch.ones(2, 3, 4, 5), torch.ones(2, 7, 5)
+    >>> linear(x, weight, torch.ones(2, 7)).unique().tolist()
+    [6.0]
+    """
+    rows = x.flatten(1, -2)
+    if bias is None:
+        product = torch.bmm(rows, weight.mT)
+    else:
+        product = torch.baddbmm(bias[:, None], rows, weight.mT)
+    return product.unflatten(1, x.shape[1:-1])

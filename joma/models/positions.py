@@ -1,0 +1,37 @@
+"""Where a token stands: waves added to its state, or a turn of its queries and keys."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+BASE = 10_000.0
+"""Ratio of the longest wave to the shortest."""
+
+
+def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:
+    r"""Return $\sin(i\,\omega_j)$ and $\cos(i\,\omega_j)$ in turn, $\omega_j = 10^{-4\cdot 2j/D}$, of `like`'s type.
+
+    >>> sinusoidal(2, 4, torch.zeros(())).round(decimals=3).tolist()
+    [[0.0, 1.0, 0.0, 1.0], [0.8410000205039978, 0.5400000214576721, 0.009999999776482582, 1.0]]
+    """
+    angles = _angles(length, width, like)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def rotate(x: Float[Tensor, "*batch L Dh"]) -> Float[Tensor, "*batch L Dh"]:
+    r"""Turn the pairs $(x_j, x_{j+D_h/2})$ of position i by the angle $i\,\omega_j$.
+
+    The product of a turned query and a turned key depends on the difference of their positions alone.
+    """
+    angles = _angles(x.shape[-2], x.shape[-1], x)
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _angles(length: int, width: int, like: Tensor) -> Float[Tensor, "length half"]:
+    exponents = torch.arange(0, width, 2, dtype=like.dtype, device=like.device)
+    frequencies = torch.exp(exponents * (-math.log(BASE) / width))
+    return torch.arange(length, dtype=like.dtype, device=like.device)[:, None] * frequencies
