@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -52,6 +52,7 @@ Tap = Callable[[LayerReading], None]
 """Takes the reading of each block while the model runs."""
 
 
+@runtime_checkable
 class Model(Protocol):
     """A network whose every parameter has a leading run axis."""
 

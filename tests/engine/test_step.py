@@ -1,0 +1,132 @@
+"""Steps of many runs against torch's own optimisers, and what must not depend on the pack."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.quadratic import Quadratic, batch_of
+from joma.engine.config import OptimiserConfig
+from joma.engine.optimiser import rate_factor
+from joma.engine.step import NOT_FAILED, Stepper
+
+NUM_STEPS = 12
+EPOCH = 5
+EXACT = 1e-12
+"""Between two orders of the same few float64 operations on numbers of order 1."""
+
+TORCH = {
+    "adam": lambda w, c: torch.optim.Adam(w, c.lr, (c.beta1, c.beta2), c.epsilon, c.weight_decay),
+    "adamw": lambda w, c: torch.optim.AdamW(w, c.lr, (c.beta1, c.beta2), c.epsilon, c.weight_decay),
+    "sgd": lambda w, c: torch.optim.SGD(w, c.lr, weight_decay=c.weight_decay),
+    "momentum": lambda w, c: torch.optim.SGD(w, c.lr, c.momentum, weight_decay=c.weight_decay),
+}
+
+
+def _stepper(seeds, optimisers, **options):
+    settings = {"num_steps": NUM_STEPS, "steps_per_epoch": EPOCH, "precision": "float64"} | options
+    return Stepper(Quadratic(), seeds, optimisers, **settings)
+
+
+def _trained(stepper, targets, num_steps=NUM_STEPS):
+    for _ in range(num_steps):
+        stepper.advance(batch_of(targets))
+    return {name: tensor.clone() for name, tensor in stepper.parameters.items()}
+
+
+def _by_torch(seed: int, target: int, config: OptimiserConfig):
+    start = Quadratic().initial(seed)
+    w, b = start["w"].requires_grad_(), start["b"].requires_grad_()
+    optimiser = TORCH[config.optimiser]([w, b], config)
+    for step in range(NUM_STEPS):
+        if config.restart_every_epoch and step % EPOCH == 0:
+            optimiser = TORCH[config.optimiser]([w, b], config)
+        factor = rate_factor(config, NUM_STEPS, torch.tensor(step))
+        optimiser.param_groups[0]["lr"] = config.lr * float(factor)
+        optimiser.zero_grad()
+        loss = (start["scale"] * (w - target).square()).sum() / 2 + b.square().sum() / 2
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([w, b], config.clip)
+        optimiser.step()
+    return w.detach(), b.detach()
+
+
+CONFIGS = [
+    OptimiserConfig(
+        optimiser=name, lr=0.03, weight_decay=decay, clip=clip, schedule=schedule, restart_every_epoch=again
+    )
+    for name in TORCH
+    for decay, clip, schedule, again in [
+        (0.0, math.inf, "constant", False),
+        (0.1, 0.5, "cosine", True),
+        (0.1, math.inf, "linear", False),
+        (0.0, 0.5, "constant", True),
+    ]
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.optimiser}-{c.schedule}-{c.weight_decay}-{c.clip}")
+def test_every_optimiser_is_torchs(config):
+    configs = [config, replace(config, lr=2 * config.lr), replace(config, weight_decay=0.3)]
+    found = _trained(_stepper([3, 4, 5], configs), [2, -1, 1])
+    for run, (seed, target, own) in enumerate(zip([3, 4, 5], [2, -1, 1], configs, strict=True)):
+        w, b = _by_torch(seed, target, own)
+        assert torch.allclose(found["w"][run], w, rtol=0, atol=EXACT)
+        assert torch.allclose(found["b"][run], b, rtol=0, atol=EXACT)
+
+
+def test_a_frozen_parameter_stays():
+    found = _trained(_stepper([3], [OptimiserConfig(weight_decay=0.5)]), [2])
+    assert torch.equal(found["scale"][0], Quadratic().initial(3)["scale"])
+
+
+@given(seeds=st.lists(st.integers(0, 1000), min_size=1, max_size=4), data=st.data())
+def test_runs_together_are_the_runs_alone(seeds, data):
+    rates = data.draw(st.lists(st.floats(1e-4, 0.3), min_size=len(seeds), max_size=len(seeds)))
+    configs = [OptimiserConfig(lr=lr, clip=0.7) for lr in rates]
+    targets = list(range(len(seeds)))
+    together = _trained(_stepper(seeds, configs), targets)
+    for run, (seed, config) in enumerate(zip(seeds, configs, strict=True)):
+        alone = _trained(_stepper([seed], [config]), [targets[run]])
+        assert all(torch.equal(alone[name][0], together[name][run]) for name in alone)
+
+
+def test_a_diverging_run_stops_and_its_neighbours_do_not_notice():
+    wild = OptimiserConfig(optimiser="sgd", lr=1e200)
+    calm = OptimiserConfig(optimiser="sgd", lr=0.1)
+    healthy, beside = _stepper([1, 2, 3], [calm] * 3), _stepper([1, 2, 3], [calm, wild, calm])
+    undisturbed, found = _trained(healthy, [1, 1, 1]), _trained(beside, [1, 1, 1])
+    failed_at = int(beside.state.failed_at[1])
+    assert 0 < failed_at < NUM_STEPS
+    assert beside.state.failed_at.tolist() == [NOT_FAILED, failed_at, NOT_FAILED]
+    assert beside.losses.isnan().tolist() == [False, True, False]
+    assert all(torch.equal(found[name][run], undisturbed[name][run]) for name in found for run in (0, 2))
+    until_then = _trained(_stepper([2], [wild]), [1], num_steps=failed_at)
+    assert all(torch.equal(found[name][1], until_then[name][0]) for name in found)  # as it was before that step
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_a_run_goes_on_from_its_state_in_another_pack(name):
+    config = OptimiserConfig(optimiser=name, lr=0.05)
+    whole = _trained(_stepper([1, 2], [config] * 2), [3, 4])
+    first = _stepper([1, 2], [config] * 2)
+    _trained(first, [3, 4], num_steps=7)
+    second = _stepper([9, 2, 8], [config] * 3)
+    second.load_run_state(1, first.run_state(1))
+    found = _trained(second, [0, 4, 0], num_steps=NUM_STEPS - 7)
+    assert all(torch.equal(found[key][1], whole[key][1]) for key in whole)
+
+
+def test_the_learning_rate_warms_up_and_goes_to_zero():
+    config = OptimiserConfig(schedule="linear", warmup=2)
+    factors = [float(rate_factor(config, 10, torch.tensor(step))) for step in range(11)]
+    assert factors[:2] == [0.5, 1.0]
+    assert factors[2:] == pytest.approx([1 - (step - 2) / 8 for step in range(2, 11)])
+
+
+def test_an_empty_pack_is_refused():
+    with pytest.raises(ValueError, match="at least one run"):
+        _stepper([], [])
