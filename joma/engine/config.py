@@ -31,7 +31,7 @@ TEXTS = ("python-docs", "wikitext2", "wikitext103")
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
-BESIDE = ("snapshot_every", "snapshot_seconds")
+BESIDE = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that leave a run what it is: when it is saved."""
 _HASH_DIGITS = 12
 
@@ -161,6 +161,8 @@ class TrainingConfig:
     """Steps between snapshots; none but by time when None."""
     snapshot_seconds: float = 60.0
     """Seconds between snapshots from which to go on after a crash."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints of the parameters that are kept, a series for `joma scan`; none when None."""
 
     def __post_init__(self) -> None:
         """Refuse unknown names, numbers out of range, and a length that is given twice or not at all."""
@@ -168,7 +170,7 @@ class TrainingConfig:
             raise ValueError(
                 f"A run needs `epochs` or `steps`, one of the two, got {self.epochs} and {self.steps}. Give one."
             )
-        for name in ("epochs", "steps", "snapshot_every"):
+        for name in ("epochs", "steps", "snapshot_every", "checkpoint_every"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), low=1)
         whole("measure_every", self.measure_every, low=1)
