@@ -1,0 +1,181 @@
+"""Where a text lies: a folder of train, valid and test files, a corpus with a name, here or on the hub, python-docs."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from joma.data.cache import digest, digest_of_file
+from joma.data.python_docs import PythonDocs
+from joma.errors import UnknownNameError
+
+SPLITS = ("train", "valid", "test")
+"""Parts of a text."""
+HUB_REPOSITORY = "Salesforce/wikitext"
+"""Dataset on the Hugging Face hub that holds both WikiTexts."""
+BLOCK_BYTES = 1 << 24
+"""How much of a file is read at once: a text of any length is tokenised in little memory."""
+_LAYOUT = re.compile(
+    r"(wiki\.)?(?P<split>train|valid|validation|val|test)(-(?P<shard>\d+)-of-(?P<num_shards>\d+))?"
+    r"\.(?P<kind>txt|tokens|raw|parquet)"
+)
+_SAME_SPLIT = {"validation": "valid", "val": "valid"}
+_PARQUET_ROWS = 1 << 16
+_PARQUET_COLUMN = "text"
+
+
+class TextSource(Protocol):
+    """A text that can be read part by part."""
+
+    @property
+    def name(self) -> str:
+        """What the text is called."""
+
+    def digest(self) -> str:
+        """Return a hash of the content."""
+
+    def blocks(self, split: str) -> Iterator[str]:
+        """Return the text of a part in order, cut at line ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownCorpus:
+    """A corpus that is asked for by name."""
+
+    folders: tuple[str, ...]
+    """Names that its folder may have below `$JOMA_DATA`."""
+    hub_folder: str
+    """Its folder in the repository on the hub: rare words are `<unk>` there, as in the paper."""
+
+
+KNOWN_CORPORA = {
+    "wikitext2": KnownCorpus(folders=("wikitext-2", "wikitext2", "wikitext-2-v1"), hub_folder="wikitext-2-v1"),
+    "wikitext103": KnownCorpus(
+        folders=("wikitext-103", "wikitext103", "wikitext-103-v1"), hub_folder="wikitext-103-v1"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextFolder:
+    """A text in files: `train.txt`, `wiki.train.tokens` or `train-00000-of-00001.parquet`, and so for each part."""
+
+    name: str
+    files: Mapping[str, tuple[Path, ...]]
+    """Files of each part, in order."""
+
+    def digest(self) -> str:
+        """Return a hash of the content of all files."""
+        return digest(
+            *(part for split in SPLITS for path in self.files[split] for part in (split, digest_of_file(path)))
+        )
+
+    def blocks(self, split: str) -> Iterator[str]:
+        """Return the text of a part in blocks of whole lines."""
+        for path in self.files[split]:
+            yield from _parquet_blocks(path) if path.suffix == ".parquet" else _text_blocks(path)
+
+
+def find_text(name_or_folder: str | Path) -> TextSource:
+    """Find a text by its name (`python-docs`, `wikitext2`, `wikitext103`) or in a folder; says what is missing."""
+    if name_or_folder == PythonDocs.name:
+        return PythonDocs()
+    if name_or_folder in KNOWN_CORPORA:
+        name = str(name_or_folder)
+        return open_folder(_local_folder(name) or _downloaded_folder(name), name)
+    folder = Path(name_or_folder).expanduser()
+    if folder.is_dir():
+        return open_folder(folder)
+    if folder.exists():
+        raise NotADirectoryError(f"{folder} is a file. Pass the folder with train.txt, valid.txt and test.txt.")
+    if isinstance(name_or_folder, str) and not set(name_or_folder) & {"/", os.sep}:
+        raise UnknownNameError("text or folder", name_or_folder, [PythonDocs.name, *KNOWN_CORPORA])
+    raise FileNotFoundError(f"There is no folder {folder}. Pass one with train.txt, valid.txt and test.txt.")
+
+
+def open_folder(folder: Path, name: str | None = None) -> TextFolder:
+    """Find the files of each part in a folder; refuses a folder that lacks a part or has one twice."""
+    found: defaultdict[str, dict[str, list[re.Match[str]]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.iterdir()):
+        if match := _LAYOUT.fullmatch(path.name):
+            split = _SAME_SPLIT.get(match["split"], match["split"])
+            layout = path.name.replace(match["shard"] or path.name, "*")
+            found[split][layout].append(match)
+    if missing := [split for split in SPLITS if split not in found]:
+        here = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+        raise FileNotFoundError(
+            f"{folder} has no file for {' and '.join(missing)}: a text needs train, valid and test as .txt, .tokens or "
+            f".parquet, such as {missing[0]}.txt. It holds {here}."
+        )
+    files = {split: tuple(folder / file for file in _only_layout(folder, split, found[split])) for split in SPLITS}
+    return TextFolder(name=folder.resolve().name if name is None else name, files=files)
+
+
+def _only_layout(folder: Path, split: str, layouts: Mapping[str, list[re.Match[str]]]) -> list[str]:
+    """Return the file names of a part that is there once and whole."""
+    first, *others = layouts.values()
+    if others:
+        twice = f"{first[0].string} and {others[0][0].string}"
+        raise ValueError(f"{folder} must have {split} once, got {twice}. Remove or rename one.")
+    num_shards = int(first[0]["num_shards"] or 1)
+    if len(first) != num_shards:
+        raise FileNotFoundError(f"{folder} needs {num_shards} files of {split}, it has {len(first)}. Add the others.")
+    return [match.string for match in first]
+
+
+def _local_folder(name: str) -> Path | None:
+    """Return the folder of a known corpus below `$JOMA_DATA`, None where it has none."""
+    data = os.environ.get("JOMA_DATA")
+    candidates = [Path(data).expanduser() / folder for folder in KNOWN_CORPORA[name].folders] if data else []
+    return next((folder for folder in candidates if folder.is_dir()), None)
+
+
+def _downloaded_folder(name: str) -> Path:
+    """Return the folder of a known corpus in the hub's cache, downloading what is not there yet."""
+    corpus = KNOWN_CORPORA[name]
+    where = f"{name} is not in $JOMA_DATA"
+    place = f"set JOMA_DATA to a folder that holds {corpus.folders[0]}/train.txt, valid.txt and test.txt"
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        needed = f"its download needs huggingface_hub. Install joma[hf], or {place}."
+        raise FileNotFoundError(f"{where}, and {needed}") from None
+    try:
+        snapshot = snapshot_download(HUB_REPOSITORY, repo_type="dataset", allow_patterns=f"{corpus.hub_folder}/*")
+    except Exception as error:  # the hub's client raises its own errors and those of the network below it
+        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
+        raise ConnectionError(
+            f"{where}, and the hub gave no {HUB_REPOSITORY}: {reason}. Connect to the network, or {place}."
+        ) from None
+    folder = Path(snapshot, corpus.hub_folder)
+    if not folder.is_dir():  # without a network, the client is content with whatever it has of the repository
+        raise ConnectionError(f"{where}, and not in the hub's cache. Connect to the network, or {place}.")
+    return folder
+
+
+def _text_blocks(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig") as file:
+        try:
+            while lines := file.readlines(BLOCK_BYTES):
+                yield "".join(lines)
+        except UnicodeDecodeError as error:
+            byte = f"0x{error.object[error.start]:02x}"
+            raise ValueError(f"{path} must be UTF-8, got the byte {byte} ({error.reason}). Convert the file.") from None
+
+
+def _parquet_blocks(path: Path) -> Iterator[str]:
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            if _PARQUET_COLUMN not in file.schema_arrow.names:
+                columns = ", ".join(file.schema_arrow.names)
+                raise ValueError(f"{path} must have a column `{_PARQUET_COLUMN}`, it has {columns}. Rename one.")
+            for batch in file.iter_batches(_PARQUET_ROWS, columns=[_PARQUET_COLUMN]):
+                yield "\n".join(row or "" for row in batch.column(0).to_pylist())
+    except ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}. Fetch it again.") from None

@@ -1,0 +1,116 @@
+"""`python-docs`: the documentation that every Python installation carries, as a text that needs no network.
+
+Documents are the interpreter's help topics and, for every module of its standard library, the docstrings and comments
+in their order: about 640,000 words. Packages are training text as a whole, for their modules resemble each other (the
+tables of `encodings` above all); single modules and topics are dealt out by a hash of their name, so that a document
+stays in its part when others come or go.
+"""
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from joma.data.cache import digest, digest_of_file
+from joma.data.standard_library import SourceFile, decode_source, library_files
+
+TOPICS = "pydoc_data/topics.py"
+"""File with the help topics, one dictionary of strings."""
+_DEAL = (*("valid",) * 2, *("test",) * 2, *("train",) * 6)
+"""Parts of ten single modules or topics: a twelfth each of all words is held out, as packages stay in training."""
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_NESTING = (ast.stmt, ast.excepthandler, ast.match_case)
+_LEXEMES = re.compile(
+    r"""
+    (?: \"{3} (?: [^"\\] | \\. | "(?!"") )* \"{3}  # strings come first: a # inside one begins no comment
+      | '{3}  (?: [^'\\] | \\. | '(?!'') )* '{3}
+      | "     (?: [^"\\\n] | \\. )* "
+      | '     (?: [^'\\\n] | \\. )* '
+    )
+    | \# (?P<comment> [^\n]* )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+class PythonDocs:
+    """The documents of a standard library, read where they are asked for."""
+
+    name = "python-docs"
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Take the running interpreter's library, or the one in `folder`."""
+        self._files = {file.name: file for file in library_files(folder)}
+        if not self._files:
+            raise FileNotFoundError(
+                "python-docs needs the Python files of the standard library, and this interpreter comes without them. "
+                "Pass a folder of train, valid and test files."
+            )
+
+    def digest(self) -> str:
+        """Return a hash of all files that documents are read from."""
+        return digest(*(part for name, file in self._files.items() for part in (name, digest_of_file(file.path))))
+
+    def blocks(self, split: str) -> Iterator[str]:
+        """Return the documents of one part, topics first, each kind sorted by name."""
+        if TOPICS in self._files:
+            topics = read_topics(_decoded(self._files[TOPICS]))
+            yield from (topics[name] for name in sorted(topics) if part_of(name) == split)
+        for name, file in self._files.items():
+            if split == ("train" if file.is_in_package else part_of(name)):
+                yield read_prose(_decoded(file))
+
+
+def part_of(name: str) -> str:
+    """Return the part that a single module or topic belongs to, a function of its name alone."""
+    return _DEAL[int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") % len(_DEAL)]
+
+
+def read_prose(source: str) -> str:
+    r"""Return the docstrings and comments of Python source in their order.
+
+    >>> read_prose('def f():\n    "Add one."\n    return 1  # the #1\n')
+    'Add one.\nthe #1'
+    """
+    pieces = [*_docstrings(source), *_comments(source)]
+    return "\n".join(text for _, text in sorted(pieces, key=lambda piece: piece[0]))
+
+
+def read_topics(source: str) -> dict[str, str]:
+    """Return the dictionary of strings that Python source assigns, without running it."""
+    dictionaries = (node.value for node in _parse(source).body if isinstance(node, ast.Assign))
+    return next(ast.literal_eval(value) for value in dictionaries if isinstance(value, ast.Dict))
+
+
+def _docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Return the docstrings of a module and all classes and functions in it, with their lines."""
+    waiting: list[ast.AST] = [_parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, text
+        # no docstring lies below an expression, and most nodes are expressions
+        waiting.extend(c for c in ast.iter_child_nodes(node) if isinstance(c, _NESTING))
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Return the comments with their lines; ten times as fast as the tokenizer of the standard library."""
+    line, counted = 1, 0
+    for match in _LEXEMES.finditer(source):
+        if (comment := match["comment"]) is not None:
+            line += source.count("\n", counted, match.start())
+            counted = match.start()
+            if text := comment.strip("# \t"):
+                yield line, text
+
+
+def _parse(source: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes that later versions refuse
+        return ast.parse(source)
+
+
+def _decoded(file: SourceFile) -> str:
+    return decode_source(file.path.read_bytes())
