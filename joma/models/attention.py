@@ -57,16 +57,20 @@ def attention(
     noise: Noise | None,
 ) -> Attended:
     """Attend within each sequence; the weights are dropped at the site `prefix`.weights."""
+    site = f"{prefix}.weights"
     q, k, logits = None, None, None
     if config.attention_logits == "free":
         (v,) = _projected(config, parameters, f"{prefix}.value", x, num_parts=1)
         logits = free_logits(parameters[f"{prefix}.logits"], tokens)
+        mixed = _materialised(config, logits, v, noise, site)
     else:
         q, k, v = _projected(config, parameters, f"{prefix}.qkv", x, num_parts=3)
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
-    site = f"{prefix}.weights"
-    mixed = _mixed(config, q, k, v, logits, noise, site)
+        if noise is None or config.dropout == 0:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
+        else:
+            mixed = _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, noise, site)
     output = mixed.transpose(1, 2).reshape(x.shape)
     if config.attention_output:
         output = linear(output, parameters[f"{prefix}.output.weight"], parameters[f"{prefix}.output.bias"])
@@ -89,27 +93,12 @@ def _projected(
     return parts.permute(2, 0, 3, 1, 4).unbind(0)
 
 
-def _mixed(
-    config: DecoderConfig,
-    q: Heads | None,
-    k: Heads | None,
-    v: Heads,
-    logits: Logits | None,
-    noise: Noise | None,
-    site: str,
-) -> Heads:
-    """Mix the values by the weights; the L×L matrix exists only where dropout or free logits need it."""
-    dropped = noise is not None and config.dropout > 0
-    if logits is None and not dropped:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
-    if logits is None:
-        assert q is not None and k is not None
-        logits = torch.matmul(q, k.mT) * config.head_width**-0.5
+def _materialised(config: DecoderConfig, logits: Logits, v: Heads, noise: Noise | None, site: str) -> Heads:
+    """Mix the values by weights that exist as a matrix: dropout takes some of them, free logits have no q and k."""
     if config.causal:
         logits = logits.masked_fill(_future(logits), -torch.inf)
     weights = logits.softmax(dim=-1)
-    if dropped:
-        assert noise is not None
+    if noise is not None:
         by_run = weights.unflatten(0, (noise.keys.shape[0], -1))
         weights = dropout(by_run, config.dropout, noise, site).flatten(0, 1)
     return torch.matmul(weights, v)

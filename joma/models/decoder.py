@@ -5,8 +5,6 @@ can be compiled and captured as a whole. The embedding and the output layer, the
 vocabulary, are differentiated by hand, straight into the buffers that the optimiser reads.
 """
 
-from collections.abc import Mapping
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,10 +34,9 @@ class Decoder:
     ((12, 4), (8, 4))
     """
 
-    def __init__(self, config: DecoderConfig, *, working: torch.dtype | None = None) -> None:
-        """Lay out the parameters. `working` is the dtype of the output layer's products; None is the states' own."""
+    def __init__(self, config: DecoderConfig) -> None:
+        """Lay out the parameters."""
         self.config = config
-        self.working = working
         self.shapes = _shapes(config)
         self.frozen = frozenset(name for name in self.shapes if _is_frozen(config, name))
 
@@ -63,7 +60,7 @@ class Decoder:
         x = dropout(self._positioned(parameters, rows), self.config.dropout, noise, "embedding")
         for layer in range(self.config.depth):
             x = self._block(parameters, layer, x, tokens, noise, tap)
-        return self._final(parameters, x)
+        return self._final(parameters, x).to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
         """Return matrix and bias of the output layer."""
@@ -78,10 +75,13 @@ class Decoder:
         with torch.no_grad():
             rows = self.embed(parameters, batch.tokens)
             hidden = self.read(self.hidden(parameters, rows, batch.tokens, tap=tap))
-            weight, bias = self.readout(parameters)
-            scale = self.config.logit_scale
             return vocabulary_loss.loss(
-                hidden, weight, bias, batch.targets, batch.weights, scale=scale, working=self.working
+                hidden,
+                *self.readout(parameters),
+                batch.targets,
+                batch.weights,
+                scale=self.config.logit_scale,
+                working=_working(hidden),
             )
 
     def value_and_gradient(
@@ -111,17 +111,15 @@ class Decoder:
         self, parameters: Parameters, gradients: Parameters, hidden: Float[Tensor, "R N D"], batch: Batch
     ) -> tuple[Float[Tensor, " R"], Float[Tensor, "R N D"]]:
         """Loss, and gradient with respect to the hidden states; that of the output layer goes where it belongs."""
-        weight, bias = self.readout(parameters)
         return vocabulary_loss.loss_and_gradients(
             hidden,
-            weight,
-            bias,
+            *self.readout(parameters),
             batch.targets,
             batch.weights,
             scale=self.config.logit_scale,
             weight_gradient=gradients.get(EMBEDDING if self.config.tied else OUTPUT),
             bias_gradient=gradients.get(OUTPUT_BIAS),
-            working=self.working,
+            working=_working(hidden),
         )
 
     def _add_embedding(self, gradient: Float[Tensor, "R V D"], tokens: Tokens, rows: State) -> None:
@@ -190,6 +188,12 @@ class Decoder:
                 return x
 
 
+def _working(hidden: Tensor) -> torch.dtype | None:
+    """Return the dtype of matrix products under autocast; None, the states' own, without."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the computation."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
@@ -206,7 +210,7 @@ def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     return shapes | {OUTPUT_BIAS: (config.num_outputs,)}
 
 
-def _norm_shapes(config: DecoderConfig, name: str) -> Mapping[str, tuple[int, ...]]:
+def _norm_shapes(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
     parts = {"layer": ("weight", "bias"), "rms": ("weight",), "none": ()}[config.norm]
     return {f"{name}.{part}": (config.width,) for part in parts}
 

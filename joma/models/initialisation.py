@@ -120,18 +120,23 @@ EMBEDDINGS: dict[str, Draw] = {"orthonormal": orthonormal_rows, "almost_orthogon
 def initial_parameters(config: DecoderConfig, shapes: Mapping[str, Shape], seed: int) -> dict[str, Tensor]:
     """Draw the parameters of one run: the same for a name, a shape and a seed whatever else there is."""
     return {
-        name: _draw(config, name)(shape, _inputs(shapes, name), _generator(config, seed, name))
+        name: _draw(config, name)(shape, _inputs(shapes, name), named_generator(seed, _source(config, name)))
         for name, shape in shapes.items()
     }
 
 
-def _generator(config: DecoderConfig, seed: int, name: str) -> Generator:
-    """Blocks that start alike share the generators of the first."""
+def named_generator(seed: int, name: str) -> Generator:
+    """Return a generator for one parameter of one run."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+
+def _source(config: DecoderConfig, name: str) -> str:
+    """Return the parameter whose numbers a parameter gets: its own, or the first block's where blocks start alike."""
     parts = name.split(".")
     if config.identical_blocks and parts[0] == "blocks":
         parts[1] = "0"
-    digest = hashlib.sha256(f"{seed} {'.'.join(parts)}".encode()).digest()
-    return Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    return ".".join(parts)
 
 
 def _inputs(shapes: Mapping[str, Shape], name: str) -> int:
