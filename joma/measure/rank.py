@@ -11,7 +11,7 @@ $\rho$ is verified; a matrix that does not get there is decomposed. `power_step`
 the vector of the last call, with the residual that they leave.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,8 +32,8 @@ VERIFIED_RESIDUAL = 1e-6
 """Residual in float64 at which the answer is taken: the accuracy promised."""
 CHECK_EVERY = 8
 """Steps between two looks at the residual of the search."""
-CHUNK_BYTES = 2**21
-"""Rows are upcast to float64 in chunks of this size, which stay in the cache for both products with them."""
+CHUNK_BYTES = 2**20
+"""On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
 WARM_STEPS = 3
@@ -42,6 +42,8 @@ ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
 """Stands in for a length of zero where a zero vector is normalised, and leaves it zero."""
+SAFE_SQUARES = (1e-20, 1e30)
+"""Squared norms between which products in float32 neither underflow nor overflow; outside, the matrix is rescaled."""
 SEED = 2310_00535
 """Of the random start; any fixed one makes the measure a function of its input."""
 
@@ -51,7 +53,7 @@ class PowerEstimate:
     """What a few products say about the spectral norm, and the vector to start from next time."""
 
     norm: Float[Tensor, "*batch"]
-    r"""$\sigma = \|Wx\|$, never above the spectral norm but for rounding."""
+    r"""$\sigma = \|Wx\|$, never above the spectral norm but for rounding; on the CPU, as is the residual."""
     vector: Float[Tensor, "*batch n"]
     """The unit vector x on the side of W's columns: pass it to the next call."""
     residual: Float[Tensor, "*batch"]
@@ -94,13 +96,17 @@ def why_undefined(w: Float[Tensor, "m n"]) -> str:
 
 
 def power_step(
-    w: Float[Tensor, "*batch m n"], v: Float[Tensor, "*batch n"] | None = None, *, num_steps: int = WARM_STEPS
+    w: Float[Tensor, "*batch m n"] | Sequence[Float[Tensor, "m n"]],
+    v: Float[Tensor, "*batch n"] | None = None,
+    *,
+    num_steps: int = WARM_STEPS,
 ) -> PowerEstimate:
     r"""Improve an estimate of the spectral norm by `num_steps` steps from v; `num_steps` + 1 products with WᵀW.
 
     The best vector of the Krylov space $\{v, W^\top W v, \dots\}$ is taken, which is never worse than as many power
     iterations. While weights move little, a few steps a call follow them. Without v the start is random: then give it
-    some 64 steps, and read off the residual whether they were enough.
+    some 64 steps, and read off the residual whether they were enough. A sequence of matrices of one shape is a batch
+    that nobody has to copy together. A GPU is waited for once.
 
     The residual speaks of the direction that is followed. When another one overtakes it, the norm lags behind for some
     calls (by 1 % where a new direction grows by 5 % a call) until the steps have turned the vector.
@@ -111,23 +117,55 @@ def power_step(
     >>> power_step(torch.diag(torch.tensor([2.0, 1.0, 0.5])), torch.tensor([1.0, 0.1, 0.1])).norm
     tensor(2.0000, dtype=torch.float64)
     """
-    _refuse_unmeasurable(w)
+    matrices, batch = _matrices(w)
     if num_steps < 1:
         raise ValueError(f"`num_steps` must be at least 1, got {num_steps}. One step needs two products.")
-    fresh = _random_start(w)
-    start = fresh if v is None else v.detach()
-    if start.shape != fresh.shape:
+    shape = (*batch, matrices[0].shape[1])
+    if v is not None and v.shape != shape:
         raise ValueError(
-            f"`v` must have a number for each column of `w`, shape {tuple(fresh.shape)}, got {tuple(start.shape)}. "
+            f"`v` must have a number for each column of `w`, shape {shape}, got {tuple(v.shape)}. "
             "Pass the `vector` of the last estimate of the same weights."
         )
-    matrix = w.detach().to(_working_dtype(w))
-    top = _lanczos(matrix, start, max_steps=num_steps + 1)
-    rounding = ROUNDING_UNITS * torch.finfo(matrix.dtype).eps
-    usable = (top.value > 0)[..., None]
+    start = _random_start(shape, matrices[0].device) if v is None else v.detach()
+    top = _within_range(matrices, start.reshape(len(matrices), -1), num_steps + 1)
+    vector, usable = top.vector, top.value > 0
+    if not bool(usable.all()):
+        fresh = _random_start(shape, vector.device).reshape(vector.shape)
+        vector = torch.where(usable.to(vector.device)[:, None], vector, fresh)
+    rounding = ROUNDING_UNITS * torch.finfo(_working_dtype(matrices[0])).eps
     return PowerEstimate(
-        norm=top.value.sqrt(), vector=torch.where(usable, top.vector, fresh), residual=top.residual + rounding
+        norm=top.value.sqrt().reshape(batch),
+        vector=vector.reshape(shape),
+        residual=(top.residual + rounding).reshape(batch),
     )
+
+
+def _matrices(w: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ...]]:
+    """Take a batch apart into its matrices, and say how it was shaped."""
+    if isinstance(w, Tensor):
+        _refuse_unmeasurable(w)
+        return list(w.detach().reshape(-1, *w.shape[-2:]).unbind()), tuple(w.shape[:-2])
+    shapes = {tuple(matrix.shape) for matrix in w}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"`w` must be matrices of one shape, got {sorted(shapes)}. Measure the others by another call."
+        )
+    for matrix in w:
+        _refuse_unmeasurable(matrix)
+    return [matrix.detach() for matrix in w], (len(w),)
+
+
+def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_products: int) -> "_Ritz":
+    """Iterate in working precision, once more on rescaled matrices where squares may have left its range."""
+    top = _lanczos([m.to(_working_dtype(m)) for m in matrices], start, max_steps=num_products)
+    low, high = SAFE_SQUARES
+    for i in (~((low < top.value) & (top.value < high))).nonzero()[:, 0].tolist():
+        size = _largest_entry(matrices[i])
+        if bool((size > 0) & torch.isfinite(size)):
+            again = _lanczos([matrices[i].double() / size], start[i : i + 1], max_steps=num_products)
+            top.value[i] = again.value[0] * size.item() ** 2
+            top.residual[i], top.vector[i] = again.residual[0], again.vector[0]
+    return top
 
 
 def qk_spectral_norms(
@@ -171,73 +209,77 @@ def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ritz:
-    """The top Ritz pair of a Krylov space, and its relative residual."""
+    """The top Ritz pair of each Krylov space, and its relative residual; numbers on the CPU, vectors where they were."""
 
-    value: Float[Tensor, "*batch"]
-    vector: Float[Tensor, "*batch n"]
-    residual: Float[Tensor, "*batch"]
+    value: Float[Tensor, " B"]
+    vector: Float[Tensor, "B n"]
+    residual: Float[Tensor, " B"]
 
 
 def _lanczos(
-    w: Float[Tensor, "*batch m n"],
-    start: Float[Tensor, "*batch n"],
+    matrices: Sequence[Float[Tensor, "m n"]],
+    start: Float[Tensor, "B n"],
     *,
     max_steps: int,
     dtype: torch.dtype | None = None,
     tolerance: float = 0.0,
     check_every: int = SEARCH_STEPS,
 ) -> _Ritz:
-    """Top Ritz pair of WᵀW after `max_steps` products, or at the check where every residual is within `tolerance`.
+    """Top Ritz pairs of WᵀW after `max_steps` products, or at the check where every residual is within `tolerance`.
 
-    Products are in `dtype` (that of w when None), all else in float64 with every new vector made orthogonal to all
-    old ones twice: no copy of a converged direction comes back, and the recurrence stays true to the products.
+    Products are in `dtype` (that of the matrices when None), all else in float64 with every new vector made orthogonal
+    to all old ones twice: no copy of a converged direction comes back, and the recurrence stays true to the products.
     """
-    max_steps = min(max_steps, w.shape[-1])
-    alpha = start.new_zeros((*start.shape[:-1], max_steps), dtype=torch.float64)
-    beta = torch.zeros_like(alpha)
-    basis = start.new_zeros((*start.shape[:-1], max_steps + 1, start.shape[-1]), dtype=torch.float64)
-    basis[..., 0, :] = normalize(start.double(), dim=-1)
+    dtype = dtype or matrices[0].dtype
+    max_steps = min(max_steps, start.shape[1])
+    basis = start.new_empty((len(start), max_steps + 1, start.shape[1]), dtype=torch.float64)
+    basis[:, 0] = normalize(start.double(), dim=-1)
+    along, across = [], []
     for step in range(1, max_steps + 1):
-        old, newest = basis[..., :step, :], basis[..., step - 1, :]
-        y = _gram_product(w, newest, dtype or w.dtype)
-        along = y[..., None, :] @ old.mT  # the last of them is the newest vector's own
-        alpha[..., step - 1] = along[..., 0, -1]
-        y = y - (along @ old)[..., 0, :]
-        y = y - ((y[..., None, :] @ old.mT) @ old)[..., 0, :]
-        size = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
-        beta[..., step - 1] = size[..., 0]
-        basis[..., step, :] = y / size.clamp(min=TINY)
+        old = basis[:, :step]
+        y = _gram_products(matrices, basis[:, step - 1], dtype)[:, None]
+        components = y @ old.mT  # the last of them is the newest vector's own
+        y = torch.baddbmm(y, components, old, alpha=-1)
+        y = torch.baddbmm(y, y @ old.mT, old, alpha=-1)
+        size = torch.linalg.vector_norm(y, dim=-1)
+        torch.div(y[:, 0], size.clamp(min=TINY), out=basis[:, step])
+        along.append(components[:, 0, -1])
+        across.append(size[:, 0])
         if step == max_steps or step % check_every == 0:
-            top = _top_pair(alpha[..., :step], beta[..., :step], old)
+            top = _top_pair(torch.stack((*along, *across), dim=1).cpu(), old)
             if step < max_steps and bool((top.residual <= tolerance).all()):
                 break
     return top
 
 
-def _top_pair(
-    alpha: Float[Tensor, "*batch k"], beta: Float[Tensor, "*batch k"], basis: Float[Tensor, "*batch k n"]
-) -> _Ritz:
-    """Decompose the tridiagonal matrix of the recurrence; the last beta is what leads out of the basis."""
+def _top_pair(recurrence: Float[Tensor, "B numbers"], basis: Float[Tensor, "B k n"]) -> _Ritz:
+    """Decompose the tridiagonal matrix of the recurrence, on the CPU; its last number leads out of the basis."""
+    alpha, beta = recurrence.chunk(2, dim=1)
     tridiagonal = torch.diag_embed(alpha)
-    tridiagonal.diagonal(offset=-1, dim1=-2, dim2=-1).copy_(beta[..., :-1])
-    broken = ~(torch.isfinite(alpha) & torch.isfinite(beta)).all(dim=-1)  # eigh refuses them for the whole batch
-    theta, s = torch.linalg.eigh(tridiagonal.masked_fill(broken[..., None, None], 0.0))  # reads the lower triangle
-    value, weights = theta[..., -1].masked_fill(broken, torch.nan), s[..., -1]
-    vector = normalize((weights[..., None, :] @ basis)[..., 0, :], dim=-1)
-    return _Ritz(value=value, vector=vector, residual=beta[..., -1] * weights[..., -1].abs() / value)
+    tridiagonal.diagonal(offset=-1, dim1=-2, dim2=-1).copy_(beta[:, :-1])
+    broken = ~torch.isfinite(recurrence).all(dim=-1)  # eigh refuses them for the whole batch
+    theta, s = torch.linalg.eigh(tridiagonal.masked_fill(broken[:, None, None], 0.0))  # reads the lower triangle
+    value, weights = theta[:, -1].masked_fill(broken, torch.nan), s[..., -1]
+    vector = normalize((weights[:, None].to(basis.device) @ basis)[:, 0], dim=-1)
+    return _Ritz(value=value, vector=vector, residual=beta[:, -1] * weights[:, -1].abs() / value)
 
 
-def _gram_product(
-    w: Float[Tensor, "*batch m n"], v: Float[Tensor, "*batch n"], dtype: torch.dtype
-) -> Float[Tensor, "*batch n"]:
-    """WᵀWv in float64, from products in `dtype`; vectors stand as rows, which is the fast layout for a batch."""
-    row = v[..., None, :].to(dtype)
-    total = torch.zeros_like(v, dtype=torch.float64)
-    # On a CPU rows come in chunks that stay in the cache for both products: each is read from memory once, not twice.
-    for chunk in (w,) if w.dtype == dtype and w.device.type != "cpu" else _upcast_chunks(w, dtype):
-        wv = (row @ chunk.mT).double()
-        size = torch.linalg.vector_norm(wv, dim=-1, keepdim=True).clamp(min=TINY)
-        total += (size * ((wv / size).to(dtype) @ chunk))[..., 0, :]  # at unit length its square cannot underflow
+def _gram_products(
+    matrices: Sequence[Float[Tensor, "m n"]], v: Float[Tensor, "B n"], dtype: torch.dtype
+) -> Float[Tensor, "B n"]:
+    """WᵀWv of each matrix in float64, from products in `dtype`."""
+    products = [_gram_product(w, x) for w, x in zip(matrices, v.to(dtype), strict=True)]
+    return torch.stack(products).double()
+
+
+def _gram_product(w: Float[Tensor, "m n"], v: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """WᵀWv in the precision of v; products of a matrix and a vector round no operand on a GPU, as those of two may."""
+    if w.dtype == v.dtype and w.device.type != "cpu":
+        return (w @ v) @ w
+    total = torch.zeros_like(v)
+    # Rows come in chunks that stay in the cache for both products: each is read from memory once, not twice.
+    for chunk in _upcast_chunks(w, v.dtype):
+        total.addmv_(chunk.mT, chunk @ v)
     return total
 
 
@@ -301,10 +343,9 @@ def _working_dtype(w: Tensor) -> torch.dtype:
     return torch.float64 if w.dtype == torch.float64 else torch.float32
 
 
-def _random_start(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch n"]:
+def _random_start(shape: tuple[int, ...], device: torch.device) -> Float[Tensor, "*batch n"]:
     """The same Gaussian vector for the same shape, on every device."""
-    shape = (*w.shape[:-2], w.shape[-1])
-    return torch.randn(shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64).to(w.device)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64).to(device)
 
 
 def _frobenius_squared(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
@@ -323,13 +364,12 @@ def _iterated(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
     """Search in float32, verify in float64, decompose where that fails."""
     if not _largest_entry(w):
         return w.new_zeros((), dtype=torch.float64)
+    start = _random_start((1, w.shape[1]), w.device)
+    found = _lanczos([w.float()], start, max_steps=SEARCH_STEPS, tolerance=SEARCH_RESIDUAL, check_every=CHECK_EVERY)
     found = _lanczos(
-        w.float(), _random_start(w), max_steps=SEARCH_STEPS, tolerance=SEARCH_RESIDUAL, check_every=CHECK_EVERY
+        [w], found.vector, max_steps=VERIFY_STEPS, dtype=torch.float64, tolerance=VERIFIED_RESIDUAL, check_every=1
     )
-    found = _lanczos(
-        w, found.vector, max_steps=VERIFY_STEPS, dtype=torch.float64, tolerance=VERIFIED_RESIDUAL, check_every=1
-    )
-    return found.value if bool(found.residual <= VERIFIED_RESIDUAL) else _decomposed(w[None])[0]
+    return found.value[0].to(w.device) if bool(found.residual <= VERIFIED_RESIDUAL) else _decomposed(w[None])[0]
 
 
 def _decomposed(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
