@@ -4,7 +4,6 @@ A recipe is a base and the axes of its grid. Axes that a call gives replace or j
 the paper's scripts is a field of the config, on here and off in `small`.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +11,17 @@ from typing import Any
 from joma.engine.config import HIERARCHY, TREES, DataConfig, OptimiserConfig, RunConfig, TrainingConfig
 from joma.errors import UnknownNameError
 from joma.models.decoder_config import DecoderConfig
+from joma.models.presets import paper_language_model, paper_table1
 
 DEFAULT = "small"
 """The recipe of a call that names none."""
 
 WIKITEXT2_WORDS = 28_782
 """Vocabulary of WikiText-2 by the paper's tokenisation; the text itself decides when it is read."""
-TEXT_WIDTH = 200
 TEXT_RATES = (1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)
 FIGURE_6_DEPTHS = (1, 2, 5, 10)
 TEXT_SEEDS = (1, 2, 3)
 
-TABLE_1_WIDTH = 1024
-TABLE_1_TOKENS = 100
 TABLE_1_LATENTS = ((10, 20), (20, 30))
 TABLE_1_CHILDREN = (2, 3)
 TABLE_1_CLASSES = (20, 30, 50)
@@ -70,22 +67,8 @@ def table1() -> Recipe:
 
     The sources leave two things open: learning rate (1e-5 here; also 1e-4) and hidden width (400 here; also 4096).
     """
-    model = DecoderConfig(
-        vocabulary=TABLE_1_TOKENS,
-        width=TABLE_1_WIDTH,
-        hidden=4 * TABLE_1_TOKENS,
-        depth=3,
-        norm_place="after",
-        positions="none",
-        attention_bias=False,
-        attention_output=False,
-        causal=False,
-        readout="class",
-        num_classes=TABLE_1_CLASSES[0],
-        logit_scale=1 / math.sqrt(TABLE_1_WIDTH),
-        initialisation="table1",
-    )
-    data = DataConfig(data=HIERARCHY, batch=128, window=30, num_tokens=TABLE_1_TOKENS, num_classes=TABLE_1_CLASSES[0])
+    model = paper_table1(TABLE_1_CLASSES[0])
+    data = DataConfig(data=HIERARCHY, batch=128, window=30, num_tokens=model.vocabulary, num_classes=TABLE_1_CLASSES[0])
     return Recipe(
         name="table1",
         base=RunConfig(
@@ -125,7 +108,7 @@ def small() -> Recipe:
 def trees() -> Recipe:
     """Networks that tell the root of a random latent tree from its leaves (HBLT of JoMA Section 5)."""
     model = DecoderConfig(
-        vocabulary=2, width=64, hidden=128, depth=3, positions="learned", causal=False, readout="class", num_classes=2
+        vocabulary=2, width=64, hidden=128, depth=3, positions="none", causal=False, readout="class", num_classes=2
     )
     return Recipe(
         name="trees",
@@ -161,20 +144,8 @@ def recipe(name: str) -> Recipe:
 
 def _text_base() -> RunConfig:
     """Return the paper's language model on WikiText-2, depth 5 at learning rate 1e-4, quirks included."""
-    model = DecoderConfig(
-        vocabulary=WIKITEXT2_WORDS,
-        width=TEXT_WIDTH,
-        hidden=TEXT_WIDTH,
-        depth=5,
-        norm_place="after",
-        positions="sinusoidal",
-        embedding_scale=math.sqrt(TEXT_WIDTH),
-        dropout=0.2,
-        identical_blocks=True,
-        initialisation="text",
-    )
     return RunConfig(
-        model=model,
+        model=paper_language_model(WIKITEXT2_WORDS, depth=5),
         optimiser=OptimiserConfig(lr=1e-4, clip=0.5, restart_every_epoch=True),
         data=DataConfig(data="wikitext2", batch=20, window=35, valid_batch=10),
         training=TrainingConfig(epochs=20, precision="tf32", measure_every=1000),

@@ -1,0 +1,100 @@
+"""What a run's data settle: the size of the vocabulary, the steps of an epoch, and whether there are data at all."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from joma.data.hierarchy import Hierarchy
+from joma.data.latent_trees import class_patterns
+from joma.data.text import Corpus, Windows, load_text
+from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TREES, DataConfig, RunConfig
+from joma.errors import UnknownNameError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extent:
+    """How far a run goes."""
+
+    vocabulary: int
+    """Tokens that the data have."""
+    steps_per_epoch: int
+    """Steps for a pass over a text; all of them for samples without end."""
+    num_steps: int
+    """Steps in all."""
+    data_bytes: int
+    """Tokens that lie on the device."""
+    data_hash: str
+    """Of the tokens of a text; empty for samples, which follow from the config."""
+
+
+def completed(config: RunConfig) -> RunConfig:
+    """Return the config with the vocabulary of its data; raises when these cannot be had, as `extent` does."""
+    return replace(config, model=replace(config.model, vocabulary=extent(config).vocabulary))
+
+
+def extent(config: RunConfig) -> Extent:
+    """Read or draw a run's data once, and say how far they go; refuses windows longer than the text.
+
+    >>> from joma.engine.recipes import recipe
+    >>> extent(recipe("table1").base).vocabulary
+    100
+    """
+    return _of_text(config) if config.data.is_text else _of_samples(config)
+
+
+@lru_cache(maxsize=4)
+def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
+    """Return a text, read once."""
+    try:
+        return load_text(data, vocabulary_cap=vocabulary_cap)
+    except UnknownNameError:
+        raise UnknownNameError("data", data, ("python-docs", "wikitext2", "wikitext103", *SAMPLED_DATA)) from None
+
+
+def _of_text(config: RunConfig) -> Extent:
+    data = config.data
+    corpus = corpus_of(data.data, data.vocabulary_cap)
+    windows = Windows(corpus.train, data.batch, data.window)
+    Windows(corpus.valid, data.valid_batch, data.window)
+    steps = config.training.steps or windows.num_windows * (config.training.epochs or 0)
+    return Extent(
+        vocabulary=len(corpus.vocabulary),
+        steps_per_epoch=windows.num_windows,
+        num_steps=steps,
+        data_bytes=corpus.train.nbytes + corpus.valid.nbytes,
+        data_hash=corpus.hash,
+    )
+
+
+def _of_samples(config: RunConfig) -> Extent:
+    steps = config.training.steps
+    assert steps is not None  # a RunConfig sees to it
+    return Extent(
+        vocabulary=_vocabulary(config.data, config.seed),
+        steps_per_epoch=steps,
+        num_steps=steps,
+        data_bytes=0,
+        data_hash="",
+    )
+
+
+def _vocabulary(data: DataConfig, seed: int) -> int:
+    """Return the number of tokens of samples, once it is known that they can be drawn."""
+    match data.data:
+        case name if name == HIERARCHY:
+            return Hierarchy.draw(
+                seed,
+                num_latents=data.num_latents,
+                num_children=data.num_children,
+                num_classes=data.num_classes,
+                num_tokens=data.num_tokens,
+                length=data.length,
+            ).num_tokens
+        case name if name == TREES:
+            class_patterns(data.num_classes, data.branching)
+            return 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off
+        case _:
+            assert data.data == CLASS_TOKENS
+            raise ValueError(
+                f"{CLASS_TOKENS!r} are frequencies for the analysed layer, and a decoder reads sequences. Take "
+                f"{HIERARCHY!r} or {TREES!r}, or build the layer with joma.models.analysed_layer."
+            )
