@@ -1,0 +1,229 @@
+"""What a pack is trained and measured on: batches as a function of the runs' seeds and the step.
+
+A text is the same for all runs, one window a step, in order, and again from the start with every epoch. Sampled data
+are each run's own, drawn from (seed, step, site). The hierarchy of Table 1 has one sequence a class, so its batch is
+those sequences, weighted by how often each class was drawn: exactly the batch that would hold them row by row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from joma.data import latent_trees
+from joma.data.hierarchy import Hierarchy
+from joma.data.text import Windows
+from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig, digest
+from joma.engine.extent import corpus_of, extent
+from joma.engine.precision import parameter_dtype
+from joma.models.batch import Batch
+from joma.randomness import run_keys
+from joma.theory.latent_tree import regular_tree
+
+NUM_VALIDATION_SAMPLES = 1280
+"""Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
+VALIDATION = "validation"
+"""Site of the validation samples, which are the same at every step."""
+TOKENS_AT_ONCE = 7000
+"""Tokens of a run that a validation batch holds at most, or one window: independent of how many runs there are, so that
+sums are taken in the same order in every pack."""
+PAPER_WINDOW = 100
+"""The paper's curves show the attention of the 101st validation window, of its first stream."""
+
+
+class Source(ABC):
+    """Batches for the runs of a pack."""
+
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
+        """Prepare for these runs, which share their data and model, in this order."""
+        self.data: DataConfig = configs[0].data
+        self.seeds = tuple(config.seed for config in configs)
+        self.dtype = parameter_dtype(configs[0].training.precision)
+        self.device = torch.device(device)
+        self.keys = run_keys(self.seeds, self.device)
+
+    @property
+    def num_runs(self) -> int:
+        """R, runs that get a batch."""
+        return len(self.seeds)
+
+    @property
+    @abstractmethod
+    def hash(self) -> str:
+        """Digits that differ between data that differ."""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that a run is trained on in a step."""
+        return self.data.batch * self.data.length
+
+    @abstractmethod
+    def batch(self, step: int) -> Batch:
+        """Return what the runs are trained on in the step behind `step` steps."""
+
+    @abstractmethod
+    def validation(self) -> Iterator[Batch]:
+        """Yield the validation set, the same at every call."""
+
+    def single_window(self) -> Batch | None:
+        """Return the one validation window whose attention the paper shows; None for data without windows."""
+        return None
+
+
+class TextSource(Source):
+    """A text, one window for all runs."""
+
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
+        """Read the text and put it on the device."""
+        super().__init__(configs, device)
+        data = self.data
+        corpus = corpus_of(data.data, data.vocabulary_cap)
+        self._hash = corpus.hash
+        self._train = Windows(corpus.train.to(self.device), data.batch, data.window)
+        self._valid = Windows(corpus.valid.to(self.device), data.valid_batch, data.window)
+
+    @property
+    def hash(self) -> str:
+        """Hash of tokens and vocabulary."""
+        return self._hash
+
+    def batch(self, step: int) -> Batch:
+        """Return the window of a step."""
+        return self._shared(*self._train.window(step % self._train.num_windows))
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield all validation windows, some at a time."""
+        at_once = max(1, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
+        for first in range(0, self._num_valid, at_once):
+            windows = [self._valid.window(i) for i in range(first, min(first + at_once, self._num_valid))]
+            inputs, targets = (torch.cat(parts) for parts in zip(*windows, strict=True))
+            yield self._shared(inputs, targets)
+
+    def single_window(self) -> Batch:
+        """Return the paper's window, or the last one of a text that has fewer."""
+        inputs, targets = self._valid.window(min(PAPER_WINDOW, self._valid.num_windows - 1))
+        return self._shared(inputs[:1], targets[:1])
+
+    @property
+    def _num_valid(self) -> int:
+        wanted = self.data.valid_windows
+        return self._valid.num_windows if wanted is None else min(wanted, self._valid.num_windows)
+
+    def _shared(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"]) -> Batch:
+        return Batch(tokens=inputs.expand(self.num_runs, -1, -1), targets=targets.reshape(-1).expand(self.num_runs, -1))
+
+
+class SampledSource(Source):
+    """Sequences with a class, drawn without end."""
+
+    @property
+    def hash(self) -> str:
+        """Hash of what is drawn; the seeds are in the configs."""
+        return digest(asdict(self.data))
+
+    def batch(self, step: int) -> Batch:
+        """Draw each run's samples of a step."""
+        return self.sampled(step, self.data.data, self.data.batch)
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield each run's validation samples."""
+        yield self._validation
+
+    @cached_property
+    def _validation(self) -> Batch:
+        return self.sampled(0, VALIDATION, NUM_VALIDATION_SAMPLES)
+
+    @abstractmethod
+    def sampled(self, step: int, site: str, num_samples: int) -> Batch:
+        """Draw samples for every run, row by row."""
+
+
+class TreeSource(SampledSource):
+    """Random latent trees; the class is the root, the tokens tell for each leaf whether it is there."""
+
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
+        """Lay the tree out on the device."""
+        super().__init__(configs, device)
+        data = self.data
+        tree = regular_tree(
+            data.tree_depth,
+            data.branching,
+            data.rho,
+            class_probabilities=[1 / data.num_classes] * data.num_classes,
+            zero_given_class=latent_trees.class_patterns(data.num_classes, data.branching),
+        )
+        self._sampler = latent_trees.TreeSampler.of(tree, self.device)
+
+    def sampled(self, step: int, site: str, num_samples: int) -> Batch:
+        """Draw samples for every run."""
+        samples = self._sampler.sample(self.keys, step, num_samples, site=site)
+        return Batch(tokens=samples.tokens, targets=samples.label)
+
+
+class HierarchySource(SampledSource):
+    """The deterministic hierarchy of Table 1, each run with its own sets."""
+
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
+        """Draw the hierarchies."""
+        super().__init__(configs, device)
+        data = self.data
+        self.hierarchies = tuple(
+            Hierarchy.draw(
+                seed,
+                num_latents=data.num_latents,
+                num_children=data.num_children,
+                num_classes=data.num_classes,
+                num_tokens=data.num_tokens,
+                length=data.window,
+                device=self.device,
+            )
+            for seed in self.seeds
+        )
+        self._sequences = torch.stack([hierarchy.sequences for hierarchy in self.hierarchies])
+        self._classes = torch.arange(data.num_classes, device=self.device).expand(self.num_runs, -1)
+
+    def batch(self, step: int) -> Batch:
+        """Return the sequence of each class, weighted by its share of the batch; row by row if that is shorter."""
+        if self.data.batch < self.data.num_classes:
+            return self.sampled(step, self.data.data, self.data.batch)
+        counts = self.hierarchies[0].class_counts(self.keys, step, self.data.batch, site=self.data.data)
+        return Batch(tokens=self._sequences, targets=self._classes, weights=counts.to(self.dtype) / self.data.batch)
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield every class once: the expectation over all samples, exactly."""
+        yield Batch(tokens=self._sequences, targets=self._classes)
+
+    def sampled(self, step: int, site: str, num_samples: int) -> Batch:
+        """Draw the same classes row by row."""
+        label = self.hierarchies[0].classes(self.keys, step, num_samples, site=site)
+        runs = torch.arange(self.num_runs, device=self.device)[:, None]
+        return Batch(tokens=self._sequences[runs, label], targets=label)
+
+
+_SAMPLED = {TREES: TreeSource, HIERARCHY: HierarchySource}
+
+
+def source_of(configs: Sequence[RunConfig], device: torch.device | str = "cpu") -> Source:
+    """Return the batches of runs that share their data and model; refuses a model that does not fit the data."""
+    if not configs:
+        raise ValueError("A source needs a run at least, got none. Pass the configs of a pack.")
+    _demand_readout(configs[0])
+    needed = extent(configs[0]).vocabulary
+    if configs[0].model.vocabulary < needed:
+        raise ValueError(
+            f"The data {configs[0].data.data!r} have {needed} different tokens, the model's `vocabulary` is "
+            f"{configs[0].model.vocabulary}. Set it to {needed}."
+        )
+    return _SAMPLED.get(configs[0].data.data, TextSource)(configs, device)
+
+
+def _demand_readout(config: RunConfig) -> None:
+    if not config.data.is_text and config.model.readout != "class":
+        raise ValueError(
+            f"The data {config.data.data!r} are sequences with a class, and the model predicts next tokens. "
+            "Set `readout` to class."
+        )

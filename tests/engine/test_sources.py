@@ -1,0 +1,195 @@
+"""Batches are functions of the runs' seeds and the step, and mean what they stand for."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joma.data.hierarchy import Hierarchy
+from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
+from joma.engine.extent import corpus_of
+from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, source_of
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig
+from joma.models.parameters import Layout
+
+WORDS = ["the", "tree", "has", "a", "leaf", "and", "one", "root"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder of text, the tokens of which can be told apart by their order."""
+    folder = tmp_path_factory.mktemp("text")
+    generator = torch.Generator().manual_seed(0)
+    for split, num_words in (("train", 2000), ("valid", 1400), ("test", 300)):
+        chosen = torch.randint(len(WORDS), (num_words,), generator=generator)
+        (folder / f"{split}.txt").write_text(" ".join(WORDS[i] for i in chosen))
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def text_config(text, seed=1, **data):
+    model = DecoderConfig(vocabulary=len(WORDS) + 1, width=8, hidden=8, positions="none")
+    return RunConfig(model=model, data=DataConfig(data=text, batch=4, window=5, valid_batch=2, **data), seed=seed)
+
+
+def class_config(seed=1, *, num_classes=3, vocabulary=20, depth=1, precision="float64", **data):
+    model = DecoderConfig(
+        vocabulary=vocabulary,
+        width=12,
+        hidden=16,
+        depth=depth,
+        positions="none",
+        causal=False,
+        readout="class",
+        num_classes=num_classes,
+    )
+    return RunConfig(
+        model=model,
+        optimiser=OptimiserConfig(),
+        data=DataConfig(num_classes=num_classes, **data),
+        training=TrainingConfig(steps=10, precision=precision),
+        seed=seed,
+    )
+
+
+def hierarchy_config(seed=1, *, batch=128, num_classes=6, **changes):
+    sizes = {"num_latents": (5, 8), "num_children": 2, "num_tokens": 20, "window": 10}
+    return class_config(seed, data="hierarchy", batch=batch, num_classes=num_classes, **sizes, **changes)
+
+
+def tree_config(seed=1, **changes):
+    return class_config(seed, data="trees", tree_depth=2, branching=3, rho=0.7, batch=64, **changes)
+
+
+CASES = {"hierarchy": hierarchy_config, "trees": tree_config}
+
+
+def assert_same(found, expected):
+    assert torch.equal(found.tokens, expected.tokens)
+    assert torch.equal(found.targets, expected.targets)
+    assert (found.weights is None) == (expected.weights is None)
+    assert found.weights is None or torch.equal(found.weights, expected.weights)
+
+
+def rows(batch, run):
+    weights = None if batch.weights is None else batch.weights[run : run + 1]
+    return type(batch)(tokens=batch.tokens[run : run + 1], targets=batch.targets[run : run + 1], weights=weights)
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@settings(max_examples=8)
+@given(seeds=st.lists(st.integers(0, 99), min_size=1, max_size=4), step=st.integers(0, 10**6))
+def test_a_runs_samples_do_not_depend_on_its_neighbours(make, seeds, step):
+    together = source_of([make(seed) for seed in seeds])
+    for run, seed in enumerate(seeds):
+        alone = source_of([make(seed)])
+        assert_same(rows(together.batch(step), run), alone.batch(step))
+        assert_same(rows(next(together.validation()), run), next(alone.validation()))
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_steps_and_seeds_give_other_samples_and_validation_stays(make):
+    source = source_of([make(1), make(2)])
+    first, second = source.batch(0), source.batch(1)
+    kind = "tokens" if first.weights is None else "weights"
+    assert not torch.equal(getattr(first, kind), getattr(second, kind))
+    assert not torch.equal(getattr(first, kind)[0], getattr(first, kind)[1])
+    assert_same(next(source.validation()), next(source.validation()))
+    assert source.single_window() is None
+    assert source.tokens_per_step == source.data.batch * first.tokens.shape[2]
+
+
+def test_tree_samples_are_leaves_with_their_root():
+    source = source_of([tree_config(1), tree_config(5)])
+    batch = source.batch(3)
+    assert batch.tokens.shape == (2, 64, 9)
+    assert ((batch.tokens % 9) == torch.arange(9)).all()
+    assert set(batch.targets.unique().tolist()) == {0, 1, 2}
+    assert next(source.validation()).targets.shape == (2, NUM_VALIDATION_SAMPLES)
+
+
+def gradients_of(config, batch):
+    """Loss and gradients of the runs' first parameters on a batch."""
+    model = Decoder(config.model)
+    layout = Layout.of(model.shapes, model.frozen)
+    flat = torch.zeros(batch.tokens.shape[0], layout.size, dtype=torch.float64)
+    parameters = layout.views(flat)
+    for run in range(len(flat)):
+        for name, tensor in model.initial(run).items():
+            parameters[name][run].copy_(tensor)
+    gradient = torch.zeros_like(flat[:, : layout.num_trained])
+    losses = model.value_and_gradient(parameters, layout.views(gradient), batch, None)
+    return losses, gradient
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_weighted_classes_are_exactly_the_batch_of_128_rows(step):
+    configs = [hierarchy_config(seed) for seed in (1, 2, 3)]
+    source = source_of(configs)
+    weighted, drawn = source.batch(step), source.sampled(step, "hierarchy", 128)
+    assert weighted.tokens.shape == (3, 6, 10)
+    assert drawn.tokens.shape == (3, 128, 10)
+    for run, seed in enumerate((1, 2, 3)):
+        expected = Hierarchy.draw(seed, num_latents=(5, 8), num_classes=6, num_tokens=20, length=10)
+        assert torch.equal(drawn.tokens[run], expected.sequences[drawn.targets[run]])
+        assert torch.equal(weighted.weights[run] * 128, torch.bincount(drawn.targets[run], minlength=6).double())
+    found, expected = gradients_of(configs[0], weighted), gradients_of(configs[0], drawn)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-13, atol=0)  # only the order of sums differs
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=1e-14)
+    assert float(expected[1].abs().max()) > 1e-3
+
+
+def test_a_batch_shorter_than_the_classes_stays_row_by_row():
+    batch = source_of([hierarchy_config(batch=4)]).batch(0)
+    assert batch.tokens.shape == (1, 4, 10)
+    assert batch.weights is None
+
+
+def test_windows_of_a_text_are_shared_and_begin_again(text):
+    source = source_of([text_config(text, seed) for seed in (1, 2, 3)])
+    corpus = corpus_of(text, None)
+    streams = corpus.train[: 4 * 500].view(4, 500)
+    num_windows = 499 // 5
+    for step in (0, 1, num_windows - 1, num_windows, 3 * num_windows + 2):
+        batch = source.batch(step)
+        at = step % num_windows * 5
+        assert torch.equal(batch.tokens, streams[:, at : at + 5].expand(3, -1, -1))
+        assert torch.equal(batch.targets.view(3, 4, 5), streams[:, at + 1 : at + 6].expand(3, -1, -1))
+    assert source.hash == corpus.hash
+
+
+@pytest.mark.parametrize("limit", [None, 7, 10_000])
+def test_the_validation_set_is_every_window_once(text, limit, monkeypatch):
+    monkeypatch.setattr("joma.engine.sources.TOKENS_AT_ONCE", 40)
+    source = source_of([text_config(text, valid_windows=limit)])
+    streams = corpus_of(text, None).valid[:1400].view(2, 700)
+    num_windows = min(limit or 10_000, 699 // 5)
+    batches = list(source.validation())
+    tokens = torch.cat([batch.tokens[0].view(-1, 2, 5) for batch in batches])
+    targets = torch.cat([batch.targets[0].view(-1, 2, 5) for batch in batches])
+    assert torch.equal(tokens.movedim(1, 0).reshape(2, -1), streams[:, : 5 * num_windows])
+    assert torch.equal(targets.movedim(1, 0).reshape(2, -1), streams[:, 1 : 5 * num_windows + 1])
+    assert max(batch.tokens.shape[1] for batch in batches) == 8
+
+
+def test_the_single_window_is_the_papers_or_the_last(text):
+    streams = corpus_of(text, None).valid[:1400].view(2, 700)
+    window = source_of([text_config(text)]).single_window()
+    assert torch.equal(window.tokens[0], streams[:1, 5 * PAPER_WINDOW : 5 * PAPER_WINDOW + 5])
+    few = text_config(text).update({"window": 300})
+    assert torch.equal(source_of([few]).single_window().tokens[0], streams[:1, 300:600])
+
+
+def test_a_model_that_does_not_fit_the_data(text):
+    with pytest.raises(ValueError, match="have 9 different tokens, the model's `vocabulary` is 3"):
+        source_of([text_config(text).update({"vocabulary": 3})])
+    config = hierarchy_config().update({"readout": "next_token"})
+    with pytest.raises(ValueError, match="sequences with a class, and the model predicts next tokens"):
+        source_of([config])
+    with pytest.raises(ValueError, match="got none"):
+        source_of([])
