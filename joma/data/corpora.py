@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from joma.data.cache import digest, digest_of_file
 from joma.data.python_docs import PythonDocs
@@ -27,6 +27,7 @@ _PARQUET_ROWS = 1 << 16
 _PARQUET_COLUMN = "text"
 
 
+@runtime_checkable
 class TextSource(Protocol):
     """A text that can be read part by part."""
 
