@@ -119,6 +119,8 @@ def _sizes(
     num_latents: tuple[int, ...], num_children: int, num_classes: int, num_tokens: int, length: int
 ) -> tuple[int, ...]:
     """Number of things on every level from the tokens up to the classes, refusing what no draw can satisfy."""
+    if not num_latents:
+        raise ValueError("`num_latents` needs a number for each level, got none. Pass some, such as (10, 20).")
     whole("num_latents", num_latents, low=1)
     for name, number in (("num_children", num_children), ("num_classes", num_classes), ("length", length)):
         whole(name, number, low=1)

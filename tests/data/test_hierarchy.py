@@ -1,0 +1,229 @@
+"""The deterministic hierarchy of Table 1: its sets, its sequences, and batches as counts of classes."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from joma.data.hierarchy import Hierarchy
+from joma.randomness import run_keys
+
+TABLE_1 = [
+    {"num_latents": latents, "num_children": children, "num_classes": classes}
+    for latents in ((10, 20), (20, 30))
+    for children in (2, 3)
+    for classes in (20, 30, 50)
+]
+FAMILY_WISE = 1e-3
+"""Chance that any one number of a family lies outside its bound; seeds are fixed."""
+
+
+def expanded(hierarchy: Hierarchy, level: int, thing: int) -> dict[int, set[int]]:
+    """What is on below one latent or class, level by level (−1 the tokens), by walking down its members."""
+    found: dict[int, set[int]] = {below: set() for below in range(-1, level)}
+    for member in hierarchy.members[level][thing].tolist():
+        found[level - 1].add(member)
+        if level > 0:
+            for below, things in expanded(hierarchy, level - 1, member).items():
+                found[below] |= things
+    return found
+
+
+@st.composite
+def settings(draw) -> dict:
+    num_children = draw(st.integers(1, 3))
+    num_latents = tuple(draw(st.lists(st.integers(1, 8), min_size=1, max_size=3)))
+    num_classes, num_tokens = draw(st.integers(1, 9)), draw(st.integers(2, 30))
+    sizes = (num_tokens - 1, *num_latents, num_classes)
+    assume(all(math.comb(below, num_children) >= above for below, above in pairwise(sizes)))
+    return {
+        "num_latents": num_latents,
+        "num_children": num_children,
+        "num_classes": num_classes,
+        "num_tokens": num_tokens,
+        "length": draw(st.integers(27, 33)),
+    }
+
+
+# The hierarchy
+
+
+@given(settings(), st.integers(0, 2**40))
+def test_classes_expand_to_the_members_of_their_members(setting, seed):
+    hierarchy = Hierarchy.draw(seed, **setting)
+    padding = setting["num_tokens"] - 1
+    for label in range(setting["num_classes"]):
+        below = expanded(hierarchy, len(setting["num_latents"]), label)
+        tokens = sorted(below[-1])
+        front = [padding] * (setting["length"] - len(tokens))
+        assert hierarchy.sequences[label].tolist() == front + tokens
+        assert padding not in tokens
+        for level, on in enumerate(hierarchy.latents):
+            assert set(on[label].nonzero()[:, 0].tolist()) == below[level]
+
+
+@given(settings(), st.integers(0, 2**40))
+def test_sets_are_distinct_and_of_the_size_asked_for(setting, seed):
+    hierarchy = Hierarchy.draw(seed, **setting)
+    sizes = (setting["num_tokens"] - 1, *setting["num_latents"], setting["num_classes"])
+    assert [len(sets) for sets in hierarchy.members] == list(sizes[1:])
+    for sets, num_things in zip(hierarchy.members, sizes[:-1], strict=True):
+        assert sets.shape[1] == setting["num_children"]
+        assert (sets.diff(dim=1) > 0).all()
+        assert 0 <= int(sets.min()) <= int(sets.max()) < num_things
+        assert len(sets.unique(dim=0)) == len(sets)
+
+
+@pytest.mark.parametrize("setting", TABLE_1, ids=lambda each: "-".join(map(str, each.values())))
+def test_the_settings_of_table_1(setting):
+    for seed in range(5):
+        hierarchy = Hierarchy.draw(seed, **setting)
+        assert hierarchy.sequences.shape == (setting["num_classes"], 30)
+        assert hierarchy.num_classes == setting["num_classes"]
+        assert tuple(level.shape[1] for level in hierarchy.latents) == setting["num_latents"]
+        assert hierarchy.num_tokens == 100
+        used = (hierarchy.sequences != 99).sum(dim=1)
+        assert setting["num_children"] <= int(used.min()) <= int(used.max()) <= setting["num_children"] ** 3
+
+
+def test_a_seed_is_a_hierarchy_and_another_seed_another_one():
+    first, again, other = (Hierarchy.draw(seed) for seed in (3, 3, 4))
+    assert torch.equal(first.sequences, again.sequences)
+    assert not torch.equal(first.sequences, other.sequences)
+
+
+def test_every_set_is_equally_likely():
+    counts: dict[tuple[int, ...], int] = {}
+    num_seeds = 1500
+    for seed in range(num_seeds):
+        hierarchy = Hierarchy.draw(seed, num_latents=(3,), num_children=2, num_classes=2, num_tokens=6)
+        for pair in hierarchy.members[0].tolist():
+            counts[tuple(pair)] = counts.get(tuple(pair), 0) + 1
+    # Three distinct sets of ten a seed; drawing without repeats only narrows the spread of a count.
+    bound = stats.norm.isf(FAMILY_WISE / 20) * math.sqrt(num_seeds * 0.3 * 0.7)
+    assert len(counts) == 10
+    assert max(abs(count - 0.3 * num_seeds) for count in counts.values()) < bound
+
+
+def test_as_many_latents_as_there_are_sets():
+    hierarchy = Hierarchy.draw(0, num_latents=(5, 10), num_children=2, num_classes=45)
+    pairs = [[first, second] for first in range(5) for second in range(first + 1, 5)]
+    assert sorted(hierarchy.members[1].tolist()) == pairs
+
+
+# Batches
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), st.integers(0, 10**5), st.integers(1, 300))
+def test_counts_are_those_of_the_rows_of_the_batch(seeds, step, batch_size):
+    hierarchy, keys = Hierarchy.draw(1), run_keys(seeds)
+    counts, samples = hierarchy.class_counts(keys, step, batch_size), hierarchy.sample(keys, step, batch_size)
+    assert counts.shape == (len(seeds), 20)
+    for run in range(len(seeds)):
+        assert torch.equal(counts[run], samples.label[run].bincount(minlength=20))
+        alone = hierarchy.class_counts(keys[run : run + 1], torch.tensor(step), batch_size)
+        assert torch.equal(counts[run], alone[0])
+
+
+def test_a_weighted_mean_over_classes_is_the_mean_over_the_batch():
+    hierarchy, keys = Hierarchy.draw(2, num_classes=50), run_keys([5, 6, 7])
+    value = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = value[hierarchy.sample(keys, 9, 128).tokens].prod(dim=-1).mean(dim=1)
+    weights = hierarchy.class_counts(keys, 9, 128).double() / 128
+    # 1e-15: rounding of sums of a hundred terms below one.
+    torch.testing.assert_close(weights @ value[hierarchy.sequences].prod(dim=-1), rows, rtol=0, atol=1e-15)
+
+
+def test_a_batch_is_made_of_the_sequences_and_latents_of_its_classes():
+    hierarchy = Hierarchy.draw(0, num_classes=30)
+    samples = hierarchy.sample(run_keys([1, 2]), 4, 1280)
+    assert samples.tokens.shape == (2, 1280, 30)
+    assert samples.tokens.dtype == samples.label.dtype == torch.int64
+    assert torch.equal(samples.tokens, hierarchy.sequences[samples.label])
+    assert [tuple(level.shape) for level in samples.latents] == [(2, 1280, 10), (2, 1280, 20)]
+    for level, on in zip(samples.latents, hierarchy.latents, strict=True):
+        assert torch.equal(level, on[samples.label])
+
+
+def test_a_smaller_batch_is_the_beginning_of_a_larger_one():
+    hierarchy, keys = Hierarchy.draw(0), run_keys([1, 2])
+    assert torch.equal(hierarchy.classes(keys, 3, 128), hierarchy.classes(keys, 3, 1280)[:, :128])
+
+
+def test_classes_are_equally_likely_and_their_counts_multinomial():
+    hierarchy = Hierarchy.draw(0, num_classes=30)
+    keys, num_steps = run_keys(range(50)), 200
+    counts = torch.cat([hierarchy.class_counts(keys, step, 128) for step in range(num_steps)]).double().numpy()
+    num_batches, p = len(counts), 1 / 30
+    bound = stats.norm.isf(FAMILY_WISE / 2 / (30 + 30 * 31 / 2))
+    mean_error = (counts.mean(axis=0) - 128 * p) / math.sqrt(128 * p * (1 - p) / num_batches)
+    assert np.abs(mean_error).max() < bound
+    # Products of centred counts: mean 128 p (δ − p), and their own spread from the sample.
+    centred = counts - 128 * p
+    products = centred[:, :, None] * centred[:, None, :]
+    expected = 128 * p * (np.eye(30) - p)
+    covariance_error = (products.mean(axis=0) - expected) / (products.std(axis=0) / math.sqrt(num_batches))
+    assert np.abs(covariance_error).max() < bound
+
+
+def test_runs_steps_and_sites_have_other_batches():
+    hierarchy = Hierarchy.draw(0)
+    streams = [
+        hierarchy.classes(run_keys([seed]), step, 20_000, site=site)[0]
+        for seed in (0, 1)
+        for step in (0, 1)
+        for site in ("train", "valid")
+    ]
+    bound = stats.norm.isf(FAMILY_WISE / len(streams) ** 2) * math.sqrt(0.05 * 0.95 / 20_000)
+    for place, left in enumerate(streams):
+        for right in streams[:place]:
+            assert abs(float((left == right).double().mean()) - 0.05) < bound
+
+
+def test_no_number_is_used_on_another_device():
+    """A device without memory refuses tensors of the CPU, as any other would."""
+    hierarchy, keys = Hierarchy.draw(0, device="meta"), run_keys([1, 2], "meta")
+    assert hierarchy.class_counts(keys, 0, 5).device.type == "meta"
+    assert hierarchy.sample(keys, 0, 5).tokens.device.type == "meta"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            {"num_latents": (20, 10), "num_classes": 50},
+            r"50 classes need .* sets of 2, but 10 latents of level 1 have 45",
+        ),
+        ({"num_latents": (4, 20)}, r"20 latents of level 1 need .*, but 4 latents of level 0 have 6"),
+        ({"num_tokens": 5}, r"10 latents of level 0 need .*, but 4 usable tokens have 6"),
+        ({"num_children": 3, "num_tokens": 3}, r"but 2 usable tokens have 0"),
+        (
+            {"num_children": 3, "length": 26},
+            r"as many as 27 tokens, .* a sequence of 26. Pass a `length` of at least 27",
+        ),
+        ({"num_children": 4}, r"as many as 40 tokens"),
+        ({"num_children": 0}, r"`num_children` must be a whole number of at least 1"),
+        ({"num_classes": 0}, r"`num_classes` must be a whole number of at least 1"),
+        ({"num_latents": (0, 3)}, r"`num_latents` must be a whole number of at least 1"),
+        ({"num_latents": ()}, r"`num_latents` needs a number for each level, got none"),
+        ({"num_tokens": 1}, r"`num_tokens` must be a whole number of at least 2"),
+        ({"length": 0}, r"`length` must be a whole number of at least 1"),
+        ({"seed": -1}, r"`seed` must be a whole number of at least 0"),
+    ],
+)
+def test_impossible_hierarchies_are_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        Hierarchy.draw(**{"seed": 0, **setting})
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ValueError, match=r"`batch_size` must be a whole number of at least 1, got 0"):
+        Hierarchy.draw(0).sample(run_keys([0]), 0, 0)
