@@ -184,7 +184,7 @@ class RunConfig:
     """One run: everything that its numbers depend on."""
 
     model: DecoderConfig
-    """The model; its `vocabulary` is that of the data, see `joma.engine.plan`."""
+    """The model; its `vocabulary` is that of the data, see `joma.engine.extent`."""
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     """How it learns."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -206,6 +206,11 @@ class RunConfig:
             raise ValueError(
                 f"A class read-out needs data with classes, got {self.data.data!r}. Take {' or '.join(SAMPLED_DATA)}, "
                 "or `readout` next_token."
+            )
+        if self.model.readout != "class" and not self.data.is_text:
+            raise ValueError(
+                f"The data {self.data.data!r} are sequences with a class, and the model predicts the next token. Set "
+                "`readout` to class, or take a text."
             )
         if not self.data.is_text and self.training.epochs is not None:
             raise ValueError(f"The data {self.data.data!r} have no end, so no `epochs`. Pass `steps` instead.")

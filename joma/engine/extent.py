@@ -9,6 +9,9 @@ from joma.data.text import Corpus, Windows, load_text
 from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TREES, DataConfig, RunConfig
 from joma.errors import UnknownNameError
 
+NUM_VALIDATION_SAMPLES = 1280
+"""Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
@@ -20,6 +23,8 @@ class Extent:
     """Steps for a pass over a text; all of them for samples without end."""
     num_steps: int
     """Steps in all."""
+    valid_tokens: int
+    """Tokens that a measurement goes over."""
     data_bytes: int
     """Tokens that lie on the device."""
     data_hash: str
@@ -50,16 +55,27 @@ def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
         raise UnknownNameError("data", data, ("python-docs", "wikitext2", "wikitext103", *SAMPLED_DATA)) from None
 
 
+def num_sequences(data: DataConfig) -> int:
+    """Return the sequences of a run's batch: the hierarchy has one for each class, weighted, if that is fewer."""
+    return min(data.batch, data.num_classes) if data.data == HIERARCHY else data.batch
+
+
+def num_validation_samples(data: DataConfig) -> int:
+    """Return the sequences on which sampled data are validated: every class once, or as many as the paper takes."""
+    return data.num_classes if data.data == HIERARCHY else NUM_VALIDATION_SAMPLES
+
+
 def _of_text(config: RunConfig) -> Extent:
     data = config.data
     corpus = corpus_of(data.data, data.vocabulary_cap)
     windows = Windows(corpus.train, data.batch, data.window)
-    Windows(corpus.valid, data.valid_batch, data.window)
+    valid = Windows(corpus.valid, data.valid_batch, data.window)
     steps = config.training.steps or windows.num_windows * (config.training.epochs or 0)
     return Extent(
         vocabulary=len(corpus.vocabulary),
         steps_per_epoch=windows.num_windows,
         num_steps=steps,
+        valid_tokens=min(data.valid_windows or valid.num_windows, valid.num_windows) * data.valid_batch * data.window,
         data_bytes=corpus.train.nbytes + corpus.valid.nbytes,
         data_hash=corpus.hash,
     )
@@ -72,6 +88,7 @@ def _of_samples(config: RunConfig) -> Extent:
         vocabulary=_vocabulary(config.data, config.seed),
         steps_per_epoch=steps,
         num_steps=steps,
+        valid_tokens=num_validation_samples(config.data) * config.data.length,
         data_bytes=0,
         data_hash="",
     )

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from joma.engine.config import RunConfig
+from joma.engine.extent import num_sequences, num_validation_samples
 from joma.engine.grid import Run
 from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, update
 from joma.engine.precision import parameter_dtype, working_in
@@ -30,6 +31,8 @@ from joma.models.parameters import Layout
 
 USABLE_SHARE = 0.9
 """Share of the free memory that packs may take: allocators round up, and other things grow."""
+VALIDATION_TOKENS = 7000
+"""Tokens of a text that a run is validated on at a time (`joma.engine.sources`)."""
 COPIES_OF_A_SNAPSHOT = 3
 """Of one run's state while it is saved: on the host, as a file, and with the checksum in it."""
 CUDA_BASE = 2**30
@@ -144,7 +147,7 @@ def _step(config: RunConfig, num_runs: int) -> int:
     moments = tuple(torch.empty_like(trained) for _ in range(num_moments))
     gradient = torch.empty(trained.shape, dtype=flat.dtype)
     noise = Noise(keys=_whole(num_runs, 2, dtype=torch.int32), step=_whole())
-    batch = _batch(config, num_runs, config.data.batch)
+    batch = _batch(config, num_runs, num_sequences(config.data))
     model.value_and_gradient(layout.views(flat), layout.views(gradient), batch, noise)
     per_run = torch.empty(num_runs, dtype=torch.float64)
     update(
@@ -164,8 +167,11 @@ def _step(config: RunConfig, num_runs: int) -> int:
 def _evaluate(config: RunConfig, num_runs: int) -> None:
     """Do one evaluation without content."""
     model, layout, flat = _started(config, num_runs)
-    num_sequences = config.data.valid_batch if config.data.is_text else config.data.batch
-    model.losses(layout.views(flat), _batch(config, num_runs, num_sequences))
+    if config.data.is_text:
+        num = max(config.data.valid_batch, VALIDATION_TOKENS // config.data.length)
+    else:
+        num = num_validation_samples(config.data)
+    model.losses(layout.views(flat), _batch(config, num_runs, num))
 
 
 def _started(config: RunConfig, num_runs: int) -> tuple[Decoder, Layout, Tensor]:
@@ -175,10 +181,10 @@ def _started(config: RunConfig, num_runs: int) -> tuple[Decoder, Layout, Tensor]
     return model, layout, torch.empty((num_runs, layout.size), dtype=dtype)
 
 
-def _batch(config: RunConfig, num_runs: int, num_sequences: int) -> Batch:
+def _batch(config: RunConfig, num_runs: int, num: int) -> Batch:
     length = config.data.length
-    num_rows = num_sequences if config.model.readout == "class" else num_sequences * length
-    return Batch(tokens=_whole(num_runs, num_sequences, length), targets=_whole(num_runs, num_rows))
+    num_rows = num if config.model.readout == "class" else num * length
+    return Batch(tokens=_whole(num_runs, num, length), targets=_whole(num_runs, num_rows))
 
 
 def _whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
