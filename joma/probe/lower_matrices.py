@@ -15,7 +15,9 @@ from joma.probe.weights import Hints, Inventory, Role, Rows, Unseen, WeightRef
 _ROUTER = re.compile(r"^(?:gate|router|wg|classifier)$")
 _EXPERT_INDEX = re.compile(r"experts?(?:\.\w+)?\.(\d+)(?:\.|$)")
 _UPPER_NAME = re.compile(r"down|^upper|^w2|wo$|fc2|4h_to_h|c_proj|linear2|out", re.IGNORECASE)
-_LOWER_NAME = re.compile(r"^lower|up(?!per)|gate|^w[13]|wi(?:_\d)?$|fc1|h_to_4h|c_fc|linear1|intermediate", re.IGNORECASE)
+_LOWER_NAME = re.compile(
+    r"^lower|up(?!per)|gate|^w[13]|wi(?:_\d)?$|fc1|h_to_4h|c_fc|linear1|intermediate", re.IGNORECASE
+)
 _PARAMETRIZED = ".parametrizations."
 
 
