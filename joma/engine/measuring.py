@@ -1,0 +1,229 @@
+"""What is measured of every run: validation loss, attention entropy, stable ranks, and in the end the regimes.
+
+Everything is batched over runs. Attention entropy is taken on the whole validation set
+(`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper shows (`entropy_window`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from joma.engine.precision import working_in
+from joma.engine.sources import Source
+from joma.measure.entropy import AttentionStatistics, attention_entropy
+from joma.measure.entropy_logits import logits_entropy
+from joma.measure.rank import SMALL, power_step, stable_rank
+from joma.measure.regime import Kind, Regime, classify
+from joma.models.batch import LayerReading, Model, Parameters
+
+if TYPE_CHECKING:
+    import pandas
+
+NO_LAYER = -1
+ALL_HEADS = -1
+LOSS, ENTROPY, FRACTION, WINDOW, RANK = "loss", "entropy", "entropy_fraction", "entropy_window", "stable_rank"
+TRAINING, VALIDATION = "training", "validation"
+"""Sites of the losses."""
+SMALLEST = {ENTROPY: 0.0, WINDOW: 0.0, RANK: 1.0}
+"""Metrics whose regimes are named, with the smallest value possible."""
+NUM_RANK_STEPS = 64
+"""Lanczos steps for all matrices at once; each starts anew, so that a rank is a function of the weights alone."""
+TRUSTED_RESIDUAL = 1e-4
+"""Matrices that leave more are measured one by one; the error of the norm is about the square of it."""
+_SEED = 2310_00535
+_LOWER = re.compile(r"blocks\.(\d+)\.mlp\.lower\.weight")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Values:
+    """One number of every run."""
+
+    metric: str
+    by_run: Float[Tensor, " R"]
+    site: str
+    kind: str
+    layer: int = NO_LAYER
+    head: int = ALL_HEADS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiteRegime:
+    """What a curve of one run does over training."""
+
+    metric: str
+    site: str
+    layer: int
+    regime: Regime
+
+
+def measure(model: Model, parameters: Parameters, source: Source, precision: str) -> list[Values]:
+    """Measure all runs in evaluation mode; most numbers are still on the device when this returns."""
+    with torch.no_grad():
+        whole = _Attention(source.num_runs)
+        total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
+        num_rows = 0
+        for batch in source.validation():
+            with working_in(precision, source.device):
+                losses = model.losses(parameters, batch, whole.take)
+            total += losses.double() * batch.targets.shape[1]
+            num_rows += batch.targets.shape[1]
+        found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]
+        found += whole.values(ENTROPY, FRACTION)
+        window = source.single_window()
+        if window is not None:
+            single = _Attention(source.num_runs)
+            with working_in(precision, source.device):
+                model.losses(parameters, window, single.take)
+            found += single.values(WINDOW)
+        return found + stable_ranks(parameters, gated=_is_gated(model))
+
+
+def on_host(values: list[Values]) -> list[list[float]]:
+    """Wait for the device and return the numbers, by value and run."""
+    return torch.stack([each.by_run.double().cpu() for each in values]).tolist()
+
+
+def stable_ranks(parameters: Parameters, *, gated: bool = False) -> list[Values]:
+    """Stable rank of every MLP's lower matrix; of a gated one, of the gate and of what it gates."""
+    layers = {int(found[1]): name for name in parameters if (found := _LOWER.fullmatch(name))}
+    if not layers:
+        return []
+    weights = torch.stack([parameters[layers[layer]] for layer in sorted(layers)], dim=1)
+    parts = {":gate": weights.chunk(2, dim=2)[0], ":up": weights.chunk(2, dim=2)[1]} if gated else {"": weights}
+    return [
+        Values(
+            metric=RANK, by_run=ranks[:, at], site=layers[layer].removesuffix(".weight") + part, kind="mlp", layer=layer
+        )
+        for part, matrices in parts.items()
+        for ranks in (_ranks(matrices),)
+        for at, layer in enumerate(sorted(layers))
+    ]
+
+
+def regimes(table: "pandas.DataFrame") -> Iterator[SiteRegime]:
+    """Name the regime of each curve in a run's record; values that are not finite are left out.
+
+    Whether attention has collapsed or is uniform is read off its entropy as a fraction of the maximum.
+    """
+    over_heads = table[(table["head"] == ALL_HEADS) & table["value"].abs().lt(float("inf"))]
+    curves = dict(iter(over_heads.groupby(["layer", "site", "metric"])))
+    for (layer, site, metric), curve in curves.items():
+        if metric not in SMALLEST:
+            continue
+        found = _classified(curve, SMALLEST[metric], None)
+        fraction = curves.get((layer, site, FRACTION)) if metric == ENTROPY else None
+        if fraction is not None:
+            relative = _classified(fraction, 0.0, 1.0).kind
+            found = replace(found, kind=relative) if relative in (Kind.COLLAPSED, Kind.UNIFORM) else found
+        yield SiteRegime(metric=metric, site=site, layer=int(layer), regime=found)
+
+
+def _classified(curve: "pandas.DataFrame", lower: float, upper: float | None) -> Regime:
+    values = curve["value"].to_numpy()
+    lower = min(lower, float(values.min()))  # by rounding
+    upper = None if upper is None else max(upper, float(values.max()))
+    return classify(curve["step"].to_numpy(), values, lower=lower, upper=upper)
+
+
+def _is_gated(model: Model) -> bool:
+    return bool(getattr(getattr(model, "config", None), "gated", False))
+
+
+def _ranks(weights: Float[Tensor, "R depth m n"]) -> Float[Tensor, "R depth"]:
+    """Measure all matrices at once: small ones exactly, others by iteration, and exactly where that leaves doubt."""
+    weights = weights if weights.shape[-2] >= weights.shape[-1] else weights.mT
+    if weights.shape[-1] <= SMALL and weights.device.type == "cpu":
+        return stable_rank(weights)
+    start = torch.randn(weights.shape[-1], generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
+    found = power_step(weights, start.to(weights.device).expand(*weights.shape[:2], -1), num_steps=NUM_RANK_STEPS)
+    ranks = (torch.linalg.matrix_norm(weights.double()).cpu() / found.norm).square()
+    doubtful = ~(found.residual <= TRUSTED_RESIDUAL)
+    if bool(doubtful.any()):
+        ranks[doubtful] = stable_rank(weights[doubtful.to(weights.device)]).cpu()
+    return ranks
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of one layer, by run and head, on the device."""
+
+    entropy: Float[Tensor, "R H"]
+    num_rows: int
+    fraction: Float[Tensor, "R H"]
+    num_fractions: Float[Tensor, "R H"]
+    """Rows that see more than one key: others have no fraction."""
+
+    def __iadd__(self, other: "_Sums") -> "_Sums":
+        self.entropy += other.entropy
+        self.num_rows += other.num_rows
+        self.fraction += other.fraction
+        self.num_fractions += other.num_fractions
+        return self
+
+
+@dataclass(slots=True)
+class _Attention:
+    """Takes the attention of every layer while the model runs, and averages it over sequences and rows."""
+
+    num_runs: int
+    _layers: dict[int, _Sums] = field(default_factory=dict)
+
+    def take(self, reading: LayerReading) -> None:
+        """Measure one layer, in full precision whatever the model runs in."""
+        stats = _statistics(reading)
+        entropy = self._by_run(stats.entropy)
+        fraction = self._by_run(stats.fraction.expand_as(stats.entropy))
+        sums = _Sums(
+            entropy=entropy.sum((1, 3)),
+            num_rows=entropy.shape[1] * entropy.shape[3],
+            fraction=fraction.nansum((1, 3)),
+            num_fractions=(~fraction.isnan()).double().sum((1, 3)),
+        )
+        if reading.layer in self._layers:
+            self._layers[reading.layer] += sums
+        else:
+            self._layers[reading.layer] = sums
+
+    def values(self, entropy: str, fraction: str | None = None) -> list[Values]:
+        """Return the means over all rows, over heads and, where there are several, head by head."""
+        found = []
+        for layer, sums in sorted(self._layers.items()):
+            named: Mapping[str, Tensor] = {entropy: sums.entropy / sums.num_rows}
+            if fraction is not None:
+                named = {**named, fraction: sums.fraction / sums.num_fractions}
+            for metric, by_head in named.items():
+                columns = {ALL_HEADS: by_head.mean(dim=1)}
+                if by_head.shape[1] > 1:
+                    columns |= dict(enumerate(by_head.unbind(dim=1)))
+                found += [
+                    Values(
+                        metric=metric,
+                        by_run=by_run,
+                        site=f"blocks.{layer}.attention",
+                        kind="attention",
+                        layer=layer,
+                        head=head,
+                    )
+                    for head, by_run in columns.items()
+                ]
+        return found
+
+    def _by_run(self, rows: Float[Tensor, "RB H L"]) -> Float[Tensor, "R B H L"]:
+        return rows.double().unflatten(0, (self.num_runs, -1))
+
+
+def _statistics(reading: LayerReading) -> AttentionStatistics:
+    if reading.logits is not None:
+        logits = reading.logits
+        if reading.causal:
+            hidden = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+            logits = logits.masked_fill(hidden, -torch.inf)
+        return logits_entropy(logits, companions=False)
+    assert reading.q is not None and reading.k is not None
+    with working_in("fp32", reading.q.device):
+        return attention_entropy(reading.q, reading.k, causal=reading.causal, scale=reading.scale, companions=False)

@@ -1,0 +1,193 @@
+"""Where the runs of a pack stand: new, to be gone on with, finished or failed, and from which snapshots they go on."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from joma.engine import snapshots
+from joma.engine.config import BESIDE, RunConfig, digest
+from joma.engine.extent import Extent
+from joma.engine.grid import Run
+from joma.engine.snapshots import DamagedSnapshotError, Snapshot
+from joma.engine.step import NOT_FAILED
+from joma.runs.description import FILE_NAME, Kind
+from joma.runs.record import RunInfo, RunLockedError, RunWriter, info, is_open, read_events
+
+KIND: Kind = "train"
+DIVERGED = "diverged"
+"""Kind of the event that tells at which step a run failed."""
+LENGTHS = ("epochs", "steps")
+NOWHERE = -1
+"""Step of a run that had failed before and takes part no more."""
+_RESUMABLE = (*BESIDE, *LENGTHS)
+"""Fields that may be other ones when a run goes on."""
+
+
+class Stand(Enum):
+    """What there is to do for a run."""
+
+    OPEN = "open"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A run of a pack on its way."""
+
+    name: str
+    config: RunConfig
+    folder: Path
+    stand: Stand = Stand.OPEN
+    step: int = 0
+    """Steps done."""
+    failed_at: int = NOT_FAILED
+    state: Mapping[str, Tensor] | None = None
+    """What to go on from; None is the start."""
+    record: RunWriter | None = None
+    """Held while the run is open."""
+    kept: tuple[int, ...] = ()
+    """Steps of the snapshots that are kept, ascending."""
+    measured: dict[str, float] = field(default_factory=dict)
+    """Losses by site, at the last measurement of this call."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something left to do."""
+        return self.stand is Stand.OPEN
+
+
+def examined(run: Run, root: Path, extent: Extent) -> Member:
+    """See where a run stands, without writing; refuses a folder that holds another run, or is being written."""
+    member = Member(name=run.name, config=run.config, folder=root / run.name)
+    if not (member.folder / FILE_NAME).exists():
+        return member
+    record = info(member.folder)
+    if record.kind != KIND:
+        raise ValueError(f"{member.folder} holds a run of kind {record.kind!r}, not {KIND!r}. Take a new folder.")
+    _demand_same(member, record, extent)
+    if record.status == "finished" and record.about.get("num_steps", 0) >= extent.num_steps:
+        member.stand, member.step = Stand.FINISHED, record.about["num_steps"]
+        return member
+    if record.status == "failed":
+        _note_divergence(member)
+    if member.is_open and is_open(member.folder):
+        raise RunLockedError(f"Another process is training {member.folder}. Wait for it, or take another folder.")
+    return member
+
+
+def identity(config: RunConfig) -> str:
+    """Return digits that runs have in common which go through the same states, however far.
+
+    >>> from joma.engine.recipes import recipe
+    >>> base = recipe("small").base
+    >>> identity(base) == identity(base.update({"steps": 7})), identity(base) == identity(base.update({"lr": 7}))
+    (True, False)
+    """
+    record = config.as_dict()
+    for name in _RESUMABLE:
+        del record["training"][name]
+    return digest(record)
+
+
+def place(members: Sequence[Member], num_steps: int) -> None:
+    """Put the open runs where they go on: at the last step of which all have a snapshot, else each at its own last.
+
+    The runs of a pack are saved one after the other. When the process dies between two of them some have a newer
+    snapshot, and all have the one before it: from there they go on together, as if nothing had happened.
+    """
+    going = [member for member in members if member.is_open]
+    choices = {member.name: snapshots.steps_of(member.folder) for member in going}
+    for member in going:
+        snapshots.clear_leftovers(member.folder)
+        _demand_no_further(member, choices[member.name], num_steps)
+    while True:
+        common = set.intersection(*(set(choices[member.name] or [0]) for member in going))
+        targets = {member.name: max(common or choices[member.name] or [0]) for member in going}
+        damaged = [member for member in going if not _load(member, choices[member.name], targets[member.name])]
+        if not damaged:
+            return
+        for member in damaged:
+            choices[member.name].remove(targets[member.name])
+
+
+def placeholder(member: Member, like: Member) -> None:
+    """Let a failed run take its place in a pack that goes on, masked: the others then do the same sums as before."""
+    member.step = like.step
+    member.kept = ()
+    for step in reversed(snapshots.steps_of(member.folder)):
+        try:
+            tensors = snapshots.load_snapshot(snapshots.path_of(member.folder, step)).tensors
+        except DamagedSnapshotError:
+            continue
+        counters = {"step": torch.tensor(like.step), "failed_at": torch.tensor(member.failed_at)}
+        member.state = {**tensors, **counters}
+        return
+
+
+def _load(member: Member, choices: Iterable[int], step: int) -> bool:
+    """Take the snapshot of a step; False when it is damaged, which is told and set aside."""
+    if step not in choices:
+        member.step, member.state, member.kept = 0, None, ()
+        return True
+    path = snapshots.path_of(member.folder, step)
+    try:
+        snapshot = _own(snapshots.load_snapshot(path), member, path)
+    except DamagedSnapshotError as error:
+        message = f"{error} It is set aside, and the run goes on from the snapshot before it."
+        assert member.record is not None
+        member.record.event(step, "snapshot", message, level="warning", evidence={"file": path.name})
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        snapshots.set_aside(path)
+        return False
+    member.step, member.state, member.kept = step, snapshot.tensors, (step,)
+    return True
+
+
+def _own(snapshot: Snapshot, member: Member, path: Path) -> Snapshot:
+    if snapshot.run != identity(member.config):
+        raise DamagedSnapshotError(f"{path} belongs to another run: {snapshot.run}, not {identity(member.config)}.")
+    return snapshot
+
+
+def _demand_same(member: Member, record: RunInfo, extent: Extent) -> None:
+    """Refuse to go on with a run under other settings, or on other data."""
+    earlier, now = RunConfig.from_dict(record.config).flat(), member.config.flat()
+    for name, value in now.items():
+        if name not in _RESUMABLE and earlier[name] != value:
+            raise ValueError(
+                f"{member.folder} holds a run with `{name}` {earlier[name]}, not {value}. Take a new folder."
+            )
+    length = record.about.get("num_steps")
+    if length not in (None, extent.num_steps) and member.config.optimiser.schedule != "constant":
+        raise ValueError(
+            f"The learning rate of {member.folder} goes down to zero at step {length}, so the run cannot have "
+            f"{extent.num_steps} steps. Take a new folder, or a constant `schedule`."
+        )
+    data = record.about.get("data_hash", "")
+    if data != extent.data_hash:
+        raise ValueError(
+            f"The data of {member.folder} have changed since it was begun: their hash was {data[:12]}, and is "
+            f"{extent.data_hash[:12]}. Restore them, or take a new folder."
+        )
+
+
+def _demand_no_further(member: Member, steps: Sequence[int], num_steps: int) -> None:
+    if steps and steps[-1] > num_steps:
+        raise ValueError(
+            f"{member.folder} has done {steps[-1]} steps, more than the {num_steps} that are asked for. "
+            "Ask for as many, or take a new folder."
+        )
+
+
+def _note_divergence(member: Member) -> None:
+    """A run that failed by its own numbers would fail again; one that an exception ended goes on."""
+    events = read_events(member.folder)
+    steps = events.loc[events["kind"] == DIVERGED, "step"]
+    if len(steps):
+        member.stand, member.step, member.failed_at = Stand.FAILED, NOWHERE, int(steps.iloc[0])

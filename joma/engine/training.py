@@ -1,0 +1,390 @@
+"""`train_pack`: the runs of a pack from wherever they stand to their end, measured, recorded and saved on the way.
+
+The order of writing makes a death at any moment harmless. The rows of a run reach the disk before the snapshot that
+stands behind them, so that whoever goes on from a snapshot finds every row up to it; rows behind it are measured again,
+and the last write of a key wins. All runs of a pack are saved before the oldest snapshots go.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import torch
+
+from joma.engine import snapshots
+from joma.engine.extent import Extent, extent
+from joma.engine.measuring import LOSS, TRAINING, VALIDATION, Values, measure, on_host, regimes
+from joma.engine.packs import Pack
+from joma.engine.schedule import due_steps
+from joma.engine.snapshots import NUM_KEPT, Snapshot
+from joma.engine.sources import Source, source_of
+from joma.engine.standing import DIVERGED, KIND, Member, Stand, examined, identity, place, placeholder
+from joma.engine.step import NOT_FAILED, Stepper
+from joma.models.decoder import Decoder
+from joma.runs.description import plain
+from joma.runs.record import RunLockedError, open_run, read, read_events
+
+REPORT_SECONDS = 1.0
+"""Time between two reports of progress: reading losses waits for the device."""
+REGIME = "regime"
+"""Kind of the events that name what a curve does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackProgress:
+    """How far the runs that are trained together are."""
+
+    names: tuple[str, ...]
+    """Runs that go on."""
+    step: int
+    """Steps done."""
+    num_steps: int
+    tokens_per_second: float
+    """Of all runs together, since the last report."""
+    losses: dict[str, float]
+    """Training losses by name, of the last step."""
+    failed: tuple[str, ...] = ()
+    """Runs of the pack that have diverged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    name: str
+    folder: Path
+    status: str
+    """`finished` or `failed`."""
+    step: int
+    """Steps done."""
+    failed_at: int | None
+    """Step at which it diverged."""
+    is_new: bool
+    """Whether this call did a step of it; otherwise it had ended before."""
+    validation_loss: float | None
+    """At the last measurement, where this call made one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackResult:
+    """How the runs of a pack ended, in their order."""
+
+    runs: tuple[RunResult, ...]
+
+    @property
+    def num_failed(self) -> int:
+        """Runs that diverged."""
+        return sum(run.status == "failed" for run in self.runs)
+
+
+Report = Callable[[PackProgress], None]
+
+
+def train_pack(
+    pack: Pack, folder: Path | str, *, device: torch.device | str = "cpu", progress: Report | None = None
+) -> PackResult:
+    """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
+
+    Runs go on from their snapshots; those that have ended are left alone. Runs that stand at different steps are
+    trained in groups, which join where they meet. `progress` is told about once a second how far they are. Ctrl-C saves
+    the runs before it ends the call; a second one does not wait for that.
+    """
+    how_far = extent(pack.config)
+    members = [examined(run, Path(folder), how_far) for run in pack.runs]
+    with ExitStack() as stack, _interruptions() as is_asked_to_stop:
+        going = [member for member in members if member.is_open]
+        if going:
+            _open_records(going, how_far, stack)
+            place(members, how_far.num_steps)
+            _hold_places(members)
+            try:
+                _train(members, how_far, torch.device(device), progress or (lambda _: None), is_asked_to_stop)
+            except KeyboardInterrupt:
+                _leave_open(going)
+                raise
+    return PackResult(runs=tuple(_result(member, is_new=member in going) for member in members))
+
+
+def _open_records(going: Sequence[Member], how_far: Extent, stack: ExitStack) -> None:
+    """Open all records, or none."""
+    about = {"num_steps": how_far.num_steps, "steps_per_epoch": how_far.steps_per_epoch, "data_hash": how_far.data_hash}
+    try:
+        for member in going:
+            record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about)
+            member.record = stack.enter_context(record)
+    except RunLockedError:
+        _leave_open(going)
+        raise
+
+
+def _leave_open(members: Sequence[Member]) -> None:
+    """Let go of the folders; the runs stay unfinished, and the next call goes on with them."""
+    for member in members:
+        if member.record is not None:
+            member.record.close("running")
+
+
+def _hold_places(members: Sequence[Member]) -> None:
+    """Keep failed runs in their place when the others go on all together from where the pack was."""
+    going = [member for member in members if member.is_open]
+    if len({member.step for member in going}) == 1:
+        for member in members:
+            if member.stand is Stand.FAILED:
+                placeholder(member, going[0])
+
+
+def _train(
+    members: Sequence[Member],
+    how_far: Extent,
+    device: torch.device,
+    report: Report,
+    is_asked_to_stop: Callable[[], bool],
+) -> None:
+    """Train those that are furthest behind until they meet the next ones, and so on to the end."""
+    while going := [member for member in members if member.is_open]:
+        start = min(member.step for member in going)
+        further = [member.step for member in going if member.step > start]
+        group = [member for member in members if member.step == start and member.stand is not Stand.FINISHED]
+        trainer = _Trainer(group, how_far, device, report, is_asked_to_stop)
+        trainer.go(start, min(further, default=how_far.num_steps))
+
+
+class _Trainer:
+    """Trains runs that stand at one step."""
+
+    def __init__(
+        self,
+        group: Sequence[Member],
+        how_far: Extent,
+        device: torch.device,
+        report: Report,
+        is_asked_to_stop: Callable[[], bool],
+    ) -> None:
+        """Build the model, and put every run where it stands."""
+        self._group = tuple(group)
+        self._configs = [member.config for member in group]
+        self._how_far = how_far
+        self._training = self._configs[0].training
+        self._report, self._is_asked_to_stop = report, is_asked_to_stop
+        self._source: Source = source_of(self._configs, device)
+        self._due = frozenset(due_steps(self._training, how_far.num_steps))
+        self._stepper = self._started(device)
+        self._saved_at = self._reported_at = monotonic()
+        self._reported_step = 0
+
+    def go(self, start: int, stop: int) -> None:
+        """Train from one step to another; at the last one the runs are finished."""
+        self._reported_step = start
+        if start == 0:
+            self._begin()
+        for step in range(start, stop):
+            self._stepper.advance(self._source.batch(step))
+            self._attend_to(step + 1, stop)
+            if not self._going:
+                return
+        if stop == self._how_far.num_steps:
+            for member in self._going:
+                self._finish(member)
+        else:
+            self._part(stop)
+
+    def _started(self, device: torch.device) -> Stepper:
+        stepper = Stepper(
+            Decoder(self._configs[0].model),
+            [config.seed for config in self._configs],
+            [config.optimiser for config in self._configs],
+            num_steps=self._how_far.num_steps,
+            steps_per_epoch=self._how_far.steps_per_epoch,
+            precision=self._training.precision,
+            device=device,
+        )
+        for run, member in enumerate(self._group):
+            if member.state is not None:
+                stepper.load_run_state(run, member.state)
+                member.state = None
+        return stepper
+
+    @property
+    def _going(self) -> list[Member]:
+        return [member for member in self._group if member.is_open]
+
+    def _begin(self) -> None:
+        """Measure and save the start, so that there is always a snapshot that all runs have."""
+        self._measure(0)
+        if self._training.checkpoint_every is not None:
+            self._keep(0)
+        self._save(0)
+
+    def _attend_to(self, step: int, stop: int) -> None:
+        """Do whatever is due behind a step; nothing of it waits for the device unless it is."""
+        every = self._training.checkpoint_every
+        if step in self._due:
+            self._measure(step)
+        if every is not None and step % every == 0:
+            self._keep(step)
+        is_stopping = self._is_asked_to_stop()
+        if step == stop or is_stopping or self._is_save_due(step):
+            self._save(step)
+        if is_stopping:
+            raise KeyboardInterrupt
+        if monotonic() - self._reported_at >= REPORT_SECONDS or step == stop:
+            self._tell(step)
+
+    def _is_save_due(self, step: int) -> bool:
+        every = self._training.snapshot_every
+        return (every is not None and step % every == 0) or (
+            monotonic() - self._saved_at >= self._training.snapshot_seconds
+        )
+
+    def _measure(self, step: int) -> None:
+        """Measure the runs that go on and add the numbers to their records."""
+        self._note_failures()
+        if not self._going:
+            return
+        found = measure(self._stepper.model, self._stepper.parameters, self._source, self._training.precision)
+        if step > 0:
+            found.append(Values(metric=LOSS, by_run=self._stepper.losses, site=TRAINING, kind="loss"))
+        numbers = on_host(found)
+        for run, member in enumerate(self._group):
+            if member.is_open:
+                for values, by_run in zip(found, numbers, strict=True):
+                    _add(member, step, values, by_run[run])
+
+    def _note_failures(self) -> None:
+        """Wait for the device, and end the records of runs that have diverged."""
+        for member, failed_at in zip(self._group, self._stepper.state.failed_at.tolist(), strict=True):
+            if member.is_open and failed_at != NOT_FAILED:
+                assert member.record is not None
+                message = f"The loss or its gradient was no longer finite at step {failed_at}."
+                member.record.event(failed_at, DIVERGED, message, level="error")
+                member.record.close("failed")
+                member.stand, member.failed_at = Stand.FAILED, failed_at
+
+    def _save(self, step: int) -> None:
+        """Write rows, then snapshots of all runs, then remove the oldest ones."""
+        self._note_failures()
+        for member in self._going:
+            assert member.record is not None
+            member.record.flush()
+        for run, member in enumerate(self._group):
+            if member.is_open:
+                state = self._stepper.run_state(run)
+                snapshot = Snapshot(step=step, tensors=state, run=identity(member.config))
+                snapshots.save_snapshot(member.folder, snapshot)
+                member.step = step
+                member.kept = tuple(sorted({*member.kept, step}))[-NUM_KEPT:]
+        for member in self._going:
+            snapshots.prune(member.folder, member.kept)
+        self._saved_at = monotonic()
+
+    def _keep(self, step: int) -> None:
+        """Write the parameters alone, to be kept."""
+        self._note_failures()
+        for run, member in enumerate(self._group):
+            if member.is_open:
+                tensors = {
+                    name: tensor[run].detach().to("cpu", copy=True).contiguous()
+                    for name, tensor in self._stepper.parameters.items()
+                }
+                snapshots.save_checkpoint(
+                    member.folder, Snapshot(step=step, tensors=tensors, run=identity(member.config))
+                )
+
+    def _part(self, step: int) -> None:
+        """Take the runs out of this group, to go on in a larger one."""
+        for run, member in enumerate(self._group):
+            if member.is_open:
+                member.step, member.state = step, self._stepper.run_state(run)
+
+    def _finish(self, member: Member) -> None:
+        """Name the regimes and end the record; of the snapshots the last one stays, for whoever wants to go on."""
+        assert member.record is not None
+        member.record.flush()
+        _tell_regimes(member)
+        snapshots.prune(member.folder, member.kept[-1:])
+        member.record.close("finished")
+        member.stand, member.step = Stand.FINISHED, self._how_far.num_steps
+
+    def _tell(self, step: int) -> None:
+        """Report progress; this waits for the device."""
+        now = monotonic()
+        losses = self._stepper.losses.tolist()
+        alive = [(member.name, loss) for member, loss in zip(self._group, losses, strict=True) if member.is_open]
+        done = (step - self._reported_step) * len(alive) * self._source.tokens_per_step
+        self._report(
+            PackProgress(
+                names=tuple(name for name, _ in alive),
+                step=step,
+                num_steps=self._how_far.num_steps,
+                tokens_per_second=done / max(now - self._reported_at, 1e-9),
+                losses=dict(alive),
+                failed=tuple(member.name for member in self._group if member.stand is Stand.FAILED),
+            )
+        )
+        self._reported_at, self._reported_step = now, step
+
+
+def _add(member: Member, step: int, values: Values, number: float) -> None:
+    assert member.record is not None
+    member.record.add(
+        step, values.metric, number, site=values.site, kind=values.kind, layer=values.layer, head=values.head
+    )
+    if values.metric == LOSS:
+        member.measured[values.site] = number
+
+
+def _tell_regimes(member: Member) -> None:
+    """Name what the run's curves do, as events; those of an earlier, shorter run are withdrawn."""
+    record = member.record
+    assert record is not None
+    found = {}
+    for each in regimes(read(member.folder)):
+        regime = each.regime
+        message = f"{each.metric.replace('_', ' ')}: {regime.kind.value}, {regime.why}"
+        found[each.site, message] = {"metric": each.metric, "layer": each.layer, **plain(regime)}
+    earlier = read_events(member.folder)
+    for event in earlier[earlier["kind"] == REGIME].itertuples():
+        if event.step != member.step:
+            record.event(event.step, REGIME, event.message, site=event.site, evidence={"withdrawn": True})
+    for (site, message), evidence in found.items():
+        record.event(member.step, REGIME, message, site=site, evidence=evidence)
+
+
+def _result(member: Member, *, is_new: bool) -> RunResult:
+    failed = member.stand is Stand.FAILED
+    return RunResult(
+        name=member.name,
+        folder=member.folder,
+        status="failed" if failed else "finished",
+        step=member.failed_at if failed else member.step,
+        failed_at=member.failed_at if failed else None,
+        is_new=is_new,
+        validation_loss=member.measured.get(VALIDATION),
+    )
+
+
+@contextmanager
+def _interruptions() -> Iterator[Callable[[], bool]]:
+    """Turn a first Ctrl-C into a question that is asked between steps, so that no step is torn; a second one is one."""
+    asked = threading.Event()
+    before: Any = signal.getsignal(signal.SIGINT)
+    is_ours = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    if is_ours:
+        signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, before)
