@@ -19,9 +19,10 @@ HUB_REPOSITORY = "Salesforce/wikitext"
 BLOCK_BYTES = 1 << 24
 """How much of a file is read at once: a text of any length is tokenised in little memory."""
 _LAYOUT = re.compile(
-    r"(wiki\.)?(?P<split>train|valid|validation|val|test)(-(?P<shard>\d+)-of-(?P<num_shards>\d+))?"
-    r"\.(?P<kind>txt|tokens|raw|parquet)"
+    r"(wiki\.)?(?P<split>train|valid|validation|val|test)(-\d+-of-(?P<num_shards>\d+))?"
+    r"\.(txt|tokens|raw|parquet)"
 )
+_SHARD = re.compile(r"-\d+-of-")
 _SAME_SPLIT = {"validation": "valid", "val": "valid"}
 _PARQUET_ROWS = 1 << 16
 _PARQUET_COLUMN = "text"
@@ -103,8 +104,7 @@ def open_folder(folder: Path, name: str | None = None) -> TextFolder:
     for path in sorted(folder.iterdir()):
         if match := _LAYOUT.fullmatch(path.name):
             split = _SAME_SPLIT.get(match["split"], match["split"])
-            layout = path.name.replace(match["shard"] or path.name, "*")
-            found[split][layout].append(match)
+            found[split][_SHARD.sub("-of-", path.name)].append(match)
     if missing := [split for split in SPLITS if split not in found]:
         here = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
         raise FileNotFoundError(
@@ -147,7 +147,8 @@ def _downloaded_folder(name: str) -> Path:
     try:
         snapshot = snapshot_download(HUB_REPOSITORY, repo_type="dataset", allow_patterns=f"{corpus.hub_folder}/*")
     except Exception as error:  # the hub's client raises its own errors and those of the network below it
-        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line.split(". ")[0].rstrip(".")
         raise ConnectionError(
             f"{where}, and the hub gave no {HUB_REPOSITORY}: {reason}. Connect to the network, or {place}."
         ) from None

@@ -1,7 +1,8 @@
 """Text as numbers, ready for a language model: read, tokenised by the paper's rules, and cached.
 
->>> corpus = load_text("python-docs", vocabulary_cap=5000)  # doctest: +SKIP
->>> windows = Windows(corpus.train, num_streams=20, length=35)  # doctest: +SKIP
+corpus = load_text("python-docs", vocabulary_cap=5000)
+windows = Windows(corpus.train, num_streams=20, length=35)
+inputs, targets = windows.window(0)
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,1 @@
+"""Tests of the data: a package, so that the names of its files may recur elsewhere."""

@@ -1,0 +1,192 @@
+"""Finding a text: layouts of folders, corpora with a name, and what is said when something is missing."""
+
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pyarrow as pa
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from pyarrow import parquet
+
+from joma.data import corpora
+from joma.data.corpora import SPLITS, find_text, open_folder
+from joma.errors import UnknownNameError
+
+LINES = {"train": ["one two", "", "three é"], "valid": ["four"], "test": ["five"]}
+
+
+def write_parquet(path: Path, lines: list[str | None], column: str = "text") -> None:
+    parquet.write_table(pa.table({column: pa.array(lines, pa.string())}), path)
+
+
+def fill(folder: Path, pattern: str) -> Path:
+    """Write a small text, its files named by a pattern."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, lines in LINES.items():
+        path = folder / pattern.format(split)
+        if path.suffix == ".parquet":
+            write_parquet(path, lines)
+        else:
+            path.write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def read(folder: Path) -> dict[str, list[str]]:
+    source = open_folder(folder)
+    return {split: "\n".join(source.blocks(split)).split("\n") for split in SPLITS}
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """A machine without data and without a network."""
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+
+
+def refuse(*_, **__):
+    raise LocalEntryNotFoundError("Cannot reach https://huggingface.co. More lines\nof no use")
+
+
+@pytest.mark.parametrize("pattern", ["{}.txt", "wiki.{}.tokens", "wiki.{}.raw", "{}-00000-of-00001.parquet"])
+def test_every_layout_gives_the_same_lines(tmp_path, pattern):
+    assert read(fill(tmp_path, pattern)) == LINES
+
+
+@pytest.mark.parametrize("spelling", ["valid", "validation", "val"])
+def test_spellings_of_validation(tmp_path, spelling):
+    fill(tmp_path, "{}.txt")
+    (tmp_path / "valid.txt").rename(tmp_path / f"{spelling}.txt")
+    assert read(tmp_path) == LINES
+
+
+def test_shards_are_read_in_order_and_missing_rows_are_empty_lines(tmp_path):
+    fill(tmp_path, "{}.txt")
+    (tmp_path / "train.txt").unlink()
+    write_parquet(tmp_path / "train-00001-of-00002.parquet", ["c"])
+    write_parquet(tmp_path / "train-00000-of-00002.parquet", ["a", None, "b"])
+    assert read(tmp_path)["train"] == ["a", "", "b", "c"]
+
+
+def test_other_files_do_not_matter(tmp_path):
+    fill(tmp_path, "{}.txt")
+    (tmp_path / "README.md").write_text("train.txt is the text")
+    (tmp_path / "training.txt").write_text("no")
+    assert read(tmp_path) == LINES
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["unix", "windows"])
+def test_marks_and_line_ends_do_not_matter(tmp_path, mark, end):
+    fill(tmp_path, "{}.txt")
+    (tmp_path / "train.txt").write_bytes(mark + end.join(line.encode() for line in LINES["train"]))
+    assert read(tmp_path) == LINES
+
+
+def test_blocks_are_cut_at_line_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "BLOCK_BYTES", 4)
+    blocks = list(open_folder(fill(tmp_path, "{}.txt")).blocks("train"))
+    assert blocks == ["one two\n", "\nthree é"]
+
+
+def test_the_digest_follows_the_content_and_not_the_place(tmp_path):
+    first, second = fill(tmp_path / "a", "{}.txt"), fill(tmp_path / "b", "{}.txt")
+    assert open_folder(first).digest() == open_folder(second).digest()
+    (second / "valid.txt").rename(second / "swap")
+    (second / "test.txt").rename(second / "valid.txt")
+    (second / "swap").rename(second / "test.txt")
+    assert open_folder(first).digest() != open_folder(second).digest()
+
+
+@pytest.mark.parametrize("folder", ["wikitext-2", "wikitext2", "wikitext-2-v1"])
+def test_a_known_corpus_lies_below_the_data_folder(tmp_path, monkeypatch, nowhere, folder):
+    fill(tmp_path / folder, "{}.txt")
+    monkeypatch.setenv("JOMA_DATA", str(tmp_path))
+    source = find_text("wikitext2")
+    assert source.name == "wikitext2"
+    assert source.files["train"] == (tmp_path / folder / "train.txt",)
+
+
+def test_a_known_corpus_comes_from_the_hub(tmp_path, monkeypatch, nowhere):
+    def download(repository, *, repo_type, allow_patterns):
+        assert (repository, repo_type, allow_patterns) == ("Salesforce/wikitext", "dataset", "wikitext-103-v1/*")
+        fill(tmp_path / "wikitext-103-v1", "{}-00000-of-00001.parquet")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert "".join(find_text("wikitext103").blocks("test")) == "five"
+
+
+def test_without_data_and_network_one_line_says_what_is_needed(nowhere):
+    with pytest.raises(ConnectionError) as raised:
+        find_text("wikitext2")
+    assert str(raised.value) == (
+        "wikitext2 is not in $JOMA_DATA, and the hub gave no Salesforce/wikitext: Cannot reach https://huggingface.co. "
+        "Connect to the network, or set JOMA_DATA to a folder that holds wikitext-2/train.txt, valid.txt and test.txt."
+    )
+
+
+def test_a_hub_cache_without_the_corpus_is_told(tmp_path, monkeypatch, nowhere):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(ConnectionError, match=r"wikitext2 is not in \$JOMA_DATA, and not in the hub's cache\. Connect"):
+        find_text("wikitext2")
+
+
+def test_without_the_hubs_client_one_line_says_what_to_install(monkeypatch, nowhere):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        FileNotFoundError, match=r"its download needs huggingface_hub\. Install joma\[hf\], or set JOMA"
+    ):
+        find_text("wikitext103")
+
+
+def test_names_that_are_nearly_right_get_a_hint():
+    with pytest.raises(UnknownNameError, match=r"no text or folder named 'wikitxt2'\. Did you mean 'wikitext2'"):
+        find_text("wikitxt2")
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*none\. Pass one with train\.txt, valid\.txt"):
+        find_text(tmp_path / "none")
+    (tmp_path / "book.txt").write_text("text")
+    with pytest.raises(NotADirectoryError, match=r"book\.txt is a file\. Pass the folder with train\.txt"):
+        find_text(str(tmp_path / "book.txt"))
+
+
+def test_parts_that_are_missing_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no file for train and valid and test: .* It holds nothing"):
+        find_text(tmp_path)
+    (fill(tmp_path, "{}.txt") / "valid.txt").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"no file for valid: .* such as valid\.txt\. It holds test\.txt, train"
+    ):
+        find_text(tmp_path)
+
+
+def test_a_part_that_is_there_twice_is_refused(tmp_path):
+    fill(tmp_path, "{}.txt")
+    (tmp_path / "wiki.train.tokens").write_text("again")
+    with pytest.raises(ValueError, match=r"must have train once, got train\.txt and wiki\.train\.tokens\. Remove"):
+        find_text(tmp_path)
+
+
+def test_a_shard_that_is_missing_is_told(tmp_path):
+    fill(tmp_path, "{}-00000-of-00002.parquet")
+    with pytest.raises(FileNotFoundError, match=r"needs 2 files of train, it has 1\. Add the others"):
+        find_text(tmp_path)
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    (fill(tmp_path, "{}.txt") / "train.txt").write_bytes("naïve".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"train\.txt must be UTF-8, got the byte 0xef .* Convert the file"):
+        list(open_folder(tmp_path).blocks("train"))
+
+
+def test_parquet_without_text_is_refused(tmp_path):
+    path = fill(tmp_path, "{}.parquet") / "train.parquet"
+    write_parquet(path, ["a"], column="body")
+    with pytest.raises(ValueError, match=r"train\.parquet must have a column `text`, it has body\."):
+        list(open_folder(tmp_path).blocks("train"))
+    path.write_bytes(b"spoilt")
+    with pytest.raises(ValueError, match=r"train\.parquet cannot be read as Parquet: .* Fetch it again"):
+        list(open_folder(tmp_path).blocks("train"))

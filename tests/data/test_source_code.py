@@ -1,0 +1,131 @@
+"""Source code with its syntax: files joined, nodes numbered through, limits, and what does not parse."""
+
+import numpy as np
+import pytest
+import torch
+
+from joma.data.source_code import SourceTokens, load_source
+from joma.data.syntax import parse
+
+FILES = {
+    "a.py": "x = f(1)\n",
+    "b/c.py": "def g(y):\n    return [y, x]\n",
+    "b/old.py": "print 'two'\n",
+    "b/latin.py": "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"),
+    "b/spoilt.py": b"x = '\xff'\n",
+    "b/tests/test_c.py": "assert 1\n",
+    "empty.py": "# nothing\n",
+    "readme.txt": "x\n",
+}
+TOKENS = "x = f ( 1 ) def g ( y ) : return [ y , x ] x = 'é'".split()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small library in which some files do not parse."""
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def library() -> SourceTokens:
+    """Part of the standard library."""
+    return load_source(max_tokens=20_000)
+
+
+def paths(source: SourceTokens) -> list[str]:
+    return [" ".join(source.node_types[t] for t in row if t >= 0) for row in source.ancestors.tolist()]
+
+
+def test_files_come_one_after_the_other_and_what_does_not_parse_is_counted(folder):
+    source = load_source(folder)
+    assert source.files == ("a.py", "b/c.py", "b/latin.py")
+    assert source.starts.tolist() == [0, 6, 18]
+    assert [source.vocabulary[number] for number in source.tokens.tolist()] == TOKENS
+    assert source.num_skipped == 2
+    assert paths(source)[4] == "Module Assign Call Constant"
+    assert paths(source)[12:14] == ["Module FunctionDef Return", "Module FunctionDef Return List"]
+
+
+def test_nodes_are_numbered_through_all_files(folder):
+    source = load_source(folder)
+    assert source.node_ids[[0, 6, 18], 0].unique().numel() == 3  # a module for each file
+    types = {}
+    for nodes, kinds in zip(source.node_ids.flatten().tolist(), source.ancestors.flatten().tolist(), strict=True):
+        assert types.setdefault(nodes, kinds) == kinds  # a node is of one type
+    assert types[-1] == -1
+
+
+def test_a_node_has_one_parent_and_one_stretch_of_tokens(library):
+    ids = library.node_ids.numpy()
+    for level, nodes in enumerate(ids.T):
+        begins = (nodes >= 0) & (nodes != np.concatenate([[-1], nodes[:-1]]))
+        assert len(np.unique(nodes[begins])) == begins.sum()
+        if level:
+            pairs = np.unique(ids[nodes >= 0, level - 1 : level + 1], axis=0)
+            assert len(pairs) == begins.sum()
+
+
+def test_latents_are_those_of_each_file_alone(folder):
+    source = load_source(folder)
+    tree = parse(FILES["b/c.py"])
+    alone = tree.ancestors()
+    joined = source.node_ids[6:18, : alone.shape[1]].numpy()
+    offset = joined[0, 0]
+    np.testing.assert_array_equal(np.where(alone >= 0, alone + offset, -1), joined)
+    assert (source.node_ids[6:18, alone.shape[1] :] == -1).all()
+
+
+def test_depth_counts_the_nodes_above(library):
+    filled = torch.arange(library.node_ids.shape[1]) < library.depth[:, None]
+    assert torch.equal(filled, library.node_ids >= 0)
+    assert torch.equal(filled, library.ancestors >= 0)
+    assert int(library.depth.min()) >= 1
+
+
+@pytest.mark.parametrize("max_tokens", [1, 6, 7, 20])
+def test_a_limit_gives_the_start_of_the_whole(folder, max_tokens):
+    whole, part = load_source(folder), load_source(folder, max_tokens=max_tokens)
+    height = part.node_ids.shape[1]
+    assert len(part.tokens) == max_tokens
+    assert [part.vocabulary[n] for n in part.tokens] == [whole.vocabulary[n] for n in whole.tokens[:max_tokens]]
+    assert torch.equal(part.node_ids, whole.node_ids[:max_tokens, :height])
+    assert paths(part) == paths(whole)[:max_tokens]
+
+
+def test_depth_and_vocabulary_can_be_capped(folder):
+    whole, capped = load_source(folder), load_source(folder, max_depth=2, vocabulary_cap=4)
+    assert torch.equal(capped.node_ids, whole.node_ids[:, :2])
+    assert capped.vocabulary == whole.vocabulary[:4]
+    assert torch.equal(capped.tokens, torch.where(whole.tokens < 4, whole.tokens, 0))
+    assert capped.hash != whole.hash
+
+
+def test_the_standard_library_is_read_the_same_every_time(library):
+    again = load_source(max_tokens=20_000)
+    assert again.hash == library.hash
+    assert again.files == library.files
+    assert len(library.tokens) == 20_000
+    assert {"Module", "FunctionDef", "Call", "Name"} <= set(library.node_types)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_tokens": 0}, "`max_tokens` must be a whole number of at least 1, got 0"),
+        ({"max_depth": 0}, "`max_depth` must be a whole number of at least 1, got 0"),
+        ({"vocabulary_cap": 1}, "`vocabulary_cap` must be a whole number of at least 2, got 1"),
+    ],
+)
+def test_limits_that_leave_nothing_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        load_source(**limits)
+
+
+def test_a_folder_without_sources_is_told(tmp_path):
+    (tmp_path / "old.py").write_text("print 'two'")
+    with pytest.raises(ValueError, match=r"has 1 files and 1 of them do not parse\. Pass a folder of Python files"):
+        load_source(tmp_path)

@@ -1,0 +1,177 @@
+"""Syntax above tokens: spans hold what is below them, paths go from the module down, on made and on real programs."""
+
+import ast
+import textwrap
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joma.data.standard_library import decode_source, library_files
+from joma.data.syntax import SyntaxTree, UnparsableError, parse
+
+names = st.sampled_from(["a", "b", "größe", "日本"])
+
+
+def combined(expressions: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Expressions made of smaller ones."""
+    pairs = st.tuples(expressions, expressions)
+    return st.one_of(
+        pairs.map("({0[0]} + {0[1]})".format),
+        pairs.map("[{0[0]},\n  {0[1]}]".format),
+        pairs.map("f({0[0]}, *b, k={0[1]})".format),
+        pairs.map("{{{0[0]}: {0[1]}}}".format),
+        pairs.map("({0[0]} if {0[1]} else ())".format),
+        pairs.map("(lambda x, y={0[0]}: {0[1]})".format),
+        pairs.map("[x for x in {0[0]} if {0[1]}]".format),
+        pairs.map("({0[0]})[{0[1]}:]".format),
+        pairs.map("(not {0[0]} < {0[1]} @ b)".format),
+    )
+
+
+expressions = st.recursive(
+    st.one_of(names, st.sampled_from(["1", "'ä#'", "b''", "f'é{a!r:>{b}}'", "'x' f'{a}'", '"""two\nlines"""'])),
+    combined,
+    max_leaves=6,
+)
+
+
+def block(body: str) -> str:
+    return textwrap.indent(body, "    ")
+
+
+def nested(statements: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Statements made of smaller ones."""
+    parts = st.tuples(expressions, statements.map(block))
+    return st.one_of(
+        parts.map("if {0[0]}:\n{0[1]}\nelif b: pass\nelse:\n{0[1]}".format),
+        parts.map("@ {0[0]}\n@b.c  # é@é\nasync def größe(a, /, b={0[0]}, *, c: int = 1) -> a:\n{0[1]}".format),
+        parts.map("@b\nclass A(b, m={0[0]}):\n{0[1]}".format),
+        parts.map("with {0[0]} as a, b:\n{0[1]}".format),
+        parts.map("try:\n{0[1]}\nexcept b as c:\n{0[1]}\nfinally: pass".format),
+        parts.map("match {0[0]}:\n  case [a, *_] | {{'k': b}} if b:\n    {0[0]}\n  case _: pass".format),
+        st.tuples(statements, statements).map("\n".join),
+    )
+
+
+statements = st.recursive(
+    st.one_of(
+        expressions,
+        expressions.map("a = b, c = {}".format),
+        expressions.map("x: a = {}  # größe".format),
+        st.sampled_from(["from . import a as b, c", "del a; pass", "global größe", "def f(): return"]),
+    ),
+    nested,
+    max_leaves=4,
+)
+
+
+def assert_nested(tree: SyntaxTree) -> None:
+    """Every node above a token holds it, is the child of the one above; none is missing."""
+    spans, parents = tree.node_spans, tree.parents
+    assert (spans[1:, 0] >= spans[parents[1:], 0]).all() and (spans[1:, 1] <= spans[parents[1:], 1]).all()
+    np.testing.assert_array_equal(tree.depths[1:], tree.depths[parents[1:]] + 1)
+    path = tree.ancestors()
+    for level, nodes in enumerate(path.T):
+        here = nodes >= 0
+        assert (spans[nodes[here], 0] <= tree.token_spans[here, 0]).all()
+        assert (spans[nodes[here], 1] >= tree.token_spans[here, 1]).all()
+        above = parents[nodes[here]]
+        np.testing.assert_array_equal(above, path[here, level - 1] if level else -1)
+    assert_innermost(tree)
+
+
+def assert_innermost(tree: SyntaxTree) -> None:
+    """No node around a token is missing from its path: as many hold it as there are on the path."""
+    starts, ends = np.sort(tree.node_spans[:, 0]), np.sort(tree.node_spans[:, 1])
+    # Nodes begun by the start of the token, less those ended by then; nodes without tokens do both at once.
+    first = tree.token_spans[:, 0]
+    around = np.searchsorted(starts, first, side="right") - np.searchsorted(ends, first, side="right")
+    np.testing.assert_array_equal(around, (tree.ancestors() >= 0).sum(1))
+
+
+def assert_text(tree: SyntaxTree, source: str) -> None:
+    """Tokens are where they are said to be, in order."""
+    content = source.encode()
+    for word, (start, stop) in zip(tree.tokens, tree.token_spans.tolist(), strict=True):
+        assert content[start:stop].decode() == word
+    assert (tree.token_spans[1:, 0] >= tree.token_spans[:-1, 1]).all()
+
+
+@given(statements)
+def test_paths_hold_their_tokens_in_made_programs(source):
+    ast.parse(source)  # the programs are programs
+    tree = parse(source)
+    assert_text(tree, source)
+    assert_nested(tree)
+
+
+@pytest.mark.parametrize("first", [0, 100, 500])
+def test_paths_hold_their_tokens_in_the_standard_library(first):
+    for file in library_files()[first : first + 6]:
+        source = decode_source(file.path.read_bytes())
+        tree = parse(source)
+        assert_text(tree, source)
+        assert_nested(tree)
+
+
+def test_nodes_have_the_text_that_the_parser_gives_them():
+    source = "x = größe(a, [b, 1])\nif x: y = 'ä' + z\n"
+    tree = parse(source)
+    content = source.encode()
+    found = [
+        (name, content[start:stop].decode())
+        for name, (start, stop) in zip(tree.node_types, tree.node_spans.tolist(), strict=True)
+    ]
+    placed = [node for node in ast.walk(ast.parse(source)) if hasattr(node, "lineno")]
+    expected = [(type(node).__name__, ast.get_source_segment(source, node)) for node in placed]
+    assert sorted(found[1:]) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "token", "path"),
+    [
+        ("x = f(1)", "1", "Module Assign Call Constant"),
+        ("x = f(1)", "=", "Module Assign"),
+        ("a + b", "+", "Module Expr BinOp"),
+        ("@ a\ndef f(x): pass", "@", "Module FunctionDef"),
+        ("@ a\ndef f(x): pass", "a", "Module FunctionDef Name"),
+        ("def f(x, y=1): pass", "1", "Module FunctionDef arguments Constant"),
+        ("def f(): pass", "(", "Module FunctionDef"),
+        ("with a as b: pass", "as", "Module With withitem"),
+        ("[x for y in z]", "in", "Module Expr ListComp comprehension"),
+        ("import a.b as c", "b", "Module Import alias"),
+    ],
+)
+def test_examples(source, token, path):
+    tree = parse(source)
+    nodes = tree.ancestors()[tree.tokens.index(token)]
+    assert [tree.node_types[node] for node in nodes if node >= 0] == path.split()
+
+
+def test_comments_and_layout_are_left_out():
+    assert parse("if a:  # why\n    b\n\n\nc").tokens == ("if", "a", ":", "b", "c")
+
+
+def test_a_depth_keeps_the_levels_next_to_the_module():
+    tree = parse("x = [[[[1]]]]")
+    np.testing.assert_array_equal(tree.ancestors(2), tree.ancestors()[:, :2])
+
+
+def test_long_sums_are_deep_and_do_no_harm():
+    tree = parse(" + ".join(["a"] * 400))
+    assert tree.depths.max() > 400
+    assert_nested(tree)
+
+
+@pytest.mark.parametrize("source", ["", "# nothing\n", "\n\n"])
+def test_sources_without_tokens(source):
+    tree = parse(source)
+    assert tree.tokens == () and tree.ancestors().shape == (0, 0)
+
+
+@pytest.mark.parametrize("source", ["def", "print 'two'", "a = (", "\0", "if a:\nb"])
+def test_what_is_no_python_is_refused(source):
+    with pytest.raises(UnparsableError, match=r"The source must be Python of this version: .* Leave it out"):
+        parse(source)
