@@ -10,6 +10,8 @@ device, and a compiler fuses it into whatever uses them.
 import hashlib
 import zlib
 from collections.abc import Sequence
+from functools import cache
+from math import prod
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,10 +24,10 @@ NUM_BITS = 31
 """Random bits in each number: 32 less the sign."""
 FLOAT_BITS = 24
 """Bits that a float32 in [0, 1) holds exactly."""
-_GOLDEN = -1640531527  # 0x9E3779B9: consecutive indices land far apart
-_FIRST = -2048144789  # 0x85EBCA6B, of murmur3
-_SECOND = -1028477387  # 0xC2B2AE35
-_LOW_31 = 0x7FFFFFFF
+GOLDEN = -1640531527  # 0x9E3779B9: consecutive indices land far apart
+FIRST = -2048144789  # 0x85EBCA6B, of murmur3
+SECOND = -1028477387  # 0xC2B2AE35
+LOW_31 = 0x7FFFFFFF
 
 
 def run_keys(seeds: Sequence[int], device: torch.device | str = "cpu") -> Int[Tensor, "R 2"]:
@@ -46,12 +48,30 @@ def random_bits(keys: Int[Tensor, "R 2"], step: Step, site: Site, num: int) -> I
     >>> torch.equal(bits[1:], random_bits(run_keys([8]), 0, "tokens", 3))
     True
     """
-    offset, injected = _stream(keys, step, site)
-    x = torch.arange(num, dtype=torch.int32, device=keys.device) * _GOLDEN + offset[:, None]
-    x = (x ^ _shifted(x, 16)) * _FIRST
+    return bits_of(streams(keys, step, [site])[0], num)
+
+
+def streams(keys: Int[Tensor, "R 2"], step: Step, sites: Sequence[Site]) -> Int[Tensor, "S R 2"]:
+    """Two numbers for each site and run that everything but the index has been mixed into; see `bits_of`.
+
+    All sites of a step at once: a handful of small kernels, however many sites there are.
+    """
+    places = _places(tuple(sites), keys.device)[:, None]
+    first, second = keys.unbind(dim=1)
+    moment = step.to(torch.int32) if isinstance(step, Tensor) else torch.full_like(first, step)
+    offset = _mixed(_mixed(first + moment) ^ places)
+    injected = _mixed(_mixed(second ^ places) + moment * GOLDEN)
+    return torch.stack([offset, injected], dim=-1)
+
+
+def bits_of(stream: Int[Tensor, "R 2"], num: int) -> Int[Tensor, "R num"]:
+    """The first `num` integers of each run's stream, in [0, 2³¹)."""
+    offset, injected = stream.unbind(dim=1)
+    x = torch.arange(num, dtype=torch.int32, device=stream.device) * GOLDEN + offset[:, None]
+    x = (x ^ _shifted(x, 16)) * FIRST
     x = x ^ injected[:, None]
-    x = (x ^ _shifted(x, 13)) * _SECOND
-    return (x ^ _shifted(x, 16)) & _LOW_31
+    x = (x ^ _shifted(x, 13)) * SECOND
+    return (x ^ _shifted(x, 16)) & LOW_31
 
 
 def uniform(keys: Int[Tensor, "R 2"], step: Step, site: Site, num: int) -> Float[Tensor, "R num"]:
@@ -59,35 +79,38 @@ def uniform(keys: Int[Tensor, "R 2"], step: Step, site: Site, num: int) -> Float
     return (random_bits(keys, step, site, num) >> (NUM_BITS - FLOAT_BITS)).float() * 2.0**-FLOAT_BITS
 
 
-def keep_mask(
-    keys: Int[Tensor, "R 2"], step: Step, site: Site, shape: Sequence[int], rate: float
-) -> Bool[Tensor, "R ..."]:
-    """Which entries a dropout of `rate` keeps, shape (R, *shape).
+def keep_mask(stream: Int[Tensor, "R 2"], shape: Sequence[int], rate: float) -> Bool[Tensor, "R ..."]:
+    """Which entries a dropout of `rate` keeps, shape (R, *shape), by a stream of `streams`.
 
-    >>> keep_mask(run_keys([0]), 0, "embedding", (200, 500), 0.2).float().mean().round(decimals=2)
+    >>> keep_mask(streams(run_keys([0]), 0, ["embedding"])[0], (200, 500), 0.2).float().mean().round(decimals=2)
     tensor(0.8000)
     """
     if not 0 <= rate < 1:
         raise ValueError(f"A dropout rate must lie in [0, 1), got {rate}. 0 keeps everything.")
-    num = 1
-    for length in shape:
-        num *= length
-    return (random_bits(keys, step, site, num) >= round(rate * 2**NUM_BITS)).reshape(keys.shape[0], *shape)
+    return (bits_of(stream, prod(shape)) >= dropped_below(rate)).reshape(stream.shape[0], *shape)
 
 
-def _stream(keys: Int[Tensor, "R 2"], step: Step, site: Site) -> tuple[Int[Tensor, " R"], Int[Tensor, " R"]]:
-    """Two numbers for each run that the step and the site have been mixed into."""
+def dropped_below(rate: float) -> int:
+    """Numbers of `bits_of` below this one are a share `rate` of all."""
+    return round(rate * 2**NUM_BITS)
+
+
+@cache
+def _places(sites: tuple[Site, ...], device: torch.device) -> Int[Tensor, " S"]:
+    """The numbers of sites on a device; kept, since a captured step must not copy from the host."""
+    return torch.tensor([_signed(site) for site in sites], dtype=torch.int32, device=device)
+
+
+def _signed(site: Site) -> int:
+    """A site's number as a signed 32-bit integer."""
     number = zlib.crc32(site.encode()) if isinstance(site, str) else site
-    place = number - 2**32 if number >= 2**31 else number
-    first, second = keys.unbind(dim=1)
-    moment = step.to(torch.int32) if isinstance(step, Tensor) else torch.full_like(first, step)
-    return _mixed(_mixed(first + moment) ^ place), _mixed(_mixed(second ^ place) + moment * _GOLDEN)
+    return number - 2**32 if number >= 2**31 else number
 
 
-def _mixed(x: Int[Tensor, " R"]) -> Int[Tensor, " R"]:
+def _mixed(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     """The murmur3 finaliser: every bit of the input moves every bit of the output."""
-    x = (x ^ _shifted(x, 16)) * _FIRST
-    x = (x ^ _shifted(x, 13)) * _SECOND
+    x = (x ^ _shifted(x, 16)) * FIRST
+    x = (x ^ _shifted(x, 13)) * SECOND
     return x ^ _shifted(x, 16)
 
 

@@ -10,11 +10,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from joma.models.batch import Noise, Parameters
+from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
-from joma.models.dropout import dropout
+from joma.models.dropout import Stream, dropout
 from joma.models.linear import linear
 from joma.models.positions import rotate
+
+LONGEST_IN_A_KERNEL = 128
+"""Tokens of a window up to which attention with dropout is one kernel on a GPU."""
 
 State = Float[Tensor, "R B L D"]
 Heads = Float[Tensor, "RB H L Dh"]
@@ -31,49 +34,44 @@ class Attended:
     logits: Logits | None
 
 
-def attention_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ...]]:
+def attention_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the parameters; queries, keys and values are one matrix, all rows of each in turn."""
     width = config.width
     shapes: dict[str, tuple[int, ...]] = {}
     if config.attention_logits == "free":
-        shapes[f"{prefix}.logits"] = (config.heads, config.vocabulary, config.vocabulary)
-        shapes[f"{prefix}.value.weight"] = (width, width)
+        shapes["attention.logits"] = (config.heads, config.vocabulary, config.vocabulary)
+        shapes["attention.value.weight"] = (width, width)
     else:
-        shapes[f"{prefix}.qkv.weight"] = (3 * width, width)
+        shapes["attention.qkv.weight"] = (3 * width, width)
     if config.attention_bias:
         weight = next(reversed(shapes))
         shapes[weight.removesuffix("weight") + "bias"] = shapes[weight][:1]
     if config.attention_output:
-        shapes |= {f"{prefix}.output.weight": (width, width), f"{prefix}.output.bias": (width,)}
+        shapes |= {"attention.output.weight": (width, width), "attention.output.bias": (width,)}
     return shapes
 
 
 def attention(
     config: DecoderConfig,
     parameters: Parameters,
-    prefix: str,
     x: State,
     tokens: Int[Tensor, "R B L"],
-    noise: Noise | None,
+    stream: Stream | None,
 ) -> Attended:
-    """Attend within each sequence; the weights are dropped at the site `prefix`.weights."""
-    site = f"{prefix}.weights"
+    """Attend within each sequence; the weights are dropped by the stream."""
     q, k, logits = None, None, None
     if config.attention_logits == "free":
-        (v,) = _projected(config, parameters, f"{prefix}.value", x, num_parts=1)
-        logits = free_logits(parameters[f"{prefix}.logits"], tokens)
-        mixed = _materialised(config, logits, v, noise, site)
+        (v,) = _parts(config, _projected(parameters, "attention.value", x))
+        logits = free_logits(parameters["attention.logits"], tokens)
+        mixed = _materialised(config, logits, v, stream)
     else:
-        q, k, v = _projected(config, parameters, f"{prefix}.qkv", x, num_parts=3)
+        q, k, v = _parts(config, _projected(parameters, "attention.qkv", x))
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
-        if noise is None or config.dropout == 0:
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
-        else:
-            mixed = _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, noise, site)
+        mixed = _mixed(config, q, k, v, stream)
     output = mixed.transpose(1, 2).reshape(x.shape)
     if config.attention_output:
-        output = linear(output, parameters[f"{prefix}.output.weight"], parameters[f"{prefix}.output.bias"])
+        output = linear(output, parameters["attention.output.weight"], parameters["attention.output.bias"])
     return Attended(output=output, q=q, k=k, logits=logits)
 
 
@@ -84,23 +82,37 @@ def free_logits(z: Float[Tensor, "R H V V"], tokens: Int[Tensor, "R B L"]) -> Lo
     return z[runs, heads, tokens[:, :, None, :, None], tokens[:, :, None, None, :]].flatten(0, 1)
 
 
-def _projected(
-    config: DecoderConfig, parameters: Parameters, name: str, x: State, *, num_parts: int
-) -> tuple[Heads, ...]:
-    """Project the states by one matrix and cut the result into parts and heads, with no copy."""
-    rows = linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
-    parts = rows.flatten(0, 1).unflatten(-1, (num_parts, config.heads, config.head_width))
+def _projected(parameters: Parameters, name: str, x: State) -> Float[Tensor, "R B L PD"]:
+    return linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+
+
+def _parts(config: DecoderConfig, rows: Float[Tensor, "R B L PD"]) -> tuple[Heads, ...]:
+    """Cut projected states into parts (queries, keys, values) and heads, with no copy."""
+    parts = rows.flatten(0, 1).unflatten(-1, (-1, config.heads, config.head_width))
     return parts.permute(2, 0, 3, 1, 4).unbind(0)
 
 
-def _materialised(config: DecoderConfig, logits: Logits, v: Heads, noise: Noise | None, site: str) -> Heads:
+def _mixed(config: DecoderConfig, q: Heads, k: Heads, v: Heads, stream: Stream | None) -> Heads:
+    """Mix the values by the weights that queries and keys give; dropout needs those as a matrix, or our kernel."""
+    if stream is None:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
+    if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= LONGEST_IN_A_KERNEL:
+        from joma.models.attention_triton import dropped_attention  # noqa: PLC0415 (Triton is there where a GPU is)
+
+        packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)  # back to how they were projected
+        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        return dropped_attention(packed, stream, config.dropout, config.causal, precision).transpose(1, 2)
+    return _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, stream)
+
+
+def _materialised(config: DecoderConfig, logits: Logits, v: Heads, stream: Stream | None) -> Heads:
     """Mix the values by weights that exist as a matrix: dropout takes some of them, free logits have no q and k."""
     if config.causal:
         logits = logits.masked_fill(_future(logits), -torch.inf)
     weights = logits.softmax(dim=-1)
-    if noise is not None:
-        by_run = weights.unflatten(0, (noise.keys.shape[0], -1))
-        weights = dropout(by_run, config.dropout, noise, site).flatten(0, 1)
+    if stream is not None:
+        by_run = weights.unflatten(0, (stream.shape[0], -1))
+        weights = dropout(by_run, config.dropout, stream).flatten(0, 1)
     return torch.matmul(weights, v)
 
 

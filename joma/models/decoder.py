@@ -5,19 +5,20 @@ can be compiled and captured as a whole. The embedding and the output layer, the
 vocabulary, are differentiated by hand, straight into the buffers that the optimiser reads.
 """
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.models import vocabulary_loss
-from joma.models.attention import attention, attention_shapes
-from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
+from joma.models.batch import Batch, Noise, Parameters, Tap
+from joma.models.block import block, block_shapes, compiled_block
 from joma.models.decoder_config import DecoderConfig
-from joma.models.dropout import dropout
+from joma.models.dropout import Stream, dropout, site_streams
 from joma.models.embedding import add_row_gradients, embedding_rows
 from joma.models.initialisation import initial_parameters
-from joma.models.mlp import mlp, mlp_shapes
-from joma.models.normalisation import layer_norm, rms_norm
+from joma.models.normalisation import norm, norm_shapes
 from joma.models.positions import sinusoidal
 
 State = Float[Tensor, "R B L D"]
@@ -38,6 +39,7 @@ class Decoder:
         """Lay out the parameters."""
         self.config = config
         self.shapes = _shapes(config)
+        self._block_names = tuple(block_shapes(config))
         self.frozen = frozenset(name for name in self.shapes if _is_frozen(config, name))
 
     def initial(self, seed: int) -> dict[str, Tensor]:
@@ -57,9 +59,11 @@ class Decoder:
         tap: Tap | None = None,
     ) -> State:
         """Run everything between the embedding's rows and the output layer; no dropout without noise."""
-        x = dropout(self._positioned(parameters, rows), self.config.dropout, noise, "embedding")
-        for layer in range(self.config.depth):
-            x = self._block(parameters, layer, x, tokens, noise, tap)
+        config = self.config
+        embedding, streams = site_streams(noise, config.dropout, config.depth)
+        x = dropout(self._positioned(parameters, rows), config.dropout, embedding)
+        for layer in range(config.depth):
+            x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap)
         return self._final(parameters, x).to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
@@ -143,55 +147,30 @@ class Decoder:
             return x + parameters["positions.weight"][:, None, :length]
         return x
 
-    def _block(
-        self, parameters: Parameters, layer: int, x: State, tokens: Tokens, noise: Noise | None, tap: Tap | None
+    def _pass(
+        self,
+        layer: int,
+        parameters: Parameters,
+        x: State,
+        tokens: Tokens,
+        streams: Mapping[str, Stream],
+        tap: Tap | None,
     ) -> State:
-        config, prefix = self.config, f"blocks.{layer}"
-        attended = attention(
-            config, parameters, f"{prefix}.attention", self._before(parameters, f"{prefix}.attention", x), tokens, noise
-        )
-        branch = dropout(attended.output, config.dropout, noise, f"{prefix}.attention.output")
-        x = self._after(parameters, f"{prefix}.attention", x + branch if config.residual_attention else branch)
-        output, hidden = mlp(config, parameters, f"{prefix}.mlp", self._before(parameters, f"{prefix}.mlp", x), noise)
-        branch = dropout(output, config.dropout, noise, f"{prefix}.mlp.output")
+        """Pass the states through one block, on a GPU the compiled one, which has no inside to tap."""
+        if tap is None and x.is_cuda:
+            return compiled_block()(self.config, parameters, x, tokens, streams)
+        passed = block(self.config, parameters, x, tokens, streams)
         if tap is not None:
-            tap(
-                LayerReading(
-                    layer=layer,
-                    q=attended.q,
-                    k=attended.k,
-                    logits=attended.logits,
-                    scale=config.head_width**-0.5,
-                    causal=config.causal,
-                    hidden=hidden,
-                )
-            )
-        return self._after(parameters, f"{prefix}.mlp", x + branch if config.residual_mlp else branch)
+            tap(passed.reading(layer, self.config))
+        return passed.state
 
-    def _before(self, parameters: Parameters, part: str, x: State) -> State:
-        return self._norm(parameters, f"{part}_norm", x) if self.config.norm_place == "before" else x
-
-    def _after(self, parameters: Parameters, part: str, x: State) -> State:
-        return self._norm(parameters, f"{part}_norm", x) if self.config.norm_place == "after" else x
+    def _of_block(self, parameters: Parameters, layer: int) -> dict[str, Tensor]:
+        """The parameters of one block under the names that every block knows them by."""
+        return {name: parameters[f"blocks.{layer}.{name}"] for name in self._block_names}
 
     def _final(self, parameters: Parameters, x: State) -> State:
         """Norms that stand before each part leave the sum of all without one: it gets its own."""
-        return self._norm(parameters, "final_norm", x) if self.config.norm_place == "before" else x
-
-    def _norm(self, parameters: Parameters, name: str, x: State) -> State:
-        match self.config.norm:
-            case "layer":
-                return layer_norm(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
-            case "rms":
-                return rms_norm(x, parameters[f"{name}.weight"])
-            case _:
-                return x
-
-
-def _working(hidden: Tensor) -> torch.dtype | None:
-    """Return the dtype of matrix products under autocast; None, the states' own, without."""
-    kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return norm(self.config, parameters, "final_norm", x) if self.config.norm_place == "before" else x
 
 
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -200,22 +179,21 @@ def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     if config.positions == "learned":
         shapes["positions.weight"] = (config.max_length, config.width)
     for layer in range(config.depth):
-        prefix = f"blocks.{layer}"
-        shapes |= attention_shapes(config, f"{prefix}.attention") | _norm_shapes(config, f"{prefix}.attention_norm")
-        shapes |= mlp_shapes(config, f"{prefix}.mlp") | _norm_shapes(config, f"{prefix}.mlp_norm")
+        shapes |= {f"blocks.{layer}.{name}": shape for name, shape in block_shapes(config).items()}
     if config.norm_place == "before":
-        shapes |= _norm_shapes(config, "final_norm")
+        shapes |= norm_shapes(config, "final_norm")
     if not config.tied:
         shapes[OUTPUT] = (config.num_outputs, config.width)
     return shapes | {OUTPUT_BIAS: (config.num_outputs,)}
-
-
-def _norm_shapes(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
-    parts = {"layer": ("weight", "bias"), "rms": ("weight",), "none": ()}[config.norm]
-    return {f"{name}.{part}": (config.width,) for part in parts}
 
 
 def _is_frozen(config: DecoderConfig, name: str) -> bool:
     if name == EMBEDDING:
         return not config.train_embedding
     return bool(config.frozen) and f".{config.frozen}." in name
+
+
+def _working(hidden: Tensor) -> torch.dtype | None:
+    """Dtype of the output layer's products: that of autocast where it is on, else the states' own."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

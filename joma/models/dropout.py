@@ -1,16 +1,30 @@
 """Dropout whose mask is a function of (run seed, step, site)."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.models.batch import Noise
-from joma.randomness import keep_mask
+from joma.randomness import keep_mask, streams
+
+Stream = Int[Tensor, "R 2"]
+"""Where one site takes its mask from at one step (`joma.randomness.streams`); None in evaluation."""
+BLOCK_SITES = ("attention.weights", "attention.output", "mlp.hidden", "mlp.output")
+"""Where a block drops numbers, as torch.nn.TransformerEncoderLayer does."""
 
 
-def dropout(x: Float[Tensor, "R ..."], rate: float, noise: Noise | None, site: str) -> Float[Tensor, "R ..."]:
-    """Zero a share `rate` of each run's numbers and scale the others up; without noise (evaluation) leave them."""
+def site_streams(noise: Noise | None, rate: float, depth: int) -> tuple[Stream | None, list[dict[str, Stream]]]:
+    """Return the stream of the embedding and those of each block, empty where nothing is dropped."""
     if noise is None or rate == 0:
+        return None, [{} for _ in range(depth)]
+    sites = [f"blocks.{layer}.{site}" for layer in range(depth) for site in BLOCK_SITES]
+    embedding, *others = streams(noise.keys, noise.step, ["embedding", *sites]).unbind(0)
+    blocks = [others[at : at + len(BLOCK_SITES)] for at in range(0, len(others), len(BLOCK_SITES))]
+    return embedding, [dict(zip(BLOCK_SITES, block, strict=True)) for block in blocks]
+
+
+def dropout(x: Float[Tensor, "R ..."], rate: float, stream: Stream | None) -> Float[Tensor, "R ..."]:
+    """Zero a share `rate` of each run's numbers and scale the others up; without a stream leave them."""
+    if stream is None:
         return x
-    keep = keep_mask(noise.keys, noise.step, site, x.shape[1:], rate)
-    return torch.where(keep, x * (1 / (1 - rate)), 0.0)
+    return torch.where(keep_mask(stream, x.shape[1:], rate), x * (1 / (1 - rate)), 0.0)

@@ -14,9 +14,7 @@ def linear(
     >>> linear(x, weight, torch.ones(2, 7)).unique().tolist()
     [6.0]
     """
-    rows = x.flatten(1, -2)
+    product = torch.bmm(x.flatten(1, -2), weight.mT).unflatten(1, x.shape[1:-1])
     if bias is None:
-        product = torch.bmm(rows, weight.mT)
-    else:
-        product = torch.baddbmm(bias[:, None], rows, weight.mT)
-    return product.unflatten(1, x.shape[1:-1])
+        return product
+    return product + bias.to(product.dtype).reshape(bias.shape[0], *(1,) * (x.ndim - 2), -1)

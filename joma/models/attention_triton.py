@@ -1,0 +1,182 @@
+"""Attention over short windows with dropout of its weights, as one kernel forward and one backward (GPU).
+
+A window of some ten tokens is too small for the general kernels: its products are not aligned, and each of logits,
+weights, mask and dropped weights would pass through memory. Here a program holds one head of one sequence, draws the
+mask of dropout from the same hash as `joma.randomness`, and writes only the result. The backward recomputes.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from joma.randomness import FIRST, GOLDEN, LOW_31, SECOND, dropped_below
+
+_GOLDEN, _FIRST, _SECOND, _LOW_31 = (tl.constexpr(number) for number in (GOLDEN, FIRST, SECOND, LOW_31))
+_BLOCK_D = 64
+_SMALLEST = 16
+_NUM_WARPS = 4
+
+
+@triton.jit
+def _keep(stream, run, index, threshold):
+    offset = tl.load(stream + 2 * run)
+    injected = tl.load(stream + 2 * run + 1)
+    x = index * _GOLDEN + offset
+    x = (x ^ ((x >> 16) & 0xFFFF)) * _FIRST
+    x = x ^ injected
+    x = (x ^ ((x >> 13) & 0x7FFFF)) * _SECOND
+    x = (x ^ ((x >> 16) & 0xFFFF)) & _LOW_31
+    return x >= threshold
+
+
+@triton.jit
+def _weights(
+    base, row_stride, part_stride, rows, columns, length, width, scale,
+    CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    s = tl.zeros((BLOCK_L, BLOCK_L), dtype=tl.float32)
+    for start in range(0, width, BLOCK_D):
+        seen = (rows[:, None] < length) & (start + columns[None, :] < width)
+        at = base + rows[:, None] * row_stride + start + columns[None, :]
+        q = tl.load(at, mask=seen, other=0.0)
+        k = tl.load(at + part_stride, mask=seen, other=0.0)
+        s += tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    visible = rows[None, :] < length
+    if CAUSAL:
+        visible = visible & (rows[None, :] <= rows[:, None])
+    s = tl.where(visible, s * scale, float("-inf"))
+    p = tl.exp(s - tl.max(s, axis=1)[:, None])
+    return p / tl.sum(p, axis=1)[:, None]
+
+
+@triton.jit
+def _forward(
+    qkv, out, stream, num_sequences, length, num_heads, width, scale, threshold, kept_scale,
+    CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0) // num_heads
+    head = tl.program_id(0) % num_heads
+    row_stride = 3 * num_heads * width
+    base = qkv + sequence.to(tl.int64) * length * row_stride + head * width
+    rows = tl.arange(0, BLOCK_L)
+    columns = tl.arange(0, BLOCK_D)
+    p = _weights(
+        base, row_stride, num_heads * width, rows, columns, length, width, scale, CAUSAL, BLOCK_L, BLOCK_D, PRECISION
+    )
+    index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
+    keep = _keep(stream, sequence // num_sequences, index, threshold)
+    dropped = tl.where(keep, p * kept_scale, 0.0).to(qkv.dtype.element_ty)
+    out_base = out + sequence.to(tl.int64) * length * num_heads * width + head * width
+    for start in range(0, width, BLOCK_D):
+        seen = (rows[:, None] < length) & (start + columns[None, :] < width)
+        at = base + rows[:, None] * row_stride + 2 * num_heads * width + start + columns[None, :]
+        v = tl.load(at, mask=seen, other=0.0)
+        mixed = tl.dot(dropped, v, input_precision=PRECISION)
+        to = out_base + rows[:, None] * (num_heads * width) + start + columns[None, :]
+        tl.store(to, mixed.to(out.dtype.element_ty), mask=seen)
+
+
+@triton.jit
+def _backward(
+    qkv, gradient, out, stream, num_sequences, length, num_heads, width, scale, threshold, kept_scale,
+    CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    sequence = tl.program_id(0) // num_heads
+    head = tl.program_id(0) % num_heads
+    row_stride = 3 * num_heads * width
+    part = num_heads * width
+    base = qkv + sequence.to(tl.int64) * length * row_stride + head * width
+    to_base = out + sequence.to(tl.int64) * length * row_stride + head * width
+    gradient_base = gradient + sequence.to(tl.int64) * length * part + head * width
+    rows = tl.arange(0, BLOCK_L)
+    columns = tl.arange(0, BLOCK_D)
+    p = _weights(base, row_stride, part, rows, columns, length, width, scale, CAUSAL, BLOCK_L, BLOCK_D, PRECISION)
+    index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
+    keep = _keep(stream, sequence // num_sequences, index, threshold)
+    dp = tl.zeros((BLOCK_L, BLOCK_L), dtype=tl.float32)
+    for start in range(0, width, BLOCK_D):
+        seen = (rows[:, None] < length) & (start + columns[None, :] < width)
+        v = tl.load(base + rows[:, None] * row_stride + 2 * part + start + columns[None, :], mask=seen, other=0.0)
+        do = tl.load(gradient_base + rows[:, None] * part + start + columns[None, :], mask=seen, other=0.0)
+        dp += tl.dot(do, tl.trans(v), input_precision=PRECISION)
+    dp = tl.where(keep, dp * kept_scale, 0.0)
+    dropped = tl.where(keep, p * kept_scale, 0.0).to(qkv.dtype.element_ty)
+    ds = (p * (dp - tl.sum(p * dp, axis=1)[:, None]) * scale).to(qkv.dtype.element_ty)
+    for start in range(0, width, BLOCK_D):
+        seen = (rows[:, None] < length) & (start + columns[None, :] < width)
+        at = rows[:, None] * row_stride + start + columns[None, :]
+        q = tl.load(base + at, mask=seen, other=0.0)
+        k = tl.load(base + at + part, mask=seen, other=0.0)
+        do = tl.load(gradient_base + rows[:, None] * part + start + columns[None, :], mask=seen, other=0.0)
+        dq = tl.dot(ds, k, input_precision=PRECISION)
+        dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION)
+        dv = tl.dot(tl.trans(dropped), do, input_precision=PRECISION)
+        tl.store(to_base + at, dq.to(out.dtype.element_ty), mask=seen)
+        tl.store(to_base + at + part, dk.to(out.dtype.element_ty), mask=seen)
+        tl.store(to_base + at + 2 * part, dv.to(out.dtype.element_ty), mask=seen)
+
+
+@torch.library.custom_op("joma::dropped_attention", mutates_args=())
+def dropped_attention(qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str) -> Tensor:
+    """Attend within each sequence, (R·B, L, 3, H, Dh) to (R·B, L, H, Dh), the weights dropped by the runs' streams.
+
+    `precision` is that of float32 products: tf32 or ieee.
+    """
+    num, length, _, heads, width = qkv.shape
+    out = torch.empty((num, length, heads, width), dtype=qkv.dtype, device=qkv.device)
+    packed = qkv.contiguous()
+    _forward[(num * heads,)](
+        packed, out, stream.contiguous(), *_settings(packed, stream, rate), **_sizes(packed, causal, precision)
+    )
+    return out
+
+
+@torch.library.custom_op("joma::dropped_attention_backward", mutates_args=())
+def _dropped_attention_backward(
+    gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str
+) -> Tensor:
+    packed = qkv.contiguous()
+    out = torch.empty_like(packed)
+    _backward[(qkv.shape[0] * qkv.shape[3],)](
+        packed,
+        gradient.contiguous(),
+        out,
+        stream.contiguous(),
+        *_settings(packed, stream, rate),
+        **_sizes(packed, causal, precision),
+    )
+    return out
+
+
+def _settings(qkv: Tensor, stream: Tensor, rate: float) -> tuple[int | float, ...]:
+    num, length, _, heads, width = qkv.shape
+    return num // stream.shape[0], length, heads, width, width**-0.5, dropped_below(rate), 1 / (1 - rate)
+
+
+def _sizes(qkv: Tensor, causal: bool, precision: str) -> dict[str, bool | int | str]:
+    block = max(_SMALLEST, triton.next_power_of_2(qkv.shape[1]))
+    return {"CAUSAL": causal, "BLOCK_L": block, "BLOCK_D": _BLOCK_D, "PRECISION": precision, "num_warps": _NUM_WARPS}
+
+
+@dropped_attention.register_fake
+def _(qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str) -> Tensor:
+    return qkv.new_empty((*qkv.shape[:2], *qkv.shape[3:]))
+
+
+@_dropped_attention_backward.register_fake
+def _(gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str) -> Tensor:
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
+
+
+def _remember(context, inputs, output) -> None:
+    qkv, stream, *context.settings = inputs
+    context.save_for_backward(qkv, stream)
+
+
+def _differentiate(context, gradient):
+    qkv, stream = context.saved_tensors
+    return _dropped_attention_backward(gradient, qkv, stream, *context.settings), None, None, None, None
+
+
+dropped_attention.register_autograd(_differentiate, setup_context=_remember)

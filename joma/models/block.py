@@ -1,0 +1,90 @@
+"""One block, attention and MLP with their norms, residuals and dropout, for all runs at once.
+
+It knows its parameters by names that are the same in every layer, so that it is compiled once for all of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from joma.models.attention import attention, attention_shapes
+from joma.models.batch import LayerReading, Parameters
+from joma.models.decoder_config import DecoderConfig
+from joma.models.dropout import Stream, dropout
+from joma.models.mlp import mlp, mlp_shapes
+from joma.models.normalisation import norm, norm_shapes
+
+State = Float[Tensor, "R B L D"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passed:
+    """A block's output, and what was inside."""
+
+    state: State
+    q: Float[Tensor, "RB H L Dh"] | None
+    k: Float[Tensor, "RB H L Dh"] | None
+    logits: Float[Tensor, "RB H L L"] | None
+    hidden: Float[Tensor, "R B L F"]
+
+    def reading(self, layer: int, config: DecoderConfig) -> LayerReading:
+        """The same for measuring."""
+        scale = config.head_width**-0.5
+        return LayerReading(
+            layer=layer,
+            q=self.q,
+            k=self.k,
+            logits=self.logits,
+            scale=scale,
+            causal=config.causal,
+            hidden=self.hidden,
+        )
+
+
+def block_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a block's parameters."""
+    attention_part = attention_shapes(config) | norm_shapes(config, "attention_norm")
+    return attention_part | mlp_shapes(config) | norm_shapes(config, "mlp_norm")
+
+
+def block(
+    config: DecoderConfig,
+    parameters: Parameters,
+    x: State,
+    tokens: Int[Tensor, "R B L"],
+    streams: Mapping[str, Stream],
+) -> Passed:
+    """Pass the states through; `streams` has the dropout of each site, or nothing in evaluation."""
+    attended = attention(
+        config, parameters, _before(config, parameters, "attention_norm", x), tokens, streams.get("attention.weights")
+    )
+    branch = dropout(attended.output, config.dropout, streams.get("attention.output"))
+    x = _after(config, parameters, "attention_norm", x + branch if config.residual_attention else branch)
+    output, hidden = mlp(config, parameters, _before(config, parameters, "mlp_norm", x), streams.get("mlp.hidden"))
+    branch = dropout(output, config.dropout, streams.get("mlp.output"))
+    x = _after(config, parameters, "mlp_norm", x + branch if config.residual_mlp else branch)
+    return Passed(state=x, q=attended.q, k=attended.k, logits=attended.logits, hidden=hidden)
+
+
+@cache
+def compiled_block() -> Callable[..., State]:
+    """Return `block` without its inside, compiled: on a GPU its many small steps become a few kernels."""
+
+    def state(
+        config: DecoderConfig, parameters: Parameters, x: State, tokens: Tensor, streams: Mapping[str, Stream]
+    ) -> State:
+        return block(config, parameters, x, tokens, streams).state
+
+    return torch.compile(state, dynamic=False, fullgraph=True)
+
+
+def _before(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:
+    return norm(config, parameters, name, x) if config.norm_place == "before" else x
+
+
+def _after(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:
+    return norm(config, parameters, name, x) if config.norm_place == "after" else x
