@@ -1,0 +1,193 @@
+"""The decoder: many runs at once, one run against a plain torch.nn twin, over every pair of its options."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+import torch
+from covering import all_pairs, pairs_of
+from decoders import CLASSES, FACTORS, IMPOSSIBLE, ROWS, Pack, make_pack, small_config
+from reference import PlainDecoder, TorchEncoder
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from joma.measure.entropy import attention_entropy
+from joma.measure.entropy_logits import logits_entropy
+from joma.models.batch import Batch, LayerReading, Model
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig
+from joma.models.parameters import Layout
+from joma.models.presets import paper_language_model, paper_table1
+from joma.probe.layout import query_keys
+from joma.probe.lower_matrices import lower_matrices
+
+every_pair = pytest.mark.parametrize("row", ROWS, ids=[f"row{i}" for i in range(len(ROWS))])
+close = {"rtol": 1e-10, "atol": 1e-12}
+"""Both sides sum the same float64 numbers in another order; ten digits leave room for a few blocks of that."""
+
+
+def entropy_of(reading: LayerReading) -> Tensor:
+    if reading.logits is None:
+        return attention_entropy(reading.q, reading.k, causal=reading.causal, scale=reading.scale).entropy
+    future = torch.ones(reading.logits.shape[-2:]).triu(1).bool() & reading.causal
+    return logits_entropy(reading.logits.masked_fill(future, -torch.inf)).entropy
+
+
+def test_the_rows_cover_every_pair_of_options():
+    met = set().union(*(pairs_of(row) for row in ROWS))
+    assert met == all_pairs(FACTORS) - set(IMPOSSIBLE)
+
+
+def test_no_option_is_left_out():
+    sizes = {"vocabulary", "width", "hidden", "max_length", "num_classes"}
+    assert {field.name for field in dataclasses.fields(DecoderConfig)} == set(FACTORS) | sizes
+
+
+@pytest.mark.parametrize("pair", IMPOSSIBLE, ids=["rotary and free", "class and tied"])
+def test_pairs_left_out_are_refused(pair):
+    with pytest.raises(ValueError, match=r"Rotary positions turn queries|cannot be tied"):
+        small_config(dict(pair))
+
+
+@every_pair
+def test_one_run_equals_its_plain_twin(row):
+    config = small_config(row)
+    pack = make_pack(config, [3])
+    twin = PlainDecoder(config).double().load({name: tensor[0] for name, tensor in pack.parameters.items()})
+    tokens, targets = pack.batch.tokens[0], pack.batch.targets[0]
+
+    expected = twin.loss(tokens, targets, pack.drop(0))
+    expected.backward()
+    torch.testing.assert_close(pack.train()[0], expected, check_dtype=False, **close)
+    for name, gradient in pack.gradients.items():
+        torch.testing.assert_close(gradient[0], twin.gradient(name), **close, msg=lambda text, name=name: name + text)
+
+    readings: list[LayerReading] = []
+    torch.testing.assert_close(
+        pack.decoder.losses(pack.parameters, pack.batch, readings.append)[0], twin.loss(tokens, targets), **close
+    )
+    for reading, block in zip(readings, twin.blocks, strict=True):
+        # The entropy without the matrix cancels: nine digits are left of the twin's.
+        torch.testing.assert_close(entropy_of(reading), block.attention.entropy, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(reading.hidden[0], block.mlp.hidden, **close)
+
+
+@every_pair
+def test_runs_at_once_equal_runs_alone(row):
+    pack = make_pack(small_config(row), [5, 1, 8])
+    losses = pack.train()
+    for run in range(3):
+        alone = pack.alone(run)
+        torch.testing.assert_close(alone.train()[0], losses[run], **close)
+        for name, gradient in alone.gradients.items():
+            torch.testing.assert_close(gradient[0], pack.gradients[name][run], **close)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm_place": "before"}, {"activation": "gelu"}], ids=["paper", "pre", "gelu"]
+)
+def test_the_papers_language_model_is_torchs_encoder(heads, changes):
+    config = paper_language_model(13, depth=2, width=8, hidden=10, heads=heads, dropout=0.0, **changes)
+    pack = make_pack(config, [2])
+    twin = TorchEncoder(config).double().load({name: tensor[0] for name, tensor in pack.parameters.items()})
+    expected = twin.loss(pack.batch.tokens[0], pack.batch.targets[0])
+    expected.backward()
+    torch.testing.assert_close(pack.train()[0], expected, **close)
+    for name, gradient in pack.gradients.items():
+        torch.testing.assert_close(gradient[0], twin.gradient(name), **close)
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the operations that compute something; views only rename. On a GPU each of them is one kernel or more.
+
+    torch's profiler would also count what a single batched product does inside on the CPU: a loop over small matrices.
+    """
+
+    def __init__(self) -> None:
+        """Start from none."""
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view:
+            self.counts[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def kernels(pack: Pack) -> Counter[str]:
+    with Kernels() as kernels:
+        pack.train()
+    return kernels.counts
+
+
+@every_pair
+def test_more_runs_are_not_more_kernels(row):
+    config = small_config(row)
+    assert kernels(make_pack(config, [1])) == kernels(make_pack(config, range(16)))
+
+
+@pytest.mark.parametrize("row", [{}, {"readout": "class"}], ids=["next token", "class"])
+def test_weighted_rows_equal_repeated_rows(row):
+    pack = make_pack(small_config(row), [0])
+    counts = torch.tensor([3, 1, 2])
+    tokens = pack.batch.tokens[:, [0, 0, 0, 1, 2, 2]]
+    per_row = pack.batch.targets.unflatten(1, (3, -1))
+    repeated = Batch(tokens=tokens, targets=per_row[:, [0, 0, 0, 1, 2, 2]].flatten(1))
+    num_each = per_row.shape[-1]
+    weights = (counts.double() / counts.sum() / num_each).repeat_interleave(num_each)[None]
+    weighted = Batch(tokens=pack.batch.tokens, targets=pack.batch.targets, weights=weights)
+    other = {name: torch.empty_like(gradient) for name, gradient in pack.gradients.items()}
+    expected = pack.decoder.value_and_gradient(pack.parameters, pack.gradients, repeated, None)
+    torch.testing.assert_close(
+        pack.decoder.value_and_gradient(pack.parameters, other, weighted, None), expected, **close
+    )
+    for name, gradient in other.items():
+        torch.testing.assert_close(gradient, pack.gradients[name], **close)
+
+
+def test_dropout_needs_noise_and_moves_with_the_step():
+    pack = make_pack(small_config({"dropout": 0.2}), [0, 1])
+    quiet = pack.decoder.value_and_gradient(pack.parameters, pack.gradients, pack.batch, None)
+    torch.testing.assert_close(quiet, pack.decoder.losses(pack.parameters, pack.batch), **close)
+    first = pack.train()
+    pack.noise.step.add_(1)
+    assert (pack.train() != first).all() and (first != quiet).all()
+
+
+def test_only_trained_parameters_have_gradients():
+    config = small_config({"train_embedding": False, "frozen": "attention"})
+    decoder = Decoder(config)
+    assert isinstance(decoder, Model)
+    assert decoder.frozen == {name for name in decoder.shapes if name == "embedding.weight" or ".attention." in name}
+    assert not set(make_pack(config, [0]).gradients) & decoder.frozen
+    layout = Layout.of(decoder.shapes, decoder.frozen)
+    assert layout.num_trained < layout.size
+
+
+def test_a_scan_finds_the_matrices_by_their_names():
+    config = dataclasses.replace(paper_language_model(50, depth=2), heads=2)
+    shapes = Decoder(config).shapes
+    assert [ref.site for ref in lower_matrices(shapes)[0]] == ["blocks.0.mlp.lower", "blocks.1.mlp.lower"]
+    pairs, unseen = query_keys(shapes)
+    assert [(pair.query.rows, pair.key.rows) for pair in pairs] == 2 * [(((0, 200, 1),), ((200, 400, 1),))]
+    assert not unseen
+    gated = Decoder(small_config({"gated": True})).shapes
+    assert [ref.site for ref in lower_matrices(gated)[0]] == ["blocks.0.mlp.lower:gate", "blocks.0.mlp.lower:up"]
+
+
+def test_a_window_past_the_learned_positions_is_refused():
+    pack = make_pack(small_config({"positions": "learned"}), [0], length=8)
+    with pytest.raises(ValueError, match=r"Learned positions reach `max_length` 7, got 8 tokens"):
+        pack.train()
+
+
+def test_the_papers_classifier_reads_the_last_position():
+    config = paper_table1(CLASSES, width=8, hidden=12)
+    pack = make_pack(config, [0])
+    assert pack.decoder.shapes["output.weight"] == (CLASSES, 8)
+    assert not [name for name in pack.decoder.shapes if "attention.output" in name or "qkv.bias" in name]
+    before = pack.decoder.losses(pack.parameters, pack.batch)
+    turned = Batch(tokens=pack.batch.tokens[:, :, [2, 1, 0, 4, 3, 5]], targets=pack.batch.targets)
+    # No positions and no mask: the order of all but the last token is nothing to it.
+    torch.testing.assert_close(pack.decoder.losses(pack.parameters, turned), before, **close)

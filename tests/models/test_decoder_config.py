@@ -1,0 +1,29 @@
+"""Settings that cannot be are refused before anything is built."""
+
+import pytest
+
+from joma.models.decoder_config import DecoderConfig
+
+REFUSED = {
+    "heads": ({"heads": 3}, r"`width` must be a multiple of `heads`, got 8 and 3\. Take 6"),
+    "odd head": ({"width": 6, "heads": 2}, r"even width per head, got 3 \(6 / 2\)"),
+    "odd width": ({"width": 7, "positions": "sinusoidal"}, r"even `width`, got 7"),
+    "free and rotary": ({"attention_logits": "free"}, r"free logits have none"),
+    "orthonormal": ({"embedding": "orthonormal"}, r"`vocabulary` ≤ `width`, got 11 and 8"),
+    "almost": ({"embedding": "almost_orthogonal", "vocabulary": 8}, r"`vocabulary` > `width`, got 8 and 8"),
+    "class without classes": ({"readout": "class"}, r"needs `num_classes`, and only that, got 0 for class"),
+    "classes without class": ({"num_classes": 3}, r"got 3 for next_token"),
+    "tied class": ({"readout": "class", "num_classes": 3, "tied": True}, r"cannot be tied"),
+    "dropout": ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\), got 1.0"),
+    "nan dropout": ({"dropout": float("nan")}, r"`dropout` must lie in \[0, 1\), got nan"),
+    "depth": ({"depth": 0}, r"`depth` must be a whole number of at least 1, got 0"),
+    "activation": ({"activation": "geluu"}, r"no activation named 'geluu'\. Did you mean 'gelu'\?"),
+    "norm place": ({"norm_place": "befor"}, r"no norm place named 'befor'\. Did you mean 'before'\?"),
+    "nan scale": ({"logit_scale": float("nan")}, r"`logit_scale` must be finite"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_impossible_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        DecoderConfig(**{"vocabulary": 11, "width": 8, "hidden": 4} | change)

@@ -1,0 +1,160 @@
+"""The analysed layer: its gradient is the theory's field, for many runs at once, and training it follows the flow."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joma.models.batch import Batch, Model
+from joma.models.layer import AnalysedLayer, LayerConfig
+from joma.models.parameters import Layout
+from joma.theory import activations
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.layer import Embeddings, Layer, Samples, cross_entropy_gradient
+
+NUM_SAMPLES = 7
+SIZES = {"num_contextual": 5, "hidden": 4, "width": 9, "num_samples": NUM_SAMPLES}
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+"""Ten additions or so of float64 numbers of size one."""
+
+
+def table(seed: int) -> torch.Tensor:
+    """Token frequencies with some tokens absent."""
+    x = torch.rand(NUM_SAMPLES, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x[0, 1] = 0.0
+    return x / x.sum(dim=1, keepdim=True)
+
+
+def backprop(seed: int) -> torch.Tensor:
+    return torch.randn(NUM_SAMPLES, 4, generator=torch.Generator().manual_seed(seed + 99), dtype=torch.float64)
+
+
+def make_layer(**settings) -> AnalysedLayer:
+    config = LayerConfig(**SIZES | {"start_scale": 0.7} | settings)
+    return AnalysedLayer(config, x=table, g=backprop if config.objective == "linear" else None)
+
+
+class Packed:
+    """Runs of a layer over the whole table, with queries, classes and probabilities of their own."""
+
+    def __init__(self, layer: AnalysedLayer, seeds: list[int]) -> None:
+        """Start each run from its seed."""
+        self.layer = layer
+        layout = Layout.of(layer.shapes, layer.frozen)
+        self.parameters = layout.views(torch.zeros(len(seeds), layout.size, dtype=torch.float64))
+        self.gradients = layout.views(torch.full((len(seeds), layout.num_trained), torch.nan, dtype=torch.float64))
+        for run, seed in enumerate(seeds):
+            for name, tensor in layer.initial(seed).items():
+                self.parameters[name][run] = tensor
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        sample = torch.arange(NUM_SAMPLES).expand(len(seeds), -1)
+        query = self._drawn(generators, layer.config.num_queries)
+        weights = torch.stack([torch.rand(NUM_SAMPLES, generator=each, dtype=torch.float64) for each in generators])
+        self.batch = Batch(
+            tokens=torch.stack([sample, query], dim=-1),
+            targets=self._drawn(generators, layer.config.hidden),
+            weights=weights / weights.sum(dim=1, keepdim=True),
+        )
+
+    @staticmethod
+    def _drawn(generators: list[torch.Generator], high: int) -> torch.Tensor:
+        return torch.stack([torch.randint(high, (NUM_SAMPLES,), generator=each) for each in generators])
+
+    def train(self) -> torch.Tensor:
+        return self.layer.value_and_gradient(self.parameters, self.gradients, self.batch, None)
+
+    def theory(self, run: int) -> tuple[Layer, Samples, np.ndarray, np.ndarray]:
+        """The layer of the theory with the numbers of one run, and its w and z."""
+        own = {name: tensor[run].numpy() for name, tensor in self.parameters.items()}
+        config = self.layer.config
+        layer = Layer(
+            embeddings=Embeddings(contextual=own["embedding.contextual"].T, queries=own["embedding.queries"].T),
+            attention=Attention(
+                kind=AttentionKind(config.attention),
+                temperature=config.temperature,
+                normalisation=config.normalisation,
+            ),
+            activation=activations.activation(config.activation),
+        )
+        q, weights = self.batch.tokens[run, :, 1].numpy(), self.batch.weights[run].numpy()
+        return layer, Samples(x=own["samples.x"], q=q, weights=weights), own["w"], own["z"]
+
+
+layers = st.builds(
+    make_layer,
+    attention=st.sampled_from(["linear", "exp", "softmax"]),
+    temperature=st.sampled_from([0.5, 1.0, 2.0]),
+    activation=st.sampled_from(sorted(activations.ACTIVATIONS)),
+    num_queries=st.sampled_from([1, 3]),
+    objective=st.sampled_from(["linear", "cross_entropy"]),
+)
+
+
+@given(layers)
+def test_the_gradient_is_minus_the_field_of_the_theory(layer):
+    pack = Packed(layer, [4, 1])
+    losses = pack.train()
+    for run in range(2):
+        theory, samples, w, z = pack.theory(run)
+        hidden = theory.hidden(w, z, samples)
+        if layer.config.objective == "linear":
+            g = pack.parameters["samples.g"][run].numpy()
+            assert -losses[run] == pytest.approx(theory.objective(w, z, samples, g), rel=1e-12)
+        else:
+            g = cross_entropy_gradient(pack.batch.targets[run].numpy())(0.0, hidden)
+        np.testing.assert_allclose(layer.hidden(pack.parameters, pack.batch)[run].numpy(), hidden, **EXACT)
+        field = theory.gradient(w, z, samples, g)
+        np.testing.assert_allclose(-pack.gradients["w"][run].numpy(), field.w, **EXACT)
+        np.testing.assert_allclose(-pack.gradients["z"][run].numpy(), field.z, **EXACT)
+
+
+@pytest.mark.parametrize("normalisation", [0.5, 3.0])
+@pytest.mark.parametrize("attention", ["linear", "exp"])
+def test_a_constant_normalisation_is_the_theorys(attention, normalisation):
+    pack = Packed(make_layer(attention=attention, normalisation=normalisation), [2])
+    theory, samples, _, z = pack.theory(0)
+    np.testing.assert_allclose(pack.layer.scores(pack.parameters, pack.batch)[0].numpy(), theory.scores(z, samples))
+
+
+@given(layers)
+def test_runs_at_once_equal_runs_alone(layer):
+    pack = Packed(layer, [4, 1, 6])
+    losses = pack.train()
+    for run, seed in enumerate([4, 1, 6]):
+        alone = Packed(layer, [seed])
+        torch.testing.assert_close(alone.train()[0], losses[run], **EXACT)
+        for name, gradient in alone.gradients.items():
+            torch.testing.assert_close(gradient[0], pack.gradients[name][run], **EXACT)
+
+
+def test_the_start_is_the_papers():
+    layer = AnalysedLayer(LayerConfig(), x=torch.full((20, 20), 1 / 20))
+    assert isinstance(layer, Model)
+    start = layer.initial(5)
+    assert all(torch.equal(start[name], again) for name, again in layer.initial(5).items())
+    assert start["w"].std() == pytest.approx(0.01, rel=0.1)
+    u = torch.cat([start["embedding.contextual"], start["embedding.queries"]])
+    torch.testing.assert_close(u @ u.mT, torch.eye(21, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+REFUSED = {
+    "attention": ({"attention": "sofmax"}, r"no attention named 'sofmax'\. Did you mean 'softmax'\?"),
+    "temperature": ({"temperature": 0.0}, r"`temperature` must be positive, got 0.0"),
+    "own normalisation": ({"normalisation": 2.0}, r"Softmax attention computes its own normalisation, got .* 2"),
+    "hidden": ({"hidden": 0}, r"`hidden` must be a whole number of at least 1, got 0"),
+    "width": ({"width": 5}, r"Orthonormal embeddings of 6 tokens need as many dimensions, got `width` 5"),
+    "no g": ({"objective": "linear"}, r"The linear objective needs `g`, and only it, got none for linear"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_impossible_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        AnalysedLayer(LayerConfig(**SIZES | change), x=table)
+
+
+def test_a_table_of_another_shape_is_refused():
+    layer = AnalysedLayer(LayerConfig(**SIZES), x=torch.ones(3, 5))
+    with pytest.raises(ValueError, match=r"`samples.x` must have shape \(7, 5\), got \(3, 5\)"):
+        layer.initial(0)
