@@ -14,11 +14,20 @@ from joma.data.latent_trees import TreeSampler, TreeSamples, class_patterns
 from joma.randomness import NUM_BITS, random_bits, run_keys
 from joma.theory.latent_tree import LatentTree, cooccurrence, nested_tree, one_latent_per_class, regular_tree
 
-NUM_RUNS, NUM_STEPS, BATCH = 8, 25, 5_000
+NUM_RUNS, NUM_STEPS, BATCH = 8, 100, 1_250
 NUM_SAMPLES = NUM_RUNS * NUM_STEPS * BATCH
 """A million."""
 FAMILY_WISE = 1e-3
 """Chance that any one number of a family lies outside its bound. Seeds are fixed: a test that passes does so always."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other on a busy machine take a hundred times as long as one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def bound(num_tests: int) -> float:
