@@ -100,8 +100,7 @@ def _mixed(config: DecoderConfig, q: Heads, k: Heads, v: Heads, stream: Stream |
         from joma.models.attention_triton import dropped_attention  # noqa: PLC0415 (Triton is there where a GPU is)
 
         packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)  # back to how they were projected
-        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-        return dropped_attention(packed, stream, config.dropout, config.causal, precision).transpose(1, 2)
+        return dropped_attention(packed, stream, config.dropout, config.causal).transpose(1, 2)
     return _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, stream)
 
 

@@ -118,24 +118,19 @@ def _backward(
 
 
 @torch.library.custom_op("joma::dropped_attention", mutates_args=())
-def dropped_attention(qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str) -> Tensor:
-    """Attend within each sequence, (R·B, L, 3, H, Dh) to (R·B, L, H, Dh), the weights dropped by the runs' streams.
-
-    `precision` is that of float32 products: tf32 or ieee.
-    """
+def dropped_attention(qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
+    """Attend within each sequence, (R·B, L, 3, H, Dh) to (R·B, L, H, Dh), the weights dropped by the runs' streams."""
     num, length, _, heads, width = qkv.shape
     out = torch.empty((num, length, heads, width), dtype=qkv.dtype, device=qkv.device)
     packed = qkv.contiguous()
     _forward[(num * heads,)](
-        packed, out, stream.contiguous(), *_settings(packed, stream, rate), **_sizes(packed, causal, precision)
+        packed, out, stream.contiguous(), *_settings(packed, stream, rate), **_sizes(packed, causal)
     )
     return out
 
 
 @torch.library.custom_op("joma::dropped_attention_backward", mutates_args=())
-def _dropped_attention_backward(
-    gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str
-) -> Tensor:
+def _dropped_attention_backward(gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
     packed = qkv.contiguous()
     out = torch.empty_like(packed)
     _backward[(qkv.shape[0] * qkv.shape[3],)](
@@ -144,7 +139,7 @@ def _dropped_attention_backward(
         out,
         stream.contiguous(),
         *_settings(packed, stream, rate),
-        **_sizes(packed, causal, precision),
+        **_sizes(packed, causal),
     )
     return out
 
@@ -154,29 +149,30 @@ def _settings(qkv: Tensor, stream: Tensor, rate: float) -> tuple[int | float, ..
     return num // stream.shape[0], length, heads, width, width**-0.5, dropped_below(rate), 1 / (1 - rate)
 
 
-def _sizes(qkv: Tensor, causal: bool, precision: str) -> dict[str, bool | int | str]:
+def _sizes(qkv: Tensor, causal: bool) -> dict[str, bool | int | str]:
     block = max(_SMALLEST, triton.next_power_of_2(qkv.shape[1]))
+    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     return {"CAUSAL": causal, "BLOCK_L": block, "BLOCK_D": _BLOCK_D, "PRECISION": precision, "num_warps": _NUM_WARPS}
 
 
 @dropped_attention.register_fake
-def _(qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str) -> Tensor:
+def _(qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
     return qkv.new_empty((*qkv.shape[:2], *qkv.shape[3:]))
 
 
 @_dropped_attention_backward.register_fake
-def _(gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool, precision: str) -> Tensor:
+def _(gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
     return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
 
-def _remember(context, inputs, output) -> None:
-    qkv, stream, *context.settings = inputs
-    context.save_for_backward(qkv, stream)
+def _remember(ctx, inputs, output) -> None:
+    qkv, stream, *ctx.settings = inputs
+    ctx.save_for_backward(qkv, stream)
 
 
-def _differentiate(context, gradient):
-    qkv, stream = context.saved_tensors
-    return _dropped_attention_backward(gradient, qkv, stream, *context.settings), None, None, None, None
+def _differentiate(ctx, gradient):
+    qkv, stream = ctx.saved_tensors
+    return _dropped_attention_backward(gradient, qkv, stream, *ctx.settings), None, None, None
 
 
 dropped_attention.register_autograd(_differentiate, setup_context=_remember)

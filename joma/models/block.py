@@ -20,6 +20,9 @@ from joma.models.normalisation import norm, norm_shapes
 
 State = Float[Tensor, "R B L D"]
 
+MOST_SHAPES = 1000
+"""Settings and shapes that one process may compile a block for; torch stops at 8, and a grid has more."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passed:
@@ -71,7 +74,7 @@ def block(
 
 
 @cache
-def compiled_block() -> Callable[..., State]:
+def compiled_block(backend: str = "inductor") -> Callable[..., State]:
     """Return `block` without its inside, compiled: on a GPU its many small steps become a few kernels."""
 
     def state(
@@ -79,7 +82,9 @@ def compiled_block() -> Callable[..., State]:
     ) -> State:
         return block(config, parameters, x, tokens, streams).state
 
-    return torch.compile(state, dynamic=False, fullgraph=True)
+    compiled = torch.compile(state, dynamic=False, fullgraph=True, backend=backend)
+    limits = {"recompile_limit": MOST_SHAPES, "accumulated_recompile_limit": MOST_SHAPES}
+    return torch._dynamo.config.patch(limits)(compiled)
 
 
 def _before(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 CHUNK_BYTES = 2**26
 """Logits of one run that exist at a time. A run's own, so that packing runs together adds no kernels."""
+ALIGNMENT = 64
+"""Matrix units of a GPU take rows that start at a multiple of 16 bytes; 28,782 words would leave them standing."""
 
 Hidden = Float[Tensor, "R N D"]
 Weight = Float[Tensor, "R V D"]
@@ -49,8 +51,8 @@ def loss_and_gradients(
     losses = hidden.new_zeros(hidden.shape[0])
     hidden_gradient = torch.empty_like(hidden)
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
-        logits = _logits(hidden_low[:, chunk], weight_low, bias)
-        losses = losses + _differentiate(logits, targets[:, chunk], rows[:, chunk], scale)
+        logits = _logits(hidden_low[:, chunk], weight_low)
+        losses = losses + _differentiate(logits, bias, targets[:, chunk], rows[:, chunk], scale)
         _product(logits, weight_low, out=hidden_gradient[:, chunk])
         first = chunk.start == 0
         if weight_gradient is not None:
@@ -77,8 +79,8 @@ def loss(
     hidden_low, weight_low = hidden.to(working), weight.to(working)
     losses = hidden.new_zeros(hidden.shape[0])
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
-        logits = _logits(hidden_low[:, chunk], weight_low, bias)
-        losses = losses + _value(logits, targets[:, chunk], rows[:, chunk], scale)
+        logits = _logits(hidden_low[:, chunk], weight_low)
+        losses = losses + _value(logits, bias, targets[:, chunk], rows[:, chunk], scale)
     return losses
 
 
@@ -95,19 +97,21 @@ def _chunks(num_rows: int, bytes_per_row: int) -> Iterator[slice]:
     return (slice(start, min(start + length, num_rows)) for start in range(0, num_rows, length))
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        return torch.bmm(hidden, weight.mT)
-    return torch.baddbmm(bias[:, None].to(hidden.dtype), hidden, weight.mT)
+def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Products of states and output rows, without the bias; a row takes up a multiple of `ALIGNMENT` numbers."""
+    num_runs, num_rows, _ = hidden.shape
+    num_words = weight.shape[1]
+    room = hidden.new_empty((num_runs, num_rows, -(-num_words // ALIGNMENT) * ALIGNMENT))
+    return torch.bmm(hidden, weight.mT, out=room[..., :num_words])
 
 
-def _differentiate(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+def _differentiate(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
     """Return each run's share of the loss, and overwrite the logits by their gradient."""
     if _in_a_kernel(logits):
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415 (Triton is there where a GPU is)
 
-        return vocabulary_loss_triton.differentiate(logits, targets, rows, scale)
-    scaled = logits.to(rows.dtype).mul_(scale)  # the logits themselves, unless they are in half precision
+        return vocabulary_loss_triton.differentiate(logits, bias, targets, rows, scale)
+    scaled = _scaled(logits, bias, rows.dtype, scale)  # the logits themselves, unless they are in half precision
     total = torch.logsumexp(scaled, dim=-1, keepdim=True)
     picked = scaled.gather(-1, targets[..., None])
     value = ((total - picked)[..., 0] * rows).sum(dim=1)
@@ -119,15 +123,22 @@ def _differentiate(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) 
     return value
 
 
-def _value(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+def _value(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
     """Return each run's share of the loss."""
     if _in_a_kernel(logits):
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415
 
-        return vocabulary_loss_triton.value(logits, targets, rows, scale)
-    scaled = logits.to(rows.dtype).mul_(scale)
+        return vocabulary_loss_triton.value(logits, bias, targets, rows, scale)
+    scaled = _scaled(logits, bias, rows.dtype, scale)
     row_losses = torch.logsumexp(scaled, dim=-1) - scaled.gather(-1, targets[..., None])[..., 0]
     return (row_losses * rows).sum(dim=1)
+
+
+def _scaled(logits: Tensor, bias: Tensor | None, dtype: torch.dtype, scale: float) -> Tensor:
+    exact = logits.to(dtype)
+    if bias is not None:
+        exact.add_(bias[:, None])
+    return exact if scale == 1 else exact.mul_(scale)
 
 
 def _in_a_kernel(logits: Tensor) -> bool:

@@ -5,74 +5,80 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096
-"""Logits that a program holds at a time; the second walk over a row finds it in the cache."""
-NUM_WARPS = 8
+BLOCK = 2048
+"""Logits that a program takes at a time; the second walk over a row finds it in the cache."""
+NUM_WARPS = 4
 
 
 @triton.jit
 def _row(
-    logits,
-    targets,
-    rows,
-    losses,
-    num_columns,
-    num_rows,
-    scale,
-    rows_run,
-    rows_row,
-    GRADIENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    at = tl.program_id(0).to(tl.int64)
-    run = at // num_rows
-    row = at % num_rows
-    base = logits + at * num_columns
+    logits, bias, targets, rows, losses, num_columns, row_stride, num_rows, scale,
+    bias_run, targets_run, targets_row, rows_run, rows_row,
+    HAS_BIAS: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    run = tl.program_id(0).to(tl.int64) // num_rows
+    row = tl.program_id(0).to(tl.int64) % num_rows
+    base = logits + tl.program_id(0).to(tl.int64) * row_stride
     columns = tl.arange(0, BLOCK)
-    top = float("-inf")
-    total = 0.0
+    # each lane keeps its own maximum and sum: no waiting for one another until the end of the row
+    top = tl.full((BLOCK,), -1e30, dtype=tl.float32)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, num_columns, BLOCK):
         seen = start + columns < num_columns
-        s = tl.load(base + start + columns, mask=seen, other=float("-inf")).to(tl.float32) * scale
-        higher = tl.maximum(top, tl.max(s, axis=0))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(s - higher), axis=0)
+        s = tl.load(base + start + columns, mask=seen, other=float("-inf")).to(tl.float32)
+        if HAS_BIAS:
+            s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)
+        s *= scale
+        higher = tl.maximum(top, s)
+        total = total * tl.exp(top - higher) + tl.exp(s - higher)
         top = higher
-    log_total = top + tl.log(total)
-    target = tl.load(targets + at)
+    highest = tl.max(top, axis=0)
+    log_total = highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0))
+    target = tl.load(targets + run * targets_run + row * targets_row)
     weight = tl.load(rows + run * rows_run + row * rows_row).to(tl.float32)
-    picked = tl.load(base + target).to(tl.float32) * scale
-    tl.store(losses + at, (log_total - picked) * weight)
+    picked = tl.load(base + target).to(tl.float32)
+    if HAS_BIAS:
+        picked += tl.load(bias + run * bias_run + target)
+    tl.store(losses + tl.program_id(0), (log_total - picked * scale) * weight)
     if GRADIENT:
         for start in range(0, num_columns, BLOCK):
             seen = start + columns < num_columns
-            s = tl.load(base + start + columns, mask=seen, other=float("-inf")).to(tl.float32) * scale
-            gradient = tl.exp(s - log_total) - tl.where(start + columns == target, 1.0, 0.0)
+            s = tl.load(base + start + columns, mask=seen, other=float("-inf")).to(tl.float32)
+            if HAS_BIAS:
+                s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)
+            gradient = tl.exp(s * scale - log_total) - tl.where(start + columns == target, 1.0, 0.0)
             tl.store(base + start + columns, (gradient * weight * scale).to(logits.dtype.element_ty), mask=seen)
 
 
-def differentiate(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
-    """Return each run's weighted loss and overwrite the logits (R, N, V), contiguous, by their gradient."""
-    return _launch(logits, targets, rows, scale, gradient=True)
+def differentiate(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+    """Return each run's weighted loss and overwrite the logits (R, N, V) by their gradient."""
+    return _launch(logits, bias, targets, rows, scale, gradient=True)
 
 
-def value(logits: Tensor, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+def value(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
     """Return each run's weighted loss; the logits stay."""
-    return _launch(logits, targets, rows, scale, gradient=False)
+    return _launch(logits, bias, targets, rows, scale, gradient=False)
 
 
-def _launch(logits: Tensor, targets: Tensor, rows: Tensor, scale: float, *, gradient: bool) -> Tensor:
+def _launch(
+    logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float, *, gradient: bool
+) -> Tensor:
     num_runs, num_rows, num_columns = logits.shape
     losses = torch.empty((num_runs, num_rows), dtype=torch.float32, device=logits.device)
-    grid = (num_runs * num_rows,)
-    _row[grid](
+    _row[(num_runs * num_rows,)](
         logits,
-        targets.contiguous(),
+        bias,
+        targets,
         rows,
         losses,
         num_columns,
+        logits.stride(1),
         num_rows,
         scale,
+        0 if bias is None else bias.stride(0),
+        *targets.stride(),
         *rows.stride(),
+        HAS_BIAS=bias is not None,
         GRADIENT=gradient,
         BLOCK=BLOCK,
         num_warps=NUM_WARPS,

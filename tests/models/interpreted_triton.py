@@ -1,0 +1,75 @@
+"""Runs the Triton kernels of the models in Triton's interpreter, on the CPU, against torch in float64.
+
+Started by test_kernels in a process of its own: the interpreter is chosen when a kernel is first imported.
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import json
+import sys
+from dataclasses import replace
+
+import torch
+
+from joma.models import attention, vocabulary_loss, vocabulary_loss_triton
+from joma.models.attention_triton import dropped_attention
+from joma.models.decoder_config import DecoderConfig
+from joma.randomness import run_keys, streams
+
+RATE = 0.3
+HEADS, WIDTH = 2, 20
+
+
+def relative(found: torch.Tensor, right: torch.Tensor) -> float:
+    """Distance in units of what is right."""
+    return float((found.detach() - right.detach()).norm() / right.detach().norm())
+
+
+def of_attention(length: int, causal: bool) -> dict[str, float]:
+    """Distances of output and gradient from those of materialised weights, for two runs of two sequences."""
+    generator = torch.Generator().manual_seed(length)
+    qkv = torch.randn(4, length, 3, HEADS, WIDTH, generator=generator).requires_grad_()
+    gradient = torch.randn(4, length, HEADS, WIDTH, generator=generator)
+    stream = streams(run_keys([3, 4]), 7, ["attention.weights"])[0]
+    found = dropped_attention(qkv, stream, RATE, causal)
+    exact = qkv.detach().double().requires_grad_()
+    q, k, v = exact.permute(2, 0, 3, 1, 4).unbind(0)
+    config = DecoderConfig(vocabulary=2, width=HEADS * WIDTH, hidden=1, heads=HEADS, dropout=RATE)
+    config = replace(config, causal=causal)
+    right = attention._materialised(config, q @ k.mT * WIDTH**-0.5, v, stream).transpose(1, 2)
+    (found_gradient,) = torch.autograd.grad(found, qkv, gradient)
+    (right_gradient,) = torch.autograd.grad(right, exact, gradient.double())
+    return {"output": relative(found, right), "gradient": relative(found_gradient, right_gradient)}
+
+
+def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
+    """Distances of loss and gradient of the logits from torch's, with rows of different weights."""
+    generator = torch.Generator().manual_seed(num_words)
+    room = torch.randn(2, 3, num_words + 5, generator=generator)
+    logits = room[..., :num_words]
+    bias = torch.randn(2, num_words, generator=generator) if has_bias else None
+    targets = torch.randint(num_words, (2, 3), generator=generator)
+    rows = torch.rand(2, 3, generator=generator)
+    exact = logits.double().clone()
+    right = vocabulary_loss._differentiate(
+        exact, None if bias is None else bias.double(), targets, rows.double(), scale=0.5
+    )
+    value = vocabulary_loss_triton.value(logits, bias, targets, rows, 0.5)
+    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5)
+    return {"value": relative(value, right), "loss": relative(found, right), "gradient": relative(logits, exact)}
+
+
+if __name__ == "__main__":
+    distances = {
+        f"attention of {length}, {'causal' if causal else 'all'}": of_attention(length, causal)
+        for length in (5, 16, 35)
+        for causal in (True, False)
+    }
+    distances |= {
+        f"loss over {num_words}, {'bias' if has_bias else 'no bias'}": of_loss(num_words, has_bias)
+        for num_words in (7, 2048, 5000)
+        for has_bias in (True, False)
+    }
+    json.dump(distances, sys.stdout)
