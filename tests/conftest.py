@@ -5,6 +5,7 @@ import pytest
 from hypothesis import settings
 
 collect_ignore = [
+    "engine/mortal_train.py",
     "measure/interpreted_triton.py",
     "probe/mortal_scan.py",
     "probe/mortal_watch.py",
