@@ -1,7 +1,11 @@
 """The decoder: many runs at once, one run against a plain torch.nn twin, over every pair of its options."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,6 +100,15 @@ def test_the_papers_language_model_is_torchs_encoder(heads, changes):
     torch.testing.assert_close(pack.train()[0], expected, **close)
     for name, gradient in pack.gradients.items():
         torch.testing.assert_close(gradient[0], twin.gradient(name), **close)
+
+
+@pytest.mark.slow
+def test_many_settings_compile_as_one_graph_each_in_one_process():
+    folder = Path(__file__).parent
+    script = [sys.executable, str(folder / "compiled_blocks.py")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder.parent), str(folder.parents[1])])}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 class Kernels(TorchDispatchMode):
