@@ -166,7 +166,8 @@ def statistics_of(
     companions = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
     found = {name: getattr(rows, name) for name in companions}
     entropy = strike(rows.entropy.clamp(min=0))
-    fraction = torch.where(num_visible > 1, entropy / num_visible.to(entropy.dtype).log(), torch.nan)
+    most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is struck out
+    fraction = entropy / torch.where(most > 0, most, torch.nan)
     return AttentionStatistics(
         entropy=entropy,
         fraction=fraction,

@@ -18,6 +18,9 @@ WIDE_HEAD = 128
 LARGEST_HEAD = 256
 """Widest head whose rows and keys fit into the registers and the shared memory of a block."""
 
+NUM_NUMBERS = 5
+"""Of each row with companions: entropy, effective keys, sink mass, mean distance, largest logit."""
+
 
 def takes(problem: Problem) -> bool:
     """Whether the kernel knows this call: no soft cap, mask and bias the same for every row, heads not too wide."""
@@ -35,8 +38,9 @@ def triton_rows(problem: Problem) -> Rows:
     """Measure all rows by one launch: a program for each block of rows of each head."""
     q, k, visibility = problem.q, problem.k, problem.visibility
     num_batch, num_heads, num_rows, dim = q.shape
-    sink = visibility.first_visible_key(q.device).to(torch.int32).expand(num_batch, num_heads).contiguous()
-    out = torch.empty(5, num_batch, num_heads, num_rows, dtype=torch.float32, device=q.device)
+    sink = _sink(problem) if problem.companions else q
+    num_numbers = NUM_NUMBERS if problem.companions else 1
+    out = torch.empty(num_numbers, num_batch, num_heads, num_rows, dtype=torch.float32, device=q.device)
     seen, bias = _per_key(visibility.mask, problem, torch.int8), _per_key(problem.bias, problem, torch.float32)
     block = _blocks(dim, q.dtype)
     grid = (triton.cdiv(num_rows, block["BLOCK_M"]), num_batch * num_heads)
@@ -72,6 +76,12 @@ def triton_rows(problem: Problem) -> Rows:
         return Rows(entropy=out[0])
     entropy, effective, sink_mass, distance, top = out.unbind()
     return Rows(entropy=entropy, effective_keys=effective, sink_mass=sink_mass, mean_distance=distance, max_logit=top)
+
+
+def _sink(problem: Problem) -> Tensor:
+    """Return the first visible key of each head, which only companions ask for."""
+    first = problem.visibility.first_visible_key(problem.q.device).to(torch.int32)
+    return first.expand(problem.q.shape[:2]).contiguous()
 
 
 def _blocks(dim: int, dtype: torch.dtype) -> dict[str, int]:

@@ -209,7 +209,7 @@ def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ritz:
-    """The top Ritz pair of each Krylov space, and its relative residual; numbers on the CPU, vectors where they were."""
+    """The top Ritz pair of each Krylov space and its relative residual; vectors on their device, numbers on the CPU."""
 
     value: Float[Tensor, " B"]
     vector: Float[Tensor, "B n"]

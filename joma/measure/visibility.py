@@ -69,16 +69,12 @@ class Visibility:
 
     def count(self, device: torch.device) -> Int[Tensor, "b h rows"]:
         """Return how many keys each row sees; axes over which nothing varies are 1."""
-        position = torch.arange(self.num_rows, device=device) + self.offset
-        stop = (position + 1 if self.causal else torch.full_like(position, self.num_keys)).clamp(0, self.num_keys)
-        start = torch.zeros_like(position)
-        if self.window is not None:
-            start = (position - self.window + 1).clamp(0, self.num_keys)
-            stop = torch.minimum(stop, position + self.window).clamp(min=0)
-        if self.mask is None:
-            return (stop - start).clamp(min=0)[None, None]
-        if not self.depends_on_keys_alone:
+        if self.mask is not None and not self.depends_on_keys_alone:
             return self._count_by_rows(device)
+        start, stop = self._ends(device)
+        if self.mask is None:
+            return (stop if start is None else (stop - start).clamp(min=0))[None, None]
+        start = torch.zeros_like(stop) if start is None else start
         seen = self.mask[..., 0, :].expand(*self.mask.shape[:2], self.num_keys)
         before = torch.nn.functional.pad(seen.cumsum(-1), (1, 0))  # before[j] visible keys stand in front of key j
         return before[..., torch.maximum(stop, start)] - before[..., start]
@@ -88,6 +84,18 @@ class Visibility:
         if self.mask is None:
             return torch.zeros(1, 1, dtype=torch.long, device=device)
         return self.mask.any(dim=-2).to(torch.uint8).argmax(dim=-1)
+
+    def _ends(self, device: torch.device) -> tuple[Int[Tensor, " rows"] | None, Int[Tensor, " rows"]]:
+        """First key of each row by its window (None without one), and the key after the last; the mask aside."""
+        if not self.causal and self.window is None:
+            return None, torch.full((self.num_rows,), self.num_keys, device=device)
+        after = torch.arange(self.offset + 1, self.offset + self.num_rows + 1, device=device)
+        stop = after.clamp(0, self.num_keys) if self.causal else torch.full_like(after, self.num_keys)
+        if self.window is None:
+            return None, stop
+        return (after - self.window).clamp(0, self.num_keys), torch.minimum(stop, after + (self.window - 1)).clamp(
+            min=0
+        )
 
     def _band(self, first_row: int, last_row: int, start: int, stop: int, device: torch.device) -> Tensor | None:
         """Causal order and window of a block; None when neither hides a key of it."""

@@ -10,11 +10,15 @@ import torch
 
 from joma.probe.calls import AttentionCall
 from joma.probe.isolation import random_state_kept
-from joma.probe.measures import Instrument, On
+from joma.probe.measures import Function, Instrument, Measure, On
 from joma.probe.readings import Readings
 from joma.probe.specimen import ProbeBatch, Specimen, plain_site
 from joma.probe.stopwatch import Stopwatch
+from joma.probe.taps import Trail
 from joma.probe.weights import Unseen
+
+TOGETHER = 2**26
+"""Numbers in the matrices that are measured at once; one that is taken out may be a copy, and be copied to float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,23 +36,39 @@ class Problem:
         return cls(site=site, message=f"{type(error).__name__}: {error}", trace=trace)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Thing:
+    """Something to measure, and where it stands."""
+
+    site: str
+    layer: int
+    thing: Any
+
+
 class Examination:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
-    def __init__(self, specimen: Specimen, instrument: Instrument) -> None:
-        """Prepare for one measurement."""
+    def __init__(self, specimen: Specimen, instrument: Instrument, earlier: Trail | None = None) -> None:
+        """Prepare for one measurement; the trail of an earlier one makes it cheaper."""
         self.readings = Readings()
         self.problems: list[Problem] = []
         self.unseen: dict[Unseen, None] = {}
         self.calls: dict[str, int] = {}
         """Attention sites that were seen, with their layers."""
-        self._specimen, self._instrument = specimen, instrument
+        self._trail = Trail()
+        self._specimen, self._instrument, self._earlier = specimen, instrument, earlier
         self._devices = specimen.devices
         self._stopwatch = Stopwatch(self._devices[0])
 
     def sites(self) -> tuple[tuple[int, str], ...]:
         """Return the attention that was seen: layers and sites, in order."""
         return tuple(sorted((layer, site) for site, layer in self.calls.items()))
+
+    @property
+    def trail(self) -> Trail | None:
+        """Where to look next time; None if something is missing that ran or was seen before: look everywhere."""
+        missing = self._earlier is not None and not self._earlier.sites <= self._trail.sites
+        return None if missing or self.unseen or not self._trail.sites else self._trail
 
     def seconds_in_forward(self) -> float:
         """Return what measuring took inside of the training's own forward pass; a GPU is waited for."""
@@ -65,57 +85,84 @@ class Examination:
             if unseen.site:  # a part of the model that shows no attention is no news
                 self._on_unseen(unseen)
 
-        return self._specimen.tap(on_call, on_unseen, self._on_error)
+        return self._specimen.tap(on_call, on_unseen, self._on_error, trail=self._earlier)
 
     def probe(self, batch: ProbeBatch) -> None:
         """Measure attention on a probe batch, at the cost of a forward pass."""
-        with self._specimen.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True):
+        with self._specimen.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True, trail=self._earlier):
             self._specimen.forward(batch)
 
     def weights(self) -> None:
         """Measure matrices and the model itself."""
-        with self._quiet():
-            for subject, kind, sites in (
-                (On.MATRIX, "mlp", self._specimen.matrices),
-                (On.QUERY_KEY, "attention", self._specimen.query_keys),
-            ):
-                if self._instrument.looks_at(subject):
-                    for site, take in sites():
-                        self._take(subject, kind, site, take)
-            self._measure(On.MODEL, "model", "", -1, self._specimen.root)
+        for subject, kind, sites in (
+            (On.MATRIX, "mlp", self._specimen.matrices),
+            (On.QUERY_KEY, "attention", self._specimen.query_keys),
+        ):
+            if self._instrument.looks_at(subject):
+                for things in self._taken(sites()):
+                    self._measure(subject, kind, things)
+        self._measure(On.MODEL, "model", [_Thing(site="", layer=-1, thing=self._specimen.root)])
 
-    def _take(self, subject: On, kind: str, site: str, take: Callable[[], Any]) -> None:
-        try:
-            taken = take()
-        except Exception as error:
-            self._failed(site, error)
-        else:
-            self._measure(subject, kind, site, taken.layer, taken)
+    def _taken(self, sites: Iterator[tuple[str, Callable[[], Any]]]) -> Iterator[list[_Thing]]:
+        """Take matrices out of the model, as many at once as `TOGETHER` allows: some are made when they are taken."""
+        things: list[_Thing] = []
+        num_numbers = 0
+        for site, take in sites:
+            try:
+                taken = take()
+            except Exception as error:
+                self._failed(site, error)
+                continue
+            things.append(_Thing(site=site, layer=taken.layer, thing=taken))
+            num_numbers += taken.num_numbers
+            if num_numbers > TOGETHER:
+                yield things
+                things, num_numbers = [], 0
+        if things:
+            yield things
 
     def _on_call(self, call: AttentionCall) -> None:
+        self._trail.add(call)
         site = plain_site(call.site)
         if not self._specimen.wants(site):
             return
         self.calls[site] = call.layer
-        with self._quiet():
-            self._measure(On.ATTENTION, "attention", site, call.layer, call)
+        self._measure(On.ATTENTION, "attention", [_Thing(site=site, layer=call.layer, thing=call)])
 
-    def _measure(self, subject: On, kind: str, site: str, layer: int, thing: Any) -> None:
+    def _measure(self, subject: On, kind: str, things: list[_Thing]) -> None:
         for measure, function in self._instrument.on(subject):
+            with self._quiet(draws=measure.draws):
+                for each, found in self._apply(measure, function, things):
+                    named = found if isinstance(found, Mapping) else {measure.name: found}
+                    try:
+                        self.readings.add(each.site, kind, each.layer, named, measure.reductions)
+                    except Exception as error:
+                        self._failed(each.site, error)
+
+    def _apply(self, measure: Measure, function: Function, things: list[_Thing]) -> Iterator[tuple[_Thing, Any]]:
+        """Yield what a measure finds; of things measured together, those that fail are not to spoil the others."""
+        if measure.together and len(things) > 1:
             try:
-                found = function(thing)
-                if not isinstance(found, Mapping):
-                    found = {measure.name: found}
-                self.readings.add(site, kind, layer, found, measure.reductions)
+                yield from zip(things, function([each.thing for each in things]), strict=True)
+            except Exception:
+                for each in things:
+                    yield from self._apply(measure, function, [each])
+            return
+        for each in things:
+            try:
+                found = function([each.thing])[0] if measure.together else function(each.thing)
             except Exception as error:
-                self._failed(site, error)
+                self._failed(each.site, error)
+            else:
+                yield each, found
 
     @contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _quiet(self, *, draws: bool) -> Iterator[None]:
         """Measure without gradients, autocast and traces in the random states."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(random_state_kept(self._devices))
+            if draws:
+                stack.enter_context(random_state_kept(self._devices))
             for kind in {device.type for device in self._devices}:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield

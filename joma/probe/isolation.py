@@ -54,8 +54,10 @@ def _is_compiled(module: nn.Module) -> bool:
 
 def devices_of(model: nn.Module) -> list[torch.device]:
     """Return the devices that hold a parameter or buffer."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return list(dict.fromkeys(tensor.device for tensor in tensors))
+    tensors = (
+        tensor for module in model.modules() for tensor in (*module._parameters.values(), *module._buffers.values())
+    )
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor is not None))
 
 
 @contextmanager

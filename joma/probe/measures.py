@@ -10,6 +10,7 @@ A measure is a function from one of these to named numbers. `register_measure` a
 >>> forget_measure("queries")
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -65,7 +66,8 @@ class Flagged(NamedTuple):
 
 Reading = float | int | Flagged | Tensor
 """A number; or a tensor (B, H, rows), (H) or (): NaN rows are left out."""
-Function = Callable[[Any], Mapping[str, Reading]]
+Function = Callable[[Any], Any]
+"""From a thing to named readings; from a list of things to a list of such, where the measure takes them together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +77,11 @@ class Matrix:
     site: str
     layer: int
     weight: Float[Tensor, "outputs inputs"]
+
+    @property
+    def num_numbers(self) -> int:
+        """How large it is."""
+        return self.weight.numel()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +95,11 @@ class QueryKeyMatrices:
     num_heads: int
     num_key_heads: int
 
+    @property
+    def num_numbers(self) -> int:
+        """How large both are."""
+        return self.query.numel() + self.key.numel()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
@@ -100,6 +112,12 @@ class Measure:
     """Of the metrics that are not means over rows."""
     cost: str = ""
     """What it costs, in words."""
+    together: bool = False
+    """Whether the function takes a list of things at once and returns as many results."""
+    draws: bool = True
+    """Whether it may draw random numbers, so that the random states are to be restored behind it."""
+    whole_batch: bool = True
+    """Whether more than the first sequence of a batch matters to it."""
 
 
 def statistics(stats: AttentionStatistics) -> dict[str, Reading]:
@@ -144,13 +162,60 @@ class WarmRanks:
         """Remember nothing yet."""
         self._vectors: dict[str, Tensor] = {}
 
-    def __call__(self, matrix: Matrix) -> dict[str, Reading]:
-        """Measure one matrix, and say by how much the spectral norm may be off."""
-        weight = matrix.weight if matrix.weight.shape[0] >= matrix.weight.shape[1] else matrix.weight.mT
-        frobenius = float(torch.linalg.vector_norm(weight.float()))
-        if not 0 < frobenius < torch.inf:
-            return self._undefined(matrix, frobenius)
-        norm, residual = self._follow(matrix.site, weight)
+    def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
+        """Measure all of them, those of one shape by one iteration, and say by how much each norm may be off."""
+        upright = [_upright(matrix.weight) for matrix in matrices]
+        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for i, (matrix, weight) in enumerate(zip(matrices, upright, strict=True)):
+            is_known = self._start(matrix.site, weight) is not None
+            alike[weight.shape, weight.dtype, weight.device, is_known].append(i)
+        found: dict[int, dict[str, Reading]] = {}
+        for group in alike.values():
+            of_group = self._measure([matrices[i] for i in group], [upright[i] for i in group])
+            found |= zip(group, of_group, strict=True)
+        return [found[i] for i in range(len(matrices))]
+
+    def _measure(self, matrices: Sequence[Matrix], weights: Sequence[Tensor]) -> list[dict[str, Reading]]:
+        """Measure matrices of one shape, all of them known or none; a GPU is waited for twice."""
+        frobenius = torch.stack([torch.linalg.vector_norm(weight, dtype=_norm_dtype(weight)) for weight in weights])
+        sizes = frobenius.double().tolist()
+        sound = [i for i, size in enumerate(sizes) if 0 < size < torch.inf]
+        norms = dict(zip(sound, self._follow(sound, matrices, weights), strict=True))
+        return [
+            self._defined(size, *norms[i]) if i in norms else self._undefined(matrix, size)
+            for i, (matrix, size) in enumerate(zip(matrices, sizes, strict=True))
+        ]
+
+    def _follow(
+        self, sound: Sequence[int], matrices: Sequence[Matrix], weights: Sequence[Tensor]
+    ) -> list[tuple[float, float]]:
+        """Return norm and residual of each sound matrix, and remember the vectors."""
+        if not sound:
+            return []
+        chosen = [weights[i] for i in sound]
+        known = [self._start(matrices[i].site, weights[i]) for i in sound]
+        starts = [start for start in known if start is not None]
+        start = torch.stack(starts) if len(starts) == len(known) else None
+        found = power_step(chosen, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
+        norms, residuals, vectors = found.norm.tolist(), found.residual.tolist(), list(found.vector)
+        behind = [i for i, residual in enumerate(residuals) if residual > RESIDUAL]
+        if behind:
+            again = power_step(
+                [chosen[i] for i in behind], torch.stack([vectors[i] for i in behind]), num_steps=CATCH_UP_STEPS
+            )
+            for j, i in enumerate(behind):
+                norms[i], residuals[i], vectors[i] = float(again.norm[j]), float(again.residual[j]), again.vector[j]
+        self._vectors |= {matrices[i].site: vector for i, vector in zip(sound, vectors, strict=True)}
+        return list(zip(norms, residuals, strict=True))
+
+    def _start(self, site: str, weight: Tensor) -> Tensor | None:
+        """Return the vector of the last measurement, unless the matrix has changed its shape or device since."""
+        start = self._vectors.get(site)
+        fits = start is not None and start.shape == weight.shape[1:] and start.device == weight.device
+        return start if fits else None
+
+    @staticmethod
+    def _defined(frobenius: float, norm: float, residual: float) -> dict[str, Reading]:
         flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
         return {
             "stable_rank": Flagged((frobenius / norm) ** 2, flag),
@@ -158,16 +223,6 @@ class WarmRanks:
             "frobenius_norm": frobenius,
             "rank_residual": residual,
         }
-
-    def _follow(self, site: str, weight: Tensor) -> tuple[float, float]:
-        start = self._vectors.get(site)
-        if start is not None and (start.shape != weight.shape[1:] or start.device != weight.device):
-            start = None
-        found = power_step(weight, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
-        if float(found.residual) > RESIDUAL:
-            found = power_step(weight, found.vector, num_steps=CATCH_UP_STEPS)
-        self._vectors[site] = found.vector
-        return float(found.norm), float(found.residual)
 
     def _undefined(self, matrix: Matrix, frobenius: float) -> dict[str, Reading]:
         self._vectors.pop(matrix.site, None)
@@ -178,6 +233,15 @@ class WarmRanks:
             "spectral_norm": Flagged(norm, why),
             "frobenius_norm": Flagged(frobenius, why),
         }
+
+
+def _upright(weight: Tensor) -> Tensor:
+    """Turn the shorter side of a matrix to its columns, where vectors live."""
+    return weight if weight.shape[0] >= weight.shape[1] else weight.mT
+
+
+def _norm_dtype(weight: Tensor) -> torch.dtype:
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
@@ -196,6 +260,7 @@ BUILT_IN = {
             make=lambda: full_attention,
             reductions=_EXTREMES,
             cost="one to three attention forwards of the batch",
+            draws=False,
         ),
         Measure(
             name="entropy",
@@ -203,14 +268,24 @@ BUILT_IN = {
             make=lambda: cheap_entropy,
             reductions=_EXTREMES,
             cost="one attention forward of one sequence",
+            draws=False,
+            whole_batch=False,
         ),
-        Measure(name="ranks", on=On.MATRIX, make=WarmRanks, cost="a few products of each matrix with a vector"),
+        Measure(
+            name="ranks",
+            on=On.MATRIX,
+            make=WarmRanks,
+            cost="a few products of each matrix with a vector",
+            together=True,
+            draws=False,
+        ),
         Measure(
             name="qk_norms",
             on=On.QUERY_KEY,
             make=lambda: query_key_norms,
             reductions={"qk_spectral_norm": Reduction.MAX},
             cost="a QR decomposition of each head's queries and keys",
+            draws=False,
         ),
     )
 }
@@ -282,6 +357,11 @@ class Instrument:
     def looks_at(self, subject: On) -> bool:
         """Whether a measure looks at it."""
         return any(measure.on is subject for measure in self.measures)
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether more than the first sequence of a batch matters to attention's measures."""
+        return any(measure.whole_batch for measure in self.measures if measure.on is On.ATTENTION)
 
     def on(self, subject: On) -> list[tuple[Measure, Function]]:
         """Return the measures that look at `subject`, with their functions."""

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MethodType
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ class Frame:
     def arguments(self) -> dict[str, Any]:
         """What it was called with, by the names of its parameters."""
         try:
-            bound = inspect.signature(self.module.forward).bind_partial(*self.args, **self.kwargs)
+            bound = _signature(self.module.forward).bind_partial(*self.args, **self.kwargs)
         except TypeError:  # a forward that the call does not fit raises by itself
             return dict(self.kwargs)
         named = dict(bound.arguments)
@@ -58,11 +60,13 @@ class RunningModules:
         """How many times a module started while none was running: forward passes, as a rule."""
 
     @contextmanager
-    def attached(self, model: nn.Module) -> Iterator[None]:
-        """Hook every module, and take all hooks off again."""
+    def attached(self, model: nn.Module, asides: frozenset[str] = frozenset()) -> Iterator[None]:
+        """Hook every module except `asides`, and take all hooks off again."""
         handles = []
         try:
             for name, module in model.named_modules():
+                if name in asides:
+                    continue
                 if isinstance(module, torch.jit.ScriptModule):
                     self.unhooked.add(name)
                     continue
@@ -132,6 +136,17 @@ class RunningModules:
             return True
         cached = any(value is not None and _CACHE.search(name) for name, value in named.items())
         return num_rows != num_keys and not cached
+
+
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a method, from memory where another module of its class had it."""
+    function = getattr(forward, "__func__", None)
+    return inspect.signature(forward) if function is None else _signature_of_methods(function)
+
+
+@lru_cache(maxsize=256)
+def _signature_of_methods(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(MethodType(function, object()))
 
 
 def head_count(place: object) -> int | None:

@@ -14,7 +14,7 @@ from joma.probe.blocks import WRAPPERS
 from joma.probe.isolation import devices_of, fixed_copy, on_the_side, unwrap
 from joma.probe.layout import Layout, QueryKey, WeightRef, find_layout
 from joma.probe.measures import Matrix, QueryKeyMatrices
-from joma.probe.taps import Compiled, OnCall, OnError, OnUnseen, tap
+from joma.probe.taps import Compiled, OnCall, OnError, OnUnseen, Trail, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
@@ -63,11 +63,24 @@ class Specimen:
         return self.attention_pattern is None or bool(re.search(self.attention_pattern, site))
 
     def tap(
-        self, on_call: OnCall, on_unseen: OnUnseen, on_error: OnError, *, eagerly: bool = False
+        self,
+        on_call: OnCall,
+        on_unseen: OnUnseen,
+        on_error: OnError,
+        *,
+        eagerly: bool = False,
+        trail: Trail | None = None,
     ) -> AbstractContextManager[None]:
         """See the attention calls of the model while the context lasts; `eagerly` runs compiled parts uncompiled."""
-        compiled = Compiled.RUN_EAGERLY if eagerly and self.compiled else Compiled.REFUSE
-        return tap(self.root, on_call, on_unseen=on_unseen, on_error=on_error, layout=self.layout, compiled=compiled)
+        return tap(
+            self.root,
+            on_call,
+            on_unseen=on_unseen,
+            on_error=on_error,
+            layout=self.layout,
+            compiled=Compiled.RUN_EAGERLY if eagerly and self.compiled else Compiled.REFUSE,
+            trail=trail,
+        )
 
     def forward(self, batch: ProbeBatch) -> None:
         """Run the model on a batch so that its training does not notice."""

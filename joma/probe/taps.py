@@ -12,6 +12,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -53,13 +54,15 @@ def tap(
     on_error: OnError | None = None,
     layout: Layout | None = None,
     compiled: Compiled | str = Compiled.REFUSE,
+    trail: "Trail | None" = None,
 ) -> Iterator[None]:
     """Report every attention call of the model's forward passes to `on_call`, while the context lasts.
 
     `on_call` gets the model's own tensors, detached, without gradients and autocast; measure them there, the model goes
     on to reuse them. What it raises goes to `on_error`, or up through the model if there is none. `on_unseen` is told,
     at the latest when the context closes, of attention that ran and could not be seen, and why. Calls during a backward
-    pass are recomputation (gradient checkpointing) and are not reported again. `layout` saves finding it anew.
+    pass are recomputation (gradient checkpointing) and are not reported again. `layout` saves finding it anew, `trail`
+    looking where an earlier forward pass showed nothing.
 
     PyTorch's fused inference path of `TransformerEncoder` and `MultiheadAttention` is switched off meanwhile: it is the
     one case in which outputs (in eval mode) may differ in their last digits.
@@ -76,19 +79,40 @@ def tap(
         _refuse_compiled(model)
     layout = find_layout(model) if layout is None else layout
     watcher = _Watcher(layout, on_call, on_unseen or _ignore, on_error)
-    mode = _Mode(watcher, Products(model))
+    mode = _Mode(watcher, Products(model) if trail is None or trail.has_softmax else None)
+    unhooked = frozenset() if trail is None else trail.asides(model, layout)
     _this_thread.tapped = True
     try:
         with ExitStack() as stack:
             stack.enter_context(_uncompiled() if compiled is Compiled.RUN_EAGERLY else nullcontext())
             stack.enter_context(_slow_path_of_multihead_attention())
             stack.enter_context(interface_followed(watcher.follow))
-            stack.enter_context(watcher.running.attached(model))
+            stack.enter_context(watcher.running.attached(model, unhooked))
             stack.enter_context(mode)
             yield
         watcher.tell_unseen()
     finally:
         _this_thread.tapped = False
+
+
+@dataclass(slots=True)
+class Trail:
+    """Where a model's attention was seen: gathered from the calls of one forward pass, it makes the next ones cheap."""
+
+    sites: set[str] = field(default_factory=set)
+    has_softmax: bool = False
+    """Whether a call was seen at its softmax, to which matrix products must be followed."""
+
+    def add(self, call: AttentionCall) -> None:
+        """Note a call."""
+        self.sites.add(call.site)
+        self.has_softmax |= call.source is Source.SOFTMAX
+
+    def asides(self, model: nn.Module, layout: Layout) -> frozenset[str]:
+        """Return the modules whose running tells nothing: they hold no others, and no call came from them."""
+        known = self.sites.union(layout.attention)
+        modules = model.named_modules()
+        return frozenset(name for name, module in modules if not module._modules and name not in known)
 
 
 def _ignore(unseen: Unseen) -> None:
@@ -211,7 +235,8 @@ class _Watcher:
 class _Mode(TorchFunctionMode):
     """Sees every call of a PyTorch function from Python."""
 
-    def __init__(self, watcher: _Watcher, products: Products) -> None:
+    def __init__(self, watcher: _Watcher, products: Products | None) -> None:
+        """Without `products`, softmaxes are passed over."""
         super().__init__()
         self._watcher, self._products = watcher, products
 
@@ -233,6 +258,8 @@ class _Mode(TorchFunctionMode):
         heads = self._watcher.running.num_heads
         if name == "scaled_dot_product_attention":
             self._watcher.report(Source.SDPA, lambda: read_sdpa(*args, **kwargs, num_heads=heads()))
+        elif self._products is None:
+            return
         elif name in SOFTMAX:
             logits = self._products.logits(args, kwargs, heads)
             if logits is not None:

@@ -26,6 +26,7 @@ from torch import Tensor, distributed, nn
 from joma.probe.alarm import Alarm, Alert, Bell
 from joma.probe.arming import TrainingForward
 from joma.probe.examination import Examination, Problem
+from joma.probe.lean_batch import lean_batch
 from joma.probe.ledger import Ledger, MemoryLedger, RunLedger
 from joma.probe.loggers import Logger
 from joma.probe.measures import Instrument, On, measures_of
@@ -35,6 +36,7 @@ from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.specimen import ProbeBatch, Specimen, fixed_batch
 from joma.probe.stopwatch import wait_for
 from joma.probe.summary import curves_in_words
+from joma.probe.taps import Trail
 from joma.probe.weights import Unseen
 from joma.runs.record import open_run
 
@@ -83,12 +85,13 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     if specimen.root in _watched:
         raise ValueError(f"This {specimen.name} is being watched already. Close that watch before starting another.")
     when = schedule_of(every if schedule is None else schedule)
+    whole, batch = batch, None if batch is None else lean_batch(specimen, instrument, batch)
     plan = make_plan(specimen, instrument, when, batch, timed=dry_run)
     thresholds = (Alarm() if alarm else None) if isinstance(alarm, bool) else alarm
     config = {
         "schedule": str(when),
         "measures": [measure.name for measure in instrument.measures],
-        "batch": "training" if batch is None else "probe",
+        "batch": "training" if batch is None else "probe" if batch is whole else "probe, first sequence",
         "heads": heads,
         "alarm": None if thresholds is None else asdict(thresholds),
         "mlp_pattern": mlp_pattern,
@@ -143,6 +146,8 @@ class Watch:
         self._begun = time.perf_counter()
         self._examination: Examination | None = None
         """Of the step that is running, if its forward pass is to be measured."""
+        self._trail: Trail | None = None
+        """Where the last measurement saw attention."""
         self._forward = TrainingForward(specimen.root, lambda error: self._complain("", error))
         self._has_history = False
         if attached:
@@ -256,17 +261,18 @@ class Watch:
         self._forward.disarm()
         by_batch = self._probe_batch is None and self._instrument.looks_at(On.ATTENTION)
         due = self._last is None or self._is_owed or self.plan.schedule.due(self._last + self._stride)
-        self._examination = Examination(self._specimen, self._instrument) if by_batch and due else None
+        self._examination = Examination(self._specimen, self._instrument, self._trail) if by_batch and due else None
         if self._examination is not None:
             self._forward.arm(self._examination.tap)
 
     def _record(self, number: int, loss: SupportsFloat | None) -> list[Alert]:
         """Finish the measurement of a step and write it down."""
-        found = self._examination or Examination(self._specimen, self._instrument)
+        found = self._examination or Examination(self._specimen, self._instrument, self._trail)
         wait_for(self._specimen.devices)  # what training has still to do is not the cost of measuring
         begun = time.perf_counter()
         if self._probe_batch is not None and self._instrument.looks_at(On.ATTENTION):
             self._probe(number, found)
+        self._trail = found.trail
         found.weights()
         rows = list(found.readings.rows(heads=self._heads))
         if loss is not None:

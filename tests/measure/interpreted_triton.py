@@ -21,7 +21,10 @@ COUNT = {"cases": 0}
 )
 def check(case):
     """One drawn call."""
-    assert_close(attention_entropy(case.q, case.k, **case.options, path=Path.TRITON), case)
+    found = attention_entropy(case.q, case.k, **case.options, path=Path.TRITON)
+    assert_close(found, case)
+    alone = attention_entropy(case.q, case.k, **case.options, path=Path.TRITON, companions=False)
+    torch.testing.assert_close(alone.entropy, found.entropy, equal_nan=True)
     COUNT["cases"] += 1
 
 

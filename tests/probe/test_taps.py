@@ -17,7 +17,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from joma.measure import entropy_logits
 from joma.probe.calls import AttentionCall, Kind, Source, measure_call
-from joma.probe.taps import tap
+from joma.probe.taps import Trail, tap
 
 EAGER = ("gemma2", "bloom", "mpt")
 """Families without `scaled_dot_product_attention`."""
@@ -429,6 +429,34 @@ class Hidden(nn.Module):
         with torch._C.DisableTorchFunction():
             q, k, v = (layer(x)[:, None] for layer in (self.q_proj, self.k_proj, self.v_proj))
             return functional.scaled_dot_product_attention(q, k, v)[:, 0]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "bloom"])
+def test_the_trail_of_one_pass_shows_the_same_calls_in_the_next(family):
+    model, batch = models.build(family), models.inputs(family)
+    trail, calls = Trail(), {}
+    for known in (None, trail):
+        calls[known is None] = []
+
+        def on_call(call, seen=calls[known is None]):
+            trail.add(call)
+            seen.append((call.site, call.kind, call.layer, call.source, call.repeat, call.causal))
+
+        with tap(model, on_call, trail=known), torch.no_grad():
+            model(**batch)
+    assert calls[True] == calls[False] != []
+    assert trail.has_softmax == (family == "bloom")
+
+
+def test_off_the_trail_a_softmax_is_missed_and_reported():
+    sdpa = models.build("gpt2")
+    eager = models.twin("gpt2", sdpa, attn_implementation="eager")
+    trail, unseen = Trail(), []
+    with tap(sdpa, trail.add), torch.no_grad():
+        sdpa(**models.inputs("gpt2"))
+    with tap(eager, trail.add, on_unseen=unseen.append, trail=trail), torch.no_grad():
+        eager(**models.inputs("gpt2"))
+    assert {each.site for each in unseen} == trail.sites
 
 
 def test_attention_that_ran_and_was_not_seen_is_reported():

@@ -48,6 +48,16 @@ def measure():
 
 
 @pytest.mark.parametrize("kind", ["training", "probe"])
+@pytest.mark.parametrize("name", ["gpt2", "with_buffers"])
+def test_the_cheap_preset_leaves_the_same_weights(name, kind):
+    plain, _ = loops.train(loops.build(name), name)
+    settings = {"measures": "cheap", "every": 1} | by_batch(name, kind)
+    watched, seen = loops.train(loops.build(name), name, settings=settings)
+    loops.assert_same(plain, watched)
+    assert seen.events().empty
+
+
+@pytest.mark.parametrize("kind", ["training", "probe"])
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_are_identical_bit_for_bit(name, kind):
     plain, _ = loops.train(loops.build(name), name)
@@ -378,9 +388,10 @@ def test_two_models_that_train_in_turn():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("measures", ["cheap", "full"])
 @pytest.mark.parametrize("kind", ["training", "probe"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "hand_written"])
-def test_on_a_gpu(name, kind, monkeypatch):
+def test_on_a_gpu(name, kind, measures, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products that add in one order
 
     def train(settings):
@@ -395,7 +406,7 @@ def test_on_a_gpu(name, kind, monkeypatch):
     torch.use_deterministic_algorithms(True)
     try:
         plain, _ = train(None)
-        watched, seen = train(FULL | by_batch(name, kind))
+        watched, seen = train(FULL | by_batch(name, kind) | {"measures": measures})
     finally:
         torch.use_deterministic_algorithms(False)
     loops.assert_same(plain, watched)
