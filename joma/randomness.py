@@ -68,10 +68,14 @@ def bits_of(stream: Int[Tensor, "R 2"], num: int) -> Int[Tensor, "R num"]:
     """The first `num` integers of each run's stream, in [0, 2³¹)."""
     offset, injected = stream.unbind(dim=1)
     x = torch.arange(num, dtype=torch.int32, device=stream.device) * GOLDEN + offset[:, None]
-    x = (x ^ _shifted(x, 16)) * FIRST
-    x = x ^ injected[:, None]
-    x = (x ^ _shifted(x, 13)) * SECOND
-    return (x ^ _shifted(x, 16)) & LOW_31
+    # In place: without a compiler that fuses them, large results would be bound by fresh memory.
+    x ^= _shifted(x, 16)
+    x *= FIRST
+    x ^= injected[:, None]
+    x ^= _shifted(x, 13)
+    x *= SECOND
+    x ^= _shifted(x, 16)
+    return x.bitwise_and_(LOW_31)
 
 
 def uniform(keys: Int[Tensor, "R 2"], step: Step, site: Site, num: int) -> Float[Tensor, "R num"]:

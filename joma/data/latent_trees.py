@@ -82,8 +82,8 @@ class TreeSamples:
         decoder needs no positions to tell them apart.
         """
         n = self.present.shape[-1]
-        there, missing = torch.arange(2 * n, device=self.label.device).view(2, n)
-        return torch.where(self.present, there, missing)
+        absent = torch.arange(n, 2 * n, device=self.label.device)
+        return torch.add(absent, self.present, alpha=-n)
 
     @property
     def sequences(self) -> Int[Tensor, "R B n"]:
@@ -93,7 +93,7 @@ class TreeSamples:
         """
         n = self.present.shape[-1]
         num_from_here = self.present.flip(-1).cumsum(-1).flip(-1)
-        place = torch.where(self.present, n + 1 - num_from_here, 0)  # absent tokens go to column 0, which is cut off
+        place = (n + 1 - num_from_here) * self.present  # absent tokens go to column 0, which is cut off
         token = torch.arange(n, device=self.label.device).expand_as(place)
         padded = token.new_full((*place.shape[:-1], n + 1), n)
         return padded.scatter_(-1, place, token)[..., 1:]
