@@ -111,6 +111,20 @@ def test_many_settings_compile_as_one_graph_each_in_one_process():
     assert done.returncode == 0, done.stderr
 
 
+@every_pair
+def test_bfloat16_products_stay_near_float64(row):
+    pack = make_pack(small_config(row), [1, 2])
+    parameters = {name: tensor.float() for name, tensor in pack.parameters.items()}
+    gradients = {
+        name: torch.full_like(tensor, torch.nan, dtype=torch.float32) for name, tensor in pack.gradients.items()
+    }
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = pack.decoder.value_and_gradient(parameters, gradients, pack.batch, pack.noise)
+    # Eight bits a factor: 0.4 % a product, over two blocks and perhaps no norm.
+    torch.testing.assert_close(losses.double(), pack.train(), rtol=0.03, atol=0.0)
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
 class Kernels(TorchDispatchMode):
     """Counts the operations that compute something; views only rename. On a GPU each of them is one kernel or more.
 
