@@ -67,7 +67,7 @@ def streams(keys: Int[Tensor, "R 2"], step: Step, sites: Sequence[Site]) -> Int[
 def bits_of(stream: Int[Tensor, "R 2"], num: int) -> Int[Tensor, "R num"]:
     """The first `num` integers of each run's stream, in [0, 2³¹)."""
     offset, injected = stream.unbind(dim=1)
-    x = torch.arange(num, dtype=torch.int32, device=stream.device) * GOLDEN + offset[:, None]
+    x = (torch.arange(num, dtype=torch.int32, device=stream.device) ^ offset[:, None]) * GOLDEN
     # In place: without a compiler that fuses them, large results would be bound by fresh memory.
     x ^= _shifted(x, 16)
     x *= FIRST

@@ -22,7 +22,7 @@ _NUM_WARPS = 4
 def _keep(stream, run, index, threshold):
     offset = tl.load(stream + 2 * run)
     injected = tl.load(stream + 2 * run + 1)
-    x = index * _GOLDEN + offset
+    x = (index ^ offset) * _GOLDEN
     x = (x ^ ((x >> 16) & 0xFFFF)) * _FIRST
     x = x ^ injected
     x = (x ^ ((x >> 13) & 0x7FFFF)) * _SECOND
