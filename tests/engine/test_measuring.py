@@ -1,0 +1,217 @@
+"""What is measured of a pack is what naive code finds for each run alone."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from engine.small_runs import config
+from joma.engine.config import DataConfig, RunConfig, TrainingConfig
+from joma.engine.extent import corpus_of
+from joma.engine.measuring import ALL_HEADS, measure, on_host, regimes, stable_ranks
+from joma.engine.sources import PAPER_WINDOW, source_of
+from joma.engine.step import Stepper
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig
+
+UNIFORM_CAUSAL_35 = 2.632
+"""Mean entropy of uniform attention over 35 causal rows."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    generator = torch.Generator().manual_seed(0)
+    for split, num_words in (("train", 400), ("valid", 2 * 35 * (PAPER_WINDOW + 4)), ("test", 100)):
+        chosen = torch.randint(9, (num_words,), generator=generator).tolist()
+        (folder / f"{split}.txt").write_text(" ".join("abcdefghi"[i] for i in chosen))
+    return str(folder)
+
+
+def text_config(text, seed=1, **model):
+    settings = {"vocabulary": 10, "width": 8, "hidden": 12, "depth": 2, "positions": "sinusoidal"} | model
+    return RunConfig(
+        model=DecoderConfig(**settings),
+        data=DataConfig(data=text, batch=2, window=35, valid_batch=2),
+        training=TrainingConfig(steps=5, precision="float64"),
+        seed=seed,
+    )
+
+
+def measured(configs):
+    """All values of runs at their start by (site, head, metric), a list over runs; with the pack's pieces."""
+    source = source_of(configs)
+    model = Decoder(configs[0].model)
+    stepper = Stepper(
+        model,
+        [each.seed for each in configs],
+        [each.optimiser for each in configs],
+        num_steps=5,
+        steps_per_epoch=5,
+        precision="float64",
+    )
+    found = measure(model, stepper.parameters, source, "float64")
+    keys = [(each.site, each.head, each.metric) for each in found]
+    assert len(set(keys)) == len(keys)
+    return dict(zip(keys, on_host(found), strict=True)), stepper, source
+
+
+def naive_entropy(model, parameters, batch, layer):
+    """Entropies of every row, (R, B, H, L), from the whole matrix of weights."""
+    taken = {}
+    model.losses(parameters, batch, lambda reading: taken.update({reading.layer: reading}))
+    reading = taken[layer]
+    logits = reading.logits
+    if logits is None:
+        logits = reading.scale * reading.q @ reading.k.mT
+    if reading.causal:
+        logits = logits.masked_fill(torch.ones_like(logits).triu(1).bool(), -torch.inf)
+    return torch.special.entr(logits.softmax(-1)).sum(-1).unflatten(0, (batch.tokens.shape[0], -1))
+
+
+MODELS = {
+    "one head": {},
+    "heads": {"heads": 2},
+    "all see all": {"causal": False},
+    "free logits": {"attention_logits": "free"},
+    "free logits, all see all": {"attention_logits": "free", "causal": False, "heads": 2},
+}
+
+
+@pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS)
+def test_against_whole_matrices_of_attention(text, settings, monkeypatch):
+    monkeypatch.setattr("joma.engine.sources.TOKENS_AT_ONCE", 4000)  # several batches, the last one smaller
+    found, stepper, source = measured([text_config(text, seed, **settings) for seed in (1, 2)])
+    model, parameters = stepper.model, stepper.parameters
+    batches = list(source.validation())
+    num_rows = [batch.targets.shape[1] for batch in batches]
+    assert len(set(num_rows)) == 2
+    losses = sum(model.losses(parameters, batch) * n for batch, n in zip(batches, num_rows, strict=True))
+    # only the order of sums differs
+    np.testing.assert_allclose(found["validation", ALL_HEADS, "loss"], losses / sum(num_rows), rtol=1e-12)
+    for layer in range(2):
+        entropy = torch.cat([naive_entropy(model, parameters, batch, layer) for batch in batches], dim=1)
+        site = f"blocks.{layer}.attention"
+        np.testing.assert_allclose(found[site, ALL_HEADS, "entropy"], entropy.mean((1, 2, 3)), rtol=1e-10)
+        visible = torch.arange(1, 36) if model.config.causal else torch.full((35,), 35)
+        shares = (entropy / visible.double().log())[..., visible > 1]
+        np.testing.assert_allclose(found[site, ALL_HEADS, "entropy_fraction"], shares.mean((1, 2, 3)), rtol=1e-10)
+        heads = {head for where, head, _ in found if where == site} - {ALL_HEADS}
+        assert heads == (set(range(model.config.heads)) if model.config.heads > 1 else set())
+        for head in heads:
+            np.testing.assert_allclose(found[site, head, "entropy"], entropy[:, :, head].mean((1, 2)), rtol=1e-10)
+
+
+def test_the_single_window_is_the_101st_of_the_first_stream(text):
+    found, stepper, source = measured([text_config(text)])
+    valid = corpus_of(text, None).valid
+    first = valid[: len(valid) // 2]
+    window = source.single_window()
+    assert torch.equal(window.tokens[0, 0], first[35 * 100 : 35 * 101])
+    for layer in range(2):
+        entropy = naive_entropy(stepper.model, stepper.parameters, window, layer)
+        value = found[f"blocks.{layer}.attention", ALL_HEADS, "entropy_window"]
+        np.testing.assert_allclose(value, entropy.mean((1, 2, 3)), rtol=1e-10)
+        assert abs(value[0] - found[f"blocks.{layer}.attention", ALL_HEADS, "entropy"][0]) > 1e-6
+
+
+def test_uniform_attention_over_35_causal_rows(text):
+    own = text_config(text)
+    source, model = source_of([own]), Decoder(own.model)
+    parameters = {name: torch.zeros(1, *shape, dtype=torch.float64) for name, shape in model.shapes.items()}
+    found = measure(model, parameters, source, "float64")
+    values = {(each.site, each.metric): float(each.by_run[0]) for each in found}
+    for metric in ("entropy", "entropy_window"):
+        assert round(values["blocks.1.attention", metric], 3) == UNIFORM_CAUSAL_35
+    assert values["blocks.1.attention", "entropy_fraction"] == pytest.approx(1, abs=1e-12)
+    assert values["validation", "loss"] == pytest.approx(math.log(10), abs=1e-12)
+
+
+def test_runs_are_measured_as_if_alone_and_failed_neighbours_do_not_matter():
+    configs = [config(seed) for seed in (1, 2, 3)]
+    together, stepper, source = measured(configs)
+    for tensor in stepper.parameters.values():
+        tensor[1].fill_(torch.nan)
+    beside_a_failed_one = measure(stepper.model, stepper.parameters, source, "float64")
+    numbers = on_host(beside_a_failed_one)
+    for run in (0, 2):
+        alone, _, _ = measured([configs[run]])
+        assert {key: values[run] for key, values in together.items()} == {key: value[0] for key, value in alone.items()}
+        assert [values[run] for values in numbers] == [values[run] for values in together.values()]
+    assert all(math.isnan(values[1]) for values in numbers)
+
+
+@pytest.mark.parametrize("shape", [(12, 8), (8, 12), (300, 290), (290, 400)], ids=str)
+def test_stable_ranks_against_singular_values(shape):
+    generator = torch.Generator().manual_seed(4)
+    weights = {f"blocks.{layer}.mlp.lower.weight": torch.randn(3, *shape, generator=generator) for layer in (0, 10, 2)}
+    weights["blocks.2.mlp.lower.weight"][1] = 0
+    values = {
+        each.site: each.by_run for each in stable_ranks(weights | {"blocks.0.mlp.upper.weight": torch.ones(3, 1)})
+    }
+    assert list(values) == ["blocks.0.mlp.lower", "blocks.2.mlp.lower", "blocks.10.mlp.lower"]
+    for site, found in values.items():
+        singular = torch.linalg.svdvals(weights[f"{site}.weight"].double())
+        expected = (singular / singular[:, :1]).square().sum(1)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)  # the accuracy that is promised
+
+
+def test_of_a_gated_mlp_both_halves_are_measured(text):
+    found, stepper, _ = measured([text_config(text, gated=True, activation="silu")])
+    lower = stepper.parameters["blocks.0.mlp.lower.weight"][0]
+    for part, half in ((":gate", lower[:12]), (":up", lower[12:])):
+        singular = torch.linalg.svdvals(half)
+        expected = float((singular / singular[0]).square().sum())
+        assert found[f"blocks.0.mlp.lower{part}", ALL_HEADS, "stable_rank"] == [pytest.approx(expected, rel=1e-9)]
+
+
+def table_of(curves):
+    columns = {"step": [], "site": [], "layer": [], "head": [], "metric": [], "value": []}
+    for (site, head, metric), values in curves.items():
+        for step, value in enumerate(values):
+            row = (step * 10, site, 0, head, metric, value)
+            for name, entry in zip(columns, row, strict=True):
+                columns[name].append(entry)
+    return pandas.DataFrame(columns)
+
+
+def test_regimes_of_a_record():
+    steps = np.arange(60)
+    dip = 1.5 + np.abs(steps - 20) / 40
+    curves = {
+        ("blocks.0.attention", -1, "entropy"): dip,
+        ("blocks.0.attention", 0, "entropy"): 3 - dip / 2,
+        ("blocks.0.attention", -1, "entropy_fraction"): dip / 3.5,
+        ("blocks.0.attention", -1, "entropy_window"): np.where(steps == 30, np.nan, dip),
+        ("blocks.1.attention", -1, "entropy"): np.linspace(1, 0.5, 60),
+        ("blocks.1.attention", -1, "entropy_fraction"): np.geomspace(1, 0.01, 60),
+        ("blocks.0.mlp.lower", -1, "stable_rank"): np.linspace(5, 9, 60),
+        ("validation", -1, "loss"): np.linspace(5, 1, 60),
+    }
+    found = {(each.site, each.metric): each.regime for each in regimes(table_of(curves))}
+    assert {key: regime.kind.value for key, regime in found.items()} == {
+        ("blocks.0.attention", "entropy"): "rebounding",
+        ("blocks.0.attention", "entropy_window"): "rebounding",
+        ("blocks.1.attention", "entropy"): "collapsed",  # by its fraction, not by its value
+        ("blocks.0.mlp.lower", "stable_rank"): "rising",
+    }
+    assert found["blocks.0.attention", "entropy"].dip_step == 200
+
+
+def test_other_precisions_measure_nearly_the_same(text):
+    own = text_config(text)
+    exact, stepper, source = measured([own])
+    single = {name: tensor.float() for name, tensor in stepper.parameters.items()}
+    for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.05)):
+        low = source_of([replace(own, training=replace(own.training, precision=precision))])
+        values = on_host(measure(stepper.model, single, low, precision))
+        np.testing.assert_allclose(values, list(exact.values()), rtol=tolerance)
+    assert source.num_runs == 1
