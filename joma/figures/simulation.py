@@ -1,5 +1,6 @@
 """A simulated flow as a still picture and as an interactive one: v, attention entropy and drift over time."""
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,9 @@ PLOT_HEIGHT = 820
 NUM_TICKS = 4
 """Ticks of the interactive time axis: on three decades of a logarithmic axis these are the decades."""
 TIME, WEIGHTS, ENTROPY, DRIFT = "time t, in units of 1/η_w", "weights v", "entropy, nats", "drift"
+NOT_MEASURED = "drift not measured: no integrator can follow this flow"
+REMARK_WIDTH = 130
+"""Characters of a remark above the still picture before it goes on in the next line."""
 
 
 def draw(simulation: Simulation) -> "Figure":
@@ -69,6 +73,8 @@ def interactive(simulation: Simulation) -> "go.Figure":
     entropy = single | {"y": simulation.entropy[positive], "name": "entropy", "yaxis": "y2", "xaxis": "x2"}
     drift = single | {"y": _visible_drift(simulation)[positive], "name": "drift", "yaxis": "y3", "xaxis": "x3"}
     figure.add_traces([*weights, entropy, drift])
+    if simulation.drift is None:
+        figure.add_annotation(text=NOT_MEASURED, xref="x3 domain", yref="y3 domain", x=0.5, y=0.5, showarrow=False)
     figure.update_layout(shapes=_level_lines(simulation))
     _mark_events(figure, simulation)
     _lay_out(figure, simulation)
@@ -94,7 +100,8 @@ def _draw_weights(axis: "Axes", simulation: Simulation) -> None:
             va="top",
         )
     axis.set_ylabel(WEIGHTS)
-    axis.set_title("\n".join(simulation.remarks()), fontsize=8.5, color=SOFT, loc="left")
+    remarks = [textwrap.fill(remark, REMARK_WIDTH) for remark in simulation.remarks()]
+    axis.set_title("\n".join(remarks), fontsize=8.5, color=SOFT, loc="left")
     if len(colors) <= MAX_LEGEND:
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     else:
@@ -117,6 +124,9 @@ def _draw_drift(axis: "Axes", simulation: Simulation) -> None:
     axis.set_ylabel(f"{DRIFT} of\n{simulation.flow.conserved}")
     if np.isfinite(drift).any():
         axis.set_yscale("log")
+    if simulation.drift is None:
+        axis.text(0.5, 0.5, NOT_MEASURED, transform=axis.transAxes, ha="center", va="center", color=SOFT)
+        axis.set_yticks([])
 
 
 def _add_color_bar(axis: "Axes", simulation: Simulation) -> None:
@@ -234,5 +244,6 @@ def _largest_entropy(simulation: Simulation) -> float:
 
 
 def _visible_drift(simulation: Simulation) -> np.ndarray:
-    """The drift, with NaN for zeros, which a logarithmic axis cannot show."""
-    return np.where(simulation.drift > 0, simulation.drift, np.nan)
+    """The drift, with NaN for zeros, which a logarithmic axis cannot show, and for what was not measured."""
+    drift = np.zeros_like(simulation.t) if simulation.drift is None else simulation.drift
+    return np.where(drift > 0, drift, np.nan)

@@ -1,6 +1,5 @@
 """`report`: the records under a folder on one self-contained page."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from joma.page import simulation as simulation_page
 from joma.page import verification as verification_page
 from joma.page.document import Section, document
 from joma.runs.files import write_text
-from joma.theory.simulation import SimulationConfig, simulate
+from joma.theory.simulation import simulate
 
 TITLE = "How a transformer learns: the JoMA paper, checked"
 LEAD = (
@@ -66,11 +65,8 @@ def _verifications(folder: Path) -> list[Section]:
 
 
 def _simulations(folder: Path, *, with_plotly: bool) -> list[Section]:
-    configs = [
-        json.loads(record.read_text(encoding="utf8"))["config"]
-        for record in sorted(folder.rglob(simulation_page.RECORD))
-    ]
+    configs = [simulation_page.read(record) for record in sorted(folder.rglob(simulation_page.RECORD))]
     return [
-        simulation_page.section(simulate(SimulationConfig(**config)), with_plotly=with_plotly and index == 0)
+        simulation_page.section(simulate(config), with_plotly=with_plotly and index == 0)
         for index, config in enumerate(configs)
     ]

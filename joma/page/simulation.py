@@ -10,7 +10,7 @@ import pandas as pd
 from joma.figures.simulation import draw, interactive
 from joma.page.document import Section, document, render
 from joma.runs.files import write_bytes, write_text
-from joma.theory.simulation import Simulation
+from joma.theory.simulation import Simulation, SimulationConfig
 
 RECORD = "simulation.json"
 TITLE = "How weights and attention learn together"
@@ -36,6 +36,17 @@ def write(simulation: Simulation, folder: Path | str) -> list[Path]:
     ]
 
 
+def read(record: Path) -> SimulationConfig:
+    """Read back what was simulated from the JSON that `write` left, refusing a file that holds anything else."""
+    try:
+        return SimulationConfig(**json.loads(record.read_text(encoding="utf8"))["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{record} is not a record of `joma simulate --out`: {type(error).__name__}, {error}. Remove it, or write "
+            "it again."
+        ) from None
+
+
 def table(simulation: Simulation) -> pd.DataFrame:
     """Return every reported quantity over time, one row for each time."""
     return pd.DataFrame(simulation.columns())
@@ -55,7 +66,8 @@ def section(simulation: Simulation, *, with_plotly: bool = True) -> Section:
         plot=plot,
         symbol=simulation.flow.target_symbol,
         rows=[[_cell(value) for value in row.values()] for row in simulation.summary_rows()],
-        exact=simulation.closed_form_distance is not None,
+        exact=simulation.exact,
+        integrated=not simulation.obstacle,
     )
     return Section(anchor=f"simulation-{simulation.config.flow}", title=simulation.title, body=body)
 

@@ -85,6 +85,10 @@ class SaliencyFlow(TokenwiseFlow):
         growth = finite("t", t)[:, None] * self._growth_rates
         return self.v0 * np.cosh(growth) + self.start_state["z"] / np.sqrt(self.rate_ratio) * np.sinh(growth)
 
+    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"] | None:
+        """Known for exp attention; under linear attention v leaves the sign of z open."""
+        return self._theorem2.logits(v[:, None]) if self._is_theorem2 else None
+
     def limits(self) -> Float[np.ndarray, " M"] | None:
         """Values at the blow-up of Theorem 2, infinite for the winner; other saliency flows end nowhere."""
         return self._theorem2.limits()[0] if self._is_theorem2 else None
@@ -223,6 +227,10 @@ class LinearPrintedFlow(TokenwiseFlow):
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
         """Exact v(t) where the targets are reached."""
         return np.stack([flow.solution(t)[:, 0] for flow in self._tied], axis=1) if self.reaches_targets else None
+
+    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
+        r"""$z = \sqrt{(\eta_z/\eta_w)v^2 + c}$."""
+        return np.sqrt(self.rate_ratio * np.square(v) + self.charges)
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
         r"""$\mu$, where it is reached."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape
+from joma.errors import AssumptionError, finite, positive, same_shape, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.integrate import State
 from joma.theory.invariants import Invariant
@@ -25,6 +25,8 @@ from joma.types import BlowUp
 
 DECOUPLED = {"lband": 1, "uband": 1}
 """A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
+LARGEST = 1e150
+"""Size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not."""
 CONSERVED = {
     AttentionKind.LINEAR: "z² − (η_z/η_w)·v²",
     AttentionKind.EXP: "z − (η_z/2η_wT)·v²",
@@ -59,12 +61,14 @@ class JointFlow(ABC):
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, a rate that is not positive, and a start from which nothing moves."""
-        targets = finite("targets", self.targets)
+        targets = within("targets", self.targets, -LARGEST, LARGEST)
         same_shape(targets=targets, v0=finite("v0", self.v0))
         if self.z0 is not None:
             same_shape(targets=targets, z0=finite("z0", self.z0))
         positive("rate_ratio", self.rate_ratio)
-        if not any(np.any(rate) for rate in self.field(0.0, self.start_state).values()):
+        with np.errstate(over="ignore", invalid="ignore"):  # a start so far out that it moves at once
+            rates = self.field(0.0, self.start_state)
+        if not any(np.any(rate) for rate in rates.values()):
             raise AssumptionError(
                 f"A simulation needs a start that moves: v and z stand still at their start under "
                 f"{self.attention.kind} attention. Pass another `v0`, or targets other than 0."
@@ -113,6 +117,10 @@ class JointFlow(ABC):
 
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
         """Exact v(t), by a closed form or one quadrature; None where none is known."""
+        return None
+
+    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"] | None:
+        """Logits that Theorem 1 ties to the closed form's v; None where v does not determine them."""
         return None
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
@@ -168,6 +176,10 @@ class RelaxingFlow(TokenwiseFlow):
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
         """Exact v(t), by inverting one quadrature."""
         return self.tied.solution(t)
+
+    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
+        r"""$z = T(\ln a + \ln A)$."""
+        return self.tied.logits(v)
 
     def limits(self) -> Float[np.ndarray, " M"]:
         """The critical point."""

@@ -161,9 +161,12 @@ def _dip(flow: TiedFlow, quantity: Callable[[np.ndarray], np.ndarray], start: fl
         return Rebound(start=start, lowest=min(start, end), time=0.0, end=end)
     speeds = np.concatenate([flow.field(flow.start)[moving] / way[moving], flow.local_rates()[moving]])
     log_t = np.linspace(np.log(FIRST_MOVE / speeds.max()), np.log(SETTLED / speeds.min()), NUM_TIMES)
-    lowest = int(quantity(flow.solution(np.exp(log_t))).argmin())
+    values = quantity(flow.solution(np.exp(log_t)))
+    lowest = int(values.argmin())
     around = (log_t[max(lowest - 1, 0)], log_t[min(lowest + 1, NUM_TIMES - 1)])
     found = optimize.minimize_scalar(
         lambda x: float(quantity(flow.solution(np.array([np.exp(x)])))[0]), bounds=around, method="bounded"
     )
-    return Rebound(start=start, lowest=min(start, end, float(found.fun)), time=float(np.exp(found.x)), end=end)
+    # Between two times a strong token may jump, and the refinement miss what the grid has.
+    value, at = min((float(found.fun), float(found.x)), (float(values[lowest]), float(log_t[lowest])))
+    return Rebound(start=start, lowest=min(start, end, value), time=float(np.exp(at)), end=end)

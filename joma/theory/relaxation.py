@@ -52,9 +52,10 @@ def transient_time(
     low, high = _window(r, v0, target, gain)
     nodes, weights = _rule()
     s = low + (high - low) * nodes.reshape(-1, *[1] * np.ndim(low))
-    slowness = np.exp(-log_speed(v0 + (target - v0) * s, *params))
-    excess = (slowness - np.exp(-log_speed(target, *params))) / (1 - s)
-    return (high - low) * np.tensordot(weights, excess, axes=1)
+    slowness, steady = np.exp(-log_speed(v0 + (target - v0) * s, *params)), np.exp(-log_speed(target, *params))
+    within = (high - low) * np.tensordot(weights, (slowness - steady) / (1 - s), axes=1)
+    # Before the window 1/nu is negligible, 1/nu(target) is not; behind it both are.
+    return within + steady * np.log1p(-low)
 
 
 def elapsed_time(

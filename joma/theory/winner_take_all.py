@@ -90,9 +90,12 @@ class LinearFlow:
         e^{\kappa u_0^2/2}\operatorname{erfc}(u_0\sqrt{\kappa/2})$; from zero, $A\sqrt{\pi/2}/|\Delta_l|$ at $\kappa=1$.
         """
         strength = np.linalg.norm(self.delta, axis=0)
-        scale = self.normalisation * np.sqrt(np.pi / (2 * self.gain)) * np.exp(-self.start_logits / self.temperature)
-        with np.errstate(divide="ignore"):
-            return scale * special.erfcx(self._along_start() * np.sqrt(self.gain / 2)) / strength
+        x0 = self._along_start() * np.sqrt(self.gain / 2)
+        behind = np.minimum(x0, 0.0)  # erfcx overflows far behind zero, its logarithm does not
+        log_erfcx = np.square(behind) + np.log(np.where(x0 < 0, special.erfc(behind), special.erfcx(np.abs(x0))))
+        scale = self.normalisation * np.sqrt(np.pi / (2 * self.gain))
+        with np.errstate(divide="ignore", over="ignore"):  # never, for a token without saliency or attention
+            return scale * np.exp(log_erfcx - self.start_logits / self.temperature) / strength
 
     def blow_up_time(self) -> float:
         """Time at which the winner diverges and the flow ends."""
@@ -114,25 +117,19 @@ class LinearFlow:
                 f"`t` must lie in [0, {end:.6g}), before the blow-up of token {self.winner()}; "
                 f"got {t.min():.6g} to {t.max():.6g}. End before the blow-up, or shrink `delta`."
             )
-        root = np.sqrt(self.gain / 2)
-        u0 = self._along_start()
-        remaining = 1 - t[:, None] / self.blow_up_times()
-        u = special.erfcinv(remaining * special.erfc(u0 * root)) / root
-        return self.start + self._direction() * (u - u0)[:, None, :]
+        moved = self._moved(t[:, None] / self.blow_up_times())
+        return self.start + self._direction() * moved[:, None, :]
 
     def limits(self) -> Float[np.ndarray, "K M"]:
         r"""Values at the blow-up time: infinite for the winner, finite for every loser.
 
         From zero with one node a loser ends at $\sqrt2\operatorname{erfinv}(\Delta_l/|\Delta|_{max})$.
         """
-        root = np.sqrt(self.gain / 2)
-        u0 = self._along_start()
         times = self.blow_up_times()
         with np.errstate(invalid="ignore"):
-            remaining = np.where(np.isinf(times), 1.0, 1 - times.min() / times)  # tokens without saliency stay
-        u = special.erfcinv(remaining * special.erfc(u0 * root)) / root
+            passed = np.where(np.isinf(times), 0.0, times.min() / times)  # tokens without saliency stay
         direction = self._direction()
-        moved = np.where(direction == 0, 0.0, u - u0)  # 0 · inf: a node without saliency for the winner stays put
+        moved = np.where(direction == 0, 0.0, self._moved(passed))  # 0 · inf: no saliency of a node for the winner
         return self.start + direction * moved
 
     def invariant(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T M"]:
@@ -149,6 +146,15 @@ class LinearFlow:
         c = self.start_logits / self.temperature - self.gain * u0**2 / 2
         with np.errstate(invalid="ignore", divide="ignore"):
             return (special.erf(u * root) - special.erf(u0 * root)) / (np.linalg.norm(self.delta, axis=0) * np.exp(c))
+
+    def _moved(self, passed: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+        r"""$u - u_0$ once a part of the time to the blow-up has passed; each side of zero by its own tail of erfc."""
+        root = np.sqrt(self.gain / 2)
+        u0 = self._along_start()
+        above = (1 - passed) * special.erfc(u0 * root)
+        below = special.erfc(-u0 * root) + passed * special.erfc(u0 * root)
+        u = np.where(below < above, -special.erfcinv(below), special.erfcinv(above)) / root
+        return np.where(passed == 0, 0.0, u - u0)
 
     def _direction(self) -> Float[np.ndarray, "K M"]:
         """Unit vector of delta over the hidden nodes, zero where delta is."""

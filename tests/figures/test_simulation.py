@@ -79,6 +79,16 @@ def test_many_components_get_a_colour_bar_and_no_legend():
     assert not moving.layout.showlegend and not [s for s in moving.layout.shapes if s.line.dash == "dash"]
 
 
+def test_a_drift_that_was_not_measured_is_said_to_be_so(monkeypatch):
+    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 10)
+    run = simulate(figure4(), num_points=10)
+    still, moving = draw(run), interactive(run)
+    still.canvas.draw()
+    [words] = [text.get_text() for text in still.axes[2].texts]
+    assert words.startswith("drift not measured") and words in [note.text for note in moving.layout.annotations]
+    assert np.isnan(still.axes[2].get_lines()[0].get_ydata()).all()
+
+
 def test_a_drift_of_zero_is_drawn():
     """Every component obeys the invariant to the last bit: nothing to show on a logarithmic axis, and no complaint."""
     run = simulate(targets=[1.0], attention="softmax", num_points=5)

@@ -87,6 +87,27 @@ def test_nothing_to_show_is_refused_in_one_line(tmp_path):
         report(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{}", "KeyError, 'config'"),
+        ("[]", "TypeError"),
+        ("{", "JSONDecodeError"),
+        ('{"config": null}', "TypeError"),
+        ('{"config": {"flow": "printd"}}', "Did you mean 'printed'"),
+        ('{"config": {"flaw": "printed"}}', "unexpected keyword argument 'flaw'"),
+        ('{"config": {"targets": {"a": 1}}}', "`targets` must be numbers"),
+        ('{"config": {"num_points": "many"}}', "num_points"),
+    ],
+)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_a_file_that_is_no_simulation_is_named_in_one_line(tmp_path, text, reason):
+    (tmp_path / "simulation.json").write_text(text)
+    with pytest.raises(ValueError, match=r"simulation.json is not a record of `joma simulate --out`") as refusal:
+        report(tmp_path)
+    assert reason in str(refusal.value) and "\n" not in str(refusal.value)
+
+
 def test_names_that_are_no_unicode_do_not_stop_the_page(tmp_path):
     name = b"caf\xe9 \xff".decode("utf-8", "surrogateescape")
     open_run(tmp_path / name, kind="watch", config={"half": "\ud800"}).close()

@@ -81,6 +81,18 @@ def test_infinite_limits_are_shown_and_unknown_ones_left_empty():
     assert '<td class="num" data-value=""></td>' in unknown and "nan" not in unknown.split("<table")[1]
 
 
+def test_a_run_by_the_closed_form_alone_is_written_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 10)
+    alone = simulate(figure4(), num_points=10)
+    csv, record, _, page = write(alone, tmp_path)
+    assert pd.read_csv(csv)["drift"].isna().all()
+    assert json.loads(record.read_text(encoding="utf8"))["largest_drift"] is None
+    html = page.read_text(encoding="utf8")
+    assert "Solid lines are the closed form" in html and "nothing was integrated" in html
+    for remark in alone.remarks():
+        assert remark in html
+
+
 @pytest.mark.parametrize("failing", range(4), ids=NAMES)
 def test_a_crash_in_the_middle_leaves_whole_files_only(run, tmp_path, monkeypatch, failing):
     for name in NAMES:

@@ -146,3 +146,11 @@ def test_stable_rank_is_a_ratio_of_norms(V):
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_dip_of_strong_tokens_is_found_between_their_jumps():
+    """Targets of 4 to 8 jump one after the other: between the first two, attention is on one token alone."""
+    mu = np.random.default_rng(0).uniform(4, 8, size=10)
+    dip = entropy_rebound(ConvergenceFlow(mu=mu), 1.0)
+    assert dip.lowest < 1e-15
+    assert dip.rise == pytest.approx(attention_entropy(mu, 1.0))

@@ -302,6 +302,7 @@ BAD = {
     "not numbers": ({"targets": "one,two"}, "`targets` must be numbers such as '1,0.5,2' or a law"),
     "nan": ({"targets": [1.0, np.nan]}, r"`targets` must be finite, got nan at index \(1,\)"),
     "a table": ({"targets": [[1.0], [2.0]]}, r"one number or a list of them, got shape \(2, 1\)"),
+    "targets too large": ({"targets": [1e200]}, r"`targets` must lie in \[-1e\+150, 1e\+150\], got 1e\+200"),
     "no targets": ({"targets": []}, r"got shape \(0,\)"),
     "length of v0": ({"targets": [1, 2, 3], "v0": [0.1, 0.2]}, "`v0` must be one number or 3, .* got 2"),
     "length of z0": ({"targets": [1, 2, 3], "z0": [0.1, 0.2]}, "`z0` must be one number or 3, .* got 2"),
@@ -341,13 +342,83 @@ def test_bad_input_is_refused_in_one_line(options, message):
     assert "\n" not in str(refused.value)
 
 
-def test_a_flow_too_stiff_to_integrate_is_not_taken_for_a_blow_up():
-    with pytest.raises(ArithmeticError, match=r"though this flow does not diverge: it is too stiff"):
-        simulate(flow="model", targets=[1e6, 1.0])
+@pytest.mark.parametrize("targets", [[9.0, 1.0], [10.0]], ids=["9 and 1", "10"])
+def test_eqn_6_is_integrated_as_far_as_float64_can_tell_its_times_apart(targets):
+    run = simulate(flow="printed", targets=targets)
+    assert run.closed_form_distance <= CLOSED_FORM and run.drift.max() <= DRIFT and not run.obstacle
+
+
+TOO_STIFF = {
+    "20 and 1": {"flow": "printed", "targets": [20.0, 1.0]},
+    "30, -10 and 2": {"flow": "printed", "targets": [30.0, -10.0, 2.0]},
+    "30, 29 and 10": {"flow": "printed", "targets": [30.0, 29.0, 10.0]},
+    "beyond all floats": {"flow": "printed", "targets": [50.0, 2.0]},
+    "cold": {"flow": "printed", "targets": [3.0, 1.0], "temperature": 0.1},
+    "far start": {"flow": "model", "targets": [3.0, 1.0], "v0": -30.0},
+    "model": {"flow": "model", "targets": [1e12, 1.0]},
+}
+
+
+@pytest.mark.parametrize("options", TOO_STIFF.values(), ids=TOO_STIFF)
+def test_a_flow_too_stiff_to_integrate_is_solved_by_its_closed_form_and_says_so(options, monkeypatch):
+    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 2000)
+    run = simulate(**options, num_points=NUM_POINTS)
+    assert run.closed_form_distance is None and run.drift is None and run.v_integrated is None and run.exact
+    assert run.blow_up is None and run.num_evaluations == 0
+    np.testing.assert_array_equal(run.v, run.flow.solution(run.t))
+    np.testing.assert_allclose(run.flow.invariant.value(run.v[:, None], run.z[:, None]), 0, atol=1e-12 * run.z.max())
+    left = np.abs(run.v[-1] - run.flow.limits()) / np.abs(run.flow.limits() - run.v[0])
+    assert left.max() <= 1.1e-3  # the default end is where all have settled, if need be within one rounding of t
+    remarks = " | ".join(run.remarks())
+    assert "closed form alone, its distance from the ODE is not measured: the integrator" in remarks
+    assert "drift not measured, since it is what the logits are computed from" in remarks
+
+
+def test_the_closed_form_alone_goes_on_from_where_the_integrator_still_follows(monkeypatch):
+    """The same run with and without an integrator."""
+    integrated = simulate(figure4(), num_points=NUM_POINTS)
+    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 10)
+    alone = simulate(figure4(), num_points=NUM_POINTS)
+    assert alone.obstacle and not integrated.obstacle
+    np.testing.assert_array_equal(alone.t, integrated.t)
+    np.testing.assert_array_equal(alone.v, integrated.v)
+    np.testing.assert_allclose(alone.z, integrated.z, atol=1e-9)
+    assert alone.rebound.time == pytest.approx(integrated.rebound.time)
+    assert alone.rebound.lowest == pytest.approx(integrated.rebound.lowest, abs=1e-9)
+
+
+def test_what_was_not_measured_is_null_for_machines_and_empty_in_the_table():
+    run = simulate(flow="printed", targets=[30.0, 1.0], num_points=NUM_POINTS)
+    record = json.loads(json.dumps(run.as_dict(), allow_nan=False))
+    assert record["closed_form_distance"] is None and record["largest_drift"] is None
+    assert "too stiff" in record["not_integrated"]
+    columns = run.columns()
+    assert np.isnan(columns["drift"]).all() and "v_integrated_0" not in columns
+
+
+@pytest.mark.parametrize("start", [-30.0, -40.0], ids=["beyond steps", "beyond floats"])
+def test_theorem_2_from_a_start_that_no_integrator_leaves_stands_by_itself(start):
+    run = simulate(targets=[1.0, 0.5], v0=[start, -9.0], num_points=NUM_POINTS)
+    assert "too fast" in run.obstacle and run.blow_up == run.predicted_blow_up
+    assert run.blow_up.time == pytest.approx(np.sqrt(2 * np.pi))  # twice the time from zero: erfc goes from 2 to 0
+    assert run.remarks()[0] == "blow-up at t = 2.506628275, component 0 by Theorem 2"
+    np.testing.assert_allclose(run.z, np.square(run.v) / 2, atol=1e-15 * start**2)  # rounding of z(0)
+
+
+@few_examples
+@given(mu=targets(), start=st.floats(-20.0, 20.0), flow=st.sampled_from(["printed", "saliency"]))
+def test_closed_forms_hold_far_from_zero(mu, start, flow):
+    run = simulate(flow=flow, targets=mu, v0=start, num_points=NUM_POINTS)
+    assert run.closed_form_distance is None or run.closed_form_distance <= CLOSED_FORM
+
+
+def test_growth_beyond_all_numbers_is_refused_though_there_is_a_closed_form():
+    with pytest.raises(ArithmeticError, match=r"grows beyond 1e\+150, too far to be squared. Pass a smaller `t1`"):
+        simulate(attention="linear", targets=[1.0, 0.5], t1=400.0)
 
 
 def test_a_flow_that_slides_along_a_kink_is_given_up(monkeypatch):
-    monkeypatch.setattr("joma.theory.simulation.MAX_EVALUATIONS", 3000)
+    monkeypatch.setattr("joma.theory.flow_solver.MAX_EVALUATIONS", 3000)
     with pytest.raises(ArithmeticError, match=r"after 3000 evaluations and no further: .* ReLU"):
         simulate(attention="softmax", activation="relu", targets=[1.0, -0.7, 0.4])
 
