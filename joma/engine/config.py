@@ -355,7 +355,7 @@ def _as_int(value: Any) -> int:
 def _as_float(value: Any) -> float:
     if isinstance(value, bool) or math.isnan(number := float(value)):
         raise ValueError
-    return number
+    return number + 0.0  # -0.0 is 0.0, so that equal configs have equal hashes
 
 
 def _as_bool(value: Any) -> bool:

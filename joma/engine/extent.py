@@ -12,6 +12,10 @@ from joma.errors import UnknownNameError
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
 
+TOKENS_AT_ONCE = 7000
+"""Tokens of a run that a validation batch holds at most, or one window: independent of how many runs there are, so that
+sums are taken in the same order in every pack."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extent:
@@ -63,6 +67,11 @@ def num_sequences(data: DataConfig) -> int:
 def num_validation_samples(data: DataConfig) -> int:
     """Return the sequences on which sampled data are validated: every class once, or as many as the paper takes."""
     return data.num_classes if data.data == HIERARCHY else NUM_VALIDATION_SAMPLES
+
+
+def num_validated(data: DataConfig) -> int:
+    """Return the sequences that a run is validated on at a time."""
+    return max(data.valid_batch, TOKENS_AT_ONCE // data.length) if data.is_text else num_validation_samples(data)
 
 
 def _of_text(config: RunConfig) -> Extent:

@@ -60,13 +60,18 @@ def axes_from_options(arguments: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 def grid(base: RunConfig, axes: Mapping[str, Sequence[Any]], named: Collection[str] = ()) -> tuple[Run, ...]:
     """Return a run for every combination of the axes, the last axis running fastest, each config once.
 
-    A name spells the fields in `named`, which a recipe fixes, the seed, and every other field that is not as in `base`.
+    A name spells the fields in `named`, which a recipe fixes, the seed, and every other field that is not as in `base`;
+    the length only where the learning rate follows a schedule to its end, since otherwise a run can be made longer.
     """
     runs: dict[str, Run] = {}
     for values in itertools.product(*axes.values()):
         config = base.update(dict(zip(axes, values, strict=True)))
         run = Run(name=run_name(config, base, named), config=config)
-        runs.setdefault(run.name, run)
+        if runs.setdefault(run.name, run) != run:
+            raise ValueError(
+                f"The run {run.name} is there twice and differs in its length alone, so that the longer one holds the "
+                "shorter. Give one value of `steps` or `epochs`."
+            )
     if not runs:
         raise ValueError("The grid is empty, and a training needs a run at least. Give every axis a value.")
     return tuple(runs.values())
@@ -82,7 +87,10 @@ def run_name(config: RunConfig, base: RunConfig, named: Collection[str] = ()) ->
     """
     usual = base.flat()
     flat = {name: value for name, value in config.flat().items() if name not in UNNAMED}
-    differing = [name for name, value in flat.items() if value != usual[name] and not _is_unset_length(name, value)]
+    lasting = config.optimiser.schedule == "constant"
+    differing = [
+        name for name, value in flat.items() if value != usual[name] and not _is_idle_length(name, value, lasting)
+    ]
     wanted = dict.fromkeys([*named, *sorted(differing), "seed"])
     del wanted["seed"]
     spelt = "-".join(name.removeprefix("num_") + _spelt(flat[name]) for name in (*wanted, "seed"))
@@ -129,8 +137,8 @@ def _is_switch(name: str) -> bool:
         return False
 
 
-def _is_unset_length(name: str, value: Any) -> bool:
-    return name in _LENGTHS and value is None
+def _is_idle_length(name: str, value: Any, lasting: bool) -> bool:
+    return name in _LENGTHS and (lasting or value is None)
 
 
 def _spelt(value: Any) -> str:
@@ -142,10 +150,10 @@ def _spelt(value: Any) -> str:
     if isinstance(value, str):
         safe = _UNSAFE.sub("_", value).strip("_.")
         return safe if safe == value else f"{safe[-24:]}_{digest(value)[:6]}"
-    return _number(value)
+    return str(value) if isinstance(value, int) else _number(value)
 
 
-def _number(value: float | int) -> str:
+def _number(value: float) -> str:
     """Spell a number in as few letters as it needs: 0.2, 1e-4, 200."""
     if value in (float("inf"), float("-inf")):
         return str(value)

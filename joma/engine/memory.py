@@ -1,61 +1,67 @@
 """Bytes and operations of a training step, counted from shapes before anything is allocated.
 
-The step runs once on torch's fake tensors, which have shapes and no content, while every operation is seen: what is
-alive at the worst moment is the memory of the step, and what is multiplied, read and written is its work. So the count
-follows the model and the optimiser wherever they go, and needs no formula of its own.
+The step runs once on torch's `meta` device, where tensors have shapes and no content, while every operation is seen:
+what is alive at the worst moment is the memory of the step, and what is multiplied, read and written is its work. So
+the count follows the model and the optimiser wherever they go, and needs no formula of its own. Lower precisions of
+products are counted as full ones.
 """
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from joma.engine.config import RunConfig
-from joma.engine.extent import num_sequences, num_validation_samples
+from joma.engine.config import OptimiserConfig, RunConfig
+from joma.engine.extent import num_sequences, num_validated
 from joma.engine.grid import Run
 from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, update
-from joma.engine.precision import parameter_dtype, working_in
+from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
 
 USABLE_SHARE = 0.9
 """Share of the free memory that packs may take: allocators round up, and other things grow."""
-VALIDATION_TOKENS = 7000
-"""Tokens of a text that a run is validated on at a time (`joma.engine.sources`)."""
 COPIES_OF_A_SNAPSHOT = 3
 """Of one run's state while it is saved: on the host, as a file, and with the checksum in it."""
 CUDA_BASE = 2**30
 """Bytes that the libraries of a GPU take for themselves, and kernels for their work."""
 _KERNELS = "aten"
 """Namespace of operations that do something; others ask a tensor for its device and the like."""
-_HOST = torch.device("cpu")
+_META = torch.device("meta")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCost:
     """What one step of a pack takes."""
 
-    peak_bytes: int
-    """Alive at the worst moment: parameters, gradients, moments, activations and buffers of the loss."""
+    training_bytes: int
+    """Alive at the worst moment of a step: parameters, gradients, moments, activations and buffers of the loss."""
+    validating_bytes: int
+    """Alive at the worst moment of an evaluation: parameters, activations and buffers of the loss."""
     state_bytes: int
-    """Of these, parameters and moments, which live as long as the pack."""
+    """Parameters and moments, which live as long as the pack."""
     moved_bytes: int
     """Read and written by all operations."""
     flops: int
     """Additions and multiplications of matrix products."""
     num_operations: int
     """Calls of kernels when nothing is fused."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory that has to be there: an evaluation comes beside the gradients and moments of the training."""
+        return max(self.training_bytes, self.validating_bytes + 2 * self.state_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,27 +80,30 @@ class Footprint:
         return max(int(USABLE_SHARE * free - self.fixed) // self.per_run, 0)
 
 
-@cache
 def step_cost(config: RunConfig, num_runs: int) -> StepCost:
     """Count one step of `num_runs` runs; `config.model.vocabulary` must be that of the data."""
-    with _without_content(config), _Tally() as tally, FlopCounterMode(display=False) as counter:
-        state_bytes = _step(config, num_runs)
-    with _without_content(config), _Tally() as measuring:
-        _evaluate(config, num_runs)
-    return StepCost(
-        peak_bytes=max(tally.peak, measuring.peak + state_bytes),
-        state_bytes=state_bytes,
-        moved_bytes=tally.moved,
-        flops=counter.get_total_flops(),
-        num_operations=tally.num_operations,
+    data = config.data
+    return _counted(
+        model=config.model,
+        optimiser=replace(OptimiserConfig(), optimiser=config.optimiser.optimiser),
+        precision=config.training.precision,
+        length=data.length,
+        num_trained=num_sequences(data),
+        num_validated=num_validated(data),
+        num_runs=num_runs,
     )
 
 
 def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -> Footprint:
-    """Return the memory of packs of this shape; `data_bytes` lie on the device beside them."""
-    one, two = (_bytes_on(step_cost(config, num_runs), device) for num_runs in (1, 2))
-    saved = COPIES_OF_A_SNAPSHOT * step_cost(config, 1).state_bytes if device.type == "cpu" else CUDA_BASE
-    return Footprint(fixed=max(2 * one - two, 0) + saved + data_bytes, per_run=two - one)
+    """Return the memory of packs of this shape; `data_bytes` lie on the device beside them.
+
+    Everything in a step has the run axis, so that runs add up. On a GPU the state is there twice while the step is
+    captured; on the host, one run's state is there again while it is saved.
+    """
+    cost = step_cost(config, 1)
+    if device.type == "cuda":
+        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.peak_bytes + cost.state_bytes)
+    return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -128,67 +137,86 @@ def in_words(num_bytes: int) -> str:
     return f"{num_bytes / 2**10:.1f} KiB"
 
 
-def _bytes_on(cost: StepCost, device: torch.device) -> int:
-    """On a GPU the state is there twice while the step is captured."""
-    return cost.peak_bytes + (cost.state_bytes if device.type == "cuda" else 0)
+@cache
+def _counted(
+    *,
+    model: DecoderConfig,
+    optimiser: OptimiserConfig,
+    precision: str,
+    length: int,
+    num_trained: int,
+    num_validated: int,
+    num_runs: int,
+) -> StepCost:
+    """Count what depends on nothing but these."""
+    decoder = Decoder(model)
+    dtype = parameter_dtype(precision)
+    with _FusedAttention(), _Tally() as training, FlopCounterMode(display=False) as counter:
+        state_bytes = _step(decoder, optimiser, dtype, _batch(model, num_runs, num_trained, length))
+    with _FusedAttention(), _Tally() as validating:
+        _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
+    return StepCost(
+        training_bytes=training.peak,
+        validating_bytes=validating.peak,
+        state_bytes=state_bytes,
+        moved_bytes=training.moved,
+        flops=counter.get_total_flops(),
+        num_operations=training.num_operations,
+    )
 
 
-@contextmanager
-def _without_content(config: RunConfig) -> Iterator[None]:
-    with FakeTensorMode(), working_in(config.training.precision, _HOST):
-        yield
-
-
-def _step(config: RunConfig, num_runs: int) -> int:
-    """Do one step without content; return the bytes of its state."""
-    model, layout, flat = _started(config, num_runs)
+def _step(decoder: Decoder, optimiser: OptimiserConfig, dtype: torch.dtype, batch: Batch) -> int:
+    """Do one step; return the bytes of its state."""
+    num_runs = batch.tokens.shape[0]
+    layout = Layout.of(decoder.shapes, decoder.frozen)
+    flat = torch.empty((num_runs, layout.size), dtype=dtype, device=_META)
     trained = flat[:, : layout.num_trained]
-    num_moments = NUM_MOMENTS[config.optimiser.optimiser]
-    moments = tuple(torch.empty_like(trained) for _ in range(num_moments))
-    gradient = torch.empty(trained.shape, dtype=flat.dtype)
+    moments = tuple(torch.empty_like(trained) for _ in range(NUM_MOMENTS[optimiser.optimiser]))
+    gradient = torch.empty(trained.shape, dtype=dtype, device=_META)
     noise = Noise(keys=_whole(num_runs, 2, dtype=torch.int32), step=_whole())
-    batch = _batch(config, num_runs, num_sequences(config.data))
-    model.value_and_gradient(layout.views(flat), layout.views(gradient), batch, noise)
-    per_run = torch.empty(num_runs, dtype=torch.float64)
+    decoder.value_and_gradient(layout.views(flat), layout.views(gradient), batch, noise)
+    per_run = torch.empty(num_runs, dtype=torch.float64, device=_META)
     update(
-        config.optimiser,
+        optimiser,
         trained,
         gradient,
         moments,
         Rates(lr=per_run, weight_decay=per_run, clip=per_run),
         norms=gradient_norms(gradient),
-        alive=torch.empty(num_runs, dtype=torch.bool),
-        factor=torch.empty((), dtype=torch.float64),
+        alive=torch.empty(num_runs, dtype=torch.bool, device=_META),
+        factor=torch.empty((), dtype=torch.float64, device=_META),
         count=_whole(),
     )
     return sum(tensor.nbytes for tensor in (flat, *moments))
 
 
-def _evaluate(config: RunConfig, num_runs: int) -> None:
-    """Do one evaluation without content."""
-    model, layout, flat = _started(config, num_runs)
-    if config.data.is_text:
-        num = max(config.data.valid_batch, VALIDATION_TOKENS // config.data.length)
-    else:
-        num = num_validation_samples(config.data)
-    model.losses(layout.views(flat), _batch(config, num_runs, num))
+def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:
+    """Do one evaluation."""
+    layout = Layout.of(decoder.shapes, decoder.frozen)
+    decoder.losses(layout.views(torch.empty((batch.tokens.shape[0], layout.size), dtype=dtype, device=_META)), batch)
 
 
-def _started(config: RunConfig, num_runs: int) -> tuple[Decoder, Layout, Tensor]:
-    model = Decoder(config.model)
-    layout = Layout.of(model.shapes, model.frozen)
-    dtype = parameter_dtype(config.training.precision)
-    return model, layout, torch.empty((num_runs, layout.size), dtype=dtype)
-
-
-def _batch(config: RunConfig, num_runs: int, num: int) -> Batch:
-    length = config.data.length
-    num_rows = num if config.model.readout == "class" else num * length
+def _batch(model: DecoderConfig, num_runs: int, num: int, length: int) -> Batch:
+    num_rows = num if model.readout == "class" else num * length
     return Batch(tokens=_whole(num_runs, num, length), targets=_whole(num_runs, num_rows))
 
 
 def _whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    return torch.empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype, device=_META)
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Keeps attention fused, as it is on every device but this one, where torch would write its weights out."""
+
+    def __torch_function__(
+        self, function: Any, kinds: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        options = options or {}
+        if function is not scaled_dot_product_attention:
+            return function(*arguments, **options)
+        causal, scale = options.get("is_causal", False), options.get("scale")
+        fused = torch.ops.aten._scaled_dot_product_efficient_attention
+        return fused(*arguments, None, torch.is_grad_enabled(), 0.0, causal, scale=scale)[0]
 
 
 class _Tally(TorchDispatchMode):

@@ -40,10 +40,10 @@ class Speed:
     operations: float
     """Calls of small kernels."""
 
-    def seconds(self, cost: StepCost, fused: float = 1.0) -> float:
-        """Estimate the time of a step: products, traffic and calls one after the other."""
-        traffic = cost.moved_bytes / self.bytes + cost.num_operations / self.operations
-        return cost.flops / self.flops + fused * traffic
+    def seconds(self, cost: StepCost, num_runs: int, fused: float = 1.0) -> float:
+        """Estimate the time of a step of so many runs, `cost` being that of one: products, traffic, calls in turn."""
+        calls = cost.num_operations / self.operations
+        return num_runs * cost.flops / self.flops + fused * (num_runs * cost.moved_bytes / self.bytes + calls)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +181,7 @@ def _planned(
     config = pack.config
     reach = extents[config.shape]
     tokens = num_sequences(config.data) * config.data.length
-    step = speed(config.training.precision).seconds(step_cost(config, pack.num_runs), fused)
+    step = speed(config.training.precision).seconds(step_cost(config, 1), pack.num_runs, fused)
     num_measured = len(due_steps(config.training, reach.num_steps))
     measuring = num_measured * step * FORWARD_SHARE * reach.valid_tokens / tokens
     return PackPlan(

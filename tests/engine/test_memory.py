@@ -1,0 +1,131 @@
+"""Memory and work of a step, counted from shapes, against the step itself."""
+
+import gc
+import tracemalloc
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joma.engine import memory
+from joma.engine.extent import completed
+from joma.engine.grid import Run, axes_of, grid
+from joma.engine.memory import USABLE_SHARE, Footprint, footprint, free_bytes, in_words, require_fit, step_cost
+from joma.engine.plan import Speed, device_named, make_plan
+from joma.engine.recipes import recipe
+from joma.engine.sources import source_of
+from joma.engine.step import Stepper
+from joma.models.decoder import Decoder
+
+CPU = torch.device("cpu")
+SPEED = Speed(flops=1e10, bytes=1e10, operations=1e5)
+
+
+def tree_run(**values):
+    return completed(recipe("trees").base.update(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"precision": "float64"}, {"dropout": 0.2}, {"optimiser": "sgd"}, {"optimiser": "momentum", "gated": True}],
+    ids=lambda values: "-".join(map(str, values.values())) or "plain",
+)
+@pytest.mark.parametrize("num_runs", [1, 3])
+def test_the_count_is_what_a_real_step_allocates(values, num_runs):
+    config = tree_run(**values)
+    configs = [config.update({"seed": seed}) for seed in range(1, num_runs + 1)]
+    source = source_of(configs)
+    batch = source.batch(0)
+    with memory._Tally() as tally:
+        stepper = Stepper(
+            Decoder(config.model),
+            source.seeds,
+            [each.optimiser for each in configs],
+            num_steps=10,
+            steps_per_epoch=10,
+            precision=config.training.precision,
+        )
+        stepper.advance(batch)
+    counted = step_cost(config, num_runs)
+    # The counters of the pack and the parameters as one run draws them are the difference.
+    assert counted.training_bytes == pytest.approx(tally.peak, rel=0.02)
+
+
+def test_counting_allocates_nothing():
+    config = tree_run(width=4096, hidden=16384)
+    gc.collect()
+    before = torch.get_default_dtype()
+    tracemalloc.start()
+    cost = step_cost(config, 64)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert cost.peak_bytes > 2**36 and peak < 2**25
+    assert torch.get_default_dtype() == before
+
+
+def test_state_is_parameters_and_moments():
+    sizes = {
+        optimiser: step_cost(tree_run(optimiser=optimiser), 1).state_bytes for optimiser in ("sgd", "momentum", "adam")
+    }
+    assert sizes["momentum"] == 2 * sizes["sgd"] and sizes["adam"] == 3 * sizes["sgd"]
+    assert step_cost(tree_run(precision="float64", optimiser="sgd"), 1).state_bytes == 2 * sizes["sgd"]
+
+
+def test_products_are_counted():
+    narrow, wide = (step_cost(tree_run(width=64, hidden=hidden, depth=1), 1) for hidden in (128, 256))
+    num_tokens = 128 * 8
+    assert wide.flops - narrow.flops == 3 * 2 * num_tokens * 2 * 64 * 128  # forward and twice backward, two matrices
+
+
+def test_runs_add_up_and_kernels_do_not():
+    config = tree_run()
+    need = footprint(config, CPU)
+    for num_runs in (2, 16):
+        counted = step_cost(config, num_runs)
+        assert counted.flops == num_runs * step_cost(config, 1).flops
+        assert counted.num_operations == step_cost(config, 1).num_operations
+        assert counted.peak_bytes <= need.of(num_runs) <= counted.peak_bytes * 1.05 + need.fixed
+
+
+@given(fixed=st.integers(0, 10**9), per_run=st.integers(1, 10**9), free=st.integers(0, 10**12))
+def test_the_most_that_fit_fit_and_one_more_does_not(fixed, per_run, free):
+    need = Footprint(fixed=fixed, per_run=per_run)
+    most = need.most(free)
+    assert most == 0 or need.of(most) <= USABLE_SHARE * free
+    assert need.of(most + 1) > USABLE_SHARE * free - 1  # one for whole bytes
+
+
+@given(num_seeds=st.integers(1, 20), fitting=st.integers(1, 25))
+def test_a_plan_splits_packs_to_fit(num_seeds, fitting):
+    runs = grid(recipe("trees").base, axes_of({"seed": range(num_seeds)}))
+    free = int(footprint(tree_run(), CPU).of(fitting) / USABLE_SHARE) + 2
+    plan = make_plan(runs, device=CPU, memory=free, speed=SPEED)
+    assert all(each.num_bytes <= USABLE_SHARE * free for each in plan.packs)
+    assert len(plan.packs) == -(-num_seeds // fitting)
+    assert plan.seconds == pytest.approx(sum(each.seconds for each in plan.packs)) and plan.seconds > 0
+    assert plan.as_dict()["packs"][0]["runs"][0] == "seed0"
+
+
+def test_a_run_too_large_is_refused_with_numbers():
+    config = tree_run()
+    message = r"The run big needs \S+ MiB, and 9.0 MiB may be used of 10.0 MiB that are free"
+    with pytest.raises(ValueError, match=message):
+        require_fit(Run(name="big", config=config), footprint(config, CPU), 10 * 2**20)
+
+
+def test_free_memory_is_a_number_of_this_machine():
+    assert 2**20 < free_bytes(CPU) < 2**50
+    assert in_words(512) == "0.5 KiB"
+
+
+def test_devices_that_are_not_there_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert device_named(None) == device_named("cpu") == CPU
+    with pytest.raises(ValueError, match="torch sees 0 GPUs"):
+        device_named("cuda:1")
+    with pytest.raises(ValueError, match="no device named 'gpu'"):
+        device_named("gpu")
+    with pytest.raises(ValueError, match="one GPU such as cuda:0"):
+        device_named("cuda:first")
