@@ -75,7 +75,8 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
     r"""Measure every row of softmax(scale·QKᵀ + bias) over the visible keys, in memory linear in the length.
 
     Grouped queries: k may have fewer heads, as long as they divide those of q. `mask` is boolean (True is visible) or
-    additive, and broadcasts to (B, H, rows, keys), as does `bias` (ALiBi, T5). `window` leaves the nearest positions.
+    additive (-9000 and less hides, whatever a model writes for minus infinity), and broadcasts to (B, H, rows, keys),
+    as does `bias` (ALiBi, T5), which hides nothing. `window` leaves the nearest positions.
     `softcap` c turns s into c·tanh(s/c) before bias and mask. `offset` is the position of the first row among the keys.
     `companions=False` leaves out all but the entropy. `path` forces a way of computing; None takes the best.
 

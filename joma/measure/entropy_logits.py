@@ -7,9 +7,7 @@ from torch import Tensor
 from joma.measure.entropy import AttentionStatistics, Path, statistics_of
 from joma.measure.entropy_chunked import CHUNK_BYTES, measure_logits
 from joma.measure.rows import Rows
-
-HIDDEN_BELOW = -9e3
-"""Logits this low are masked: models write -1e4, -1e9 or the lowest number of their type for minus infinity."""
+from joma.measure.visibility import HIDDEN_BELOW
 
 
 def logits_entropy(

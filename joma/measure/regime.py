@@ -39,6 +39,8 @@ EVIDENCE = 1.7
 SELECTION = 1.5
 """Standard errors by which the highest and the lowest of a few neighbouring windows lie apart by chance: taken off
 the sizes of falls and rises."""
+MIN_HEIGHT = 1e-3
+"""Height of a curve that lies on its lower bound, relative to its values: a stable rank of 1 is flat, not noise."""
 MIN_CHANGE = 0.02
 """Smallest change that matters, as part of the scale: the range of possible values, or else the curve's own height."""
 MIN_REBOUND = 0.1
@@ -405,7 +407,8 @@ class _Findings:
 
 def _verdict(curve: _Curve, lower: float, upper: float | None) -> Regime:
     """Go through the kinds in order; the first that is more likely than not is the verdict."""
-    scale = (float(curve.values.max()) if upper is None else upper) - lower
+    top = float(curve.values.max())
+    scale = max(top - lower, MIN_HEIGHT * abs(top)) if upper is None else upper - lower
     found = _Findings.of(curve, lower, scale)
     monotone = [(Kind.FALLING, found.fall.chance), (Kind.RISING, found.rise.chance)]
     chances = [

@@ -6,6 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+HIDDEN_BELOW = -9e3
+"""Additive masks and logits this low hide a key: models write -1e4, -1e9, the lowest number of their type or minus
+infinity, which all give it a weight of exactly 0 beside any that is seen, and mean the same. What is left of a bias
+(ALiBi beyond some ten thousand positions) is as far from any weight; its keys no longer count as visible either."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visibility:
@@ -124,14 +129,19 @@ def split_mask(
 ) -> tuple[Bool[Tensor, "b h rows keys"] | None, Float[Tensor, "b h rows keys"] | None]:
     """Split a mask as PyTorch takes it into what is visible and what is added to the logits.
 
-    A boolean mask only hides. An additive one hides where it is at or near the lowest number of its type (Hugging Face
-    writes that for minus infinity) and adds elsewhere; the second part is None when it adds nothing.
+    A boolean mask only hides. An additive one hides where it is at most `HIDDEN_BELOW` and adds elsewhere; the second
+    part is None when it adds nothing.
+
+    >>> visible, added = split_mask(torch.tensor([0.0, -1e4, -1e9, -torch.inf, -50.0]))
+    >>> visible.flatten().tolist(), added.flatten().tolist()
+    ([True, False, False, False, True], [0.0, 0.0, 0.0, 0.0, -50.0])
     """
     if mask is None:
         return None, None
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     if mask.dtype == torch.bool:
         return mask, None
-    visible = mask > torch.finfo(mask.dtype).min / 2
+    visible = mask > HIDDEN_BELOW
     added = torch.where(visible, mask, 0.0)
-    return (None if bool(visible.all()) else visible), (added if bool(added.any()) else None)
+    hides, adds = torch.stack((~visible.all(), added.any())).tolist()  # a GPU is waited for once
+    return (visible if hides else None), (added if adds else None)

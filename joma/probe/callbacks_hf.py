@@ -16,7 +16,7 @@ class WatchCallback(TrainerCallback):
     """Watches the model that the Trainer trains; takes what `joma.watch` takes besides the model.
 
     Steps are the Trainer's global steps, counted from 1; of a step with accumulated gradients the first forward pass
-    is measured. The loss is the one that the Trainer logs.
+    is measured. The loss is the one that the Trainer logs, the seed the one it was given.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -31,7 +31,7 @@ class WatchCallback(TrainerCallback):
         """Attach to the model; a watch that an interrupted training left is closed."""
         if self.watch is not None:
             self.watch.close("failed")
-        self.watch = watch(model, **self._settings)
+        self.watch = watch(model, **{"seed": args.seed} | self._settings)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """End a step."""

@@ -5,18 +5,22 @@ trainer = lightning.Trainer(..., callbacks=[WatchCallback(out="runs/first", ever
 ```
 """
 
+import os
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from joma.probe.watch import Watch, watch
 
+SEED = "PL_GLOBAL_SEED"
+"""Where `lightning.seed_everything` leaves the seed."""
+
 
 class WatchCallback(Callback):
     """Watches the module that Lightning trains; takes what `joma.watch` takes besides the model.
 
     Steps are Lightning's global steps, counted from 1. A `probe_batch` for a module whose `forward` is not its training
-    is a function of the module.
+    is a function of the module. The seed is the one of `seed_everything`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -28,7 +32,8 @@ class WatchCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the module."""
-        self.watch = watch(pl_module, **self._settings)
+        seed = os.environ.get(SEED)
+        self.watch = watch(pl_module, **{"seed": None if seed is None else int(seed)} | self._settings)
         self._last = trainer.global_step
 
     def on_train_batch_end(

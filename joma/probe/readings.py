@@ -161,7 +161,7 @@ class Readings:
 
     def _add_rows(self, reduction: Reduction, tallies: Sequence[_Tally], values: Sequence[Tensor]) -> None:
         """Reduce readings of one shape together: the fewer operations, the less a GPU is kept waiting."""
-        reduced = _over_rows(torch.stack(values), reduction)
+        reduced = _over_rows(torch.stack(tuple(values)), reduction)
         numbers, num_heads = self._transfer.put(reduced), reduced.shape[-1]
 
         def part(i: int) -> tuple[list[float], list[float]]:

@@ -7,8 +7,8 @@ from joma.probe.readings import ALL_HEADS
 if TYPE_CHECKING:
     import pandas
 
-CURVES = {"entropy_fraction": ("Entropy", 1.0), "stable_rank": ("Stable rank", None)}
-"""Metrics that are told, with their name and the largest value possible."""
+CURVES = {"entropy_fraction": ("Entropy", 0.0, 1.0), "stable_rank": ("Stable rank", 1.0, None)}
+"""Metrics that are told, with their name and the smallest and largest value possible."""
 
 
 def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
@@ -16,11 +16,13 @@ def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
     from joma.measure.regime import classify
 
     lines = []
-    for metric, (name, upper) in CURVES.items():
+    for metric, (name, lower, upper) in CURVES.items():
         chosen = frame[(frame["metric"] == metric) & (frame["head"] == ALL_HEADS)].dropna(subset="value")
         for (layer, site), curve in chosen.groupby(["layer", "site"], sort=True):
             steps, values = curve["step"].to_numpy(), curve["value"].to_numpy()
-            regime = classify(steps, values, upper=upper, lower=0.0 if upper else 1.0)
+            # Rounding may carry a value over its bound, for a matrix of rank one, say.
+            lowest, most = min(lower, values.min()), None if upper is None else max(upper, values.max())
+            regime = classify(steps, values, lower=lowest, upper=most)
             course = f"{values[0]:.3g} → {values[-1]:.3g}"
             lines.append(f"{name} of layer {layer} ({site}): {course}, {regime.kind}. {regime.why}")
     return lines

@@ -65,6 +65,8 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     loggers: Sequence[Logger] = (),
     mlp_pattern: str | None = None,
     attention_pattern: str | None = None,
+    seed: int | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> "Watch":
     """Attach to a model, compiled or wrapped for distributed training or not, and return the `Watch` to step.
 
@@ -77,7 +79,8 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     `alarm` warns by the logger "joma", once a layer, when attention collapses or goes dead uniform, and calls
     `on_alarm`, which may stop the training by raising. `dry_run` attaches nothing: print the result to see what would
     be measured. `mlp_pattern` (names of parameters) and `attention_pattern` (names of modules) are regular expressions
-    for models whose structure misleads joma.
+    for models whose structure misleads joma. `seed` and whatever else there is to say `about` the run (a learning rate,
+    say) are recorded with it: `joma report` takes runs that differ in their seed alone together.
     """
     specimen = Specimen.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     instrument = Instrument(measures_of(measures))
@@ -97,7 +100,7 @@ def watch(  # noqa: PLR0913 (every choice has a default)
         "mlp_pattern": mlp_pattern,
         "attention_pattern": attention_pattern,
     }
-    ledger = MemoryLedger() if out is None or dry_run else _open(Path(out), config, specimen)
+    ledger = MemoryLedger() if out is None or dry_run else _open(Path(out), config, _described(specimen, seed, about))
     return Watch(
         specimen,
         instrument,
@@ -415,11 +418,16 @@ def _fractions(rows: Sequence[Row]) -> list[tuple[tuple[str, int], dict[str, flo
     return [(key, values) for key, values in found.items() if len(values) == len(names)]
 
 
-def _open(folder: Path, config: Mapping[str, Any], specimen: Specimen) -> RunLedger:
+def _described(specimen: Specimen, seed: int | None, about: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say what the run is about; what joma finds out itself stands in front of what the user says."""
+    own: dict[str, Any] = {"model": specimen.name, "num_parameters": specimen.num_parameters}
+    return own | ({} if seed is None else {"seed": index(seed)}) | dict(about or {})
+
+
+def _open(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> RunLedger:
     """Open the run's folder: of several processes each has its own."""
-    about: dict[str, Any] = {"model": specimen.name, "num_parameters": specimen.num_parameters}
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         rank = distributed.get_rank()
-        about |= {"rank": rank, "world_size": distributed.get_world_size()}
+        about = {**about, "rank": rank, "world_size": distributed.get_world_size()}
         folder = folder / f"rank-{rank}"
     return RunLedger(open_run(folder, kind="watch", config=config, about=about))

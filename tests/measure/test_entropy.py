@@ -58,14 +58,35 @@ def test_entropy_lies_between_zero_and_its_maximum(case):
     assert (found.effective_keys[rows] >= 1 - TOLERANCE).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_additive_mask_as_hugging_face_writes_it_only_hides(dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lowest", [-1e4, -1e9, "lowest", -torch.inf], ids=str)
+def test_an_additive_mask_hides_whatever_it_writes_for_minus_infinity(dtype, lowest):
+    low = torch.finfo(dtype).min if lowest == "lowest" else max(lowest, torch.finfo(dtype).min)
+    low = lowest if lowest == -torch.inf else low
     q = torch.randn(1, 2, 6, 8)
     seen = torch.ones(6, 6, dtype=torch.bool).tril()
-    lowest = torch.zeros(1, 1, 6, 6, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
-    by_mask, causal = attention_entropy(q, q, mask=lowest), attention_entropy(q, q, causal=True)
+    additive = torch.zeros(1, 1, 6, 6, dtype=dtype).masked_fill(~seen, low)
+    by_mask, causal = attention_entropy(q, q, mask=additive), attention_entropy(q, q, causal=True)
     torch.testing.assert_close(by_mask.entropy, causal.entropy)
+    torch.testing.assert_close(by_mask.fraction, causal.fraction, equal_nan=True)
+    assert (by_mask.num_visible == causal.num_visible).all()
     assert by_mask.path is Path.IDENTITY
+
+
+def test_an_additive_mask_that_is_not_that_low_adds():
+    q = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
+    penalty = torch.zeros(6, 6).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -50.0)
+    by_mask, by_bias = attention_entropy(q, q, mask=penalty), attention_entropy(q, q, bias=penalty)
+    torch.testing.assert_close(by_mask.entropy, by_bias.entropy)
+    assert (by_mask.num_visible == 6).all()
+
+
+def test_a_row_that_a_mask_hides_altogether_is_nan():
+    q = torch.randn(1, 1, 3, 8)
+    mask = torch.zeros(3, 3)
+    mask[1] = -1e4
+    found = attention_entropy(q, q, mask=mask)
+    assert found.entropy.isnan().flatten().tolist() == [False, True, False]
 
 
 def test_the_result_says_which_path_ran_and_what_was_clamped():

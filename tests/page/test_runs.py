@@ -108,6 +108,45 @@ def test_ranks_of_one_training_are_not_seeds_and_kinds_are_kept_apart(tmp_path):
     assert len(groups_under(tmp_path)) == 3
 
 
+def test_runs_watched_with_seeds_are_one_group(tmp_path):
+    """As `watch` records them: the seed is part of what the run is about."""
+    for seed in range(3):
+        about = {
+            "model": "GPT2LMHeadModel",
+            "num_parameters": 10,
+            "seed": seed,
+            "learning_rate": 1e-3 if seed < 2 else 1,
+        }
+        open_run(tmp_path / "abc"[seed], kind="watch", config={"measures": ["entropy"]}, about=about).close()
+    assert [[run.seed for run in group.runs] for group in groups_under(tmp_path)] == [["0", "1"], ["2"]]
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends", "fractions", "kind"),
+    [
+        ("entropy", (3.0, 0.1), (0.6, 0.02), "collapsed"),  # below 5 % of what is possible
+        ("entropy", (1.0, 0.1), (0.6, 0.3), "falling"),  # as low, but of a few keys
+        ("entropy", (3.0, 4.99), (0.6, 0.999), "uniform"),
+        ("entropy", (3.0, 4.99), None, "rising"),  # nobody knows how much is possible
+        ("entropy", (3.0, 3.0), (1.00001, 1.00001), "uniform"),  # rounded over the bound
+        ("stable_rank", (30.0, 1.1), None, "collapsed"),  # 1 is the smallest: what counts is what lies above
+        ("stable_rank", (30.0, 4.0), None, "falling"),
+        ("stable_rank", (1.00001, 0.99999), None, "flat"),
+    ],
+)
+def test_regimes_know_the_bounds_of_their_quantity(tmp_path, metric, ends, fractions, kind):
+    with open_run(tmp_path / "run", kind="watch", config={}) as run:
+        for step in range(40):
+            part = min(step / 20, 1.0)
+            place = {"site": "h.0", "kind": "attention", "layer": 0}
+            run.add(step, metric, ends[0] + part * (ends[1] - ends[0]), **place)
+            if fractions is not None:
+                run.add(step, "entropy_fraction", fractions[0] + part * (fractions[1] - fractions[0]), **place)
+    [group] = groups_under(tmp_path)
+    [found] = regimes.classified(group)
+    assert list(found.kinds) == [kind]
+
+
 def test_means_and_standard_errors_over_seeds(several):
     group = next(group for group in groups_under(several) if group.is_averaged)
     table = layers.rows(group, "entropy")

@@ -51,6 +51,7 @@ def test_hugging_face(tmp_path):
     assert table.query("metric == 'loss'")["step"].tolist() == [2, 4, 6]
     assert table.query("metric == 'loss'")["value"].between(1, 10).all()
     assert info(tmp_path / "run").status == "finished"
+    assert info(tmp_path / "run").about["seed"] == 3
     assert callback.watch.events().empty
 
 

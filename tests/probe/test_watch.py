@@ -24,6 +24,7 @@ from joma.probe.loggers import Logger, TensorBoard, WandB
 from joma.probe.measures import Flagged, Matrix, Reduction, WarmRanks, forget_measure, measures_of, register_measure
 from joma.probe.readings import Readings
 from joma.probe.schedule import Logarithmic
+from joma.probe.summary import curves_in_words
 from joma.probe.watch import watch
 from joma.runs.record import info, read, read_events
 
@@ -246,6 +247,22 @@ def test_the_record_of_a_run(tmp_path):
     assert (about.kind, about.status, about.about["model"]) == ("watch", "finished", "HandWritten")
     assert about.config["measures"] == ["attention", "ranks", "qk_norms"]
     assert about.config["batch"] == "training"
+
+
+def test_seeds_and_what_else_there_is_to_say_are_recorded(tmp_path):
+    for seed in range(2):
+        model = loops.build("hand_written")
+        settings = {"seed": seed, "about": {"learning_rate": 0.1}, "measures": "ranks"}
+        with watch(model, out=tmp_path / f"run-{seed}", every=1, **settings) as seen:
+            seen.step(0)
+        about = info(tmp_path / f"run-{seed}").about
+        assert about["seed"] == seed and about["learning_rate"] == 0.1 and about["model"] == "HandWritten"
+
+
+def test_a_seed_that_is_no_number_is_refused(tmp_path, as_a_user_runs_it):
+    with pytest.raises(TypeError, match="integer"):
+        watch(loops.build("hand_written"), out=tmp_path / "bad", seed="three")
+    assert not (tmp_path / "bad").exists()
 
 
 def test_the_cheap_preset_measures_entropy_of_one_sequence_and_ranks():
@@ -490,6 +507,18 @@ def test_a_report_says_how_often_and_at_what_cost():
     assert "Measured 3 times, last step 4." in seen.report()
     assert "Measuring took" in seen.report()
     assert "Entropy of layer 1 (blocks.1): " in seen.report()
+
+
+def test_values_that_round_over_their_bounds_are_told():
+    frame = pandas.DataFrame(
+        [
+            {"step": step, "site": "a", "layer": 0, "head": -1, "metric": metric, "value": value}
+            for step in range(20)
+            for metric, value in (("entropy_fraction", 1 + 1e-5), ("stable_rank", 1 - 1e-5))
+        ]
+    )
+    entropy, rank = curves_in_words(frame)
+    assert "uniform" in entropy and "flat" in rank
 
 
 def test_a_report_names_the_regime_of_every_curve():
