@@ -1,7 +1,7 @@
 """Where the runs of a pack stand: new, to be gone on with, finished or failed, and from which snapshots they go on."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -76,6 +76,8 @@ def examined(run: Run, root: Path, extent: Extent) -> Member:
         return member
     if record.status == "failed":
         _note_divergence(member)
+    if member.is_open:
+        _demand_no_further(member, extent.num_steps)
     if member.is_open and is_open(member.folder):
         raise RunLockedError(f"Another process is training {member.folder}. Wait for it, or take another folder.")
     return member
@@ -95,21 +97,22 @@ def identity(config: RunConfig) -> str:
     return digest(record)
 
 
-def place(members: Sequence[Member], num_steps: int) -> None:
-    """Put the open runs where they go on: at the last step of which all have a snapshot, else each at its own last.
+def place(members: Sequence[Member]) -> None:
+    """Put the open runs where they go on: at the last step that all have saved, else each at its own last one.
 
-    The runs of a pack are saved one after the other. When the process dies between two of them some have a newer
-    snapshot, and all have the one before it: from there they go on together, as if nothing had happened.
+    Those that have saved nothing start. The runs of a pack are saved one after the other. When the process dies between
+    two of them some have a newer snapshot, and all have the one before it: from there they go on together, as if
+    nothing had happened.
     """
     going = [member for member in members if member.is_open]
     choices = {member.name: snapshots.steps_of(member.folder) for member in going}
     for member in going:
         snapshots.clear_leftovers(member.folder)
-        _demand_no_further(member, choices[member.name], num_steps)
     while True:
-        common = set.intersection(*(set(choices[member.name] or [0]) for member in going))
-        targets = {member.name: max(common or choices[member.name] or [0]) for member in going}
-        damaged = [member for member in going if not _load(member, choices[member.name], targets[member.name])]
+        saved = [set(steps) for steps in choices.values() if steps]
+        common = set.intersection(*saved) if saved else set()
+        targets = {name: max(common or steps) for name, steps in choices.items() if steps}
+        damaged = [member for member in going if not _load(member, targets.get(member.name))]
         if not damaged:
             return
         for member in damaged:
@@ -130,9 +133,9 @@ def placeholder(member: Member, like: Member) -> None:
         return
 
 
-def _load(member: Member, choices: Iterable[int], step: int) -> bool:
-    """Take the snapshot of a step; False when it is damaged, which is told and set aside."""
-    if step not in choices:
+def _load(member: Member, step: int | None) -> bool:
+    """Take the snapshot of a step, or the start; False when it is damaged, which is told and set aside."""
+    if step is None:
         member.step, member.state, member.kept = 0, None, ()
         return True
     path = snapshots.path_of(member.folder, step)
@@ -177,7 +180,8 @@ def _demand_same(member: Member, record: RunInfo, extent: Extent) -> None:
         )
 
 
-def _demand_no_further(member: Member, steps: Sequence[int], num_steps: int) -> None:
+def _demand_no_further(member: Member, num_steps: int) -> None:
+    steps = snapshots.steps_of(member.folder)
     if steps and steps[-1] > num_steps:
         raise ValueError(
             f"{member.folder} has done {steps[-1]} steps, more than the {num_steps} that are asked for. "

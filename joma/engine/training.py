@@ -101,7 +101,7 @@ def train_pack(
         going = [member for member in members if member.is_open]
         if going:
             _open_records(going, how_far, stack)
-            place(members, how_far.num_steps)
+            place(members)
             _hold_places(members)
             try:
                 _train(members, how_far, torch.device(device), progress or (lambda _: None), is_asked_to_stop)
@@ -117,6 +117,7 @@ def _open_records(going: Sequence[Member], how_far: Extent, stack: ExitStack) ->
     try:
         for member in going:
             record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about)
+            stack.callback(record.abandon)  # when it could not even be closed, as on a full disk
             member.record = stack.enter_context(record)
     except RunLockedError:
         _leave_open(going)

@@ -156,6 +156,15 @@ class RunWriter:
             description.save(info)
             self._let_go()
 
+    def abandon(self) -> None:
+        """Let go of the folder and of the rows in memory, for whoever cannot write them; nothing to do when closed.
+
+        The run stays as it is on disk, and the next writer goes on with it.
+        """
+        with self._mutex:
+            if self._open:
+                self._let_go()
+
     def __enter__(self) -> "RunWriter":
         return self
 

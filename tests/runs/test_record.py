@@ -423,6 +423,18 @@ def test_an_exception_is_not_hidden_by_a_full_disk(tmp_path):
     run.close("failed")
 
 
+def test_a_run_that_is_abandoned_is_free_and_stays_as_it_was(tmp_path):
+    run = opened(tmp_path)
+    run.add(0, "loss", 1.0)
+    run.flush()
+    run.add(1, "loss", 2.0)
+    run.abandon()
+    run.abandon()
+    run.close()
+    assert (info(tmp_path).status, is_open(tmp_path)) == ("running", False)
+    assert read(tmp_path)["step"].tolist() == [0]
+
+
 def test_a_program_that_forgets_to_close_loses_nothing(tmp_path):
     code = (
         "import sys; from joma.runs.record import open_run\n"

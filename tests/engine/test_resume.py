@@ -1,0 +1,317 @@
+"""Whatever ends a training early, the next call goes on, and the record is that of one that was left in peace."""
+
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+
+from engine.small_runs import config, folders, pack
+from joma.engine import snapshots, standing, training
+from joma.engine.grid import Run
+from joma.engine.packs import Pack
+from joma.engine.training import train_pack
+from joma.runs.lock import Lock
+from joma.runs.record import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
+
+sys.path.append(str(Path(__file__).parents[1] / "runs"))
+from faults import Faults
+
+STEPS = 12
+
+
+class Stopped(RuntimeError):
+    """What a test ends a training with."""
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    """A function that makes the training raise behind a step, as a crash would that runs handlers."""
+    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+
+    def at(step, error=Stopped):
+        def report(progress):
+            if progress.step == step:
+                raise error
+
+        return report
+
+    return at
+
+
+def assert_as_in_peace(tmp_path, folder, wanted):
+    """Every row and snapshot is what an uninterrupted training of the same pack writes."""
+    peace = tmp_path / "peace"
+    train_pack(wanted, peace)
+    for own, reference in zip(folders(folder, wanted), folders(peace, wanted), strict=True):
+        pandas.testing.assert_frame_equal(read(own), read(reference), check_exact=True)
+        assert info(own).status == info(reference).status
+        assert snapshots.steps_of(own) == snapshots.steps_of(reference)
+        for step in snapshots.steps_of(own):
+            ours, theirs = (snapshots.load_snapshot(snapshots.path_of(each, step)) for each in (own, reference))
+            assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
+
+
+@pytest.mark.parametrize(("stop", "every"), [(1, 1), (4, 3), (7, 3), (11, 100)])
+def test_going_on_after_an_exception(tmp_path, stopping, stop, every):
+    wanted = pack(seeds=(1, 2, 7), diverging=(7,), steps=STEPS, snapshot_every=every)
+    with pytest.raises(Stopped):
+        train_pack(wanted, tmp_path / "out", progress=stopping(stop))
+    assert [info(folder).status for folder in folders(tmp_path / "out", wanted)] == ["failed"] * 3
+    assert "Stopped" in read_events(tmp_path / "out" / "seed1")["message"].item()
+    train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_what_has_ended_is_left_alone(tmp_path):
+    wanted = pack(seeds=(1, 7), diverging=(7,), steps=4)
+    first = train_pack(wanted, tmp_path)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")}
+    again = train_pack(wanted, tmp_path)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")} == before
+    assert [run.is_new for run in first.runs + again.runs] == [True, True, False, False]
+    for one, other in zip(first.runs, again.runs, strict=True):
+        assert (one.name, one.status, one.step, one.failed_at) == (
+            other.name,
+            other.status,
+            other.step,
+            other.failed_at,
+        )
+
+
+def spoil(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("spoilt", [(0,), (0, 1), (1,)], ids=["one run", "both runs", "the other run"])
+def test_a_damaged_snapshot_is_told_and_the_one_before_it_used(tmp_path, stopping, spoilt):
+    wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=3)
+    with pytest.raises(Stopped):
+        train_pack(wanted, tmp_path / "out", progress=stopping(8))
+    own = folders(tmp_path / "out", wanted)
+    assert [snapshots.steps_of(folder) for folder in own] == [[3, 6], [3, 6]]
+    for index in spoilt:
+        spoil(snapshots.path_of(own[index], 6))
+    with pytest.warns(RuntimeWarning, match=r"step-000006.safetensors does not match its checksum.*set aside"):
+        train_pack(wanted, tmp_path / "out")
+    for index, folder in enumerate(own):
+        events = read_events(folder)
+        told = events[events["kind"] == "snapshot"]
+        assert told[["step", "level"]].values.tolist() == ([[6, "warning"]] if index in spoilt else [])
+        damaged = list((folder / "snapshots").glob("*.damaged"))
+        assert len(damaged) == (index in spoilt)
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_when_every_snapshot_is_damaged_the_run_starts_again(tmp_path, stopping):
+    wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=3)
+    with pytest.raises(Stopped):
+        train_pack(wanted, tmp_path / "out", progress=stopping(8))
+    for step in (3, 6):
+        spoil(snapshots.path_of(tmp_path / "out" / "seed1", step))
+    with pytest.warns(RuntimeWarning, match="checksum"):
+        train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_a_snapshot_of_another_run_is_not_taken(tmp_path, stopping):
+    wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=3)
+    with pytest.raises(Stopped):
+        train_pack(wanted, tmp_path / "out", progress=stopping(8))
+    one, other = (snapshots.path_of(folder, 6) for folder in folders(tmp_path / "out", wanted))
+    one.write_bytes(other.read_bytes())
+    with pytest.warns(RuntimeWarning, match="belongs to another run"):
+        train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def count_groups(monkeypatch):
+    """The runs and the steps of every group that is trained."""
+    seen = []
+    original = training._Trainer.go
+
+    def go(trainer, start, stop):
+        seen.append(([member.name for member in trainer._group], start, stop))
+        original(trainer, start, stop)
+
+    monkeypatch.setattr(training._Trainer, "go", go)
+    return seen
+
+
+def test_a_pack_that_grows_is_formed_anew_by_steps(tmp_path, stopping, monkeypatch):
+    with pytest.raises(Stopped):
+        train_pack(pack(seeds=(1, 2), steps=STEPS, snapshot_every=5), tmp_path / "out", progress=stopping(7))
+    groups = count_groups(monkeypatch)
+    wanted = pack(seeds=(1, 2, 3), steps=STEPS, snapshot_every=5)
+    train_pack(wanted, tmp_path / "out")
+    assert groups == [(["seed3"], 0, 5), (["seed1", "seed2", "seed3"], 5, STEPS)]
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_runs_that_died_between_their_snapshots_go_on_together(tmp_path, stopping, monkeypatch):
+    wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=3)
+    with pytest.raises(Stopped):
+        train_pack(wanted, tmp_path / "out", progress=stopping(8))
+    snapshots.path_of(tmp_path / "out" / "seed2", 6).unlink()  # as if it had not been written yet
+    groups = count_groups(monkeypatch)
+    train_pack(wanted, tmp_path / "out")
+    assert groups == [(["seed1", "seed2"], 3, STEPS)]
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_a_failed_run_keeps_its_place_in_a_pack_that_goes_on(tmp_path, stopping, monkeypatch):
+    wanted = pack(seeds=(1, 7, 2), diverging=(7,), steps=STEPS, snapshot_every=3)
+    with pytest.raises(Stopped):
+        train_pack(wanted, tmp_path / "out", progress=stopping(8))
+    groups = count_groups(monkeypatch)
+    train_pack(wanted, tmp_path / "out")
+    assert groups == [(["seed1", "seed7", "seed2"], 6, STEPS)]
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_a_finished_run_is_made_longer(tmp_path):
+    train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
+    longer = pack(seeds=(1, 2), steps=STEPS)
+    result = train_pack(longer, tmp_path / "out")
+    assert [(run.step, run.is_new) for run in result.runs] == [(STEPS, True)] * 2
+    assert_as_in_peace(tmp_path, tmp_path / "out", longer)
+    events = read_events(tmp_path / "out" / "seed1")
+    withdrawn = events["evidence"].str.contains("withdrawn")
+    assert set(events.loc[withdrawn, "step"]) == {8}
+    assert set(events.loc[~withdrawn, "step"]) == {STEPS}
+    assert info(tmp_path / "out" / "seed1").about["num_steps"] == STEPS
+    shorter = train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
+    assert [(run.step, run.is_new) for run in shorter.runs] == [(STEPS, False)] * 2
+
+
+def refused(tmp_path, error, match, **changes):
+    """The pack is refused, and nothing in the folder is touched."""
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(error, match=match):
+        train_pack(pack(seeds=(1, 3), **changes), tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_another_run_in_the_folder_is_refused_before_anything_is_written(tmp_path):
+    train_pack(pack(seeds=(1,), steps=4, schedule="cosine"), tmp_path)
+    refused(tmp_path, ValueError, "holds a run with `lr` 0.01, not 0.5", steps=4, schedule="cosine", lr=0.5)
+    refused(tmp_path, ValueError, "goes down to zero at step 4, so the run cannot have 9", steps=9, schedule="cosine")
+    (tmp_path / "seed3").mkdir()
+    open_run(tmp_path / "seed3", kind="watch", config={}).close()
+    refused(tmp_path, ValueError, "kind 'watch', not 'train'", steps=4, schedule="cosine")
+
+
+def test_fewer_steps_than_were_done_are_refused(tmp_path, stopping):
+    with pytest.raises(Stopped):
+        train_pack(pack(seeds=(1,), steps=STEPS, snapshot_every=3), tmp_path, progress=stopping(8))
+    refused(tmp_path, ValueError, "has done 6 steps, more than the 4", steps=4)
+    train_pack(pack(seeds=(1,), steps=STEPS), tmp_path)
+    assert info(tmp_path / "seed1").status == "finished"
+
+
+def test_other_data_are_refused(tmp_path, monkeypatch):
+    train_pack(pack(seeds=(1,), steps=4), tmp_path)
+    run = Run(name="seed1", config=config(1, steps=4))
+    how_far = training.extent(run.config)
+    other = type(how_far)(**{name: getattr(how_far, name) for name in how_far.__slots__} | {"data_hash": "f00"})
+    with pytest.raises(ValueError, match="have changed since it was begun"):
+        standing.examined(run, tmp_path, other)
+
+
+def test_of_two_processes_the_second_is_refused(tmp_path):
+    wanted = pack(seeds=(1, 2), steps=4)
+    train_pack(Pack(runs=wanted.runs[:1]), tmp_path)
+    longer = pack(seeds=(1, 2), steps=8)
+    lock = Lock(tmp_path / "seed1")
+    refused(tmp_path, RunLockedError, "Another process is training", steps=8)
+    lock.release()
+    assert [run.status for run in train_pack(longer, tmp_path).runs] == ["finished"] * 2
+
+
+def test_a_lock_that_comes_in_between_lets_go_of_the_others(tmp_path, monkeypatch):
+    wanted = pack(seeds=(1, 2), steps=4)
+    (tmp_path / "seed2").mkdir()
+    lock = Lock(tmp_path / "seed2")
+    with pytest.raises(RunLockedError, match="this very process"):
+        train_pack(wanted, tmp_path)
+    assert not is_open(tmp_path / "seed1")
+    assert info(tmp_path / "seed1").status == "running"
+    lock.release()
+    train_pack(wanted, tmp_path)
+    assert_as_in_peace(tmp_path / "other", tmp_path, wanted)
+
+
+@pytest.mark.parametrize("at", [60, 75, 90, 110])
+def test_a_full_disk_is_told_and_what_was_written_is_whole(tmp_path, at):
+    wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=2)
+    with pytest.raises(DiskFullError, match="The disk is full"), FullDisk(at):
+        train_pack(wanted, tmp_path / "out")
+    for folder in folders(tmp_path / "out", wanted):
+        steps = snapshots.steps_of(folder)
+        assert steps
+        assert all(snapshots.load_snapshot(snapshots.path_of(folder, step)).step == step for step in steps)
+        assert len(read(folder)) > 0
+        assert not is_open(folder)  # though this process lives, and could not close the record
+    train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+class FullDisk(Faults):
+    """From an operation on, everything that needs room finds none."""
+
+    def __init__(self, at):
+        """Fill the disk at operation number `at`."""
+        super().__init__(at=at, code=errno.ENOSPC)
+
+    def count(self, operation):
+        self.trace.append(operation)
+        if len(self.trace) >= self.at and operation in ("write", "flush", "fsync"):
+            self._fail(operation)
+
+
+def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    wanted = pack(seeds=(1, 2), steps=STEPS)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            train_pack(
+                wanted, tmp_path / "out", progress=lambda each: each.step == 5 and os.kill(os.getpid(), signal.SIGINT)
+            )
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    for folder in folders(tmp_path / "out", wanted):
+        assert snapshots.steps_of(folder) == [0, 6]  # the step that was asked in is finished
+        assert (info(folder).status, is_open(folder)) == ("running", False)
+        assert read_events(folder).empty
+    train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    wanted = pack(seeds=(1, 2), steps=STEPS)
+    handler = signal.getsignal(signal.SIGINT)
+
+    def impatient(progress):
+        if progress.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            train_pack(wanted, tmp_path / "out", progress=impatient)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert [snapshots.steps_of(folder) for folder in folders(tmp_path / "out", wanted)] == [[0], [0]]
+    train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
