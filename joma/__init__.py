@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from joma.engine.train import train
     from joma.measure.entropy import attention_entropy
     from joma.measure.rank import stable_rank
     from joma.page.report import report
@@ -24,6 +25,7 @@ _HOMES = {
     "scan": "joma.probe.scan",
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",
+    "train": "joma.engine.train",
     "verify": "joma.statements.verification",
     "watch": "joma.probe.watch",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "scan",
     "simulate",
     "stable_rank",
+    "train",
     "verify",
     "watch",
 ]

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ BAD_INPUT = 2
 """Exit code when a command cannot do its job with what it was given."""
 UNSOUND = 1
 """Exit code when something that should hold does not."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write the result into.")]
@@ -136,6 +138,58 @@ def scan(
     else:
         terminal.show_scan(done)
     raise typer.Exit(UNSOUND if done.failures else 0)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train(
+    settings: typer.Context,
+    recipe: Annotated[
+        str, typer.Option(help="Where to start from: figure6, figure8, small, table1 or trees.")
+    ] = "small",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs; the same command goes on where it stopped.")
+    ] = None,
+    on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU if there is one.")] = None,
+    memory: Annotated[float | None, typer.Option(help="GiB to plan with, instead of what is free.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print packs, memory and estimated time alone.")] = False,
+    list_settings: Annotated[bool, typer.Option("--settings", help="List all settings of the recipe.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a grid of small transformers, many runs at once: --depth 1,2,5 --lr 1e-4,1e-3 --seed 1,2,3.
+
+    Every setting is an option with one or several values, and every combination is a run; --settings lists them.
+    """
+    from joma import terminal, terminal_train
+    from joma.engine.grid import axes_from_options
+    from joma.engine.recipes import recipe as recipe_named
+    from joma.engine.train import plan_training, train
+
+    chosen = recipe_named(recipe)
+    grid = axes_from_options(settings.args, [name for option in settings.command.params for name in option.opts])
+    options: dict[str, Any] = {
+        "recipe": recipe,
+        "on": on,
+        "device": device,
+        "memory": None if memory is None else int(memory * 2**30),
+    }
+    if list_settings:
+        terminal_train.show_settings(chosen)
+    elif dry_run:
+        with terminal.busy("Planning", quiet=as_json):
+            plan = plan_training(grid, **options)
+        terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
+    elif out is None:
+        raise ValueError("`--out` must name a folder for the runs, got none. Add it, or --dry-run to see the plan.")
+    else:
+        try:
+            with terminal_train.training_progress(quiet=as_json) as show:
+                done = train(grid, out=out, progress=show, **options)
+        except KeyboardInterrupt:
+            sys.stderr.write("joma: stopped and saved; the same command goes on from here.\n")
+            raise typer.Exit(INTERRUPTED) from None
+        terminal.show_json(done.as_dict()) if as_json else terminal_train.show_training(done)
+        raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
 
 
 @app.command()

@@ -37,8 +37,10 @@ def axes_of(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {name: _axis(name, value) for name, value in given.items()}
 
 
-def axes_from_options(arguments: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+def axes_from_options(arguments: Sequence[str], others: Iterable[str] = ()) -> dict[str, tuple[Any, ...]]:
     """Return the axes that options of a command spell: `--depth 1,2 --lr=1e-3`; a switch may stand alone.
+
+    `others` are options that the command has itself, for the message about one that there is not.
 
     >>> axes_from_options(["--depth", "1,2", "--train-embedding", "--lr=1e-3"])
     {'depth': (1, 2), 'train_embedding': (True,), 'lr': (0.001,)}
@@ -47,7 +49,7 @@ def axes_from_options(arguments: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     rest = list(arguments)
     while rest:
         option, has_value, value = rest.pop(0).partition("=")
-        name = _field_of(option)
+        name = _field_of(option, others)
         if not has_value:
             stands_alone = not rest or rest[0].startswith(_OPTION)
             if stands_alone and not _is_switch(name):
@@ -122,11 +124,11 @@ def _listed(name: str, value: Any) -> list[Any]:
     return values
 
 
-def _field_of(option: str) -> str:
+def _field_of(option: str, others: Iterable[str]) -> str:
     options = {_OPTION + name.replace("_", "-"): name for name in field_homes()}
     name = options.get(option.replace("_", "-"))
     if name is None:
-        raise UnknownNameError("option", option, options)
+        raise UnknownNameError("option", option, {*options, *others})
     return name
 
 

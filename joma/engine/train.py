@@ -1,0 +1,205 @@
+"""`train`: a grid of runs, packed and trained, each recorded in a folder of its own."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joma.engine import grid as grids
+from joma.engine import recipes
+from joma.engine.extent import extent
+from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
+from joma.engine.packs import Pack
+from joma.engine.plan import Plan, device_named, make_plan
+from joma.engine.speed import counted_seconds, tried_seconds
+from joma.engine.standing import examined
+from joma.engine.training import REGIME, PackProgress, PackResult, RunResult, train_pack
+from joma.errors import UnknownNameError
+from joma.runs.record import read, read_events
+from joma.tasks.local import run_tasks
+
+if TYPE_CHECKING:
+    import pandas
+
+PLACES = ("local", "ray")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a training is."""
+
+    plan: Plan
+    num_packs_done: int
+    pack: PackProgress | None = None
+    """Of the pack that is being trained, where that is this process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedRun:
+    """How one run of a grid ended; all its numbers are in its record, `joma.read(folder)`."""
+
+    name: str
+    folder: Path
+    status: str
+    """`finished`, or `failed` for a run that diverged."""
+    step: int
+    """Steps done."""
+    failed_at: int | None
+    """Step at which it diverged."""
+    final_loss: float | None
+    """Validation loss at the last measurement; None where nothing finite was measured."""
+    best_loss: float | None
+    """Lowest validation loss."""
+    entropy_regimes: tuple[str, ...]
+    """What the attention entropy of each layer did, from the first layer on; empty where a run did not come so far."""
+    is_new: bool
+    """Whether this call trained it; otherwise it had ended before."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return plain | {"folder": str(self.folder), "entropy_regimes": list(self.entropy_regimes)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What a call of `train` did."""
+
+    folder: Path
+    runs: tuple[TrainedRun, ...]
+    """In the order of the grid."""
+
+    @property
+    def num_failed(self) -> int:
+        """Runs that diverged."""
+        return sum(run.failed_at is not None for run in self.runs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for JSON."""
+        return {"folder": str(self.folder), "runs": [run.as_dict() for run in self.runs]}
+
+
+def train(
+    grid: Mapping[str, Any] | None = None,
+    *,
+    out: Path | str,
+    recipe: str = recipes.DEFAULT,
+    on: str = "local",
+    device: str | None = None,
+    memory: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Training:
+    """Train every combination of a grid, many runs at once, each into the folder of its name below `out`.
+
+    Args:
+        grid: Values by setting, one or several each: `{"depth": [1, 2], "lr": 1e-4}`. They replace or join the axes of
+            the recipe; settings that neither names are as in its base.
+        out: Folder of the runs. The same call goes on where an earlier one stopped; a larger grid adds to it.
+        recipe: Where to start from: `figure6`, `figure8`, `small`, `table1` or `trees`.
+        on: `local`, this process, or `ray`, a cluster on which `out` is a shared folder.
+        device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
+        memory: Bytes to plan with instead of what is free on the device.
+        progress: Called about once a second.
+
+    Settings that cannot be, data that are not there and runs that do not fit are refused before anything is written.
+    """
+    _require_place(on)
+    plan = make_plan(_runs(grid, recipe), device=device_named(device), memory=memory)
+    out = Path(out)
+    _require_room(plan, out)
+    report = progress or (lambda _: None)
+    results: dict[str, RunResult] = {}
+    for pack_result in _trained(plan, out, on, report):
+        results |= {run.name: run for run in pack_result.runs}
+    names = [run.name for run in _runs(grid, recipe)]
+    return Training(folder=out, runs=tuple(_summary(results[name]) for name in names))
+
+
+def plan_training(
+    grid: Mapping[str, Any] | None = None,
+    *,
+    recipe: str = recipes.DEFAULT,
+    device: str | None = None,
+    memory: int | None = None,
+    on: str = "local",
+) -> Plan:
+    """Return what `train` would do with the same arguments: packs, memory and estimated time. Nothing is written.
+
+    On a CPU a few steps are tried for the estimate; on a GPU, where a step is compiled first, they are counted.
+    """
+    _require_place(on)
+    there = device_named(device)
+    clock = tried_seconds if there.type == "cpu" else counted_seconds(there)
+    return make_plan(_runs(grid, recipe), device=there, memory=memory, step_seconds=clock)
+
+
+def _require_place(on: str) -> None:
+    if on not in PLACES:
+        raise UnknownNameError("place to train", on, PLACES)
+
+
+def _runs(given: Mapping[str, Any] | None, recipe: str) -> tuple[grids.Run, ...]:
+    """Return the grid of a recipe with the axes that were given."""
+    chosen = recipes.recipe(recipe)
+    return grids.grid(chosen.base, {**chosen.axes, **grids.axes_of(given or {})}, tuple(chosen.axes))
+
+
+def _require_room(plan: Plan, out: Path) -> None:
+    """Refuse folders that hold other runs, or that another process writes to, before any run is touched."""
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is a file, and runs need a folder. Take another name.")
+    for each in plan.packs:
+        for run in each.pack.runs:
+            examined(run, out, extent(run.config))
+
+
+def _trained(plan: Plan, out: Path, on: str, report: Callable[[Progress], None]) -> list[PackResult]:
+    done: list[PackResult] = []
+
+    def tell(pack: PackProgress | None = None) -> None:
+        report(Progress(plan=plan, num_packs_done=len(done), pack=pack))
+
+    task = _task(out.resolve(), plan.device, tell if on == "local" else None)
+    tell()
+    for _, result in run_tasks(task, [each.pack for each in plan.packs], on=on):
+        done.append(result)
+        tell()
+    return done
+
+
+def _task(folder: Path, device: str, report: Callable[[PackProgress], None] | None) -> Callable[[Pack], PackResult]:
+    """Return a function of a pack that holds nothing but what can travel to another machine."""
+
+    def run(pack: Pack) -> PackResult:
+        return train_pack(pack, folder, device=device, progress=report)
+
+    return run
+
+
+def _summary(result: RunResult) -> TrainedRun:
+    table, events = read(result.folder), read_events(result.folder)
+    losses = _validation_losses(table)
+    return TrainedRun(
+        name=result.name,
+        folder=result.folder,
+        status=result.status,
+        step=result.step,
+        failed_at=result.failed_at,
+        final_loss=float(losses.iloc[-1]) if len(losses) else None,
+        best_loss=float(losses.min()) if len(losses) else None,
+        entropy_regimes=_regimes(events),
+        is_new=result.is_new,
+    )
+
+
+def _validation_losses(table: "pandas.DataFrame") -> "pandas.Series":
+    rows = table[(table["metric"] == LOSS) & (table["site"] == VALIDATION)].sort_values("step")
+    return rows.loc[rows["value"].abs() < float("inf"), "value"]
+
+
+def _regimes(events: "pandas.DataFrame") -> tuple[str, ...]:
+    """Return the regime of the entropy, layer by layer, as the last measurement named it."""
+    told = [json.loads(evidence) for evidence in events.loc[events["kind"] == REGIME, "evidence"]]
+    by_layer = {each["layer"]: each["kind"] for each in told if each.get("metric") == ENTROPY}
+    return tuple(by_layer[layer] for layer in sorted(by_layer))

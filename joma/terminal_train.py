@@ -1,0 +1,197 @@
+"""What `joma train` prints: the plan, live progress, and how every run ended."""
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from joma.terminal import console
+
+if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
+    from joma.engine import train
+    from joma.engine.plan import PackPlan, Plan
+    from joma.engine.recipes import Recipe
+    from joma.engine.training import PackProgress
+
+MOST_LOSSES = 4
+"""Losses that are shown beside a bar; of more runs, their range."""
+MOST_NAMES = 3
+"""Runs of a pack that are named in the plan."""
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def show_plan(plan: "Plan") -> None:
+    """Print packs, memory and estimated time."""
+    screen = console()
+    table = Table(title=f"Packs on {plan.device}", title_justify="left", header_style="bold")
+    for name in ("pack", "runs", "steps", "tokens a step", "memory", "estimated time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("names")
+    for number, each in enumerate(plan.packs, start=1):
+        table.add_row(
+            str(number),
+            str(each.pack.num_runs),
+            f"{each.num_steps:,}",
+            f"{each.tokens_per_step:,}",
+            size(each.num_bytes),
+            duration(each.seconds),
+            Text(_names(each.pack.names)),
+        )
+    screen.print(table)
+    screen.print(
+        Text(
+            f"{len(plan.runs)} runs in {len(plan.packs)} packs; {size(plan.free_bytes)} free. About "
+            f"{duration(plan.seconds)} in all: an estimate, from operations and bytes counted and the speed "
+            "of this device, measured just now. Nothing was written."
+        ),
+        soft_wrap=True,
+    )
+
+
+def show_training(training: "train.Training") -> None:
+    """Print how every run ended, and where to find it."""
+    screen = console()
+    table = Table(title="Runs", title_justify="left", header_style="bold")
+    table.add_column("run")
+    for name in ("steps", "final loss", "best loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("entropy by layer", "status", "folder"):
+        table.add_column(name)
+    for run in training.runs:
+        table.add_row(
+            Text(run.name),
+            f"{run.step:,}",
+            _loss(run.final_loss),
+            _loss(run.best_loss),
+            _regimes(run.entropy_regimes),
+            _status(run),
+            Text(str(run.folder)),
+        )
+    screen.print(table)
+    num_old = sum(not run.is_new for run in training.runs)
+    before = f", {num_old} of them ended before this call" if num_old else ""
+    failed = f", {training.num_failed} diverged" if training.num_failed else ""
+    screen.print(
+        Text(f"{len(training.runs)} runs{before}{failed}. `joma report {training.folder}` draws them."), soft_wrap=True
+    )
+
+
+def show_settings(recipe: "Recipe") -> None:
+    """Print every setting with its value in a recipe: each is an option of the command, and an axis of a grid."""
+    table = Table(title=f"{recipe.name}: {recipe.about}", title_justify="left", header_style="bold")
+    for name in ("option", "value"):
+        table.add_column(name)
+    for name, value in recipe.base.flat().items():
+        values = recipe.axes.get(name, (value,))
+        shown = ",".join("x".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in values)
+        table.add_row(Text("--" + name.replace("_", "-")), Text(shown))
+    console().print(table)
+
+
+@contextmanager
+def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progress"], None]]:
+    """Show a bar for all packs and one for the pack at work, on standard error; yields what to call with progress."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[latest]}"),
+    )
+    is_off = quiet or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=is_off, transient=True) as bar:
+        whole = bar.add_task("Training", total=None, count="", latest="")
+        part = bar.add_task("Pack", total=None, count="", latest="", visible=False)
+        seen = [-1]
+
+        def show(at: "train.Progress") -> None:
+            packs = at.plan.packs
+            if seen[0] != at.num_packs_done:
+                seen[0] = at.num_packs_done
+                bar.reset(part, visible=at.pack is not None)
+            share = at.pack.step / at.pack.num_steps if at.pack is not None else 0.0
+            spent = math.fsum(each.seconds for each in packs[: at.num_packs_done])
+            current = share * packs[at.num_packs_done].seconds if at.num_packs_done < len(packs) else 0.0
+            count = f"{at.num_packs_done}/{len(packs)} packs"
+            bar.update(whole, completed=spent + current, total=at.plan.seconds, count=count)
+            if at.pack is not None:
+                _show_pack(bar, part, at.pack, packs[min(at.num_packs_done, len(packs) - 1)])
+
+        yield show
+
+
+def _show_pack(bar: Progress, task: TaskID, at: "PackProgress", plan: "PackPlan") -> None:
+    failed = f", {len(at.failed)} diverged" if at.failed else ""
+    bar.update(
+        task,
+        visible=True,
+        description=f"{plan.pack.num_runs} runs{failed}",
+        completed=at.step,
+        total=at.num_steps,
+        count=f"step {at.step:,}/{at.num_steps:,}",
+        latest=escape(f"{at.tokens_per_second:,.0f} tokens/s, loss {losses(list(at.losses.values()))}"),
+    )
+
+
+def losses(values: list[float]) -> str:
+    """Return the losses of a few runs, or the range of many.
+
+    >>> losses([2.5, 3.0]), losses([1.0, 2.0, 3.0, 4.0, 5.0])
+    ('2.500 3.000', '1.000 to 5.000')
+    """
+    if len(values) <= MOST_LOSSES:
+        return " ".join(f"{value:.3f}" for value in values)
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> duration(7), duration(200), duration(8000), duration(400000)
+    ('7 s', '3 min 20 s', '2 h 13 min', '4 d 15 h')
+    """
+    whole = round(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    for unit, name, below, below_name in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // below} {below_name}"
+    return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+
+
+def size(num_bytes: int) -> str:
+    """Return a number of bytes as people read it."""
+    from joma.engine.memory import in_words  # noqa: PLC0415 (whoever has a plan has imported torch)
+
+    return in_words(num_bytes)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:MOST_NAMES])
+    return shown if len(names) <= MOST_NAMES else f"{shown}, and {len(names) - MOST_NAMES} more"
+
+
+def _loss(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _regimes(kinds: tuple[str, ...]) -> str:
+    """Return the regimes layer by layer, equal neighbours counted."""
+    parts = [(kind, len(list(same))) for kind, same in groupby(kinds)]
+    return ", ".join(kind + (f" ×{num}" if num > 1 else "") for kind, num in parts)
+
+
+def _status(run: "train.TrainedRun") -> Text:
+    if run.failed_at is not None:
+        return Text(f"failed at step {run.failed_at:,}", style="bold red")
+    return Text(run.status, style="green" if run.is_new else "dim")
