@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -53,8 +53,6 @@ class Member:
     """Held while the run is open."""
     kept: tuple[int, ...] = ()
     """Steps of the snapshots that are kept, ascending."""
-    measured: dict[str, float] = field(default_factory=dict)
-    """Losses by site, at the last measurement of this call."""
 
     @property
     def is_open(self) -> bool:

@@ -19,7 +19,7 @@ import torch
 
 from joma.engine import snapshots
 from joma.engine.extent import Extent, extent
-from joma.engine.measuring import LOSS, TRAINING, VALIDATION, Values, measure, on_host, regimes
+from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
 from joma.engine.packs import Pack
 from joma.engine.schedule import due_steps
 from joma.engine.snapshots import NUM_KEPT, Snapshot
@@ -66,9 +66,7 @@ class RunResult:
     failed_at: int | None
     """Step at which it diverged."""
     is_new: bool
-    """Whether this call did a step of it; otherwise it had ended before."""
-    validation_loss: float | None
-    """At the last measurement, where this call made one."""
+    """Whether this call trained it; otherwise it had ended before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,8 +334,6 @@ def _add(member: Member, step: int, values: Values, number: float) -> None:
     member.record.add(
         step, values.metric, number, site=values.site, kind=values.kind, layer=values.layer, head=values.head
     )
-    if values.metric == LOSS:
-        member.measured[values.site] = number
 
 
 def _tell_regimes(member: Member) -> None:
@@ -366,7 +362,6 @@ def _result(member: Member, *, is_new: bool) -> RunResult:
         step=member.failed_at if failed else member.step,
         failed_at=member.failed_at if failed else None,
         is_new=is_new,
-        validation_loss=member.measured.get(VALIDATION),
     )
 
 
