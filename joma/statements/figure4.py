@@ -61,17 +61,17 @@ VISIBLE_RISE = 0.5
 """Nats by which figure 4's entropy visibly comes back."""
 
 
-def _missing_rise(velocity: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
-    """What a run with figure 4's start, step and number of steps lacks of a visible rise of entropy."""
+def _missing_of_the_run(velocity: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
+    """What a run with figure 4's start, step and number of steps lacks: a share of its steps, or of a visible rise."""
     v = np.full(10, FIGURE_4_START)
     entropies = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(FIGURE_4_STEPS):
-            entropies.append(_entropy(v**2 / FIGURE_4_TEMPERATURE))
+    for step in range(FIGURE_4_STEPS):
+        entropies.append(_entropy(v**2 / FIGURE_4_TEMPERATURE))
+        with np.errstate(over="ignore"):
             v = v + FIGURE_4_STEP * velocity(v, FIGURE_4)
-    if not np.isfinite(v).all():
-        return np.inf  # a run that diverged has no rise
-    return max(0.0, VISIBLE_RISE - float(entropies[-1] - min(entropies)))
+        if not np.isfinite(v).all():
+            return 1 - step / FIGURE_4_STEPS
+    return max(0.0, 1 - float(entropies[-1] - min(entropies)) / VISIBLE_RISE)
 
 
 @cache
@@ -201,13 +201,13 @@ FIGURE_4_STATEMENTS = (
                 ),
             ),
             Check(
-                name="what a run with the figure's start, step and length lacks of a rise of 0.5 nats",
-                against=Reference.ODE,
-                measure=_missing_rise,
+                name="what a run with the figure's start and step lacks of its 5000 steps, or of a rise of 0.5 nats",
+                against=Reference.TRAINING,
+                measure=_missing_of_the_run,
                 formula=lambda v, mu: normalised_field(v, mu, FIGURE_4_TEMPERATURE),
                 printed=_eqn_6,
                 tolerance=0.0,
-                unit="nats",
+                unit="share",
                 mutation=Mutation(description="no attention", formula=lambda v, mu: mu - v),
             ),
             Check(
@@ -236,8 +236,9 @@ FIGURE_4_STATEMENTS = (
             "With s = v²/T, dH/ds_i = −p_i(ln p_i + H), and at the end only the slowest token i* moves, upwards. "
             "Without zeros it is the least attended one, p_i* ≤ 1/M ≤ exp(−H). With tokens whose target is zero it "
             "need not be: μ = (0, 2) falls monotonically to 0.0901 in softmax(v²). The size is another matter: it is "
-            "negligible for small μ, whose rates are nearly equal (median over draws 4e-16 nats for U[.1, .4], 0.02 "
-            "for U[1, 2], 0.9 for U[1, 4], in softmax(v²/2))."
+            "negligible for small μ, whose rates are nearly equal (median over draws of ten targets 4e-16 nats for "
+            "U[.1, .4], 0.02 for U[1, 2], 0.9 for U[1, 4], in softmax(v²/2)). Strong targets jump one after the other, "
+            "so the dip is at zero and the rise is the entropy of the limit: 0.48 for U[4, 8], 0.11 in softmax(v²)."
         ),
         checks=(
             Check(
@@ -254,6 +255,8 @@ FIGURE_4_STATEMENTS = (
                 ),
             ),
         ),
+        audit="an earlier audit gave a median rebound of 0.37 nats for U[4, 8] in softmax(v²/2) and 0.06 in softmax(v²); "
+        "with ten targets, as in figure 4, we measure 0.48 and 0.11, and 0.35 and 0.05 with eight",
     ),
     Statement(
         id="rank-rebound",

@@ -24,7 +24,6 @@ NUM_TOKENS, NUM_SAMPLES = 4, 6
 DIM = 8
 TIMES = np.linspace(0.0, 0.8, 5)
 START = 0.5
-"""Standard deviation of the weights and logits at the start."""
 FREQUENCY = 4.0
 """Of a backpropagated gradient that changes over time."""
 
@@ -53,6 +52,9 @@ class Setup:
     query_in_context: bool = False
     """Whether the query is contextual token 0."""
     weight_decay: float = 0.0
+    num_samples: int = NUM_SAMPLES
+    start: float = START
+    """Standard deviation of the weights and logits at the start."""
     seed: int = 0
 
 
@@ -77,7 +79,7 @@ Quantity = Callable[[Run], np.ndarray]
 @cache
 def flowed(setup: Setup) -> Run:
     """Integrate the layer's gradient flow."""
-    layer, samples, backprop, w0, z0 = _problem(setup)
+    layer, samples, backprop, w0, z0 = problem(setup)
     share = samples.by_query(setup.num_queries).sum(axis=1)[:, None] if setup.conditional else 1.0
 
     def field(time: float, state: State) -> State:
@@ -100,7 +102,7 @@ def flowed(setup: Setup) -> Run:
 @cache
 def trained(setup: Setup, recipe: Recipe) -> Run:
     """Train the layer in steps; minibatches, if any, are drawn with the setup's seed."""
-    layer, samples, backprop, w0, z0 = _problem(setup)
+    layer, samples, backprop, w0, z0 = problem(setup)
     run = train(layer, w0, z0, samples, backprop, recipe, rng=np.random.default_rng(setup.seed))
     v = layer.embeddings.contextual_part(run["w"])
     return Run(setup=setup, layer=layer, samples=samples, t=run.t, v=v, z=run["z"])
@@ -116,20 +118,21 @@ def largest_drift(quantity: Quantity, setups: tuple[Setup, ...]) -> float:
     return max(drift(quantity(flowed(setup))) for setup in setups)
 
 
-def _problem(setup: Setup) -> tuple[Layer, Samples, Backprop, np.ndarray, np.ndarray]:
+def problem(setup: Setup) -> tuple[Layer, Samples, Backprop, np.ndarray, np.ndarray]:
+    """Return the layer, its data, the gradient sent back, and the start of weights and logits."""
     rng = np.random.default_rng(setup.seed)
     layer = Layer(
         embeddings=_embeddings(setup, rng),
         attention=Attention(kind=setup.kind, temperature=setup.temperature),
         activation=activation(setup.phi),
     )
-    q = np.arange(NUM_SAMPLES) % setup.num_queries
-    x = rng.dirichlet(np.ones(NUM_TOKENS), size=NUM_SAMPLES)
+    q = np.arange(setup.num_samples) % setup.num_queries
+    x = rng.dirichlet(np.ones(NUM_TOKENS), size=setup.num_samples)
     if setup.disjoint:
         x = x * (np.arange(NUM_TOKENS) % setup.num_queries == q[:, None])
-    samples = Samples(x=x, q=q, weights=rng.dirichlet(np.full(NUM_SAMPLES, 3.0)))
-    w0 = rng.normal(0, START, (setup.num_nodes, DIM))
-    z0 = rng.normal(0, START, (setup.num_queries, NUM_TOKENS))
+    samples = Samples(x=x, q=q, weights=rng.dirichlet(np.full(setup.num_samples, 3.0)))
+    w0 = rng.normal(0, setup.start, (setup.num_nodes, DIM))
+    z0 = rng.normal(0, setup.start, (setup.num_queries, NUM_TOKENS))
     return layer, samples, _backprop(setup, rng), w0, z0
 
 
@@ -141,7 +144,7 @@ def _embeddings(setup: Setup, rng: np.random.Generator) -> Embeddings:
 
 
 def _backprop(setup: Setup, rng: np.random.Generator) -> Backprop:
-    g = rng.uniform(-1, 1, (NUM_SAMPLES, setup.num_nodes))
+    g = rng.uniform(-1, 1, (setup.num_samples, setup.num_nodes))
     if setup.own_nodes:
         of_sample, of_node = (np.arange(count) % setup.num_queries for count in g.shape)
         g = g * np.equal.outer(of_sample, of_node)
@@ -151,4 +154,4 @@ def _backprop(setup: Setup, rng: np.random.Generator) -> Backprop:
         case "time-varying":
             return lambda time, hidden: g * np.cos(FREQUENCY * time) - hidden / 2
         case _:
-            return cross_entropy_gradient(np.arange(NUM_SAMPLES) % setup.num_nodes)
+            return cross_entropy_gradient(np.arange(setup.num_samples) % setup.num_nodes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -15,7 +16,7 @@ from joma.theory.activations import linear, tanh
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.descent import GradientSteps, Recipe
 from joma.theory.invariants import logit_sums
-from joma.theory.layer import Layer, LayerGradient, Samples, fixed_gradient, orthonormal_embeddings
+from joma.theory.layer import Embeddings, Layer, LayerGradient, Samples, fixed_gradient, orthonormal_embeddings
 from joma.theory.softmax_estimate import anchored, estimate, logit_velocity, moving_mean_term
 from joma.verdicts import Outcome
 
@@ -127,6 +128,42 @@ def _gap_under(condition: Condition) -> float:
     equations = ((b - b.mean(axis=0))[:, :, None] * b[:, None, :]).reshape(MANY, -1).T
     point = replace(SEVERAL, g=condition(equations))
     return _gap_of_velocity(logit_velocity, (point,)) / float(np.abs(_ascent(point).z).max())
+
+
+LinearNodes = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Weights v (nodes, tokens), attention b (samples, tokens) and gradients g (samples, nodes) of linear nodes."""
+COUNTEREXAMPLE: LinearNodes = (
+    np.array([[0.275, 1.025, -1.225], [-0.275, -1.025, 1.225]]),
+    np.array([[0.4, 0.3, 0.3], [0.1, 0.3, 0.6]]),
+    np.array([[1.0, -1.0], [-1.0, 1.0]]),
+)
+"""Two nodes, two samples, Σ_k g_k = 0: the printed condition reads 0 = 0."""
+
+
+def _gap_at_the_counterexample(velocity: Callable[[LinearNodes], np.ndarray]) -> float:
+    """Distance from dz/dt = E[(diag b − b bᵀ) Σ_k g_k v_k], summed sample by sample in exact rationals."""
+    v, b, g = (np.vectorize(lambda entry: Fraction(str(entry)), otypes=[object])(part) for part in COUNTEREXAMPLE)
+    pulls = [sum(g[i, k] * v[k] for k in range(len(v))) for i in range(len(b))]
+    exact = sum(b[i] * pulls[i] - b[i] * (b[i] * pulls[i]).sum() for i in range(len(b))) / len(b)
+    return float(np.abs(velocity(COUNTEREXAMPLE) - exact.astype(np.float64)).max())
+
+
+def _velocity_of_the_layer(nodes: LinearNodes) -> np.ndarray:
+    """The logits' gradient by `Layer`: at z = 0 the attention is the token frequencies."""
+    v, b, g = nodes
+    tokens = np.eye(b.shape[1] + 1)
+    layer = Layer(
+        embeddings=Embeddings(contextual=tokens[:, :-1], queries=tokens[:, -1:]),
+        attention=Attention(kind=AttentionKind.SOFTMAX),
+        activation=linear,
+    )
+    samples = Samples(x=b, q=np.zeros(len(b), dtype=int))
+    return layer.gradient(np.pad(v, ((0, 0), (0, 1))), np.zeros((1, b.shape[1])), samples, g).z[0]
+
+
+def _eqn17_of(nodes: LinearNodes) -> np.ndarray:
+    v, b, g = nodes
+    return logit_velocity(v, g.T @ b / len(b), b.mean(axis=0))
 
 
 # --- Eqn 18 -------------------------------------------------------------------------------------------------------
@@ -252,7 +289,8 @@ SOFTMAX = (
             "under cross-entropy Σ_k g_k = 0 and the printed condition reads 0 = 0, yet Eqn 17 fails. Demanded of each "
             "node it suffices, but summed over tokens it gives E[g_k h'_k b] = b̄ E[g_k h'_k], so dv_k/dt points along "
             "b̄ for all nodes; and if g_k h'_k does not change sign, b is the same for all samples. A transpose is also "
-            "missing on the right."
+            "missing on the right. A case to check by hand: b = (.4, .3, .3) and (.1, .3, .6), g = ±(1, −1), "
+            "v = ±(.275, 1.025, −1.225) has dz/dt = (.0225, −.135, .1125), and Eqn 17 gives (−.03, −.135, .165)."
         ),
         checks=(
             Check(
@@ -277,6 +315,17 @@ SOFTMAX = (
                 tolerance=1e-8,  # finite differences, over a gradient of order 0.01
                 unit="relative error",
                 mutation=Mutation(description="one node without the condition", formula=_met_by_all_but_one_node),
+            ),
+            Check(
+                name="two nodes, two samples with Σ_k g_k = 0: dz/dt = (0.0225, −0.135, 0.1125)",
+                against=Reference.EXACT_RATIONALS,
+                measure=_gap_at_the_counterexample,
+                formula=_velocity_of_the_layer,
+                printed=_eqn17_of,
+                tolerance=1e-15,  # a few roundings of numbers of order 0.1
+                mutation=Mutation(
+                    description="1 % off", formula=lambda nodes: SLIGHTLY * _velocity_of_the_layer(nodes)
+                ),
             ),
         ),
     ),

@@ -6,6 +6,7 @@ The statements on the field and on joint critical points are in `lemma2` and `le
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 from scipy import differentiate, optimize
@@ -16,7 +17,8 @@ from joma.statements.raw_field import FieldFormula, one_percent_off, raw_field
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.activations import homogeneous
 from joma.theory.critical_point import CriticalPoint, critical_points
-from joma.theory.hyperplane import theta1, theta1_slope, theta2, theta2_slope
+from joma.theory.critical_rays import CriticalPair, critical_pairs, forced_ray
+from joma.theory.hyperplane import mean_ratio_slope, theta1, theta1_slope, theta2, theta2_slope
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
 from joma.theory.mixture import Mixture, two_clusters
@@ -139,8 +141,28 @@ def _wrong_on_stability(stable: Callable[[CriticalPoint], bool]) -> float:
     return float(sum(stable(point) != (_measured_rates(i) > 0).all() for i, point in enumerate(_points())))
 
 
-def _positive_definite(matrix: Matrix, point: CriticalPoint) -> bool:
-    return bool((np.linalg.eigvalsh(matrix(point)) > 0).all())
+PairTest = Callable[[Isotropic, CriticalPair], bool]
+
+
+@cache
+def _stable_pairs() -> tuple[tuple[Isotropic, CriticalPair, bool], ...]:
+    """Joint critical pairs at three distances, and whether v is stable there with ξ held, by differences."""
+    cases = []
+    for dof, distance in product((2.0, 3.0), (0.5, 2.0, 4.0)):
+        noise = StudentT(dim=2, dof=dof)
+        for pair in critical_pairs(noise, distance):
+            ray = forced_ray(two_clusters(np.array([distance, 0.0]), noise=noise), pair)
+            slopes = np.linalg.eigvals(_derivative(raw_field, ray.mixture, *ray.point(1.0)))
+            cases.append((noise, pair, bool((slopes.real < 0).all())))
+    return tuple(cases)
+
+
+def _wrong_on_pairs(stable: PairTest) -> float:
+    return float(sum(stable(noise, pair) != found for noise, pair, found in _stable_pairs()))
+
+
+def _falls_then_rises(noise: Isotropic, pair: CriticalPair) -> bool:
+    return bool(mean_ratio_slope(noise, pair.s_minus) < 0 < mean_ratio_slope(noise, pair.s_plus))
 
 
 def _distance_from_mu(bias_rate: float) -> float:
@@ -286,7 +308,9 @@ STATEMENTS = (
             "the paper's own C(μ) is never positive definite, and says nothing where the flow does converge "
             "(Gaussian clusters, ξ* = −1: true 0.6443 along and 0.5066 across, Eqns 73-74 −1.0827 and 0.5786). "
             "With the corrected C(μ) positive definiteness decides: of the two critical points of t₃ clusters at D "
-            "= 2, a₋ = 4, ξ* = −1 one is stable and one is not, though β₁ > 0 and s_μ > 0 at both."
+            "= 2, a₋ = 4, ξ* = −1 one is stable and one is not, though β₁ > 0 and s_μ > 0 at both. The printed "
+            "implication itself is empty, since its premise never holds. At a joint critical pair λ_μ > 0 is automatic "
+            "where h = F/θ₁ falls at s₋ and rises at s₊: p/θ₁ = (1 − h')/h and a₋θ₁(s₋) = a₊θ₁(s₊)."
         ),
         checks=(
             Check(
@@ -303,14 +327,22 @@ STATEMENTS = (
                 name="positive definite C(μ) as a test of stability against the integrated flow, six critical points",
                 against=Reference.ODE,
                 measure=_wrong_on_stability,
-                formula=partial(_positive_definite, _corrected_matrix),
-                printed=partial(_positive_definite, _printed_matrix),
+                formula=lambda point: point.linearised.stable,
                 tolerance=0.0,
                 unit="wrong answers",
                 mutation=Mutation(
                     description="only s_μ a₊ > 0 asked for",
                     formula=lambda point: bool(point.orientation * point.mixture.weights[0] > 0),
                 ),
+            ),
+            Check(
+                name="joint critical pairs, t₂ and t₃: stable with ξ frozen where F/θ₁ falls at s₋ and rises at s₊",
+                against=Reference.DIFFERENTIATION,
+                measure=_wrong_on_pairs,
+                formula=_falls_then_rises,
+                tolerance=0.0,
+                unit="wrong answers of 12",
+                mutation=Mutation(description="s₋ < 0 asked for", formula=lambda noise, pair: pair.s_minus < 0),
             ),
         ),
     ),

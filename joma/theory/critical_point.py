@@ -134,9 +134,10 @@ class CriticalPoint:
 
     @property
     def beta2(self) -> float:
-        r"""$\beta_2 = -\left[\beta_1 + \kappa\frac{\xi^{*2}}{\|\mu\|^3}(a_+p(s_+) - a_-p(s_-))\right]/\|\mu\|^2$.
+        r"""$\beta_2 = -\left[\beta_1 + (c_+ - c_-)\frac{\xi^{*2}}{\|\mu\|^3}(a_+p(s_+) - a_-p(s_-))\right]/\|\mu\|^2$.
 
-        Eqn 74 corrected; the eigenvalue along $\mu$ is $\kappa\frac{\xi^{*2}}{\|\mu\|^3}(a_-p(s_-) - a_+p(s_+))$.
+        Eqn 74 corrected; the eigenvalue along $\mu$ is
+        $(c_+ - c_-)\frac{\xi^{*2}}{\|\mu\|^3}(a_-p(s_-) - a_+p(s_+))$.
         """
         a_plus, a_minus = self.mixture.opposed_weights("Theorem 3")
         p_plus, p_minus = self.mixture.noises

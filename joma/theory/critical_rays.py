@@ -99,9 +99,10 @@ class CriticalRay:
     def eigenvalues(self, norm: float) -> Float[np.ndarray, " n1"]:
         r"""Eigenvalues of the joint flow's Jacobian at $\|\mu\|$ = `norm`, ascending.
 
-        $0$ along the ray, $-\beta_1$ ($n-1$ times) and $\kappa\,(a_+p(s_+) - a_-p(s_-))\,(1+\xi^2/\|\mu\|^2)/\|\mu\|$,
-        where $\xi/\|\mu\| = s_-$ for a negative center at the origin. A part $\bar x_\perp$ of $\bar x_-$ off the line
-        of $v$ couples the last with one of the others.
+        $0$ along the ray, $-\beta_1$ ($n-1$ times) and
+        $(c_+ - c_-)\,(a_+p(s_+) - a_-p(s_-))\,(1+\xi^2/\|\mu\|^2)/\|\mu\|$, where $\xi/\|\mu\| = s_-$ for a
+        negative center at the origin. A part $\bar x_\perp$ of $\bar x_-$ off the line of $v$ couples the last with one
+        of the others.
         """
         a_plus, a_minus = self.mixture.opposed_weights("Eqn 56")
         slope_plus, slope_minus = (

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes
+from joma.errors import AssumptionError, finite, positive, same_shape, whole, with_axes, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import Layer
 
@@ -194,6 +194,21 @@ def momentum_drift_factor(momentum: float) -> float:
     if not 0 <= momentum < 1:
         raise ValueError(f"`momentum` must lie in [0, 1), got {momentum}. Pass the β of heavy ball.")
     return (1 + momentum) / (1 - momentum)
+
+
+def minibatch_drift_factor(signal: float, noise: float, batch_size: int) -> float:
+    r"""Return how much more SGD on minibatches of B samples drifts than full-batch SGD, under exp attention.
+
+    $1 + \frac1B\,\frac{\int\operatorname{tr}\operatorname{Var}[g_{h_k}h'_kb]\,dt}{\int\sum_k\|\dot v_k\|^2\,dt}$: every
+    step loses $\tfrac12\sum_k(\Delta v_k)^2$ of the sum over tokens, and a mean over B samples has the full batch's
+    square plus the variance over B. `signal` and `noise` are the two integrals, or their sums over steps. To leading
+    order in the step. There is no bound: the signal vanishes where training has converged, the noise need not.
+
+    >>> minibatch_drift_factor(1.0, 100.0, 4)
+    26.0
+    """
+    ratio = float(within("noise", noise, 0, np.inf)) / float(positive("signal", signal))
+    return 1 + ratio / int(whole("batch_size", batch_size, low=1))
 
 
 def weight_decay_factor(t: Float[np.ndarray, "*T"], weight_decay: float) -> Float[np.ndarray, "*T"]:

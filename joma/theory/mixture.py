@@ -109,8 +109,8 @@ class Mixture:
 
     @property
     def kink(self) -> float:
-        r"""$\kappa = c_+ - c_-$, the jump of $\psi$ of a homogeneous activation."""
-        c_minus, c_plus = self.activation.require_homogeneous("κ = c₊ − c₋")
+        r"""$c_+ - c_-$, the jump of $\psi$ of a homogeneous activation."""
+        c_minus, c_plus = self.activation.require_homogeneous("c₊ − c₋")
         return c_plus - c_minus
 
     def opposed_weights(self, statement: str) -> tuple[float, float]:
@@ -160,7 +160,7 @@ class Mixture:
     def jacobian(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T n+1 n+1"]:
         r"""Derivative of $(\dot v, \dot\xi)$ by $(v, \xi)$: what Eqns 67-70 give with the normalisation corrected.
 
-        $\frac{1}{\|v\|}\sum_j a_j\left[\kappa\,p(s_j)\,q_jq_j^\top + \theta_2(s_j)\,\Pi\right]$ with
+        $\frac{1}{\|v\|}\sum_j a_j\left[(c_+ - c_-)\,p(s_j)\,q_jq_j^\top + \theta_2(s_j)\,\Pi\right]$ with
         $q_j = (\bar x_j - s_jn,\; 1)$, $n = v/\|v\|$ and $\Pi$ the projection of $v$ orthogonal to $n$.
         Hypothesis: a homogeneous activation.
         """

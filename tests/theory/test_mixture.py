@@ -309,7 +309,7 @@ def test_what_needs_a_homogeneous_activation_says_so():
         mixture.jacobian(np.ones(2), 0.0)
     with pytest.raises(AssumptionError, match=r"Growth at the rate max L needs a homogeneous activation"):
         mixture.growth()
-    with pytest.raises(AssumptionError, match=r"κ = c₊ − c₋ needs a homogeneous activation"):
+    with pytest.raises(AssumptionError, match=r"c₊ − c₋ needs a homogeneous activation"):
         _ = mixture.kink
 
 
