@@ -49,8 +49,7 @@ def show_plan(plan: "Plan") -> None:
     screen.print(
         Text(
             f"{len(plan.runs)} runs in {len(plan.packs)} packs; {size(plan.free_bytes)} free. About "
-            f"{duration(plan.seconds)} in all: an estimate, from operations and bytes counted and the speed "
-            "of this device, measured just now. Nothing was written."
+            f"{duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
         ),
         soft_wrap=True,
     )
@@ -59,11 +58,13 @@ def show_plan(plan: "Plan") -> None:
 def show_training(training: "train.Training") -> None:
     """Print how every run ended, and where to find it."""
     screen = console()
-    table = Table(title="Runs", title_justify="left", header_style="bold")
+    table = Table(
+        title=f"Runs, each in the folder of its name in {training.folder}", title_justify="left", header_style="bold"
+    )
     table.add_column("run")
     for name in ("steps", "final loss", "best loss"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("entropy by layer", "status", "folder"):
+    for name in ("entropy by layer", "status"):
         table.add_column(name)
     for run in training.runs:
         table.add_row(
@@ -73,7 +74,6 @@ def show_training(training: "train.Training") -> None:
             _loss(run.best_loss),
             _regimes(run.entropy_regimes),
             _status(run),
-            Text(str(run.folder)),
         )
     screen.print(table)
     num_old = sum(not run.is_new for run in training.runs)

@@ -115,7 +115,7 @@ def trees() -> Recipe:
         base=RunConfig(
             model=model,
             data=DataConfig(data=TREES, batch=128, num_classes=2, tree_depth=3),
-            training=TrainingConfig(steps=1000, measure_every=50),
+            training=TrainingConfig(steps=1000, measure_every=100),
         ),
         axes={"rho": (0.6, 0.8), "lr": (1e-3,), "seed": (1, 2, 3)},
         about="random latent trees of 8 leaves, two polarities, 3 seeds: minutes on a CPU",

@@ -1,0 +1,219 @@
+"""`joma train` as a user types it, and `joma.train` from Python."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import joma
+from joma import cli, terminal_train
+from joma.engine.grid import axes_of, grid
+from joma.engine.plan import device_named, make_plan
+from joma.engine.recipes import recipe
+from joma.engine.train import Progress
+from joma.engine.training import PackProgress
+from joma.runs.record import info, open_run, read
+
+pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
+
+TINY = {"steps": 4, "width": 8, "hidden": 8, "depth": 1, "batch": 4, "measure_every": 2, "rho": 0.8}
+
+
+def options(**values) -> tuple[str, ...]:
+    """Spell settings as the command takes them."""
+    return tuple(part for name, value in values.items() for part in (f"--{name.replace('_', '-')}", str(value)))
+
+
+TREES = ("train", "--recipe", "trees", "--device", "cpu", *options(**TINY))
+
+
+def joma_says(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Run the command in this process; return its exit code and what it printed."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["joma", *arguments])
+        cli.main()
+    said = capsys.readouterr()
+    return ended.value.code or 0, said.out, said.err
+
+
+@pytest.fixture
+def short_text(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text("the cat sat on the mat . " * 4)
+    return folder
+
+
+def test_a_grid_is_trained_told_and_extended(tmp_path, capsys):
+    out = tmp_path / "runs"
+    code, said, _ = joma_says(capsys, *TREES, "--lr", "1e-3,1e-2", "--seed", "1,2", "--out", str(out))
+    assert code == 0 and "finished" in said and f"joma report {out}" in said
+    names = {folder.name for folder in out.iterdir()}
+    assert len(names) == 4 and all(info(out / name).status == "finished" for name in names)
+    before = {name: (out / name / "run.json").read_bytes() for name in names}
+
+    code, said, _ = joma_says(capsys, *TREES, "--lr", "1e-3,1e-2", "--seed", "1,2,3", "--out", str(out), "--json")
+    record = json.loads(said)
+    assert code == 0 and len(record["runs"]) == 6
+    assert {run["name"] for run in record["runs"] if not run["is_new"]} == names  # old folders are still theirs
+    assert before == {name: (out / name / "run.json").read_bytes() for name in names}
+    assert all(run["final_loss"] >= run["best_loss"] > 0 for run in record["runs"])
+
+
+def test_from_python(tmp_path):
+    seen: list[Progress] = []
+    done = joma.train({**TINY, "seed": [5, 6]}, recipe="trees", out=tmp_path, device="cpu", progress=seen.append)
+    assert [run.status for run in done.runs] == ["finished", "finished"]
+    assert done.runs[0].entropy_regimes and len(done.runs[0].entropy_regimes) == 1
+    assert set(read(done.runs[0].folder)["step"]) == {0, 2, 4}
+    assert seen[0].num_packs_done == 0 and seen[-1].num_packs_done == len(seen[-1].plan.packs) == 1
+    assert any(at.pack is not None and at.pack.step == 4 for at in seen)
+
+
+def test_a_run_that_diverges_is_told_and_its_neighbour_is_not_touched(tmp_path, capsys):
+    # Weight decay of 1e30 at a rate of 1e10 overflows float32 within two steps.
+    wild = ("--optimiser", "sgd", "--lr", "1e-3,1e30", "--seed", "1")
+    code, said, _ = joma_says(capsys, *TREES, *wild, "--out", str(tmp_path), "--json")
+    tame, failed = json.loads(said)["runs"]
+    assert code == 0 and tame["status"] == "finished"
+    assert failed["status"] == "failed" and failed["failed_at"] < 4
+    code, said, _ = joma_says(capsys, *TREES, *wild, "--out", str(tmp_path))
+    assert f"failed at step {failed['failed_at']}" in said and "1 diverged" in said
+    assert (
+        joma_says(capsys, *TREES, "--optimiser", "sgd", "--lr", "1e30", "--seed", "1", "--out", str(tmp_path))[0] == 1
+    )
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys):
+    code, said, _ = joma_says(capsys, *TREES, "--dry-run", "--out", str(tmp_path / "runs"))
+    assert code == 0 and "estimate" in said and not (tmp_path / "runs").exists()
+    code, said, _ = joma_says(capsys, *TREES, "--dry-run", "--json", "--depth", "1,2")
+    plan = json.loads(said)
+    assert len(plan["packs"]) == 2 and plan["packs"][0]["num_steps"] == 4
+    assert plan["estimated_seconds"] > 0 and plan["packs"][0]["num_bytes"] > 0
+
+
+def test_settings_are_listed(capsys):
+    code, said, _ = joma_says(capsys, "train", "--recipe", "table1", "--settings")
+    assert code == 0 and "--num-latents" in said and "10x20,20x30" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--recipe", "figur6"), "There is no recipe named 'figur6'. Did you mean 'figure6'?"),
+        (("--dept", "1,2"), "There is no option named '--dept'. Did you mean '--depth'?"),
+        (("--recip", "trees"), "There is no option named '--recip'. Did you mean '--recipe'?"),
+        (("--heads", "3"), "`width` must be a multiple of `heads`, got 8 and 3"),
+        (("--seed", ","), "The axis `seed` is empty, so the grid has no run"),
+        (("--lr", "fast"), "`lr` must be a number, got 'fast'"),
+        (
+            ("--data", "pythondocs", "--readout", "next_token"),
+            "There is no data named 'pythondocs'. Did you mean 'python-docs'?",
+        ),
+        (("--data", "nowhere/text", "--readout", "next_token"), "There is no folder nowhere/text"),
+        (
+            (
+                "--data",
+                "class-tokens",
+            ),
+            "are frequencies for the analysed layer",
+        ),
+        (("--num-classes", "9"), "tell 3 classes apart, got 9"),
+        (("--memory", "0.0001"), "may be used of"),
+        (("--device", "gpu"), "There is no device named 'gpu'"),
+        (("--on", "cloud"), "There is no place to train named 'cloud'"),
+    ],
+    ids=lambda value: "-".join(value).replace("--", "") if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(tmp_path, capsys, arguments, line):
+    out = tmp_path / "runs"
+    code, said, complaint = joma_says(capsys, *TREES, *arguments, "--out", str(out))
+    assert code == 2 and not said and not out.exists()
+    assert line in complaint and len(complaint.strip().splitlines()) == 1
+
+
+def test_a_window_longer_than_the_text_is_refused(tmp_path, capsys, short_text, monkeypatch):
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "runs"
+    command = ("train", "--data", str(short_text), "--vocabulary-cap", "none", "--out", str(out))
+    code, _, complaint = joma_says(capsys, *command, "--batch", "2", "--window", "60")
+    assert code == 2 and "2 streams with windows of 60 need at least" in complaint and not out.exists()
+
+
+def test_a_text_is_trained_on(tmp_path, capsys, short_text, monkeypatch):
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+    sizes = ("--batch", "2", "--valid-batch", "1", "--window", "4", "--width", "8", "--hidden", "8")
+    command = ("train", "--data", str(short_text), *sizes, "--epochs", "1", "--seed", "1", "--device", "cpu")
+    code, said, _ = joma_says(capsys, *command, "--out", str(tmp_path / "runs"), "--json")
+    [run] = json.loads(said)["runs"]
+    assert code == 0 and run["step"] == 3  # 28 words in 2 streams have 3 windows of 4, and a target for each
+    assert info(run["folder"]).config["model"]["vocabulary"] == 7  # six words and <unk>
+
+
+def test_no_folder_is_refused(capsys):
+    code, _, complaint = joma_says(capsys, *TREES)
+    assert code == 2 and "`--out` must name a folder" in complaint
+
+
+def test_a_folder_that_is_written_to_is_refused(tmp_path, capsys):
+    done = joma.train({**TINY, "seed": 1}, recipe="trees", out=tmp_path, device="cpu")
+    folder = done.runs[0].folder
+    held = open_run(folder, kind="train", config=info(folder).config)
+    code, _, complaint = joma_says(capsys, *TREES, "--seed", "1,2", "--out", str(tmp_path))
+    held.close()
+    assert code == 2 and "Another process" in complaint
+    assert not list(tmp_path.glob("*seed2"))
+
+
+def test_a_folder_with_another_run_of_the_name_is_refused(tmp_path, capsys):
+    joma.train({**TINY, "seed": 1}, recipe="trees", out=tmp_path, device="cpu")
+    [folder] = tmp_path.iterdir()
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["model"]["hidden"] = 9
+    (folder / "run.json").write_text(json.dumps(record))
+    code, _, complaint = joma_says(capsys, *TREES, "--seed", "1", "--out", str(tmp_path))
+    assert code == 2 and "holds a run with `hidden` 9, not 8" in complaint
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capsys):
+    out = tmp_path / "runs"
+    tiny = ("train", "--recipe", "trees", "--device", "cpu", "--seed", "1", "--out", str(out))
+    long = [*tiny, *options(**{**TINY, "steps": 10**6, "measure_every": 10**6}), "--snapshot-every", "50"]
+    process = subprocess.Popen([sys.executable, "-m", "joma", *long], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if len(list(out.glob("*/snapshots/*.safetensors"))) > 1:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=120)
+    assert process.returncode == 130 and "the same command goes on" in complaint and "Traceback" not in complaint
+    [folder] = out.iterdir()
+    assert info(folder).status == "running"
+    reached = max(int(path.stem.split("-")[1]) for path in folder.glob("snapshots/*.safetensors"))
+    more = options(**{**TINY, "steps": reached + 10, "measure_every": 10**6})
+    code, said, _ = joma_says(capsys, *tiny, *more, "--json")
+    [run] = json.loads(said)["runs"]
+    assert code == 0 and run["step"] == reached + 10 and run["status"] == "finished"
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
+    runs = grid(recipe("trees").base, axes_of({**TINY, "seed": [1, 2, 3, 4, 5]}))
+    plan = make_plan(runs, device=device_named("cpu"), step_seconds=lambda config, num_runs: 1.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    names = tuple(run.name for run in runs)
+    with terminal_train.training_progress() as show:
+        show(Progress(plan=plan, num_packs_done=0))
+        losses = dict.fromkeys(names, 0.5)
+        at = PackProgress(names=names, step=3, num_steps=4, tokens_per_second=1234.5, losses=losses, failed=names[:1])
+        show(Progress(plan=plan, num_packs_done=0, pack=at))
+    said = capsys.readouterr().err
+    for part in ("packs", "step 3/4", "tokens/s", "diverged"):
+        assert part in said
