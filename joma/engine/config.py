@@ -160,7 +160,7 @@ class TrainingConfig:
     snapshot_every: int | None = None
     """Steps between snapshots; none but by time when None."""
     snapshot_seconds: float = 60.0
-    """Seconds between snapshots from which to go on after a crash."""
+    """Seconds between snapshots to go on from after a crash; more where saving would take over 3 % of the time."""
     checkpoint_every: int | None = None
     """Steps between checkpoints of the parameters that are kept, a series for `joma scan`; none when None."""
 

@@ -8,6 +8,7 @@ and the last write of a key wins. All runs of a pack are saved before the oldest
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from joma.engine import snapshots
 from joma.engine.extent import Extent, extent
@@ -32,6 +34,10 @@ from joma.runs.record import RunLockedError, open_run, read, read_events
 
 REPORT_SECONDS = 1.0
 """Time between two reports of progress: reading losses waits for the device."""
+SAVE_SHARE = 0.03
+"""Part of the time that saving by the clock may take: large packs are saved less often than `snapshot_seconds`."""
+NUM_WRITERS = 8
+"""Snapshots that are written at a time while a GPU waits; each takes three times its size of the host's memory."""
 REGIME = "regime"
 """Kind of the events that name what a curve does."""
 
@@ -176,6 +182,7 @@ class _Trainer:
         self._stepper = self._started(device)
         self._saved_at = self._reported_at = monotonic()
         self._reported_step = 0
+        self._save_seconds = 0.0
 
     def go(self, start: int, stop: int) -> None:
         """Train from one step to another; at the last one the runs are finished."""
@@ -237,9 +244,10 @@ class _Trainer:
 
     def _is_save_due(self, step: int) -> bool:
         every = self._training.snapshot_every
-        return (every is not None and step % every == 0) or (
-            monotonic() - self._saved_at >= self._training.snapshot_seconds
-        )
+        if every is not None and step % every == 0:
+            return True
+        wanted = max(self._training.snapshot_seconds, self._save_seconds / SAVE_SHARE)
+        return monotonic() - self._saved_at >= wanted
 
     def _measure(self, step: int) -> None:
         """Measure the runs that go on and add the numbers to their records."""
@@ -267,33 +275,43 @@ class _Trainer:
 
     def _save(self, step: int) -> None:
         """Write rows, then snapshots of all runs, then remove the oldest ones."""
+        begun = monotonic()
         self._note_failures()
         for member in self._going:
             assert member.record is not None
             member.record.flush()
-        for run, member in enumerate(self._group):
-            if member.is_open:
-                state = self._stepper.run_state(run)
-                snapshot = Snapshot(step=step, tensors=state, run=identity(member.config))
-                snapshots.save_snapshot(member.folder, snapshot)
-                member.step = step
-                member.kept = tuple(sorted({*member.kept, step}))[-NUM_KEPT:]
+        self._write(step, self._stepper.run_state, snapshots.save_snapshot)
         for member in self._going:
+            member.step, member.kept = step, tuple(sorted({*member.kept, step}))[-NUM_KEPT:]
             snapshots.prune(member.folder, member.kept)
         self._saved_at = monotonic()
+        self._save_seconds = self._saved_at - begun
 
     def _keep(self, step: int) -> None:
         """Write the parameters alone, to be kept."""
         self._note_failures()
-        for run, member in enumerate(self._group):
-            if member.is_open:
-                tensors = {
-                    name: tensor[run].detach().to("cpu", copy=True).contiguous()
-                    for name, tensor in self._stepper.parameters.items()
-                }
-                snapshots.save_checkpoint(
-                    member.folder, Snapshot(step=step, tensors=tensors, run=identity(member.config))
-                )
+        self._write(step, self._own_parameters, snapshots.save_checkpoint)
+
+    def _own_parameters(self, run: int) -> dict[str, Tensor]:
+        named = self._stepper.parameters.items()
+        return {name: tensor[run].detach().to("cpu", copy=True).contiguous() for name, tensor in named}
+
+    def _write(
+        self, step: int, state_of: Callable[[int], dict[str, Tensor]], save: Callable[[Path, Snapshot], Path]
+    ) -> None:
+        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
+
+        def write(run: int) -> None:
+            member = self._group[run]
+            save(member.folder, Snapshot(step=step, tensors=state_of(run), run=identity(member.config)))
+
+        going = [run for run, member in enumerate(self._group) if member.is_open]
+        if self._source.device.type == "cpu":
+            for run in going:
+                write(run)
+        else:
+            with ThreadPoolExecutor(NUM_WRITERS) as writers:
+                list(writers.map(write, going))
 
     def _part(self, step: int) -> None:
         """Take the runs out of this group, to go on in a larger one."""
