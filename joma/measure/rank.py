@@ -32,7 +32,7 @@ VERIFIED_RESIDUAL = 1e-6
 """Residual in float64 at which the answer is taken: the accuracy promised."""
 CHECK_EVERY = 8
 """Steps between two looks at the residual of the search."""
-CHUNK_BYTES = 2**20
+CHUNK_BYTES = 2**21
 """On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""

@@ -198,4 +198,4 @@ def _unflagged(reading: Reading) -> tuple[float | Tensor, str]:
         raise ValueError(
             f"A reading must be a number or a tensor (B, H, rows), (H) or (), got shape {tuple(reading.shape)}."
         )
-    return reading.detach(), flag
+    return (reading.detach() if reading.is_floating_point() else reading.double()), flag
