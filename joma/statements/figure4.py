@@ -255,8 +255,8 @@ FIGURE_4_STATEMENTS = (
                 ),
             ),
         ),
-        audit="an earlier audit gave a median rebound of 0.37 nats for U[4, 8] in softmax(v²/2) and 0.06 in softmax(v²); "
-        "with ten targets, as in figure 4, we measure 0.48 and 0.11, and 0.35 and 0.05 with eight",
+        audit="an earlier audit gave a median rebound of 0.37 nats for U[4, 8] in softmax(v²/2) and 0.06 in "
+        "softmax(v²); with ten targets, as in figure 4, we measure 0.48 and 0.11, and 0.35 and 0.05 with eight",
     ),
     Statement(
         id="rank-rebound",

@@ -114,9 +114,9 @@ QUERIES = (
             "for all of them and z_m for its own samples alone, so only the sum over queries is tied to the weights: "
             "M numbers, not M times the number of queries. Per query z_m = c_m + Σ_k ∫ v_k ∘ dv_k,m depends on the "
             "path, with v_k,m the part of v_k that query m's samples moved; its cross terms ∫ v_k,m' ∘ dv_k,m with the "
-            "other queries are 0.14 of the movement at t = 0.8 and 0.42 of it at t = 3 under cross-entropy. The printed "
-            "form survives on tokens that one query alone sees, and with the sum over the nodes that one query alone "
-            "trains."
+            "other queries are 0.14 of the movement at t = 0.8 and 0.42 of it at t = 3 under cross-entropy. The "
+            "printed form survives on tokens that one query alone sees, and with the sum over the nodes that one query "
+            "alone trains."
         ),
         checks=(
             conservation(

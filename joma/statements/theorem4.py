@@ -1,158 +1,26 @@
-"""Theorem 4 with its proof (Lemmas 6 and 7, Eqns 75-88); exports all statements of Section 4 with attention."""
+"""Section 4, Theorem 4: how much faster the salient component converges."""
 
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from scipy import optimize
-from scipy.differentiate import derivative
-from scipy.integrate import quad
 
 from joma.statements.eqn6 import EQN_6
-from joma.statements.figure4 import FIGURE_4, FIGURE_4_STATEMENTS, efold_time, efolds_by_ode
+from joma.statements.extremes import ODE_TOLERANCE, PAPER_BOUND, QUADRATURE_TOLERANCE, distance_from, excess_over
+from joma.statements.figure4 import FIGURE_4_STATEMENTS, efold_time, efolds_by_ode
+from joma.statements.learning_times import TIMES
+from joma.statements.lemmas6_7 import LEMMAS
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.convergence import (
     SUP_RHO,
-    SUP_ZETA,
     convergence_ratio,
     efolds_to_asymptote,
-    fraction_learned,
     learning_time,
-    rho,
-    zeta,
 )
-from joma.theory.gaussian_bounds import G_SUP, SMALL_G_SUP, small_g
 from joma.theory.integrate import integrate
 from joma.theory.linear_attention_flow import LinearAttentionFlow
-from joma.types import Real
 from joma.verdicts import Outcome
-
-PAPER_BOUND = np.sqrt(np.pi / 2) + 1
-"""The constant of Eqn 88; Theorem 4 prints twice it."""
-
-# Stiff solvers at rtol 1e-12 and the exact solution agree to 1e-11 on these flows.
-ODE_TOLERANCE = 1e-9
-# Adaptive quadrature asked for 1e-12.
-QUADRATURE_TOLERANCE = 1e-10
-# Fourth-difference extrapolation of a function known to 1e-12.
-DERIVATIVE_TOLERANCE = 1e-7
-# A maximum is flat: found to 1e-10 in its place, it is exact in value up to the quadrature.
-MAXIMUM_TOLERANCE = 1e-10
-
-
-def _largest(function: Callable[[float], float], bounds: tuple[float, float]) -> float:
-    """Maximum over an interval: a grid, then Brent's method around its best point."""
-    grid = np.linspace(*bounds, 200)
-    best = grid[np.argmax([function(y) for y in grid])]
-    step = grid[1] - grid[0]
-    around = (max(best - step, bounds[0]), min(best + step, bounds[1]))
-    found = optimize.minimize_scalar(lambda y: -function(y), bounds=around, method="bounded", options={"xatol": 1e-10})
-    return -float(found.fun)
-
-
-def _small_g(y: Real) -> np.ndarray:
-    return np.asarray((1 - np.exp(-np.square(y))) / y)
-
-
-@cache
-def _largest_small_g() -> float:
-    return _largest(lambda y: float(_small_g(y)), (1e-3, 10.0))
-
-
-@cache
-def _largest_gaussian_g() -> float:
-    return _largest(lambda y: quad(lambda x: np.exp((x**2 - y**2) / 2), 0, y, epsabs=1e-13)[0], (1e-3, 10.0))
-
-
-def _excess(largest: Callable[[], float]) -> Callable[[float], float]:
-    """Make a measure of how far a maximum exceeds a claimed bound."""
-    return lambda bound: max(0.0, largest() - bound)
-
-
-def _gap(largest: Callable[[], float]) -> Callable[[float], float]:
-    """Make a measure of the distance of a maximum from a claimed sharp constant."""
-    return lambda constant: abs(largest() - constant)
-
-
-def _stationary_gap(value_at_stationary: Callable[[float], float]) -> float:
-    """Distance from g where its numerical derivative vanishes (Eqns 75, 76)."""
-    y = optimize.brentq(lambda y: float(derivative(_small_g, y, initial_step=0.1).df), 0.5, 2.0)
-    return abs(value_at_stationary(y) - float(_small_g(y)))
-
-
-def _dominance(bound: Callable[[np.ndarray], np.ndarray]) -> float:
-    """How far G(y), by quadrature, exceeds a function claimed to dominate it."""
-    y = np.linspace(0.05, 8, 60)
-    G = np.array([quad(lambda x, top=top: np.exp((x**2 - top**2) / 2), 0, top, epsabs=1e-13)[0] for top in y])
-    return max(0.0, float((G - bound(y)).max()))
-
-
-@cache
-def _fractions_by_ode(t: float) -> np.ndarray:
-    """v/μ under Eqn 6 from zero at figure 4's targets, at the last step of an integration to time t."""
-    run = integrate(
-        lambda _, s: {"v": (FIGURE_4 - s["v"]) * np.exp(s["v"] ** 2 / 2)}, {"v": np.zeros(10)}, np.array([0.0, t])
-    )
-    return run["v"][-1] / FIGURE_4
-
-
-def _fraction_gap(fraction: Callable[[float, np.ndarray], np.ndarray]) -> float:
-    return max(float(np.abs(fraction(t, FIGURE_4) - _fractions_by_ode(t)).max()) for t in (0.2, 0.46, 0.6, 1.0))
-
-
-def _time_gap(time: Callable[[float, float], np.ndarray]) -> float:
-    cases = [(r, mu) for r in (0.1, 0.9, 1 - 1e-9) for mu in (0.3, -1.5, 4.0)]
-    return max(abs(float(time(r, mu)) - efold_time(-np.log1p(-r), mu)) for r, mu in cases)
-
-
-def _zeta_derivative_gap(zeta_of: Callable[[float, float], np.ndarray]) -> float:
-    """Eqn 85: the derivative of e^{μ²/2} F in μ, over e^{μ²/2}."""
-
-    def gap(r: float, mu: float) -> float:
-        scaled = np.vectorize(lambda m: np.exp((m**2 - mu**2) / 2) * efold_time(-np.log1p(-r), m))
-        return abs(float(derivative(scaled, mu).df) - float(zeta_of(r, mu)))
-
-    return max(gap(r, mu) for r in (0.3, 0.99) for mu in (0.5, 2.0, 3.5))
-
-
-def _zeta_integral_gap(zeta_of: Callable[[float, float], np.ndarray]) -> float:
-    """Eqn 86: F from ζ by quadrature over μ, beside F itself."""
-
-    def gap(r: float, mu: float) -> float:
-        area = quad(lambda x: float(zeta_of(r, x)) * np.exp((x**2 - mu**2) / 2), 0, mu, epsabs=1e-12)[0]
-        return abs(np.exp(-(mu**2) / 2) * -np.log1p(-r) + area - efold_time(-np.log1p(-r), mu))
-
-    return max(gap(r, mu) for r in (0.3, 0.99) for mu in (0.5, 2.0, 3.5))
-
-
-@cache
-def _largest_zeta() -> float:
-    """ζ(1, μ) = μ ∫₀¹ (1+x) exp(−μ²x²/2) dx by quadrature; it grows with r."""
-    return _largest(lambda m: m * quad(lambda x: (1 + x) * np.exp(-((m * x) ** 2) / 2), 0, 1)[0], (1e-3, 12.0))
-
-
-@cache
-def _largest_rho() -> float:
-    """F − e^{−μ²/2} ln(1/δ) at δ = e^{−40}, over μ; it grows with r."""
-    return _largest(lambda m: efold_time(40.0, m) - 40.0 * np.exp(-(m**2) / 2), (1e-3, 12.0))
-
-
-def _rho_gap(rho_of: Callable[[float, float], np.ndarray]) -> float:
-    cases = [(r, mu) for r in (0.2, 0.9, 1 - 1e-6) for mu in (0.5, -1.9, 5.0)]
-    return max(
-        abs(float(rho_of(r, mu)) - efold_time(-np.log1p(-r), mu) - np.exp(-(mu**2) / 2) * np.log1p(-r))
-        for r, mu in cases
-    )
-
-
-def _outside_bound(decay: Callable[[float], float]) -> float:
-    """How far F − decay(μ)·ln(1/δ) leaves [0, √(π/2) + 1], with δ down to e^{−200}."""
-
-    def outside(efolds: float, mu: float) -> float:
-        rest = efold_time(efolds, mu) - decay(mu) * efolds
-        return max(rest - PAPER_BOUND, -rest)
-
-    return max(0.0, *(outside(y, mu) for y in (1.0, 10.0, 69.0, 200.0) for mu in (0.5, 1.0, 2.0)))
 
 
 def _ratio_gap(ratio: Callable[[np.ndarray, float, float], np.ndarray]) -> float:
@@ -239,243 +107,7 @@ def _left_under_linear_attention(start: np.ndarray) -> float:
     return float(np.abs(1 - run["v"][-1] / mu).max())
 
 
-LEMMAS = (
-    Statement(
-        id="lemma6",
-        title="Bound of (1 − exp(−y²))/y",
-        place="Appendix A.4.1, Lemma 6",
-        printed="max over y ≥ 0 of g(y) = (1 − e^{−y²})/y is at most 1/√2",
-        outcome=Outcome.HOLDS,
-        explanation="The maximum is 0.6382, a tenth below the bound; see lemma6-sharp.",
-        checks=(
-            Check(
-                name="how far the maximum of g exceeds the bound",
-                against=Reference.OPTIMISATION,
-                measure=_excess(_largest_small_g),
-                formula=1 / np.sqrt(2),
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the maximum", formula=0.99 * SMALL_G_SUP),
-            ),
-        ),
-    ),
-    Statement(
-        id="lemma6-sharp",
-        title="Stationary point of g, and the sharp constant",
-        place="Appendix A.4.1, Eqns 75 and 76",
-        printed="at a stationary point e^{−y²} = 1/(2y²+1) and g = 2y/(2y²+1)",
-        outcome=Outcome.HOLDS,
-        explanation=(
-            "Eqn 75 has one root besides zero, y = √(−½ − W₋₁(−½e^{−1/2})) = 1.1209064228, and there g = 0.6381726863: "
-            "the sharp constant of Lemma 6."
-        ),
-        checks=(
-            Check(
-                name="g where its numerical derivative vanishes",
-                against=Reference.ROOT_FINDING,
-                measure=_stationary_gap,
-                formula=lambda y: 2 * y / (2 * y**2 + 1),
-                tolerance=1e-9,  # the root of a numerical derivative is good to 1e-10
-                mutation=Mutation(description="1 % off", formula=lambda y: 2.02 * y / (2 * y**2 + 1)),
-            ),
-            Check(
-                name="sharp constant",
-                against=Reference.OPTIMISATION,
-                measure=_gap(_largest_small_g),
-                formula=SMALL_G_SUP,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * SMALL_G_SUP),
-            ),
-        ),
-    ),
-    Statement(
-        id="lemma7",
-        title="Bound of a Gaussian integral",
-        place="Appendix A.4.1, Lemma 7",
-        printed="0 ≤ G(y) = e^{−y²/2} ∫₀^y e^{x²/2} dx ≤ 1 for y ≥ 0",
-        outcome=Outcome.HOLDS,
-        explanation="The supremum is 0.7652; G(y) = √2·D(y/√2) with Dawson's integral D.",
-        checks=(
-            Check(
-                name="how far the maximum of G exceeds the bound",
-                against=Reference.OPTIMISATION,
-                measure=_excess(_largest_gaussian_g),
-                formula=1.0,
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the maximum", formula=0.99 * G_SUP),
-            ),
-        ),
-    ),
-    Statement(
-        id="lemma7-sharp",
-        title="The step from Lemma 6 to Lemma 7, and the sharp constant",
-        place="Appendix A.4.1, proof of Lemma 7",
-        printed="G(y) ≤ (2/y)(1 − e^{−y²/2}) = √2·g(y/√2)",
-        outcome=Outcome.HOLDS,
-        explanation=(
-            "x² ≤ xy on 0 ≤ x ≤ y. Since G' = 1 − yG, the maximum is where G = 1/y: y = 1.3069297277, G = 0.7651520803."
-        ),
-        checks=(
-            Check(
-                name="how far G exceeds √2·g(y/√2)",
-                against=Reference.QUADRATURE,
-                measure=_dominance,
-                formula=lambda y: np.sqrt(2) * small_g(y / np.sqrt(2)),
-                tolerance=1e-12,  # rounding of the quadrature where both sides meet, at y → 0
-                unit="excess",
-                mutation=Mutation(description="g without √2", formula=lambda y: small_g(y / np.sqrt(2))),
-            ),
-            Check(
-                name="sharp constant",
-                against=Reference.OPTIMISATION,
-                measure=_gap(_largest_gaussian_g),
-                formula=G_SUP,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * G_SUP),
-            ),
-        ),
-    ),
-)
-
-THEOREM_4 = (
-    Statement(
-        id="eqn80",
-        title="Implicit solution of Eqn 6",
-        place="Appendix A.4.1, Eqns 77-80",
-        printed="F(r_j(t), μ_j) = F(r_k(t), μ_k) with r = v/μ and F(r, μ) = ∫₀^r e^{−μ²x²/2}/(1−x) dx",
-        outcome=Outcome.HOLDS,
-        explanation=(
-            "More is true: both sides equal t, for either sign of μ, so F(r, μ) = t is the exact solution of Eqn 6 and "
-            "r = F⁻¹(t, μ)."
-        ),
-        checks=(
-            Check(
-                name="r = F⁻¹(t, μ) along the flow of figure 4",
-                against=Reference.ODE,
-                measure=_fraction_gap,
-                formula=fraction_learned,
-                tolerance=ODE_TOLERANCE,
-                mutation=Mutation(description="time 1 % off", formula=lambda t, mu: fraction_learned(1.01 * t, mu)),
-            ),
-            Check(
-                name="F(r, μ) up to r = 1 − 1e-9",
-                against=Reference.QUADRATURE,
-                measure=_time_gap,
-                formula=learning_time,
-                tolerance=QUADRATURE_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=lambda r, mu: 1.01 * learning_time(r, mu)),
-            ),
-        ),
-    ),
-    Statement(
-        id="eqn84-86",
-        title="F from ζ",
-        place="Appendix A.4.1, Eqns 81-87",
-        printed="∂_μ(e^{μ²/2}F) = ζe^{μ²/2}, so F = e^{−μ²/2}[F(r, 0) + ∫₀^μ ζ(r, x)e^{x²/2}dx]; 0 ≤ ζ ≤ √(π/2)+1",
-        outcome=Outcome.HOLDS,
-        explanation=(
-            "The bound on ζ is loose: Lemma 6 gives √(π/2) + ½, and the supremum is 1.6327913528, at r = 1 and μ = "
-            "2.1618."
-        ),
-        checks=(
-            Check(
-                name="Eqn 85",
-                against=Reference.DIFFERENTIATION,
-                measure=_zeta_derivative_gap,
-                formula=zeta,
-                tolerance=DERIVATIVE_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=lambda r, mu: 1.01 * zeta(r, mu)),
-            ),
-            Check(
-                name="Eqn 86",
-                against=Reference.QUADRATURE,
-                measure=_zeta_integral_gap,
-                formula=zeta,
-                tolerance=QUADRATURE_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=lambda r, mu: 1.01 * zeta(r, mu)),
-            ),
-            Check(
-                name="how far ζ exceeds √(π/2) + 1",
-                against=Reference.OPTIMISATION,
-                measure=_excess(_largest_zeta),
-                formula=PAPER_BOUND,
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the supremum", formula=0.99 * SUP_ZETA),
-            ),
-            Check(
-                name="sharp constant of ζ",
-                against=Reference.OPTIMISATION,
-                measure=_gap(_largest_zeta),
-                formula=SUP_ZETA,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * SUP_ZETA),
-            ),
-        ),
-    ),
-    Statement(
-        id="eqn88",
-        title="How far F is from its leading term",
-        place="Appendix A.4.1, Eqn 88",
-        printed="0 ≤ F(r, μ) − e^{−μ²/2} ln 1/(1−r) ≤ √(π/2) + 1",
-        outcome=Outcome.HOLDS,
-        explanation=(
-            "The difference is ρ = ∫₀^r (e^{−μ²x²/2} − e^{−μ²/2})/(1−x) dx: not negative, increasing in r, and below "
-            "B* = 0.8643247772, its value as r → 1 at μ = 1.8722. The printed constant, 2.2533, is 2.6 times that."
-        ),
-        checks=(
-            Check(
-                name="F − e^{−μ²/2} ln(1/δ) outside [0, √(π/2) + 1], δ down to e^{−200}",
-                against=Reference.QUADRATURE,
-                measure=_outside_bound,
-                formula=lambda mu: np.exp(-(mu**2) / 2),
-                tolerance=QUADRATURE_TOLERANCE,
-                unit="excess",
-                mutation=Mutation(description="leading term 1 % off", formula=lambda mu: 1.01 * np.exp(-(mu**2) / 2)),
-            ),
-            Check(
-                name="ρ(r, μ)",
-                against=Reference.QUADRATURE,
-                measure=_rho_gap,
-                formula=rho,
-                tolerance=QUADRATURE_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=lambda r, mu: 1.01 * rho(r, mu)),
-            ),
-            Check(
-                name="sharp constant",
-                against=Reference.OPTIMISATION,
-                measure=_gap(_largest_rho),
-                formula=SUP_RHO,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * SUP_RHO),
-            ),
-        ),
-    ),
-    Statement(
-        id="eqn88-text",
-        title="The leading term near convergence",
-        place="Appendix A.4.1, text after Eqn 88",
-        printed="F → e^{−μ²} ln 1/(1−r), and ρ = F − e^{−μ²} ln(1/δ) lies in (0, √(π/2) + 1)",
-        corrected="F → e^{−μ²/2} ln 1/(1−r), and ρ = F − e^{−μ²/2} ln(1/δ) lies in [0, 0.8643)",
-        outcome=Outcome.REFUTED,
-        explanation=(
-            "The exponent lost its ½, twice. With e^{−μ²} the difference grows without bound as δ → 0: 17.0 at μ = 1, "
-            "δ = 1e-30, where the true ρ is 0.534."
-        ),
-        checks=(
-            Check(
-                name="F − leading term outside [0, √(π/2) + 1], δ down to e^{−200}",
-                against=Reference.QUADRATURE,
-                measure=_outside_bound,
-                formula=lambda mu: np.exp(-(mu**2) / 2),
-                printed=lambda mu: np.exp(-(mu**2)),
-                tolerance=QUADRATURE_TOLERANCE,
-                unit="excess",
-                mutation=Mutation(description="leading term 1 % off", formula=lambda mu: 1.01 * np.exp(-(mu**2) / 2)),
-            ),
-        ),
-    ),
+RATES = (
     Statement(
         id="thm4",
         title="Convergence of salient and non-salient components",
@@ -516,7 +148,7 @@ THEOREM_4 = (
             Check(
                 name="how far the largest |λ| of integrated flows exceeds the bound",
                 against=Reference.ODE,
-                measure=_excess(_largest_offset),
+                measure=excess_over(_largest_offset),
                 formula=2 * PAPER_BOUND,
                 tolerance=0.0,
                 unit="excess",
@@ -525,7 +157,7 @@ THEOREM_4 = (
             Check(
                 name="largest |λ| found, beside the sharp constant",
                 against=Reference.ODE,
-                measure=_gap(_largest_offset),
+                measure=distance_from(_largest_offset),
                 formula=SUP_RHO,
                 tolerance=1e-5,  # the nearest target of the grid lies 0.0025 from the best one
                 mutation=Mutation(description="1 % off", formula=0.99 * SUP_RHO),
@@ -649,4 +281,4 @@ THEOREM_4 = (
     ),
 )
 
-STATEMENTS = (*EQN_6, *THEOREM_4, *LEMMAS, *FIGURE_4_STATEMENTS)
+STATEMENTS = (*EQN_6, *TIMES, *RATES, *LEMMAS, *FIGURE_4_STATEMENTS)

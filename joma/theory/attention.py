@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, UnknownNameError, positive
+from joma.errors import AssumptionError, UnknownNameError, finite, positive
 
 
 class AttentionKind(StrEnum):
@@ -52,12 +52,17 @@ class Attention:
                 "Leave it at 1, or use exp attention."
             )
 
-    def scores(self, z: Float[np.ndarray, "*#B M"], x: Float[np.ndarray, "*#B M"]) -> Float[np.ndarray, "*B M"]:
+    def scores(
+        self, z: Float[np.ndarray, "*#B M"], x: Float[np.ndarray, "*#B M"], *, checked: bool = True
+    ) -> Float[np.ndarray, "*B M"]:
         r"""Return $b = \sigma(z/T)\circ x/A$; leading axes broadcast.
 
         Softmax needs frequencies ($x \ge 0$, some token present) and is safe for logits of any size, those of absent
-        tokens included.
+        tokens included. NaN and infinity are refused, unless `checked` is false: fields are not, since an integrator
+        takes a trial step over a blow-up back by itself.
         """
+        if checked:
+            z, x = finite("z", z), finite("x", x)
         match self.kind:
             case AttentionKind.LINEAR:
                 return z / self.temperature * x / self.normalisation
@@ -69,16 +74,23 @@ class Attention:
                     return special.softmax(z / self.temperature + np.log(x), axis=-1)
 
     def pull_back(
-        self, z: Float[np.ndarray, "*#B M"], x: Float[np.ndarray, "*#B M"], u: Float[np.ndarray, "*#B M"]
+        self,
+        z: Float[np.ndarray, "*#B M"],
+        x: Float[np.ndarray, "*#B M"],
+        u: Float[np.ndarray, "*#B M"],
+        *,
+        checked: bool = True,
     ) -> Float[np.ndarray, "*B M"]:
         r"""Return $(\partial b/\partial z)^\top u$ without the M×M matrix (L of Eqn 10).
 
-        Linear: $x\circ u/(AT)$; exp: $b\circ u/T$; softmax: $(b\circ u - b\,b^\top u)/T$.
+        Linear: $x\circ u/(AT)$; exp: $b\circ u/T$; softmax: $(b\circ u - b\,b^\top u)/T$. `checked` as in `scores`.
         """
+        if checked:
+            z, x, u = finite("z", z), finite("x", x), finite("u", u)
         if self.kind == AttentionKind.LINEAR:
             shape = np.broadcast_shapes(z.shape, x.shape, u.shape)
             return np.broadcast_to(x * u / (self.normalisation * self.temperature), shape)
-        b = self.scores(z, x)
+        b = self.scores(z, x, checked=False)
         if self.kind == AttentionKind.SOFTMAX:
             u = u - (b * u).sum(axis=-1, keepdims=True)
         return b * u / self.temperature

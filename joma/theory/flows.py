@@ -156,9 +156,9 @@ class SoftmaxSaliencyFlow(JointFlow):
         $s_i = \gamma_i\phi'(v^\top b[i])$.
         """
         v, z = state["v"], np.broadcast_to(state["z"], self.samples.shape)
-        b = self.attention.scores(z, self.samples)
+        b = self.attention.scores(z, self.samples, checked=False)
         slope = self.gradients * self.activation.derivative(b @ v)
-        along_v = self.attention.pull_back(z, self.samples, np.broadcast_to(v, self.samples.shape))
+        along_v = self.attention.pull_back(z, self.samples, np.broadcast_to(v, self.samples.shape), checked=False)
         return {"v": slope @ b, "z": self.rate_ratio * slope @ along_v}
 
     def span(self) -> float:
@@ -281,7 +281,7 @@ class NormalisedFlow(JointFlow):
     def field(self, t: float, state: State) -> State:
         r"""$\dot v = (\mu - v)\circ\mathrm{softmax}(z/T)$ and $\dot z = 2(\eta_z/\eta_w)\,v\circ\dot v$."""
         v, z = state["v"], state["z"]
-        v_dot = (self.targets - v) * self.attention.scores(z, np.ones_like(z))
+        v_dot = (self.targets - v) * self.attention.scores(z, np.ones_like(z), checked=False)
         return {"v": v_dot, "z": 2 * self.rate_ratio * v * v_dot}
 
     def limits(self) -> Float[np.ndarray, " M"]:

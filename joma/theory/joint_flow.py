@@ -148,9 +148,9 @@ class TokenwiseFlow(JointFlow):
         r"""$\dot v = b\circ q$ and $\dot z = (\eta_z/\eta_w)\,\partial b/\partial z\circ v\circ q$."""
         v, z = state["v"], state["z"]
         every = np.ones_like(z)
-        b = self.attention.scores(z, every)
+        b = self.attention.scores(z, every, checked=False)
         q = self.push(v, b)
-        return {"v": b * q, "z": self.rate_ratio * self.attention.pull_back(z, every, v * q)}
+        return {"v": b * q, "z": self.rate_ratio * self.attention.pull_back(z, every, v * q, checked=False)}
 
     @property
     def scales(self) -> dict[str, Any]:

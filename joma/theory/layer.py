@@ -220,7 +220,7 @@ class Layer:
         return integrate(field, {"w": w0, "z": z0}, t, **options)
 
     def _scores(self, z: np.ndarray, samples: Samples) -> np.ndarray:
-        return self.attention.scores(z[samples.q], samples.x)
+        return self.attention.scores(z[samples.q], samples.x, checked=False)
 
     def _preactivation(self, w: np.ndarray, b: np.ndarray, samples: Samples) -> np.ndarray:
         return b @ self.embeddings.contextual_part(w).T + self.embeddings.query_part(w).T[samples.q]
@@ -237,7 +237,7 @@ class Layer:
         xi_dot = (by_query @ slope).T
         w_dot = v_dot @ self.embeddings.contextual.T + xi_dot @ self.embeddings.queries.T
         v_slope = slope @ self.embeddings.contextual_part(w)  # U_C^T g_f, (N, M)
-        z_dot = by_query @ self.attention.pull_back(z[samples.q], samples.x, v_slope)
+        z_dot = by_query @ self.attention.pull_back(z[samples.q], samples.x, v_slope, checked=False)
         return LayerGradient(w=w_dot, z=z_dot)
 
     def _require_agreement(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> None:

@@ -12,7 +12,7 @@ from joma.theory.computation_graph import Edge
 from joma.theory.convergence import ConvergenceFlow
 from joma.theory.critical_rays import critical_pairs, lowest_slope
 from joma.theory.isotropic import Gaussian, StudentT
-from joma.theory.latent_tree import cooccurrence
+from joma.theory.latent_pairs import cooccurrence
 from joma.theory.layer import cross_entropy_gradient
 from joma.theory.rebound import entropy_rebound
 from joma.theory.saliency import saliency_along, stationarity_drift

@@ -122,3 +122,14 @@ def test_names_are_taken_and_unknown_ones_refused():
 def test_softmax_refuses_what_it_cannot_normalise(x, message):
     with pytest.raises(ValueError, match=message):
         Attention(kind=AttentionKind.SOFTMAX).scores(np.zeros(2), np.array(x))
+
+
+@pytest.mark.parametrize("kind", list(AttentionKind))
+def test_nan_is_refused_where_a_user_comes_in(kind):
+    attention, ones, hole = Attention(kind=kind), np.ones(3), np.array([1.0, np.nan, 1.0])
+    with pytest.raises(ValueError, match=r"`z` must be finite, got nan at index \(1,\)"):
+        attention.scores(hole, ones)
+    with pytest.raises(ValueError, match=r"`x` must be finite"):
+        attention.scores(ones, hole)
+    with pytest.raises(ValueError, match=r"`u` must be finite"):
+        attention.pull_back(ones, ones, hole)

@@ -16,6 +16,7 @@ from joma.theory.invariants import (
     Invariant,
     layer_invariant,
     logit_sums,
+    minibatch_drift_factor,
     momentum_drift_factor,
     weight_decay_factor,
 )
@@ -431,3 +432,25 @@ def test_statements_without_an_invariant_are_refused():
         Invariant(attention=Attention(kind=AttentionKind.LINEAR)).logits(v, v, z[0])
     with pytest.raises(ValueError, match=r"`momentum` must lie in \[0, 1\), got 1"):
         momentum_drift_factor(1.0)
+
+
+@given(st.floats(0.01, 100), st.floats(0, 100), st.integers(1, 64))
+def test_minibatches_drift_more_the_smaller_they_are_and_no_more_without_noise(signal, noise, batch_size):
+    factor = minibatch_drift_factor(signal, noise, batch_size)
+    assert factor >= minibatch_drift_factor(signal, noise, batch_size + 1) >= 1
+    assert minibatch_drift_factor(signal, 0.0, batch_size) == 1
+    assert factor - 1 == pytest.approx((minibatch_drift_factor(signal, noise, 1) - 1) / batch_size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1.0, 4), "`signal` must be positive"),
+        ((1.0, -1.0, 4), "`noise` must lie in"),
+        ((1.0, 1.0, 0), "`batch_size` must be a whole number of at least 1"),
+    ],
+)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_minibatches_of_nothing_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        minibatch_drift_factor(*arguments)
