@@ -56,7 +56,12 @@ def streams(keys: Int[Tensor, "R 2"], step: Step, sites: Sequence[Site]) -> Int[
 
     All sites of a step at once: a handful of small kernels, however many sites there are.
     """
-    places = _places(tuple(sites), keys.device)[:, None]
+    return streams_at(keys, step, site_numbers(tuple(sites), keys.device))
+
+
+def streams_at(keys: Int[Tensor, "R 2"], step: Step, numbers: Int[Tensor, " S"]) -> Int[Tensor, "S R 2"]:
+    """The same as `streams` for sites given by their numbers: nothing but arithmetic, to be compiled."""
+    places = numbers[:, None]
     first, second = keys.unbind(dim=1)
     moment = step.to(torch.int32) if isinstance(step, Tensor) else torch.full_like(first, step)
     offset = _mixed(_mixed(first + moment) ^ places)
@@ -100,7 +105,7 @@ def dropped_below(rate: float) -> int:
 
 
 @cache
-def _places(sites: tuple[Site, ...], device: torch.device) -> Int[Tensor, " S"]:
+def site_numbers(sites: tuple[Site, ...], device: torch.device) -> Int[Tensor, " S"]:
     """The numbers of sites on a device; kept, since a captured step must not copy from the host."""
     return torch.tensor([_signed(site) for site in sites], dtype=torch.int32, device=device)
 

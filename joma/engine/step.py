@@ -12,6 +12,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import NUM_MOMENTS, Rates
 from joma.engine.precision import parameter_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
+from joma.models.compilation import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
 
@@ -73,7 +74,7 @@ class Stepper:
         self.parameters = self.layout.views(self.state.parameters)
         self._gradient = torch.zeros_like(self.state.parameters[:, : self.layout.num_trained])
         self._gradients = self.layout.views(self._gradient)
-        self._update = torch.compile(optimiser.update, dynamic=False) if self._is_captured else optimiser.update
+        self._update = compiled(optimiser.update, tuned=True) if self._is_captured else optimiser.update
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None
 

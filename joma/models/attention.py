@@ -65,10 +65,11 @@ def attention(
         logits = free_logits(parameters["attention.logits"], tokens)
         mixed = _materialised(config, logits, v, stream)
     else:
-        q, k, v = _parts(config, _projected(parameters, "attention.qkv", x))
+        rows = _projected(parameters, "attention.qkv", x)
+        q, k, v = _parts(config, rows)
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
-        mixed = _mixed(config, q, k, v, stream)
+        mixed = _mixed(config, rows, q, k, v, stream)
     output = mixed.transpose(1, 2).reshape(x.shape)
     if config.attention_output:
         output = linear(output, parameters["attention.output.weight"], parameters["attention.output.bias"])
@@ -92,14 +93,19 @@ def _parts(config: DecoderConfig, rows: Float[Tensor, "R B L PD"]) -> tuple[Head
     return parts.permute(2, 0, 3, 1, 4).unbind(0)
 
 
-def _mixed(config: DecoderConfig, q: Heads, k: Heads, v: Heads, stream: Stream | None) -> Heads:
+def _mixed(
+    config: DecoderConfig, rows: Float[Tensor, "R B L PD"], q: Heads, k: Heads, v: Heads, stream: Stream | None
+) -> Heads:
     """Mix the values by the weights that queries and keys give; dropout needs those as a matrix, or our kernel."""
     if stream is None:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
     if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= LONGEST_IN_A_KERNEL:
         from joma.models.attention_triton import dropped_attention  # noqa: PLC0415 (Triton is there where a GPU is)
 
-        packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)  # back to how they were projected
+        if config.positions == "rotary":
+            packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)
+        else:
+            packed = rows.flatten(0, 1).unflatten(-1, (3, config.heads, config.head_width))
         return dropped_attention(packed, stream, config.dropout, config.causal).transpose(1, 2)
     return _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, stream)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from joma.randomness import FIRST, GOLDEN, LOW_31, SECOND, dropped_below
 
 _GOLDEN, _FIRST, _SECOND, _LOW_31 = (tl.constexpr(number) for number in (GOLDEN, FIRST, SECOND, LOW_31))
-_BLOCK_D = 64
+_BLOCK_D = 32
 _SMALLEST = 16
 _NUM_WARPS = 4
 

@@ -7,21 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.models.attention import attention, attention_shapes
 from joma.models.batch import LayerReading, Parameters
+from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout
 from joma.models.mlp import mlp, mlp_shapes
 from joma.models.normalisation import norm, norm_shapes
 
 State = Float[Tensor, "R B L D"]
-
-MOST_SHAPES = 1000
-"""Settings and shapes that one process may compile a block for; torch stops at 8, and a grid has more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +79,7 @@ def compiled_block(backend: str = "inductor") -> Callable[..., State]:
     ) -> State:
         return block(config, parameters, x, tokens, streams).state
 
-    compiled = torch.compile(state, dynamic=False, fullgraph=True, backend=backend)
-    limits = {"recompile_limit": MOST_SHAPES, "accumulated_recompile_limit": MOST_SHAPES}
-    return torch._dynamo.config.patch(limits)(compiled)
+    return compiled(state, backend)
 
 
 def _before(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:

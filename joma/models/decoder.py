@@ -5,7 +5,8 @@ can be compiled and captured as a whole. The embedding and the output layer, the
 vocabulary, are differentiated by hand, straight into the buffers that the optimiser reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +15,7 @@ from torch import Tensor
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise, Parameters, Tap
 from joma.models.block import block, block_shapes, compiled_block
+from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout, site_streams
 from joma.models.embedding import add_row_gradients, embedding_rows
@@ -101,9 +103,11 @@ class Decoder:
         names = [*leaves, *([EMBEDDING] if rows.requires_grad else [])]
         inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
         found = dict(zip(names, torch.autograd.grad(hidden, inputs, hidden_gradient), strict=True))
-        torch._foreach_copy_([gradients[name] for name in leaves], [found[name] for name in leaves])
+        write = compiled_write() if rows.is_cuda else write_gradients
+        cleared = [gradients[EMBEDDING]] if rows.requires_grad and not self.config.tied else []
+        write([gradients[name] for name in leaves], [found[name] for name in leaves], cleared)
         if rows.requires_grad:
-            self._add_embedding(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
+            add_row_gradients(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
         return losses
 
     def _leaves(self, parameters: Parameters, gradients: Parameters) -> dict[str, Tensor]:
@@ -125,12 +129,6 @@ class Decoder:
             bias_gradient=gradients.get(OUTPUT_BIAS),
             working=_working(hidden),
         )
-
-    def _add_embedding(self, gradient: Float[Tensor, "R V D"], tokens: Tokens, rows: State) -> None:
-        """Write the rows' gradients into the embedding's, or add them to what a tied output layer left there."""
-        if not self.config.tied:
-            gradient.zero_()
-        add_row_gradients(gradient, tokens, rows)
 
     def _positioned(self, parameters: Parameters, rows: State) -> State:
         """Scale the rows of the embedding and add the positions, where those are added."""
@@ -173,6 +171,19 @@ class Decoder:
         return norm(self.config, parameters, "final_norm", x) if self.config.norm_place == "before" else x
 
 
+def write_gradients(to: list[Tensor], found: list[Tensor], cleared: list[Tensor]) -> None:
+    """Copy gradients where they belong, and clear those that are added to afterwards."""
+    torch._foreach_copy_(to, found)
+    for gradient in cleared:
+        gradient.zero_()
+
+
+@cache
+def compiled_write() -> Callable[[list[Tensor], list[Tensor], list[Tensor]], None]:
+    """Return `write_gradients` compiled: a few kernels, where views of a buffer would take one for each tensor."""
+    return compiled(write_gradients)
+
+
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the computation."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
@@ -196,4 +207,5 @@ def _is_frozen(config: DecoderConfig, name: str) -> bool:
 def _working(hidden: Tensor) -> torch.dtype | None:
     """Dtype of the output layer's products: that of autocast where it is on, else the states' own."""
     kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if is_on else None

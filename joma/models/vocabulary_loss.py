@@ -15,7 +15,7 @@ from torch import Tensor
 CHUNK_BYTES = 2**26
 """Logits of one run that exist at a time. A run's own, so that packing runs together adds no kernels."""
 ALIGNMENT = 64
-"""Matrix units of a GPU take rows that start at a multiple of 16 bytes; 28,782 words would leave them standing."""
+"""Matrix units of a GPU take whole tiles of words: a product with all of 28,782 would leave most of them idle."""
 
 Hidden = Float[Tensor, "R N D"]
 Weight = Float[Tensor, "R V D"]
@@ -51,15 +51,16 @@ def loss_and_gradients(
     losses = hidden.new_zeros(hidden.shape[0])
     hidden_gradient = torch.empty_like(hidden)
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
-        logits = _logits(hidden_low[:, chunk], weight_low)
-        losses = losses + _differentiate(logits, bias, targets[:, chunk], rows[:, chunk], scale)
-        _product(logits, weight_low, out=hidden_gradient[:, chunk])
-        first = chunk.start == 0
-        if weight_gradient is not None:
-            _product(logits.mT, hidden_low[:, chunk], out=weight_gradient, add=not first)
-        if bias_gradient is not None:
-            total = logits.sum(dim=1, dtype=bias_gradient.dtype)
-            bias_gradient.copy_(total) if first else bias_gradient.add_(total)
+        part, is_first = hidden_low[:, chunk], chunk.start == 0
+        logits = _logits(part, weight_low)
+        losses = losses + _differentiate(
+            logits, bias, targets[:, chunk], rows[:, chunk], scale, bias_gradient, add=not is_first
+        )
+        for words in _tiles(logits):
+            gradient = logits[..., words]
+            _product(gradient, weight_low[:, words], out=hidden_gradient[:, chunk], add=words.start > 0)
+            if weight_gradient is not None:
+                _product(gradient.mT, part, out=weight_gradient[:, words], add=not is_first)
     return losses, hidden_gradient
 
 
@@ -102,15 +103,36 @@ def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
     num_runs, num_rows, _ = hidden.shape
     num_words = weight.shape[1]
     room = hidden.new_empty((num_runs, num_rows, -(-num_words // ALIGNMENT) * ALIGNMENT))
-    return torch.bmm(hidden, weight.mT, out=room[..., :num_words])
+    logits = room[..., :num_words]
+    for words in _tiles(logits):
+        torch.bmm(hidden, weight[:, words].mT, out=logits[..., words])
+    return logits
 
 
-def _differentiate(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
-    """Return each run's share of the loss, and overwrite the logits by their gradient."""
+def _tiles(logits: Tensor) -> list[slice]:
+    """Parts of the vocabulary for one product each: on a GPU as much as fills whole tiles, and the rest apart."""
+    num_words = logits.shape[-1]
+    even = num_words // ALIGNMENT * ALIGNMENT
+    if not logits.is_cuda or even in (0, num_words):
+        return [slice(0, num_words)]
+    return [slice(0, even), slice(even, num_words)]
+
+
+def _differentiate(
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    rows: Tensor,
+    scale: float,
+    bias_gradient: Tensor | None,
+    *,
+    add: bool,
+) -> Tensor:
+    """Return each run's share of the loss; overwrite the logits by their gradient, and fill or add to the bias's."""
     if _in_a_kernel(logits):
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415 (Triton is there where a GPU is)
 
-        return vocabulary_loss_triton.differentiate(logits, bias, targets, rows, scale)
+        return vocabulary_loss_triton.differentiate(logits, bias, targets, rows, scale, bias_gradient, add=add)
     scaled = _scaled(logits, bias, rows.dtype, scale)  # the logits themselves, unless they are in half precision
     total = torch.logsumexp(scaled, dim=-1, keepdim=True)
     picked = scaled.gather(-1, targets[..., None])
@@ -118,6 +140,9 @@ def _differentiate(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: T
     scaled.sub_(total).exp_()
     scaled.scatter_add_(-1, targets[..., None], torch.full_like(picked, -1.0))
     scaled.mul_((scale * rows)[..., None])
+    if bias_gradient is not None:
+        total = scaled.sum(dim=1)
+        bias_gradient.add_(total) if add else bias_gradient.copy_(total)
     if scaled is not logits:
         logits.copy_(scaled)
     return value

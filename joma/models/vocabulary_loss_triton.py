@@ -1,86 +1,151 @@
-"""Softmax cross-entropy of rows of logits and its gradient in place, one program a row (GPU)."""
+"""Softmax cross-entropy of rows of logits and its gradient in place, in two walks over the logits (GPU).
+
+The first finds the log-sum-exp of each row; a program takes a few rows, so that they share what they read of the bias.
+The second writes the gradient over the logits; a program takes some columns of all rows, so that their sum, which is
+the gradient of the bias, stays in registers.
+"""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 2048
-"""Logits that a program takes at a time; the second walk over a row finds it in the cache."""
-NUM_WARPS = 4
+_ROWS, _ROW_BLOCK, _ROW_WARPS = 4, 2048, 8
+_COLUMN_ROWS, _COLUMN_BLOCK, _COLUMN_WARPS = 16, 512, 8
 
 
 @triton.jit
-def _row(
-    logits, bias, targets, rows, losses, num_columns, row_stride, num_rows, scale,
-    bias_run, targets_run, targets_row, rows_run, rows_row,
-    HAS_BIAS: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+def _row_totals(
+    logits, bias, targets, rows, losses, totals, num_columns, num_rows, scale,
+    logits_run, logits_row, bias_run, targets_run, targets_row, rows_run, rows_row,
+    HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    run = tl.program_id(0).to(tl.int64) // num_rows
-    row = tl.program_id(0).to(tl.int64) % num_rows
-    base = logits + tl.program_id(0).to(tl.int64) * row_stride
+    run = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    exists = row < num_rows
     columns = tl.arange(0, BLOCK)
-    # each lane keeps its own maximum and sum: no waiting for one another until the end of the row
-    top = tl.full((BLOCK,), -1e30, dtype=tl.float32)
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    base = logits + run * logits_run
+    top = tl.full((ROWS,), -1e30, dtype=tl.float32)
+    total = tl.zeros((ROWS,), dtype=tl.float32)
     for start in range(0, num_columns, BLOCK):
         seen = start + columns < num_columns
-        s = tl.load(base + start + columns, mask=seen, other=float("-inf")).to(tl.float32)
+        at = row[:, None] * logits_row + start + columns[None, :]
+        s = tl.load(base + at, mask=exists[:, None] & seen[None, :], other=float("-inf")).to(tl.float32)
         if HAS_BIAS:
-            s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)
+            s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)[None, :]
         s *= scale
-        higher = tl.maximum(top, s)
-        total = total * tl.exp(top - higher) + tl.exp(s - higher)
+        higher = tl.maximum(top, tl.max(s, axis=1))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(s - higher[:, None]), axis=1)
         top = higher
-    highest = tl.max(top, axis=0)
-    log_total = highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0))
-    target = tl.load(targets + run * targets_run + row * targets_row)
-    weight = tl.load(rows + run * rows_run + row * rows_row).to(tl.float32)
-    picked = tl.load(base + target).to(tl.float32)
+    log_total = top + tl.log(tl.where(exists, total, 1.0))
+    target = tl.load(targets + run * targets_run + row * targets_row, mask=exists, other=0)
+    picked = tl.load(base + row * logits_row + target, mask=exists, other=0.0).to(tl.float32)
     if HAS_BIAS:
         picked += tl.load(bias + run * bias_run + target)
-    tl.store(losses + tl.program_id(0), (log_total - picked * scale) * weight)
-    if GRADIENT:
-        for start in range(0, num_columns, BLOCK):
-            seen = start + columns < num_columns
-            s = tl.load(base + start + columns, mask=seen, other=float("-inf")).to(tl.float32)
-            if HAS_BIAS:
-                s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)
-            gradient = tl.exp(s * scale - log_total) - tl.where(start + columns == target, 1.0, 0.0)
-            tl.store(base + start + columns, (gradient * weight * scale).to(logits.dtype.element_ty), mask=seen)
+    weight = tl.load(rows + run * rows_run + row * rows_row, mask=exists, other=0.0).to(tl.float32)
+    tl.store(losses + run * num_rows + row, (log_total - picked * scale) * weight, mask=exists)
+    tl.store(totals + run * num_rows + row, log_total, mask=exists)
 
 
-def differentiate(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
-    """Return each run's weighted loss and overwrite the logits (R, N, V) by their gradient."""
-    return _launch(logits, bias, targets, rows, scale, gradient=True)
+@triton.jit
+def _column_gradients(
+    logits, bias, targets, rows, totals, bias_gradient, num_columns, num_rows, scale,
+    logits_run, logits_row, bias_run, targets_run, targets_row, rows_run, rows_row, bias_gradient_run,
+    HAS_BIAS: tl.constexpr, HAS_BIAS_GRADIENT: tl.constexpr, ADD: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    run = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    seen = columns < num_columns
+    base = logits + run * logits_run
+    added = tl.zeros((BLOCK,), dtype=tl.float32)
+    if HAS_BIAS:
+        added = tl.load(bias + run * bias_run + columns, mask=seen, other=0.0).to(tl.float32)
+    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    for start in range(0, num_rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        exists = row < num_rows
+        both = exists[:, None] & seen[None, :]
+        at = base + row[:, None] * logits_row + columns[None, :]
+        s = (tl.load(at, mask=both, other=0.0).to(tl.float32) + added[None, :]) * scale
+        log_total = tl.load(totals + run * num_rows + row, mask=exists, other=0.0)
+        target = tl.load(targets + run * targets_run + row * targets_row, mask=exists, other=-1).to(tl.int32)
+        weight = tl.load(rows + run * rows_run + row * rows_row, mask=exists, other=0.0).to(tl.float32) * scale
+        right = tl.where(columns[None, :] == target[:, None], 1.0, 0.0)
+        gradient = (tl.exp(s - log_total[:, None]) - right) * weight[:, None]
+        tl.store(at, gradient.to(logits.dtype.element_ty), mask=both)
+        total += tl.where(both, gradient, 0.0)
+    if HAS_BIAS_GRADIENT:
+        to = bias_gradient + run * bias_gradient_run + columns
+        found = tl.sum(total, axis=0)
+        if ADD:
+            found += tl.load(to, mask=seen, other=0.0)
+        tl.store(to, found, mask=seen)
+
+
+def differentiate(
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    rows: Tensor,
+    scale: float,
+    bias_gradient: Tensor | None,
+    *,
+    add: bool,
+) -> Tensor:
+    """Return each run's weighted loss; overwrite the logits (R, N, V) by their gradient, and fill or add the bias's."""
+    losses, totals = _totals(logits, bias, targets, rows, scale)
+    num_runs, num_rows, num_columns = logits.shape
+    _column_gradients[(triton.cdiv(num_columns, _COLUMN_BLOCK), num_runs)](
+        logits,
+        bias,
+        targets,
+        rows,
+        totals,
+        bias_gradient,
+        num_columns,
+        num_rows,
+        scale,
+        *_strides(logits, bias, targets, rows),
+        0 if bias_gradient is None else bias_gradient.stride(0),
+        HAS_BIAS=bias is not None,
+        HAS_BIAS_GRADIENT=bias_gradient is not None,
+        ADD=add,
+        ROWS=_COLUMN_ROWS,
+        BLOCK=_COLUMN_BLOCK,
+        num_warps=_COLUMN_WARPS,
+    )
+    return losses.sum(dim=1)
 
 
 def value(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
     """Return each run's weighted loss; the logits stay."""
-    return _launch(logits, bias, targets, rows, scale, gradient=False)
+    return _totals(logits, bias, targets, rows, scale)[0].sum(dim=1)
 
 
-def _launch(
-    logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float, *, gradient: bool
-) -> Tensor:
+def _totals(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Return weighted loss and log-sum-exp of each row."""
     num_runs, num_rows, num_columns = logits.shape
-    losses = torch.empty((num_runs, num_rows), dtype=torch.float32, device=logits.device)
-    _row[(num_runs * num_rows,)](
+    losses, totals = torch.empty((2, num_runs, num_rows), dtype=torch.float32, device=logits.device)
+    _row_totals[(triton.cdiv(num_rows, _ROWS), num_runs)](
         logits,
         bias,
         targets,
         rows,
         losses,
+        totals,
         num_columns,
-        logits.stride(1),
         num_rows,
         scale,
-        0 if bias is None else bias.stride(0),
-        *targets.stride(),
-        *rows.stride(),
+        *_strides(logits, bias, targets, rows),
         HAS_BIAS=bias is not None,
-        GRADIENT=gradient,
-        BLOCK=BLOCK,
-        num_warps=NUM_WARPS,
+        ROWS=_ROWS,
+        BLOCK=_ROW_BLOCK,
+        num_warps=_ROW_WARPS,
     )
-    return losses.sum(dim=1)
+    return losses, totals
+
+
+def _strides(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor) -> tuple[int, ...]:
+    bias_run = 0 if bias is None else bias.stride(0)
+    return (*logits.stride()[:2], bias_run, *targets.stride(), *rows.stride())

@@ -53,12 +53,17 @@ def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
     targets = torch.randint(num_words, (2, 3), generator=generator)
     rows = torch.rand(2, 3, generator=generator)
     exact = logits.double().clone()
-    right = vocabulary_loss._differentiate(
-        exact, None if bias is None else bias.double(), targets, rows.double(), scale=0.5
-    )
+    sums, right_sums = torch.ones(2, num_words), torch.ones(2, num_words, dtype=torch.float64)
+    bias_exact = None if bias is None else bias.double()
+    right = vocabulary_loss._differentiate(exact, bias_exact, targets, rows.double(), 0.5, right_sums, add=has_bias)
     value = vocabulary_loss_triton.value(logits, bias, targets, rows, 0.5)
-    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5)
-    return {"value": relative(value, right), "loss": relative(found, right), "gradient": relative(logits, exact)}
+    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5, sums, add=has_bias)
+    return {
+        "value": relative(value, right),
+        "loss": relative(found, right),
+        "gradient": relative(logits, exact),
+        "bias": relative(sums, right_sums),
+    }
 
 
 if __name__ == "__main__":
