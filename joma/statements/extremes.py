@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import optimize
 
+from joma.statements.registry import Check, Mutation, Reference
+
 PAPER_BOUND = np.sqrt(np.pi / 2) + 1
 """The constant of Eqn 88; Theorem 4 prints twice it."""
 # Stiff solvers at rtol 1e-12 and the exact solution agree to 1e-11 on these flows.
@@ -25,11 +27,40 @@ def maximum(function: Callable[[float], float], bounds: tuple[float, float]) -> 
     return -float(found.fun)
 
 
-def excess_over(largest: Callable[[], float]) -> Callable[[float], float]:
-    """Make a measure of how far a maximum exceeds a claimed bound."""
-    return lambda bound: max(0.0, largest() - bound)
+def bound(
+    name: str,
+    largest: Callable[[], float],
+    claimed: float,
+    *,
+    sharp: float,
+    against: Reference = Reference.OPTIMISATION,
+) -> Check:
+    """Return the check that a maximum does not exceed a claimed bound, which a bound below the sharp constant fails."""
+    return Check(
+        name=name,
+        against=against,
+        measure=lambda limit: max(0.0, largest() - limit),
+        formula=claimed,
+        tolerance=0.0,
+        unit="excess",
+        mutation=Mutation(description="bound below the maximum", formula=0.99 * sharp),
+    )
 
 
-def distance_from(largest: Callable[[], float]) -> Callable[[float], float]:
-    """Make a measure of the distance of a maximum from a claimed sharp constant."""
-    return lambda constant: abs(largest() - constant)
+def sharp_constant(
+    name: str,
+    largest: Callable[[], float],
+    constant: float,
+    *,
+    against: Reference = Reference.OPTIMISATION,
+    tolerance: float = MAXIMUM_TOLERANCE,
+) -> Check:
+    """Return the check that a maximum is the constant."""
+    return Check(
+        name=name,
+        against=against,
+        measure=lambda claimed: abs(largest() - claimed),
+        formula=constant,
+        tolerance=tolerance,
+        mutation=Mutation(description="1 % off", formula=0.99 * constant),
+    )

@@ -8,13 +8,12 @@ from scipy.differentiate import derivative
 from scipy.integrate import quad
 
 from joma.statements.extremes import (
-    MAXIMUM_TOLERANCE,
     ODE_TOLERANCE,
     PAPER_BOUND,
     QUADRATURE_TOLERANCE,
-    distance_from,
-    excess_over,
+    bound,
     maximum,
+    sharp_constant,
 )
 from joma.statements.figure4 import FIGURE_4, efold_time
 from joma.statements.registry import Check, Mutation, Reference, Statement
@@ -158,23 +157,8 @@ TIMES = (
                 tolerance=QUADRATURE_TOLERANCE,
                 mutation=Mutation(description="1 % off", formula=lambda r, mu: 1.01 * zeta(r, mu)),
             ),
-            Check(
-                name="how far ζ exceeds √(π/2) + 1",
-                against=Reference.OPTIMISATION,
-                measure=excess_over(_largest_zeta),
-                formula=PAPER_BOUND,
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the supremum", formula=0.99 * SUP_ZETA),
-            ),
-            Check(
-                name="sharp constant of ζ",
-                against=Reference.OPTIMISATION,
-                measure=distance_from(_largest_zeta),
-                formula=SUP_ZETA,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * SUP_ZETA),
-            ),
+            bound("how far ζ exceeds √(π/2) + 1", _largest_zeta, PAPER_BOUND, sharp=SUP_ZETA),
+            sharp_constant("sharp constant of ζ", _largest_zeta, SUP_ZETA),
         ),
     ),
     Statement(
@@ -205,14 +189,7 @@ TIMES = (
                 tolerance=QUADRATURE_TOLERANCE,
                 mutation=Mutation(description="1 % off", formula=lambda r, mu: 1.01 * rho(r, mu)),
             ),
-            Check(
-                name="sharp constant",
-                against=Reference.OPTIMISATION,
-                measure=distance_from(_largest_rho),
-                formula=SUP_RHO,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * SUP_RHO),
-            ),
+            sharp_constant("sharp constant", _largest_rho, SUP_RHO),
         ),
     ),
     Statement(

@@ -8,7 +8,7 @@ from scipy import optimize
 from scipy.differentiate import derivative
 from scipy.integrate import quad
 
-from joma.statements.extremes import MAXIMUM_TOLERANCE, distance_from, excess_over, maximum
+from joma.statements.extremes import bound, maximum, sharp_constant
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.gaussian_bounds import G_SUP, SMALL_G_SUP, small_g
 from joma.types import Real
@@ -51,15 +51,7 @@ LEMMAS = (
         outcome=Outcome.HOLDS,
         explanation="The maximum is 0.6382, a tenth below the bound; see lemma6-sharp.",
         checks=(
-            Check(
-                name="how far the maximum of g exceeds the bound",
-                against=Reference.OPTIMISATION,
-                measure=excess_over(_largest_small_g),
-                formula=1 / np.sqrt(2),
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the maximum", formula=0.99 * SMALL_G_SUP),
-            ),
+            bound("how far the maximum of g exceeds the bound", _largest_small_g, 1 / np.sqrt(2), sharp=SMALL_G_SUP),
         ),
     ),
     Statement(
@@ -81,14 +73,7 @@ LEMMAS = (
                 tolerance=1e-9,  # the root of a numerical derivative is good to 1e-10
                 mutation=Mutation(description="1 % off", formula=lambda y: 2.02 * y / (2 * y**2 + 1)),
             ),
-            Check(
-                name="sharp constant",
-                against=Reference.OPTIMISATION,
-                measure=distance_from(_largest_small_g),
-                formula=SMALL_G_SUP,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * SMALL_G_SUP),
-            ),
+            sharp_constant("sharp constant", _largest_small_g, SMALL_G_SUP),
         ),
     ),
     Statement(
@@ -98,17 +83,7 @@ LEMMAS = (
         printed="0 ≤ G(y) = e^{−y²/2} ∫₀^y e^{x²/2} dx ≤ 1 for y ≥ 0",
         outcome=Outcome.HOLDS,
         explanation="The supremum is 0.7652; G(y) = √2·D(y/√2) with Dawson's integral D.",
-        checks=(
-            Check(
-                name="how far the maximum of G exceeds the bound",
-                against=Reference.OPTIMISATION,
-                measure=excess_over(_largest_gaussian_g),
-                formula=1.0,
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the maximum", formula=0.99 * G_SUP),
-            ),
-        ),
+        checks=(bound("how far the maximum of G exceeds the bound", _largest_gaussian_g, 1.0, sharp=G_SUP),),
     ),
     Statement(
         id="lemma7-sharp",
@@ -129,14 +104,7 @@ LEMMAS = (
                 unit="excess",
                 mutation=Mutation(description="g without √2", formula=lambda y: small_g(y / np.sqrt(2))),
             ),
-            Check(
-                name="sharp constant",
-                against=Reference.OPTIMISATION,
-                measure=distance_from(_largest_gaussian_g),
-                formula=G_SUP,
-                tolerance=MAXIMUM_TOLERANCE,
-                mutation=Mutation(description="1 % off", formula=0.99 * G_SUP),
-            ),
+            sharp_constant("sharp constant", _largest_gaussian_g, G_SUP),
         ),
     ),
 )

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import optimize
 
 from joma.statements.eqn6 import EQN_6
-from joma.statements.extremes import ODE_TOLERANCE, PAPER_BOUND, QUADRATURE_TOLERANCE, distance_from, excess_over
+from joma.statements.extremes import ODE_TOLERANCE, PAPER_BOUND, QUADRATURE_TOLERANCE, bound, sharp_constant
 from joma.statements.figure4 import FIGURE_4_STATEMENTS, efold_time, efolds_by_ode
 from joma.statements.learning_times import TIMES
 from joma.statements.lemmas6_7 import LEMMAS
@@ -145,22 +145,19 @@ RATES = (
             "t → ∞."
         ),
         checks=(
-            Check(
-                name="how far the largest |λ| of integrated flows exceeds the bound",
+            bound(
+                "how far the largest |λ| of integrated flows exceeds the bound",
+                _largest_offset,
+                2 * PAPER_BOUND,
+                sharp=SUP_RHO,
                 against=Reference.ODE,
-                measure=excess_over(_largest_offset),
-                formula=2 * PAPER_BOUND,
-                tolerance=0.0,
-                unit="excess",
-                mutation=Mutation(description="bound below the sharp one", formula=0.99 * SUP_RHO),
             ),
-            Check(
-                name="largest |λ| found, beside the sharp constant",
+            sharp_constant(
+                "largest |λ| found, beside the sharp constant",
+                _largest_offset,
+                SUP_RHO,
                 against=Reference.ODE,
-                measure=distance_from(_largest_offset),
-                formula=SUP_RHO,
                 tolerance=1e-5,  # the nearest target of the grid lies 0.0025 from the best one
-                mutation=Mutation(description="1 % off", formula=0.99 * SUP_RHO),
             ),
         ),
     ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from joma.statements import figure9, figures2_3, layer_cases, theorem3
+from joma.statements import figure9, figures2_3, layer_cases, theorem1_queries, theorem1_steps, theorem3
 from joma.theory.activations import homogeneous, linear
 from joma.theory.computation_graph import Edge
 from joma.theory.convergence import ConvergenceFlow
@@ -14,7 +14,7 @@ from joma.theory.critical_rays import critical_pairs, lowest_slope
 from joma.theory.isotropic import Gaussian, StudentT
 from joma.theory.latent_pairs import cooccurrence
 from joma.theory.layer import cross_entropy_gradient
-from joma.theory.rebound import entropy_rebound
+from joma.theory.rebound import attention_entropy, entropy_rebound
 from joma.theory.saliency import saliency_along, stationarity_drift
 from joma.theory.softmax_estimate import normalised_correlation
 
@@ -106,3 +106,22 @@ def test_note_a_third_of_independent_signals_fail():
     admitted = np.min(edges.cosines, axis=0) > 0.1
     # Some 33,000 are admitted, so one standard error is 0.0026.
     assert (edges.backpropagated_correlation[admitted] <= 0).mean() == pytest.approx(0.33, abs=0.01)
+
+
+def test_thm1_sgd_minibatches_drift_by_noise_over_signal():
+    found = [theorem1_steps._batched(setup).factors.mean() for setup in theorem1_steps.NOISY]
+    np.testing.assert_allclose(found, [73, 117, 1.6], rtol=0.03)
+
+
+def test_thm1_queries_cross_terms_are_two_fifths_of_the_movement():
+    assert theorem1_queries._gap_of_path_law(theorem1_queries._without_cross_terms) == pytest.approx(0.42, abs=0.005)
+
+
+@pytest.mark.parametrize(("num_tokens", "medians"), [(10, (0.48, 0.11)), (8, (0.35, 0.05))])
+def test_fig4_condition_rebounds_of_strong_targets_are_the_entropy_of_their_limit(num_tokens, medians):
+    mu = np.random.default_rng(0).uniform(4, 8, size=(20_000, num_tokens))
+    for temperature, median in zip((2.0, 1.0), medians, strict=True):
+        ends = attention_entropy(mu, temperature)
+        assert np.median(ends) == pytest.approx(median, abs=0.005)
+        dip = entropy_rebound(ConvergenceFlow(mu=mu[0]), temperature)
+        assert dip.rise == pytest.approx(ends[0], abs=1e-8)
