@@ -21,8 +21,10 @@ StepSeconds = Callable[[RunConfig, int], float]
 
 CALIBRATION_SECONDS = 0.1
 """How long a rate is measured."""
-NUM_TRIED = 2
-"""Steps that are tried, behind one that warms up."""
+TRIED_SECONDS = 1.0
+"""How long steps are tried, behind one that warms up."""
+MOST_TRIED = 50
+FEWEST_TRIED = 3
 _CALLS_AT_ONCE = 4
 _PRODUCT_SIZE = {"cpu": 384, "cuda": 4096}
 """Side of the matrices whose product is timed."""
@@ -87,16 +89,17 @@ def _tried(config: RunConfig) -> float:
         Decoder(config.model),
         [config.seed],
         [config.optimiser],
-        num_steps=1 + NUM_TRIED,
-        steps_per_epoch=1 + NUM_TRIED,
+        num_steps=MOST_TRIED,
+        steps_per_epoch=MOST_TRIED,
         precision=config.training.precision,
     )
-    seconds = []
-    for _ in range(1 + NUM_TRIED):
+    stepper.advance(source.batch(0))
+    seconds: list[float] = []
+    while len(seconds) < FEWEST_TRIED or (math.fsum(seconds) < TRIED_SECONDS and len(seconds) < MOST_TRIED):
         begun = time.perf_counter()
         stepper.advance(source.batch(0))
         seconds.append(time.perf_counter() - begun)
-    return min(seconds[1:])
+    return min(seconds)
 
 
 def _per_second(function: Callable[[], Any], device: torch.device) -> float:
