@@ -211,7 +211,6 @@ def source_of(configs: Sequence[RunConfig], device: torch.device | str = "cpu") 
     """Return the batches of runs that share their data and model; refuses a model that does not fit the data."""
     if not configs:
         raise ValueError("A source needs a run at least, got none. Pass the configs of a pack.")
-    _demand_readout(configs[0])
     needed = extent(configs[0]).vocabulary
     if configs[0].model.vocabulary < needed:
         raise ValueError(
@@ -219,11 +218,3 @@ def source_of(configs: Sequence[RunConfig], device: torch.device | str = "cpu") 
             f"{configs[0].model.vocabulary}. Set it to {needed}."
         )
     return _SAMPLED.get(configs[0].data.data, TextSource)(configs, device)
-
-
-def _demand_readout(config: RunConfig) -> None:
-    if not config.data.is_text and config.model.readout != "class":
-        raise ValueError(
-            f"The data {config.data.data!r} are sequences with a class, and the model predicts next tokens. "
-            "Set `readout` to class."
-        )

@@ -188,8 +188,5 @@ def test_the_single_window_is_the_papers_or_the_last(text):
 def test_a_model_that_does_not_fit_the_data(text):
     with pytest.raises(ValueError, match="have 9 different tokens, the model's `vocabulary` is 3"):
         source_of([text_config(text).update({"vocabulary": 3})])
-    config = hierarchy_config().update({"readout": "next_token"})
-    with pytest.raises(ValueError, match="sequences with a class, and the model predicts next tokens"):
-        source_of([config])
     with pytest.raises(ValueError, match="got none"):
         source_of([])
