@@ -154,7 +154,7 @@ def losses(values: list[float]) -> str:
     return f"{min(values):.3f} to {max(values):.3f}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Return a time as people say it.
 
     >>> duration(7), duration(200), duration(8000), duration(400000)
