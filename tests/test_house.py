@@ -8,8 +8,10 @@ import joma
 
 ROOT = Path(__file__).parents[1]
 TESTED_WITH = {
+    "flow_solver": "simulation",
     "flows": "simulation",
     "joint_flow": "simulation",
+    "latent_pairs": "latent_tree",
     "simulation_config": "simulation",
     "tied_attention": "attention_flow",
 }

@@ -238,7 +238,7 @@ FIGURE_4_STATEMENTS = (
             "need not be: μ = (0, 2) falls monotonically to 0.0901 in softmax(v²). The size is another matter: it is "
             "negligible for small μ, whose rates are nearly equal (median over draws of ten targets 4e-16 nats for "
             "U[.1, .4], 0.02 for U[1, 2], 0.9 for U[1, 4], in softmax(v²/2)). Strong targets jump one after the other, "
-            "so the dip is at zero and the rise is the entropy of the limit: 0.48 for U[4, 8], 0.11 in softmax(v²)."
+            "so the dip is at zero and the rise is the entropy of the limit: 0.48 for U[4, 8], 0.10 in softmax(v²)."
         ),
         checks=(
             Check(
@@ -256,7 +256,7 @@ FIGURE_4_STATEMENTS = (
             ),
         ),
         audit="an earlier audit gave a median rebound of 0.37 nats for U[4, 8] in softmax(v²/2) and 0.06 in "
-        "softmax(v²); with ten targets, as in figure 4, we measure 0.48 and 0.11, and 0.35 and 0.05 with eight",
+        "softmax(v²); with ten targets, as in figure 4, we measure 0.48 and 0.10, and 0.35 and 0.05 with eight",
     ),
     Statement(
         id="rank-rebound",
