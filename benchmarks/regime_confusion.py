@@ -274,6 +274,7 @@ def confidences(results: Sequence[Result]) -> str:
 THRESHOLDS = {
     "MIN_POINTS": "points; shorter curves are unclear",
     "EVIDENCE": "standard errors above what chance reaches: a difference counts",
+    "MIN_HEIGHT": "of the values: smallest height of a curve without `upper`",
     "MIN_CHANGE": "of the scale: smallest change that matters",
     "MIN_REBOUND": "of the fall: smallest rebound that matters, and the other way round",
     "KEPT": "of the fall and of the rise: by so much both ends must lie above the dip",

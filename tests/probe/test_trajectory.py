@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
@@ -55,11 +55,16 @@ def test_no_false_finding_on_any_path(path, n, seed):
 
 
 @cases
+@example(path=random_walk, n=12, early=0.0, seed=223)
 def test_final_weights_under_an_early_step(path, n, early, seed):
     x = path(n, np.random.default_rng(seed))
     i = int(early * n)
     x[i] = x[-1]
-    (off,) = found(x)
+    hits = found(x)
+    if path is random_walk and len(hits) > 1:  # one of few steps, whose end fits the beginning as well as its own place
+        assert [(off.index, off.rival) for off in hits] == [(i, n - 1), (n - 1, i)]
+        return
+    (off,) = hits
     assert (off.index, off.nearest, off.rival) == (i, n - 1, None)
 
 
