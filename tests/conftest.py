@@ -5,8 +5,10 @@ import pytest
 from hypothesis import settings
 
 collect_ignore = [
+    "engine/interpreted_triton.py",
     "engine/mortal_train.py",
     "measure/interpreted_triton.py",
+    "models/interpreted_triton.py",
     "probe/mortal_scan.py",
     "probe/mortal_watch.py",
     "runs/mortal.py",

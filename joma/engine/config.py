@@ -31,6 +31,8 @@ TEXTS = ("python-docs", "wikitext2", "wikitext103")
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
+PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
+"""With `hierarchy` also these: each run has sequences of its own, all of one length."""
 BESIDE = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that leave a run what it is: when it is saved."""
 _HASH_DIGITS = 12
@@ -271,7 +273,8 @@ class RunConfig:
     @property
     def shape(self) -> str:
         """Digits that runs have in common when they can be in one pack."""
-        return digest(self._without(PER_RUN))
+        is_hierarchy = self.data.data == HIERARCHY
+        return digest(self._without((*PER_RUN, *PER_RUN_OF_HIERARCHY) if is_hierarchy else PER_RUN))
 
     def _without(self, names: Iterable[str]) -> dict[str, Any]:
         record = self.as_dict()

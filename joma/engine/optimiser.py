@@ -64,14 +64,35 @@ def update(
     """Move parameters and moments in place; `count` is the number of the step since the last restart, from 1."""
     dtype = parameters.dtype
     lr = torch.where(alive, rates.lr * factor, 0.0).to(dtype)[:, None]
-    shrink = torch.clamp(rates.clip / (norms.double() + CLIP_EPSILON), max=1.0).to(dtype)[:, None]
+    shrink = torch.clamp(rates.clip / (norms.double() + CLIP_EPSILON), max=1.0)
+    shrink = torch.where(alive, shrink, 0.0).to(dtype)[:, None]
     decay = rates.weight_decay.to(dtype)[:, None]
+    if parameters.is_cuda and dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
+        _adam_in_a_kernel(config, parameters, gradient, moments, torch.cat([lr, shrink, decay], dim=1), count)
+        return
     g = torch.where(alive[:, None], gradient * shrink, 0.0)
     if config.optimiser == "adamw":
         parameters.mul_(1 - lr * decay)
     else:
         g = g + decay * parameters
     _RULES[config.optimiser](config, parameters, g, moments, lr, count)
+
+
+def _adam_in_a_kernel(
+    config: OptimiserConfig, parameters: Flat, gradient: Flat, moments: tuple[Flat, ...], per_run: Tensor, count: Tensor
+) -> None:
+    from joma.engine import optimiser_triton
+
+    shared = torch.stack([count > 1, *_corrections(config, count)]).to(parameters.dtype)
+    betas = (config.beta1, config.beta2)
+    is_decoupled = config.optimiser == "adamw"
+    optimiser_triton.adam(parameters, gradient, moments, per_run, shared, betas, config.epsilon, decoupled=is_decoupled)
+
+
+def _corrections(config: OptimiserConfig, count: Int[Tensor, ""]) -> tuple[Tensor, Tensor]:
+    """What Adam's mean and the root of its square are divided by, since both start from 0."""
+    times = count.double()
+    return 1 - config.beta1**times, torch.sqrt(1 - config.beta2**times)
 
 
 def _adam(
@@ -81,9 +102,7 @@ def _adam(
     is_going_on = (count > 1).to(parameters.dtype)  # 0 at a restart forgets the moments, without another pass
     mean.copy_(mean * (config.beta1 * is_going_on) + g * (1 - config.beta1))
     square.copy_(square * (config.beta2 * is_going_on) + g * g * (1 - config.beta2))
-    times = count.double()
-    first = (1 - config.beta1**times).to(parameters.dtype)
-    root = torch.sqrt(1 - config.beta2**times).to(parameters.dtype)
+    first, root = (correction.to(parameters.dtype) for correction in _corrections(config, count))
     parameters.sub_((lr / first) * mean / (square.sqrt() / root + config.epsilon))
 
 

@@ -9,7 +9,7 @@ from joma.engine.grid import Run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pack:
-    """Runs that share everything but `lr`, `weight_decay`, `clip` and `seed`; their configs are complete."""
+    """Runs of one shape (`RunConfig.shape`): they differ in rates, seeds and the like. Their configs are complete."""
 
     runs: tuple[Run, ...]
 

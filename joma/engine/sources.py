@@ -170,21 +170,20 @@ class HierarchySource(SampledSource):
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
         """Draw the hierarchies."""
         super().__init__(configs, device)
-        data = self.data
         self.hierarchies = tuple(
             Hierarchy.draw(
-                seed,
-                num_latents=data.num_latents,
-                num_children=data.num_children,
-                num_classes=data.num_classes,
-                num_tokens=data.num_tokens,
-                length=data.window,
+                config.seed,
+                num_latents=config.data.num_latents,
+                num_children=config.data.num_children,
+                num_classes=config.data.num_classes,
+                num_tokens=config.data.num_tokens,
+                length=config.data.window,
                 device=self.device,
             )
-            for seed in self.seeds
+            for config in configs
         )
         self._sequences = torch.stack([hierarchy.sequences for hierarchy in self.hierarchies])
-        self._classes = torch.arange(data.num_classes, device=self.device).expand(self.num_runs, -1)
+        self._classes = torch.arange(self.data.num_classes, device=self.device).expand(self.num_runs, -1)
 
     def batch(self, step: int) -> Batch:
         """Return the sequence of each class, weighted by its share of the batch; row by row if that is shorter."""

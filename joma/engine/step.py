@@ -12,7 +12,6 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import NUM_MOMENTS, Rates
 from joma.engine.precision import parameter_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
-from joma.models.compilation import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
 
@@ -74,7 +73,6 @@ class Stepper:
         self.parameters = self.layout.views(self.state.parameters)
         self._gradient = torch.zeros_like(self.state.parameters[:, : self.layout.num_trained])
         self._gradients = self.layout.views(self._gradient)
-        self._update = compiled(optimiser.update, tuned=True) if self._is_captured else optimiser.update
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None
 
@@ -152,7 +150,7 @@ class Stepper:
         state.failed_at.copy_(torch.where(state.alive & ~is_sound, state.step, state.failed_at))
         state.alive.logical_and_(is_sound)
         state.losses.copy_(torch.where(state.alive, losses, torch.nan))
-        self._update(
+        optimiser.update(
             self._optimiser,
             state.parameters[:, : self.layout.num_trained],
             self._gradient,

@@ -17,7 +17,7 @@ from joma.models.linear import linear
 from joma.models.positions import rotate
 
 LONGEST_IN_A_KERNEL = 128
-"""Tokens of a window up to which attention with dropout is one kernel on a GPU."""
+"""Tokens of a window up to which attention is one kernel of ours while training on a GPU."""
 
 State = Float[Tensor, "R B L D"]
 Heads = Float[Tensor, "RB H L Dh"]
@@ -96,17 +96,20 @@ def _parts(config: DecoderConfig, rows: Float[Tensor, "R B L PD"]) -> tuple[Head
 def _mixed(
     config: DecoderConfig, rows: Float[Tensor, "R B L PD"], q: Heads, k: Heads, v: Heads, stream: Stream | None
 ) -> Heads:
-    """Mix the values by the weights that queries and keys give; dropout needs those as a matrix, or our kernel."""
-    if stream is None:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
-    if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= LONGEST_IN_A_KERNEL:
-        from joma.models.attention_triton import dropped_attention  # noqa: PLC0415 (Triton is there where a GPU is)
+    """Mix the values by the weights that queries and keys give; dropout needs those as a matrix, or our kernel.
+
+    That one serves without dropout too: the general kernels' backward is slow for heads as wide as ours.
+    """
+    if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= LONGEST_IN_A_KERNEL and torch.is_grad_enabled():
+        from joma.models.attention_triton import short_attention  # noqa: PLC0415 (Triton is there where a GPU is)
 
         if config.positions == "rotary":
             packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)
         else:
             packed = rows.flatten(0, 1).unflatten(-1, (3, config.heads, config.head_width))
-        return dropped_attention(packed, stream, config.dropout, config.causal).transpose(1, 2)
+        return short_attention(packed, stream, config.dropout, config.causal).transpose(1, 2)
+    if stream is None:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
     return _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, stream)
 
 

@@ -1,4 +1,4 @@
-"""Attention over short windows with dropout of its weights, as one kernel forward and one backward (GPU).
+"""Attention over short windows, with or without dropout of its weights, as one kernel each way (GPU).
 
 A window of some ten tokens is too small for the general kernels: its products are not aligned, and each of logits,
 weights, mask and dropped weights would pass through memory. Here a program holds one head of one sequence, draws the
@@ -52,8 +52,8 @@ def _weights(
 
 @triton.jit
 def _forward(
-    qkv, out, stream, num_sequences, length, num_heads, width, scale, threshold, kept_scale,
-    CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, out, stream, threshold, kept_scale, num_sequences, length, num_heads, width, scale,
+    DROPPED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0) // num_heads
     head = tl.program_id(0) % num_heads
@@ -64,8 +64,10 @@ def _forward(
     p = _weights(
         base, row_stride, num_heads * width, rows, columns, length, width, scale, CAUSAL, BLOCK_L, BLOCK_D, PRECISION
     )
-    index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
-    keep = _keep(stream, sequence // num_sequences, index, threshold)
+    keep = rows[:, None] >= 0
+    if DROPPED:
+        index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
+        keep = _keep(stream, sequence // num_sequences, index, threshold)
     dropped = tl.where(keep, p * kept_scale, 0.0).to(qkv.dtype.element_ty)
     out_base = out + sequence.to(tl.int64) * length * num_heads * width + head * width
     for start in range(0, width, BLOCK_D):
@@ -79,8 +81,8 @@ def _forward(
 
 @triton.jit
 def _backward(
-    qkv, gradient, out, stream, num_sequences, length, num_heads, width, scale, threshold, kept_scale,
-    CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, gradient, out, stream, threshold, kept_scale, num_sequences, length, num_heads, width, scale,
+    DROPPED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0) // num_heads
     head = tl.program_id(0) % num_heads
@@ -92,8 +94,10 @@ def _backward(
     rows = tl.arange(0, BLOCK_L)
     columns = tl.arange(0, BLOCK_D)
     p = _weights(base, row_stride, part, rows, columns, length, width, scale, CAUSAL, BLOCK_L, BLOCK_D, PRECISION)
-    index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
-    keep = _keep(stream, sequence // num_sequences, index, threshold)
+    keep = rows[:, None] >= 0
+    if DROPPED:
+        index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
+        keep = _keep(stream, sequence // num_sequences, index, threshold)
     dp = tl.zeros((BLOCK_L, BLOCK_L), dtype=tl.float32)
     for start in range(0, width, BLOCK_D):
         seen = (rows[:, None] < length) & (start + columns[None, :] < width)
@@ -117,51 +121,67 @@ def _backward(
         tl.store(to_base + at + 2 * part, dv.to(out.dtype.element_ty), mask=seen)
 
 
-@torch.library.custom_op("joma::dropped_attention", mutates_args=())
-def dropped_attention(qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
-    """Attend within each sequence, (R·B, L, 3, H, Dh) to (R·B, L, H, Dh), the weights dropped by the runs' streams."""
+@torch.library.custom_op("joma::short_attention", mutates_args=())
+def short_attention(qkv: Tensor, stream: Tensor | None, rate: float, causal: bool) -> Tensor:
+    """Attend within each sequence, (R·B, L, 3, H, Dh) to (R·B, L, H, Dh), the weights dropped by the runs' streams.
+
+    Without a stream nothing is dropped.
+    """
     num, length, _, heads, width = qkv.shape
     out = torch.empty((num, length, heads, width), dtype=qkv.dtype, device=qkv.device)
     packed = qkv.contiguous()
     _forward[(num * heads,)](
-        packed, out, stream.contiguous(), *_settings(packed, stream, rate), **_sizes(packed, causal)
+        packed, out, *_dropout(stream, rate), *_settings(packed, stream), **_sizes(packed, stream, causal)
     )
     return out
 
 
-@torch.library.custom_op("joma::dropped_attention_backward", mutates_args=())
-def _dropped_attention_backward(gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
+@torch.library.custom_op("joma::short_attention_backward", mutates_args=())
+def _short_attention_backward(
+    gradient: Tensor, qkv: Tensor, stream: Tensor | None, rate: float, causal: bool
+) -> Tensor:
     packed = qkv.contiguous()
     out = torch.empty_like(packed)
     _backward[(qkv.shape[0] * qkv.shape[3],)](
         packed,
         gradient.contiguous(),
         out,
-        stream.contiguous(),
-        *_settings(packed, stream, rate),
-        **_sizes(packed, causal),
+        *_dropout(stream, rate),
+        *_settings(packed, stream),
+        **_sizes(packed, stream, causal),
     )
     return out
 
 
-def _settings(qkv: Tensor, stream: Tensor, rate: float) -> tuple[int | float, ...]:
+def _settings(qkv: Tensor, stream: Tensor | None) -> tuple[int | float, ...]:
     num, length, _, heads, width = qkv.shape
-    return num // stream.shape[0], length, heads, width, width**-0.5, dropped_below(rate), 1 / (1 - rate)
+    return num // (1 if stream is None else stream.shape[0]), length, heads, width, width**-0.5
 
 
-def _sizes(qkv: Tensor, causal: bool) -> dict[str, bool | int | str]:
+def _dropout(stream: Tensor | None, rate: float) -> tuple[Tensor | None, int, float]:
+    return (None, 0, 1.0) if stream is None else (stream.contiguous(), dropped_below(rate), 1 / (1 - rate))
+
+
+def _sizes(qkv: Tensor, stream: Tensor | None, causal: bool) -> dict[str, bool | int | str]:
     block = max(_SMALLEST, triton.next_power_of_2(qkv.shape[1]))
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return {"CAUSAL": causal, "BLOCK_L": block, "BLOCK_D": _BLOCK_D, "PRECISION": precision, "num_warps": _NUM_WARPS}
+    return {
+        "DROPPED": stream is not None,
+        "CAUSAL": causal,
+        "BLOCK_L": block,
+        "BLOCK_D": _BLOCK_D,
+        "PRECISION": precision,
+        "num_warps": _NUM_WARPS,
+    }
 
 
-@dropped_attention.register_fake
-def _(qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
+@short_attention.register_fake
+def _(qkv: Tensor, stream: Tensor | None, rate: float, causal: bool) -> Tensor:
     return qkv.new_empty((*qkv.shape[:2], *qkv.shape[3:]))
 
 
-@_dropped_attention_backward.register_fake
-def _(gradient: Tensor, qkv: Tensor, stream: Tensor, rate: float, causal: bool) -> Tensor:
+@_short_attention_backward.register_fake
+def _(gradient: Tensor, qkv: Tensor, stream: Tensor | None, rate: float, causal: bool) -> Tensor:
     return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
 
@@ -172,7 +192,7 @@ def _remember(ctx, inputs, output) -> None:
 
 def _differentiate(ctx, gradient):
     qkv, stream = ctx.saved_tensors
-    return _dropped_attention_backward(gradient, qkv, stream, *ctx.settings), None, None, None
+    return _short_attention_backward(gradient, qkv, stream, *ctx.settings), None, None, None
 
 
-dropped_attention.register_autograd(_differentiate, setup_context=_remember)
+short_attention.register_autograd(_differentiate, setup_context=_remember)

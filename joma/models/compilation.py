@@ -9,12 +9,7 @@ MOST_SHAPES = 1000
 """Settings and shapes that one process may compile a function for; torch stops at 8, and a grid has more."""
 
 
-def compiled(function: Callable[..., Any], backend: str = "inductor", *, tuned: bool = False) -> Callable[..., Any]:
-    """Return the function as one graph for each shape that it meets; where it cannot be one, that is an error.
-
-    `tuned` tries several sizes of block for each kernel: seconds more for a function that moves most of the bytes.
-    """
+def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+    """Return the function as one graph for each shape that it meets; where it cannot be one, that is an error."""
     limits = {"recompile_limit": MOST_SHAPES, "accumulated_recompile_limit": MOST_SHAPES}
-    options = {"coordinate_descent_tuning": True} if tuned else None
-    graph = torch.compile(function, dynamic=False, fullgraph=True, backend=backend, options=options)
-    return torch._dynamo.config.patch(limits)(graph)
+    return torch._dynamo.config.patch(limits)(torch.compile(function, dynamic=False, fullgraph=True, backend=backend))

@@ -6,11 +6,14 @@ Here a chunk of rows is multiplied out in the working precision, its gradient ov
 the backward are taken from there, and the chunk is gone. Three products, and no logits outlive them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from joma.models.compilation import compiled
 
 CHUNK_BYTES = 2**26
 """Logits of one run that exist at a time. A run's own, so that packing runs together adds no kernels."""
@@ -47,7 +50,7 @@ def loss_and_gradients(
     """
     rows = _row_weights(hidden, weights)
     working = hidden.dtype if working is None else working
-    hidden_low, weight_low = hidden.to(working), weight.to(working)
+    hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
     losses = hidden.new_zeros(hidden.shape[0])
     hidden_gradient = torch.empty_like(hidden)
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
@@ -77,7 +80,7 @@ def loss(
     """Loss of each run alone, chunk by chunk; see `loss_and_gradients`."""
     rows = _row_weights(hidden, weights)
     working = hidden.dtype if working is None else working
-    hidden_low, weight_low = hidden.to(working), weight.to(working)
+    hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
     losses = hidden.new_zeros(hidden.shape[0])
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
         logits = _logits(hidden_low[:, chunk], weight_low)
@@ -89,6 +92,21 @@ def _row_weights(hidden: Hidden, weights: RowWeights | None) -> RowWeights:
     if weights is not None:
         return weights
     return hidden.new_full((1, 1), 1 / hidden.shape[1]).expand(hidden.shape[:2])
+
+
+def _rounded(weight: Weight, dtype: torch.dtype) -> Weight:
+    """The weight in another precision; on a GPU compiled, since torch's own cast crawls over views of a buffer."""
+    return compiled_cast()(weight, dtype) if weight.is_cuda and dtype != weight.dtype else weight.to(dtype)
+
+
+@cache
+def compiled_cast() -> Callable[[Tensor, torch.dtype], Tensor]:
+    """Return a cast of a tensor, compiled."""
+
+    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return tensor.to(dtype)
+
+    return compiled(cast)
 
 
 def _chunks(num_rows: int, bytes_per_row: int) -> Iterator[slice]:

@@ -1,8 +1,8 @@
 """Softmax cross-entropy of rows of logits and its gradient in place, in two walks over the logits (GPU).
 
 The first finds the log-sum-exp of each row; a program takes a few rows, so that they share what they read of the bias.
-The second writes the gradient over the logits; a program takes some columns of all rows, so that their sum, which is
-the gradient of the bias, stays in registers.
+The second writes the gradient over the logits; a program takes some columns of many rows, so that their sum, which
+goes to the gradient of the bias, stays in registers.
 """
 
 import torch
@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS, _ROW_BLOCK, _ROW_WARPS = 4, 2048, 8
-_COLUMN_ROWS, _COLUMN_BLOCK, _COLUMN_WARPS = 16, 512, 8
+_ROWS, _ROW_BLOCK, _ROW_WARPS = 4, 1024, 4
+_COLUMN_ROWS, _COLUMN_BLOCK, _COLUMN_WARPS = 8, 512, 4
+_GROUP_ROWS = 96
 
 
 @triton.jit
@@ -51,10 +52,10 @@ def _row_totals(
 def _column_gradients(
     logits, bias, targets, rows, totals, bias_gradient, num_columns, num_rows, scale,
     logits_run, logits_row, bias_run, targets_run, targets_row, rows_run, rows_row, bias_gradient_run,
-    HAS_BIAS: tl.constexpr, HAS_BIAS_GRADIENT: tl.constexpr, ADD: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_BIAS_GRADIENT: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    run = tl.program_id(1).to(tl.int64)
+    run = tl.program_id(2).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     seen = columns < num_columns
     base = logits + run * logits_run
@@ -62,8 +63,8 @@ def _column_gradients(
     if HAS_BIAS:
         added = tl.load(bias + run * bias_run + columns, mask=seen, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    for start in range(0, num_rows, ROWS):
-        row = start + tl.arange(0, ROWS)
+    for start in range(0, GROUP, ROWS):
+        row = tl.program_id(1) * GROUP + start + tl.arange(0, ROWS)
         exists = row < num_rows
         both = exists[:, None] & seen[None, :]
         at = base + row[:, None] * logits_row + columns[None, :]
@@ -76,11 +77,7 @@ def _column_gradients(
         tl.store(at, gradient.to(logits.dtype.element_ty), mask=both)
         total += tl.where(both, gradient, 0.0)
     if HAS_BIAS_GRADIENT:
-        to = bias_gradient + run * bias_gradient_run + columns
-        found = tl.sum(total, axis=0)
-        if ADD:
-            found += tl.load(to, mask=seen, other=0.0)
-        tl.store(to, found, mask=seen)
+        tl.atomic_add(bias_gradient + run * bias_gradient_run + columns, tl.sum(total, axis=0), mask=seen)
 
 
 def differentiate(
@@ -96,7 +93,9 @@ def differentiate(
     """Return each run's weighted loss; overwrite the logits (R, N, V) by their gradient, and fill or add the bias's."""
     losses, totals = _totals(logits, bias, targets, rows, scale)
     num_runs, num_rows, num_columns = logits.shape
-    _column_gradients[(triton.cdiv(num_columns, _COLUMN_BLOCK), num_runs)](
+    if bias_gradient is not None and not add:
+        bias_gradient.zero_()
+    _column_gradients[(triton.cdiv(num_columns, _COLUMN_BLOCK), triton.cdiv(num_rows, _GROUP_ROWS), num_runs)](
         logits,
         bias,
         targets,
@@ -110,7 +109,7 @@ def differentiate(
         0 if bias_gradient is None else bias_gradient.stride(0),
         HAS_BIAS=bias is not None,
         HAS_BIAS_GRADIENT=bias_gradient is not None,
-        ADD=add,
+        GROUP=_GROUP_ROWS,
         ROWS=_COLUMN_ROWS,
         BLOCK=_COLUMN_BLOCK,
         num_warps=_COLUMN_WARPS,

@@ -1,0 +1,1 @@
+"""Tests of the engine; a package, since its file names repeat those of others."""

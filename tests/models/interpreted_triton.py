@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from joma.models import attention, vocabulary_loss, vocabulary_loss_triton
-from joma.models.attention_triton import dropped_attention
+from joma.models.attention_triton import short_attention
 from joma.models.decoder_config import DecoderConfig
 from joma.randomness import run_keys, streams
 
@@ -27,13 +27,13 @@ def relative(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found.detach() - right.detach()).norm() / right.detach().norm())
 
 
-def of_attention(length: int, causal: bool) -> dict[str, float]:
+def of_attention(length: int, causal: bool, dropped: bool) -> dict[str, float]:
     """Distances of output and gradient from those of materialised weights, for two runs of two sequences."""
     generator = torch.Generator().manual_seed(length)
     qkv = torch.randn(4, length, 3, HEADS, WIDTH, generator=generator).requires_grad_()
     gradient = torch.randn(4, length, HEADS, WIDTH, generator=generator)
-    stream = streams(run_keys([3, 4]), 7, ["attention.weights"])[0]
-    found = dropped_attention(qkv, stream, RATE, causal)
+    stream = streams(run_keys([3, 4]), 7, ["attention.weights"])[0] if dropped else None
+    found = short_attention(qkv, stream, RATE, causal)
     exact = qkv.detach().double().requires_grad_()
     q, k, v = exact.permute(2, 0, 3, 1, 4).unbind(0)
     config = DecoderConfig(vocabulary=2, width=HEADS * WIDTH, hidden=1, heads=HEADS, dropout=RATE)
@@ -68,9 +68,12 @@ def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
 
 if __name__ == "__main__":
     distances = {
-        f"attention of {length}, {'causal' if causal else 'all'}": of_attention(length, causal)
+        f"attention of {length}, {'causal' if causal else 'all'}, {'dropped' if dropped else 'whole'}": of_attention(
+            length, causal, dropped
+        )
         for length in (5, 16, 35)
         for causal in (True, False)
+        for dropped in (True, False)
     }
     distances |= {
         f"loss over {num_words}, {'bias' if has_bias else 'no bias'}": of_loss(num_words, has_bias)

@@ -1,0 +1,60 @@
+"""Runs the kernel of Adam in Triton's interpreter, on the CPU, against the same rule in torch.
+
+Started by test_step in a process of its own: the interpreter is chosen when a kernel is first imported.
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import json
+import sys
+
+import torch
+
+from joma.engine import optimiser
+from joma.engine.config import OptimiserConfig
+from joma.engine.optimiser import Rates
+from joma.engine.optimiser_triton import adam
+
+RATES = Rates(
+    lr=torch.tensor([1e-2, 0.0, 3e-2], dtype=torch.float64),
+    weight_decay=torch.tensor([0.0, 0.1, 0.2], dtype=torch.float64),
+    clip=torch.tensor([torch.inf, 1.0, 0.5], dtype=torch.float64),
+)
+
+
+def distance(name: str, count: int) -> float:
+    """Largest difference between kernel and torch over parameters and moments, with a failed run among three."""
+    generator = torch.Generator().manual_seed(count)
+    parameters, gradient, mean = torch.randn(3, 3, 1500, generator=generator)
+    square = torch.rand(3, 1500, generator=generator)
+    gradient[1] = torch.nan
+    alive = torch.tensor([True, False, True])
+    norms = optimiser.gradient_norms(gradient)
+    config = OptimiserConfig(optimiser=name)
+    found = [tensor.clone() for tensor in (parameters, mean, square)]
+    lr = torch.where(alive, RATES.lr, 0.0)
+    shrink = torch.where(alive, torch.clamp(RATES.clip / (norms.double() + optimiser.CLIP_EPSILON), max=1.0), 0.0)
+    per_run = torch.stack([lr, shrink, RATES.weight_decay], dim=1).float()
+    number = torch.tensor(count)
+    shared = torch.stack([number > 1, *optimiser._corrections(config, number)]).float()
+    betas = (config.beta1, config.beta2)
+    adam(found[0], gradient, (found[1], found[2]), per_run, shared, betas, config.epsilon, decoupled=name == "adamw")
+    optimiser.update(
+        config,
+        parameters,
+        gradient,
+        (mean, square),
+        RATES,
+        norms=norms,
+        alive=alive,
+        factor=torch.tensor(1.0, dtype=torch.float64),
+        count=number,
+    )
+    pairs = zip(found, (parameters, mean, square), strict=True)
+    return max(float((one - other).abs().max()) for one, other in pairs)
+
+
+if __name__ == "__main__":
+    json.dump({f"{name} {count}": distance(name, count) for name in ("adam", "adamw") for count in (1, 7)}, sys.stdout)

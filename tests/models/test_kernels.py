@@ -1,0 +1,53 @@
+"""The kernels of the models in Triton's interpreter; the compiled ones are held against torch on a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from joma.models import vocabulary_loss
+from joma.models.batch import Batch, Noise
+from joma.models.decoder import Decoder
+from joma.models.presets import paper_language_model
+from joma.randomness import run_keys
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+
+def test_interpreted_kernels_are_torchs_operations():
+    script = Path(__file__).with_name("interpreted_triton.py")
+    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for case, distances in json.loads(done.stdout).items():
+        for name, distance in distances.items():
+            assert distance < 1e-6, (case, name)  # float32 against float64: some ten roundings of 6e-8
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_gpu_step_is_the_cpus(dropout):
+    model = Decoder(paper_language_model(1003, depth=2, width=40, hidden=48, heads=2, dropout=dropout))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1003, (2, 3, 36), generator=generator)
+    found = {}
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        parameters = {
+            name: torch.stack([model.initial(seed)[name] for seed in (1, 2)]).to(device, dtype) for name in model.shapes
+        }
+        gradients = {name: torch.full_like(tensor, torch.nan) for name, tensor in parameters.items()}
+        here = tokens.to(device)
+        batch = Batch(tokens=here[:, :, :-1].contiguous(), targets=here[:, :, 1:].flatten(1))
+        noise = Noise(keys=run_keys([1, 2], device), step=torch.tensor(5, device=device))
+        losses = model.value_and_gradient(parameters, gradients, batch, noise)
+        found[device] = {"loss": losses, **gradients}
+    for name, right in found["cpu"].items():
+        distance = (found["cuda"][name].cpu() - right).norm() / right.norm()
+        assert distance < 1e-5, name  # float32 through two blocks
+
+
+def test_odd_vocabularies_are_split_into_tiles_on_a_gpu_alone():
+    assert vocabulary_loss._tiles(torch.empty(1, 1, 70)) == [slice(0, 70)]
+    assert vocabulary_loss._tiles(torch.empty(1, 1, 64, device="meta")) == [slice(0, 64)]
