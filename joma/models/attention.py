@@ -70,10 +70,26 @@ def attention(
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
         mixed = _mixed(config, rows, q, k, v, stream)
-    output = mixed.transpose(1, 2).reshape(x.shape)
-    if config.attention_output:
-        output = linear(output, parameters["attention.output.weight"], parameters["attention.output.bias"])
-    return Attended(output=output, q=q, k=k, logits=logits)
+    return Attended(output=_output(config, parameters, mixed, x), q=q, k=k, logits=logits)
+
+
+def attention_of_last(config: DecoderConfig, parameters: Parameters, x: State) -> Float[Tensor, "R B 1 D"]:
+    """Attend from the last position alone, as much as a class is read off; no dropout, no rotary positions."""
+    name, width = "attention.qkv", config.width
+    weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+    last = x[:, :, -1:]
+    (q,) = _parts(config, linear(last, weight[:, :width], None if bias is None else bias[:, :width]))
+    k, v = _parts(config, linear(x, weight[:, width:], None if bias is None else bias[:, width:]))
+    weights = (torch.matmul(q, k.mT) * config.head_width**-0.5).softmax(dim=-1)
+    return _output(config, parameters, torch.matmul(weights, v), last)
+
+
+def _output(config: DecoderConfig, parameters: Parameters, mixed: Heads, like: State) -> State:
+    """Put the heads side by side, and through the output projection where there is one."""
+    output = mixed.transpose(1, 2).reshape(like.shape)
+    if not config.attention_output:
+        return output
+    return linear(output, parameters["attention.output.weight"], parameters["attention.output.bias"])
 
 
 def free_logits(z: Float[Tensor, "R H V V"], tokens: Int[Tensor, "R B L"]) -> Logits:

@@ -10,7 +10,7 @@ from functools import cache
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from joma.models.attention import attention, attention_shapes
+from joma.models.attention import attention, attention_of_last, attention_shapes
 from joma.models.batch import LayerReading, Parameters
 from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
@@ -63,11 +63,24 @@ def block(
         config, parameters, _before(config, parameters, "attention_norm", x), tokens, streams.get("attention.weights")
     )
     branch = dropout(attended.output, config.dropout, streams.get("attention.output"))
+    state, hidden = _rest(config, parameters, x, branch, streams)
+    return Passed(state=state, q=attended.q, k=attended.k, logits=attended.logits, hidden=hidden)
+
+
+def block_of_last(config: DecoderConfig, parameters: Parameters, x: State) -> Float[Tensor, "R B 1 D"]:
+    """Pass the last position through alone: all that a class read-out needs of the last block, without dropout."""
+    branch = attention_of_last(config, parameters, _before(config, parameters, "attention_norm", x))
+    return _rest(config, parameters, x[:, :, -1:], branch, {})[0]
+
+
+def _rest(
+    config: DecoderConfig, parameters: Parameters, x: State, branch: State, streams: Mapping[str, Stream]
+) -> tuple[State, Float[Tensor, "R B L F"]]:
+    """Take what attention put out through residuals, norms and the MLP; return the states and the hidden neurons."""
     x = _after(config, parameters, "attention_norm", x + branch if config.residual_attention else branch)
     output, hidden = mlp(config, parameters, _before(config, parameters, "mlp_norm", x), streams.get("mlp.hidden"))
     branch = dropout(output, config.dropout, streams.get("mlp.output"))
-    x = _after(config, parameters, "mlp_norm", x + branch if config.residual_mlp else branch)
-    return Passed(state=x, q=attended.q, k=attended.k, logits=attended.logits, hidden=hidden)
+    return _after(config, parameters, "mlp_norm", x + branch if config.residual_mlp else branch), hidden
 
 
 @cache
@@ -80,6 +93,12 @@ def compiled_block(backend: str = "inductor") -> Callable[..., State]:
         return block(config, parameters, x, tokens, streams).state
 
     return compiled(state, backend)
+
+
+@cache
+def compiled_block_of_last() -> Callable[..., State]:
+    """Return `block_of_last` compiled."""
+    return compiled(block_of_last)
 
 
 def _before(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise, Parameters, Tap
-from joma.models.block import block, block_shapes, compiled_block
+from joma.models.block import block, block_of_last, block_shapes, compiled_block, compiled_block_of_last
 from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout, site_streams
@@ -59,8 +59,11 @@ class Decoder:
         tokens: Tokens,
         noise: Noise | None = None,
         tap: Tap | None = None,
-    ) -> State:
-        """Run everything between the embedding's rows and the output layer; no dropout without noise."""
+    ) -> Float[Tensor, "R B P D"]:
+        """Run everything between the embedding's rows and the output layer; no dropout without noise.
+
+        The positions are all, or the last one where a class is read off it and nothing else is asked for.
+        """
         config = self.config
         embedding, streams = site_streams(noise, config.dropout, config.depth)
         x = dropout(self._positioned(parameters, rows), config.dropout, embedding)
@@ -153,14 +156,22 @@ class Decoder:
         tokens: Tokens,
         streams: Mapping[str, Stream],
         tap: Tap | None,
-    ) -> State:
+    ) -> Float[Tensor, "R B P D"]:
         """Pass the states through one block, on a GPU the compiled one, which has no inside to tap."""
+        if tap is None and not streams and self._reads_last_only(layer):
+            return (compiled_block_of_last() if x.is_cuda else block_of_last)(self.config, parameters, x)
         if tap is None and x.is_cuda:
             return compiled_block()(self.config, parameters, x, tokens, streams)
         passed = block(self.config, parameters, x, tokens, streams)
         if tap is not None:
             tap(passed.reading(layer, self.config))
         return passed.state
+
+    def _reads_last_only(self, layer: int) -> bool:
+        """Whether nothing but the last position of a block is read: then the others need not be computed."""
+        config = self.config
+        is_plain = config.attention_logits == "projected" and config.positions != "rotary"
+        return is_plain and config.readout == "class" and layer == config.depth - 1
 
     def _of_block(self, parameters: Parameters, layer: int) -> dict[str, Tensor]:
         """The parameters of one block under the names that every block knows them by."""

@@ -2,7 +2,8 @@
 
 The first finds the log-sum-exp of each row; a program takes a few rows, so that they share what they read of the bias.
 The second writes the gradient over the logits; a program takes some columns of many rows, so that their sum, which
-goes to the gradient of the bias, stays in registers.
+goes to the gradient of the bias, stays in registers. Both read and write a row to the end of its room, which is a whole
+number of wide loads, and leave out by value what lies behind the vocabulary.
 """
 
 import torch
@@ -31,10 +32,11 @@ def _row_totals(
     for start in range(0, num_columns, BLOCK):
         seen = start + columns < num_columns
         at = row[:, None] * logits_row + start + columns[None, :]
-        s = tl.load(base + at, mask=exists[:, None] & seen[None, :], other=float("-inf")).to(tl.float32)
+        within = exists[:, None] & (start + columns < logits_row)[None, :]
+        s = tl.load(base + at, mask=within, other=0.0).to(tl.float32)
         if HAS_BIAS:
             s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)[None, :]
-        s *= scale
+        s = tl.where(seen[None, :], s * scale, float("-inf"))
         higher = tl.maximum(top, tl.max(s, axis=1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(s - higher[:, None]), axis=1)
         top = higher
@@ -58,6 +60,7 @@ def _column_gradients(
     run = tl.program_id(2).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     seen = columns < num_columns
+    within = columns < logits_row
     base = logits + run * logits_run
     added = tl.zeros((BLOCK,), dtype=tl.float32)
     if HAS_BIAS:
@@ -66,16 +69,16 @@ def _column_gradients(
     for start in range(0, GROUP, ROWS):
         row = tl.program_id(1) * GROUP + start + tl.arange(0, ROWS)
         exists = row < num_rows
-        both = exists[:, None] & seen[None, :]
+        both = exists[:, None] & within[None, :]
         at = base + row[:, None] * logits_row + columns[None, :]
         s = (tl.load(at, mask=both, other=0.0).to(tl.float32) + added[None, :]) * scale
         log_total = tl.load(totals + run * num_rows + row, mask=exists, other=0.0)
         target = tl.load(targets + run * targets_run + row * targets_row, mask=exists, other=-1).to(tl.int32)
         weight = tl.load(rows + run * rows_run + row * rows_row, mask=exists, other=0.0).to(tl.float32) * scale
         right = tl.where(columns[None, :] == target[:, None], 1.0, 0.0)
-        gradient = (tl.exp(s - log_total[:, None]) - right) * weight[:, None]
+        gradient = (tl.exp(tl.minimum(s - log_total[:, None], 0.0)) - right) * weight[:, None]
         tl.store(at, gradient.to(logits.dtype.element_ty), mask=both)
-        total += tl.where(both, gradient, 0.0)
+        total += gradient  # rows that do not exist have weight 0
     if HAS_BIAS_GRADIENT:
         tl.atomic_add(bias_gradient + run * bias_gradient_run + columns, tl.sum(total, axis=0), mask=seen)
 
@@ -90,7 +93,10 @@ def differentiate(
     *,
     add: bool,
 ) -> Tensor:
-    """Return each run's weighted loss; overwrite the logits (R, N, V) by their gradient, and fill or add the bias's."""
+    """Return each run's weighted loss; overwrite the logits (R, N, V) by their gradient, and fill or add the bias's.
+
+    The logits may be the front of longer rows; what lies behind them in a row is overwritten too.
+    """
     losses, totals = _totals(logits, bias, targets, rows, scale)
     num_runs, num_rows, num_columns = logits.shape
     if bias_gradient is not None and not add:
