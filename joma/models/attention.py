@@ -80,8 +80,9 @@ def attention_of_last(config: DecoderConfig, parameters: Parameters, x: State) -
     last = x[:, :, -1:]
     (q,) = _parts(config, linear(last, weight[:, :width], None if bias is None else bias[:, :width]))
     k, v = _parts(config, linear(x, weight[:, width:], None if bias is None else bias[:, width:]))
-    weights = (torch.matmul(q, k.mT) * config.head_width**-0.5).softmax(dim=-1)
-    return _output(config, parameters, torch.matmul(weights, v), last)
+    weights = ((q * k).sum(dim=-1, keepdim=True) * config.head_width**-0.5).softmax(dim=-2)
+    mixed = (weights * v).sum(dim=-2, keepdim=True)  # sums, not products of a single row: those are slow on a GPU
+    return _output(config, parameters, mixed, last)
 
 
 def _output(config: DecoderConfig, parameters: Parameters, mixed: Heads, like: State) -> State:
