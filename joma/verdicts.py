@@ -27,25 +27,32 @@ class Evidence:
     unit: str
     """What the numbers mean, for example `max abs error` or `standard errors`."""
     value: float
-    """Distance of the claim, in its corrected form, from the independent side."""
+    """Distance of the claim, in its corrected form, from the independent side; an experiment's statistic."""
     threshold: float
-    """The largest value that counts as agreement."""
+    """The largest value that counts as agreement; the smallest where `at_least` says so."""
     control: float | None = None
     """The same distance for the control: the form as printed, a broken hypothesis, an untrained network."""
     control_name: str = ""
     """What the control is."""
     seconds: float = 0.0
     """Time that the measurement took."""
+    at_least: bool = False
+    """Whether larger is better: then the value holds from the threshold up, not down."""
+    published: float | None = None
+    """The same number as the paper prints it, where it does."""
 
     @property
     def holds(self) -> bool:
-        """Whether the value is within its threshold; NaN is not."""
-        return self.value <= self.threshold
+        """Whether the value is on the right side of its threshold; NaN is not."""
+        return self._holds(self.value)
 
     @property
     def control_holds(self) -> bool | None:
-        """Whether the control is within the same threshold; None without a control."""
-        return None if self.control is None else self.control <= self.threshold
+        """Whether the control is on the right side of the same threshold; None without a control."""
+        return None if self.control is None else self._holds(self.control)
+
+    def _holds(self, value: float) -> bool:
+        return bool(value >= self.threshold if self.at_least else value <= self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,14 +79,14 @@ class Verdict:
         """The evidence to show first: a failing check, else a failing control, else the nearest to its threshold."""
         if not self.evidence:
             return None
-        return max(self.evidence, key=lambda e: (not e.holds, e.control_holds is False, _ratio(e.value, e.threshold)))
+        return max(self.evidence, key=lambda e: (not e.holds, e.control_holds is False, _strain(e)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON, with the derived `holds` flags spelled out; null stands for not finite."""
         record = asdict(self)
         for row, evidence in zip(record["evidence"], self.evidence, strict=True):
             row |= {"holds": evidence.holds, "control_holds": evidence.control_holds}
-            row |= {key: _finite_or_none(row[key]) for key in ("value", "threshold", "control")}
+            row |= {key: _finite_or_none(row[key]) for key in ("value", "threshold", "control", "published")}
         return record
 
     @classmethod
@@ -104,5 +111,7 @@ def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _ratio(value: float, threshold: float) -> float:
-    return value / threshold if threshold else value
+def _strain(evidence: Evidence) -> float:
+    """How near the value is to its threshold: larger is nearer, and beyond 1 it is on the wrong side."""
+    best, worst = (evidence.value, evidence.threshold) if evidence.at_least else (evidence.threshold, evidence.value)
+    return worst / best if best else worst

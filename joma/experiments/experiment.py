@@ -1,0 +1,76 @@
+"""What an experiment is: settings, a seeded computation, drawings without mathematics, and verdicts that can fail."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from joma.errors import UnknownNameError
+from joma.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from joma.figures.chart import Chart
+
+PRESETS = ("quick", "full")
+"""Sizes that every experiment has: minutes on two CPU cores, and the paper's settings on one GPU."""
+
+Fact = float | int | str | bool
+"""A number, word or flag that verdicts and captions use."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What an experiment measured: all that its drawings and its verdicts need, and nothing that they do not."""
+
+    tables: dict[str, pd.DataFrame]
+    """Long-form tables by name, small: what is drawn and judged."""
+    facts: dict[str, Fact]
+    """Single numbers, words and flags by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workplace:
+    """Where an experiment works."""
+
+    folder: Path
+    """The experiment's own folder: runs, snapshots and other work that can be resumed go below it."""
+    device: str
+    """`cpu` or `cuda`."""
+    progress: Callable[[float, str], None]
+    """To be called every few seconds with the share done, in [0, 1], and with what is being done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """A figure or a table of the paper: how to compute it, draw it and judge it."""
+
+    id: str
+    """Short and typeable: `figure4`, `figures2-3`, `table1`."""
+    title: str
+    place: str
+    """Where in the paper."""
+    question: str
+    """What is asked, in one or two sentences."""
+    configs: Mapping[str, Callable[[], Any]]
+    """For each preset, `quick` and `full`, the function that returns its frozen config."""
+    compute: Callable[[Any, Workplace], Result]
+    """Config and workplace in, result out: seeded, the same bit for bit on the CPU, and resumable."""
+    draw: Callable[[Result], "tuple[Chart, ...]"]
+    """Result in, charts out; no mathematics."""
+    verdicts: Callable[[Result, Any], tuple[Verdict, ...]]
+    """Result and config in, verdicts out; their thresholds are constants that stand before the result."""
+    missing: Callable[[Any, Workplace], str]
+    """What is missing here to run at all, in one line (no hub, no GPU, no data); empty when nothing is."""
+
+    def config(self, preset: str) -> Any:
+        """Return the config of a preset, refusing unknown ones with the nearest match."""
+        if preset not in self.configs:
+            raise UnknownNameError("preset", preset, self.configs)
+        return self.configs[preset]()
+
+
+def nothing_missing(config: Any, workplace: Workplace) -> str:
+    """Return the empty reason: for an experiment that runs anywhere."""
+    return ""
