@@ -43,7 +43,7 @@ class Line:
     high: Values = None
     style: Style = "line"
     color: int | None = None
-    """Place in the palette, from 0; the position in the panel when neither this nor `shade` is given."""
+    """Place in the palette, from 0; when neither this nor `shade` is given, labels get theirs as they first come."""
     shade: float | None = None
     """Place on a colour map that spans the chart's shades, for lines in an order: layers, learning rates, times."""
 
@@ -78,7 +78,7 @@ class Bars:
     errors: Values = None
     """Half lengths of error bars."""
     color: int | None = None
-    """Place in the palette, from 0; the position in the panel when none is given."""
+    """Place in the palette, from 0; when it is not given, labels get theirs as they first come."""
 
     def __post_init__(self) -> None:
         """Make arrays and refuse what cannot be drawn."""
@@ -183,7 +183,7 @@ def to_matplotlib(chart: Chart) -> "Figure":
 
 
 def save_static(chart: Chart, folder: Path | str) -> list[Path]:
-    """Write the chart as PNG, PDF and SVG into the folder and return their paths; the same chart gives the same bytes."""
+    """Write the chart as PNG, PDF and SVG into the folder, the same bytes for the same chart, and return the paths."""
     from joma.figures.chart_static import save
 
     return save(chart, Path(folder))

@@ -108,7 +108,7 @@ def curves(
     low, high = (pick((line.shade for line in lines), default=0.0) for pick in (min, max))
     traces = []
     for line in lines:
-        colors = _shades((line.shade - low) / (high - low) if high > low else 0.0)
+        colors = shades((line.shade - low) / (high - low) if high > low else 0.0)
         traces.append(_line(line, colors, max_points) | {"showlegend": named, "meta": colors})
     if not named and high > low:
         traces.append(_layer_bar(low, high))
@@ -148,7 +148,7 @@ def heat_map(rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns
         "x": names,
         "y": details,
         "z": matrix.astype(np.float32),
-        "colorscale": _scale(0.0, 1.0),
+        "colorscale": color_scale(0.0, 1.0),
         "colorbar": BAR,
         "hovertemplate": "%{y}<br>step %{x}: %{z:.5g}<extra></extra>",
     }
@@ -156,7 +156,7 @@ def heat_map(rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns
     shown = [each for each in flagged if each.detail in known]
     places = np.searchsorted(steps[begins], [each.step for each in shown], side="right") - 1
     crosses = _crosses(shown) | {"x": [names[place] for place in places], "y": [literal(each.detail) for each in shown]}
-    figure = _figure([trace, crosses] if shown else [trace], _map_height(len(rows)))
+    figure = blank([trace, crosses] if shown else [trace], _map_height(len(rows)))
     figure.update_xaxes(type="category", title_text=STEP, showgrid=False, nticks=8, tickangle=0)
     figure.update_layout(margin_b=BAR_MARGIN)
     ticks = range(0, len(rows), -(-len(rows) // MAX_TICKS))
@@ -228,7 +228,7 @@ def _crosses(marks: Sequence[Mark]) -> dict[str, Any]:
 
 
 def _over_steps(traces: list[dict[str, Any]], quantity: str, *, log_steps: bool) -> "go.Figure":
-    figure = _figure(traces, CURVES_HEIGHT)
+    figure = blank(traces, CURVES_HEIGHT)
     figure.update_xaxes(
         title_text=STEP,
         type="log" if log_steps else "linear",
@@ -241,7 +241,8 @@ def _over_steps(traces: list[dict[str, Any]], quantity: str, *, log_steps: bool)
     return figure
 
 
-def _figure(traces: list[dict[str, Any]], height: int) -> "go.Figure":
+def blank(traces: list[dict[str, Any]], height: int) -> "go.Figure":
+    """Return the traces on axes in the style of the page, without titles."""
     import plotly.graph_objects as go
 
     figure = go.Figure(data=traces)
@@ -264,7 +265,7 @@ def _figure(traces: list[dict[str, Any]], height: int) -> "go.Figure":
 
 def _layer_bar(low: float, high: float) -> dict[str, Any]:
     """A colour bar for lines that are too many for a legend; it hangs on a trace without points."""
-    scales = {"light": _scale(*LIGHT_RANGE), "dark": _scale(*DARK_RANGE)}
+    scales = {"light": color_scale(*LIGHT_RANGE), "dark": color_scale(*DARK_RANGE)}
     marker = {
         "color": [low],
         "cmin": low,
@@ -283,7 +284,8 @@ def _stretches(steps: Int[np.ndarray, " n"], begins: Int[np.ndarray, " k"]) -> l
     return [str(first) if first == last else f"{first}–{last}" for first, last in pairs]
 
 
-def _shades(position: float) -> dict[str, str]:
+def shades(position: float) -> dict[str, str]:
+    """Return the colours of a place on the map, from 0 to 1, for a light page and a dark one."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -293,7 +295,8 @@ def _shades(position: float) -> dict[str, str]:
     }
 
 
-def _scale(low: float, high: float) -> list[list[Any]]:
+def color_scale(low: float, high: float) -> list[list[Any]]:
+    """Return a part of the map as plotly wants it."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 

@@ -1,0 +1,106 @@
+"""What both renderings of a chart agree on: colours, places of names, gaps, and how many points are drawn."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from joma.figures.chart import Bars, Chart, HeatMap, Item, Line, Panel
+from joma.figures.curves import PALETTE, shades
+from joma.figures.thinning import extremes
+
+MAX_LINE_POINTS = 1200
+"""Points of a line; of a longer one the extremes of equal stretches are drawn."""
+MAX_SCATTERED = 4000
+"""Points of a cloud; of a larger one some, evenly spread."""
+MAX_LABEL, MAX_TICK_LABEL = 44, 24
+"""Characters of a name in a legend, and on an axis; the pointer shows all of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paint:
+    """Colours of an item on a light page and on a dark one, and how often the palette was gone through before."""
+
+    colors: dict[str, str]
+    turn: int = 0
+
+
+class Painter:
+    """Gives an item its colour: by palette, by place among the chart's shades, or by the order of labels."""
+
+    def __init__(self, chart: Chart) -> None:
+        """Look through the chart."""
+        items = [item for panel in chart.panels for item in panel.items]
+        self.shades = tuple(item.shade for item in items if isinstance(item, Line) and item.shade is not None)
+        labels = dict.fromkeys(item.label for item in items if not isinstance(item, HeatMap) and not _is_placed(item))
+        self._order = {label: place for place, label in enumerate(labels)}
+
+    def __call__(self, item: Line | Bars) -> Paint:
+        """Return the item's colours."""
+        if isinstance(item, Line) and item.shade is not None:
+            low, high = min(self.shades), max(self.shades)
+            return Paint(colors=shades((item.shade - low) / (high - low) if high > low else 0.0))
+        place = self._order[item.label] if item.color is None else item.color
+        return Paint(colors=PALETTE[place % len(PALETTE)], turn=place // len(PALETTE))
+
+
+def names_of(panel: Panel, axis: str) -> tuple[str, ...]:
+    """Return the names on an axis in their order, at 0, 1, 2 and so on; none when the axis has numbers."""
+    for item in panel.items:
+        if isinstance(item, HeatMap):
+            ticks = getattr(item, axis)
+            return ticks if isinstance(ticks, tuple) else ()
+    if axis == "y":
+        return ()
+    return tuple(dict.fromkeys(name for item in panel.items if isinstance(item, Bars) for name in item.categories))
+
+
+def visible(values: Float[np.ndarray, "..."], *, log: bool) -> Float[np.ndarray, "..."]:
+    """Return the values with NaN for what the axis cannot show."""
+    seen = np.isfinite(values) & ((values > 0) if log else True)
+    return np.where(seen, values, np.nan)
+
+
+def kept(line: Line, *, log_x: bool) -> Int[np.ndarray, " k"]:
+    """Return the places of a line's points that are drawn."""
+    places = np.flatnonzero(line.x > 0) if log_x else np.arange(line.x.size)
+    if line.style == "points":
+        return places[np.unique(np.linspace(0, places.size - 1, MAX_SCATTERED).astype(int))] if places.size else places
+    return places[extremes(line.y[places], MAX_LINE_POINTS)]
+
+
+def brief(name: str, num: int) -> str:
+    """Return a name with at most so many characters.
+
+    >>> brief("attention frozen at its start", 16)
+    'attention froze…'
+    """
+    return name if len(name) <= num else f"{name[: num - 1]}…"
+
+
+def stretches(seen: Bool[np.ndarray, " n"]) -> list[Int[np.ndarray, " k"]]:
+    """Return the places of each unbroken stretch that is seen.
+
+    >>> [part.tolist() for part in stretches(np.array([True, True, False, True]))]
+    [[0, 1], [3]]
+    """
+    places = np.flatnonzero(seen)
+    return [part for part in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if part.size]
+
+
+def band(line: Line, *, log: bool) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Return the edges of a line's band, with NaN where there is none.
+
+    On a logarithmic axis a lower edge that is not positive goes down to the smallest positive number of the line.
+    """
+    low, high = visible(line.low, log=False), visible(line.high, log=log)
+    if log:
+        numbers = np.concatenate([line.y, line.low, line.high])
+        floor = np.min(numbers[np.isfinite(numbers) & (numbers > 0)], initial=np.inf)
+        low = np.where(low > 0, low, floor)
+    gap = np.isnan(low) | np.isnan(high)
+    return np.where(gap, np.nan, low), np.where(gap, np.nan, high)
+
+
+def _is_placed(item: Item) -> bool:
+    return getattr(item, "color", None) is not None or getattr(item, "shade", None) is not None
