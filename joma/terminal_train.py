@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from joma.figures.numbers import duration
 from joma.terminal import console
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
@@ -25,7 +26,6 @@ MOST_LOSSES = 4
 """Losses that are shown beside a bar; of more runs, their range."""
 MOST_NAMES = 3
 """Runs of a pack that are named in the plan."""
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def show_plan(plan: "Plan") -> None:
@@ -152,21 +152,6 @@ def losses(values: list[float]) -> str:
     if len(values) <= MOST_LOSSES:
         return " ".join(f"{value:.3f}" for value in values)
     return f"{min(values):.3f} to {max(values):.3f}"
-
-
-def duration(seconds: float | int) -> str:
-    """Return a time as people say it.
-
-    >>> duration(7), duration(200), duration(8000), duration(400000)
-    ('7 s', '3 min 20 s', '2 h 13 min', '4 d 15 h')
-    """
-    whole = round(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    for unit, name, below, below_name in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min")):
-        if whole >= unit:
-            return f"{whole // unit} {name} {whole % unit // below} {below_name}"
-    return f"{whole // _MINUTE} min {whole % _MINUTE} s"
 
 
 def size(num_bytes: int) -> str:

@@ -1,20 +1,21 @@
 """What an experiment is: settings, a seeded computation, drawings without mathematics, and verdicts that can fail."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from joma.errors import UnknownNameError
+from joma.figures.chart import Chart
 from joma.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from joma.figures.chart import Chart
 
 PRESETS = ("quick", "full")
 """Sizes that every experiment has: minutes on two CPU cores, and the paper's settings on one GPU."""
+TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""Names of tables are names of files."""
 
 Fact = float | int | str | bool
 """A number, word or flag that verdicts and captions use."""
@@ -25,9 +26,15 @@ class Result:
     """What an experiment measured: all that its drawings and its verdicts need, and nothing that they do not."""
 
     tables: dict[str, pd.DataFrame]
-    """Long-form tables by name, small: what is drawn and judged."""
+    """Long-form tables by name, small: what is drawn and judged. Their index is not kept."""
     facts: dict[str, Fact]
     """Single numbers, words and flags by name."""
+
+    def __post_init__(self) -> None:
+        """Refuse names of tables that are no names of files."""
+        for name in self.tables:
+            if not TABLE_NAME.fullmatch(name):
+                raise ValueError(f"A table is named by letters, digits, `_` and `-`, got {name!r}. Rename it.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,12 +64,14 @@ class Experiment:
     """For each preset, `quick` and `full`, the function that returns its frozen config."""
     compute: Callable[[Any, Workplace], Result]
     """Config and workplace in, result out: seeded, the same bit for bit on the CPU, and resumable."""
-    draw: Callable[[Result], "tuple[Chart, ...]"]
+    draw: Callable[[Result], tuple[Chart, ...]]
     """Result in, charts out; no mathematics."""
     verdicts: Callable[[Result, Any], tuple[Verdict, ...]]
     """Result and config in, verdicts out; their thresholds are constants that stand before the result."""
     missing: Callable[[Any, Workplace], str]
     """What is missing here to run at all, in one line (no hub, no GPU, no data); empty when nothing is."""
+    schema: int = 1
+    """To be counted up when `compute` changes what it returns for the same config: results kept before do not count."""
 
     def config(self, preset: str) -> Any:
         """Return the config of a preset, refusing unknown ones with the nearest match."""

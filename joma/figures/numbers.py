@@ -2,13 +2,30 @@
 
 import math
 
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
-def short(value: float | None) -> str:
-    """Format a measured number with two digits, and nothing for None.
 
-    >>> short(3.14159e-13), short(0.25), short(float("inf")), short(None)
-    ('3.1e-13', '0.25', 'not finite', '')
+def short(value: float | None, digits: int = 2) -> str:
+    """Format a measured number with a few digits, and nothing for None.
+
+    >>> short(3.14159e-13), short(0.25), short(5.3571, digits=4), short(float("inf")), short(None)
+    ('3.1e-13', '0.25', '5.357', 'not finite', '')
     """
     if value is None:
         return ""
-    return f"{value:.2g}" if math.isfinite(value) else "not finite"
+    return f"{value:.{digits}g}" if math.isfinite(value) else "not finite"
+
+
+def duration(seconds: float | int) -> str:
+    """Return a time as people say it.
+
+    >>> duration(7), duration(200), duration(8000), duration(400000)
+    ('7 s', '3 min 20 s', '2 h 13 min', '4 d 15 h')
+    """
+    whole = round(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    for unit, name, below, below_name in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // below} {below_name}"
+    return f"{whole // _MINUTE} min {whole % _MINUTE} s"

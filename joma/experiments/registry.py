@@ -1,0 +1,69 @@
+"""The experiments by id, in the paper's order, each imported when it is first asked for."""
+
+import importlib
+from collections.abc import Iterable
+
+from joma.errors import UnknownNameError
+from joma.experiments.experiment import Experiment
+
+MODULES = {
+    "figure1": "figure1",
+    "figures2-3": "figures2_3",
+    "figure4": "figure4",
+    "figure5": "figure5",
+    "figures6-8": "language_models",
+    "figure7": "figure7",
+    "figure9": "figure9",
+    "figure10": "figure10",
+    "table1": "table1",
+}
+"""Files of this folder that hold an experiment, by its id; each exports `EXPERIMENT`."""
+SECONDS = {
+    "quick": {
+        "figure1": 5,
+        "figures2-3": 40,
+        "figure4": 10,
+        "figure5": 50,
+        "figures6-8": 100,
+        "figure7": 30,
+        "figure9": 5,
+        "figure10": 30,
+        "table1": 60,
+    },
+    "full": {
+        "figure1": 5,
+        "figures2-3": 120,
+        "figure4": 20,
+        "figure5": 300,
+        "figures6-8": 1500,
+        "figure7": 120,
+        "figure9": 10,
+        "figure10": 120,
+        "table1": 300,
+    },
+}
+"""About how long each takes, on two CPU cores and on one GPU: for the time left that is shown, and nothing else."""
+
+
+def find(ids: str | Iterable[str] | None = None) -> list[str]:
+    """Return these ids (one, several, or all for None) in the paper's order, refusing unknown ones with the nearest.
+
+    >>> find(["table1", "figure4", "table1"])
+    ['figure4', 'table1']
+    """
+    wanted = set(MODULES if ids is None else [ids] if isinstance(ids, str) else ids)
+    for name in sorted(wanted):
+        if name not in MODULES:
+            raise UnknownNameError("experiment", name, MODULES)
+    return [name for name in MODULES if name in wanted]
+
+
+def experiment(name: str) -> Experiment:
+    """Return one experiment by its id."""
+    [known] = find(name)
+    found = importlib.import_module(f"joma.experiments.{MODULES[known]}").EXPERIMENT
+    if found.id != known:
+        raise ValueError(
+            f"{MODULES[known]}.py holds the experiment {found.id!r} and not {known!r}. Rename one of them."
+        )
+    return found
