@@ -117,10 +117,11 @@ def _chunks(num_rows: int, bytes_per_row: int) -> Iterator[slice]:
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Products of states and output rows, without the bias; a row takes up a multiple of `ALIGNMENT` numbers."""
+    """Products of states and output rows, without the bias; on a GPU a row has room for a multiple of `ALIGNMENT`."""
     num_runs, num_rows, _ = hidden.shape
     num_words = weight.shape[1]
-    room = hidden.new_empty((num_runs, num_rows, -(-num_words // ALIGNMENT) * ALIGNMENT))
+    unit = ALIGNMENT if hidden.is_cuda else 1
+    room = hidden.new_empty((num_runs, num_rows, -(-num_words // unit) * unit))
     logits = room[..., :num_words]
     for words in _tiles(logits):
         torch.bmm(hidden, weight[:, words].mT, out=logits[..., words])
@@ -151,18 +152,15 @@ def _differentiate(
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415 (Triton is there where a GPU is)
 
         return vocabulary_loss_triton.differentiate(logits, bias, targets, rows, scale, bias_gradient, add=add)
-    scaled = _scaled(logits, bias, rows.dtype, scale)  # the logits themselves, unless they are in half precision
-    total = torch.logsumexp(scaled, dim=-1, keepdim=True)
-    picked = scaled.gather(-1, targets[..., None])
-    value = ((total - picked)[..., 0] * rows).sum(dim=1)
-    scaled.sub_(total).exp_()
-    scaled.scatter_add_(-1, targets[..., None], torch.full_like(picked, -1.0))
-    scaled.mul_((scale * rows)[..., None])
+    log_p = torch.log_softmax(_scaled(logits, bias, rows.dtype, scale), dim=-1)
+    picked = log_p.gather(-1, targets[..., None])
+    value = -(picked[..., 0] * rows).sum(dim=1)
+    gradient = log_p.exp_()
+    gradient.scatter_add_(-1, targets[..., None], torch.full_like(picked, -1.0))
+    torch.mul(gradient, (scale * rows)[..., None], out=logits)
     if bias_gradient is not None:
-        total = scaled.sum(dim=1)
+        total = logits.sum(dim=1, dtype=bias_gradient.dtype)
         bias_gradient.add_(total) if add else bias_gradient.copy_(total)
-    if scaled is not logits:
-        logits.copy_(scaled)
     return value
 
 
@@ -172,9 +170,8 @@ def _value(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, s
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415
 
         return vocabulary_loss_triton.value(logits, bias, targets, rows, scale)
-    scaled = _scaled(logits, bias, rows.dtype, scale)
-    row_losses = torch.logsumexp(scaled, dim=-1) - scaled.gather(-1, targets[..., None])[..., 0]
-    return (row_losses * rows).sum(dim=1)
+    log_p = torch.log_softmax(_scaled(logits, bias, rows.dtype, scale), dim=-1)
+    return -(log_p.gather(-1, targets[..., None])[..., 0] * rows).sum(dim=1)
 
 
 def _scaled(logits: Tensor, bias: Tensor | None, dtype: torch.dtype, scale: float) -> Tensor:
@@ -191,8 +188,10 @@ def _in_a_kernel(logits: Tensor) -> bool:
 
 def _product(a: Tensor, b: Tensor, *, out: Tensor, add: bool = False) -> None:
     """Batched product into `out`, or added to it; sums are taken in the precision of `out`."""
-    if a.dtype == out.dtype:
-        torch.baddbmm(out, a, b, beta=float(add), out=out)
+    if a.dtype == out.dtype and not add:
+        torch.bmm(a, b, out=out)
+    elif a.dtype == out.dtype:
+        torch.baddbmm(out, a, b, out=out)
     elif a.is_cuda and add:
         torch.baddbmm(out, a, b, out_dtype=out.dtype, out=out)
     elif a.is_cuda:
