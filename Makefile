@@ -22,6 +22,8 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/theory.py
 	$(BIN)/python benchmarks/rank.py
 	$(BIN)/python benchmarks/entropy.py
+	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/train.py
 
 docs: $(VENV)/installed
 	$(BIN)/python -m joma.statements.documents docs
