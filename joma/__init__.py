@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joma.engine.train import train
+    from joma.experiments.reproduction import reproduce
     from joma.measure.entropy import attention_entropy
     from joma.measure.rank import stable_rank
     from joma.page.report import report
@@ -22,6 +23,7 @@ _HOMES = {
     "read": "joma.runs.record",
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
+    "reproduce": "joma.experiments.reproduction",
     "scan": "joma.probe.scan",
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",
@@ -35,6 +37,7 @@ __all__ = [
     "read",
     "register_measure",
     "report",
+    "reproduce",
     "scan",
     "simulate",
     "stable_rank",

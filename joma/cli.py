@@ -20,6 +20,9 @@ UNSOUND = 1
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
+REPRODUCTION = Path("joma-out")
+"""Folder of a reproduction when none is named."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write the result into.")]
 
@@ -190,6 +193,45 @@ def train(
             raise typer.Exit(INTERRUPTED) from None
         terminal.show_json(done.as_dict()) if as_json else terminal_train.show_training(done)
         raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
+
+
+@app.command()
+def reproduce(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Experiments to run and explain, such as figure4 table1; all if none.")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="quick: small, minutes on two CPU cores; full: the paper's settings on one GPU.")
+    ] = "quick",
+    out: Annotated[
+        Path, typer.Option(help="Folder for everything; the same command goes on where it stopped.")
+    ] = REPRODUCTION,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU if there is one.")] = None,
+    list_experiments: Annotated[
+        bool, typer.Option("--list", help="List the experiments and what each of them needs here.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Rebuild the paper's figures and tables, with controls, and say for each claim whether it holds."""
+    from joma import terminal, terminal_reproduce
+    from joma.experiments.registry import find
+    from joma.experiments.reproduction import available, reproduce
+
+    if list_experiments:
+        found = available(find(ids or None), out=out, device=device)
+        terminal.show_json([each.as_dict() for each in found]) if as_json else terminal_reproduce.show_available(found)
+        return
+    try:
+        with terminal_reproduce.reproduction_progress(quiet=as_json) as show:
+            done = reproduce(ids or None, preset=preset, out=out, device=device, progress=show)
+    except KeyboardInterrupt:
+        sys.stderr.write("joma: stopped; what was finished is kept, and the same command goes on from here.\n")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        terminal.show_json(done.as_dict())
+    else:
+        terminal_reproduce.show_reproduction(done, explain=bool(ids))
+    raise typer.Exit(0 if done.sound else UNSOUND)
 
 
 @app.command()

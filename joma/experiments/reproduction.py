@@ -13,5 +13,151 @@ The folder, for each experiment by its id:
 - `<id>/kept/`: results under the hash of their settings, from which everything above is made again.
 - `<id>/work/`: training runs and whatever else an interrupted computation goes on from.
 
-`read` returns the summary, `charts_of` the charts of one experiment as values.
+`record.read` returns the summary, `charts_of` the charts of one experiment as values.
 """
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import fsum
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from joma.engine.plan import device_named
+from joma.errors import UnknownNameError
+from joma.experiments import record
+from joma.experiments.attempt import Attempt
+from joma.experiments.experiment import PRESETS
+from joma.experiments.progress import Pace, Progress
+from joma.experiments.publication import published
+from joma.experiments.record import Record, Reproduction
+from joma.experiments.registry import MODULES, SECONDS, experiment, find
+from joma.figures.chart import Chart
+from joma.runs import description
+from joma.runs.lock import Lock
+
+RENEW_SECONDS = 60.0
+"""Time between two signs of life to whoever else wants to write into the folder."""
+
+
+def reproduce(
+    ids: str | Sequence[str] | None = None,
+    *,
+    preset: str = "quick",
+    out: Path | str,
+    device: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Reproduction:
+    """Rebuild figures and tables of the paper, with controls and verdicts; the same call goes on where it stopped.
+
+    Args:
+        ids: Experiments by id, one or several; all when None. `joma reproduce --list` shows them.
+        preset: `quick` for minutes on two CPU cores, `full` for the paper's settings on one GPU.
+        out: Folder for everything; what it holds already is not computed again.
+        device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
+        progress: Called every few seconds with how far it is and about how long the rest takes.
+
+    Returns:
+        A record for each experiment asked for. One that cannot run here is `not run`, one that raised an exception is
+        `failed`; either way the others go on.
+    """
+    wanted, out = find(ids), Path(out)
+    if preset not in PRESETS:
+        raise UnknownNameError("preset", preset, PRESETS)
+    there = str(device_named(device))
+    with _alone_in(out) as show_life:
+        started = description.started(out, "reproduce", {}, None).started
+        attempts = [Attempt(id=name, preset=preset, out=out, device=there) for name in wanted]
+        expected = {each.id: 0.0 if each.is_kept() else float(SECONDS[preset][each.id]) for each in attempts}
+        pace = Pace(expected, progress or (lambda at: None))
+        found: list[Record] = []
+        for each in attempts:
+            pace.begin()
+            found.append(each.run(_both(pace.tell, show_life)))
+            record.save(_summary(out, preset, started, _with_earlier(out, found)))
+            pace.end()
+        return _summary(out, preset, started, found)
+
+
+def charts_of(folder: Path | str, name: str) -> tuple[Chart, ...]:
+    """Return the charts of an experiment that is done, from the tables in a folder of `reproduce`."""
+    return experiment(name).draw(published(Path(folder) / name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Availability:
+    """An experiment, and whether it can run here."""
+
+    id: str
+    title: str
+    place: str
+    question: str
+    missing: dict[str, str]
+    """For each preset what is missing here, empty when nothing is."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types for JSON."""
+        return asdict(self)
+
+
+def available(
+    ids: str | Sequence[str] | None = None, *, out: Path | str, device: str | None = None
+) -> list[Availability]:
+    """Return experiments with what each of them lacks here, in the folder `out` and on this device."""
+    there = str(device_named(device))
+    return [_availability(name, Path(out), there) for name in find(ids)]
+
+
+def _availability(name: str, out: Path, device: str) -> Availability:
+    attempts = {preset: Attempt(id=name, preset=preset, out=out, device=device) for preset in PRESETS}
+    title, place, question = attempts[PRESETS[0]].words()
+    missing = {preset: attempt.missing() for preset, attempt in attempts.items()}
+    return Availability(id=name, title=title, place=place, question=question, missing=missing)
+
+
+def _summary(out: Path, preset: str, started: str, records: Sequence[Record]) -> Reproduction:
+    return Reproduction(
+        folder=out,
+        preset=preset,
+        started=started,
+        seconds=fsum(each.seconds for each in records),
+        experiments=tuple(records),
+    )
+
+
+def _with_earlier(out: Path, records: Sequence[Record]) -> list[Record]:
+    """Return the records with those of other experiments in the folder, in the paper's order."""
+    try:
+        earlier = record.read(out).experiments
+    except (FileNotFoundError, ValueError):  # a summary is made from scratch where there is none to go on from
+        earlier = ()
+    known = {each.id: each for each in (*earlier, *records)}
+    return [known[name] for name in MODULES if name in known]
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[Callable[[], None]]:
+    """Keep other processes from writing into the folder; yields what to call now and then as a sign of life."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder)
+    last = monotonic()
+
+    def show_life() -> None:
+        nonlocal last
+        if monotonic() - last >= RENEW_SECONDS:
+            last = monotonic()
+            lock.renew()
+
+    try:
+        yield show_life
+    finally:
+        lock.release()
+
+
+def _both(tell: Callable[[float, str], None], show_life: Callable[[], None]) -> Callable[[float, str], None]:
+    def told(share: float, doing: str) -> None:
+        show_life()
+        tell(share, doing)
+
+    return told

@@ -1,0 +1,127 @@
+"""How far a reproduction is: which experiment, what share of it, and about how long the rest will take."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from joma.runs.files import write_text
+
+SAVE_SECONDS = 5.0
+"""Time between two notes of the time spent; a process that is killed forgets at most that much."""
+TRUSTED_SHARE = 0.1
+"""Share of an experiment from which on its own pace says how long it takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """One moment of a reproduction."""
+
+    ids: tuple[str, ...]
+    """All experiments of the call."""
+    num_done: int
+    id: str
+    """The experiment at work; empty at the end."""
+    share: float
+    """Share of it that is done, in [0, 1]."""
+    doing: str
+    seconds_left: float
+    """Estimate for this experiment."""
+    total_seconds_left: float
+    """Estimate for all that are left."""
+    whole_share: float
+    """Share of the whole that is done, by time."""
+
+
+class Pace:
+    """Turns what experiments say of themselves into progress of the whole."""
+
+    def __init__(self, expected: Mapping[str, float], report: Callable[[Progress], None]) -> None:
+        """Take about how many seconds each experiment needs, in their order; 0 for one whose result is kept."""
+        self._ids = tuple(expected)
+        self._expected = dict(expected)
+        self._report = report
+        self._num_done = 0
+        self._started = self._begun = time.monotonic()
+        self._first: tuple[float, float] | None = None
+        self._seconds_done = self._expected_done = 0.0
+
+    def begin(self) -> None:
+        """Say that the next experiment begins."""
+        self._begun, self._first = time.monotonic(), None
+        self._tell(0.0, "")
+
+    def tell(self, share: float, doing: str) -> None:
+        """Say that the current experiment is done to this share, and what it does."""
+        share = min(max(float(share), 0.0), 1.0)
+        if self._first is None:  # one that was interrupted does not begin at 0
+            self._first = time.monotonic(), share
+        self._tell(share, doing)
+
+    def end(self) -> None:
+        """Say that the current experiment has ended."""
+        if expected := self._expected[self._ids[self._num_done]]:
+            self._expected_done += expected
+            self._seconds_done += time.monotonic() - self._begun
+        self._num_done += 1
+        if self._num_done == len(self._ids):
+            self._tell(1.0, "")
+
+    def _tell(self, share: float, doing: str) -> None:
+        current = self._ids[self._num_done] if self._num_done < len(self._ids) else ""
+        left = self._seconds_left(current, share) if current else 0.0
+        later = self._slowness * sum(self._expected[name] for name in self._ids[self._num_done + 1 :])
+        spent = time.monotonic() - self._started
+        self._report(
+            Progress(
+                ids=self._ids,
+                num_done=self._num_done,
+                id=current,
+                share=share,
+                doing=doing,
+                seconds_left=left,
+                total_seconds_left=left + later,
+                whole_share=spent / (spent + left + later) if current else 1.0,
+            )
+        )
+
+    @property
+    def _slowness(self) -> float:
+        """Time taken so far over the time expected."""
+        return self._seconds_done / self._expected_done if self._expected_done else 1.0
+
+    def _seconds_left(self, current: str, share: float) -> float:
+        now = time.monotonic()
+        begun, first = self._first or (now, share)
+        if share - first >= TRUSTED_SHARE:
+            return (now - begun) / (share - first) * (1 - share)
+        return max(self._expected[current] * self._slowness - (now - self._begun), 0.0)
+
+
+class Stopwatch:
+    """Time spent on an experiment over all calls, noted in a file now and then."""
+
+    def __init__(self, path: Path) -> None:
+        """Go on from the time that the file says, from 0 where it says none."""
+        self._path = path
+        self._before = _seconds_in(path)
+        self._begun = self._noted = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time spent until now."""
+        return self._before + time.monotonic() - self._begun
+
+    def note(self) -> None:
+        """Write the time down, if that was not done in the last seconds."""
+        if time.monotonic() - self._noted >= SAVE_SECONDS:
+            self._noted = time.monotonic()
+            write_text(self._path, json.dumps({"seconds": self.seconds}))
+
+
+def _seconds_in(path: Path) -> float:
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0

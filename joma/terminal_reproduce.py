@@ -1,0 +1,186 @@
+"""What `joma reproduce` prints: the experiments, live progress, and for every claim its verdict with the numbers."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from joma.figures.numbers import duration, short
+from joma.terminal import COLOURS, console, summary
+from joma.verdicts import Evidence, Outcome, Verdict
+
+if TYPE_CHECKING:  # these import torch, which `joma reproduce --help` can do without
+    from joma.experiments import progress
+    from joma.experiments.record import Record, Reproduction
+    from joma.experiments.reproduction import Availability
+
+DIGITS = 4
+LINE_SECONDS = 15.0
+"""Time between two lines of progress in a log, where a bar cannot move."""
+
+
+def show_available(experiments: "Sequence[Availability]") -> None:
+    """Print every experiment with what it lacks here."""
+    table = Table(title="Experiments", title_justify="left", header_style="bold")
+    for name in ("experiment", "what it shows", "where in the paper"):
+        table.add_column(name)
+    for preset in experiments[0].missing:
+        table.add_column(f"{preset}, here")
+    for each in experiments:
+        needs = [Text(lack, style="yellow") if lack else Text("runs", style="green") for lack in each.missing.values()]
+        table.add_row(each.id, Text(each.title), Text(each.place), *needs)
+    console().print(table)
+
+
+def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
+    """Print a row for every claim, with `explain` everything there is to say of each, and where the files are."""
+    screen = console()
+    for record in done.experiments if explain else ():
+        for verdict in record.verdicts:
+            screen.print(_explanation(verdict))
+            if verdict.evidence:
+                screen.print(_evidence_table(verdict.evidence))
+    screen.print(_claims_table(done))
+    for record in done.experiments:
+        for remark in _remarks(record):
+            screen.print(remark, soft_wrap=True)
+    if done.verdicts:
+        screen.print(summary(done.verdicts))
+    counted = ", ".join(f"{count} {status.value}" for status, count in done.counts().items())
+    screen.print(
+        Text(
+            f"Experiments: {counted}; {duration(done.seconds)} of computing. Everything is in {done.folder}; "
+            f"`joma report {done.folder}` puts it on a page."
+        ),
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def reproduction_progress(*, quiet: bool = False) -> "Iterator[Callable[[progress.Progress], None]]":
+    """Show a bar for all experiments and one for the one at work, on standard error; in a log a line now and then."""
+    if quiet:
+        yield lambda at: None
+    elif sys.stderr.isatty():
+        with _bars() as show:
+            yield show
+    else:
+        yield _Lines().show
+
+
+@contextmanager
+def _bars() -> "Iterator[Callable[[progress.Progress], None]]":
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("[dim]{task.fields[doing]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        whole = bar.add_task("Reproducing", total=1.0, count="", left="", doing="")
+        part = bar.add_task("", total=1.0, count="", left="", doing="", visible=False)
+        current = ""
+
+        def show(at: "progress.Progress") -> None:
+            nonlocal current
+            if at.id != current:
+                current = at.id
+                bar.reset(part, visible=bool(current), description=escape(current))
+            count = f"{at.num_done}/{len(at.ids)} experiments"
+            bar.update(whole, completed=at.whole_share, count=count, left=_left(at.total_seconds_left))
+            doing = escape(at.doing)
+            bar.update(part, completed=at.share, count=f"{at.share:.0%}", left=_left(at.seconds_left), doing=doing)
+
+        yield show
+
+
+class _Lines:
+    """Progress as lines of a log: when an experiment begins, and every some seconds."""
+
+    def __init__(self) -> None:
+        self._current = ""
+        self._due = 0.0
+
+    def show(self, at: "progress.Progress") -> None:
+        """Print a line if one is due."""
+        if not at.id or (at.id == self._current and monotonic() < self._due):
+            return
+        self._current, self._due = at.id, monotonic() + LINE_SECONDS
+        doing = f", {at.doing}" if at.doing else ""
+        sys.stderr.write(
+            f"[{at.num_done + 1}/{len(at.ids)}] {at.id}: {at.share:.0%}{doing}; {_left(at.total_seconds_left)} in all\n"
+        )
+        sys.stderr.flush()
+
+
+def _left(seconds: float) -> str:
+    return f"about {duration(seconds)} left"
+
+
+def _claims_table(done: "Reproduction") -> Table:
+    table = Table(title=f"Claims of the paper, preset {done.preset}", title_justify="left", header_style="bold")
+    for name in ("experiment", "claim", "verdict"):
+        table.add_column(name)
+    for name in ("statistic", "threshold", "control", "published"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in done.experiments:
+        for verdict in record.verdicts:
+            decisive = verdict.decisive
+            cells = ("", "", "", "") if decisive is None else _numbers(decisive)
+            table.add_row(record.id, Text(verdict.title), _outcome(verdict), *cells)
+        if not record.verdicts:
+            table.add_row(record.id, Text(record.title), Text(record.status.value, style="bold red"), "", "", "", "")
+    return table
+
+
+def _remarks(record: "Record") -> Iterator[Text]:
+    if record.reason:
+        style = "bold red" if not record.sound else "yellow"
+        yield Text.assemble((f"{record.id} {record.status.value}: ", style), record.reason)
+    for note in record.notes:
+        yield Text.assemble((f"{record.id}: ", "yellow"), note)
+
+
+def _numbers(evidence: Evidence) -> tuple[Text, str, Text, str]:
+    return (
+        Text(short(evidence.value, DIGITS), style="" if evidence.holds else "red"),
+        f"{'≥' if evidence.at_least else '≤'} {short(evidence.threshold, DIGITS)}",
+        Text(short(evidence.control, DIGITS), style="red" if evidence.control_holds else ""),
+        short(evidence.published, DIGITS),
+    )
+
+
+def _outcome(verdict: Verdict) -> Text:
+    text = Text(verdict.outcome.value, style=COLOURS[verdict.outcome])
+    return text if verdict.sound else text.append(" (our check fails)", style="bold red")
+
+
+def _explanation(verdict: Verdict) -> Panel:
+    body = Text.assemble(("Claim    ", "bold"), verdict.claim, "\n", ("Verdict  ", "bold"), _outcome(verdict))
+    if verdict.outcome is not Outcome.NOT_RUN and verdict.correction:
+        body.append("\n").append("Instead  ", style="bold").append(verdict.correction)
+    if verdict.explanation:
+        body.append(f"\n\n{verdict.explanation}")
+    return Panel(body, title=escape(verdict.title), subtitle=escape(verdict.source), title_align="left")
+
+
+def _evidence_table(rows: Sequence[Evidence]) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("measured")
+    for name in ("statistic", "threshold", "control", "published"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("control is", "unit"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(Text(row.name), *_numbers(row), Text(row.control_name), Text(row.unit))
+    return table
