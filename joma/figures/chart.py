@@ -144,6 +144,8 @@ class Panel:
             raise ValueError(f"Panel {self.title!r} has a heat map beside other areas. Give each a panel of its own.")
         if self.log_x and num_bars:
             raise ValueError(f"Panel {self.title!r} has bars on a logarithmic x axis. Categories have no logarithm.")
+        if not all(_has_logarithm(item, self) for item in self.items if isinstance(item, HeatMap)):
+            raise ValueError(f"Panel {self.title!r} has a heat map on a logarithmic axis that is not all positive.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,6 +209,11 @@ def _ticks(name: str, values: Values) -> np.ndarray | tuple[str, ...]:
     if (np.diff(numbers) <= 0).any():
         raise ValueError(f"`{name}` of a heat map must ascend. Sort it, and the rows or columns with it.")
     return numbers
+
+
+def _has_logarithm(heat_map: HeatMap, panel: Panel) -> bool:
+    axes = ((heat_map.x, panel.log_x), (heat_map.y, panel.log_y))
+    return all(isinstance(ticks, np.ndarray) and ticks[0] > 0 for ticks, is_log in axes if is_log)
 
 
 def _set(item: object, **fields: Any) -> None:

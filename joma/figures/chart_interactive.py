@@ -13,6 +13,7 @@ from joma.figures.chart_style import (
     Painter,
     band,
     brief,
+    edges,
     kept,
     names_of,
     stretches,
@@ -141,18 +142,16 @@ def _bars(bars: Bars, panel: Panel, paint: Paint) -> dict[str, Any]:
 
 
 def _map(heat_map: HeatMap, panel: Panel) -> dict[str, Any]:
-    x, y = (ticks if isinstance(ticks, np.ndarray) else np.arange(len(ticks)) for ticks in (heat_map.x, heat_map.y))
     rows, columns = ([_shown(tick) for tick in ticks] for ticks in (heat_map.y, heat_map.x))
     return {
         "type": "heatmap",
-        "x": x,
-        "y": y,
+        "x": edges(heat_map.x, log=panel.log_x),
+        "y": edges(heat_map.y, log=panel.log_y),
         "z": visible(heat_map.z, log=False).astype(np.float32),
         "text": [[f"{row}<br>{column}" for column in columns] for row in rows],
         "colorscale": color_scale(0.0, 1.0),
         "colorbar": BAR | {"title": {"text": literal(heat_map.label), "side": "top"}},
         "hovertemplate": "%{text}<br>%{z:.5~g}<extra></extra>",
-        "xhoverformat": "" if panel.log_x else ".6~g",
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joma.figures.chart import Bars, Chart, HeatMap, Item, Line, Panel
-from joma.figures.chart_style import MAX_LABEL, MAX_TICK_LABEL, Painter, band, brief, kept, names_of, visible
+from joma.figures.chart_style import MAX_LABEL, MAX_TICK_LABEL, Painter, band, brief, edges, kept, names_of, visible
 from joma.figures.curves import COLOR_MAP, GRID, INK, LIGHT_RANGE, MAX_LEGEND, MAX_LINE_MARKERS, MAX_TICKS, SOFT
 from joma.runs.files import write_bytes
 
@@ -49,9 +49,9 @@ def figure(chart: Chart) -> "Figure":
     painter = Painter(chart)
     width, height = SINGLE if num == 1 else SEVERAL
     drawn = Figure(dpi=DPI, layout="constrained")
-    grid = drawn.subplots(num_rows, num_columns, squeeze=False).flat
+    grid = drawn.subplots(num_rows, num_columns, squeeze=False).ravel()
     legends = [_panel(axes, panel, painter) for axes, panel in zip(grid, chart.panels, strict=False)]
-    for axes in list(grid)[num:]:
+    for axes in grid[num:]:
         axes.set_visible(False)
     num_lines = _legends(drawn, legends, painter, num_columns)
     drawn.set_size_inches(width * num_columns, height * num_rows + HEAD + LEGEND_ROW * num_lines)
@@ -107,7 +107,7 @@ def _panel(axes: "Axes", panel: Panel, painter: Painter) -> dict[str, Any]:
 
 def _draw(axes: "Axes", item: Item, panel: Panel, painter: Painter, bars: list[Bars]) -> Any:
     if isinstance(item, HeatMap):
-        _map(axes, item)
+        _map(axes, item, panel)
         return None
     color = painter(item).colors["light"]
     if isinstance(item, Bars):
@@ -142,9 +142,9 @@ def _bars(axes: "Axes", item: Bars, panel: Panel, color: str, bars: list[Bars]) 
     return axes.bar(places, values, width, yerr=errors, color=color, ecolor=INK, capsize=2)
 
 
-def _map(axes: "Axes", item: HeatMap) -> None:
-    x, y = (ticks if isinstance(ticks, np.ndarray) else np.arange(len(ticks)) for ticks in (item.x, item.y))
-    mesh = axes.pcolormesh(x, y, np.ma.masked_invalid(item.z), cmap=COLOR_MAP, shading="nearest", rasterized=True)
+def _map(axes: "Axes", item: HeatMap, panel: Panel) -> None:
+    x, y = edges(item.x, log=panel.log_x), edges(item.y, log=panel.log_y)
+    mesh = axes.pcolormesh(x, y, np.ma.masked_invalid(item.z), cmap=COLOR_MAP, rasterized=True)
     bar = axes.figure.colorbar(mesh, ax=axes)
     bar.set_label(_text(item.label), color=INK)
 

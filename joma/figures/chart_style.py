@@ -78,6 +78,19 @@ def brief(name: str, num: int) -> str:
     return name if len(name) <= num else f"{name[: num - 1]}…"
 
 
+def edges(ticks: Float[np.ndarray, " n"] | tuple[str, ...], *, log: bool) -> Float[np.ndarray, " m"]:
+    """Return where the cells of a heat map begin and end: half way between ticks, as the axis measures it.
+
+    >>> edges(("a", "b"), log=False).tolist(), edges(np.array([1.0, 100.0]), log=True).round(6).tolist()
+    ([-0.5, 0.5, 1.5], [0.1, 10.0, 1000.0])
+    """
+    at = np.arange(len(ticks), dtype=np.float64) if isinstance(ticks, tuple) else ticks
+    at = np.log(at) if log else at
+    gaps = np.diff(at) if at.size > 1 else np.ones(1)
+    found = np.concatenate([[at[0] - gaps[0] / 2], at[1:] - gaps[: at.size - 1] / 2, [at[-1] + gaps[-1] / 2]])
+    return np.exp(found) if log else found
+
+
 def stretches(seen: Bool[np.ndarray, " n"]) -> list[Int[np.ndarray, " k"]]:
     """Return the places of each unbroken stretch that is seen.
 
