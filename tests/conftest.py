@@ -7,6 +7,7 @@ from hypothesis import settings
 collect_ignore = [
     "engine/interpreted_triton.py",
     "engine/mortal_train.py",
+    "experiments/mortal_reproduce.py",
     "measure/interpreted_triton.py",
     "models/interpreted_triton.py",
     "probe/mortal_scan.py",

@@ -25,9 +25,9 @@ Fact = float | int | str | bool
 class Result:
     """What an experiment measured: all that its drawings and its verdicts need, and nothing that they do not."""
 
-    tables: dict[str, pd.DataFrame]
+    tables: Mapping[str, pd.DataFrame]
     """Long-form tables by name, small: what is drawn and judged. Their index is not kept."""
-    facts: dict[str, Fact]
+    facts: Mapping[str, Fact]
     """Single numbers, words and flags by name."""
 
     def __post_init__(self) -> None:
