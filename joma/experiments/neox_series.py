@@ -1,0 +1,245 @@
+"""A small GPT-NeoX, the architecture of Pythia, trained here with its checkpoints kept: a series like the public ones.
+
+A plain loop over a text, seeded. What is there already is not trained again: an interrupted training goes on from the
+last checkpoint whose optimiser state was written, and gives the same weights on the CPU bit for bit.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from safetensors.torch import load_file, save
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from joma.data.cache import digest
+from joma.data.text import Corpus, Windows, load_text
+from joma.errors import positive, whole
+from joma.experiments.experiment import Workplace
+from joma.probe.text import quiet_transformers
+from joma.runs.files import beside, write_bytes, write_text
+
+CHECKPOINTS = "checkpoints"
+LOSS = "loss.json"
+"""File of each checkpoint with its loss on the validation text."""
+EXPANSION = 4
+"""Hidden neurons of the MLP for each component of the stream, as in Pythia."""
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
+"""Pythia's optimiser: Adam with decoupled decay, the gradient clipped at norm 1."""
+LEAST_RATE = 0.1
+"""Part of the learning rate that is left at the end of the cosine."""
+NUM_VALIDATION = 8
+"""Windows of the validation text, each as many sequences as a batch, that the loss is taken on."""
+SHARED = "models"
+_ABOVE_WORK = 2
+_KEY_LETTERS = 16
+
+Told = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeoxConfig:
+    """A model, its text and its training."""
+
+    texts: tuple[str, ...]
+    """Texts in the order of preference: the first that is there is used."""
+    vocabulary: int
+    """Most words that are kept."""
+    width: int
+    depth: int
+    heads: int
+    window: int
+    """Tokens of a sequence."""
+    batch: int
+    """Sequences of a step."""
+    num_steps: int
+    every: int
+    """Steps between two checkpoints; the start is one too."""
+    lr: float
+    warmup: int
+    """Steps until the learning rate is reached; then a cosine down to a tenth."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that make no series."""
+        whole("depth", self.depth, low=1)
+        whole("num_steps", self.num_steps, low=1)
+        positive("every", self.every)
+        if self.num_steps % self.every or self.width % self.heads:
+            raise ValueError(
+                f"`num_steps` must be a multiple of `every` and `width` one of `heads`, got {self.num_steps} and "
+                f"{self.every}, {self.width} and {self.heads}. Change one of each."
+            )
+
+    @property
+    def steps(self) -> range:
+        """Steps that have a checkpoint."""
+        return range(0, self.num_steps + 1, self.every)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeoxSeries:
+    """A series that is trained to its end."""
+
+    folder: Path
+    corpus: Corpus
+    config: NeoxConfig
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints, each a folder of Hugging Face, `checkpoint-N`."""
+        return self.folder / CHECKPOINTS
+
+    def checkpoint(self, step: int) -> Path:
+        """Folder of one checkpoint."""
+        return self.checkpoints / f"checkpoint-{step}"
+
+    def losses(self) -> dict[int, float]:
+        """Return the loss on the validation text, by step."""
+        return {step: json.loads((self.checkpoint(step) / LOSS).read_text())["loss"] for step in self.config.steps}
+
+    def model(self, step: int, device: str) -> Any:
+        """Build the model of one checkpoint, ready to be read."""
+        return _load(self.checkpoint(step)).to(device).eval()
+
+
+def shared_folder(workplace: Workplace) -> Path:
+    """Return the folder in which experiments of one reproduction share models: beside theirs, `id/work/key`."""
+    return workplace.folder.parents[_ABOVE_WORK] / SHARED
+
+
+def first_text(config: NeoxConfig) -> Corpus:
+    """Load the first text that is there; raises what the last one raised where none is."""
+    for name in config.texts[:-1]:
+        try:
+            return load_text(name, vocabulary_cap=config.vocabulary)
+        except OSError:  # it is neither on this machine nor to be had
+            continue
+    return load_text(config.texts[-1], vocabulary_cap=config.vocabulary)
+
+
+def train_series(config: NeoxConfig, shared: Path, *, device: str, tell: Told) -> NeoxSeries:
+    """Train what is not there yet, and return the series; `tell` hears of the share done every few steps."""
+    corpus = first_text(config)
+    key = digest(json.dumps(asdict(config)), corpus.hash)[:_KEY_LETTERS]
+    series = NeoxSeries(folder=shared / f"neox-{key}", corpus=corpus, config=config)
+    if not all(series.checkpoint(step).is_dir() for step in config.steps):
+        _Training(series, device).run(tell)
+    return series
+
+
+class _Training:
+    """The plain loop."""
+
+    def __init__(self, series: NeoxSeries, device: str) -> None:
+        """Take up the last checkpoint that has an optimiser state, or start anew."""
+        self.series, self.device = series, device
+        self.config = config = series.config
+        self.train = Windows(series.corpus.train.to(device), config.batch, config.window)
+        self.valid = Windows(series.corpus.valid.to(device), config.batch, config.window)
+        self.state = series.folder / "optimiser.safetensors"
+        saved = load_file(self.state, device=device) if self.state.exists() else {}
+        self.step = int(saved["step"]) if saved else 0
+        self.model = (_load(series.checkpoint(self.step)) if saved else _new_model(config, series.corpus)).to(device)
+        self.parameters = dict(self.model.named_parameters())
+        self.optimiser = torch.optim.AdamW(
+            self.parameters.values(), lr=config.lr, betas=BETAS, weight_decay=WEIGHT_DECAY
+        )
+        if saved:
+            self._restore(saved)
+
+    def run(self, tell: Told) -> None:
+        """Train to the end, a checkpoint every so often."""
+        self._keep()
+        while self.step < self.config.num_steps:
+            self._advance()
+            if self.step % self.config.every == 0:
+                self._keep()
+                tell(self.step / self.config.num_steps, f"training a small GPT-NeoX, step {self.step}")
+
+    def _advance(self) -> None:
+        tokens, targets = self.train.window(self.step % self.train.num_windows)
+        for group in self.optimiser.param_groups:
+            group["lr"] = _rate(self.config, self.step)
+        self.model.train()
+        self.optimiser.zero_grad()
+        self._loss(tokens, targets).backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters.values(), CLIP)
+        self.optimiser.step()
+        self.step += 1
+
+    def _loss(self, tokens: Int64[Tensor, "B L"], targets: Int64[Tensor, "B L"]) -> Tensor:
+        logits = self.model(input_ids=tokens, use_cache=False).logits
+        return cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    @torch.no_grad()
+    def _validation_loss(self) -> float:
+        self.model.eval()
+        count = min(NUM_VALIDATION, self.valid.num_windows)
+        return sum(float(self._loss(*self.valid.window(i))) for i in range(count)) / count
+
+    def _keep(self) -> None:
+        """Write a checkpoint, whole or not at all, and then the state that goes with it."""
+        place = self.series.checkpoint(self.step)
+        if not place.is_dir():
+            part = beside(place)
+            with quiet_transformers():
+                self.model.save_pretrained(part)
+            write_text(part / LOSS, json.dumps({"loss": self._validation_loss()}))
+            os.replace(part, place)
+            for left in place.parent.glob(".checkpoint-*.part"):
+                shutil.rmtree(left)
+        write_bytes(self.state, save(self._state()))
+
+    def _state(self) -> dict[str, Tensor]:
+        state = {"step": torch.tensor(self.step)}
+        for name, parameter in self.parameters.items():
+            own = self.optimiser.state.get(parameter, {})
+            state |= {f"{name}|{key}": value.contiguous() for key, value in own.items()}
+        return state
+
+    def _restore(self, saved: dict[str, Tensor]) -> None:
+        for entry, value in saved.items():
+            name, _, key = entry.partition("|")
+            if key:
+                self.optimiser.state[self.parameters[name]][key] = value.cpu() if key == "step" else value
+
+
+def _rate(config: NeoxConfig, step: int) -> float:
+    """Rise linearly, then fall as a cosine to `LEAST_RATE`."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    done = (step - config.warmup) / max(config.num_steps - config.warmup, 1)
+    return config.lr * (LEAST_RATE + (1 - LEAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def _new_model(config: NeoxConfig, corpus: Corpus) -> Any:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM  # noqa: PLC0415 (an extra)
+
+    settings = GPTNeoXConfig(
+        vocab_size=len(corpus.vocabulary),
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        num_attention_heads=config.heads,
+        intermediate_size=EXPANSION * config.width,
+        max_position_embeddings=config.window,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return GPTNeoXForCausalLM(settings)
+
+
+def _load(folder: Path) -> Any:
+    from transformers import GPTNeoXForCausalLM  # noqa: PLC0415 (an extra)
+
+    with quiet_transformers():
+        return GPTNeoXForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
