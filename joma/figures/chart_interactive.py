@@ -41,6 +41,8 @@ HEIGHT, MAP_HEIGHT = 360, 420
 """Pixels of a panel."""
 LEGEND_ROW, LEGEND_COLUMNS = 22, 2
 """Pixels of a legend's row, and entries in it on a narrow screen."""
+LEGEND_PLACE = -0.28
+"""Below the title of the x axis, in heights of the panel's area."""
 BAND_OPACITY = 0.18
 LINE_WIDTH, POINT_SIZE = 2.0, 6
 
@@ -61,9 +63,13 @@ def _figure(panel: Panel, painter: Painter) -> "go.Figure":
     has_bar = num_named == 0 and any("colorbar" in (trace | trace.get("marker", {})) for trace in traces)
     rows = -(-num_named // LEGEND_COLUMNS)
     figure = blank(traces, (MAP_HEIGHT if has_bar else HEIGHT) + LEGEND_ROW * rows)
-    figure.update_layout(hovermode="closest", barmode="group", showlegend=num_named > 1)
+    figure.update_layout(hovermode="closest", barmode="group", showlegend=num_named > 1, legend_y=LEGEND_PLACE)
     if has_bar:
         figure.update_layout(margin_b=BAR_MARGIN)
+    if has_bar or names_of(panel, "x"):  # names may be turned, and nobody knows how far down they reach
+        figure.update_layout(
+            legend={"y": 1.0, "yanchor": "bottom"}, margin_t=figure.layout.margin.t + LEGEND_ROW * rows
+        )
     figure.update_xaxes(_axis(panel.x_label, names_of(panel, "x"), log=panel.log_x))
     figure.update_yaxes(_axis(panel.y_label, names_of(panel, "y"), log=panel.log_y) | {"automargin": True})
     if names_of(panel, "y"):
@@ -150,8 +156,8 @@ def _map(heat_map: HeatMap, panel: Panel) -> dict[str, Any]:
         "z": visible(heat_map.z, log=False).astype(np.float32),
         "text": [[f"{row}<br>{column}" for column in columns] for row in rows],
         "colorscale": color_scale(0.0, 1.0),
-        "colorbar": BAR | {"title": {"text": literal(heat_map.label), "side": "top"}},
-        "hovertemplate": "%{text}<br>%{z:.5~g}<extra></extra>",
+        "colorbar": BAR,
+        "hovertemplate": f"%{{text}}<br>{literal(heat_map.label)} %{{z:.5~g}}<extra></extra>",
     }
 
 
@@ -191,6 +197,7 @@ def _axis(label: str, names: tuple[str, ...], *, log: bool) -> dict[str, Any]:
     if names:
         places = range(0, len(names), -(-len(names) // MAX_TICKS))
         axis |= {
+            "automargin": True,
             "tickvals": list(places),
             "ticktext": [literal(brief(names[place], MAX_TICK_LABEL)) for place in places],
         }

@@ -27,8 +27,9 @@ for (const header of document.querySelectorAll("table.sortable th")) {
 // Chips show one verdict only.
 for (const chip of document.querySelectorAll("[data-filter]")) {
   chip.addEventListener("click", () => {
-    for (const other of document.querySelectorAll("[data-filter]")) other.setAttribute("aria-pressed", other === chip);
-    for (const row of document.querySelectorAll("[data-outcome]")) row.hidden = chip.dataset.filter !== "" && row.dataset.outcome !== chip.dataset.filter;
+    const section = chip.closest("section");
+    for (const other of section.querySelectorAll("[data-filter]")) other.setAttribute("aria-pressed", other === chip);
+    for (const row of section.querySelectorAll("[data-outcome]")) row.hidden = chip.dataset.filter !== "" && row.dataset.outcome !== chip.dataset.filter;
   });
 }
 
@@ -52,17 +53,22 @@ function themed(figure) {
     if (/^[xy]axis/.test(name)) Object.assign(axis, { gridcolor: color("--line"), tickcolor: color("--line") });
   }
   figure.layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink") };
-  for (const trace of figure.data) paint(trace, trace.meta?.[dark.matches ? "dark" : "light"]);
+  for (const trace of figure.data) {
+    if (trace.type === "bar" && trace.error_y) trace.error_y.color = color("--ink");
+    paint(trace, trace.meta?.[dark.matches ? "dark" : "light"]);
+  }
   return figure;
 }
 function paint(trace, color) {
   if (Array.isArray(color)) trace.marker.colorscale = color;
   else if (color) {
-    for (const part of [trace.line, trace.marker, trace.marker?.line, trace.error_y]) if (part) part.color = color;
+    const errors = trace.type === "bar" ? null : trace.error_y;
+    for (const part of [trace.line, trace.marker, trace.marker?.line, errors]) if (part) part.color = color;
+    if (trace.fillcolor) trace.fillcolor = color;
   }
 }
 function overSteps(place) {
-  return place.drawn && place.drawn.layout.xaxis.type !== "category";
+  return place.drawn && place.closest(".panel") && place.drawn.layout.xaxis.type !== "category";
 }
 function draw(place) {
   if (place.drawn) return;

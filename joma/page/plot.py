@@ -11,17 +11,12 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-def plotly_script() -> Markup:
-    """Return plotly's script, for the one place of a page that needs it."""
+def plot_scripts() -> Markup:
+    """Return plotly's script and the options of all plots of a page, for the one place of a page that needs them."""
     from plotly.offline import get_plotlyjs  # noqa: PLC0415
 
-    return Markup("<script>{}</script>").format(Markup(get_plotlyjs()))
-
-
-def plot_options() -> Markup:
-    """Return the options of all plots of a page, for `page.js`."""
-    return Markup('<script type="application/json" id="plot-options">{}</script>').format(
-        script_json(json.dumps(PLOT_OPTIONS))
+    return Markup('<script type="application/json" id="plot-options">{}</script><script>{}</script>').format(
+        script_json(json.dumps(PLOT_OPTIONS)), Markup(get_plotlyjs())
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from joma.page import reproduction as reproduction_page
 from joma.page import runs as run_page
 from joma.page import simulation as simulation_page
 from joma.page import verification as verification_page
@@ -21,23 +22,35 @@ RUNS_LEAD = "Attention entropy and weight rank, layer by layer, from the records
 
 
 def report(folder: Path | str) -> Path:
-    """Put every run, simulation and verification under `folder` on one page, `index.html` in that folder.
+    """Put every reproduction, run, simulation and verification under `folder` on one page, `index.html` in that folder.
 
-    Returns its path. A simulation is a function of its config, so the page solves it again from the record.
+    Returns its path. A simulation is a function of its config, so the page solves it again from the record; what lies
+    in the folders of a reproduction's experiments is told by the reproduction.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
             f"There is no folder {folder}. Pass one that `joma.watch` or a command with `--out` wrote into."
         )
-    runs = run_page.sections(folder)
-    sections = [*runs, *_simulations(folder, with_plotly=not runs), *_verifications(folder)]
+    found = reproduction_page.find(folder)
+    inside = [place for each in found for place in reproduction_page.places(each)]
+    rebuilt = [
+        section
+        for index, each in enumerate(found)
+        for section in reproduction_page.sections(each, folder, with_plotly=index == 0)
+    ]
+    runs = run_page.sections(folder, without=inside, with_plotly=not rebuilt)
+    simulations = _simulations(folder, inside, with_plotly=not rebuilt and not runs)
+    sections = [*rebuilt, *runs, *simulations, *_verifications(folder, inside)]
     if not sections:
         raise ValueError(
-            f"{folder} holds no record. Write one with `joma scan`, `joma simulate` or `joma verify` and "
-            f"`--out {folder}`, or with `joma.watch`."
+            f"{folder} holds no record. Write one with `joma scan`, `joma reproduce`, `joma train`, `joma simulate` or "
+            f"`joma verify` and `--out {folder}`, or with `joma.watch`."
         )
-    title, lead = (RUNS_TITLE, RUNS_LEAD.format(folder.resolve().name)) if runs else (TITLE, LEAD)
+    if rebuilt:
+        title, lead = reproduction_page.TITLE, reproduction_page.LEAD
+    else:
+        title, lead = (RUNS_TITLE, RUNS_LEAD.format(folder.resolve().name)) if runs else (TITLE, LEAD)
     return write_text(folder / "index.html", _writable(document(title, lead, _told_apart(sections))))
 
 
@@ -57,15 +70,17 @@ def _writable(page: str) -> str:
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-def _verifications(folder: Path) -> list[Section]:
-    return [
-        verification_page.section(verification_page.read(record))
-        for record in sorted(folder.rglob(verification_page.RECORD))
-    ]
+def _records(folder: Path, name: str, without: Sequence[Path]) -> list[Path]:
+    return [record for record in sorted(folder.rglob(name)) if not run_page.is_below(record, without)]
 
 
-def _simulations(folder: Path, *, with_plotly: bool) -> list[Section]:
-    configs = [simulation_page.read(record) for record in sorted(folder.rglob(simulation_page.RECORD))]
+def _verifications(folder: Path, without: Sequence[Path]) -> list[Section]:
+    records = _records(folder, verification_page.RECORD, without)
+    return [verification_page.section(verification_page.read(record)) for record in records]
+
+
+def _simulations(folder: Path, without: Sequence[Path], *, with_plotly: bool) -> list[Section]:
+    configs = [simulation_page.read(record) for record in _records(folder, simulation_page.RECORD, without)]
     return [
         simulation_page.section(simulate(config), with_plotly=with_plotly and index == 0)
         for index, config in enumerate(configs)

@@ -11,13 +11,18 @@ from markupsafe import Markup
 from joma.page import events, layers, panels, regimes
 from joma.page.document import Section, render
 from joma.page.panels import Room
-from joma.page.plot import plot_options, plotly_script
+from joma.page.plot import plot_scripts
 from joma.page.records import Group, Run, Unreadable, flat, grouped, load
 from joma.page.table import Cell, number, table, words
 from joma.runs.record import find_runs
 
 OWN_SETTINGS = ("seed", "started", "ended", "resumed")
 """Entries of a run's description in which runs differ in any case."""
+
+
+def is_below(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a path is one of these folders or lies in one of them."""
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +34,12 @@ class _Entry:
     sites: Sequence[regimes.SiteRegimes]
 
 
-def sections(folder: Path, *, with_plotly: bool = True) -> list[Section]:
-    """Return the sections of all runs at or below a folder; none when there is no run.
+def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = True) -> list[Section]:
+    """Return the sections of all runs at or below a folder, those below `without` left out; none when there is no run.
 
     Only one section of a page needs plotly's script. Refuses when no run at all can be read.
     """
-    folders = find_runs(folder)
+    folders = [place for place in find_runs(folder) if not is_below(place, without)]
     if not folders:
         return []
     runs, unreadable = load(folders, folder)
@@ -47,12 +52,8 @@ def sections(folder: Path, *, with_plotly: bool = True) -> list[Section]:
         for place, group in enumerate(groups, start=1)
     ]
     side_by_side = [_side_by_side(groups, room)] if len(groups) > 1 else []
-    overview = _overview(entries, unreadable, _scripts(with_plotly=with_plotly))
+    overview = _overview(entries, unreadable, plot_scripts() if with_plotly else Markup(""))
     return [overview, *side_by_side, *(_section(entry, room) for entry in entries)]
-
-
-def _scripts(*, with_plotly: bool) -> Markup:
-    return plot_options() + (plotly_script() if with_plotly else Markup(""))
 
 
 def _overview(entries: Sequence[_Entry], unreadable: Sequence[Unreadable], scripts: Markup) -> Section:
@@ -128,7 +129,7 @@ def _section(entry: _Entry, room: Room) -> Section:
         log_steps=panels.are_logarithmic([group]),
         regimes=table(regimes.COLUMNS, regimes.rows(entry.sites)) if entry.sites else "",
         event_tables=events.tables(group),
-        settings=table(["setting", "value"], settings, sortable=False),
+        settings=table(["setting", "value"], settings),
     )
     return Section(anchor=entry.anchor, title=group.name, body=body)
 

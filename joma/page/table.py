@@ -48,20 +48,20 @@ def number(value: float | int | None, error: float | None = None, *, tone: str =
     """
     if value is None or math.isnan(value):
         return Cell(text="", raw="", is_number=True, tone=tone)
-    text = _digits(value, DIGITS)
+    text = digits(value)
     if error is not None and not math.isnan(error):
-        text += f" ± {_digits(error, ERROR_DIGITS)}"
+        text += f" ± {digits(error, ERROR_DIGITS)}"
     return Cell(text=text, raw=value, is_number=True, tone=tone)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, sortable: bool = True) -> Markup:
-    """Return rows under these headings; clicking on a heading sorts."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, outcomes: Sequence[str] = ()) -> Markup:
+    """Return rows under these headings; clicking on a heading sorts. By `outcomes`, one a row, chips choose rows."""
     numeric = [bool(rows) and all(row[place].is_number for row in rows) for place in range(len(columns))]
-    return Markup(render("table", columns=list(zip(columns, numeric, strict=True)), rows=rows, sortable=sortable))
+    return Markup(render("table", columns=list(zip(columns, numeric, strict=True)), rows=rows, outcomes=outcomes))
 
 
-def _digits(value: float | int, digits: int) -> str:
+def digits(value: float | int, num: int = DIGITS) -> str:
     """Round to so many digits, or to a whole number where that has more."""
-    if abs(value) < 10**digits:
-        return f"{float(f'{value:.{digits}g}'):g}"
-    return f"{value:.0f}" if abs(value) < MAX_PLAIN else f"{value:.{digits}g}"
+    if abs(value) < 10**num:
+        return f"{float(f'{value:.{num}g}'):g}"
+    return f"{value:.0f}" if abs(value) < MAX_PLAIN else f"{value:.{num}g}"
