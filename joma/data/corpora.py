@@ -87,7 +87,7 @@ def find_text(name_or_folder: str | Path) -> TextSource:
         return PythonDocs()
     if name_or_folder in KNOWN_CORPORA:
         name = str(name_or_folder)
-        return open_folder(_local_folder(name) or _downloaded_folder(name), name)
+        return open_folder(local_folder(name) or _downloaded_folder(name), name)
     folder = Path(name_or_folder).expanduser()
     if folder.is_dir():
         return open_folder(folder)
@@ -127,7 +127,7 @@ def _only_layout(folder: Path, split: str, layouts: Mapping[str, list[re.Match[s
     return [match.string for match in first]
 
 
-def _local_folder(name: str) -> Path | None:
+def local_folder(name: str) -> Path | None:
     """Return the folder of a known corpus below `$JOMA_DATA`, None where it has none."""
     data = os.environ.get("JOMA_DATA")
     candidates = [Path(data).expanduser() / folder for folder in KNOWN_CORPORA[name].folders] if data else []

@@ -210,6 +210,8 @@ def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _is_frozen(config: DecoderConfig, name: str) -> bool:
+    if config.only_block is not None and not name.startswith(f"blocks.{config.only_block}."):
+        return True
     if name == EMBEDDING:
         return not config.train_embedding
     return bool(config.frozen) and f".{config.frozen}." in name

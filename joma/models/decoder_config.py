@@ -83,6 +83,8 @@ class DecoderConfig:
     """Scheme of the start: default, text or table1 (`joma.models.initialisation`)."""
     frozen: str = ""
     """Part that keeps its start: attention, mlp, or nothing."""
+    only_block: int | None = None
+    """The one block that moves while everything else keeps its start, from 0: layer-wise training; None is all."""
 
     def __post_init__(self) -> None:
         """Refuse names that do not exist, sizes that are none, and settings that cannot go together."""
@@ -99,6 +101,7 @@ class DecoderConfig:
         self._require_widths()
         self._require_embedding()
         self._require_readout()
+        self._require_block()
 
     @property
     def head_width(self) -> int:
@@ -151,4 +154,13 @@ class DecoderConfig:
             raise ValueError(
                 "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
                 "Set `tied` to False, or read out the next token."
+            )
+
+    def _require_block(self) -> None:
+        if self.only_block is None:
+            return
+        whole("only_block", self.only_block, low=0)
+        if self.only_block >= self.depth:
+            raise ValueError(
+                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
             )

@@ -192,6 +192,17 @@ def test_only_trained_parameters_have_gradients():
     assert layout.num_trained < layout.size
 
 
+def test_one_block_alone_can_be_trained():
+    config = small_config({"depth": 3, "only_block": 1})
+    alone = make_pack(config, [0])
+    assert set(alone.gradients) == {name for name in alone.decoder.shapes if name.startswith("blocks.1.")}
+    alone.train()
+    together = make_pack(dataclasses.replace(config, only_block=None), [0])
+    together.train()
+    for name, gradient in alone.gradients.items():
+        torch.testing.assert_close(gradient, together.gradients[name], **close)
+
+
 def test_a_scan_finds_the_matrices_by_their_names():
     config = dataclasses.replace(paper_language_model(50, depth=2), heads=2)
     shapes = Decoder(config).shapes

@@ -11,6 +11,7 @@ REFUSED = {
     "free and rotary": ({"attention_logits": "free"}, r"free logits have none"),
     "orthonormal": ({"embedding": "orthonormal"}, r"`vocabulary` ≤ `width`, got 11 and 8"),
     "almost": ({"embedding": "almost_orthogonal", "vocabulary": 8}, r"`vocabulary` > `width`, got 8 and 8"),
+    "a block that is not there": ({"depth": 2, "only_block": 2}, r"`only_block` must be below `depth`, 2, got 2"),
     "class without classes": ({"readout": "class"}, r"needs `num_classes`, and only that, got 0 for class"),
     "classes without class": ({"num_classes": 3}, r"got 3 for next_token"),
     "tied class": ({"readout": "class", "num_classes": 3, "tied": True}, r"cannot be tied"),
