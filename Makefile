@@ -1,14 +1,15 @@
-# Two commands from a fresh clone: `make demo` shows what joma does, `make test` checks that it is right.
+# Two commands from a fresh clone: `make demo` rebuilds the paper at small size, `make test` checks that joma is right.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= joma-out
 
-.PHONY: demo test bench docs clean
+.PHONY: demo test bench docs results clean
 
 demo: $(VENV)/installed
 	$(BIN)/joma verify --out $(OUT)
-	$(BIN)/joma simulate --preset figure4 --out $(OUT)/figure4
+	$(BIN)/joma simulate --preset figure4 --out $(OUT)/simulation
+	$(BIN)/joma reproduce --preset quick --out $(OUT)
 	$(BIN)/joma report $(OUT)
 
 test: $(VENV)/installed
@@ -27,6 +28,11 @@ bench: $(VENV)/installed
 
 docs: $(VENV)/installed
 	$(BIN)/python -m joma.statements.documents docs
+	$(BIN)/python -m joma.experiments.documents .
+
+# Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.
+results: $(VENV)/installed
+	$(BIN)/python -m joma.experiments.keeping $(OUT) .
 
 # The stamp is newer than the files that say what to install, or the set-up runs again.
 $(VENV)/installed: pyproject.toml constraints.txt

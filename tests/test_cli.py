@@ -45,8 +45,17 @@ def test_verify_writes_a_record_and_a_page(tmp_path):
     [
         (("verify", "thm22"), "joma: There is no statement named 'thm22'. Did you mean 'thm2'?"),
         (("verify", "thm2", "--out", "/dev/null/folder"), "Not a directory"),
+        (("reproduce", "figure44"), "joma: There is no experiment named 'figure44'. Did you mean 'figure4'?"),
+        (("reproduce", "--preset", "quickly"), "joma: There is no preset named 'quickly'. Did you mean 'quick'?"),
+        (("reproduce", "figure9", "--out", "/dev/null/folder"), "Not a directory"),
     ],
-    ids=["unknown statement", "folder that cannot be"],
+    ids=[
+        "unknown statement",
+        "folder that cannot be",
+        "unknown experiment",
+        "unknown preset",
+        "folder that cannot hold a reproduction",
+    ],
 )
 def test_bad_input_is_one_line_and_no_traceback(arguments, line):
     done = joma(*arguments)

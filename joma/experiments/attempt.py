@@ -97,7 +97,7 @@ class Attempt:
         place = self._workplace(found, config, tell)
         watch = Stopwatch(place.folder.with_suffix(".json"))
 
-        def progress(share: float, doing: str) -> None:
+        def progress(share: float | int, doing: str) -> None:
             watch.note()
             tell(share, doing)
 

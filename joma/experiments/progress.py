@@ -52,7 +52,7 @@ class Pace:
         self._begun, self._first = time.monotonic(), None
         self._tell(0.0, "")
 
-    def tell(self, share: float, doing: str) -> None:
+    def tell(self, share: float | int, doing: str) -> None:
         """Say that the current experiment is done to this share, and what it does."""
         share = min(max(float(share), 0.0), 1.0)
         if self._first is None:  # one that was interrupted does not begin at 0

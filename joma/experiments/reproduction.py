@@ -156,7 +156,7 @@ def _alone_in(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def _both(tell: Callable[[float, str], None], show_life: Callable[[], None]) -> Callable[[float, str], None]:
-    def told(share: float, doing: str) -> None:
+    def told(share: float | int, doing: str) -> None:
         show_life()
         tell(share, doing)
 

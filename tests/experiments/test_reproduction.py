@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.fakes import Config, fake, verdicts
+from experiments.fakes import Config, draw, fake, verdicts
 from joma.experiments import cache, record
 from joma.experiments.experiment import Result
 from joma.experiments.record import Record, Status
@@ -31,7 +31,7 @@ def unsound(result, config):
 
 
 def test_everything_lies_where_the_layout_says(tmp_path, install):
-    install(fake("a"), fake("b"))
+    install(fake("a", draw=draw), fake("b"))
     done = reproduce(out=tmp_path, device="cpu")
     assert [each.status for each in done.experiments] == [Status.DONE, Status.DONE] and done.sound
     files = {path.name for path in (tmp_path / "a").rglob("*") if path.parent.name in ("a", "tables", "figures")}
@@ -46,7 +46,7 @@ def test_everything_lies_where_the_layout_says(tmp_path, install):
 
 
 def test_the_summary_comes_back(tmp_path, install):
-    install(fake("a"), fake("b", compute=broken), fake("c", missing=lambda config, place: "Needs a moon."))
+    install(fake("a", draw=draw), fake("b", compute=broken), fake("c", missing=lambda config, place: "Needs a moon."))
     done = reproduce(out=tmp_path, device="cpu")
     assert record.read(tmp_path) == done
     [chart] = charts_of(tmp_path, "a")
@@ -146,7 +146,7 @@ def test_a_damaged_result_is_computed_again_and_said(tmp_path, install):
 
 
 def test_the_same_command_twice_gives_the_same_numbers_bit_for_bit(tmp_path, install):
-    install(fake("a", Config(num_steps=30)))
+    install(fake("a", Config(num_steps=30), draw=draw))
     for name in ("one", "two"):
         reproduce(out=tmp_path / name, device="cpu")
     one, two = (tmp_path / name / "a" for name in ("one", "two"))
@@ -166,10 +166,10 @@ def test_experiments_of_earlier_calls_stay_in_the_summary(tmp_path, install):
 
 
 def test_what_an_earlier_result_drew_is_taken_away(tmp_path, install):
-    install(fake("a"))
+    install(fake("a", draw=draw))
     reproduce(out=tmp_path, device="cpu")
-    install(fake("a", Config(num_steps=2), compute=lambda config, place: Result(tables={}, facts={}), draw=lambda r: (),
-                 verdicts=lambda result, config: ()))  # fmt: skip
+    nothing = Result(tables={}, facts={})
+    install(fake("a", Config(num_steps=2), compute=lambda config, place: nothing, verdicts=lambda result, config: ()))
     reproduce(out=tmp_path, device="cpu")
     assert not list((tmp_path / "a/tables").iterdir()) and not list((tmp_path / "a/figures").iterdir())
 

@@ -1,0 +1,53 @@
+"""Results for the repository, from the folder of a reproduction: `python -m joma.experiments.keeping joma-out .`."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from joma.experiments import documents, record
+from joma.experiments.publication import FIGURES, TABLES
+from joma.experiments.publication import FILE_NAME as RESULT
+from joma.experiments.record import Status
+
+MOST_BYTES = 2 * 10**6
+"""What the kept records and tables may take in all."""
+PICTURE = ".png"
+
+
+def keep(out: Path, root: Path) -> list[Path]:
+    """Copy records and tables of a reproduction to `results/`, its pictures to `docs/results/`, and write the document.
+
+    What is not small stays behind: training runs, CSV beside Parquet, other formats of the pictures.
+    """
+    done = record.read(out)
+    unfinished = [each.id for each in done.experiments if each.status is Status.FAILED]
+    if unfinished:
+        raise ValueError(f"{', '.join(unfinished)} failed in {out}. Keep a reproduction without failures.")
+    sources = _small_files(out, [each.id for each in done.experiments])
+    size = sum(path.stat().st_size for path in sources)
+    if size > MOST_BYTES:
+        largest = max(sources, key=lambda path: path.stat().st_size)
+        raise ValueError(f"Kept results must stay below {MOST_BYTES:,} bytes, got {size:,}. Make {largest} smaller.")
+    results, figures = root / documents.RESULTS, root / documents.FIGURES
+    for folder in (results, figures):
+        shutil.rmtree(folder, ignore_errors=True)
+    written = [_copy(path, results / path.relative_to(out)) for path in sources]
+    for each in done.experiments:
+        for chart in each.charts:
+            picture = out / each.id / FIGURES / f"{chart}{PICTURE}"
+            written.append(_copy(picture, figures / each.id / picture.name))
+    return [*written, *documents.write(root)]
+
+
+def _small_files(out: Path, ids: list[str]) -> list[Path]:
+    tables = [path for name in ids for path in sorted((out / name / TABLES).glob("*.parquet"))]
+    return [out / record.FILE_NAME, *(out / name / RESULT for name in ids), *tables]
+
+
+def _copy(source: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copyfile(source, target))
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), Path(sys.argv[2]))
