@@ -105,8 +105,8 @@ def test_a_terminal_shows_both_bars_and_the_time_left(monkeypatch):
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("COLUMNS", "160")
     at = Progress(
-        ids=("a", "b"), num_done=1, id="b", share=0.4, doing="[x] training", seconds_left=70.0, total_seconds_left=200.0,
-        whole_share=0.5,
+        ids=("a", "b"), num_done=1, id="b", share=0.4, doing="[x] training", seconds_left=70.0,
+        total_seconds_left=200.0, whole_share=0.5,
     )  # fmt: skip
     with terminal_reproduce.reproduction_progress() as show:
         show(at)
