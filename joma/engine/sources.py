@@ -22,7 +22,7 @@ from joma.engine.extent import corpus_of, extent
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
 from joma.randomness import run_keys
-from joma.theory.latent_tree import regular_tree
+from joma.theory.latent_tree import LatentTree, regular_tree
 
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
@@ -148,15 +148,7 @@ class TreeSource(SampledSource):
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
         """Lay the tree out on the device."""
         super().__init__(configs, device)
-        data = self.data
-        tree = regular_tree(
-            data.tree_depth,
-            data.branching,
-            data.rho,
-            class_probabilities=[1 / data.num_classes] * data.num_classes,
-            zero_given_class=latent_trees.class_patterns(data.num_classes, data.branching),
-        )
-        self._sampler = latent_trees.TreeSampler.of(tree, self.device)
+        self._sampler = latent_trees.TreeSampler.of(tree_of(self.data), self.device)
 
     def sampled(self, step: int, site: str, num_samples: int) -> Batch:
         """Draw samples for every run."""
@@ -201,6 +193,17 @@ class HierarchySource(SampledSource):
         label = self.hierarchies[0].classes(self.keys, step, num_samples, site=site)
         runs = torch.arange(self.num_runs, device=self.device)[:, None]
         return Batch(tokens=self._sequences[runs, label], targets=label)
+
+
+def tree_of(data: DataConfig) -> LatentTree:
+    """Return the law of `trees`: equally likely classes, each of which switches on children of the root of its own."""
+    return regular_tree(
+        data.tree_depth,
+        data.branching,
+        data.rho,
+        class_probabilities=[1 / data.num_classes] * data.num_classes,
+        zero_given_class=latent_trees.class_patterns(data.num_classes, data.branching),
+    )
 
 
 _SAMPLED = {TREES: TreeSource, HIERARCHY: HierarchySource}

@@ -1,0 +1,197 @@
+"""Networks trained on data with latents, and how well their hidden neurons follow these: for figure 5 and Table 1.
+
+A neuron's activation on a sample is its maximum over positions, after the ReLU. The weights of a pack are measured and
+thrown away; what is kept are the rows, so that an interrupted call trains no pack twice.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from joma.data.latent_trees import TreeSampler
+from joma.engine.config import HIERARCHY, RunConfig, digest
+from joma.engine.grid import Run
+from joma.engine.packs import Pack
+from joma.engine.plan import PackPlan, make_plan
+from joma.engine.sources import HierarchySource, tree_of
+from joma.engine.training import PackProgress, train_pack
+from joma.experiments.experiment import Workplace
+from joma.measure.alignment import align
+from joma.models.batch import Batch, LayerReading, Parameters, Tap
+from joma.models.decoder import Decoder
+from joma.randomness import run_keys
+from joma.runs.files import write_bytes
+
+SITE = "alignment"
+"""Where the samples come from that neurons are measured on: other ones than those of training and validation."""
+NUM_BOOTSTRAPS = 2
+"""As few as can be: errors here are those between seeds."""
+MEASURING_SHARE = 0.1
+"""Of the time of a pack, for the progress."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentSamples:
+    """Fresh samples of one run's data, with their latents."""
+
+    batch: Batch
+    """The sequences, of one run."""
+    drawn: Int[Tensor, " N"] | None
+    """Which sequence each sample is, where there are few different ones; None where each is its own."""
+    latents: tuple[Bool[Tensor, "N _"], ...]
+    """Level by level, from the one above the tokens up."""
+
+    def of_samples(self, values: Tensor) -> Tensor:
+        """Return the rows of the samples, of values with a row for each sequence."""
+        return values if self.drawn is None else values[self.drawn]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a network does with samples."""
+
+    loss: float
+    peaks: tuple[Float[Tensor, "N F"], ...]
+    """Largest activation of every hidden neuron over the positions, block by block."""
+
+
+def latent_samples(config: RunConfig, num_samples: int, device: torch.device | str = "cpu") -> LatentSamples:
+    """Draw samples of a run's hierarchy or tree, other ones than it is trained on."""
+    keys = run_keys([config.seed], torch.device(device))
+    if config.data.data == HIERARCHY:
+        [hierarchy] = HierarchySource([config], device).hierarchies
+        label = hierarchy.classes(keys, 0, num_samples, site=SITE)[0]
+        classes = torch.arange(hierarchy.num_classes, device=label.device)
+        return LatentSamples(
+            batch=Batch(tokens=hierarchy.sequences[None], targets=classes[None]),
+            drawn=label,
+            latents=tuple(level[label] for level in hierarchy.latents),
+        )
+    samples = TreeSampler.of(tree_of(config.data), device).sample(keys, 0, num_samples, site=SITE)
+    return LatentSamples(
+        batch=Batch(tokens=samples.tokens, targets=samples.label),
+        drawn=None,
+        latents=tuple(level[0] for level in reversed(samples.latents[:-1])),
+    )
+
+
+def read_neurons(
+    decoder: Decoder, parameters: Parameters, samples: LatentSamples, also: Tap = lambda reading: None
+) -> Reading:
+    """Run one network over the samples; `also` sees what each block computed."""
+    peaks: list[Tensor] = []
+
+    def take(reading: LayerReading) -> None:
+        peaks.append(samples.of_samples(reading.hidden[0].amax(dim=1)))
+        also(reading)
+
+    [loss] = decoder.losses(parameters, samples.batch, take).tolist()
+    return Reading(loss=loss, peaks=tuple(peaks))
+
+
+def of_one_run(tensors: dict[str, Tensor], device: torch.device | str) -> Parameters:
+    """Return the parameters of one run with the axis of runs in front."""
+    return {name: tensor.to(device)[None] for name, tensor in tensors.items()}
+
+
+def ncorr(
+    latents: Bool[Tensor, "N S"],
+    activations: Float[Tensor, "N F"],
+    *,
+    seed: int,
+    num_shuffles: int,
+    groups: Int[Tensor, " N"] | None = None,
+) -> dict[str, float]:
+    r"""Return NCorr of Table 1, the mean over latents of $\max_j \mathrm{corr}(y, h_j)$, with two of its controls.
+
+    `shuffled` is the same for latents dealt to other inputs, `matched` with no neuron used twice.
+    """
+    found = align(
+        latents,
+        activations,
+        generator=torch.Generator().manual_seed(seed),
+        groups=groups,
+        num_shuffles=num_shuffles,
+        num_bootstraps=NUM_BOOTSTRAPS,
+    )
+    return {"ncorr": found.average, "shuffled": found.shuffled.average, "matched": found.matched.average}
+
+
+def planned(grids: Iterable[Sequence[Run]], device: str) -> list[PackPlan]:
+    """Return the packs of several grids, those of a grid together."""
+    return [pack for runs in grids for pack in make_plan(runs, device=torch.device(device)).packs]
+
+
+def measured_packs(
+    packs: Sequence[PackPlan],
+    workplace: Workplace,
+    measure: Callable[[Run, Path], list[Row]],
+    *,
+    settings: Any,
+    span: tuple[float, float] = (0.0, 1.0),
+) -> pd.DataFrame:
+    """Train packs one after the other, and return the rows that `measure` finds of each run and its folder.
+
+    Runs that diverged have no rows. Rows of a pack are kept under the hash of its runs and of `settings`, which is all
+    else that they depend on; its weights are not.
+    """
+    total = sum(pack.seconds for pack in packs)
+    low, high = span
+    tables = []
+    for each in packs:
+        up = low + (high - low) * each.seconds / total
+        tables.append(_measured(each.pack, workplace, measure, settings, (low, up)))
+        low = up
+    return pd.concat(tables, ignore_index=True)
+
+
+def _measured(
+    pack: Pack,
+    workplace: Workplace,
+    measure: Callable[[Run, Path], list[Row]],
+    settings: Any,
+    span: tuple[float, float],
+) -> pd.DataFrame:
+    name = digest([[run.config.hash for run in pack.runs], settings])
+    path, folder = workplace.folder / f"pack-{name}.parquet", workplace.folder / f"pack-{name}"
+    if not path.exists():
+        rows = _trained_rows(pack, folder, workplace, measure, span)
+        content = BytesIO()
+        pd.DataFrame(rows).to_parquet(content, index=False)
+        write_bytes(path, content.getvalue())
+    shutil.rmtree(folder, ignore_errors=True)
+    return pd.read_parquet(path)
+
+
+def _trained_rows(
+    pack: Pack,
+    folder: Path,
+    workplace: Workplace,
+    measure: Callable[[Run, Path], list[Row]],
+    span: tuple[float, float],
+) -> list[Row]:
+    low, high = span
+    middle = high - MEASURING_SHARE * (high - low)
+
+    def tell(progress: PackProgress) -> None:
+        doing = f"training {pack.num_runs} runs: step {progress.step} of {progress.num_steps}"
+        workplace.progress(low + (middle - low) * progress.step / progress.num_steps, doing)
+
+    ended = train_pack(pack, folder, device=workplace.device, progress=tell).runs
+    rows: list[Row] = []
+    for at, (run, result) in enumerate(zip(pack.runs, ended, strict=True)):
+        share = middle + (high - middle) * at / pack.num_runs
+        workplace.progress(share, f"measuring run {at + 1} of {pack.num_runs}")
+        if result.status == "finished":
+            rows += measure(run, result.folder)
+    return rows

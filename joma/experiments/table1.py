@@ -1,0 +1,382 @@
+r"""Table 1: do hidden neurons learn the latents of a hierarchy, and how much of that is there without training?
+
+NCorr(s) is the mean over the latents of level s of the correlation with the best hidden neuron of block s. Controls:
+the same network untrained, latents dealt to other inputs, and neurons assigned to latents one to one. The sources leave
+the learning rate and the hidden width open; all four combinations are trained.
+
+The hierarchy is deterministic, with at most C different inputs, so a wide random layer separates them anyhow. The
+question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary within a class, for all three levels.
+"""
+
+from itertools import product
+
+import pandas as pd
+
+from joma.engine.config import HIERARCHY, TREES
+from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
+from joma.experiments.table1_measure import KEYS, Config, by_choice, by_setting, score_runs
+from joma.figures.chart import Bars, Chart, Line, Panel
+from joma.verdicts import Evidence, Outcome, Verdict
+
+SOURCE = "Section 6, Table 1"
+LARGEST_DIFFERENCE = 0.03
+"""Mean distance from the published numbers up to which they count as reproduced."""
+LEAST_EXCESS = 0.05
+"""NCorr that training must add to count as learning; also what latents must have above shuffled ones."""
+NUM_ERRORS = 3.0
+"""Standard errors between seeds by which an excess must differ from zero, or stay below the least one."""
+LARGEST_LOSS_BY_MATCHING = 0.05
+"""NCorr that may be lost when no neuron is used twice."""
+SMALL = "At small size, which decides nothing about the paper's settings: "
+
+
+def quick() -> Config:
+    """Two settings, two seeds, a narrow network and few steps: a minute on a CPU."""
+    return Config(
+        is_paper_size=False,
+        num_children=(2,),
+        num_classes=(20,),
+        lrs=(1e-3,),
+        hiddens=(64,),
+        width=128,
+        seeds=(1, 2),
+        steps=200,
+        rhos=(0.8,),
+        tree_steps=120,
+        batch=64,
+        precision="fp32",
+        num_samples=640,
+        num_shuffles=10,
+    )
+
+
+def full() -> Config:
+    """The paper's twelve settings and five seeds, both open choices."""
+    return Config()
+
+
+def compute(config: Config, workplace: Workplace) -> Result:
+    """Train and score all runs; average over seeds."""
+    runs = score_runs(config, workplace)
+    settings, choices = by_setting(runs), by_choice(runs)
+    fits = _fits(settings)
+    best = min(fits, key=lambda choice: fits[choice]) if fits else None
+    facts: dict[str, float | int | str | bool] = {
+        "num_runs": len(runs[["seed", *KEYS]].drop(columns="level").drop_duplicates()),
+        "is_paper_size": config.is_paper_size,
+    }
+    if best is not None:
+        facts |= {"best_hidden": best[0], "best_lr": best[1]}
+        facts |= {f"distance_hidden{hidden}_lr{lr:g}": fit for (hidden, lr), fit in fits.items()}
+    return Result(tables={"runs": runs, "settings": settings, "choices": choices}, facts=facts)
+
+
+def _fits(settings: pd.DataFrame) -> dict[tuple[int, float], float]:
+    """Return the mean distance from the published numbers for each open choice."""
+    known = settings[settings["published"].notna()]
+    distance = (known["trained"] - known["published"]).abs()
+    means = distance.groupby([known["hidden"], known["lr"]]).mean()
+    return {(int(hidden), float(lr)): float(value) for (hidden, lr), value in means.items()}
+
+
+def draw(result: Result) -> tuple[Chart, ...]:
+    """Show every setting beside its control, and what training adds on the two kinds of data."""
+    settings, choices = result.tables["settings"], result.tables["choices"]
+    is_small = not result.facts["is_paper_size"]
+    scores = [
+        _score_panel(part, level, hidden, lr)
+        for (hidden, lr, level), part in settings[settings["data"] == HIERARCHY].groupby(["hidden", "lr", "level"])
+    ]
+    adds = [_excess_panel(choices[choices["data"] == data], data) for data in (HIERARCHY, TREES)]
+    note = " Small size: not the paper's settings." if is_small else ""
+    return (
+        Chart(
+            id="table1",
+            title="NCorr of latents and hidden neurons",
+            caption="Each setting is classes / children / latents. The untrained network is the same one at its start; "
+            "shuffled latents are dealt to other inputs. What is not above the control was not learned." + note,
+            panels=scores,
+        ),
+        Chart(
+            id="table1-training",
+            title="What training adds to NCorr",
+            caption="Trained less untrained, averaged over settings, with the standard error between seeds, on the "
+            "paper's deterministic hierarchy and on latent trees whose inputs vary within a class." + note,
+            panels=adds,
+        ),
+    )
+
+
+def _score_panel(part: pd.DataFrame, level: int, hidden: int, lr: float) -> Panel:
+    names = [f"{row.num_classes}/{row.num_children}/{row.num_latents}" for row in part.itertuples()]
+    items: list[Bars | Line] = [
+        Bars("trained", names, part["trained"], errors=part["trained_error"].fillna(0.0)),
+        Bars("untrained", names, part["untrained"], errors=part["untrained_error"].fillna(0.0)),
+        Bars("shuffled latents", names, part["shuffled"]),
+    ]
+    if part["published"].notna().any():
+        items.append(Line("published", list(range(len(part))), part["published"], style="points"))
+    return Panel(f"s = {level}, hidden {hidden}, learning rate {lr:g}", "setting", "NCorr", items)
+
+
+def _excess_panel(part: pd.DataFrame, data: str) -> Panel:
+    items = []
+    for (hidden, lr), own in part.groupby(["hidden", "lr"]):
+        names = [f"level {level}" for level in own["level"]]
+        errors = own["excess_error"].fillna(0.0)
+        items.append(Bars(f"hidden {hidden}, rate {lr:g}", names, own["excess"], errors=errors))
+    title = "hierarchy of Table 1" if data == HIERARCHY else "latent trees"
+    return Panel(title, "level of latents, from the tokens up", "trained − untrained NCorr", items)
+
+
+def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
+    """Judge the table, its controls, and what training adds."""
+    return (
+        numbers_verdict(result, config),
+        training_verdict(result, config),
+        chance_verdict(result, config),
+        complexity_verdict(result, config),
+        trees_verdict(result, config),
+    )
+
+
+def numbers_verdict(result: Result, config: Config) -> Verdict:
+    """Say whether any open choice gives the published numbers, and whether no training at all gives them too."""
+    known = result.tables["settings"].dropna(subset="published")
+    evidence = []
+    for (hidden, lr), part in known.groupby(["hidden", "lr"]):
+        evidence.append(
+            Evidence(
+                name=f"hidden {hidden}, learning rate {lr:g}: mean of {len(part)} numbers {part['trained'].mean():.3f}",
+                against="Table 1 as printed",
+                unit="mean absolute difference of NCorr",
+                value=float((part["trained"] - part["published"]).abs().mean()),
+                threshold=LARGEST_DIFFERENCE,
+                control=float((part["untrained"] - part["published"]).abs().mean()),
+                control_name="the same network untrained",
+                published=float(part["published"].mean()),
+            )
+        )
+    fitting = [each for each in evidence if each.holds]
+    best = min(evidence, key=lambda each: each.value, default=None)
+    if not config.is_paper_size or best is None:
+        outcome = Outcome.INCONCLUSIVE
+    else:
+        outcome = Outcome.HOLDS if fitting else Outcome.REFUTED
+    explanation = "" if best is None else f"Nearest to the published numbers: {best.name}, off by {best.value:.3f}; "
+    explanation += "" if best is None else f"the untrained network is off by {best.control:.3f}."
+    return Verdict(
+        id="table1-numbers",
+        title="Table 1, the numbers",
+        source=SOURCE,
+        claim="NCorr between latents and their best hidden node is .94 to 1.00 at s = 0 and .55 to .81 at s = 1",
+        outcome=outcome,
+        explanation=explanation if config.is_paper_size else SMALL + explanation,
+        evidence=tuple(evidence),
+    )
+
+
+def training_verdict(result: Result, config: Config) -> Verdict:
+    """Say what training adds to NCorr on the paper's data."""
+    return _excess_verdict(
+        result,
+        config,
+        data=HIERARCHY,
+        id="table1-training",
+        title="Table 1, what training adds",
+        claim="Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr",
+    )
+
+
+def trees_verdict(result: Result, config: Config) -> Verdict:
+    """Say what training adds where inputs vary within a class."""
+    return _excess_verdict(
+        result,
+        config,
+        data=TREES,
+        id="table1-trees",
+        title="Table 1 asked on HBLT(ρ), ρ < 1",
+        claim="Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree",
+    )
+
+
+def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title: str, claim: str) -> Verdict:
+    choices = result.tables["choices"]
+    rows = choices[choices["data"] == data].to_dict("records")
+    evidence = tuple(
+        Evidence(
+            name=f"level {row['level']}, hidden {row['hidden']}, learning rate {row['lr']:g}: "
+            f"{row['trained']:.3f} trained, {row['untrained']:.3f} untrained, ± {row['excess_error']:.3f}",
+            against="the same network untrained",
+            unit="excess of NCorr",
+            value=row["excess"],
+            threshold=LEAST_EXCESS,
+            at_least=True,
+            control=row["excess_shuffled"],
+            control_name="the same excess on shuffled latents",
+        )
+        for row in rows
+    )
+    added = [is_added(row["excess"], row["excess_error"], row["excess_shuffled"]) for row in rows]
+    return Verdict(
+        id=id,
+        title=title,
+        source=SOURCE if data == HIERARCHY else "Section 5 and Table 1",
+        claim=claim,
+        outcome=_together(added, config),
+        explanation=_excess_explanation(rows, added, config),
+        evidence=evidence,
+    )
+
+
+def is_added(excess: float, error: float, control: float) -> bool | None:
+    """Whether training adds what counts as learning, and not as much on shuffled latents; None if seeds do not tell.
+
+    >>> is_added(0.1, 0.01, 0.0), is_added(0.1, 0.01, 0.2), is_added(0.01, 0.01, 0.0), is_added(0.04, 0.02, 0.0)
+    (True, False, False, None)
+    """
+    if excess <= control or excess + NUM_ERRORS * error < LEAST_EXCESS:
+        return False
+    return True if excess >= max(LEAST_EXCESS, NUM_ERRORS * error) else None
+
+
+def _together(added: list[bool | None], config: Config) -> Outcome:
+    """All hold, none, or some; what seeds leave open, or a small size denies, is inconclusive."""
+    if added and all(added):
+        return Outcome.HOLDS
+    if not config.is_paper_size or not added:
+        return Outcome.INCONCLUSIVE
+    if any(added):
+        return Outcome.CONDITIONAL
+    return Outcome.INCONCLUSIVE if None in added else Outcome.REFUTED
+
+
+def _excess_explanation(rows: list[dict], added: list[bool | None], config: Config) -> str:
+    parts = [
+        f"level {level}: training adds "
+        + ", ".join(
+            f"{row['excess']:+.3f} ± {row['excess_error']:.3f} (hidden {row['hidden']}, rate {row['lr']:g})"
+            for row in rows
+            if row["level"] == level
+        )
+        for level in sorted({row["level"] for row in rows})
+    ]
+    counted = (
+        f"It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on: {added.count(True)} of "
+    )
+    text = "; ".join(parts) + f". {counted}{len(added)} do."
+    return text if config.is_paper_size else SMALL + text
+
+
+def chance_verdict(result: Result, config: Config) -> Verdict:
+    """Say whether NCorr is above that of shuffled latents, and needs a neuron of its own for each latent."""
+    choices = result.tables["choices"]
+    own = choices[choices["data"] == HIERARCHY]
+    evidence: list[Evidence] = []
+    for level, part in own.groupby("level"):
+        evidence += [
+            Evidence(
+                name=f"level {level}, above shuffled latents",
+                against="latents dealt to other inputs",
+                unit="difference of NCorr",
+                value=float((part["trained"] - part["shuffled"]).mean()),
+                threshold=LEAST_EXCESS,
+                at_least=True,
+                control=float((part["untrained"] - part["shuffled_untrained"]).mean()),
+                control_name="the same for the untrained network",
+            ),
+            Evidence(
+                name=f"level {level}, lost by one-to-one matching",
+                against="neurons assigned to latents one to one",
+                unit="difference of NCorr",
+                value=float((part["trained"] - part["matched"]).mean()),
+                threshold=LARGEST_LOSS_BY_MATCHING,
+            ),
+        ]
+    holds = bool(evidence) and all(each.holds for each in evidence)
+    free = all(each.control_holds for each in evidence if each.control is not None)
+    if not holds:
+        outcome = Outcome.REFUTED if config.is_paper_size else Outcome.INCONCLUSIVE
+    else:
+        outcome = Outcome.CONDITIONAL if free else Outcome.HOLDS
+    text = "NCorr is above that of shuffled latents" if holds else "NCorr does not stand out from its controls"
+    text += "; the untrained network passes the same test, so passing it is no sign of learning." if free else "."
+    return Verdict(
+        id="table1-chance",
+        title="Table 1, against chance",
+        source=SOURCE,
+        claim="For each latent there is a hidden node with a high normalised correlation with it",
+        outcome=outcome,
+        explanation=text if config.is_paper_size else SMALL + text,
+        evidence=tuple(evidence),
+    )
+
+
+def complexity_verdict(result: Result, config: Config) -> Verdict:
+    """Say whether NCorr falls with more latents and more children, and whether it does so untrained."""
+    settings = result.tables["settings"]
+    own = settings[settings["data"] == HIERARCHY]
+    evidence = tuple(
+        Evidence(
+            name=f"level {level}, fall with {what}",
+            against="the simpler setting",
+            unit="mean fall of NCorr",
+            value=fall["trained"],
+            threshold=0.0,
+            at_least=True,
+            control=fall["untrained"],
+            control_name="the same network untrained",
+            published=fall["published"] if fall["published"] == fall["published"] else None,
+        )
+        for level, (what, axis) in product(sorted(own["level"].unique()), _COMPLEXITY.items())
+        if (fall := _fall(own[own["level"] == level], axis)) is not None
+    )
+    held = [each.holds for each in evidence]
+    if not evidence:
+        outcome = Outcome.INCONCLUSIVE
+    elif all(held):
+        outcome = Outcome.CONDITIONAL if all(each.control_holds for each in evidence) else Outcome.HOLDS
+    elif config.is_paper_size:
+        outcome = Outcome.CONDITIONAL if any(held) else Outcome.REFUTED
+    else:
+        outcome = Outcome.INCONCLUSIVE
+    falls = "; ".join(f"{each.name} {each.value:+.3f} (untrained {each.control:+.3f})" for each in evidence)
+    text = falls or "One setting only: nothing to compare"
+    return Verdict(
+        id="table1-complexity",
+        title="Table 1, complexity",
+        source=SOURCE,
+        claim="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
+        outcome=outcome,
+        explanation=(text if config.is_paper_size else SMALL + text) + ".",
+        evidence=evidence,
+    )
+
+
+_COMPLEXITY = {"more latents": "num_latents", "more children": "num_children"}
+_SETTING = ["num_latents", "num_children", "num_classes", "hidden", "lr"]
+
+
+def _fall(part: pd.DataFrame, axis: str) -> dict[str, float] | None:
+    """Return how much NCorr falls from the simplest to the most complicated value of an axis, all else equal."""
+    values = sorted(part[axis].unique())
+    if len(values) < 2:  # noqa: PLR2004
+        return None
+    others = [name for name in _SETTING if name != axis]
+    numbers = ["trained", "untrained", "published"]
+    simple, complicated = (part[part[axis] == value].set_index(others)[numbers] for value in (values[0], values[-1]))
+    return {str(name): float(value) for name, value in (simple - complicated).mean().items()}
+
+
+EXPERIMENT = Experiment(
+    id="table1",
+    title="Latents and hidden neurons",
+    place=SOURCE,
+    question="Do hidden neurons learn the latents of a hierarchy, or does an untrained network score the same? And on "
+    "latent trees, where inputs vary within a class?",
+    configs={"quick": quick, "full": full},
+    compute=compute,
+    draw=draw,
+    verdicts=verdicts,
+    missing=nothing_missing,
+)

@@ -1,0 +1,224 @@
+"""The runs behind Table 1, and what each of them scores: NCorr of a network before and after training, with controls.
+
+Two kinds of data. The paper's hierarchy is deterministic: a class has one sequence, so latents follow from the class.
+In the latent trees HBLT(ρ) with ρ < 1 inputs vary within a class, and latents below the top are not told by it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from joma.engine import recipes
+from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig
+from joma.engine.grid import Run, grid
+from joma.engine.snapshots import load_snapshot, path_of
+from joma.experiments.experiment import Workplace
+from joma.experiments.latent_neurons import (
+    LatentSamples,
+    Row,
+    latent_samples,
+    measured_packs,
+    ncorr,
+    of_one_run,
+    planned,
+    read_neurons,
+)
+from joma.models.batch import Parameters
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig
+
+TRAINED, UNTRAINED = "trained", "untrained"
+PARAMETERS = "parameters."
+"""What names of parameters begin with in a snapshot."""
+NUM_STARTS = 8
+"""Untrained networks that are held at a time: a start depends on sizes and seed alone, not on the data."""
+KEYS = ["data", "num_classes", "num_children", "num_latents", "rho", "hidden", "lr", "level"]
+"""What one number of the table depends on; over seeds it is averaged."""
+
+_PUBLISHED = {
+    (0, "10x20"): (0.99, 1.00, 0.99, 0.99, 0.99, 0.99),
+    (0, "20x30"): (0.97, 0.96, 0.94, 0.95, 0.95, 0.95),
+    (1, "10x20"): (0.81, 0.69, 0.73, 0.72, 0.58, 0.64),
+    (1, "20x30"): (0.80, 0.68, 0.74, 0.66, 0.55, 0.61),
+}
+PUBLISHED = {
+    (level, latents, num_classes, num_children): value
+    for (level, latents), row in _PUBLISHED.items()
+    for (num_classes, num_children), value in zip(product((20, 30, 50), (2, 3)), row, strict=True)
+}
+"""Table 1 as printed, by level, latents, classes and children."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Table 1 and the same question on latent trees."""
+
+    is_paper_size: bool = True
+    """Whether these are the paper's settings, so that its numbers can be held against ours."""
+    num_latents: tuple[tuple[int, int], ...] = recipes.TABLE_1_LATENTS
+    num_children: tuple[int, ...] = recipes.TABLE_1_CHILDREN
+    num_classes: tuple[int, ...] = recipes.TABLE_1_CLASSES
+    lrs: tuple[float, ...] = (1e-5, 1e-4)
+    """Learning rates: the paper's text and its scripts."""
+    hiddens: tuple[int, ...] = (400, 4096)
+    """Hidden neurons of each MLP: four for each token, or for each number of the embedding."""
+    width: int = 1024
+    seeds: tuple[int, ...] = recipes.TABLE_1_SEEDS
+    steps: int = 10_000
+    rhos: tuple[float, ...] = (0.7, 0.8, 0.9)
+    """Polarities of the trees."""
+    tree_depth: int = 4
+    """Edges from the root to a leaf: three levels of latents between them, one for each block."""
+    tree_classes: int = 3
+    tree_steps: int = 10_000
+    batch: int = 128
+    precision: str = "bf16"
+    num_samples: int = 1280
+    """Fresh samples that neurons are measured on."""
+    num_shuffles: int = 50
+
+
+def score_runs(config: Config, workplace: Workplace) -> pd.DataFrame:
+    """Train all runs, and return NCorr of every level of each, trained and untrained, with controls."""
+    grids = [*_hierarchy_grids(config), *_tree_grids(config)]
+
+    def measure(run: Run, folder: Path) -> list[Row]:
+        return _scores(run.config, folder, config, workplace.device)
+
+    settings = ["table1", config.num_samples, config.num_shuffles]
+    table = measured_packs(planned(grids, workplace.device), workplace, measure, settings=settings)
+    _start.cache_clear()
+    return table
+
+
+def by_setting(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return means over seeds with standard errors, trained beside untrained, and the published number."""
+    wide = _side_by_side(runs)
+    groups = wide.groupby(KEYS)
+    table = groups.mean().drop(columns="seed")
+    errors = groups[["trained", "untrained", "excess"]].sem()
+    table = table.join(errors.add_suffix("_error")).reset_index()
+    table["published"] = [_published(row) for row in table.to_dict("records")]
+    return table
+
+
+def by_choice(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return means over all settings for each open choice and level.
+
+    Networks of one seed start alike in all settings: errors are those between the seeds' means.
+    """
+    keys = ["data", "hidden", "lr", "level"]
+    by_seed = _side_by_side(runs).drop(columns="num_latents").groupby([*keys, "seed"]).mean()
+    groups = by_seed.groupby(level=keys)
+    table = groups.mean().drop(columns=["num_classes", "num_children", "rho"])
+    table = table.join(groups[["trained", "untrained", "excess"]].sem().add_suffix("_error"))
+    return table.reset_index()
+
+
+def _side_by_side(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each run and level: the network as it ended, as it started, and the difference."""
+    kept = {TRAINED: ["ncorr", "shuffled", "matched", "loss"], UNTRAINED: ["ncorr", "shuffled"]}
+    parts = [runs[runs["network"] == network].set_index([*KEYS, "seed"])[columns] for network, columns in kept.items()]
+    wide = parts[0].join(parts[1], rsuffix="_untrained", validate="one_to_one").reset_index()
+    wide = wide.rename(columns={"ncorr": "trained", "ncorr_untrained": "untrained"})
+    wide["excess"] = wide["trained"] - wide["untrained"]
+    wide["excess_shuffled"] = wide["shuffled"] - wide["shuffled_untrained"]
+    return wide
+
+
+def _published(row: dict[Any, Any]) -> float:
+    """Return the number as printed, NaN where the paper has none."""
+    key = (row["level"], row["num_latents"], row["num_classes"], row["num_children"])
+    return PUBLISHED.get(key, float("nan")) if row["data"] == HIERARCHY else float("nan")
+
+
+def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
+    """Yield a grid for each open choice; its runs of one number of classes make a pack."""
+    recipe = recipes.recipe("table1")
+    base = recipe.base.update(_common(config) | {"steps": config.steps})
+    for hidden, lr in product(config.hiddens, config.lrs):
+        axes: dict[str, tuple[Any, ...]] = {
+            "num_classes": config.num_classes,
+            "num_latents": config.num_latents,
+            "num_children": config.num_children,
+            "hidden": (hidden,),
+            "lr": (lr,),
+            "seed": config.seeds,
+        }
+        yield grid(base, axes, tuple(axes))
+
+
+def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
+    """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
+    base = recipes.recipe("table1").base
+    data = DataConfig(data=TREES, tree_depth=config.tree_depth, num_classes=config.tree_classes, batch=config.batch)
+    own = {name: getattr(data, name) for name in ("data", "tree_depth", "num_classes", "rho", "branching")}
+    base = base.update(_common(config) | own | {"steps": config.tree_steps})
+    for hidden in config.hiddens:
+        axes = {"rho": config.rhos, "hidden": (hidden,), "lr": config.lrs, "seed": config.seeds}
+        yield grid(base, axes, tuple(axes))
+
+
+def _common(config: Config) -> dict[str, Any]:
+    return {
+        "width": config.width,
+        "logit_scale": config.width**-0.5,
+        "batch": config.batch,
+        "precision": config.precision,
+    }
+
+
+def _scores(run: RunConfig, folder: Path, config: Config, device: str) -> list[Row]:
+    """Return a row for each level and network."""
+    samples = latent_samples(run, config.num_samples, device)
+    snapshot = load_snapshot(path_of(folder, int(run.training.steps or 0)))
+    tensors = {
+        name.removeprefix(PARAMETERS): tensor
+        for name, tensor in snapshot.tensors.items()
+        if name.startswith(PARAMETERS)
+    }
+    decoder = Decoder(run.model)
+    trained = _levels(decoder, of_one_run(tensors, device), samples, run.seed, config.num_shuffles)
+    untrained = _levels(decoder, _start(run.model, run.seed, device), samples, run.seed, config.num_shuffles)
+    return [
+        _settings(run) | {"network": network, "level": level} | row
+        for network, rows in ((TRAINED, trained), (UNTRAINED, untrained))
+        for level, row in enumerate(rows)
+    ]
+
+
+@lru_cache(maxsize=NUM_STARTS)
+def _start(model: DecoderConfig, seed: int, device: str) -> Parameters:
+    return of_one_run(Decoder(model).initial(seed), device)
+
+
+def _levels(
+    decoder: Decoder, parameters: Parameters, samples: LatentSamples, seed: int, num_shuffles: int
+) -> list[Row]:
+    """Compare every level of latents with the block of the same number."""
+    reading = read_neurons(decoder, parameters, samples)
+    compared = zip(samples.latents, reading.peaks, strict=False)  # the hierarchy's third level are its classes
+    return [
+        ncorr(latents, peaks, seed=seed, num_shuffles=num_shuffles, groups=samples.drawn) | {"loss": reading.loss}
+        for latents, peaks in compared
+    ]
+
+
+def _settings(run: RunConfig) -> Row:
+    data = run.data
+    is_hierarchy = data.data == HIERARCHY
+    return {
+        "data": data.data,
+        "num_classes": data.num_classes,
+        "num_children": data.num_children if is_hierarchy else data.branching,
+        "num_latents": "x".join(map(str, data.num_latents)) if is_hierarchy else "",
+        "rho": 1.0 if is_hierarchy else data.rho,
+        "hidden": run.model.hidden,
+        "lr": run.optimiser.lr,
+        "seed": run.seed,
+    }
