@@ -1,0 +1,238 @@
+"""Figure 10: single neurons that fire for several unrelated contexts, with the tokens that the query attends to.
+
+Two questions are told apart. Do the contexts that fire a neuron most attend to unrelated tokens? That is what the
+figure shows, and chance gives it too. Do they fall into several patterns, each of which recurs? That is superposition.
+Both are asked of a model trained here, of the same before training, and with neurons and contexts dealt anew.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from joma.experiments.experiment import Experiment, Result, Workplace
+from joma.experiments.figure7 import FULL_NEOX, QUICK_NEOX
+from joma.experiments.figure10_public import PAIRS, RELATED, read_public
+from joma.experiments.figure10_verdicts import (
+    SHUFFLED,
+    SOURCE,
+    TRAINED,
+    UNTRAINED,
+    pairs_verdict,
+    patterns_verdict,
+    public_verdicts,
+)
+from joma.experiments.hub_access import hub_missing, transformers_missing
+from joma.experiments.neox_series import NeoxConfig, shared_folder, train_series
+from joma.experiments.neuron_readings import read_last
+from joma.figures.chart import Bars, Chart, Panel
+from joma.measure.attended import Attended, Profiles
+from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.verdicts import Verdict
+
+MOST_NEURONS = 12
+"""Neurons in the table with their contexts."""
+PER_PATTERN, MOST_TOKENS, SHOWN_WORDS = 3, 4, 12
+"""Contexts of each pattern, attended tokens of each context, and its last words, in that table."""
+READ_AT_ONCE = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The model and the contexts."""
+
+    neox: NeoxConfig
+    """The model: that of figure 7, trained once for both."""
+    num_contexts: int
+    """Contexts, at most as many as the validation text has."""
+    length: int
+    """Tokens of a context; the neuron is read at the last."""
+    public: tuple[str, ...] = ()
+    """Models of the hub, if it can be reached."""
+    small: bool
+    seed: int = 0
+    """Of random sets and shuffles."""
+
+
+def quick() -> Config:
+    """The small GPT-NeoX of figure 7 on a thousand contexts of Python's documentation."""
+    return Config(neox=QUICK_NEOX, num_contexts=1000, length=QUICK_NEOX.window, small=True)
+
+
+def full() -> Config:
+    """The larger GPT-NeoX of figure 7 on WikiText-2, and Pythia on the paper's texts if the hub can be reached now."""
+    return Config(
+        neox=FULL_NEOX, num_contexts=3000, length=64, public=() if hub_missing() else tuple(PAIRS), small=False
+    )
+
+
+def missing(config: Config, workplace: Workplace) -> str:
+    """Return what the model that is trained here lacks; Pythia has a verdict of its own."""
+    return transformers_missing()
+
+
+def compute(config: Config, workplace: Workplace) -> Result:
+    """Train the model or find it trained, read its neurons before and after training, and look for patterns."""
+    tell = workplace.progress
+    series = train_series(
+        config.neox, shared_folder(workplace), device=workplace.device, tell=lambda share, doing: tell(share / 2, doing)
+    )
+    contexts = _contexts(series.corpus.valid, config).to(workplace.device)
+    layers, neurons = [], pd.DataFrame(columns=NEURON_COLUMNS)
+    for number, (name, step) in enumerate({TRAINED: config.neox.num_steps, UNTRAINED: 0}.items()):
+        readings = read_last(series.model(step, workplace.device), contexts, batch=READ_AT_ONCE)
+        found: dict[int, SuperpositionResult] = {}
+        for layer, (activations, attended) in readings.items():
+            tell(0.5 + 0.2 * number, f"looking for patterns in layer {layer}, {name}")
+            found[layer] = _find(activations, attended, config.seed)
+            layers.append({"network": name, "layer": layer} | _numbers(activations, found[layer]))
+            if name == TRAINED:
+                dealt = activations[torch.randperm(len(activations), generator=_generator(config.seed + 1))]
+                layers.append(
+                    {"network": SHUFFLED, "layer": layer} | _numbers(dealt, _find(dealt, attended, config.seed))
+                )
+        if name == TRAINED:
+            neurons = _top_neurons(found, contexts.cpu(), series.corpus.vocabulary)
+    pairs, failures = read_public(config.public, workplace.device, lambda share, doing: tell(0.9 + share / 10, doing))
+    return Result(
+        tables={"layers": pd.DataFrame(layers), "neurons": neurons, "pairs": pairs},
+        facts={
+            "text": series.corpus.name,
+            "num_contexts": len(contexts),
+            "length": config.length,
+            "public_missing": _why_no_public(config),
+            **{f"failure {name}": reason for name, reason in failures.items()},
+        },
+    )
+
+
+def _contexts(tokens: Int64[Tensor, " tokens"], config: Config) -> Int64[Tensor, "C L"]:
+    """Cut the text into pieces that do not overlap, spread evenly over it."""
+    pieces = tokens[: len(tokens) // config.length * config.length].reshape(-1, config.length)
+    kept = np.linspace(0, len(pieces) - 1, min(config.num_contexts, len(pieces))).round().astype(int)
+    return pieces[torch.from_numpy(kept)]
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _find(activations: Float[Tensor, "C J"], attended: Attended, seed: int) -> SuperpositionResult:
+    return superposed_neurons(activations, attended, generator=_generator(seed), related=RELATED)
+
+
+def _numbers(activations: Float[Tensor, "C J"], found: SuperpositionResult) -> dict[str, float | int]:
+    """Return what is kept of one layer of one network."""
+    patterns = found.num_patterns
+    return {
+        "num_neurons": len(found.neuron),
+        "num_silent": found.num_silent_neurons,
+        "one_pattern": int((patterns == 1).sum()),
+        "several_patterns": int((patterns > 1).sum()),
+        "score": found.average,
+        "excess": found.excess,
+        "error": found.error,
+        "unrelated_pairs": unrelated_pairs(activations[:, found.neuron], found.attended),
+    }
+
+
+def unrelated_pairs(activations: Float[Tensor, "C J"], attended: Attended) -> float:
+    """Share of the neurons whose two strongest contexts attend to unrelated tokens."""
+    strongest = activations.topk(2, dim=0).indices.numpy()
+    roots = Profiles.of(attended).roots
+    overlap = roots[strongest[0]].multiply(roots[strongest[1]]).sum(axis=1)
+    return float((np.asarray(overlap) < RELATED).mean())
+
+
+NEURON_COLUMNS = ["layer", "neuron", "score", "num_patterns", "pattern", "activation", "context", "attended"]
+
+
+def _top_neurons(
+    found: dict[int, SuperpositionResult], contexts: Int64[Tensor, "C L"], vocabulary: tuple[str, ...]
+) -> pd.DataFrame:
+    """Return the neurons with the highest scores, or else most patterns, with the contexts of each pattern."""
+    ranked = sorted(
+        (-score, -patterns, layer, neuron)
+        for layer, of in found.items()
+        for score, patterns, neuron in zip(of.score.tolist(), of.num_patterns.tolist(), of.neuron.tolist(), strict=True)
+        if patterns
+    )[:MOST_NEURONS]
+    rows = [
+        (layer, neuron, -score, -patterns, *row)
+        for score, patterns, layer, neuron in ranked
+        for row in _contexts_of(found[layer], neuron, contexts, vocabulary)
+    ]
+    return pd.DataFrame(rows, columns=NEURON_COLUMNS)
+
+
+def _contexts_of(
+    found: SuperpositionResult, neuron: int, contexts: Int64[Tensor, "C L"], vocabulary: tuple[str, ...]
+) -> Iterator[tuple[int, float, str, str]]:
+    for top in found.top_contexts(neuron, per_pattern=PER_PATTERN, num_tokens=MOST_TOKENS):
+        if top.pattern >= 0:
+            words = " ".join(vocabulary[number] for number in contexts[top.context, -SHOWN_WORDS:].tolist())
+            attended = ", ".join(f"{vocabulary[number]} {share:.2f}" for number, share in top.tokens)
+            yield top.pattern, top.activation, words, attended
+
+
+def _why_no_public(config: Config) -> str:
+    if config.public:
+        return ""
+    return "It is part of the preset `full`, and needs the Hugging Face hub." if config.small else hub_missing()
+
+
+def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
+    """Judge pairs of contexts and patterns in the model trained here, and Pythia or that it is not there."""
+    return (pairs_verdict(result), patterns_verdict(result), *public_verdicts(result))
+
+
+def draw(result: Result) -> tuple[Chart, ...]:
+    """Draw how many neurons have patterns, and for how many the strongest contexts are unrelated, by layer."""
+    layers = result.tables["layers"]
+    panels = [
+        Panel(label, "layer", unit, list(_bars(layers, column)))
+        for column, label, unit in (
+            ("several_patterns", "Neurons with several patterns", "neurons"),
+            ("one_pattern", "Neurons with one pattern", "neurons"),
+            ("unrelated_pairs", "Two strongest contexts unrelated", "share of the neurons"),
+        )
+    ]
+    return (
+        Chart(
+            id="figure10",
+            title="Superposed neurons of a small GPT-NeoX",
+            caption=(
+                f"Neurons of a model trained here on {result.facts['text']}, before and after training, and with "
+                "contexts shuffled. A pattern is a bundle of contexts that attend alike, larger than chance makes it. "
+                "The contexts of the top neurons are in the table. Attention is that of the layer below: in this "
+                "architecture, as in Pythia, MLP and attention of a layer run side by side."
+            ),
+            panels=panels,
+        ),
+    )
+
+
+def _bars(layers: pd.DataFrame, column: str) -> Iterator[Bars]:
+    for name in (TRAINED, UNTRAINED, SHUFFLED):
+        own = layers[layers["network"] == name].sort_values("layer")
+        yield Bars(name, [str(layer) for layer in own["layer"]], own[column])
+
+
+EXPERIMENT = Experiment(
+    id="figure10",
+    title="Superposition: one neuron, several patterns",
+    place=SOURCE,
+    question=(
+        "Do single hidden neurons fire for several contexts whose attended tokens are unrelated, more so than in a "
+        "network that was not trained?"
+    ),
+    configs={"quick": quick, "full": full},
+    compute=compute,
+    draw=draw,
+    verdicts=verdicts,
+    missing=missing,
+)

@@ -1,0 +1,169 @@
+"""The verdicts of figure 10: pairs of unrelated contexts, several patterns, and the paper's texts in Pythia."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from joma.experiments.experiment import Result
+from joma.experiments.figure10_public import UNTRAINED_REVISION
+from joma.verdicts import Evidence, Outcome, Verdict
+
+TRAINED, UNTRAINED, SHUFFLED = "trained", "untrained", "contexts shuffled"
+STANDARD_ERRORS = 4.0
+"""By how many the score must exceed that of shuffled contexts, and that of the untrained network."""
+LEAST_SHARE = 0.05
+"""Share of neurons with a pair of unrelated contexts from which the paper's examples are no exceptions."""
+LEAST_DIFFERENCE = 0.05
+"""Share of neurons by which the trained network must exceed its controls in pairs of unrelated contexts."""
+SOURCE = "Appendix, Figure 10 and Eqn 60"
+
+
+def pairs_verdict(result: Result) -> Verdict:
+    """Judge the claim as figure 10 shows it: two contexts of one neuron, unrelated; controls may show the same."""
+    layers = result.tables["layers"]
+    share = {
+        name: float(np.average(own["unrelated_pairs"], weights=own["num_neurons"]))
+        for name, own in layers.groupby("network")
+    }
+    evidence = tuple(
+        Evidence(
+            name="neurons whose two strongest contexts attend to unrelated tokens",
+            against="overlap of the attended tokens",
+            unit="share of the neurons",
+            value=share[TRAINED],
+            threshold=LEAST_SHARE,
+            at_least=True,
+            control=share[control],
+            control_name=control,
+        )
+        for control in (UNTRAINED, SHUFFLED)
+    )
+    there = share[TRAINED] >= LEAST_SHARE
+    learned = share[TRAINED] >= max(share[UNTRAINED], share[SHUFFLED]) + LEAST_DIFFERENCE
+    words = (
+        f"The two contexts that fire a neuron most attend to unrelated tokens for {share[TRAINED]:.0%} of the neurons; "
+        f"for {share[UNTRAINED]:.0%} before training, for {share[SHUFFLED]:.0%} with contexts shuffled."
+    )
+    if there and not learned:
+        words += (
+            " True, but no less so of networks that learned nothing: pairs of contexts alone show no superposition."
+        )
+    return Verdict(
+        id="figure10-pairs",
+        title="One neuron, two unrelated contexts",
+        source=SOURCE,
+        claim="The same neuron can be activated by multiple irrelevant combinations of tokens.",
+        outcome=(Outcome.HOLDS if learned else Outcome.CONDITIONAL) if there else Outcome.REFUTED,
+        explanation=words,
+        evidence=evidence,
+    )
+
+
+def _pooled(layers: pd.DataFrame, network: str, column: str) -> tuple[float, float]:
+    """Mean over all neurons of a network, with its standard error."""
+    own = layers[layers["network"] == network]
+    count = own["num_neurons"].to_numpy(dtype=float)
+    error = float(np.sqrt(np.square(count * own["error"]).sum()) / count.sum())
+    return float(np.average(own[column], weights=count)), error
+
+
+def _in_errors(difference: float, error: float) -> float:
+    """Difference in standard errors; one that is zero counts as none."""
+    return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+
+
+def patterns_verdict(result: Result) -> Verdict:
+    """Judge superposition proper: several patterns that recur, against chance and the untrained network."""
+    layers = result.tables["layers"]
+    (excess, error), (idle, idle_error) = (_pooled(layers, name, "excess") for name in (TRAINED, UNTRAINED))
+    (score, _), (idle_score, _) = (_pooled(layers, name, "score") for name in (TRAINED, UNTRAINED))
+    above_chance = Evidence(
+        name="score of superposition above that of firing dealt to random contexts",
+        against="random contexts",
+        unit="standard errors",
+        value=_in_errors(excess, error),
+        threshold=STANDARD_ERRORS,
+        at_least=True,
+        control=_in_errors(idle, idle_error),
+        control_name="the untrained network",
+    )
+    above_untrained = Evidence(
+        name="score of superposition above that of the untrained network",
+        against="the same network before training",
+        unit="standard errors",
+        value=_in_errors(score - idle_score, math.hypot(error, idle_error)),
+        threshold=STANDARD_ERRORS,
+        at_least=True,
+        control=0.0,
+        control_name="the untrained network against itself",
+    )
+    if above_chance.holds:
+        outcome = Outcome.HOLDS if above_untrained.holds else Outcome.CONDITIONAL
+    else:
+        outcome = Outcome.INCONCLUSIVE
+    counts = layers.groupby("network")[["one_pattern", "several_patterns", "num_neurons"]].sum()
+    told = "; ".join(
+        f"{name}: {row.several_patterns} of {row.num_neurons} neurons with several patterns, {row.one_pattern} with one"
+        for name, row in counts.loc[[TRAINED, UNTRAINED, SHUFFLED]].iterrows()
+    )
+    return Verdict(
+        id="figure10-patterns",
+        title="One neuron, several patterns",
+        source=SOURCE,
+        claim="One weight vector holds several query tokens with their pattern templates.",
+        outcome=outcome,
+        explanation=f"{told}. {result.facts['num_contexts']} contexts of {result.facts['text']}.",
+        evidence=(above_chance, above_untrained),
+    )
+
+
+def public_verdicts(result: Result) -> Iterator[Verdict]:
+    """Yield a verdict for each Pythia, or one that says what they need."""
+    pairs = result.tables["pairs"]
+    if reason := str(result.facts["public_missing"]):
+        yield _public_verdict("Pythia-70M and Pythia-160M", "public", Outcome.NOT_RUN, reason)
+    for name in (fact.removeprefix("failure ") for fact in result.facts if fact.startswith("failure ")):
+        short = name.rpartition("/")[2]
+        yield _public_verdict(name, short, Outcome.NOT_RUN, str(result.facts[f"failure {name}"]))
+        pairs = pairs[pairs["model"] != name]
+    for name, own in pairs.groupby("model"):
+        yield _pythia_verdict(str(name), own)
+
+
+def _pythia_verdict(name: str, own: pd.DataFrame) -> Verdict:
+    """Every pair of the paper needs a neuron, and more of them than before training."""
+    counts = own.pivot(index="pair", columns="revision", values="num_shared")
+    evidence = tuple(
+        Evidence(
+            name=f"neurons that fire for both: {pair}",
+            against="firing over all positions of the eight texts",
+            unit="neurons",
+            value=float(row["main"]),
+            threshold=1.0,
+            at_least=True,
+            control=float(row[UNTRAINED_REVISION]),
+            control_name=f"revision {UNTRAINED_REVISION}",
+        )
+        for pair, row in counts.iterrows()
+    )
+    there = all(each.holds for each in evidence)
+    more = all(each.value > (each.control or 0.0) for each in evidence)
+    outcome = (Outcome.HOLDS if more else Outcome.CONDITIONAL) if there else Outcome.REFUTED
+    words = "" if more or not there else "An untrained network has as many such neurons: the pairs show no learning."
+    return _public_verdict(name, name.rpartition("/")[2], outcome, words, evidence)
+
+
+def _public_verdict(
+    name: str, short: str, outcome: Outcome, words: str, evidence: tuple[Evidence, ...] = ()
+) -> Verdict:
+    return Verdict(
+        id=f"figure10-{short}",
+        title=f"The paper's eight texts in {name}",
+        source=SOURCE,
+        claim="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
+        outcome=outcome,
+        explanation=words,
+        evidence=evidence,
+    )
