@@ -45,7 +45,7 @@ class Config:
     """z, one for each token, of the one query."""
     normalisation: float = 2.0
     """The constant A of exp attention."""
-    num_nodes: int = 3
+    num_nodes: int = 6
     width: int = 8
     """d, dimensions of the embedding."""
     seed: int = 0
@@ -239,7 +239,18 @@ def draw(result: Result) -> tuple[Chart, ...]:
     scores, nodes = result.tables["scores"], result.tables["nodes"]
     sentences = list(dict.fromkeys(scores["sentence"]))
     first = scores[(scores["attention"] == ATTENTIONS[0]) & (scores["sentence"] == sentences[0])]
-    logits = Panel("the query's logits, shared", "token", "z", [Bars("z", first["token"], first["z"])])
+    given = [
+        Panel("the query's logits, shared", "token", "z", [Bars("z", first["token"], first["z"])]),
+        Panel(
+            "how often a token occurs",
+            "token",
+            "x",
+            [
+                Bars(f"“{sentence}”", rows["token"], rows["x"])
+                for sentence, rows in scores[scores["attention"] == ATTENTIONS[0]].groupby("sentence", sort=False)
+            ],
+        ),
+    ]
     attended = [
         Panel(
             f"“{sentence}”",
@@ -271,7 +282,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
             "Scores b of each token and values h of the hidden nodes. A token that is not in the sentence gets no "
             "score whatever its logit; linear attention has negative scores; softmax scores sum to one in every "
             "sentence, those of exp attention in none but by chance.",
-            [logits, *attended, *hidden],
+            [*given, *attended, *hidden],
         ),
     )
 

@@ -304,10 +304,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     paths, entropies, script = (result.tables[name] for name in ("paths", "entropies", "script"))
     flows = (PRINTED, NORMALISED, MODEL)
     components = [_component_panel(paths[paths["flow"] == name], LABELS[name]) for name in flows]
-    dips = [
-        _entropy_panel(entropies[entropies["flow"] == name], f"{LABELS[name]}: attention entropy") for name in flows
-    ]
-    control = _entropy_panel(entropies[entropies["flow"] == WITHOUT], "control: without attention")
+    dips = [_entropy_panel(entropies, name) for name in flows]
     refused = result.tables["no_rebound"]
     lines = [Line(str(name), rows["t"], rows["entropy"]) for name, rows in refused[refused["t"] > 0].groupby("targets")]
     none = Panel("control: targets that the condition refuses", "time", "entropy, nats", lines, log_x=True)
@@ -321,7 +318,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
         ],
     )
     dip_table = result.tables["dips"]
-    categories = [f"{LABELS[str(row.flow)]}, T = {row.temperature:g}" for row in dip_table.itertuples()]
+    categories = [f"{row.flow}, T = {row.temperature:g}" for row in dip_table.itertuples()]
     rises = Panel(
         "rise after the dip",
         "",
@@ -332,16 +329,17 @@ def draw(result: Result) -> tuple[Chart, ...]:
         Chart(
             "figure4",
             "Components and attention entropy under three flows towards the same targets",
-            "Top: the components, light to dark with growing target. Below: the entropy of softmax(v²/T). Eqn 6 and "
-            "the scripts' variant dip and come back; in the flow that the model really has the dip is hardly there.",
+            "Top: the components, dark to light with growing target. Below: the entropy of softmax(v²/T), dashed for "
+            "the same targets without attention. Eqn 6 and the scripts' variant dip and come back; in the flow that "
+            "the model really has the dip is hardly there.",
             [*components, *dips],
         ),
         Chart(
             "figure4-controls",
             "When the entropy does not rebound, and the scripts' run",
-            "Without attention, or for targets that the condition refuses, the entropy falls and stays. The scripts' "
+            "For targets that the condition refuses the entropy falls and stays, or does not move at all. The scripts' "
             "explicit steps follow their own flow; the same steps on Eqn 6 overflow.",
-            [control, none, steps, rises],
+            [none, steps, rises],
         ),
     )
 
@@ -354,12 +352,15 @@ def _component_panel(rows: pd.DataFrame, title: str) -> Panel:
     return Panel(title, "time", "v", lines, log_x=True)
 
 
-def _entropy_panel(rows: pd.DataFrame, title: str) -> Panel:
-    lines = [
-        Line(f"softmax(v²/{temperature:g})", part["t"], part["entropy"])
-        for temperature, part in rows[rows["t"] > 0].groupby("temperature")
-    ]
-    return Panel(title, "time", "entropy, nats", lines, log_x=True)
+def _entropy_panel(entropies: pd.DataFrame, flow: str) -> Panel:
+    moved = entropies[entropies["t"] > 0]
+    lines = []
+    for color, (temperature, part) in enumerate(moved[moved["flow"] == flow].groupby("temperature")):
+        control = moved[(moved["flow"] == WITHOUT) & (moved["temperature"] == temperature)]
+        label = f"softmax(v²/{temperature:g})"
+        lines.append(Line(label, part["t"], part["entropy"], color=color))
+        lines.append(Line(f"{label}, without", control["t"], control["entropy"], style="dashed", color=color))
+    return Panel(f"{LABELS[flow]}: attention entropy", "time", "entropy, nats", lines, log_x=True)
 
 
 def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:

@@ -379,7 +379,7 @@ def _curve_panel(curve: pd.DataFrame, lines: pd.DataFrame) -> Panel:
     for color, (k, rows) in enumerate(lines.groupby("k"), start=1):
         met = rows.dropna(subset="y")
         end = min(top[0], top[1] / float(k))
-        label = f"slope {k:g}: {rows['count'].iloc[0]}" + (" (control)" if rows["is_control"].iloc[0] else "")
+        label = f"slope {k:g} meets {rows['count'].iloc[0]}×" + (" (control)" if rows["is_control"].iloc[0] else "")
         items.append(Line(label, [0.0, end], [0.0, end * float(k)], style="dashed", color=color))
         shown = met[met["y"] <= top[0]]
         if len(shown):
