@@ -42,9 +42,9 @@ class Line:
     """Lower edge of the error band; comes with `high`."""
     high: Values = None
     style: Style = "line"
-    color: int | None = None
+    color: Any = None
     """Place in the palette, from 0; when neither this nor `shade` is given, labels get theirs as they first come."""
-    shade: float | None = None
+    shade: Any = None
     """Place on a colour map that spans the chart's shades, for lines in an order: layers, learning rates, times."""
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Line:
         if self.color is not None and (self.shade is not None or self.color < 0):
             raise ValueError(f"Line {self.label!r} needs a `color` from 0 on or a `shade`, not both. Pass one of them.")
         if self.shade is not None:
-            finite("shade", self.shade)
+            _set(self, shade=float(finite("shade", self.shade)))
         if (self.low is None) != (self.high is None):
             raise ValueError(f"Line {self.label!r} has one edge of a band. Pass `low` and `high`, or neither.")
         _set(self, x=x, y=y)
@@ -73,11 +73,12 @@ class Bars:
     """One bar for each category; several items of a panel stand side by side."""
 
     label: str
-    categories: Sequence[str]
+    categories: Values
+    """Names in a row."""
     values: Values
     errors: Values = None
     """Half lengths of error bars."""
-    color: int | None = None
+    color: Any = None
     """Place in the palette, from 0; when it is not given, labels get theirs as they first come."""
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Curves of a group of runs, layer by layer: means and standard errors over seeds, and what is not to be trusted."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from joma.figures.curves import COMBINED, Compared, Curve, Mark
+from joma.figures.curves import COMBINED, MAX_LABEL, Compared, Curve, Mark
 from joma.figures.thinning import extremes
 from joma.page.records import COST, Group
 
@@ -19,6 +20,7 @@ MAX_MARKS = 300
 """Flagged values that one picture shows."""
 QUANTITIES = {
     "entropy": "attention entropy, nats",
+    "entropy_window": "attention entropy in the window that is shown, nats",
     "entropy_fraction": "attention entropy over its maximum",
     "stable_rank": "stable rank",
     "loss": "loss",
@@ -33,6 +35,8 @@ QUANTITIES = {
     "entropy_lowest_before_clamp": "lowest entropy before clamping at 0, nats",
 }
 """What the metrics are, in the order in which they are shown; others come after them by their own names."""
+SETTING = re.compile(r"-(?=[^\W\d])|/")
+"""Where the name of a run has another setting: lr1e-3-seed2 has two."""
 _SITE = ["layer", "site", "head"]
 
 
@@ -106,19 +110,57 @@ def combined(table: pd.DataFrame, name: str) -> Curve | None:
 
 
 def compared(groups: Sequence[Group], metric: str, max_choices: int) -> list[Compared]:
-    """Return the curves of several groups for comparison: over all layers, and layer by layer."""
+    """Return the curves of several groups for comparison: over all layers, and layer by layer.
+
+    What is measured outside of layers (the loss in training and in validation) has no such mean: it goes site by site.
+    """
     tables = [rows(group, metric) for group in groups]
+    if all((table["layer"] == NO_LAYER).all() for table in tables):
+        return _compared_sites(groups, tables)
+    names = told_apart([group.name for group in groups])
     layers = sorted({layer for table in tables for layer in table["layer"].unique() if layer != NO_LAYER})
     kept = spread(layers, max_choices - 1) if len(layers) > 1 else []
     found = []
     for index, (group, table) in enumerate(zip(groups, tables, strict=True)):
         over_all = combined(table, group.name)
         if over_all is not None:
-            found.append(Compared(run=index, choice=COMBINED, curve=over_all))
+            found.append(Compared(run=index, choice=COMBINED, curve=replace(over_all, label=names[index])))
         for curve in by_layer(table[table["layer"].isin(kept)]):
-            named = replace(curve, label=group.name, detail=f"{group.name}, {curve.label}")
+            named = replace(curve, label=names[index], detail=f"{group.name}, {curve.label}")
             found.append(Compared(run=index, choice=curve.label, curve=named))
     return found
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Return names short enough for a legend: where some are not, without the parts that all of them share.
+
+    >>> told_apart(["lr1e-3-optimisersgd-momentum0.9-seed*", "lr1e-2-optimisersgd-momentum0.9-seed*"])
+    ['lr1e-3', 'lr1e-2']
+    """
+    if all(len(name) <= MAX_LABEL for name in names):
+        return list(names)
+    parts = [SETTING.split(name) for name in names]
+    num_first, num_last = (_num_shared([part[::way] for part in parts]) for way in (1, -1))
+    kept = [part[num_first : max(len(part) - num_last, num_first)] for part in parts]
+    return ["-".join(part) or name for part, name in zip(kept, names, strict=True)]
+
+
+def _num_shared(parts: Sequence[Sequence[str]]) -> int:
+    """Count the first parts that all have in common."""
+    return next((place for place, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1), 0)
+
+
+def _compared_sites(groups: Sequence[Group], tables: Sequence[pd.DataFrame]) -> list[Compared]:
+    names = told_apart([group.name for group in groups])
+    return [
+        Compared(
+            run=index,
+            choice=each.label,
+            curve=replace(each, label=names[index], detail=f"{group.name}, {each.label}", dash=0),
+        )
+        for index, (group, table) in enumerate(zip(groups, tables, strict=True))
+        for each in curves(table)
+    ]
 
 
 def flagged(group: Group, table: pd.DataFrame) -> tuple[list[Mark], int]:

@@ -25,6 +25,8 @@ MAX_PANELS = 200
 """Quantities of runs on a page; with more, the principal ones are left."""
 PRINCIPAL = ("entropy", "entropy_fraction", "stable_rank", "loss")
 POINTS_RANGE, LINES_RANGE, COLUMNS_RANGE, MAX_ROWS = (40, 500), (8, 240), (24, 250), 1000
+FIRST_CHOICES = (drawing.COMBINED, "validation")
+"""What is shown of runs side by side until another layer or site is chosen."""
 LOG_SPAN, LOG_MEDIAN = 100, 0.2
 """Steps are shown on a logarithmic axis when they span two decades and half of them lie in the first fifth."""
 
@@ -52,7 +54,8 @@ class Panel:
     plots: tuple[Markup, ...]
     notes: tuple[str, ...]
     choices: tuple[str, ...] = ()
-    """Layers to choose from."""
+    """Layers, or sites outside of layers, to choose from; the first is shown."""
+    choice_name: str = "layer"
 
 
 def share(groups: Sequence[Group]) -> Room:
@@ -94,7 +97,8 @@ def panel(group: Group, metric: str, anchor: str, room: Room) -> Panel | None:
         log_steps=are_logarithmic([group]),
     )
     plots = [plot(figure, f"{quantity} over training steps, one line for each layer")]
-    plots += _heat_map(rows, marks, f"{quantity}, by layer", room)
+    if (values["layer"] != layers.NO_LAYER).any():
+        plots += _heat_map(rows, marks, f"{quantity}, by layer", room)
     if (values["head"] == layers.ALL_HEADS).all():
         heads = layers.rows(group, metric, heads=True)
         plots += _heat_map(layers.curves(heads), layers.flagged(group, heads)[0], f"{quantity}, by head", room)
@@ -108,20 +112,21 @@ def compared(groups: Sequence[Group], metric: str, anchor: str, room: Room) -> P
     curves = layers.compared(groups, metric, room.max_choices)
     if len({each.run for each in curves}) < 2:  # noqa: PLR2004 (there is nothing to compare)
         return None
+    by_layer = sorted(curves, key=lambda each: (each.choice not in FIRST_CHOICES, each.curve.shade))
     figure = drawing.comparison(
         curves,
         quantity=layers.quantity(metric),
         max_points=room.max_points,
-        choice=drawing.COMBINED,
+        choice=by_layer[0].choice,
         log_steps=are_logarithmic(groups),
     )
-    by_layer = sorted(curves, key=lambda each: (each.choice != drawing.COMBINED, each.curve.shade))
     return Panel(
         anchor=anchor,
         title=title(metric),
         plots=(plot(figure, f"{layers.quantity(metric)} over training steps, one line for each run"),),
         notes=tuple(_thinning([each.curve for each in curves], room)),
         choices=tuple(dict.fromkeys(each.choice for each in by_layer)),
+        choice_name="layer" if any(each.choice == drawing.COMBINED for each in curves) else "where",
     )
 
 

@@ -16,6 +16,13 @@ from joma.page.records import Group, Run, Unreadable, flat, grouped, load
 from joma.page.table import Cell, number, table, words
 from joma.runs.record import find_runs
 
+COLUMNS = (
+    *("run", "kind", "status", "seed", "last step", "measured", "layers", "best loss", "last loss"),
+    *("entropy", "stable rank", "alarms", "findings", "unseen", "flagged", "seconds"),
+)
+"""Of the overview."""
+OPTIONAL = ("best loss", "last loss", "alarms", "findings", "unseen", "flagged", "seconds")
+"""Columns that are left out where no run has anything but 0 there."""
 OWN_SETTINGS = ("seed", "started", "ended", "resumed")
 """Entries of a run's description in which runs differ in any case."""
 
@@ -58,10 +65,10 @@ def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = 
 
 def _overview(entries: Sequence[_Entry], unreadable: Sequence[Unreadable], scripts: Markup) -> Section:
     rows = [_overview_row(entry, index) for entry in entries for index in range(len(entry.group.runs))]
-    columns = ["run", "kind", "status", "seed", "last step", "measured", "layers", "entropy", "stable rank"]
-    columns += ["alarms", "findings", "unseen", "flagged", "seconds"]
     num_runs = len(rows)
-    body = render("runs", scripts=scripts, unreadable=unreadable, table=table(columns, rows))
+    told = [place for place, name in enumerate(COLUMNS) if name not in OPTIONAL or any(row[place].raw for row in rows)]
+    shown = table([COLUMNS[place] for place in told], [[row[place] for place in told] for row in rows])
+    body = render("runs", scripts=scripts, unreadable=unreadable, table=shown)
     return Section(anchor="runs", title=f"{num_runs} run{'s' if num_runs > 1 else ''}", body=body)
 
 
@@ -79,11 +86,21 @@ def _overview_row(entry: _Entry, index: int) -> list[Cell]:
         number(int(values["step"].max()) if len(values) else None),
         number(run.num_measurements),
         number(int(measured["layer"].nunique())),
+        *_losses(alone),
         *(regimes.counted(entry.sites, metric, index) for metric in ("entropy", "stable_rank")),
         *(number(num, tone=tone if num else "") for num, tone in zip(counts, tones, strict=True)),
         number(int((values["flag"] != "").sum())),
         number(run.seconds),
     ]
+
+
+def _losses(group: Group) -> list[Cell]:
+    """Best and last loss, in validation where that was measured."""
+    values = layers.rows(group, "loss")
+    held_out = values[values["site"] == "validation"]
+    values = (held_out if len(held_out) else values).sort_values("step")
+    trusted = values[values["trusted"]]["value"]
+    return [number(trusted.min()), number(trusted.iloc[-1])] if len(trusted) else [number(None)] * 2
 
 
 def _num_events(group: Group, kind: str) -> int:
