@@ -14,6 +14,7 @@ import pandas as pd
 
 from joma.engine.config import HIERARCHY, TREES
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
+from joma.experiments.seed_errors import NUM_ERRORS, exceeds
 from joma.experiments.table1_measure import KEYS, Config, by_choice, by_setting, score_runs
 from joma.figures.chart import Bars, Chart, Line, Panel
 from joma.verdicts import Evidence, Outcome, Verdict
@@ -23,8 +24,6 @@ LARGEST_DIFFERENCE = 0.03
 """Mean distance from the published numbers up to which they count as reproduced."""
 LEAST_EXCESS = 0.05
 """NCorr that training must add to count as learning; also what latents must have above shuffled ones."""
-NUM_ERRORS = 3.0
-"""Standard errors between seeds by which an excess must differ from zero, or stay below the least one."""
 LARGEST_LOSS_BY_MATCHING = 0.05
 """NCorr that may be lost when no neuron is used twice."""
 SMALL = "At small size, which decides nothing about the paper's settings: "
@@ -235,9 +234,7 @@ def is_added(excess: float, error: float, control: float) -> bool | None:
     >>> is_added(0.1, 0.01, 0.0), is_added(0.1, 0.01, 0.2), is_added(0.01, 0.01, 0.0), is_added(0.04, 0.02, 0.0)
     (True, False, False, None)
     """
-    if excess <= control or excess + NUM_ERRORS * error < LEAST_EXCESS:
-        return False
-    return True if excess >= max(LEAST_EXCESS, NUM_ERRORS * error) else None
+    return False if excess <= control else exceeds(excess, error, LEAST_EXCESS)
 
 
 def _together(added: list[bool | None], config: Config) -> Outcome:

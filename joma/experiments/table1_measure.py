@@ -31,10 +31,13 @@ from joma.experiments.latent_neurons import (
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
+from joma.models.presets import TABLE1_BLOCKS
 
 TRAINED, UNTRAINED = "trained", "untrained"
 PARAMETERS = "parameters."
 """What names of parameters begin with in a snapshot."""
+TREE_DEPTH = TABLE1_BLOCKS + 1
+"""Edges from the root to a leaf: a level of latents between them for each block."""
 NUM_STARTS = 8
 """Untrained networks that are held at a time: a start depends on sizes and seed alone, not on the data."""
 KEYS = ["data", "num_classes", "num_children", "num_latents", "rho", "hidden", "lr", "level"]
@@ -72,8 +75,6 @@ class Config:
     steps: int = 10_000
     rhos: tuple[float, ...] = (0.7, 0.8, 0.9)
     """Polarities of the trees."""
-    tree_depth: int = 4
-    """Edges from the root to a leaf: three levels of latents between them, one for each block."""
     tree_classes: int = 3
     tree_steps: int = 10_000
     batch: int = 128
@@ -156,7 +157,7 @@ def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
 def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
     """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
     base = recipes.recipe("table1").base
-    data = DataConfig(data=TREES, tree_depth=config.tree_depth, num_classes=config.tree_classes, batch=config.batch)
+    data = DataConfig(data=TREES, tree_depth=TREE_DEPTH, num_classes=config.tree_classes, batch=config.batch)
     own = {name: getattr(data, name) for name in ("data", "tree_depth", "num_classes", "rho", "branching")}
     base = base.update(_common(config) | own | {"steps": config.tree_steps})
     for hidden in config.hiddens:
