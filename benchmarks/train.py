@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from joma.engine import optimiser
 from joma.engine.config import OptimiserConfig
+from joma.engine.memory import footprint, in_words
 from joma.engine.precision import working_in
+from joma.engine.recipes import recipe
 from joma.engine.step import Stepper
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import EMBEDDING, OUTPUT, OUTPUT_BIAS, Decoder
@@ -255,10 +257,20 @@ def show_text(device: torch.device, depths: tuple[int, ...]) -> bool:
             )
             if depth == GOAL_DEPTH:
                 best = min(best, ours)
+                show_memory(num_runs, precision, device)
                 show_parts(stepper, batch, precision, most)
             del stepper
             torch.cuda.empty_cache()
     return best <= GOAL_RUN_STEP
+
+
+def show_memory(num_runs: int, precision: str, device: torch.device) -> None:
+    """Print the memory that was planned for such a pack beside what it took at most, capture included."""
+    config = recipe("figure8").base.update({"precision": precision})
+    planned = footprint(config, device).of(num_runs)
+    taken = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    print(f"  memory: {in_words(planned)} planned, {in_words(taken)} taken")
 
 
 def show_kernels(device: torch.device) -> None:
