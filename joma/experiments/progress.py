@@ -13,6 +13,9 @@ SAVE_SECONDS = 5.0
 TRUSTED_SHARE = 0.1
 """Share of an experiment from which on its own pace says how long it takes."""
 
+LEAST_LEFT = 0.25
+"""Share of the time spent that is left at least in an experiment that has not yet shown its pace."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
@@ -96,7 +99,9 @@ class Pace:
         begun, first = self._first or (now, share)
         if share - first >= TRUSTED_SHARE:
             return (now - begun) / (share - first) * (1 - share)
-        return max(self._expected[current] * self._slowness - (now - self._begun), 0.0)
+        spent = now - self._begun
+        least = LEAST_LEFT * spent if self._expected[current] else 0.0
+        return max(self._expected[current] * self._slowness - spent, least)
 
 
 class Stopwatch:

@@ -124,6 +124,22 @@ def test_the_second_call_computes_nothing(tmp_path, install):
     assert second.experiments == first.experiments
 
 
+def test_a_chart_is_drawn_again_only_when_it_changed_or_was_lost(tmp_path, install):
+    install(fake("a", draw=draw))
+    reproduce(out=tmp_path, device="cpu")
+    picture, still = tmp_path / "a/figures/walk.png", tmp_path / "a/figures/walk.svg"
+    picture.write_bytes(b"mark")
+    reproduce(out=tmp_path, device="cpu")
+    assert picture.read_bytes() == b"mark"
+    still.unlink()
+    reproduce(out=tmp_path, device="cpu")
+    assert picture.read_bytes() != b"mark" and still.exists()
+    picture.write_bytes(b"mark")
+    install(fake("a", draw=lambda result: tuple(replace(chart, title="Another") for chart in draw(result))))
+    reproduce(out=tmp_path, device="cpu")
+    assert picture.read_bytes() != b"mark"
+
+
 def test_other_settings_are_computed_anew_and_both_results_stay(tmp_path, install):
     install(fake("a"))
     reproduce(out=tmp_path, device="cpu")
