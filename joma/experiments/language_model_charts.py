@@ -1,0 +1,180 @@
+"""The drawings of figures 6 and 8."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from joma.engine.measuring import ENTROPY, LOSS, RANK, WINDOW
+from joma.experiments.assumption1 import ALONE, TOGETHER
+from joma.experiments.experiment import Result
+from joma.experiments.language_model_config import (
+    CONTROLS,
+    EMBEDDED,
+    PAPER,
+    PUBLISHED,
+    UNTRAINED,
+    WIKITEXT2,
+    WIKITEXT103,
+)
+from joma.experiments.rebound_shares import id_on
+from joma.figures.chart import Bars, Chart, Line, Panel
+
+TEXT_NAMES = {WIKITEXT2: "WikiText-2", WIKITEXT103: "WikiText-103", EMBEDDED: "Python's documentation, small models"}
+BAND = "Lines are means over the seeds, bands reach from the lowest to the highest."
+
+
+def draw(result: Result) -> tuple[Chart, ...]:
+    """Draw curves by depth and by learning rate, what the dips do, the controls and the drift of E[g x]."""
+    charts: list[Chart] = []
+    for text in result.tables["dips"]["text"].unique():
+        charts += [*_by_depth(result, text), _by_rate(result, text), _dips(result, text), _rules(result, text)]
+    return (*charts, _controls(result), _drift(result))
+
+
+def _by_depth(result: Result, text: str) -> Iterator[Chart]:
+    rate = result.facts["rate"]
+    curves = _of(result, text, PAPER)
+    curves = curves[curves["lr"] == rate]
+    drawn = {
+        ENTROPY: ("figure6-entropy", "Attention entropy by depth", "nats", "The whole validation set is averaged."),
+        WINDOW: ("figure6-window", "Attention entropy of one window", "nats", "The paper's single validation window."),
+        RANK: ("figure6-rank", "Stable rank of the MLP's lower matrix", "stable rank", "A function of weights alone."),
+    }
+    for metric, (name, title, label, what) in drawn.items():
+        yield Chart(
+            id=id_on(name, text),
+            title=f"{title}: {_name(text)}",
+            caption=f"Learning rate {rate:g}; one line for each layer, the darkest at the bottom. {what} {BAND}",
+            panels=[
+                Panel(f"depth {depth}", "step", label, _layers(own[own["metric"] == metric]))
+                for depth, own in curves.groupby("depth")
+            ],
+        )
+    losses = curves[curves["metric"] == LOSS]
+    yield Chart(
+        id=id_on("figure6-loss", text),
+        title=f"Validation loss by depth: {_name(text)}",
+        caption=f"Learning rate {rate:g}. Dashed: the lowest losses that were published. {BAND}",
+        panels=[Panel("validation loss", "step", "nats", list(_losses(losses, text)))],
+    )
+
+
+def _losses(losses: pd.DataFrame, text: str) -> Iterator[Line]:
+    for color, (depth, own) in enumerate(losses.groupby("depth")):
+        yield _band(f"depth {depth}", own, color=color)
+        if depth in PUBLISHED.get(text, {}):
+            ends = [own["step"].min(), own["step"].max()]
+            yield Line("", ends, [PUBLISHED[text][depth]] * len(ends), style="dashed", color=color)
+
+
+def _by_rate(result: Result, text: str) -> Chart:
+    curves = _of(result, text, PAPER)
+    curves = curves[(curves["depth"] == result.facts["rate_depth"]) & (curves["metric"] == ENTROPY)]
+    return Chart(
+        id=id_on("figure8-entropy", text),
+        title=f"Attention entropy by learning rate: {_name(text)}",
+        caption=f"Depth {result.facts['rate_depth']}; one line for each layer, the darkest at the bottom. {BAND}",
+        panels=[Panel(f"learning rate {lr:g}", "step", "nats", _layers(own)) for lr, own in curves.groupby("lr")],
+    )
+
+
+def _dips(result: Result, text: str) -> Chart:
+    dips = result.tables["dips"]
+    dips = dips[dips["text"] == text]
+    rates = dips["lr"]
+
+    def panel(title: str, label: str, columns: dict[str, str], *, log_y: bool = False) -> Panel:
+        lines = [Line(name, rates, dips[column]) for column, name in columns.items()]
+        return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y)
+
+    return Chart(
+        id=id_on("figure8-dip", text),
+        title=f"Dip, rebound and loss by learning rate: {_name(text)}",
+        caption="Time and size of the dip are means over the layers and seeds whose entropy rebounds; where none does "
+        "there is a gap.",
+        panels=[
+            panel("time of the dip", "step", {"dip_step": "dip"}, log_y=True),
+            panel("size", "nats", {"dip_depth": "fall into the dip", "rebound": "rise out of it"}),
+            panel("what curves do", "share of layers and seeds", {"rebounding": "rebound", "collapsed": "collapse"}),
+            panel("lowest validation loss", "nats", {"best_loss": "loss"}),
+        ],
+    )
+
+
+def _rules(result: Result, text: str) -> Chart:
+    rules = result.tables["rules"]
+    lines = [
+        Line(rule, own["share"], own["regret"])
+        for rule, own in rules[rules["text"] == text].groupby("rule", sort=False)
+    ]
+    return Chart(
+        id=id_on("figure8-early", text),
+        title=f"How early the best learning rate is known: {_name(text)}",
+        caption="Each rule chooses a learning rate from what is known after a part of the training; its regret is how "
+        "much higher the loss of that choice gets than the best one.",
+        panels=[Panel("regret", "part of the training", "nats", lines)],
+    )
+
+
+def _controls(result: Result) -> Chart:
+    text, rate = result.facts["text"], result.facts["rate"]
+    curves = result.tables["curves"]
+    names = [name for name in (PAPER, *CONTROLS) if name in set(curves["condition"])]
+    wanted = (curves["text"] == text) & (curves["lr"] == rate) & (curves["metric"] == ENTROPY)
+    controlled = sorted(set(curves.loc[curves["condition"].isin(names[1:]), "depth"]))
+    panels = []
+    for depth in controlled:
+        own = curves[wanted & (curves["depth"] == depth) & (curves["layer"] == depth - 1)]
+        lines = [_band(name, own[own["condition"] == name], color=color) for color, name in enumerate(names)]
+        panels.append(Panel(f"top layer, depth {depth}", "step", "nats", lines))
+    shares = result.tables["shares"].set_index(["condition", "depth"])["rebounding"]
+    told = [*names, UNTRAINED]
+    bars = [Bars(f"depth {depth}", told, [shares[name, depth] for name in told]) for depth in controlled]
+    return Chart(
+        id="rebound-controls",
+        title=f"The rebound with one ingredient taken away: {_name(str(text))}",
+        caption=f"Learning rate {rate:g}. Left: entropy of the top layer. Right: share of curves, over seeds and the "
+        f"layers that should, whose entropy dips and rebounds. {BAND}",
+        panels=[*panels, Panel("curves that rebound", "", "share", bars)],
+    )
+
+
+def _drift(result: Result) -> Chart:
+    means = result.tables["drift_means"]
+
+    def panel(mode: str, column: str, label: str) -> Panel:
+        own = means[means["mode"] == mode]
+        lines = [
+            Line(f"layer {layer}", each["step"] + 1, each[column], shade=float(layer))
+            for layer, each in own.groupby("layer")
+        ]
+        return Panel(mode, "step + 1", label, lines, log_x=True)
+
+    return Chart(
+        id="assumption1-drift",
+        title="Assumption 1: E[g x] of a step against that of the end",
+        caption="By the assumption all lines lie at 1. Trained whole, and with one block moving while everything else "
+        "keeps its start.",
+        panels=[
+            panel(mode, column, label)
+            for column, label in (("cosine", "cosine"), ("length_ratio", "ratio of lengths"))
+            for mode in (TOGETHER, ALONE)
+        ],
+    )
+
+
+def _of(result: Result, text: str, condition: str) -> pd.DataFrame:
+    curves = result.tables["curves"]
+    return curves[(curves["text"] == text) & (curves["condition"] == condition)]
+
+
+def _layers(curves: pd.DataFrame) -> list[Line]:
+    return [_band(f"layer {layer}", own, shade=float(layer)) for layer, own in curves.groupby("layer")]
+
+
+def _band(label: str, own: pd.DataFrame, *, color: int | None = None, shade: float | None = None) -> Line:
+    return Line(label, own["step"], own["mean"], low=own["low"], high=own["high"], color=color, shade=shade)
+
+
+def _name(text: str) -> str:
+    return TEXT_NAMES.get(text, text)

@@ -1,0 +1,253 @@
+"""The verdicts of figures 6 and 8. Every threshold is a constant of this file, set before the models were trained."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from joma.engine.measuring import ENTROPY, RANK, WINDOW
+from joma.experiments.drift_verdict import drift_verdict
+from joma.experiments.experiment import Result
+from joma.experiments.language_model_config import (
+    OTHER_PRECISION,
+    PAPER,
+    PUBLISHED,
+    UNTRAINED,
+    WIKITEXT2,
+    WIKITEXT103,
+    Config,
+)
+from joma.experiments.learning_rate_verdicts import rate_verdicts
+from joma.experiments.rebound_controls import ingredient_verdict
+from joma.experiments.rebound_shares import (
+    REBOUNDS,
+    SHALLOW,
+    at_this_size,
+    id_on,
+    is_top,
+    kinds_in_words,
+    of_setting,
+    rebound_share,
+    size_in_words,
+)
+from joma.verdicts import Evidence, Outcome, Verdict
+
+LOSS_TOLERANCE = 0.03
+"""Distance of a mean lowest loss from the published one that counts as the same."""
+PRECISION_TOLERANCE = 0.02
+"""Distance of the lowest losses of one seed in bf16 and in TF32: less than the tolerance above."""
+SUPPRESSED = 0.1
+"""Nats by which the entropy of bottom layers must end below that of top ones."""
+STILL = 1e-3
+"""Nats by which an untrained model's entropy may move: by the order of sums on a GPU, and nothing else."""
+
+
+def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
+    """Judge every claim, on every text that was trained on."""
+    found: list[Verdict] = []
+    for text in config.texts:
+        found += [
+            losses_verdict(result, config, text),
+            rebound_verdict(result, config, text),
+            rank_verdict(result, config, text),
+            *bottom_verdict(result, config, text),
+            *rate_verdicts(result, config, text),
+        ]
+    found += [ingredient_verdict(result, config), drift_verdict(result, config)]
+    if config.checked_depths:
+        found.append(precision_verdict(result, config))
+    return (*found, *_not_run(config))
+
+
+def losses_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Hold the lowest validation losses against the published ones, and deep models against shallow ones."""
+    runs = result.tables["runs"]
+    published = PUBLISHED.get(text, {})
+    losses = {depth: _loss(runs, text, PAPER, depth, config.rate) for depth in config.depths}
+    untrained = {depth: _loss(runs, text, UNTRAINED, depth, 0.0) for depth in config.depths}
+    evidence = [
+        Evidence(
+            name=f"lowest validation loss, depth {depth}: ours {losses[depth]:.3f}",
+            against="the published loss",
+            unit="distance in nats, means over seeds",
+            value=abs(losses[depth] - published[depth]),
+            threshold=LOSS_TOLERANCE,
+            control=abs(untrained[depth] - published[depth]),
+            control_name=UNTRAINED,
+            published=published[depth],
+        )
+        for depth in config.depths
+        if depth in published
+    ]
+    agree = bool(evidence) and all(each.holds for each in evidence)
+    evidence.append(_gain_of_depth(losses, untrained, published))
+    ours = ", ".join(f"{losses[depth]:.3f} at depth {depth}" for depth in config.depths)
+    outcome = Outcome.HOLDS if agree and evidence[-1].holds else Outcome.REFUTED
+    return Verdict(
+        id=id_on("figure6-losses", text),
+        title="Validation losses by depth",
+        source="Figure 6",
+        claim="At learning rate 1e-4 the lowest validation losses are "
+        + ", ".join(f"{loss} at depth {depth}" for depth, loss in PUBLISHED.get(text, PUBLISHED[WIKITEXT2]).items())
+        + ".",
+        outcome=at_this_size(outcome, config),
+        explanation=f"{size_in_words(config, text)} Lowest losses: {ours}; untrained {untrained[min(untrained)]:.2f}.",
+        evidence=tuple(evidence),
+    )
+
+
+def rebound_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether every layer of shallow models and the top layers of deep ones dip and rebound."""
+    regimes = result.tables["regimes"]
+    whole = _shares(regimes, config, text, ENTROPY, "whole validation set")
+    single = _shares(regimes, config, text, WINDOW, "the paper's single window")
+    idle = regimes[(regimes["condition"] == UNTRAINED) & (regimes["text"] == text) & (regimes["metric"] == ENTROPY)]
+    moved = float((idle["first"] - idle["lowest"]).abs().max())
+    return Verdict(
+        id=id_on("figure6-rebound", text),
+        title="Attention entropy dips and rebounds",
+        source="Section 6, Figure 6",
+        claim="Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep "
+        "ones.",
+        outcome=at_this_size(_by_depth(whole), config),
+        explanation=f"{size_in_words(config, text)} {kinds_in_words(regimes, config, text, ENTROPY)}",
+        evidence=(*whole, *single),
+        sound=moved <= STILL,
+    )
+
+
+def rank_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether the stable rank of the lower matrix drops and bounces back in the same layers."""
+    regimes = result.tables["regimes"]
+    evidence = _shares(regimes, config, text, RANK, "stable rank of the MLP's lower matrix")
+    return Verdict(
+        id=id_on("figure6-rank", text),
+        title="The lower matrix's rank drops and bounces back",
+        source="Section 4, relationship with the rank of the MLP's lower layer",
+        claim="The rank of the MLP's lower matrix first drops, then bounces back.",
+        outcome=at_this_size(_by_depth(evidence), config),
+        explanation=f"{size_in_words(config, text)} {kinds_in_words(regimes, config, text, RANK)}",
+        evidence=tuple(evidence),
+    )
+
+
+def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdict]:
+    """Judge whether the entropy of bottom layers is kept down in deep models, where there are any."""
+    regimes = result.tables["regimes"]
+    evidence = [
+        Evidence(
+            name=f"entropy at the end, top half less bottom half of the layers, depth {depth}",
+            against="the other half",
+            unit="nats, mean over seeds",
+            value=_top_less_bottom(of_setting(regimes, text, PAPER, depth, config.rate, ENTROPY), depth),
+            threshold=SUPPRESSED,
+            at_least=True,
+            control=_top_less_bottom(of_setting(regimes, text, UNTRAINED, depth, 0.0, ENTROPY), depth),
+            control_name=UNTRAINED,
+        )
+        for depth in config.depths
+        if depth > SHALLOW
+    ]
+    if evidence:
+        yield Verdict(
+            id=id_on("figure6-bottom", text),
+            title="Bottom layers are suppressed",
+            source="Figure 6, caption",
+            claim="In deep models the entropy of bottom layers is suppressed by the interaction of layers.",
+            outcome=at_this_size(_by_depth(evidence), config),
+            explanation=size_in_words(config, text),
+            evidence=tuple(evidence),
+        )
+
+
+def precision_verdict(result: Result, config: Config) -> Verdict:
+    """Check that bf16 costs nothing that counts: a check of our own."""
+    runs, text = result.tables["runs"], config.texts[0]
+    seed = config.seeds[0]
+    evidence = []
+    for depth in config.checked_depths:
+        ours = of_setting(runs, text, PAPER, depth, config.rate)
+        fine = of_setting(runs, text, OTHER_PRECISION, depth, config.rate)
+        own = float(ours.loc[ours["seed"] == seed, "best_loss"].iloc[0])
+        evidence.append(
+            Evidence(
+                name=f"lowest loss in {config.settings['precision']}, depth {depth}, seed {seed}",
+                against=f"the same run in {OTHER_PRECISION}",
+                unit="distance in nats",
+                value=abs(own - float(fine["best_loss"].iloc[0])),
+                threshold=PRECISION_TOLERANCE,
+                control=float(ours["best_loss"].max() - ours["best_loss"].min()),
+                control_name="the largest distance between seeds",
+            )
+        )
+    holds = all(each.holds for each in evidence)
+    return Verdict(
+        id="figure6-precision",
+        title="Half precision leaves the losses alone",
+        source="Our own check of the runs of figures 6 and 8",
+        claim="Products in bf16 with weights in fp32 give the losses of TF32.",
+        outcome=Outcome.HOLDS if holds else Outcome.REFUTED,
+        explanation="One seed at each depth is trained a second time.",
+        evidence=tuple(evidence),
+        sound=holds,
+    )
+
+
+def _not_run(config: Config) -> Iterator[Verdict]:
+    if not config.small and WIKITEXT103 not in config.texts:
+        yield Verdict(
+            id=id_on("figure6-losses", WIKITEXT103),
+            title="The same on WikiText-103",
+            source="Figure 6, bottom row",
+            claim="The lowest validation losses are 5.047, 4.912, 4.762 and 4.679 at depths 1, 2, 5 and 10.",
+            outcome=Outcome.NOT_RUN,
+            explanation="WikiText-103 is not here. Put its train.txt, valid.txt and test.txt into the folder "
+            "wikitext-103 below $JOMA_DATA, and the same command trains on it as well.",
+        )
+
+
+def _gain_of_depth(losses: dict[int, float], untrained: dict[int, float], published: dict[int, float]) -> Evidence:
+    first, last = min(losses), max(losses)
+    return Evidence(
+        name=f"loss of depth {last} less that of depth {first}",
+        against="zero: no gain by depth",
+        unit="nats, means over seeds",
+        value=losses[last] - losses[first],
+        threshold=0.0,
+        control=untrained[last] - untrained[first],
+        control_name=UNTRAINED,
+        published=published[last] - published[first] if {first, last} <= set(published) else None,
+    )
+
+
+def _shares(regimes: pd.DataFrame, config: Config, text: str, metric: str, what: str) -> list[Evidence]:
+    """Return for each depth the share of curves that rebound, of the layers that should."""
+    return [
+        Evidence(
+            name=f"curves that dip and rebound, {what}, depth {depth}"
+            + ("" if depth <= SHALLOW else ", top half of the layers"),
+            against="the regime of each curve",
+            unit="share of layers and seeds",
+            value=rebound_share(regimes, text, PAPER, depth, config.rate, metric),
+            threshold=REBOUNDS,
+            at_least=True,
+            control=rebound_share(regimes, text, UNTRAINED, depth, 0.0, metric),
+            control_name=UNTRAINED,
+        )
+        for depth in config.depths
+    ]
+
+
+def _by_depth(evidence: Sequence[Evidence]) -> Outcome:
+    """All depths, some, or none; a control that does the same takes the claim away."""
+    holding = [each.holds and not each.control_holds for each in evidence]
+    return Outcome.HOLDS if all(holding) else Outcome.CONDITIONAL if any(holding) else Outcome.REFUTED
+
+
+def _loss(runs: pd.DataFrame, text: str, condition: str, depth: int, lr: float) -> float:
+    return float(of_setting(runs, text, condition, depth, lr)["best_loss"].mean())
+
+
+def _top_less_bottom(curves: pd.DataFrame, depth: int) -> float:
+    top = curves["layer"].map(lambda layer: is_top(layer, depth))
+    return float(curves.loc[top, "end"].mean() - curves.loc[~top, "end"].mean()) if len(curves) else math.nan

@@ -1,0 +1,201 @@
+"""The verdicts of figure 8: the best learning rate, the collapse, the dip's time, and what the regime foretells."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from joma.experiments.experiment import Result
+from joma.experiments.language_model_config import UNTRAINED, Config
+from joma.experiments.learning_rates import (
+    ANY_RULE,
+    LOSS_RULE,
+    MIN_RATES,
+    REGIME_RULE,
+    of_rates,
+    settled_from,
+)
+from joma.experiments.rebound_shares import ABSENT, REBOUNDS, at_this_size, id_on, size_in_words
+from joma.verdicts import Evidence, Outcome, Verdict
+
+SOURCE = "Section 6, Figure 8"
+REGRET = 0.03
+"""Nats by which the learning rate that a rule chooses may end above the best one."""
+EARLY = 0.5
+"""Part of the training up to which a prediction is early."""
+EXPONENT_TOLERANCE = 0.25
+"""Distance of the exponent of the dip's time from -1 that counts as in proportion."""
+
+
+def rate_verdicts(result: Result, config: Config, text: str) -> Iterator[Verdict]:
+    """Judge all claims on learning rates."""
+    yield best_verdict(result, config, text)
+    yield collapse_verdict(result, config, text)
+    yield dip_verdict(result, config, text)
+    yield regime_verdict(result, config, text)
+    yield early_verdict(result, config, text)
+
+
+def best_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether the paper's learning rate gives the lowest loss."""
+    dips = _dips(result, text)
+    losses = dips.set_index("lr")["best_loss"]
+    others = losses.drop(config.rate)
+    untrained = of_rates(result.tables["runs"], config, text, UNTRAINED)["best_loss"].mean()
+    evidence = Evidence(
+        name=f"lowest loss at {config.rate:g} less that of the best other learning rate, {others.idxmin():g}",
+        against="zero",
+        unit="nats, means over seeds",
+        value=float(losses[config.rate] - others.min()),
+        threshold=0.0,
+        control=float(untrained - others.min()),
+        control_name=UNTRAINED,
+    )
+    told = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
+    return Verdict(
+        id=id_on("figure8-best", text),
+        title="The best learning rate",
+        source=SOURCE,
+        claim="Learning rate 1e-4 gives the lowest validation loss.",
+        outcome=at_this_size(Outcome.HOLDS if evidence.holds else Outcome.REFUTED, config),
+        explanation=f"{size_in_words(config, text)} Lowest losses by learning rate: {told}.",
+        evidence=(evidence,),
+    )
+
+
+def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether attention collapses at the largest learning rate, and not at the usual one."""
+    dips = _dips(result, text).set_index("lr")
+    largest = max(config.rates)
+    evidence = Evidence(
+        name=f"curves that collapse at learning rate {largest:g}",
+        against="the regime of each curve",
+        unit="share of layers and seeds",
+        value=float(dips.loc[largest, "collapsed"]),
+        threshold=REBOUNDS,
+        at_least=True,
+        control=float(dips.loc[config.rate, "collapsed"]),
+        control_name=f"learning rate {config.rate:g}",
+    )
+    runs = of_rates(result.tables["runs"], config, text)
+    failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
+    told = "; ".join(f"{lr:g}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows())
+    return Verdict(
+        id=id_on("figure8-collapse", text),
+        title="Large learning rates collapse attention",
+        source=SOURCE,
+        claim="With a large learning rate attention becomes extremely sparse.",
+        outcome=at_this_size(
+            Outcome.HOLDS if evidence.holds and not evidence.control_holds else Outcome.REFUTED, config
+        ),
+        explanation=f"{size_in_words(config, text)} What most layers do, and their mean entropy at the end, by "
+        f"learning rate: {told}. {failed} runs diverged at {largest:g}.",
+        evidence=(evidence,),
+    )
+
+
+def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether the dip's time goes with the inverse of the learning rate, and tell where the dip breaks."""
+    dips = _dips(result, text)
+    exponent, error = (float(result.facts[f"{name} {text}"]) for name in ("dip_exponent", "dip_exponent_error"))
+    num_rates = int(result.facts[f"dip_rates {text}"])
+    evidence = Evidence(
+        name=f"exponent of the dip's step as a power of the learning rate: {exponent:.2f} ± {error:.2f}",
+        against="-1: as many steps times learning rate at every learning rate",
+        unit="distance",
+        value=abs(exponent + 1),
+        threshold=EXPONENT_TOLERANCE,
+        control=1.0,
+        control_name="a dip at the same step for all learning rates",
+    )
+    outcome = Outcome.HOLDS if evidence.holds else Outcome.REFUTED
+    if num_rates < MIN_RATES:
+        outcome = Outcome.INCONCLUSIVE
+    return Verdict(
+        id=id_on("figure8-dip", text),
+        title="Time and depth of the dip",
+        source="Figure 8, asked further",
+        claim="The dip comes in inverse proportion to the learning rate.",
+        outcome=at_this_size(outcome, config),
+        explanation=f"{size_in_words(config, text)} {_dips_in_words(dips, num_rates)}",
+        evidence=(evidence,),
+    )
+
+
+def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether the learning rates whose attention dips and rebounds are the ones with the lowest loss."""
+    last = _rules(result, text).query("share == 1").set_index("rule")
+    evidence = Evidence(
+        name=f"regret of the learning rates that rebound most: {last.loc[REGIME_RULE, 'choice']}",
+        against="the best learning rate",
+        unit="nats",
+        value=float(last.loc[REGIME_RULE, "regret"]),
+        threshold=REGRET,
+        control=float(last.loc[ANY_RULE, "regret"]),
+        control_name="any learning rate",
+    )
+    holds = evidence.holds and not evidence.control_holds
+    return Verdict(
+        id=id_on("figure8-regime", text),
+        title="The regime goes with the lowest loss",
+        source=SOURCE,
+        claim="The attention patterns that agree with the theory give the lowest validation losses.",
+        outcome=at_this_size(Outcome.HOLDS if holds else Outcome.REFUTED, config),
+        explanation=f"{size_in_words(config, text)} "
+        + "; ".join(f"{row.lr:g}: {row.rebounding:.0%} rebound" for row in _dips(result, text).itertuples())
+        + ".",
+        evidence=(evidence,),
+    )
+
+
+def early_verdict(result: Result, config: Config, text: str) -> Verdict:
+    """Judge whether the regime tells the best learning rate early, and earlier than the loss itself."""
+    rules = _rules(result, text)
+    regime, loss = (settled_from(rules, text, rule, REGRET) for rule in (REGIME_RULE, LOSS_RULE))
+    evidence = Evidence(
+        name="part of the training after which the regime tells the best learning rate for good",
+        against=f"a regret of at most {REGRET} nats",
+        unit="part of the training",
+        value=regime,
+        threshold=EARLY,
+        control=loss,
+        control_name="the lowest loss so far tells it",
+    )
+    outcome = Outcome.REFUTED
+    if evidence.holds:
+        outcome = Outcome.HOLDS if regime < loss else Outcome.CONDITIONAL
+    return Verdict(
+        id=id_on("figure8-early", text),
+        title="The regime as an early sign",
+        source="Figure 8, asked further",
+        claim="The regime of the entropy tells the best learning rate early in training.",
+        outcome=at_this_size(outcome, config),
+        explanation=f"{size_in_words(config, text)} Reading the loss so far is the rule to beat: a sign that comes no "
+        "sooner adds nothing.",
+        evidence=(evidence,),
+    )
+
+
+def _dips_in_words(dips: pd.DataFrame, num_rates: int) -> str:
+    """Tell where the dip lies by learning rate, and from where to where it exists."""
+    there = dips[dips["rebounding"] >= REBOUNDS]["lr"]
+    gone = dips[dips["rebounding"] <= ABSENT]
+    reach = f"Most curves rebound from {there.min():g} to {there.max():g}." if len(there) else "It is nowhere usual."
+    told = [
+        f"{row.lr:g}: step {row.dip_step:.0f}, depth {row.dip_depth:.3f}, rise {row.rebound:.3f}"
+        for row in dips.itertuples()
+        if row.rebounding > 0
+    ]
+    breaks = "; ".join(f"{row.lr:g}: {row.usual_kind}" for row in gone.itertuples())
+    return f"{num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. {'; '.join(told)}. {reach}" + (
+        f" Where it breaks: {breaks}." if breaks else ""
+    )
+
+
+def _dips(result: Result, text: str) -> pd.DataFrame:
+    dips = result.tables["dips"]
+    return dips[dips["text"] == text]
+
+
+def _rules(result: Result, text: str) -> pd.DataFrame:
+    rules = result.tables["rules"]
+    return rules[rules["text"] == text]

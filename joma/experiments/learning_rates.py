@@ -1,0 +1,140 @@
+"""Figure 8's learning rates: when and how deep the entropy dips, and whether its regime tells the best one, how early.
+
+Three rules choose a learning rate from what is known after a part of the training: the one at which most curves of the
+entropy dip and rebound; the one with the lowest validation loss so far; and any. The regret of a rule is how much
+higher the loss of its choice gets in the end than that of the best one, and its mean where it cannot decide.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.stats import linregress
+
+from joma.engine.measuring import ENTROPY, FRACTION, regimes
+from joma.experiments.experiment import Fact
+from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
+from joma.experiments.language_model_runs import Found, validation_losses
+from joma.measure.regime import Kind
+
+SHARES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+"""Parts of the training after which the rules are asked."""
+REGIME_RULE, LOSS_RULE, ANY_RULE = "entropy rebounds", "lowest loss so far", "any"
+MIN_RATES = 3
+"""Learning rates with a dip that a law of its time needs."""
+
+
+def dips(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, text: str) -> pd.DataFrame:
+    """Return for each learning rate how often the entropy rebounds, collapses, and where its dips lie on average."""
+    curves = of_rates(regimes[regimes["metric"] == ENTROPY], config, text)
+    losses = of_rates(runs, config, text).groupby("lr")["best_loss"].mean()
+    rows = []
+    for lr, own in curves.groupby("lr"):
+        rebounding = own[own["kind"] == Kind.REBOUNDING.value]
+        rows.append(
+            {
+                "text": text,
+                "lr": lr,
+                "rebounding": len(rebounding) / len(own),
+                "collapsed": float((own["kind"] == Kind.COLLAPSED.value).mean()),
+                "usual_kind": own["kind"].mode().iloc[0],
+                "dip_step": rebounding["dip_step"].mean(),
+                "dip_depth": rebounding["dip_depth"].mean(),
+                "rebound": rebounding["rebound"].mean(),
+                "end_entropy": own["end"].mean(),
+                "best_loss": losses[lr],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def dip_law(regimes: pd.DataFrame, config: Config, text: str) -> dict[str, Fact]:
+    """Fit the exponent of the dip's time as a power of the learning rate, over all curves that rebound."""
+    curves = of_rates(regimes[regimes["metric"] == ENTROPY], config, text)
+    curves = curves[(curves["kind"] == Kind.REBOUNDING.value) & (curves["dip_step"] > 0)]
+    num_rates = curves["lr"].nunique()
+    if num_rates < MIN_RATES:
+        return {"dip_rates": num_rates, "dip_exponent": float("nan"), "dip_exponent_error": float("nan")}
+    fit = linregress(np.log(curves["lr"]), np.log(curves["dip_step"]))
+    return {
+        "dip_rates": num_rates,
+        "dip_exponent": float(fit.slope),
+        "dip_exponent_error": float(fit.stderr),
+    }
+
+
+def early_signs(found: Sequence[Found], config: Config) -> pd.DataFrame:
+    """Return what is known of each run of figure 8 after parts of its training."""
+    rows = []
+    for each in found:
+        own = each.config
+        is_wanted = each.condition == PAPER and own.get("depth") == config.rate_depth
+        if not is_wanted:
+            continue
+        table = each.table()
+        losses, attention = validation_losses(table), table[table["metric"].isin([ENTROPY, FRACTION])]
+        length = table["step"].max() if each.run.failed_at is None else _full_length(found, each)
+        for share in SHARES:
+            kinds = [
+                sign.regime.kind
+                for sign in regimes(attention[attention["step"] <= share * length])
+                if sign.metric == ENTROPY
+            ]
+            rows.append(
+                {
+                    **each.labels,
+                    "share": share,
+                    "rebounding": float(np.mean([kind is Kind.REBOUNDING for kind in kinds])),
+                    "loss_so_far": losses[losses.index <= share * length].min(),
+                    "best_loss": losses.min(),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def regrets(early: pd.DataFrame) -> pd.DataFrame:
+    """Return the regret of each rule after each part of the training, by text."""
+    rows = []
+    for (text, share), own in early.groupby(["text", "share"]):
+        by_rate = own.groupby("lr")[["rebounding", "loss_so_far", "best_loss"]].mean()
+        excess = by_rate["best_loss"] - by_rate["best_loss"].min()
+        chosen = {
+            REGIME_RULE: by_rate["rebounding"] == by_rate["rebounding"].max(),
+            LOSS_RULE: by_rate["loss_so_far"] == by_rate["loss_so_far"].min(),
+            ANY_RULE: pd.Series(True, index=by_rate.index),
+        }
+        rows += [
+            {
+                "text": text,
+                "share": share,
+                "rule": rule,
+                "regret": float(excess[which].mean()),
+                "choice": ", ".join(f"{lr:g}" for lr in excess.index[which]),
+            }
+            for rule, which in chosen.items()
+        ]
+    return pd.DataFrame(rows)
+
+
+def settled_from(rules: pd.DataFrame, text: str, rule: str, most: float) -> float:
+    """Return the part of the training from which a rule's regret stays at most `most`; infinite if it never does.
+
+    >>> table = pd.DataFrame({"text": "t", "rule": "r", "share": [0.2, 0.5, 1.0], "regret": [0.0, 0.3, 0.0]})
+    >>> settled_from(table, "t", "r", 0.1)
+    1.0
+    """
+    own = rules[(rules["text"] == text) & (rules["rule"] == rule)].sort_values("share")
+    too_much = own.loc[own["regret"] > most, "share"]
+    after = own[own["share"] > too_much.max()] if len(too_much) else own
+    return float(after["share"].min()) if len(after) else float("inf")
+
+
+def of_rates(table: pd.DataFrame, config: Config, text: str, condition: str = PAPER) -> pd.DataFrame:
+    """Return the rows of figure 8's runs, or of the untrained ones of their depth."""
+    chosen = (table["text"] == text) & (table["depth"] == config.rate_depth) & (table["condition"] == condition)
+    return table[chosen] if condition == UNTRAINED else table[chosen & table["lr"].isin(config.rates)]
+
+
+def _full_length(found: Sequence[Found], own: Found) -> int:
+    """Steps that a run which diverged would have done: those of the others on its text."""
+    return max(each.run.step for each in found if each.text == own.text)

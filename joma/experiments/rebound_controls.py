@@ -1,0 +1,101 @@
+"""Which ingredient the rebound of the attention entropy needs: one taken away at a time."""
+
+import pandas as pd
+
+from joma.engine.measuring import ENTROPY
+from joma.experiments.experiment import Result
+from joma.experiments.language_model_config import LINEAR, PAPER, Config
+from joma.experiments.rebound_shares import (
+    ABSENT,
+    REBOUNDS,
+    is_judged,
+    of_setting,
+    rebound_share,
+    size_in_words,
+)
+from joma.verdicts import Evidence, Outcome, Verdict
+
+
+def ingredient_verdict(result: Result, config: Config) -> Verdict:
+    """Judge the claim that it is the MLP's nonlinearity which brings the entropy back, and nothing else."""
+    regimes, text = result.tables["regimes"], config.texts[0]
+    shares = {
+        (name, depth): rebound_share(regimes, text, name, depth, config.rate, ENTROPY)
+        for name in (PAPER, *config.controls)
+        for depth in config.control_depths
+    }
+    evidence = tuple(
+        _evidence(name, depth, shares[name, depth], shares[PAPER, depth])
+        for name in config.controls
+        for depth in config.control_depths
+    )
+    outcome = Outcome.INCONCLUSIVE if config.small else _outcome(shares, config)
+    return Verdict(
+        id="rebound-ingredients",
+        title="What the rebound needs",
+        source="Sections 4 and 5, Figure 6",
+        claim="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does "
+        "it.",
+        outcome=outcome,
+        explanation=f"{size_in_words(config, text)} {_in_words(regimes, shares, config)}",
+        correction="" if config.small or outcome is Outcome.HOLDS else needed_in_words(shares, config),
+        evidence=evidence,
+    )
+
+
+def needed(shares: dict[tuple[str, int], float], config: Config) -> dict[str, list[int]]:
+    """Return for each ingredient the depths at which the rebound goes away with it, of those that rebound at all."""
+    depths = [depth for depth in config.control_depths if shares[PAPER, depth] >= REBOUNDS]
+    return {name: [depth for depth in depths if shares[name, depth] <= ABSENT] for name in config.controls}
+
+
+def needed_in_words(shares: dict[tuple[str, int], float], config: Config) -> str:
+    """Tell which ingredients the rebound needs, and at which depths."""
+    told = [
+        f"{name} takes it away at depth {', '.join(map(str, depths))}"
+        for name, depths in needed(shares, config).items()
+        if depths
+    ]
+    return f"Of what was taken away: {'; '.join(told)}." if told else "The rebound needs none of what was taken away."
+
+
+def _outcome(shares: dict[tuple[str, int], float], config: Config) -> Outcome:
+    """The claim holds where a linear MLP, and nothing else, takes the rebound away."""
+    depths = [depth for depth in config.control_depths if shares[PAPER, depth] >= REBOUNDS]
+    by_name = needed(shares, config)
+    if not depths or not by_name[LINEAR]:
+        return Outcome.REFUTED
+    alone = not any(by_name[name] for name in config.controls if name != LINEAR)
+    return Outcome.HOLDS if alone and by_name[LINEAR] == list(config.control_depths) else Outcome.CONDITIONAL
+
+
+def _evidence(name: str, depth: int, share: float, usual: float) -> Evidence:
+    """By the claim a linear MLP must take the rebound away, and nothing else may."""
+    is_linear = name == LINEAR
+    return Evidence(
+        name=f"curves that dip and rebound with {name}, depth {depth}",
+        against="the regime of each curve",
+        unit="share of layers and seeds",
+        value=share,
+        threshold=ABSENT if is_linear else REBOUNDS,
+        at_least=not is_linear,
+        control=usual,
+        control_name=PAPER,
+    )
+
+
+def _in_words(regimes: pd.DataFrame, shares: dict[tuple[str, int], float], config: Config) -> str:
+    told = []
+    for depth in config.control_depths:
+        parts = [
+            f"{name} {shares[name, depth]:.0%} (rise {_rise(regimes, config, name, depth):.3f})"
+            for name in (PAPER, *config.controls)
+        ]
+        told.append(f"depth {depth}: {', '.join(parts)}")
+    return f"Curves that rebound, and the mean rise in nats from the lowest point to the end. {'; '.join(told)}."
+
+
+def _rise(regimes: pd.DataFrame, config: Config, name: str, depth: int) -> float:
+    curves = of_setting(regimes, config.texts[0], name, depth, config.rate, ENTROPY)
+    judged = curves[[is_judged(layer, depth) for layer in curves["layer"]]]
+    return float((judged["end"] - judged["lowest"]).mean())
