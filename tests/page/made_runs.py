@@ -68,6 +68,27 @@ def watched(
     return folder
 
 
+def trained(folder, *, seed, lr=1e-3, num_layers=3, fails_at=None):
+    """Write a run as `train` does, one that diverges at a step if need be; return its folder."""
+    rng = np.random.default_rng(seed)
+    steps = np.arange(0, 201 if fails_at is None else fails_at, 10)
+    config = {"model": {"depth": num_layers}, "optimiser": {"lr": lr}, "seed": seed}
+    with open_run(folder, kind="train", config=config, flush_seconds=1e9) as run:
+        for step in steps.tolist():
+            loss = 5 + 4 * np.exp(-step / 60) + 0.01 * rng.normal()
+            run.add(step, "loss", loss, site="validation", kind="loss")
+            if step:
+                run.add(step, "loss", loss - 1, site="training", kind="loss")
+            for layer in range(num_layers):
+                where = {"site": f"blocks.{layer}.attention", "kind": "attention", "layer": layer}
+                run.add(step, "entropy", 3 - np.exp(-(((step - 80) / 40) ** 2)), **where)
+        run.event(int(steps[-1]), "regime", "entropy: flat", site="blocks.0.attention")
+        if fails_at is not None:
+            run.event(fails_at, "diverged", f"The loss was no longer finite at step {fails_at}.", level="error")
+        run.close("finished" if fails_at is None else "failed")
+    return folder
+
+
 def _write_trouble(run, site):
     run.event(0, "unseen", "attention set to flash_attention_2", level="warning", site="vision.blocks.0")
     trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in measure\n' * 3

@@ -2,11 +2,13 @@
 
 import pytest
 
+from joma.page import reproduction as reproduction_page
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
 from joma.statements.verification import verify
 
 from .chromium import CHROMIUM, chromium
+from .made_reproduction import experiment, reproduced
 from .made_runs import HOSTILE, scanned, simulated, watched
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install Debian's package chromium to run these")
@@ -91,6 +93,44 @@ return {
   paper: getComputedStyle(document.body).backgroundColor,
 };
 """
+SORT_EVERY = """
+for (const details of all("details")) details.open = true;
+const wrong = [];
+for (const table of all("table")) {
+  const rows = [...table.tBodies[0].rows];
+  for (const [column, header] of all("th", table).entries()) {
+    const keys = () => [...table.tBodies[0].rows].map((row) => key(row.cells[column]));
+    const isSorted = (found, sign) => found.slice(1).every((each, at) => sign * compare(found[at], each) <= 0);
+    header.click();
+    if (header.getAttribute("aria-sort") !== "ascending" || !isSorted(keys(), 1)) wrong.push(header.textContent);
+    header.click();
+    if (header.getAttribute("aria-sort") !== "descending" || !isSorted(keys(), -1)) wrong.push(header.textContent);
+  }
+  if (new Set([...table.tBodies[0].rows, ...rows]).size !== rows.length) wrong.push("rows lost");
+}
+return { tables: all("table").length, wrong };
+"""
+FILTER = """
+const rows = all("#summary tbody tr");
+const chip = all("#summary [data-filter]").find((each) => each.dataset.filter === "refuted");
+chip.click();
+const shown = rows.filter((row) => row.offsetParent).map((row) => row.cells[2].textContent);
+all("#summary [data-filter]")[0].click();
+return { shown, all: rows.filter((row) => row.offsetParent).length };
+"""
+DOWNLOAD = """
+const link = document.querySelector("#figure6 a[download$='scores.csv']");
+const text = new TextDecoder().decode(Uint8Array.from(atob(link.href.split(",")[1]), (c) => c.charCodeAt(0)));
+return text.split("\\n")[0];
+"""
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory):
+    """The report of a reproduction, quick and with hostile names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduction_page, "experiment", experiment)
+        return report(reproduced(tmp_path_factory.mktemp("rebuilt")))
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +227,34 @@ def test_errors_and_loads_would_be_noticed(browser, page):
         )
         told = str(tab.complaints())
         assert all(word in told for word in ("said", "thrown", "picture.png"))
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")], ids=["laptop", "dark phone"])
+def test_a_reproduction_is_drawn_sorted_filtered_and_fits(browser, rebuilt, width, scheme):
+    with browser.tab(rebuilt, width=width, scheme=scheme) as tab:
+        found = tab.run(TOOLS + "await drawEvery();" + DRAW)
+        assert found["sections"] == ["summary", "figure6", "figure99", "figure7", "table1"]
+        assert found["figures"] == found["drawn"] == 5
+        look = tab.run(TOOLS + LOOK)
+        assert look["width"] == width and look["tooWide"] <= 0 and look["outside"] == []
+        assert look["ink"] == {"light": "rgb(29, 36, 51)", "dark": "rgb(230, 233, 240)"}[scheme]
+        sorting = tab.run(TOOLS + SORT_EVERY)
+        assert sorting["tables"] > 8 and sorting["wrong"] == []
+        assert tab.run(TOOLS + FILTER) == {"shown": ["refuted"], "all": 8}
+        assert tab.run(TOOLS + DOWNLOAD) == "setting,trained,untrained,published,note"
+        assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_bands_and_bars_follow_a_dark_page(browser, rebuilt):
+    colors = """
+    await drawEvery();
+    const [lines, , , bars] = all(".figure");
+    return [lines.data[0].fillcolor, lines.data[1].line.color, bars.data[0].marker.color, bars.data[0].error_y.color];
+    """
+    with browser.tab(rebuilt, scheme="dark") as tab:
+        dark = tab.run(TOOLS + colors)
+        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+        light = tab.run(TOOLS + "await pause(500);" + colors)
+        assert dark[2:] == ["#6db3f2", "#e6e9f0"] and light[2:] == ["#0b62a8", "#1d2433"]
+        assert all(first != second for first, second in zip(dark, light, strict=True))
+        assert tab.complaints() == []

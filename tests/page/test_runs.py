@@ -15,7 +15,7 @@ from joma.page.records import flat, grouped, load
 from joma.page.runs import sections
 from joma.runs.record import find_runs, open_run
 
-from .made_runs import ALARM, EXCEPTION, FLAG, HOSTILE, large, scanned, watched
+from .made_runs import ALARM, EXCEPTION, FLAG, HOSTILE, large, scanned, trained, watched
 
 
 class Page(HTMLParser):
@@ -363,3 +363,56 @@ def test_evidence_that_is_no_object_is_shown_as_it_is(tmp_path):
     [group] = groups_under(tmp_path)
     [table] = events.tables(group)
     assert "evidence: 1, 2" in table.body and table.title == "Other events (1)"
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """Two learning rates with two seeds each; at the larger one both runs diverge."""
+    root = tmp_path_factory.mktemp("grid")
+    for seed in (1, 2):
+        trained(root / f"lr1e-3-momentum0.9-weight_decay0.01-seed{seed}", seed=seed)
+        trained(root / f"lr10-momentum0.9-weight_decay0.01-seed{seed}", seed=seed, lr=10.0, fails_at=40)
+    return root
+
+
+def test_seeds_of_a_grid_are_grouped_and_told_apart_by_what_differs(grid):
+    groups = groups_under(grid)
+    assert [len(group.runs) for group in groups] == [2, 2]
+    assert layers.told_apart([group.name for group in groups]) == ["lr10", "lr1e-3"]
+
+
+def test_names_that_share_everything_or_are_short_stay_as_they_are():
+    assert layers.told_apart(["a-b", "a-c"]) == ["a-b", "a-c"]
+    assert layers.told_apart(["a" * 40, "a" * 40]) == ["a" * 40] * 2
+    one, more = "lr1-" + "x" * 40, "lr1-" + "x" * 40 + "-seed1"
+    assert layers.told_apart([one, more]) == [one, more]
+
+
+def test_losses_are_compared_site_by_site_validation_first(grid):
+    groups = groups_under(grid)
+    panel = panels.compared(groups, "loss", "anchor", panels.share(groups))
+    assert panel.choices == ("validation", "training") and panel.choice_name == "where"
+    [figure] = Page(panel.plots[0]).figures
+    shown = [trace["name"] for trace in figure["data"] if trace["visible"]]
+    assert shown == ["lr10", "lr1e-3"]
+
+
+def test_a_loss_has_no_map_of_layers(grid):
+    groups = groups_under(grid)
+    room = panels.share(groups)
+    assert len(panels.panel(groups[1], "loss", "a", room).plots) == 1
+    assert len(panels.panel(groups[1], "entropy", "a", room).plots) == 2
+
+
+def test_overview_of_training_has_losses_and_marks_what_failed(grid):
+    page = page_of(grid)
+    assert page.shows("best loss", "last loss", "failed", "diverged")
+    assert any("failed after step 30" in text for text in page.texts)
+    best = layers.rows(groups_under(grid)[1], "loss").query("run == 0 and site == 'validation'")["value"].min()
+    assert f"{best:.4g}" in page.texts
+
+
+def test_columns_that_tell_nothing_are_left_out_and_regimes_are_told_once(grid):
+    page = page_of(grid)
+    assert not {"alarms", "findings", "unseen", "flagged", "seconds"} & set(page.texts)
+    assert "entropy: flat" not in page.texts

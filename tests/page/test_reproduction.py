@@ -1,0 +1,132 @@
+"""A reproduction on the page: every claim in the summary, every experiment with figures, data, settings and needs."""
+
+import base64
+import io
+import json
+import re
+from html import unescape
+
+import pandas as pd
+import pytest
+
+from joma.page import reproduction as reproduction_page
+from joma.page.report import report
+from joma.page.verification import write as write_verdicts
+from joma.statements.verification import verify
+from joma.verdicts import Outcome
+
+from .made_reproduction import EXPERIMENT, SETTINGS, experiment, reproduced
+from .made_runs import HOSTILE, watched
+from .test_report import text_of, without_scripts
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_experiments():
+    """Stand in for the registry of experiments."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduction_page, "experiment", experiment)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A reproduction with a verification and a run beside it."""
+    root = reproduced(tmp_path_factory.mktemp("reproduced"))
+    write_verdicts(verify(["thm2"]), root)
+    watched(root / "beside", num_layers=2, num_steps=4)
+    return root
+
+
+@pytest.fixture(scope="module")
+def html(folder):
+    return text_of(report(folder))
+
+
+@pytest.fixture(scope="module")
+def parts(html):
+    """The sections of the page by their anchor, without scripts."""
+    found = re.findall(r'<section id="([^"]+)">(.*?)</section>', without_scripts(html), flags=re.DOTALL)
+    return dict(found)
+
+
+def rows_of(table):
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL) for row in re.findall(r"<tr.*?</tr>", table, re.S)]
+
+
+def test_summary_comes_first_then_each_experiment_then_the_rest(parts, html):
+    assert list(parts) == ["summary", "figure6", "figure99", "figure7", "table1", "runs", "run-1", "statements"]
+    assert "<h1>The JoMA paper, rebuilt</h1>" in html and html.count("plotly.js v") == 1
+    assert html.count('id="plot-options"') == 1
+
+
+def test_every_claim_is_in_the_summary_with_its_numbers(parts):
+    rows = [row for row in rows_of(parts["summary"]) if row]
+    assert len(rows) == 8  # five claims of figure 6, and one row for each of the other experiments
+    assert [row[2] for row in rows[:5]] == [outcome.value for outcome in Outcome]
+    refuted = rows[2]
+    assert refuted[3:7] == ["10.25", "≥ 0.5", "0.2", ""] and "control: linear activation" in refuted[7]
+    assert rows[3][6] == "0.9" and 'href="#figure6--claim-3"' in rows[3][1] and rows[0][3] == "not finite"
+    assert 'id="figure6--claim-3"' in parts["figure6"]
+
+
+def test_what_was_not_run_says_what_it_needs_and_what_failed_says_why(parts):
+    for anchor in ("summary", "figure7"):
+        assert "Needs the Hugging Face hub, which cannot be reached from here." in parts[anchor]
+    assert 'class="needed"' in parts["figure7"] and "table1 failed" in parts["summary"]
+    assert "KeyError" in parts["table1"] and 'class="alarm"' in parts["table1"]
+
+
+def test_quick_results_are_labelled_as_small_and_full_ones_are_not(parts, tmp_path):
+    assert "<b>Small size.</b>" in parts["summary"] and "small size" in parts["figure6"]
+    full = without_scripts(text_of(report(reproduced(tmp_path, "full"))))
+    assert "<b>Small size.</b>" not in full and 'class="badge"' not in full
+
+
+def test_an_experiment_shows_question_place_seeds_time_notes_and_settings(parts):
+    text = parts["figure6"]
+    for told in (EXPERIMENT.question, EXPERIMENT.place, "1, 2, 3", "1 min 23 s", "Went on from an earlier call."):
+        assert told in text
+    assert "num_steps" in text and "version.torch" in text and "abc123" in text and "1.2345" in text
+
+
+def test_figures_are_drawn_from_the_tables_with_their_files_beside_them(folder, html, parts):
+    figures = [json.loads(text) for text in re.findall(r'class="figure".*?json">(.*?)</script>', html)]
+    drawn = [figure for figure in figures if any(trace["type"] in ("bar", "heatmap") for trace in figure["data"])]
+    assert parts["figure6"].count('class="figure"') == 5 and len(drawn) >= 2
+    links = re.findall(r'href="(figure6/figures/[^"]+)"', parts["figure6"])
+    assert len(links) == 9 and all((folder / link).is_file() for link in links)
+
+
+def test_data_is_carried_by_the_page_and_linked(folder, parts):
+    [carried] = re.findall(r'href="data:text/csv;base64,([^"]+)" download="figure6-scores.csv"', parts["figure6"])
+    frame = pd.read_csv(io.BytesIO(base64.b64decode(unescape(carried))))
+    assert list(frame["setting"]) == list(SETTINGS) and frame["note"][2] == HOSTILE
+    links = re.findall(r'href="(figure6/tables/[^"]+)"', parts["figure6"])
+    assert len(links) == 6 and all((folder / link).is_file() for link in links)
+    assert "The first 100 rows; the file has all of them." in parts["figure6"]
+
+
+def test_large_tables_are_linked_and_not_carried(folder, monkeypatch):
+    monkeypatch.setattr(reproduction_page, "MAX_TABLE", 100)
+    assert "data:text/csv" not in text_of(report(folder))
+
+
+def test_an_experiment_that_is_not_known_any_more_shows_its_still_pictures(parts):
+    assert "could not be drawn again (UnknownNameError" in parts["figure99"]
+    assert '<img alt="attention" src="data:image/png;base64,' in parts["figure99"]
+
+
+def test_training_runs_of_an_experiment_are_not_on_the_page_but_told_of(parts):
+    assert "Rests on a training run, which a report of the folder figure6" in parts["figure6"]
+    assert "figure6/work" not in parts["runs"]
+
+
+def test_names_stay_text(html):
+    shown = without_scripts(html)
+    assert "<script" not in shown and "<img src=x" not in shown and "&lt;script&gt;alert(1)" in shown
+
+
+def test_a_file_of_that_name_that_is_something_else_is_refused(tmp_path):
+    (tmp_path / "reproduction.json").write_text("{}")
+    with pytest.raises(ValueError, match="summary of `joma reproduce`"):
+        report(tmp_path)
