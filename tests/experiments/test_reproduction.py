@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from experiments.fakes import Config, draw, fake, verdicts
-from joma.experiments import cache, record
+from joma.experiments import cache, figures2_3, record
 from joma.experiments.experiment import Result
 from joma.experiments.record import Record, Status
 from joma.experiments.reproduction import available, charts_of, reproduce
@@ -171,6 +171,17 @@ def test_the_same_command_twice_gives_the_same_numbers_bit_for_bit(tmp_path, ins
         assert (one / "figures" / name).read_bytes() == (two / "figures" / name).read_bytes()
     facts = [json.loads((folder / "result.json").read_text())["facts"] for folder in (one, two)]
     assert facts[0] == facts[1]
+
+
+def test_a_real_training_twice_gives_the_same_numbers_bit_for_bit(tmp_path, install):
+    config = figures2_3.Config(seeds=(0, 1), num_steps=80, num_reported=8)
+    install(fake("a", config, compute=figures2_3.compute, verdicts=figures2_3.EXPERIMENT.verdicts))
+    one, two = (reproduce(out=tmp_path / name, device="cpu") for name in ("one", "two"))
+    assert one.verdicts == two.verdicts and one.experiments[0].status is Status.DONE
+    tables = sorted((tmp_path / "one/a/tables").iterdir())
+    assert tables
+    for path in tables:
+        assert path.read_bytes() == (tmp_path / "two/a/tables" / path.name).read_bytes()
 
 
 def test_experiments_of_earlier_calls_stay_in_the_summary(tmp_path, install):
