@@ -27,7 +27,7 @@ from joma.experiments.figure10_verdicts import (
     public_verdicts,
 )
 from joma.experiments.hub_access import hub_missing, transformers_missing
-from joma.experiments.neox_series import NeoxConfig, shared_folder, train_series
+from joma.experiments.neox_series import NeoxConfig, Told, one_thread, shared_folder, train_series
 from joma.experiments.neuron_readings import read_last
 from joma.figures.chart import Bars, Chart, Panel
 from joma.measure.attended import Attended, Profiles
@@ -77,26 +77,29 @@ def missing(config: Config, workplace: Workplace) -> str:
 
 def compute(config: Config, workplace: Workplace) -> Result:
     """Train the model or find it trained, read its neurons before and after training, and look for patterns."""
+    with one_thread(workplace.device):
+        return _compute(config, workplace)
+
+
+def _compute(config: Config, workplace: Workplace) -> Result:
     tell = workplace.progress
     series = train_series(
         config.neox, shared_folder(workplace), device=workplace.device, tell=lambda share, doing: tell(share / 2, doing)
     )
     contexts = _contexts(series.corpus.valid, config).to(workplace.device)
-    layers, neurons = [], pd.DataFrame(columns=NEURON_COLUMNS)
-    for number, (name, step) in enumerate({TRAINED: config.neox.num_steps, UNTRAINED: 0}.items()):
-        readings = read_last(series.model(step, workplace.device), contexts, batch=READ_AT_ONCE)
-        found: dict[int, SuperpositionResult] = {}
-        for layer, (activations, attended) in readings.items():
-            tell(0.5 + 0.2 * number, f"looking for patterns in layer {layer}, {name}")
-            found[layer] = _find(activations, attended, config.seed)
-            layers.append({"network": name, "layer": layer} | _numbers(activations, found[layer]))
-            if name == TRAINED:
-                dealt = activations[torch.randperm(len(activations), generator=_generator(config.seed + 1))]
-                layers.append(
-                    {"network": SHUFFLED, "layer": layer} | _numbers(dealt, _find(dealt, attended, config.seed))
-                )
-        if name == TRAINED:
-            neurons = _top_neurons(found, contexts.cpu(), series.corpus.vocabulary)
+    steps = {TRAINED: config.neox.num_steps, UNTRAINED: 0}
+    readings = {
+        name: read_last(series.model(step, workplace.device), contexts, batch=READ_AT_ONCE)
+        for name, step in steps.items()
+    }
+    readings[SHUFFLED] = _dealt_anew(readings[TRAINED], config.seed)
+    found = dict(_look(readings, config.seed, lambda share, doing: tell(0.6 + 0.3 * share, doing)))
+    layers = [
+        {"network": name, "layer": layer} | _numbers(readings[name][layer][0], of)
+        for (name, layer), of in found.items()
+    ]
+    trained = {layer: of for (name, layer), of in found.items() if name == TRAINED}
+    neurons = _top_neurons(trained, contexts.cpu(), series.corpus.vocabulary)
     pairs, failures = read_public(config.public, workplace.device, lambda share, doing: tell(0.9 + share / 10, doing))
     return Result(
         tables={"layers": pd.DataFrame(layers), "neurons": neurons, "pairs": pairs},
@@ -110,6 +113,29 @@ def compute(config: Config, workplace: Workplace) -> Result:
     )
 
 
+Readings = dict[int, tuple[Tensor, Attended]]
+"""Activations of each layer, contexts by neurons, and what the contexts attend to."""
+
+
+def _dealt_anew(readings: Readings, seed: int) -> Readings:
+    """Give every context the neurons of another, the same in all layers."""
+    count = next(iter(readings.values()))[1].num_contexts
+    order = torch.randperm(count, generator=_generator(seed + 1))
+    return {layer: (activations[order], attended) for layer, (activations, attended) in readings.items()}
+
+
+def _look(
+    readings: dict[str, Readings], seed: int, tell: Told
+) -> Iterator[tuple[tuple[str, int], SuperpositionResult]]:
+    """Look for patterns in each layer of each network."""
+    todo = [(name, layer) for name, of in readings.items() for layer in of]
+    for number, (name, layer) in enumerate(todo):
+        tell(number / len(todo), f"looking for patterns, {name}, layer {layer}")
+        activations, attended = readings[name][layer]
+        found = superposed_neurons(activations, attended, generator=_generator(seed), related=RELATED)
+        yield (name, layer), found
+
+
 def _contexts(tokens: Int64[Tensor, " tokens"], config: Config) -> Int64[Tensor, "C L"]:
     """Cut the text into pieces that do not overlap, spread evenly over it."""
     pieces = tokens[: len(tokens) // config.length * config.length].reshape(-1, config.length)
@@ -119,10 +145,6 @@ def _contexts(tokens: Int64[Tensor, " tokens"], config: Config) -> Int64[Tensor,
 
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def _find(activations: Float[Tensor, "C J"], attended: Attended, seed: int) -> SuperpositionResult:
-    return superposed_neurons(activations, attended, generator=_generator(seed), related=RELATED)
 
 
 def _numbers(activations: Float[Tensor, "C J"], found: SuperpositionResult) -> dict[str, float | int]:

@@ -14,7 +14,7 @@ from joma.experiments.experiment import Experiment, Fact, Result, Workplace
 from joma.experiments.figure7_regimes import ENTROPY, LOWER, OURS, RANK, UNTRAINED, regimes_of
 from joma.experiments.figure7_verdicts import SOURCE, audit_verdict, public_verdicts, rank_verdict, salience_verdict
 from joma.experiments.hub_access import hub_missing, transformers_missing
-from joma.experiments.neox_series import NeoxConfig, NeoxSeries, Told, shared_folder, train_series
+from joma.experiments.neox_series import NeoxConfig, NeoxSeries, Told, one_thread, shared_folder, train_series
 from joma.experiments.public_series import PUBLIC, PublicSeries, Scanned, scan_public
 from joma.figures.chart import Chart, Line, Panel
 from joma.measure.regime import MIN_POINTS
@@ -71,6 +71,11 @@ def missing(config: Config, workplace: Workplace) -> str:
 
 def compute(config: Config, workplace: Workplace) -> Result:
     """Train, scan and audit our series and its control without learning; scan the public ones; name the regimes."""
+    with one_thread(workplace.device):
+        return _compute(config, workplace)
+
+
+def _compute(config: Config, workplace: Workplace) -> Result:
     shared = shared_folder(workplace)
     tell = workplace.progress
     ours = train_series(config.neox, shared, device=workplace.device, tell=_part(tell, 0.0, 0.6))

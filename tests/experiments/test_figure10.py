@@ -1,0 +1,284 @@
+"""Figure 10: neurons and what they attend to are read as the model has them; every verdict can fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from experiments.neox_cases import tiny_neox, workplace_in, write_text_folder
+from joma.experiments import figure10, figure10_public
+from joma.experiments.experiment import Result
+from joma.experiments.figure10 import Config, compute, draw, unrelated_pairs, verdicts
+from joma.experiments.figure10_public import COLUMNS, PAIRS, TEXTS, Positions, read_public, shared_neurons
+from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
+from joma.experiments.neox_series import one_thread
+from joma.experiments.neuron_readings import read_last, read_layers
+from joma.measure.attended import Attended
+from joma.verdicts import Outcome
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figure10")
+    write_text_folder(folder / "text")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("JOMA_CACHE", str(folder / "cache"))
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def config(place):
+    neox = tiny_neox(place / "text", every=5)
+    return Config(neox=neox, num_contexts=80, length=12, small=True)
+
+
+@pytest.fixture(scope="module")
+def result(config, place):
+    return compute(config, workplace_in(place / "first", "figure10"))
+
+
+@pytest.fixture(autouse=True)
+def on_one_thread():
+    with one_thread("cpu"):
+        yield
+
+
+def by_id(found):
+    return {verdict.id: verdict for verdict in found}
+
+
+def small_model(*, parallel, depth=3):
+    torch.manual_seed(0)
+    settings = GPTNeoXConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=depth, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=16, use_parallel_residual=parallel, bos_token_id=0, eos_token_id=0,
+        initializer_range=0.5, attn_implementation="eager",
+    )  # fmt: skip
+    return GPTNeoXForCausalLM(settings).eval()
+
+
+@pytest.mark.parametrize("parallel", [True, False], ids=["side by side", "one after the other"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_readings_are_the_models_own_attention_and_neurons(parallel, implementation):
+    model = small_model(parallel=parallel)
+    tokens = torch.randint(40, (3, 7), generator=torch.Generator().manual_seed(1))
+    expected = torch.stack(model(tokens, output_attentions=True, use_cache=False).attentions).mean(dim=2)
+    model.set_attn_implementation(implementation)
+    hidden = []
+    hooks = [
+        layer.mlp.act.register_forward_hook(lambda m, i, out: hidden.append(out)) for layer in model.gpt_neox.layers
+    ]
+    readings = read_layers(model, tokens)
+    for hook in hooks:
+        hook.remove()
+    assert [each.layer for each in readings] == ([1, 2] if parallel else [0, 1, 2])
+    for each in readings:
+        seen = expected[each.layer - 1 if parallel else each.layer]
+        torch.testing.assert_close(each.attention, seen.detach(), atol=1e-5, rtol=1e-4)  # single precision
+        assert torch.equal(each.hidden, hidden[each.layer])
+
+
+def test_an_mlp_side_by_side_with_attention_does_not_see_it():
+    model = small_model(parallel=True, depth=2)
+    tokens = torch.randint(40, (1, 7), generator=torch.Generator().manual_seed(1))
+    before = {each.layer: each.hidden for each in read_layers(model, tokens)}
+    with torch.no_grad():
+        model.gpt_neox.layers[1].attention.query_key_value.weight.mul_(3)
+    after = {each.layer: each.hidden for each in read_layers(model, tokens)}
+    assert torch.equal(before[1], after[1])
+    with torch.no_grad():
+        model.gpt_neox.layers[0].attention.query_key_value.weight.mul_(3)
+    assert not torch.equal(before[1], read_layers(model, tokens)[0].hidden)
+
+
+def test_reading_in_parts_is_reading_at_once():
+    model = small_model(parallel=True)
+    tokens = torch.randint(40, (10, 7), generator=torch.Generator().manual_seed(1))
+    parts, once = (read_last(model, tokens, batch=batch) for batch in (3, 10))
+    for layer, (activations, attended) in once.items():
+        torch.testing.assert_close(parts[layer][0], activations)
+        torch.testing.assert_close(parts[layer][1].weights, attended.weights)
+        assert torch.allclose(attended.weights.sum(dim=1), torch.ones(10))
+        assert torch.equal(attended.ids, tokens)
+
+
+def test_the_same_command_twice_gives_the_same_numbers(result, config, place):
+    again = compute(config, workplace_in(place / "second", "figure10"))
+    for name, table in result.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+    assert again.facts == result.facts
+
+
+def test_every_network_is_looked_at_in_every_layer(result, config):
+    layers = result.tables["layers"]
+    assert list(zip(layers["network"], layers["layer"], strict=True)) == [(TRAINED, 1), (UNTRAINED, 1), (SHUFFLED, 1)]
+    assert (layers["num_neurons"] <= 64).all()
+    assert result.facts["num_contexts"] == config.num_contexts
+    (chart,) = draw(result)
+    assert [bars.label for bars in chart.panels[0].items] == [TRAINED, UNTRAINED, SHUFFLED]
+    found = by_id(verdicts(result, config))
+    assert list(found) == ["figure10-pairs", "figure10-patterns", "figure10-public"]
+    assert found["figure10-public"].outcome is Outcome.NOT_RUN
+
+
+def test_the_model_is_shared_with_figure_7_and_not_trained_again(result, config, place):
+    told = []
+    compute(config, workplace_in(place / "first", "figure7", lambda share, doing: told.append(doing)))
+    assert told
+    assert not [doing for doing in told if "training" in doing]
+
+
+def test_unrelated_pairs_are_counted_by_hand():
+    ids = torch.tensor([[1], [1], [2], [3]])
+    attended = Attended(ids=ids, weights=torch.ones(4, 1))
+    activations = torch.tensor([[3.0, 3.0], [2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    assert unrelated_pairs(activations, attended) == 0.5  # the first neuron's two attend to token 1 both
+
+
+def test_neurons_with_two_made_patterns_come_into_the_table_with_their_contexts():
+    generator = torch.Generator().manual_seed(0)
+    topic = torch.arange(400) % 20
+    ids = torch.stack([topic, 100 + torch.arange(400)], dim=1)
+    attended = Attended(ids=ids, weights=torch.tensor([0.9, 0.1]).expand(400, 2))
+    fires = torch.stack([(topic == 3) | (topic == 7), topic == 5], dim=1)
+    activations = fires.float() + 0.01 * torch.rand(400, 2, generator=generator)
+    found = figure10.superposed_neurons(activations, attended, generator=generator)
+    words = tuple(f"w{number}" for number in range(600))
+    table = figure10._top_neurons({1: found}, ids, words)
+    superposed = table[table["neuron"] == 0]
+    assert set(superposed["num_patterns"]) == {2}
+    assert {row.attended.split()[0] for row in superposed.itertuples()} == {"w3", "w7"}
+    assert set(table.loc[table["neuron"] == 1, "num_patterns"]) == {1}
+
+
+def made(*, pairs=(0.9, 0.2, 0.2), excess=(0.2, 0.0, 0.0), error=0.01, public=(), **facts):
+    networks = (TRAINED, UNTRAINED, SHUFFLED)
+    layers = pd.DataFrame(
+        {
+            "network": networks, "layer": 1, "num_neurons": 100, "num_silent": 0, "one_pattern": 5,
+            "several_patterns": [round(100 * value) for value in excess], "score": excess, "excess": excess,
+            "error": error, "unrelated_pairs": pairs,
+        }
+    )  # fmt: skip
+    rows = [
+        {"model": "EleutherAI/pythia-70m", "revision": revision, "pair": pair, "num_shared": count}
+        for revision, pair, count in public
+    ]
+    known = {"text": "made", "num_contexts": 100, "public_missing": "no hub"}
+    return Result(tables={"layers": layers, "pairs": pd.DataFrame(rows, columns=COLUMNS)}, facts=known | facts)
+
+
+def outcome_of(result, config, name):
+    return by_id(verdicts(result, config))[name].outcome
+
+
+def test_the_pairs_verdict_holds_fails_and_sees_controls_that_match(config):
+    assert outcome_of(made(), config, "figure10-pairs") is Outcome.HOLDS
+    assert outcome_of(made(pairs=(0.01, 0.0, 0.0)), config, "figure10-pairs") is Outcome.REFUTED
+    for controls in ((0.9, 0.2), (0.2, 0.9)):
+        matched = by_id(verdicts(made(pairs=(0.9, *controls)), config))["figure10-pairs"]
+        assert matched.outcome is Outcome.CONDITIONAL
+        assert "learned nothing" in matched.explanation
+
+
+def test_the_patterns_verdict_holds_fails_and_sees_controls_that_match(config):
+    assert outcome_of(made(), config, "figure10-patterns") is Outcome.HOLDS
+    assert outcome_of(made(excess=(0.2, 0.2, 0.0)), config, "figure10-patterns") is Outcome.CONDITIONAL
+    assert outcome_of(made(excess=(0.01, 0.0, 0.0)), config, "figure10-patterns") is Outcome.INCONCLUSIVE
+    nothing = made(excess=(0.0, 0.0, 0.0), error=0.0)
+    assert outcome_of(nothing, config, "figure10-patterns") is Outcome.INCONCLUSIVE
+
+
+def test_the_pythia_verdict_wants_a_neuron_for_each_pair_and_more_than_before_training(config):
+    def judged(*counts):
+        names = [("main", "a"), ("main", "b"), ("step0", "a"), ("step0", "b")]
+        public = [(*name, count) for name, count in zip(names, counts, strict=True)]
+        found = made(public=public, public_missing="")
+        return outcome_of(found, config, "figure10-pythia-70m")
+
+    assert judged(5, 3, 1, 0) is Outcome.HOLDS
+    assert judged(5, 3, 1, 3) is Outcome.CONDITIONAL
+    assert judged(5, 0, 0, 0) is Outcome.REFUTED
+
+
+def test_without_a_hub_there_is_no_pythia_and_a_verdict_says_what_it_needs(monkeypatch, config):
+    reason = "It needs the Hugging Face hub. The hub cannot be reached."
+    monkeypatch.setattr(figure10, "hub_missing", lambda: reason)
+    assert figure10.full().public == ()
+    assert figure10._why_no_public(figure10.full()) == reason
+    verdict = by_id(verdicts(made(public_missing=reason), config))["figure10-public"]
+    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, reason)
+    monkeypatch.setattr(figure10, "hub_missing", lambda: "")
+    assert figure10.full().public == tuple(PAIRS)
+    monkeypatch.setattr(figure10, "hub_missing", lambda: pytest.fail("quick asks for no hub"))
+    assert figure10.quick().public == ()
+
+
+def test_a_model_that_the_hub_does_not_send_is_not_run(monkeypatch, config):
+    def refuse(*_):
+        raise OSError("The hub\nis gone")
+
+    monkeypatch.setattr(figure10_public, "_rows_of", refuse)
+    table, failures = read_public(["EleutherAI/pythia-70m"], "cpu", lambda share, doing: None)
+    assert failures == {"EleutherAI/pythia-70m": "The hub is gone"}
+    found = made(public_missing="", **{"failure EleutherAI/pythia-70m": "The hub is gone"})
+    assert outcome_of(found, config, "figure10-pythia-70m") is Outcome.NOT_RUN
+    assert table.empty
+
+
+def test_the_eight_texts_are_the_papers():
+    assert len(TEXTS) == len(set(TEXTS)) == 8
+    assert [text.split()[0] for text in TEXTS] == [
+        "Every", "In", "The", "Novels,", "Cats", "Rainforests", "The", "The",
+    ]  # fmt: skip
+
+
+def test_neurons_that_two_texts_share_need_unrelated_attention():
+    num = 40
+    text = np.repeat(np.arange(4), 10)
+    activations = np.zeros((num, 3))
+    activations[[0, 1, 10, 11], 0] = 1.0  # fires in texts 0 and 1
+    activations[[0, 1, 20, 21], 1] = 1.0  # fires in texts 0 and 2
+    activations[[2, 3, 12, 13], 2] = 1.0  # as the first, but where both attend to one token
+    ids = torch.arange(num)[:, None].clone()
+    ids[[2, 12]] = 99
+    layer = Positions(
+        layer=1, text=text, activations=activations, attended=Attended(ids=ids, weights=torch.ones(num, 1))
+    )
+    assert [(each.neuron, each.first, each.second) for each in shared_neurons(layer, 0, 1)] == [(0, 0, 10)]
+    assert [each.neuron for each in shared_neurons(layer, 0, 2)] == [1]
+
+
+class Letters:
+    """A tokenizer with a token for each letter."""
+
+    def __call__(self, text):
+        return {"input_ids": [ord(letter) % 40 for letter in text[:12]]}
+
+    def decode(self, tokens):
+        return chr(65 + tokens[0])
+
+
+def test_pythia_is_read_before_and_after_training_on_all_texts(monkeypatch, config):
+    import transformers  # noqa: PLC0415
+
+    asked = []
+
+    def build(name, **settings):
+        asked.append((name, settings["revision"]))
+        return small_model(parallel=True)
+
+    monkeypatch.setattr(transformers.GPTNeoXForCausalLM, "from_pretrained", build)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name, revision: Letters())
+    table, failures = read_public(list(PAIRS), "cpu", lambda share, doing: None)
+    assert not failures
+    assert asked == [(name, revision) for name in PAIRS for revision in ("main", "step0")]
+    assert len(table) == 8
+    assert set(table["num_neurons"]) == {48}
+    found = made(public_missing="")
+    judged = by_id(verdicts(replace(found, tables=found.tables | {"pairs": table}), config))
+    assert {"figure10-pythia-70m", "figure10-pythia-160m"} <= set(judged)

@@ -1,0 +1,235 @@
+"""Figure 7: a series trained here is scanned and audited the same each time; every verdict can fail."""
+
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from experiments.neox_cases import tiny_neox, workplace_in, write_text_folder
+from joma.experiments import figure7, public_series
+from joma.experiments.experiment import Result
+from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
+from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of
+from joma.experiments.public_series import PublicSeries
+from joma.probe.findings import Fault
+from joma.probe.fingerprint import load
+from joma.probe.hub import HubError
+from joma.probe.scan import scan
+from joma.verdicts import Outcome
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figure7")
+    write_text_folder(folder / "text")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("JOMA_CACHE", str(folder / "cache"))
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def config(place):
+    return Config(neox=tiny_neox(place / "text"), num_windows=2, small=True)
+
+
+@pytest.fixture(scope="module")
+def result(config, place):
+    return compute(config, workplace_in(place / "first", "figure7"))
+
+
+def by_id(found):
+    return {verdict.id: verdict for verdict in found}
+
+
+def test_every_layer_has_both_curves_over_all_checkpoints(result, config):
+    curves = result.tables["curves"]
+    ours = curves[curves["series"] == OURS]
+    assert ours.groupby(["metric", "layer"]).size().to_dict() == {
+        (metric, layer): 11 for metric in (ENTROPY, RANK) for layer in (0, 1)
+    }
+    assert (ours["flag"] == "").all()
+    assert result.facts["last_loss"] < result.facts["first_loss"]
+
+
+def test_the_same_command_twice_gives_the_same_numbers(result, config, place):
+    again = compute(config, workplace_in(place / "second", "figure7"))
+    for name, table in result.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+    assert again.facts == result.facts
+
+
+def test_a_second_call_in_the_same_place_trains_and_scans_nothing(result, config, place):
+    told = []
+    again = compute(config, workplace_in(place / "first", "figure7", lambda share, doing: told.append(doing)))
+    assert not [doing for doing in told if "training" in doing or "checkpoint-" in doing]
+    pd.testing.assert_frame_equal(result.tables["curves"], again.tables["curves"], check_exact=True)
+
+
+def test_verdicts_of_the_tiny_series_are_sound_and_say_that_it_is_small(result, config):
+    found = by_id(verdicts(result, config))
+    assert list(found) == ["figure7-rank", "figure7-salience", "figure7-audit", "figure7-public"]
+    assert all(verdict.sound for verdict in found.values())
+    assert found["figure7-audit"].outcome is Outcome.HOLDS
+    assert found["figure7-public"].outcome is Outcome.NOT_RUN
+    assert "needs the Hugging Face hub" in found["figure7-public"].explanation
+
+
+def test_the_series_without_learning_is_flat_and_the_audit_calls_it_copies(result):
+    regimes, audited = result.tables["regimes"], result.tables["audit"]
+    assert set(regimes.loc[regimes["series"] == UNTRAINED, "kind"]) == {"flat"}
+    assert list(audited.loc[audited["series"] == UNTRAINED, "kind"]) == [Fault.IDENTICAL_CHECKPOINT.value]
+
+
+def test_a_checkpoint_copied_under_another_step_is_caught_by_the_audit_of_the_scan(result, config, place, tmp_path):
+    (series,) = [
+        folder / "checkpoints"
+        for folder in (place / "first" / "models").iterdir()
+        if (folder / "checkpoints" / "checkpoint-10").exists()
+    ]
+    spoilt = shutil.copytree(series, tmp_path / "spoilt")
+    shutil.copy(spoilt / "checkpoint-9" / "model.safetensors", spoilt / "checkpoint-2" / "model.safetensors")
+    findings = scan(spoilt, out=tmp_path / "scan").findings
+    assert [finding.step for finding in findings if finding.kind is Fault.IDENTICAL_CHECKPOINT] == [2]
+
+
+def test_planted_duplicates_are_counted(result, place):
+    prints = list(load(place / "first" / "figure7" / "work" / "key" / "scan").values())
+    assert planted_duplicates(prints) == {"num_planted": 10, "num_caught": 10}
+
+
+def test_charts_show_each_series_with_its_panels(result):
+    charts = draw(result)
+    assert [(chart.id, len(chart.panels)) for chart in charts] == [
+        ("figure7-trained-here", 3),
+        ("figure7-untrained", 2),
+    ]
+    assert [line.label for line in charts[0].panels[0].items] == ["layer 0", "layer 1"]
+
+
+def made(top, bottom, *, shuffled=("unclear", "unclear"), swing=(0.5, 0.1), series=OURS, untrained="flat", **facts):
+    """A result of four layers whose stable ranks do what is said."""
+
+    def rows(name, order, kinds, rank_swing, entropy_swing):
+        for layer in range(4):
+            for metric, size in ((RANK, rank_swing), (ENTROPY, entropy_swing)):
+                yield {
+                    "series": name, "metric": metric, "layer": layer, "order": order, "kind": kinds[layer // 2],
+                    "start": 1.0, "dip_depth": size, "rebound": size, "part": part_of(layer, 4),
+                }  # fmt: skip
+
+    regimes = pd.DataFrame(
+        [
+            *rows(series, IN_ORDER, (bottom, top), *swing),
+            *rows(series, SHUFFLED, shuffled[::-1], 0.0, 0.0),
+            *rows(UNTRAINED, IN_ORDER, (untrained, untrained), float("nan"), float("nan")),
+        ]
+    )
+    audited = pd.DataFrame(
+        [(UNTRAINED, 0, Fault.IDENTICAL_CHECKPOINT.value, True, "copies")],
+        columns=["series", "step", "kind", "flags_values", "message"],
+    )
+    known = {
+        "text": "made", "num_layers": 4, "first_loss": 7.0, "last_loss": 4.0, "num_planted": 20, "num_caught": 20,
+        "public_missing": "no hub",
+    }  # fmt: skip
+    return Result(tables={"regimes": regimes, "audit": audited}, facts=known | facts)
+
+
+def outcome_of(result, config, name):
+    return by_id(verdicts(result, config))[name].outcome
+
+
+def test_the_rank_verdict_holds_fails_and_is_inconclusive_as_it_should(config):
+    large = replace(config, small=False)
+    assert outcome_of(made("rebounding", "falling"), config, "figure7-rank") is Outcome.HOLDS
+    assert outcome_of(made("falling", "falling"), config, "figure7-rank") is Outcome.INCONCLUSIVE
+    assert outcome_of(made("falling", "falling"), large, "figure7-rank") is Outcome.CONDITIONAL
+    assert outcome_of(made("falling", "rising"), large, "figure7-rank") is Outcome.REFUTED
+
+
+def test_a_control_that_shows_the_same_shape_refutes_the_rank_claim(config):
+    same = made("rebounding", "falling", shuffled=("rebounding", "falling"))
+    assert outcome_of(same, config, "figure7-rank") is Outcome.REFUTED
+
+
+def test_an_untrained_series_that_moves_is_our_own_mistake(config):
+    moving = made("rebounding", "falling", untrained="falling")
+    assert not by_id(verdicts(moving, config))["figure7-rank"].sound
+
+
+def test_the_salience_verdict_compares_rank_with_entropy(config):
+    large = replace(config, small=False)
+    assert outcome_of(made("rebounding", "falling", swing=(0.5, 0.1)), config, "figure7-salience") is Outcome.HOLDS
+    weaker = made("rebounding", "falling", swing=(0.1, 0.5))
+    assert outcome_of(weaker, config, "figure7-salience") is Outcome.INCONCLUSIVE
+    assert outcome_of(weaker, large, "figure7-salience") is Outcome.REFUTED
+    neither = made("falling", "falling", swing=(float("nan"), float("nan")))
+    assert outcome_of(neither, large, "figure7-salience") is Outcome.INCONCLUSIVE
+
+
+def test_the_audit_verdict_is_unsound_when_a_duplicate_is_missed_or_a_sound_series_accused(config):
+    missed = by_id(verdicts(made("falling", "falling", num_caught=18), config))["figure7-audit"]
+    assert (missed.outcome, missed.sound) == (Outcome.REFUTED, False)
+    accused = made("falling", "falling")
+    accused.tables["audit"].loc[1] = [OURS, 3, Fault.OUT_OF_PLACE.value, True, "where is it from"]
+    assert not by_id(verdicts(accused, config))["figure7-audit"].sound
+
+
+def test_without_a_hub_the_full_preset_has_no_public_series_and_says_what_it_needs(monkeypatch, tmp_path):
+    reason = "It needs the Hugging Face hub. The hub cannot be reached."
+    monkeypatch.setattr(figure7, "hub_missing", lambda: reason)
+    config = figure7.full()
+    assert config.public == ()
+    assert figure7.missing(config, workplace_in(tmp_path, "figure7")) == ""
+    monkeypatch.setattr(figure7, "hub_missing", lambda: "")
+    assert [series.repository for series in figure7.full().public] == [
+        "EleutherAI/pythia-70m", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-6.9b", "facebook/opt-2.7b",
+    ]  # fmt: skip
+    verdict = by_id(verdicts(made("falling", "falling", public_missing=reason), config))["figure7-public"]
+    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, reason)
+
+
+def test_without_transformers_nothing_runs_and_the_extra_is_named(monkeypatch, config, tmp_path):
+    monkeypatch.setattr(figure7, "transformers_missing", lambda: "It needs transformers. Install joma[hf].")
+    assert "joma[hf]" in figure7.missing(config, workplace_in(tmp_path, "figure7"))
+
+
+def test_public_series_are_scanned_under_their_own_name_and_those_out_of_reach_are_told(
+    result, config, place, tmp_path, monkeypatch
+):
+    (checkpoints,) = [
+        folder / "checkpoints"
+        for folder in (place / "first" / "models").iterdir()
+        if (folder / "checkpoints" / "checkpoint-10").exists()
+    ]
+
+    def hub(source, *, revisions, out, **settings):
+        if source != "org/here":
+            raise HubError("The hub has no repository.")
+        if revisions == "late*":
+            raise ValueError("No revision of org/here fits 'late*'.")
+        return scan(checkpoints, out=out)
+
+    monkeypatch.setattr(public_series, "scan", hub)
+    monkeypatch.setattr(public_series, "PUBLIC_TEXTS", (str(place / "text"),))
+    public = (
+        PublicSeries(repository="org/here", revisions=("step*", "late*"), entropy=False),
+        PublicSeries(repository="org/gone", revisions=("step*",), entropy=True),
+    )
+    with_public = replace(config, public=public)
+    found = compute(with_public, workplace_in(place / "first", "figure7"))
+    judged = by_id(verdicts(found, with_public))
+    assert "figure7-public" not in judged
+    assert judged["figure7-gone"].outcome is Outcome.NOT_RUN
+    assert judged["figure7-gone"].explanation == "The hub has no repository."
+    assert judged["figure7-here"].outcome is not Outcome.NOT_RUN
+    assert "Not all was reached" in judged["figure7-here"].explanation
+    assert [chart.id for chart in draw(found)][-1] == "figure7-here"
+
+
+def test_quick_is_offline_and_small(monkeypatch):
+    monkeypatch.setattr(figure7, "hub_missing", lambda: pytest.fail("quick asks for no hub"))
+    assert figure7.quick().public == ()
+    assert figure7.quick().small

@@ -1,0 +1,131 @@
+"""A series that is trained once, goes on where it stopped, and is the same bit for bit either way."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from experiments.neox_cases import tiny_neox, write_text_folder
+from joma.experiments.neox_series import first_text, one_thread, train_series
+
+
+class StoppedError(Exception):
+    """Someone pulled the plug."""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text_folder(tmp_path_factory.mktemp("neox") / "text")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+    with one_thread("cpu"):
+        yield
+
+
+def silent(share, doing):
+    pass
+
+
+def weights_of(series):
+    return {step: load_file(series.checkpoint(step) / "model.safetensors") for step in series.config.steps}
+
+
+def assert_same(one, other):
+    for step, tensors in weights_of(one).items():
+        for name, tensor in weights_of(other)[step].items():
+            assert torch.equal(tensors[name], tensor), (step, name)
+    assert one.losses() == other.losses()
+
+
+def test_a_series_has_a_checkpoint_at_every_step_asked_for_and_it_learns(text, tmp_path):
+    series = train_series(tiny_neox(text), tmp_path, device="cpu", tell=silent)
+    assert sorted(path.name for path in series.checkpoints.iterdir()) == sorted(
+        f"checkpoint-{step}" for step in range(11)
+    )
+    losses = series.losses()
+    assert losses[10] < losses[0] - 0.2
+
+
+def test_interrupted_training_goes_on_and_gives_the_same_weights(text, tmp_path):
+    config = tiny_neox(text, every=2)
+    whole = train_series(config, tmp_path / "whole", device="cpu", tell=silent)
+
+    def stop(share, doing):
+        if share > 0.5:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train_series(config, tmp_path / "parts", device="cpu", tell=stop)
+    assert not (tmp_path / "parts" / whole.folder.name / "checkpoints" / "checkpoint-10").exists()
+    told = []
+    resumed = train_series(config, tmp_path / "parts", device="cpu", tell=lambda share, doing: told.append(share))
+    assert min(told) > 0.5  # what was trained is not trained again
+    assert_same(whole, resumed)
+
+
+def test_a_checkpoint_whose_optimiser_state_was_not_written_is_made_again_the_same(text, tmp_path):
+    config = tiny_neox(text, every=5)
+    whole = train_series(config, tmp_path / "whole", device="cpu", tell=silent)
+    expected = weights_of(whole)
+    (whole.folder / "optimiser.safetensors").unlink()
+    for path in whole.checkpoint(10).iterdir():
+        path.unlink()
+    whole.checkpoint(10).rmdir()
+    again = train_series(config, tmp_path / "whole", device="cpu", tell=silent)
+    for name, tensor in weights_of(again)[10].items():
+        assert torch.equal(tensor, expected[10][name])
+
+
+def test_a_series_that_is_there_is_not_touched(text, tmp_path):
+    config = tiny_neox(text, every=5)
+    first = train_series(config, tmp_path, device="cpu", tell=silent)
+    times = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    told = []
+    train_series(config, tmp_path, device="cpu", tell=lambda *said: told.append(said))
+    assert not told
+    assert times == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+
+
+def test_other_settings_and_other_seeds_are_other_series(text, tmp_path):
+    one = train_series(tiny_neox(text, num_steps=1), tmp_path, device="cpu", tell=silent)
+    other = train_series(tiny_neox(text, num_steps=1, seed=1), tmp_path, device="cpu", tell=silent)
+    assert one.folder != other.folder
+    assert one.losses()[0] != other.losses()[0]
+
+
+def test_without_a_learning_rate_nothing_moves(text, tmp_path):
+    series = train_series(tiny_neox(text, lr=0.0, num_steps=3), tmp_path, device="cpu", tell=silent)
+    weights = weights_of(series)
+    assert all(torch.equal(tensor, weights[3][name]) for name, tensor in weights[0].items())
+    assert len(set(series.losses().values())) == 1
+
+
+def test_the_first_text_that_is_there_is_taken(text, tmp_path):
+    config = tiny_neox(text, texts=(str(tmp_path / "nowhere"), str(text)))
+    assert first_text(config).name == text.name
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        first_text(tiny_neox(text, texts=(str(tmp_path / "nowhere"),)))
+
+
+def test_training_leaves_the_global_random_numbers_alone(text, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train_series(tiny_neox(text, num_steps=1), tmp_path, device="cpu", tell=silent)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_sizes_that_do_not_fit_are_refused(text):
+    with pytest.raises(ValueError, match="`num_steps` must be a multiple of `every`"):
+        tiny_neox(text, every=3)
+    with pytest.raises(ValueError, match="`depth` must"):
+        tiny_neox(text, depth=0)
+
+
+def test_losses_are_plain_json(text, tmp_path):
+    series = train_series(tiny_neox(text, num_steps=1), tmp_path, device="cpu", tell=silent)
+    assert json.loads((series.checkpoint(0) / "loss.json").read_text()) == {"loss": series.losses()[0]}
