@@ -13,6 +13,8 @@ SAVE_SECONDS = 5.0
 TRUSTED_SHARE = 0.1
 """Share of an experiment from which on its own pace says how long it takes."""
 
+PRIOR_SECONDS = 30.0
+"""Time for which this machine is taken to be as fast as expected, before it has shown otherwise."""
 LEAST_LEFT = 0.25
 """Share of the time spent that is left at least in an experiment that has not yet shown its pace."""
 
@@ -91,8 +93,8 @@ class Pace:
 
     @property
     def _slowness(self) -> float:
-        """Time taken so far over the time expected."""
-        return self._seconds_done / self._expected_done if self._expected_done else 1.0
+        """Time taken so far over the time expected, near 1 until both are long."""
+        return (self._seconds_done + PRIOR_SECONDS) / (self._expected_done + PRIOR_SECONDS)
 
     def _seconds_left(self, current: str, share: float) -> float:
         now = time.monotonic()

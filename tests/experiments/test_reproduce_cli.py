@@ -134,7 +134,7 @@ def test_time_left_follows_the_pace(monkeypatch):
     pace.begin()
     pace.end()
     pace.begin()
-    assert seen[-1].total_seconds_left == 40  # the first took twice its time
+    assert 20 < seen[-1].total_seconds_left < 40  # the first took twice its time, which is not yet much to go by
     now[0] = 60.0
     pace.end()
     assert seen[-1].whole_share == 1 and seen[-1].total_seconds_left == 0
