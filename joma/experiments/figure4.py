@@ -121,8 +121,7 @@ def compute(config: Config, workplace: Workplace) -> Result:
     paths = {name: _path(run) for name, run in runs.items()} | {WITHOUT: _without_attention(config)}
     workplace.progress(0.3, "stepping as the scripts do")
     script, script_facts = _script(config)
-    workplace.progress(0.5, "trying the condition on random targets")
-    conditions = _conditions(config)
+    conditions = _conditions(config, lambda share: workplace.progress(0.4 + 0.6 * share, "random targets"))
     closed = [run.closed_form_distance for run in runs.values() if run.closed_form_distance is not None]
     tables = {
         "paths": pd.concat([_path_table(name, path) for name, path in paths.items()], ignore_index=True),
@@ -245,11 +244,12 @@ def _stepped(config: Config, field: Callable[[np.ndarray], np.ndarray]) -> Float
     return np.stack(path)
 
 
-def _conditions(config: Config) -> pd.DataFrame:
+def _conditions(config: Config, progress: Callable[[float], None]) -> pd.DataFrame:
     """Random targets, half of them with zeros: what the condition says of the final trend, and what the ODE shows."""
     rng = np.random.default_rng(config.seed)
     rows = []
     for draw in range(config.num_draws):
+        progress(draw / config.num_draws)
         mu = rng.uniform(0.5, 2.5, size=8) * rng.choice([-1.0, 1.0], size=8)
         mu[: draw % 2 * rng.integers(4, 8)] = 0.0
         rows.append(

@@ -128,7 +128,7 @@ def _of_ring() -> dict[str, Function]:
     low, high = 1 - RING_REACH * RING_WIDTH, 1 + RING_REACH * RING_WIDTH
 
     def weight(r: np.ndarray) -> np.ndarray:
-        return r * np.exp(-np.square((r - 1) / RING_WIDTH) / 2)
+        return np.asarray(r * np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
 
     total = tanhsinh(weight, low, high).integral
 

@@ -26,6 +26,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.errors import UnknownNameError, positive, whole
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
+from joma.experiments.neox_series import one_thread
 from joma.figures.chart import Chart, HeatMap, Line, Panel, Style
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
@@ -154,12 +155,13 @@ def train(
     )
     own = stepper.parameters
     v, z = [own[W] @ own[CONTEXTUAL].mT], [own[Z][:, 0].clone()]
-    for _ in range(config.num_reported):
-        for _ in range(num_steps // config.num_reported):
-            stepper.advance(batch)
-        v.append(own[W] @ own[CONTEXTUAL].mT)
-        z.append(own[Z][:, 0].clone())
-        tick()
+    with one_thread("cpu"):
+        for _ in range(config.num_reported):
+            for _ in range(num_steps // config.num_reported):
+                stepper.advance(batch)
+            v.append(own[W] @ own[CONTEXTUAL].mT)
+            z.append(own[Z][:, 0].clone())
+            tick()
     return Training(x=own[X].numpy().copy(), v=torch.stack(v, dim=1).numpy(), z=torch.stack(z, dim=1).numpy())
 
 
