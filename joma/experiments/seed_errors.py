@@ -28,4 +28,4 @@ def exceeds(value: float, error: float, least: float) -> bool | None:
     """
     if value + NUM_ERRORS * error < least:
         return False
-    return True if value >= max(least, NUM_ERRORS * error) else None
+    return True if value >= least and value >= NUM_ERRORS * error else None

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from joma.engine import recipes
-from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig
+from joma.engine.config import HIERARCHY, TREES, RunConfig
 from joma.engine.grid import Run, grid
 from joma.engine.snapshots import load_snapshot, path_of
 from joma.experiments.experiment import Workplace
@@ -123,10 +123,12 @@ def by_choice(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _side_by_side(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each run and level: the network as it ended, as it started, and the difference."""
-    kept = {TRAINED: ["ncorr", "shuffled", "matched", "loss"], UNTRAINED: ["ncorr", "shuffled"]}
-    parts = [runs[runs["network"] == network].set_index([*KEYS, "seed"])[columns] for network, columns in kept.items()]
-    wide = parts[0].join(parts[1], rsuffix="_untrained", validate="one_to_one").reset_index()
-    wide = wide.rename(columns={"ncorr": "trained", "ncorr_untrained": "untrained"})
+    keys = [*KEYS, "seed"]
+    trained, untrained = (runs[runs["network"] == network].set_index(keys) for network in (TRAINED, UNTRAINED))
+    wide = trained[["shuffled", "matched", "loss"]].assign(
+        trained=trained["ncorr"], untrained=untrained["ncorr"], shuffled_untrained=untrained["shuffled"]
+    )
+    wide = wide.reset_index()
     wide["excess"] = wide["trained"] - wide["untrained"]
     wide["excess_shuffled"] = wide["shuffled"] - wide["shuffled_untrained"]
     return wide
@@ -140,8 +142,7 @@ def _published(row: dict[Any, Any]) -> float:
 
 def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
     """Yield a grid for each open choice; its runs of one number of classes make a pack."""
-    recipe = recipes.recipe("table1")
-    base = recipe.base.update(_common(config) | {"steps": config.steps})
+    base = recipes.recipe("table1").base.update(_common(config) | {"steps": config.steps})
     for hidden, lr in product(config.hiddens, config.lrs):
         axes: dict[str, tuple[Any, ...]] = {
             "num_classes": config.num_classes,
@@ -156,10 +157,8 @@ def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
 
 def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
     """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
-    base = recipes.recipe("table1").base
-    data = DataConfig(data=TREES, tree_depth=TREE_DEPTH, num_classes=config.tree_classes, batch=config.batch)
-    own = {name: getattr(data, name) for name in ("data", "tree_depth", "num_classes", "rho", "branching")}
-    base = base.update(_common(config) | own | {"steps": config.tree_steps})
+    trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes, "steps": config.tree_steps}
+    base = recipes.recipe("table1").base.update(_common(config) | trees)
     for hidden in config.hiddens:
         axes = {"rho": config.rhos, "hidden": (hidden,), "lr": config.lrs, "seed": config.seeds}
         yield grid(base, axes, tuple(axes))

@@ -1,0 +1,211 @@
+"""Figure 5: exact against sampled, orders that can be reversed, and verdicts that can fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from joma.experiments import figure5
+from joma.experiments import figure5_verdicts as judge
+from joma.experiments.experiment import Result, Workplace
+from joma.experiments.figure5_measure import (
+    ATTENTION,
+    DEEP,
+    NCORR,
+    SHALLOW,
+    _crossing,
+    attention_leads,
+    cooccurrences,
+    flows,
+    learned_levels,
+    limits,
+)
+from joma.experiments.seed_errors import exceeds, mean_and_error
+from joma.verdicts import Outcome
+
+TINY = replace(
+    figure5.quick(),
+    width=8,
+    hidden=8,
+    steps=4,
+    checkpoint_every=2,
+    batch=8,
+    num_samples=64,
+    num_shuffles=2,
+    seeds=(1, 2),
+)
+FULL = figure5.full()
+
+
+def computed(folder):
+    return figure5.compute(TINY, Workplace(folder=folder, device="cpu", progress=lambda share, doing: None))
+
+
+@pytest.fixture(scope="module")
+def theory():
+    config = replace(figure5.quick(), is_small=False)
+    flow, times = flows(config)
+    return {"cooccurrence": cooccurrences(config), "limit": limits(config), "flow": flow, "flow_times": times}
+
+
+def with_tables(**tables):
+    return Result(tables=tables, facts={})
+
+
+def test_the_same_config_gives_the_same_numbers(tmp_path_factory):
+    first, again = (computed(tmp_path_factory.mktemp("figure5")) for _ in range(2))
+    for name, table in first.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+    charts = figure5.draw(first)
+    assert [len(chart.panels) for chart in charts] == [3, 8, 6]
+    found = figure5.verdicts(first, TINY)
+    assert all(verdict.sound for verdict in found)
+    assert {verdict.id: verdict.outcome for verdict in found}["figure5-theorem5"] == Outcome.CONDITIONAL
+    curves = first.tables["curves"]
+    assert set(curves["height"]) == {1, 2, 3, 4} and set(curves["step"]) == {0, 2, 4}
+    assert curves.loc[curves["what"] == ATTENTION, "value"].between(0.2, 5).all()  # near uniform at the start
+
+
+def test_settings_that_miss_the_end_or_swap_the_trees_are_refused():
+    with pytest.raises(ValueError, match="must divide `steps`"):
+        replace(TINY, checkpoint_every=3)
+    with pytest.raises(ValueError, match="must be deeper"):
+        replace(TINY, deep=TINY.shallow)
+
+
+def test_theorem5_holds_with_the_right_root_parameter_and_fails_with_a_wrong_tree(theory):
+    verdict = judge.theorem_verdict(with_tables(**theory), FULL)
+    assert verdict.sound and verdict.outcome == Outcome.CONDITIONAL
+    wrong = theory["cooccurrence"].assign(formula=lambda table: table["formula"] * 1.01)
+    failed = judge.theorem_verdict(with_tables(cooccurrence=wrong), FULL)
+    assert not failed.sound and failed.outcome == Outcome.REFUTED
+
+
+def test_the_limit_is_one_of_small_epsilon(theory):
+    assert judge.limit_verdict(with_tables(**theory), FULL).outcome == Outcome.CONDITIONAL
+    wrong = theory["limit"].assign(limit=lambda table: table["limit"] - 0.1)
+    assert judge.limit_verdict(with_tables(limit=wrong), FULL).outcome == Outcome.REFUTED
+    close = theory["limit"].assign(exact=theory["limit"]["limit"])
+    assert judge.limit_verdict(with_tables(limit=close), FULL).outcome == Outcome.HOLDS
+
+
+def test_the_order_of_the_theory_holds_and_a_reversed_one_fails(theory):
+    config = replace(FULL, rho=figure5.quick().rho)
+    verdict = judge.order_verdict(with_tables(**theory), config)
+    assert verdict.outcome == Outcome.HOLDS
+    assert [each.control_holds for each in verdict.evidence] == [False, False, False]
+    reversed_times = theory["flow_times"].assign(height=lambda table: -table["height"])
+    assert (
+        judge.order_verdict(with_tables(**theory | {"flow_times": reversed_times}), config).outcome == Outcome.REFUTED
+    )
+
+
+def test_a_flow_attends_to_near_tokens_first_and_to_all_in_the_end(theory):
+    flow = theory["flow"]
+    own = flow[(flow["tree"] == DEEP) & (flow["flow"] == "Eqn 6")].pivot(
+        index="t", columns="height", values="attention"
+    )
+    assert (own[1] >= own[4] - 1e-12).all()
+
+
+def made_up_curves(value, *, control=lambda what, height, step: 1.0, noise=0.002, trees=(DEEP, SHALLOW)):
+    """Curves of four seeds over steps 0 to 10 with `value(tree, what, layer, height, step)`."""
+    rows = []
+    for tree in trees:
+        num_heights = 4 if tree == DEEP else 2
+        for seed in range(4):
+            for step in range(11):
+                for layer in range(3):
+                    for what, heights in ((NCORR, range(1, num_heights)), (ATTENTION, range(1, num_heights + 1))):
+                        rows += [
+                            {
+                                "tree": tree,
+                                "seed": seed,
+                                "step": step,
+                                "what": what,
+                                "layer": layer,
+                                "height": height,
+                                "value": value(tree, what, layer, height, step) + noise * seed * step / 10,
+                                "control": control(what, height, step),
+                            }
+                            for height in heights
+                        ]
+    return pd.DataFrame(rows)
+
+
+def judged(verdict, curves, config=FULL):
+    return verdict(with_tables(levels=learned_levels(curves), leads=attention_leads(curves)), config).outcome
+
+
+def flat(tree, what, layer, height, step):
+    return 0.6 if what == NCORR else 1.0
+
+
+def bottom_up(tree, what, layer, height, step):
+    """Level h is learned at step 2h, most of all in block h − 1; attention leads, then reaches out."""
+    if what == NCORR:
+        return 0.5 + (0.2 + 0.1 * (layer == height - 1)) * (step >= 2 * height)
+    lead = 0.5 * np.sin(np.pi * step / 12) if tree == DEEP else 0.02 * step / 10
+    return np.exp(lead) if height == 1 else 1.0
+
+
+def top_down(tree, what, layer, height, step):
+    if what == NCORR:
+        return 0.5 + (0.2 + 0.1 * (layer == 3 - height)) * (step >= 8 - 2 * height)
+    return 1.0 if height == 1 else 1 + 0.05 * step
+
+
+ALL = [judge.attention_verdict, judge.depth_verdict, judge.levels_verdict, judge.blocks_verdict]
+
+
+@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.__name__)
+def test_claims_on_training_hold_for_a_network_that_learns_bottom_up(verdict):
+    assert judged(verdict, made_up_curves(bottom_up)) == Outcome.HOLDS
+    assert judged(verdict, made_up_curves(bottom_up), figure5.quick()) == Outcome.HOLDS
+
+
+@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.__name__)
+def test_claims_on_training_fail_for_one_that_learns_top_down(verdict):
+    assert judged(verdict, made_up_curves(top_down)) == Outcome.REFUTED
+    assert judged(verdict, made_up_curves(top_down), figure5.quick()) == Outcome.INCONCLUSIVE
+
+
+def test_a_network_that_learns_nothing_has_no_first_level():
+    curves = made_up_curves(flat)
+    assert judged(judge.levels_verdict, curves) == Outcome.INCONCLUSIVE
+    assert judged(judge.attention_verdict, curves) == Outcome.REFUTED
+    assert judge.first_levels(learned_levels(curves)) == {}
+
+
+def test_a_lead_that_relabelled_leaves_have_too_is_none():
+    def as_large(what, height, step):
+        return bottom_up(DEEP, what, 0, height, step)
+
+    assert judged(judge.attention_verdict, made_up_curves(bottom_up, control=as_large)) == Outcome.REFUTED
+
+
+def test_a_lead_that_stays_holds_under_conditions():
+    def staying(tree, what, layer, height, step):
+        return np.exp(0.05 * step) if what == ATTENTION and height == 1 else 1.0
+
+    assert judged(judge.attention_verdict, made_up_curves(staying)) == Outcome.CONDITIONAL
+
+
+def test_half_steps_lie_between_measurements():
+    levels = learned_levels(made_up_curves(bottom_up, noise=0.0))
+    deep = levels[levels["tree"] == DEEP].groupby("height")["half_step"].mean()
+    assert deep.tolist() == [1.5, 3.5, 5.5]
+    assert judge.first_levels(levels[levels["tree"] == DEEP]) == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_crossing_that_never_comes_is_nan():
+    assert np.isnan(_crossing(np.arange(3.0), np.zeros(3), 1.0))
+    assert _crossing(np.arange(3.0), np.arange(3.0), 0.5) == 0.5
+
+
+def test_errors_between_seeds():
+    assert mean_and_error([1.0, 2.0, 3.0]) == pytest.approx((2.0, 1 / np.sqrt(3)))
+    assert np.isnan(mean_and_error([1.0])[1])
+    assert exceeds(float("nan"), float("nan"), 0.1) is None
+    assert exceeds(1.0, float("nan"), 0.1) is None

@@ -1,0 +1,224 @@
+"""Table 1: NCorr against a naive loop, runs that repeat and resume, and verdicts that can fail."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from joma.engine import recipes
+from joma.engine.config import HIERARCHY, TREES
+from joma.engine.extent import completed
+from joma.experiments import latent_neurons, table1
+from joma.experiments.experiment import Result, Workplace
+from joma.experiments.latent_neurons import latent_samples, ncorr, of_one_run, planned, read_neurons
+from joma.experiments.table1_measure import (
+    PUBLISHED,
+    TREE_DEPTH,
+    _hierarchy_grids,
+    _tree_grids,
+    by_choice,
+    by_setting,
+)
+from joma.models.decoder import Decoder
+from joma.verdicts import Outcome
+
+TINY = replace(
+    table1.quick(),
+    width=16,
+    hiddens=(12,),
+    steps=3,
+    tree_steps=2,
+    batch=8,
+    num_samples=64,
+    num_shuffles=2,
+    seeds=(1, 2),
+)
+
+
+def workplace(folder):
+    return Workplace(folder=folder, device="cpu", progress=lambda share, doing: None)
+
+
+def computed(folder):
+    folder.mkdir(exist_ok=True)
+    return table1.compute(TINY, workplace(folder))
+
+
+def naive_ncorr(latents, activations):
+    """NCorr by its definition, one pair at a time; constant latents and neurons are left out."""
+    best = []
+    for y in np.asarray(latents, dtype=float).T:
+        if y.std() > 0:
+            best.append(max(np.corrcoef(y, h)[0, 1] for h in np.asarray(activations).T if h.std() > 0))
+    return np.mean(best)
+
+
+@pytest.mark.parametrize("data", [HIERARCHY, TREES])
+def test_ncorr_is_the_naive_loop_over_latents_neurons_and_positions(data):
+    settings = {
+        "width": 8,
+        "hidden": 10,
+        "logit_scale": 8**-0.5,
+        "data": data,
+        "num_classes": 3,
+        "tree_depth": TREE_DEPTH,
+    }
+    if data == HIERARCHY:
+        settings |= {"num_latents": (4, 5)}
+    config = completed(recipes.recipe("table1").base.update(settings))
+    samples = latent_samples(config, 100)
+    decoder = Decoder(config.model)
+    hidden = {}
+    tokens = samples.of_samples(samples.batch.tokens[0])[None]
+    decoder.losses(
+        of_one_run(decoder.initial(1), "cpu"),
+        replace(samples.batch, tokens=tokens, targets=torch.zeros(1, 100, dtype=torch.int64)),
+        lambda reading: hidden.setdefault(reading.layer, reading.hidden[0]),
+    )
+    reading = read_neurons(decoder, of_one_run(decoder.initial(1), "cpu"), samples)
+    for layer, latents in enumerate(samples.latents):
+        peaks = np.array([[max(row[:, j]) for j in range(10)] for row in hidden[layer].numpy()])
+        found = ncorr(latents, reading.peaks[layer], seed=0, num_shuffles=2, groups=samples.drawn)
+        # float32 activations on both sides, computed for other batches
+        assert found["ncorr"] == pytest.approx(naive_ncorr(latents, peaks), abs=1e-5)
+        assert found["matched"] <= found["ncorr"] + 1e-12
+
+
+def test_latents_of_trees_come_from_the_tokens_up():
+    config = completed(recipes.recipe("trees").base.update({"tree_depth": TREE_DEPTH, "rho": 1.0}))
+    samples = latent_samples(config, 50)
+    assert [level.shape[1] for level in samples.latents] == [8, 4, 2]
+    present = samples.batch.tokens[0] < 16
+    assert torch.equal(samples.latents[0], present[:, ::2])  # without noise a leaf is its parent
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_untrained_network_scores_nearly_what_the_paper_publishes(seed):
+    config = recipes.recipe("table1").base.update({"seed": seed})
+    samples = latent_samples(config, 1280)
+    decoder = Decoder(config.model)
+    reading = read_neurons(decoder, of_one_run(decoder.initial(seed), "cpu"), samples)
+    scores = [
+        ncorr(latents, peaks, seed=0, num_shuffles=2, groups=samples.drawn)["ncorr"]
+        for latents, peaks in zip(samples.latents, reading.peaks, strict=False)
+    ]
+    # five seeds give 0.975 and 0.611 with spreads of 0.015 and 0.012
+    assert scores == pytest.approx([0.975, 0.611], abs=0.06)
+
+
+def test_the_same_config_gives_the_same_numbers_and_resumes(tmp_path, monkeypatch):
+    first, again = computed(tmp_path / "a"), computed(tmp_path / "b")
+    for name, table in first.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+    assert first.facts == again.facts
+    assert not [path for path in (tmp_path / "a").iterdir() if path.is_dir()]  # weights are not kept
+    monkeypatch.setattr(latent_neurons, "train_pack", None)
+    resumed = computed(tmp_path / "a")
+    pd.testing.assert_frame_equal(first.tables["runs"], resumed.tables["runs"], check_exact=True)
+    charts = table1.draw(first)
+    assert [chart.id for chart in charts] == ["table1", "table1-training"]
+    found = table1.verdicts(first, TINY)
+    assert all(verdict.outcome != Outcome.REFUTED and verdict.sound for verdict in found)
+
+
+def test_full_has_the_papers_runs_one_pack_for_each_number_of_classes():
+    config = replace(table1.full(), hiddens=(400,), lrs=(1e-5,))
+    packs = [each.pack for each in planned(_hierarchy_grids(config), "cpu")]
+    assert sum(pack.num_runs for pack in packs) == 60
+    assert {pack.config.data.num_classes for pack in packs} == {20, 30, 50}
+    assert len({run.name for pack in packs for run in pack.runs}) == 60
+    assert sum(len(runs) for runs in _hierarchy_grids(table1.full())) == 240
+    assert sum(len(runs) for runs in _tree_grids(table1.full())) == 60
+    assert table1.full().precision == "bf16" and table1.full().steps == 10_000
+
+
+def test_published_numbers_are_those_of_the_paper():
+    assert len(PUBLISHED) == 24
+    assert PUBLISHED[0, "10x20", 20, 3] == 1.0
+    assert PUBLISHED[1, "10x20", 50, 3] == 0.64
+    assert PUBLISHED[1, "20x30", 30, 2] == 0.74
+    assert PUBLISHED[0, "20x30", 30, 2] == 0.94
+
+
+def made_up(score, *, shuffled=0.3, shuffled_untrained=0.3, matched_loss=0.01, seed_spread=0.001):
+    """A result of the paper's settings whose NCorr is `score(network, row)`."""
+    rows = []
+    settings = [
+        {"data": HIERARCHY, "num_classes": c, "num_children": n, "num_latents": latents, "rho": 1.0, "level": level}
+        for (level, latents, c, n) in PUBLISHED
+    ]
+    settings += [
+        {"data": TREES, "num_classes": 3, "num_children": 2, "num_latents": "", "rho": 0.8, "level": level}
+        for level in range(3)
+    ]
+    for setting in settings:
+        for seed in (1, 2, 3):
+            for network in ("trained", "untrained"):
+                row = setting | {"hidden": 400, "lr": 1e-5, "seed": seed, "network": network}
+                value = score(network, row) + seed_spread * (seed - 2) * (network == "trained")
+                null = shuffled if network == "trained" else shuffled_untrained
+                rows.append(row | {"ncorr": value, "shuffled": null, "matched": value - matched_loss, "loss": 0.1})
+    runs = pd.DataFrame(rows)
+    tables = {"runs": runs, "settings": by_setting(runs), "choices": by_choice(runs)}
+    return Result(tables=tables, facts={"is_paper_size": True})
+
+
+def as_published(row):
+    return PUBLISHED.get((row["level"], row["num_latents"], row["num_classes"], row["num_children"]), 0.9)
+
+
+def learned(network, row):
+    return as_published(row) - (0.3 if network == "untrained" else 0.0)
+
+
+def random_features(network, row):
+    return as_published(row)
+
+
+FULL = table1.full()
+
+
+def test_numbers_hold_when_published_and_fail_when_not():
+    assert table1.numbers_verdict(made_up(learned), FULL).outcome == Outcome.HOLDS
+    off = table1.numbers_verdict(made_up(lambda network, row: as_published(row) - 0.2), FULL)
+    assert off.outcome == Outcome.REFUTED
+    assert off.evidence[0].value == pytest.approx(0.2)
+    assert off.evidence[0].published == pytest.approx(np.mean(list(PUBLISHED.values())))
+    assert table1.numbers_verdict(made_up(learned), table1.quick()).outcome == Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("verdict", [table1.training_verdict, table1.trees_verdict], ids=["hierarchy", "trees"])
+def test_training_holds_only_above_the_untrained_network_and_shuffled_latents(verdict):
+    assert verdict(made_up(learned), FULL).outcome == Outcome.HOLDS
+    assert verdict(made_up(random_features), FULL).outcome == Outcome.REFUTED
+    assert verdict(made_up(random_features), table1.quick()).outcome == Outcome.INCONCLUSIVE
+    assert verdict(made_up(learned, shuffled=0.7), FULL).outcome == Outcome.REFUTED
+    assert verdict(made_up(learned, seed_spread=0.5), FULL).outcome == Outcome.INCONCLUSIVE
+    one_level = made_up(lambda network, row: learned(network, row) if row["level"] else as_published(row))
+    assert verdict(one_level, FULL).outcome == Outcome.CONDITIONAL
+
+
+def test_chance_is_passed_by_an_untrained_network_too():
+    assert table1.chance_verdict(made_up(random_features), FULL).outcome == Outcome.CONDITIONAL
+    only_trained = made_up(lambda network, row: as_published(row) if network == "trained" else 0.3)
+    assert table1.chance_verdict(only_trained, FULL).outcome == Outcome.HOLDS
+    assert table1.chance_verdict(made_up(random_features, shuffled=0.95), FULL).outcome == Outcome.REFUTED
+    assert table1.chance_verdict(made_up(random_features, matched_loss=0.2), FULL).outcome == Outcome.REFUTED
+
+
+def test_complexity_falls_or_rises():
+    def falling(network, row):
+        return 0.9 - 0.05 * (row["num_latents"] == "20x30") - 0.05 * row["num_children"]
+
+    def only_trained(network, row):
+        return falling(network, row) if network == "trained" else 1 - falling(network, row)
+
+    assert table1.complexity_verdict(made_up(only_trained), FULL).outcome == Outcome.HOLDS
+    assert table1.complexity_verdict(made_up(falling), FULL).outcome == Outcome.CONDITIONAL
+    rising = made_up(lambda network, row: 1 - falling(network, row))
+    assert table1.complexity_verdict(rising, FULL).outcome == Outcome.REFUTED
+    assert table1.complexity_verdict(made_up(only_trained), FULL).evidence[0].published == pytest.approx(
+        0.0383, abs=1e-3
+    )
