@@ -15,7 +15,7 @@ from torch import Tensor
 
 from joma.engine.precision import working_in
 from joma.engine.sources import Source
-from joma.measure.entropy import AttentionStatistics, attention_entropy
+from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 from joma.measure.entropy_logits import logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
 from joma.measure.regime import Kind, Regime, classify
@@ -64,7 +64,7 @@ class SiteRegime:
 def measure(model: Model, parameters: Parameters, source: Source, precision: str) -> list[Values]:
     """Measure all runs in evaluation mode; most numbers are still on the device when this returns."""
     with torch.no_grad():
-        whole = _Attention(source.num_runs)
+        whole = AttentionMeans(num_runs=source.num_runs)
         total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
         num_rows = 0
         for batch in source.validation():
@@ -76,7 +76,7 @@ def measure(model: Model, parameters: Parameters, source: Source, precision: str
         found += whole.values(ENTROPY, FRACTION)
         window = source.single_window()
         if window is not None:
-            single = _Attention(source.num_runs)
+            single = AttentionMeans(num_runs=source.num_runs)
             with working_in(precision, source.device):
                 model.losses(parameters, window, single.take)
             found += single.values(WINDOW)
@@ -166,16 +166,18 @@ class _Sums:
         return self
 
 
-@dataclass(slots=True)
-class _Attention:
+@dataclass(kw_only=True, slots=True)
+class AttentionMeans:
     """Takes the attention of every layer while the model runs, and averages it over sequences and rows."""
 
     num_runs: int
+    path: Path | None = None
+    """How entropy is computed; None takes the best way of the device."""
     _layers: dict[int, _Sums] = field(default_factory=dict)
 
     def take(self, reading: LayerReading) -> None:
         """Measure one layer, in full precision whatever the model runs in."""
-        stats = _statistics(reading)
+        stats = _statistics(reading, self.path)
         entropy = self._by_run(stats.entropy)
         fraction = self._by_run(stats.fraction.expand_as(stats.entropy))
         sums = _Sums(
@@ -217,7 +219,7 @@ class _Attention:
         return rows.double().unflatten(0, (self.num_runs, -1))
 
 
-def _statistics(reading: LayerReading) -> AttentionStatistics:
+def _statistics(reading: LayerReading, path: Path | None) -> AttentionStatistics:
     if reading.logits is not None:
         logits = reading.logits
         if reading.causal:
@@ -226,4 +228,6 @@ def _statistics(reading: LayerReading) -> AttentionStatistics:
         return logits_entropy(logits, companions=False)
     assert reading.q is not None and reading.k is not None
     with working_in("fp32", reading.q.device):
-        return attention_entropy(reading.q, reading.k, causal=reading.causal, scale=reading.scale, companions=False)
+        return attention_entropy(
+            reading.q, reading.k, causal=reading.causal, scale=reading.scale, companions=False, path=path
+        )

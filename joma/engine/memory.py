@@ -23,8 +23,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from joma.engine.config import OptimiserConfig, RunConfig
 from joma.engine.extent import num_sequences, num_validated
 from joma.engine.grid import Run
+from joma.engine.measuring import AttentionMeans
 from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, update
 from joma.engine.precision import parameter_dtype
+from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
@@ -36,6 +38,20 @@ COPIES_OF_A_SNAPSHOT = 3
 """Of one run's state while it is saved: on the host, as a file, and with the checksum in it."""
 CUDA_BASE = 2**30
 """Bytes that the libraries of a GPU take for themselves, and kernels for their work."""
+MEMINFO = Path("/proc/meminfo")
+CONTAINER_FILES = (
+    (
+        Path("/sys/fs/cgroup/memory.max"),
+        Path("/sys/fs/cgroup/memory.current"),
+        Path("/sys/fs/cgroup/memory.stat"),
+    ),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.stat"),
+    ),
+)
+"""Limit, use and details of a container's memory, in the newer and the older layout of the kernel."""
 _KERNELS = "aten"
 """Namespace of operations that do something; others ask a tensor for its device and the like."""
 _META = torch.device("meta")
@@ -48,7 +64,7 @@ class StepCost:
     training_bytes: int
     """Alive at the worst moment of a step: parameters, gradients, moments, activations and buffers of the loss."""
     validating_bytes: int
-    """Alive at the worst moment of an evaluation: parameters, activations and buffers of the loss."""
+    """Alive at the worst moment of an evaluation: parameters, activations, buffers of the loss and of the entropy."""
     state_bytes: int
     """Parameters and moments, which live as long as the pack."""
     moved_bytes: int
@@ -107,13 +123,33 @@ def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory that nobody uses now: of the GPU, or as the kernel reckons for the host."""
+    """Return the memory that nobody uses now: of the GPU, or as the kernel reckons for the host and this container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/meminfo does not say how much memory is available. Pass `memory`, in bytes.")
+    available = _figures(MEMINFO).get("MemAvailable")
+    if available is None:
+        raise OSError(f"{MEMINFO} does not say how much memory is available. Pass `memory` (`--memory`).")
+    return min([available * 1024, *_container_bytes()])
+
+
+def _container_bytes() -> list[int]:
+    """Return what is left below the limit of the container that this process runs in; nothing where there is none."""
+    for limit, used, details in CONTAINER_FILES:
+        try:
+            left = int(limit.read_text(encoding="utf-8")) - int(used.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # no such file, or `max`: no limit
+            continue
+        return [max(left + _figures(details).get("inactive_file", 0), 0)]  # cached files make room
+    return []
+
+
+def _figures(path: Path) -> dict[str, int]:
+    """Return the numbers of a file of the kernel by name; none where there is no such file."""
+    try:
+        lines = [line.replace(":", " ").split() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return {}
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1}
 
 
 def require_fit(run: Run, need: Footprint, free: int) -> None:
@@ -191,9 +227,11 @@ def _step(decoder: Decoder, optimiser: OptimiserConfig, dtype: torch.dtype, batc
 
 
 def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:
-    """Do one evaluation."""
+    """Do one evaluation with its entropies, as a CPU computes them, which takes more than a GPU does."""
+    num_runs = batch.tokens.shape[0]
     layout = Layout.of(decoder.shapes, decoder.frozen)
-    decoder.losses(layout.views(torch.empty((batch.tokens.shape[0], layout.size), dtype=dtype, device=_META)), batch)
+    flat = torch.empty((num_runs, layout.size), dtype=dtype, device=_META)
+    decoder.losses(layout.views(flat), batch, AttentionMeans(num_runs=num_runs, path=EntropyPath.IDENTITY).take)
 
 
 def _batch(model: DecoderConfig, num_runs: int, num: int, length: int) -> Batch:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from joma.engine import memory
 from joma.engine.extent import completed
 from joma.engine.grid import Run, axes_of, grid
+from joma.engine.measuring import measure
 from joma.engine.memory import USABLE_SHARE, Footprint, footprint, free_bytes, in_words, require_fit, step_cost
 from joma.engine.plan import device_named, make_plan
 from joma.engine.recipes import recipe
@@ -52,6 +53,34 @@ def test_the_count_is_what_a_real_step_allocates(values, num_runs):
     assert counted.training_bytes == pytest.approx(tally.peak, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"heads": 16, "width": 16, "hidden": 4},
+        {"heads": 8, "width": 64, "hidden": 4, "attention_logits": "free"},
+    ],
+    ids=["plain", "narrow heads", "free logits"],
+)
+def test_a_measurement_fits_beside_the_training(values):
+    configs = [tree_run(**values, seed=seed) for seed in (1, 2)]
+    source = source_of(configs)
+    with memory._Tally() as tally:
+        stepper = Stepper(
+            Decoder(configs[0].model),
+            source.seeds,
+            [each.optimiser for each in configs],
+            num_steps=10,
+            steps_per_epoch=10,
+            precision="fp32",
+        )
+        stepper.advance(source.batch(0))
+        training = tally.peak
+        measure(stepper.model, stepper.parameters, source, "fp32")
+    planned = step_cost(configs[0], 2).peak_bytes
+    assert training < tally.peak <= planned < 1.1 * tally.peak  # measuring is what takes most here
+
+
 def test_counting_allocates_nothing():
     config = tree_run(width=4096, hidden=16384)
     gc.collect()
@@ -72,10 +101,11 @@ def test_state_is_parameters_and_moments():
     assert step_cost(tree_run(precision="float64", optimiser="sgd"), 1).state_bytes == 2 * sizes["sgd"]
 
 
-def test_products_are_counted():
-    narrow, wide = (step_cost(tree_run(width=64, hidden=hidden, depth=1), 1) for hidden in (128, 256))
-    num_tokens = 128 * 8
-    assert wide.flops - narrow.flops == 3 * 2 * num_tokens * 2 * 64 * 128  # forward and twice backward, two matrices
+@pytest.mark.parametrize("depth", [1, 2])
+def test_products_are_counted(depth):
+    narrow, wide = (step_cost(tree_run(width=64, hidden=hidden, depth=depth), 1) for hidden in (128, 256))
+    num_rows = 128 * (8 * (depth - 1) + 1)  # all positions, but in the last block the one that the class is read off
+    assert wide.flops - narrow.flops == 3 * 2 * num_rows * 2 * 64 * 128  # forward and twice backward, two matrices
 
 
 def test_runs_add_up_and_kernels_do_not():
@@ -127,6 +157,24 @@ def test_time_is_estimated_from_counts_and_from_trials():
 def test_free_memory_is_a_number_of_this_machine():
     assert 2**20 < free_bytes(CPU) < 2**50
     assert in_words(512) == "0.5 KiB"
+
+
+def test_a_container_with_less_than_the_host_counts(tmp_path, monkeypatch):
+    limit, used, details = (tmp_path / name for name in ("max", "current", "stat"))
+    monkeypatch.setattr(memory, "CONTAINER_FILES", ((limit, used, details),))
+    unlimited = free_bytes(CPU)
+    limit.write_text("max\n")
+    used.write_text(f"{3 * 2**20}\n")
+    assert free_bytes(CPU) == pytest.approx(unlimited, rel=0.2)
+    limit.write_text(f"{10 * 2**20}\n")
+    details.write_text(f"anon 5\ninactive_file {2**20}\n")
+    assert free_bytes(CPU) == (10 - 3 + 1) * 2**20
+
+
+def test_a_kernel_that_does_not_tell_its_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "nowhere")
+    with pytest.raises(OSError, match="Pass `memory`"):
+        free_bytes(CPU)
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch):
