@@ -222,7 +222,9 @@ def draw(result: Result) -> tuple[Chart, ...]:
             ("one_pattern", "Neurons with one pattern", "neurons"),
             ("unrelated_pairs", "Two strongest contexts unrelated", "share of the neurons"),
         )
+        if layers[column].any()
     ]
+    none = "" if layers["several_patterns"].any() else "No neuron has several patterns. "
     return (
         Chart(
             id="figure10",
@@ -230,8 +232,8 @@ def draw(result: Result) -> tuple[Chart, ...]:
             caption=(
                 f"Neurons of a model trained here on {result.facts['text']}, before and after training, and with "
                 "contexts shuffled. A pattern is a bundle of contexts that attend alike, larger than chance makes it. "
-                "The contexts of the top neurons are in the table. Attention is that of the layer below: in this "
-                "architecture, as in Pythia, MLP and attention of a layer run side by side."
+                f"{none}The contexts of the top neurons are in the table. Attention is that of the layer below: here, "
+                "as in Pythia, MLP and attention of a layer run side by side."
             ),
             panels=panels,
         ),

@@ -62,12 +62,15 @@ def _shape_evidence(regimes: pd.DataFrame, series: str) -> tuple[Evidence, Evide
 
 
 def _shape_outcome(top: Evidence, bottom: Evidence, *, small: bool) -> Outcome:
-    """Both halves of the claim, against their control; a small series that does not show it proves nothing."""
+    """Both halves of the claim, against their control; a small series that does not show it proves nothing.
+
+    Without the rebound of the top layers, which the theory is about, the claim is refuted; with it alone, conditional.
+    """
     if top.holds and bottom.holds:
         return Outcome.REFUTED if top.control_holds or bottom.control_holds else Outcome.HOLDS
     if small:
         return Outcome.INCONCLUSIVE
-    return Outcome.CONDITIONAL if top.holds or bottom.holds else Outcome.REFUTED
+    return Outcome.CONDITIONAL if top.holds and not top.control_holds else Outcome.REFUTED
 
 
 def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
@@ -89,7 +92,8 @@ def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
         outcome=outcome,
         explanation=(
             f"{size}. Layers from the bottom up: {in_words(regimes, OURS, RANK)}. With learning rate 0: "
-            f"{in_words(regimes, UNTRAINED, RANK)}." + (_too_small(neox) if outcome is Outcome.INCONCLUSIVE else "")
+            f"{in_words(regimes, UNTRAINED, RANK)}. "
+            + (_too_small(neox) if small else "It is a series of its own and says nothing of OPT or Pythia.")
         ),
         evidence=(top, bottom),
         sound=bool((idle["kind"] == Kind.FLAT.value).all()),
@@ -97,7 +101,7 @@ def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
 
 
 def _too_small(neox: NeoxConfig) -> str:
-    return f" {neox.num_steps} steps of so small a model do not decide what the paper saw in far larger ones."
+    return f"{neox.num_steps} steps of so small a model do not decide what the paper saw in far larger ones."
 
 
 def salience(regimes: pd.DataFrame, metric: str, order: str = IN_ORDER) -> float:

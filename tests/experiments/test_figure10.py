@@ -119,7 +119,7 @@ def test_every_network_is_looked_at_in_every_layer(result, config):
     assert (layers["num_neurons"] <= 64).all()
     assert result.facts["num_contexts"] == config.num_contexts
     (chart,) = draw(result)
-    assert [bars.label for bars in chart.panels[0].items] == [TRAINED, UNTRAINED, SHUFFLED]
+    assert [bars.label for bars in chart.panels[-1].items] == [TRAINED, UNTRAINED, SHUFFLED]
     found = by_id(verdicts(result, config))
     assert list(found) == ["figure10-pairs", "figure10-patterns", "figure10-public"]
     assert found["figure10-public"].outcome is Outcome.NOT_RUN
@@ -170,6 +170,14 @@ def made(*, pairs=(0.9, 0.2, 0.2), excess=(0.2, 0.0, 0.0), error=0.01, public=()
     ]
     known = {"text": "made", "num_contexts": 100, "public_missing": "no hub"}
     return Result(tables={"layers": layers, "pairs": pd.DataFrame(rows, columns=COLUMNS)}, facts=known | facts)
+
+
+def test_a_chart_without_superposed_neurons_says_so():
+    (chart,) = draw(made(excess=(0.0, 0.0, 0.0)))
+    assert "No neuron has several patterns." in chart.caption
+    assert [panel.title for panel in chart.panels] == ["Neurons with one pattern", "Two strongest contexts unrelated"]
+    (chart,) = draw(made())
+    assert len(chart.panels) == 3
 
 
 def outcome_of(result, config, name):

@@ -145,7 +145,8 @@ def test_the_rank_verdict_holds_fails_and_is_inconclusive_as_it_should(config):
     large = replace(config, small=False)
     assert outcome_of(made("rebounding", "falling"), config, "figure7-rank") is Outcome.HOLDS
     assert outcome_of(made("falling", "falling"), config, "figure7-rank") is Outcome.INCONCLUSIVE
-    assert outcome_of(made("falling", "falling"), large, "figure7-rank") is Outcome.CONDITIONAL
+    assert outcome_of(made("falling", "falling"), large, "figure7-rank") is Outcome.REFUTED
+    assert outcome_of(made("rebounding", "rising"), large, "figure7-rank") is Outcome.CONDITIONAL
     assert outcome_of(made("falling", "rising"), large, "figure7-rank") is Outcome.REFUTED
 
 
