@@ -171,7 +171,7 @@ def _read(model: Decoder, parameters: Parameters, source: Source, num_windows: i
     return _Reading(step=step, halves=(halves[0], halves[1]), losses=losses)
 
 
-def _numbers(reading: _Reading, end: _Reading, layer: int) -> list[dict[str, float]]:
+def _numbers(reading: _Reading, end: _Reading, layer: int) -> list[dict[str, Any]]:
     """Hold a layer's matrix against that of the end, run by run."""
     own, last = (each.whole(layer).flatten(1).double() for each in (reading, end))
     one, other = (half[layer].flatten(1).double() for half in reading.halves)

@@ -79,7 +79,7 @@ class Config:
 
 
 def quick() -> Config:
-    """Width 64, 2,000 words of Python's documentation, 500 steps, two seeds: what fits on two cores.
+    """Width 64, 2,000 words of Python's documentation, 400 steps, two seeds: what fits on two cores.
 
     An epoch is longer than that, so the optimiser never restarts and has no control.
     """
@@ -91,9 +91,9 @@ def quick() -> Config:
             "hidden": 64,
             "embedding_scale": 8.0,
             "batch": 10,
-            "steps": 500,
+            "steps": 400,
             "measure_every": 10,
-            "valid_windows": 6,
+            "valid_windows": 4,
             "precision": "fp32",
         },
         depths=(1, 2, 3),

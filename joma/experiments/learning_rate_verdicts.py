@@ -98,8 +98,9 @@ def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
     dips = _dips(result, text)
     exponent, error = (float(result.facts[f"{name} {text}"]) for name in ("dip_exponent", "dip_exponent_error"))
     num_rates = int(result.facts[f"dip_rates {text}"])
+    fitted = f": {exponent:.2f} ± {error:.2f}" if num_rates >= MIN_RATES else ", not fitted"
     evidence = Evidence(
-        name=f"exponent of the dip's step as a power of the learning rate: {exponent:.2f} ± {error:.2f}",
+        name=f"exponent of the dip's step as a power of the learning rate{fitted}",
         against="-1: as many steps times learning rate at every learning rate",
         unit="distance",
         value=abs(exponent + 1),

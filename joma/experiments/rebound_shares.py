@@ -74,9 +74,8 @@ def size_in_words(config: Config, text: str) -> str:
         return f"{len(config.seeds)} seeds on {text}."
     own = config.settings
     return (
-        f"Small models on {text}: width {own.get('width')}, {own.get('vocabulary_cap')} words, {own.get('steps')} "
-        f"steps, {len(config.seeds)} seeds at learning rate {config.rate:g}. Models of this size dip on any text and "
-        "rebound weakly on this one, so nothing is decided here; the full preset does."
+        f"Small models on {text} (width {own['width']}, {own['steps']} steps, {len(config.seeds)} seeds, learning rate "
+        f"{config.rate:g}) decide nothing; the full preset does."
     )
 
 

@@ -1,0 +1,505 @@
+"""Figures 6 and 8: every verdict can fail; the runs are the recipe's; the whole goes on where it stopped."""
+
+import dataclasses
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from joma.engine.grid import axes_of, grid
+from joma.engine.measuring import ENTROPY, RANK, WINDOW
+from joma.engine.recipes import recipe
+from joma.experiments import assumption1, drift_verdict, learning_rate_verdicts, learning_rates
+from joma.experiments import language_model_verdicts as judged
+from joma.experiments.experiment import Result, Workplace
+from joma.experiments.language_model_config import (
+    CONTROLS,
+    LINEAR,
+    OTHER_PRECISION,
+    PAPER,
+    PUBLISHED,
+    UNTRAINED,
+    WIKITEXT2,
+    WIKITEXT103,
+    Config,
+    DriftConfig,
+    full,
+    quick,
+)
+from joma.experiments.language_model_runs import suites
+from joma.experiments.language_models import EXPERIMENT, compute, missing
+from joma.experiments.rebound_controls import ingredient_verdict
+from joma.experiments.rebound_shares import share_table
+from joma.figures.chart import to_matplotlib
+from joma.models.batch import Batch
+from joma.models.decoder import Decoder
+from joma.models.presets import paper_language_model
+from joma.verdicts import Outcome
+
+LENGTH = 58_560
+REBOUNDING, FALLING, FLAT, COLLAPSED = "rebounding", "falling", "flat", "collapsed"
+
+
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch):
+    monkeypatch.delenv("JOMA_DATA", raising=False)
+
+
+# Made results: what the tables would hold if the paper were right, with parts of it changed.
+
+
+def paper_kind(condition, depth, lr, layer):
+    if condition in (UNTRAINED, LINEAR) or lr < 5e-5:
+        return FLAT if condition == UNTRAINED else FALLING
+    if lr >= 1e-2:
+        return COLLAPSED
+    if lr != 1e-4:
+        return REBOUNDING if layer == depth - 1 else FALLING
+    return REBOUNDING if depth <= 2 or 2 * layer >= depth else FALLING
+
+
+def paper_loss(condition, depth, lr):
+    if condition == UNTRAINED:
+        return 10.3
+    return PUBLISHED[WIKITEXT2][depth] + 0.2 * abs(math.log10(lr / 1e-4))
+
+
+def made(config, *, kind=paper_kind, loss=paper_loss, cosine=None, length_ratio=1.0, end=None):
+    """Return a result as `compute` would, from a kind for each curve and a loss for each run."""
+    end = end or (lambda layer: 1.0 + 0.3 * layer)
+    runs, regimes = [], []
+    for suite in suites(config):
+        for depth in suite.grid["depth"]:
+            for lr in suite.grid["lr"]:
+                for seed in suite.grid["seed"]:
+                    own = {"text": suite.text, "condition": suite.condition, "depth": depth, "lr": lr, "seed": seed}
+                    runs.append(own | {"best_loss": loss(suite.condition, depth, lr), "failed_at": -1})
+                    regimes += [own | row for row in _curves(kind, end, own)]
+    runs, regimes = (pd.DataFrame(rows).drop_duplicates() for rows in (runs, regimes))
+    text = config.texts[0]
+    early = _early(regimes, runs, config)
+    return Result(
+        tables={
+            "runs": runs,
+            "regimes": regimes,
+            "curves": _drawn(regimes),
+            "early": early,
+            "rules": learning_rates.regrets(early),
+            "dips": learning_rates.dips(regimes, runs, config, text),
+            "shares": share_table(regimes, config, ENTROPY),
+            **_drift(config, cosine or (lambda mode, step: 1.0), length_ratio),
+        },
+        facts={
+            "text": text,
+            "rate": config.rate,
+            "rate_depth": config.rate_depth,
+            **{f"{name} {text}": value for name, value in learning_rates.dip_law(regimes, config, text).items()},
+        },
+    )
+
+
+def _curves(kind, end, own):
+    for metric in (ENTROPY, WINDOW, RANK):
+        for layer in range(own["depth"]):
+            found = kind(own["condition"], own["depth"], own["lr"], layer)
+            is_dip = found == REBOUNDING
+            yield {
+                "metric": metric,
+                "layer": layer,
+                "kind": found,
+                "dip_step": 0.5 / own["lr"] if is_dip and own["lr"] else math.nan,
+                "dip_depth": 0.4 if is_dip else math.nan,
+                "rebound": 0.2 if is_dip else math.nan,
+                "first": 2.6,
+                "lowest": 2.6 if own["condition"] == UNTRAINED else 0.5,
+                "end": 2.6 if own["condition"] == UNTRAINED else end(layer),
+            }
+
+
+def _early(regimes, runs, config):
+    chosen = learning_rates.of_rates(runs, config, config.texts[0])
+    kinds = learning_rates.of_rates(regimes[regimes["metric"] == ENTROPY], config, config.texts[0])
+    shares = (kinds["kind"] == REBOUNDING).groupby(kinds["lr"]).mean()
+    rows = [
+        {"text": row.text, "lr": row.lr, "seed": row.seed, "share": share, "rebounding": shares[row.lr],
+         "loss_so_far": row.best_loss, "best_loss": row.best_loss}
+        for row in chosen.itertuples()
+        for share in learning_rates.SHARES
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _drawn(regimes):
+    ends = [regimes.assign(step=step, mean=2.0, low=1.9, high=2.1) for step in (0, LENGTH)]
+    losses = [each[each["metric"] == ENTROPY].assign(metric="loss", layer=-1).drop_duplicates() for each in ends]
+    return pd.concat([*ends, *losses], ignore_index=True)
+
+
+def _drift(config, cosine, length_ratio):
+    rows = [
+        {"mode": mode, "layer": layer, "seed": seed, "step": step, "cosine": cosine(mode, step),
+         "length_ratio": length_ratio, "between_halves": 0.95, "loss": 5.0}
+        for mode in (assumption1.TOGETHER, assumption1.ALONE)
+        for layer in range(config.drift.depth)
+        for seed in config.drift.seeds
+        for step in config.drift.steps
+    ]  # fmt: skip
+    drift = pd.DataFrame(rows)
+    return {"drift": drift, "drift_means": assumption1.over_seeds(drift)}
+
+
+def outcome_of(verdict_id, config, **changes):
+    found = {verdict.id: verdict for verdict in EXPERIMENT.verdicts(made(config, **changes), config)}
+    return found[verdict_id].outcome
+
+
+CONFIG_VERDICTS = [
+    "figure6-losses", "figure6-rebound", "figure6-rank", "figure6-bottom", "figure8-best", "figure8-collapse",
+    "figure8-dip", "figure8-regime", "rebound-ingredients", "assumption1",
+]  # fmt: skip
+
+
+def test_what_the_paper_says_holds_where_it_is_so():
+    found = {verdict.id: verdict.outcome for verdict in EXPERIMENT.verdicts(made(full()), full())}
+    assert {found[name] for name in (*CONFIG_VERDICTS, "figure6-precision")} == {Outcome.HOLDS}
+
+
+def never(condition, depth, lr, layer):
+    return FALLING
+
+
+def not_deep(condition, depth, lr, layer):
+    return paper_kind(condition, depth, lr, layer) if depth <= 2 else FALLING
+
+
+def ever(condition, depth, lr, layer):
+    return REBOUNDING
+
+
+def not_without(*names):
+    """A rebound that needs other ingredients than the paper says."""
+
+    def kind(condition, depth, lr, layer):
+        usual = paper_kind(PAPER if condition in CONTROLS else condition, depth, lr, layer)
+        return FALLING if condition in names else usual
+
+    return kind
+
+
+def slow(condition, depth, lr, layer):
+    return REBOUNDING if lr == 1e-6 else FALLING
+
+
+FAILING = {
+    "losses too far": ("figure6-losses", {"loss": lambda *run: paper_loss(*run) + 0.04}, Outcome.REFUTED),
+    "no gain by depth": ("figure6-losses", {"loss": lambda *run: 5.2}, Outcome.REFUTED),
+    "no rebound": ("figure6-rebound", {"kind": never}, Outcome.REFUTED),
+    "no rebound in deep models": ("figure6-rebound", {"kind": not_deep}, Outcome.CONDITIONAL),
+    "an untrained model rebounds": ("figure6-rebound", {"kind": ever}, Outcome.REFUTED),
+    "no rebound of ranks": ("figure6-rank", {"kind": never}, Outcome.REFUTED),
+    "bottom as high as top": ("figure6-bottom", {"end": lambda layer: 1.0}, Outcome.REFUTED),
+    "another learning rate": (
+        "figure8-best", {"loss": lambda c, d, lr: 5.0 if lr == 1e-3 else paper_loss(c, d, lr)}, Outcome.REFUTED
+    ),
+    "no collapse": ("figure8-collapse", {"kind": never}, Outcome.REFUTED),
+    "collapse everywhere": ("figure8-collapse", {"kind": lambda *curve: COLLAPSED}, Outcome.REFUTED),
+    "no dip": ("figure8-dip", {"kind": never}, Outcome.INCONCLUSIVE),
+    "a bad learning rate rebounds": ("figure8-regime", {"kind": slow}, Outcome.REFUTED),
+    "nothing to tell them by": ("figure8-regime", {"kind": never}, Outcome.REFUTED),
+    "all learning rates alike": ("figure8-regime", {"loss": lambda *run: 5.2}, Outcome.REFUTED),
+    "no early sign": ("figure8-early", {"kind": slow}, Outcome.REFUTED),
+    "no sooner than the loss": ("figure8-early", {}, Outcome.CONDITIONAL),
+    "linear rebounds as well": ("rebound-ingredients", {"kind": not_without()}, Outcome.REFUTED),
+    "dropout is needed": ("rebound-ingredients", {"kind": not_without("no dropout")}, Outcome.REFUTED),
+    "linear and dropout": ("rebound-ingredients", {"kind": not_without(LINEAR, "no dropout")}, Outcome.CONDITIONAL),
+    "nothing to take away": ("rebound-ingredients", {"kind": never}, Outcome.REFUTED),
+    "it turns": ("assumption1", {"cosine": lambda mode, step: 0.5}, Outcome.REFUTED),
+    "it turns when trained together": (
+        "assumption1", {"cosine": lambda mode, step: 0.5 if mode == assumption1.TOGETHER else 0.95}, Outcome.CONDITIONAL
+    ),
+    "it shrinks": ("assumption1", {"length_ratio": 3.0}, Outcome.REFUTED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("verdict_id", "changes", "outcome"), FAILING.values(), ids=list(FAILING))
+def test_every_verdict_can_fail(verdict_id, changes, outcome):
+    assert outcome_of(verdict_id, full(), **changes) is outcome
+
+
+def test_a_dip_that_does_not_wait_for_small_learning_rates_breaks_the_law():
+    config = full()
+    result = made(config)
+    regimes = result.tables["regimes"].assign(
+        dip_step=lambda table: table["dip_step"].where(table["lr"].isna(), 4000.0)
+    )
+    law = {f"{name} {WIKITEXT2}": value for name, value in learning_rates.dip_law(regimes, config, WIKITEXT2).items()}
+    verdict = learning_rate_verdicts.dip_verdict(replace(result, facts={**result.facts, **law}), config, WIKITEXT2)
+    assert verdict.outcome is Outcome.REFUTED
+    assert law[f"dip_exponent {WIKITEXT2}"] == pytest.approx(0, abs=1e-9)
+
+
+def test_an_early_sign_that_beats_the_loss_holds():
+    config = full()
+    result = made(config)
+    early = result.tables["early"].copy()
+    misleading = (early["share"] < 0.5) & (early["lr"] == 1e-2)  # fast at first, bad in the end
+    early.loc[misleading, "loss_so_far"] = 1.0
+    changed = replace(result, tables={**result.tables, "rules": learning_rates.regrets(early)})
+    verdict = learning_rate_verdicts.early_verdict(changed, config, WIKITEXT2)
+    assert verdict.outcome is Outcome.HOLDS
+    assert (verdict.evidence[0].value, verdict.evidence[0].control) == (0.15, 0.5)
+
+
+def test_a_run_that_half_precision_spoils_is_a_fault_of_ours():
+    config = full()
+    spoilt = made(config, loss=lambda c, d, lr: paper_loss(c, d, lr) - (0.05 if c == OTHER_PRECISION else 0))
+    verdict = judged.precision_verdict(spoilt, config)
+    assert (verdict.outcome, verdict.sound) == (Outcome.REFUTED, False)
+
+
+def test_an_untrained_model_that_moves_is_a_fault_of_ours():
+    config = full()
+    result = made(config)
+    regimes = result.tables["regimes"].copy()
+    regimes.loc[regimes["condition"] == UNTRAINED, "lowest"] = 2.0
+    moved = replace(result, tables={**result.tables, "regimes": regimes})
+    assert judged.rebound_verdict(result, config, WIKITEXT2).sound
+    assert not judged.rebound_verdict(moved, config, WIKITEXT2).sound
+
+
+def test_the_verdict_names_what_the_rebound_needs():
+    verdict = ingredient_verdict(made(full(), kind=not_without("no dropout", "frozen attention")), full())
+    assert "no dropout takes it away at depth 1, 5; frozen attention" in verdict.correction
+    assert LINEAR not in verdict.correction
+
+
+def test_small_models_decide_nothing_but_a_counterexample():
+    config = replace(full(), small=True, settings=quick().settings)
+    found = {verdict.id: verdict.outcome for verdict in EXPERIMENT.verdicts(made(config), config)}
+    assert {found[name] for name in CONFIG_VERDICTS if name != "assumption1"} == {Outcome.INCONCLUSIVE}
+    assert outcome_of("assumption1", config, cosine=lambda mode, step: 0.1) is Outcome.REFUTED
+
+
+def test_charts_of_a_made_result_can_be_drawn():
+    charts = EXPERIMENT.draw(made(full()))
+    assert [chart.id for chart in charts] == [
+        "figure6-entropy", "figure6-window", "figure6-rank", "figure6-loss", "figure8-entropy", "figure8-dip",
+        "figure8-early", "rebound-controls", "assumption1-drift",
+    ]  # fmt: skip
+    assert len(charts[0].panels) == 4 and len(charts[4].panels) == 7
+    to_matplotlib(charts[7])
+
+
+# Settings.
+
+
+def test_the_full_preset_is_the_paper():
+    assert full().texts == (WIKITEXT2,)
+    first, second, *others = suites(full())
+    assert (first.recipe, second.recipe) == ("figure8", "figure6")
+    assert len(first.grid["lr"]) * len(first.grid["seed"]) == 21
+    assert second.grid["depth"] == (1, 2, 5, 10)
+    assert [suite.condition for suite in others] == [UNTRAINED, *CONTROLS, OTHER_PRECISION]
+
+
+def test_both_figures_train_their_common_runs_once():
+    names = []
+    for suite in suites(full())[:2]:
+        chosen = recipe(suite.recipe)
+        runs = grid(chosen.base, {**chosen.axes, **axes_of(suite.grid)}, tuple(chosen.axes))
+        names.append({run.name for run in runs})
+    assert (len(names[0]), len(names[1]), len(names[0] | names[1])) == (21, 12, 30)
+
+
+def test_wikitext_103_comes_by_the_same_command_where_it_is(monkeypatch, tmp_path):
+    (tmp_path / "wikitext-103").mkdir()
+    monkeypatch.setenv("JOMA_DATA", str(tmp_path))
+    assert full().texts == (WIKITEXT2, WIKITEXT103)
+    own = [suite for suite in suites(full()) if suite.text == WIKITEXT103]
+    assert {suite.condition for suite in own} == {PAPER, UNTRAINED}
+    assert own[0].grid["epochs"] == 5
+
+
+def test_without_wikitext_103_a_verdict_says_what_it_needs():
+    *_, last = EXPERIMENT.verdicts(made(full()), full())
+    assert (last.id, last.outcome) == ("figure6-losses-wikitext103", Outcome.NOT_RUN)
+    assert "JOMA_DATA" in last.explanation
+
+
+def test_figures_that_do_not_meet_are_refused():
+    with pytest.raises(ValueError, match=r"`rate` 0\.5 must be one of `rates`"):
+        replace(full(), rate=0.5)
+    with pytest.raises(ValueError, match=r"`control_depths` must be among \(1, 2, 5, 10\)"):
+        replace(full(), control_depths=(3,))
+
+
+def test_a_cpu_is_not_enough_for_the_full_preset(tmp_path):
+    place = Workplace(folder=tmp_path, device="cpu", progress=lambda share, doing: None)
+    assert "needs a GPU" in missing(full(), place)
+    assert missing(quick(), place) == ""
+    assert "nowhere" in missing(replace(quick(), texts=("nowhere/at/all",)), place)
+
+
+def test_rules_and_their_regrets():
+    early = pd.DataFrame(
+        {
+            "text": "t",
+            "share": 1.0,
+            "lr": [1e-3, 1e-2, 1e-1],
+            "rebounding": [0.5, 1.0, 1.0],
+            "loss_so_far": [3.0, 2.5, 2.0],
+            "best_loss": [2.0, 2.2, 2.6],
+        }
+    )
+    found = learning_rates.regrets(early).set_index("rule")["regret"]
+    assert found[learning_rates.REGIME_RULE] == pytest.approx(0.4)  # two rebound alike: the mean of 0.2 and 0.6
+    assert found[learning_rates.LOSS_RULE] == pytest.approx(0.6)
+    assert found[learning_rates.ANY_RULE] == pytest.approx(0.8 / 3)
+
+
+def test_a_rule_that_never_settles():
+    rules = pd.DataFrame({"text": "t", "rule": "r", "share": [0.5, 1.0], "regret": [0.0, 0.3]})
+    assert learning_rates.settled_from(rules, "t", "r", 0.1) == math.inf
+    assert drift_verdict.reference_step(full()) == 3000
+
+
+# The drift of E[g x].
+
+
+def small_decoder(**changes):
+    return Decoder(dataclasses.replace(paper_language_model(11, depth=2), width=8, hidden=6, **changes))
+
+
+def test_context_gradients_are_those_of_autograd_and_plain_loops():
+    model = small_decoder()
+    parameters = {name: tensor.double()[None] for name, tensor in model.initial(3).items()}
+    tokens = torch.randint(0, 11, (1, 2, 5), generator=torch.Generator().manual_seed(0))
+    targets = torch.randint(0, 11, (1, 10), generator=torch.Generator().manual_seed(1))
+    found, losses = assumption1.context_gradients(model, parameters, Batch(tokens=tokens, targets=targets))
+    hidden = []
+    rows = model.embed(parameters, tokens).requires_grad_()
+    states = model.hidden(parameters, rows, tokens, tap=lambda reading: hidden.append(reading.hidden))
+    weight, bias = model.readout(parameters)
+    loss = torch.nn.functional.cross_entropy(states[0].flatten(0, 1) @ weight[0].T + bias[0], targets[0])
+    torch.testing.assert_close(losses[0], loss.detach())
+    for layer, gradient in enumerate(torch.autograd.grad(loss, hidden)):
+        expected = torch.zeros(11, 6, dtype=torch.float64)
+        for sequence in range(2):
+            for i in range(5):
+                for j in range(i + 1):
+                    expected[tokens[0, sequence, j]] += gradient[0, sequence, i] / (i + 1)
+        torch.testing.assert_close(found[layer][0], expected, rtol=1e-10, atol=1e-14)  # sums in another order
+
+
+# The whole, at toy size.
+
+WORDS = "the cat sat on a mat and saw that dog who ran to her old red house by sea".split()
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    random = np.random.default_rng(0)
+    for split, num in (("train", 160), ("valid", 160), ("test", 60)):
+        lines = [" ".join(random.choice(WORDS, 10)) for _ in range(num // 10)]
+        (folder / f"{split}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def toy(text: Path, **changes) -> Config:
+    settings = {
+        "width": 8, "hidden": 8, "embedding_scale": 3.0, "batch": 2, "valid_batch": 2, "window": 8, "steps": 12,
+        "measure_every": 1, "valid_windows": 2, "precision": "fp32",
+    }  # fmt: skip
+    config = Config(
+        texts=(str(text),),
+        settings=settings,
+        depths=(1, 2),
+        rate=1e-2,
+        rates=(1e-3, 1e-2),
+        rate_depth=2,
+        seeds=(1, 2),
+        controls=tuple(CONTROLS),
+        control_depths=(1,),
+        drift=DriftConfig(depth=2, steps=(0, 2, 6), num_windows=4, seeds=(1,)),
+        needs_gpu=False,
+        small=True,
+    )
+    return replace(config, **changes)
+
+
+def place(folder, progress=lambda share, doing: None):
+    return Workplace(folder=folder, device="cpu", progress=progress)
+
+
+@pytest.fixture(scope="module")
+def done(text, tmp_path_factory):
+    shares = []
+    config = toy(text)
+    result = compute(config, place(tmp_path_factory.mktemp("work"), lambda share, doing: shares.append(share)))
+    return config, result, shares
+
+
+def test_every_run_is_trained_once_and_read(done):
+    config, result, shares = done
+    runs = result.tables["runs"]
+    assert len(runs) == 2 * (2 + 1) + 2 * 2 + 2 * len(CONTROLS)  # both figures share a setting; untrained; controls
+    assert not runs.duplicated(["condition", "depth", "lr", "seed"]).any()
+    idle = runs[runs["condition"] == UNTRAINED]
+    assert (idle["best_loss"] == idle["first_loss"]).all()
+    assert shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
+    assert set(result.tables["early"]["share"]) == set(learning_rates.SHARES)
+    assert len(EXPERIMENT.draw(result)) == 9
+    assert {verdict.outcome for verdict in EXPERIMENT.verdicts(result, config)} >= {Outcome.INCONCLUSIVE}
+    assert all(verdict.sound for verdict in EXPERIMENT.verdicts(result, config))
+
+
+def test_every_control_changes_what_is_learned(done):
+    runs = done[1].tables["runs"].query("depth == 1 and lr == 0.01 and seed == 1").set_index("condition")["end_loss"]
+    usual = runs.pop(PAPER)
+    assert set(runs.index) == set(CONTROLS)
+    assert (runs != usual).all()  # an epoch has a few windows, so that even the restart makes a difference
+
+
+def test_the_end_agrees_with_itself_and_a_still_model_does_not_turn(done, text, tmp_path):
+    drift = done[1].tables["drift"]
+    last = drift[drift["step"] == 6]
+    np.testing.assert_allclose(last[["cosine", "length_ratio"]], 1, rtol=1e-6)
+    assert (drift.loc[drift["step"] == 0, "cosine"] < 1 - 1e-6).all()
+    still = toy(text, rate=0.0, rates=(0.0,))
+    table = assumption1.drift_table(still, tmp_path, "cpu", lambda share, doing: None)
+    np.testing.assert_allclose(table[["cosine", "length_ratio"]], 1, rtol=1e-6)
+
+
+def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(done, text, tmp_path):
+    config, whole, _ = done
+
+    def stop(share, doing):
+        if share > stop.at:
+            stop.at += 0.3
+            raise KeyboardInterrupt
+
+    stop.at = 0.3
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            compute(config, place(tmp_path, stop))
+    again = compute(config, place(tmp_path))
+    assert again.facts.keys() == whole.facts.keys()
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
+
+
+def test_the_full_preset_at_toy_size(text, tmp_path):
+    toys = toy(text)
+    config = replace(
+        full(), texts=toys.texts, settings={**toys.settings, "precision": "bf16"}, depths=(1, 3), rate_depth=3,
+        control_depths=(1, 3), checked_depths=(1,), seeds=(1,), controls=(LINEAR,), drift=toys.drift, small=False,
+    )  # fmt: skip
+    result = compute(config, place(tmp_path))
+    found = {verdict.id: verdict for verdict in EXPERIMENT.verdicts(result, config)}
+    assert set(found) == {*CONFIG_VERDICTS, "figure8-early", "figure6-precision", "figure6-losses-wikitext103"}
+    assert found["figure6-losses"].outcome is Outcome.REFUTED
