@@ -480,7 +480,9 @@ def _is_close(result: Result, config: Config) -> Verdict:
     errors = ", ".join(f"{e.value:.2f} ({law})" for law, e in zip(config.laws, late, strict=True))
     slow = [result.facts.get(f"slower, {law}: error of {ESTIMATE}") for law in config.laws]
     same = (
-        "" if None in slow else f" (at a tenth of the learning rate {', '.join(f'{float(v or 0):.2f}' for v in slow)})"
+        ""
+        if None in slow
+        else f" (at 1/{config.slower} of the learning rate {', '.join(f'{float(v or 0):.2f}' for v in slow)})"
     )
     return Verdict(
         id="fig2-close",
