@@ -503,7 +503,7 @@ def _condition(result: Result) -> Verdict:
         outcome=found if check.holds else Outcome.INCONCLUSIVE,
         explanation=(
             f"Of {facts['draws']} random targets {facts['draws refused']}, all with zeros among them, do not rise at "
-            f"the end; without zeros the median rise is {float(facts['median rise without zeros']):.3g} nats. Controls: "
+            f"the end; with none the median rise is {float(facts['median rise without zeros']):.3g} nats. Controls: "
             + ", ".join(f"{name} {float(rise):.1g}" for name, rise in refused.items())
             + " nats."
         ),
