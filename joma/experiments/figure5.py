@@ -99,8 +99,8 @@ def draw(result: Result) -> tuple[Chart, ...]:
         Chart(
             id="figure5-attention",
             title="Attention to tokens by the height of their common ancestor with the query",
-            caption="Left, by the flow of Eqn 6 with saliency proportional to co-occurrence; then in the blocks of a "
-            "trained network. 1 is uniform attention." + note,
+            caption="By the flow of Eqn 6 with saliency proportional to co-occurrence, the query itself left out; then "
+            "in the blocks of a trained network. 1 is uniform attention." + note,
             panels=[
                 *(_flow_panel(part, tree) for tree, part in flow[flow["flow"] == "Eqn 6"].groupby("tree", sort=False)),
                 *_training_panels(curves, ATTENTION, "attention / uniform"),

@@ -47,7 +47,7 @@ NCORR, ATTENTION = "ncorr", "attention"
 FLOWS: dict[str, type[TiedFlow]] = {"Eqn 6": ConvergenceFlow, "the model's flow": AttentionFlow}
 SALIENCY = 4.0
 """Target of a token that always occurs with the query: the largest of figure 4."""
-FLOW_TIMES = np.linspace(0.0, 4.0, 401)
+FLOW_TIMES = np.linspace(0.0, 2.0, 401)
 HALF = 0.5
 """Part of the way at which something counts as learned."""
 NUM_LAST = 3
@@ -194,22 +194,21 @@ def flows(config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _flow(tree: LatentTree, name: str) -> tuple[list[Row], dict[int, float]]:
-    """Return the share of attention of a token of each height over time, and the half times."""
-    frequency = tree.cooccurrence_matrix()[:, 0]
-    heights = tree.ancestor_heights()[0]
+    """Return how the other tokens share the attention of the first leaf over time, and the half times, by height."""
+    frequency = tree.cooccurrence_matrix()[1:, 0]
+    heights = tree.ancestor_heights()[0, 1:]
     flow = FLOWS[name](mu=SALIENCY * frequency)
     v = flow.solution(FLOW_TIMES)
     weight = frequency * np.exp(flow.log_attention(v))
     share = weight / weight.sum(axis=1, keepdims=True) * len(heights)
     learned = v / flow.critical_point()
-    rows = [
-        {"height": int(H), "t": float(t), "attention": float(a)}
-        for H in np.unique(heights[1:])
-        for t, a in zip(FLOW_TIMES, share[:, heights == H].mean(axis=1), strict=True)
-    ]
-    halves = {
-        int(H): _crossing(FLOW_TIMES, learned[:, heights == H].mean(axis=1), HALF) for H in np.unique(heights[1:])
-    }
+    rows: list[Row] = []
+    halves = {}
+    for H in np.unique(heights):
+        own = heights == H
+        by_time = zip(FLOW_TIMES.tolist(), share[:, own].mean(axis=1).tolist(), strict=True)
+        rows += [{"height": int(H), "t": t, "attention": attention} for t, attention in by_time]
+        halves[int(H)] = _crossing(FLOW_TIMES, learned[:, own].mean(axis=1), HALF)
     return rows, halves
 
 

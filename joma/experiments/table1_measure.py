@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from joma.experiments.latent_neurons import (
     planned,
     read_neurons,
 )
+from joma.experiments.seed_errors import mean_and_error
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
@@ -119,6 +121,38 @@ def by_choice(runs: pd.DataFrame) -> pd.DataFrame:
     table = groups.mean().drop(columns=["num_classes", "num_children", "rho"])
     table = table.join(groups[["trained", "untrained", "excess"]].sem().add_suffix("_error"))
     return table.reset_index()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fall:
+    """By how much NCorr falls from the simplest to the most complicated value of an axis, all else equal."""
+
+    trained: float
+    error: float
+    """Between seeds."""
+    untrained: float
+    published: float | None
+
+
+def fall_along(runs: pd.DataFrame, level: int, axis: str) -> Fall | None:
+    """Return the fall of a level of the hierarchy; None where the axis has one value."""
+    own = _side_by_side(runs[(runs["data"] == HIERARCHY) & (runs["level"] == level)])
+    own["published"] = [_published(row) for row in own.to_dict("records")]
+    simplest, most = own[axis].min(), own[axis].max()
+    if own.empty or simplest == most:
+        return None
+    others = [name for name in [*KEYS, "seed"] if name != axis]
+    numbers = ["trained", "untrained", "published"]
+    low, high = (own[own[axis] == value].set_index(others)[numbers] for value in (simplest, most))
+    by_seed = (low - high).groupby(level="seed").mean()
+    trained, error = mean_and_error(by_seed["trained"])
+    published = float(by_seed["published"].mean())
+    return Fall(
+        trained=trained,
+        error=error,
+        untrained=float(by_seed["untrained"].mean()),
+        published=None if isnan(published) else published,
+    )
 
 
 def _side_by_side(runs: pd.DataFrame) -> pd.DataFrame:
