@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
 HEIGHT, MAP_HEIGHT = 360, 420
 """Pixels of a panel."""
-LEGEND_ROW, LEGEND_COLUMNS = 22, 2
-"""Pixels of a legend's row, and entries in it on a narrow screen."""
-LEGEND_PLACE = -0.28
-"""Below the title of the x axis, in heights of the panel's area."""
+LEGEND_ROW, LEGEND_MARK, LETTER, LEGEND_SIDES, NARROW = 22, 50, 7, 90, 340
+"""Pixels: height of a legend's row, width of the mark of an entry and of a letter, what lies beside the legend, and a
+narrow panel."""
+LEGEND_GAP = 8
+"""Pixels between the buttons of a figure and its legend."""
 BAND_OPACITY = 0.18
 LINE_WIDTH, POINT_SIZE = 2.0, 6
 
@@ -60,21 +61,35 @@ def _figure(panel: Panel, painter: Painter) -> "go.Figure":
     if num_named > MAX_LEGEND and shaded:
         traces = [trace | {"showlegend": False} for trace in traces] + [_shade_bar(painter)]
         num_named = 0
-    has_bar = num_named == 0 and any("colorbar" in (trace | trace.get("marker", {})) for trace in traces)
-    rows = -(-num_named // LEGEND_COLUMNS)
-    figure = blank(traces, (MAP_HEIGHT if has_bar else HEIGHT) + LEGEND_ROW * rows)
-    figure.update_layout(hovermode="closest", barmode="group", showlegend=num_named > 1, legend_y=LEGEND_PLACE)
+    has_bar = any("colorbar" in (trace | trace.get("marker", {})) for trace in traces)
+    figure = blank(traces, MAP_HEIGHT if has_bar else HEIGHT)
+    figure.update_layout(hovermode="closest", barmode="group", showlegend=num_named > 1)
     if has_bar:
         figure.update_layout(margin_b=BAR_MARGIN)
-    if has_bar or names_of(panel, "x"):  # names may be turned, and nobody knows how far down they reach
-        figure.update_layout(
-            legend={"y": 1.0, "yanchor": "bottom"}, margin_t=figure.layout.margin.t + LEGEND_ROW * rows
-        )
+    if num_named > 1:
+        _make_room(figure, num_named, max(len(trace.get("name", "")) for trace in traces))
     figure.update_xaxes(_axis(panel.x_label, names_of(panel, "x"), log=panel.log_x))
     figure.update_yaxes(_axis(panel.y_label, names_of(panel, "y"), log=panel.log_y) | {"automargin": True})
     if names_of(panel, "y"):
         figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
+
+
+def _make_room(figure: "go.Figure", num_named: int, longest: int) -> None:
+    """Put the legend above the panel, where nothing else grows, with room for it on a narrow screen.
+
+    `page.js` does the same for the width that there is, from what `meta` says.
+    """
+    columns = max(1, (NARROW - LEGEND_SIDES) // (LEGEND_MARK + LETTER * longest))
+    rows = -(-num_named // columns)
+    meta = {"num": num_named, "entry": LEGEND_MARK + LETTER * longest, "row": LEGEND_ROW, "sides": LEGEND_SIDES}
+    top = figure.layout.margin.t + LEGEND_GAP
+    figure.update_layout(
+        height=figure.layout.height + LEGEND_GAP + LEGEND_ROW * rows,
+        margin_t=top + LEGEND_ROW * rows,
+        legend={"y": 1.0, "yanchor": "bottom"},
+        meta={"legend": meta | {"top": top, "height": figure.layout.height + LEGEND_GAP}},
+    )
 
 
 def _traces(item: Line | Bars | HeatMap, panel: Panel, painter: Painter) -> Iterator[dict[str, Any]]:

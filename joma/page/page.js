@@ -70,10 +70,20 @@ function paint(trace, color) {
 function overSteps(place) {
   return place.drawn && place.closest(".panel") && place.drawn.layout.xaxis.type !== "category";
 }
+// A legend above a figure takes as many rows as the width asks for.
+function fitLegend(place, layout) {
+  const legend = layout.meta?.legend;
+  if (!legend) return;
+  const columns = Math.max(1, Math.floor((place.clientWidth - legend.sides) / legend.entry));
+  const above = legend.row * Math.ceil(legend.num / columns);
+  layout.margin.t = legend.top + above;
+  place.style.height = `${legend.height + above}px`;
+}
 function draw(place) {
   if (place.drawn) return;
   place.drawn = themed(JSON.parse(place.querySelector("script").textContent));
   const { data, layout } = place.drawn;
+  fitLegend(place, layout);
   if (stepsAxis && overSteps(place)) layout.xaxis.type = stepsAxis;
   const options = JSON.parse(document.getElementById("plot-options").textContent);
   Plotly.newPlot(place, data, layout, options).then(() => choose(place.closest(".panel")));

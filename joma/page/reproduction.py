@@ -7,6 +7,7 @@ the still pictures stand in.
 import base64
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ LEAD = (
     "The figures and the table of the JoMA paper (arXiv:2310.00535), computed anew: for each claim whether it holds, "
     "on what evidence, and against which control."
 )
+NUMBERED = re.compile(r"(figures?|table)(\d[\d-]*)")
 QUICK = "quick"
 STATIC = ("png", "pdf", "svg")
 MAX_ROWS = 100
@@ -96,6 +98,7 @@ def sections(reproduction: Reproduction, root: Path, *, with_plotly: bool = True
     summary = Section(
         anchor="summary",
         title="What holds, and what does not",
+        short="Summary",
         body=_summary(reproduction, plot_scripts() if with_plotly else Markup("")),
     )
     room = _Room(MAX_DATA)
@@ -113,7 +116,7 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
         preset=reproduction.preset,
         started=reproduction.started.replace("T", " ")[:16],
         took=duration(reproduction.seconds),
-        failed=[record.id for record in records if record.status is Status.FAILED],
+        failed=[(record.id, named(record.id)) for record in records if record.status is Status.FAILED],
         unsound=[verdict.id for verdict in reproduction.verdicts if not verdict.sound],
         num_claims=len(rows),
         counts=[(name, counts[name]) for name in [*(each.value for each in Outcome), "failed"] if counts[name]],
@@ -122,7 +125,7 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
 
 
 def _summary_rows(record: Record) -> Iterator[list[Cell]]:
-    here = words(record.id, tone="id", link=f"#{record.id}")
+    here = words(named(record.id), tone="id", link=f"#{record.id}")
     if not record.verdicts:
         outcome = Outcome.NOT_RUN.value if record.status is Status.NOT_RUN else record.status.value
         said = words(record.reason, tone="long")
@@ -185,7 +188,17 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
         facts=table(["fact", "value"], facts) if facts else "",
         settings=table(["setting", "value"], settings) if settings else "",
     )
-    return Section(anchor=record.id, title=record.title, body=body)
+    name = named(record.id)
+    return Section(anchor=record.id, title=f"{name}. {record.title}", short=name, body=body)
+
+
+def named(name: str) -> str:
+    """Return an experiment's id as the paper says it.
+
+    >>> named("figures2-3"), named("table1")
+    ('Figures 2–3', 'Table 1')
+    """
+    return NUMBERED.sub(lambda found: f"{found[1].capitalize()} {found[2].replace('-', '–')}", name)
 
 
 def _line(record: Record) -> list[tuple[str, str]]:

@@ -130,7 +130,7 @@ def evidence(place):
 
 EXPERIMENT = Experiment(
     id="figure6",
-    title="Figure 6: attention entropy over training",
+    title="Attention entropy over training",
     place="Section 5, figure 6",
     question="Does the attention of every layer grow sparse and then dense again?",
     configs={"quick": Config, "full": Config},
@@ -166,7 +166,7 @@ def reproduced(root, preset="quick"):
     gone = Record(
         **common,
         id="figure99",
-        title="Figure 99: drawn by another version",
+        title="Drawn by another version",
         place="nowhere",
         question="Is what an older version wrote still shown?",
         status=Status.DONE,
@@ -175,12 +175,12 @@ def reproduced(root, preset="quick"):
     )
     needs = "Needs the Hugging Face hub, which cannot be reached from here."
     not_run = Record(
-        **common, id="figure7", title="Figure 7: OPT", place="p", question="q", status=Status.NOT_RUN, reason=needs
+        **common, id="figure7", title="Checkpoints of OPT", place="p", question="q", status=Status.NOT_RUN, reason=needs
     )
     failed = Record(
         **common,
         id="table1",
-        title="Table 1",
+        title="Latents found",
         place="p",
         question="q",
         status=Status.FAILED,

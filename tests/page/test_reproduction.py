@@ -72,7 +72,7 @@ def test_every_claim_is_in_the_summary_with_its_numbers(parts):
 def test_what_was_not_run_says_what_it_needs_and_what_failed_says_why(parts):
     for anchor in ("summary", "figure7"):
         assert "Needs the Hugging Face hub, which cannot be reached from here." in parts[anchor]
-    assert 'class="needed"' in parts["figure7"] and "table1 failed" in parts["summary"]
+    assert 'class="needed"' in parts["figure7"] and ">Table 1</a> failed" in parts["summary"]
     assert "KeyError" in parts["table1"] and 'class="alarm"' in parts["table1"]
 
 
