@@ -1,5 +1,9 @@
 """Settings for the whole suite."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads: there are as many workers as cores already
+
 import jaxtyping
 import pytest
 from hypothesis import settings
