@@ -29,6 +29,7 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
     alone, together = (all(each.holds for each in pair) for pair in (evidence[:2], evidence[2:]))
     outcome = {2: Outcome.HOLDS, 1: Outcome.CONDITIONAL, 0: Outcome.REFUTED}[alone + together]
     end = config.drift.steps[-1]
+    seeds = "one seed" if len(config.drift.seeds) == 1 else f"{len(config.drift.seeds)} seeds"
     return Verdict(
         id="assumption1",
         title="E[g x] stays as it is",
@@ -38,7 +39,7 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
         outcome=outcome,
         explanation=(
             f"The matrix of token frequencies and gradients of the hidden neurons at step {start:,}, held against step "
-            f"{end:,}, mean over layers and {len(config.drift.seeds)} seeds. From the very start the cosines are "
+            f"{end:,}, mean over layers and {seeds}. From the very start the cosines are "
             f"{_mean(drift, ALONE, 0, 'cosine'):.2f} layer by layer and {_mean(drift, TOGETHER, 0, 'cosine'):.2f} "
             f"together; the loss went from {_mean(drift, TOGETHER, 0, 'loss'):.2f} to "
             f"{_mean(drift, ALONE, end, 'loss'):.2f} and {_mean(drift, TOGETHER, end, 'loss'):.2f}. A layer that is "

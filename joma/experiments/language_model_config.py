@@ -19,8 +19,12 @@ CONTROLS: dict[str, dict[str, Any]] = {
 }
 """Ingredients that the rebound of the entropy may need, each taken away on its own."""
 WIKITEXT2, WIKITEXT103, EMBEDDED = "wikitext2", "wikitext103", "python-docs"
-TEXT_SETTINGS: dict[str, dict[str, Any]] = {WIKITEXT103: {"epochs": 5, "measure_every": 2500}}
-"""What a text changes in the recipe."""
+TEXT_SETTINGS: dict[str, dict[str, Any]] = {
+    WIKITEXT2: {"measure_every": 500},
+    WIKITEXT103: {"epochs": 5, "measure_every": 2500},
+}
+"""What a text changes in the recipe. On WikiText-2 it is measured twice as often as the paper does: a dip within the
+first few thousand steps would be two or three points wide."""
 PUBLISHED = {
     WIKITEXT2: {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
     WIKITEXT103: {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
@@ -92,8 +96,8 @@ def quick() -> Config:
             "embedding_scale": 8.0,
             "batch": 10,
             "steps": 400,
-            "measure_every": 10,
-            "valid_windows": 4,
+            "measure_every": 5,
+            "valid_windows": 3,
             "precision": "fp32",
         },
         depths=(1, 2, 3),
@@ -122,7 +126,7 @@ def full() -> Config:
         controls=tuple(CONTROLS),
         control_depths=(1, 5),
         checked_depths=(1, 5),
-        drift=DriftConfig(depth=5, steps=(0, 100, 300, 1000, 3000, 10_000, 30_000), num_windows=40, seeds=TEXT_SEEDS),
+        drift=DriftConfig(depth=5, steps=(0, 100, 300, 1000, 3000, 10_000), num_windows=40, seeds=TEXT_SEEDS),
         needs_gpu=True,
         small=False,
     )

@@ -17,7 +17,7 @@ from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
 from joma.experiments.language_model_runs import Found, validation_losses
 from joma.measure.regime import Kind
 
-SHARES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Parts of the training after which the rules are asked."""
 REGIME_RULE, LOSS_RULE, ANY_RULE = "entropy rebounds", "lowest loss so far", "any"
 MIN_RATES = 3
