@@ -1,15 +1,20 @@
 """`train`: a grid of runs, packed and trained, each recorded in a folder of its own."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from joma.engine import grid as grids
 from joma.engine import recipes
 from joma.engine.extent import extent
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
+from joma.engine.memory import free_bytes
 from joma.engine.packs import Pack
 from joma.engine.plan import Plan, device_named, make_plan
 from joma.engine.speed import counted_seconds, tried_seconds
@@ -97,7 +102,8 @@ def train(
             the recipe; settings that neither names are as in its base.
         out: Folder of the runs. The same call goes on where an earlier one stopped; a larger grid adds to it.
         recipe: Where to start from: `figure6`, `figure8`, `small`, `table1` or `trees`.
-        on: `local`, this process, or `ray`, a cluster on which `out` is a shared folder.
+        on: `local`, this process, or `ray`, a cluster of machines like this one on which `out` is a shared folder. A
+            pack there has a GPU to itself, or a core and as large a share of the memory.
         device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
         memory: Bytes to plan with instead of what is free on the device.
         progress: Called about once a second.
@@ -105,7 +111,8 @@ def train(
     Settings that cannot be, data that are not there and runs that do not fit are refused before anything is written.
     """
     _require_place(on)
-    plan = make_plan(_runs(grid, recipe), device=device_named(device), memory=memory)
+    there = device_named(device)
+    plan = make_plan(_runs(grid, recipe), device=there, memory=_memory(memory, there, on))
     out = Path(out)
     _require_room(plan, out)
     report = progress or (lambda _: None)
@@ -131,12 +138,19 @@ def plan_training(
     _require_place(on)
     there = device_named(device)
     clock = tried_seconds if there.type == "cpu" else counted_seconds(there)
-    return make_plan(_runs(grid, recipe), device=there, memory=memory, step_seconds=clock)
+    return make_plan(_runs(grid, recipe), device=there, memory=_memory(memory, there, on), step_seconds=clock)
 
 
 def _require_place(on: str) -> None:
     if on not in PLACES:
         raise UnknownNameError("place to train", on, PLACES)
+
+
+def _memory(given: int | None, device: torch.device, on: str) -> int | None:
+    """Return the bytes that one pack may take; on Ray a machine trains as many packs at a time as it has cores."""
+    if given is not None or on == "local" or device.type == "cuda":
+        return given
+    return free_bytes(device) // (os.cpu_count() or 1)
 
 
 def _runs(given: Mapping[str, Any] | None, recipe: str) -> tuple[grids.Run, ...]:
@@ -160,21 +174,29 @@ def _trained(plan: Plan, out: Path, on: str, report: Callable[[Progress], None])
     def tell(pack: PackProgress | None = None) -> None:
         report(Progress(plan=plan, num_packs_done=len(done), pack=pack))
 
-    task = _task(out.resolve(), plan.device, tell if on == "local" else None)
+    kind = torch.device(plan.device).type
+    # Of the GPUs of another machine a task sees the one that it was given.
+    device = plan.device if on == "local" else kind
+    tasks = [_Task(pack=each.pack, folder=out.resolve(), device=device) for each in plan.packs]
+    work = partial(_work, report=tell) if on == "local" else _work
     tell()
-    for _, result in run_tasks(task, [each.pack for each in plan.packs], on=on):
+    for _, result in run_tasks(work, tasks, on=on, num_gpus=int(kind == "cuda")):
         done.append(result)
         tell()
     return done
 
 
-def _task(folder: Path, device: str, report: Callable[[PackProgress], None] | None) -> Callable[[Pack], PackResult]:
-    """Return a function of a pack that holds nothing but what can travel to another machine."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    """A pack to be trained: nothing but what can travel to another machine."""
 
-    def run(pack: Pack) -> PackResult:
-        return train_pack(pack, folder, device=device, progress=report)
+    pack: Pack
+    folder: Path
+    device: str
 
-    return run
+
+def _work(task: _Task, report: Callable[[PackProgress], None] | None = None) -> PackResult:
+    return train_pack(task.pack, task.folder, device=task.device, progress=report)
 
 
 def _summary(result: RunResult) -> TrainedRun:

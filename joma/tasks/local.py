@@ -1,6 +1,7 @@
 """Independent tasks, run in this process or spread over a Ray cluster; results come as they are done."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 from joma.errors import UnknownNameError
@@ -20,20 +21,22 @@ def run_tasks(
     items: Sequence[Item],
     *,
     on: str = "local",
+    num_gpus: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, Result]]:
     """Yield the position of each item and `function(item)`, in the order in which they get done, each once.
 
     On `ray`, function, items and results travel as pickles, and a task whose worker dies is run again elsewhere: it
     must do no harm when it runs twice. A cluster that is already connected (`ray.init`, or RAY_ADDRESS) is used, else
-    one is started on this machine and stopped at the end. What a task raises is raised here, and the rest is dropped.
+    one is started on this machine and stopped at the end. A task has `num_gpus` GPUs to itself there, and without any a
+    machine works on as many tasks at a time as it has cores. What a task raises is raised here, the rest is dropped.
 
     >>> list(run_tasks(abs, [-1, 2]))
     [(0, 1), (1, 2)]
     """
     if on not in get_args(Where):
         raise UnknownNameError("place to run tasks", on, get_args(Where))
-    run = _run_here if on == "local" else _run_on_ray
+    run = _run_here if on == "local" else partial(_run_on_ray, num_gpus=num_gpus)
     report = progress or (lambda done, total: None)
     report(0, len(items))
     for num_done, found in enumerate(run(function, items), start=1):
@@ -46,7 +49,7 @@ def _run_here(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[
         yield position, function(item)
 
 
-def _run_on_ray(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+def _run_on_ray(function: Callable[[Any], Any], items: Sequence[Any], *, num_gpus: int) -> Iterator[tuple[int, Any]]:
     try:
         import ray
     except ImportError:
@@ -56,7 +59,7 @@ def _run_on_ray(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterato
     if is_ours:
         ray.init(log_to_driver=False, include_dashboard=False)
     try:
-        remote = ray.remote(max_retries=MAX_RETRIES)(function)
+        remote = ray.remote(max_retries=MAX_RETRIES, num_gpus=num_gpus)(function)
         waiting = {remote.remote(item): position for position, item in enumerate(items)}
         try:
             while waiting:
