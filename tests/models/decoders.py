@@ -34,6 +34,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "tied": (False, True),
     "logit_scale": (1.0, 0.3),
     "identical_blocks": (False, True),
+    "only_block": (None, 0),
 }
 """Every option of the decoder with its values; sizes follow from them."""
 
