@@ -56,7 +56,7 @@ def build(name):
     """Build a model in training mode, seeded; Hugging Face's by their family, with dropout."""
     torch.manual_seed(0)
     own = {"encoder": Encoder, "hand_written": lambda: models.HandWritten(dropout=0.2), "with_buffers": WithBuffers}
-    model = own[name]() if name in own else models.build(name, spread=2.0, **DROPOUT.get(name, {}))
+    model = own[name]() if name in own else models.build(name, **DROPOUT.get(name, {}))
     return model.train()
 
 

@@ -15,6 +15,10 @@ from pathlib import Path
 import models
 import torch
 
+sys.path.append(str(Path(__file__).parents[1] / "runs"))
+
+from faults import Faults, die
+
 from joma.probe import watch as watching
 from joma.runs import description, tables
 from joma.runs.record import open_run
@@ -48,11 +52,13 @@ def loop(folder, num_steps):
 
 
 def obey(order):
-    """Run a loop in a child, kill it after a delay where one is given, and return how it ended."""
+    """Run a loop in a child that dies at operation `at`, or is killed after a delay; return how it ended."""
+    watching.open_run = partial(open_run, flush_seconds=order.get("flush_seconds", FLUSH_SECONDS))
     pid = os.fork()
     if pid == 0:
         try:
-            loop(order["folder"], order["num_steps"])
+            with Faults(at=order.get("at", 0), then=die):
+                loop(order["folder"], order["num_steps"])
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)
@@ -65,7 +71,6 @@ def obey(order):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    watching.open_run = partial(open_run, flush_seconds=FLUSH_SECONDS)
     description._git_commit = lambda: None  # half of the time that opening takes
     tables.MAX_SMALL_PARTS = 4  # merge often, to be killed in the middle of it
     tables._load_libraries()

@@ -115,10 +115,10 @@ def test_kill_9_at_random_moments(tmp_path, scan_mortally):
     seconds = time.monotonic() - begun
     rng = random.Random(1)
     out, num_rounds, num_hit = tmp_path / "out", 0, 0
-    for number in range(NUM_KILLS):
+    while num_hit < NUM_KILLS:
         before = assert_readable(out, 6)
         ended = scan_mortally(source, out, kill_after=rng.uniform(0.0, 0.7 * seconds))
-        assert ended in (-signal.SIGKILL, 0), number
+        assert ended in (-signal.SIGKILL, 0), num_hit
         num_hit += ended == -signal.SIGKILL
         assert assert_readable(out, 6) >= before  # nothing that was there is lost
         if ended == 0 or info_status(out) == "finished":  # killed between the end of the record and of the process
@@ -126,7 +126,6 @@ def test_kill_9_at_random_moments(tmp_path, scan_mortally):
             assert_finished(out, tmp_path / "whole")
             num_rounds += 1
             out = tmp_path / f"out{num_rounds}"
-    assert num_hit >= NUM_KILLS // 2
     scan(source, out=out)
     assert_finished(out, tmp_path / "whole")
 

@@ -65,7 +65,7 @@ def run(model, name, seen, steps):
 
 def materialised(name, inputs):
     """Entropy and its fraction, mean over visible rows, by float64 attention that the model itself returns."""
-    model = models.build(name, spread=2.0, attn_implementation="eager").double()
+    model = models.build(name, attn_implementation="eager").double()
     with torch.no_grad():
         weights = model(**inputs, output_attentions=True).attentions
     rows = inputs["attention_mask"].bool()[:, None, :].expand(-1, models.HEADS, -1)
@@ -86,7 +86,7 @@ def materialised(name, inputs):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "gpt_neox"])
 def test_values_agree_with_materialised_attention(name):
     inputs = models.inputs(name)
-    model = models.build(name, spread=2.0).train()
+    model = models.build(name).train()
     with watch(model, measures="attention", every=1, probe_batch=inputs, heads=True) as seen:
         seen.step(0)
     table = seen.frame().set_index(["metric", "layer", "head"])["value"]
@@ -101,7 +101,7 @@ def test_the_training_batch_gives_the_values_of_its_own_forward_pass():
     inputs = models.inputs("llama")
     values = []
     for settings in ({}, {"probe_batch": inputs}):
-        model = models.build("llama", spread=2.0)
+        model = models.build("llama")
         with watch(model, measures="full", every=1, heads=True, **settings) as seen:
             model(**inputs)
             seen.step(0)
@@ -110,7 +110,7 @@ def test_the_training_batch_gives_the_values_of_its_own_forward_pass():
 
 
 def test_matrices_agree_with_a_decomposition():
-    model = models.build("llama", spread=2.0)
+    model = models.build("llama")
     with watch(model, measures="full", every=1, heads=True) as seen:
         run(model, "llama", seen, range(2))
     table = seen.frame().query("step == 1").set_index(["site", "metric", "head"])["value"]
@@ -768,10 +768,8 @@ def mortal():
         [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
 
-        def order(folder, num_steps, kill_after=None):
-            process.stdin.write(
-                json.dumps({"folder": str(folder), "num_steps": num_steps, "kill_after": kill_after}) + "\n"
-            )
+        def order(folder, num_steps, **death):
+            process.stdin.write(json.dumps({"folder": str(folder), "num_steps": num_steps, **death}) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
@@ -794,15 +792,35 @@ def test_kill_9_at_random_moments_leaves_a_record_that_the_next_loop_finishes(tm
             read_events(folder)
     assert hit_while_open > NUM_KILLS // 2
     assert known > NUM_KILLS // 4
-    num_steps = known + 3
+    assert_finishes_as_one_in_peace(mortal, folder, tmp_path / "whole", known + 3)
+
+
+def assert_finishes_as_one_in_peace(mortal, folder, whole, num_steps):
+    """The next loop ends the record, and finds what a loop that never died does."""
     assert mortal(folder, num_steps) == 0
-    assert mortal(tmp_path / "whole", num_steps) == 0
+    if not whole.exists():
+        assert mortal(whole, num_steps) == 0
     assert info(folder).status == "finished"
-    killed, whole = (read(each).query("kind != 'cost'").reset_index(drop=True) for each in (folder, tmp_path / "whole"))
+    killed, peaceful = (read(each).query("kind != 'cost'").reset_index(drop=True) for each in (folder, whole))
     columns = ["step", "site", "kind", "layer", "head", "metric"]
-    pandas.testing.assert_frame_equal(killed[columns], whole[columns])
+    pandas.testing.assert_frame_equal(killed[columns], peaceful[columns])
     of_attention = killed["kind"] == "attention"
-    assert killed[of_attention].equals(whole[of_attention])
+    assert killed[of_attention].equals(peaceful[of_attention])
     # A tracker that was started anew finds the same norm up to the residual it allows itself.
     followed = killed["metric"].isin(["stable_rank", "spectral_norm", "frobenius_norm"]) & (killed["flag"] == "")
-    assert killed.loc[followed, "value"].to_numpy() == pytest.approx(whole.loc[followed, "value"].to_numpy(), rel=0.04)
+    found, expected = (table.loc[followed, "value"].to_numpy() for table in (killed, peaceful))
+    assert found == pytest.approx(expected, rel=0.04)
+
+
+@pytest.mark.slow
+def test_dying_at_every_operation_in_turn(tmp_path, mortal):
+    num_steps, at, ended = 2, 0, None
+    while ended != 0:
+        at += 1
+        folder = tmp_path / str(at)
+        ended = mortal(folder, num_steps, at=at, flush_seconds=1e9)
+        assert ended in (9, 0)
+        if (folder / "run.json").exists():
+            assert set(read(folder)["step"]) <= set(range(num_steps))
+        assert_finishes_as_one_in_peace(mortal, folder, tmp_path / "whole", num_steps)
+    assert at > 20  # opening, a part of each table, the end
