@@ -62,6 +62,15 @@ def trained(layer: AnalysedLayer, batch: Batch, *, lr: float, num_steps: int) ->
     return own, v, np.stack(z, axis=1)
 
 
+def assert_changes_as_the_theory_says(kind: AttentionKind, temperature: float, v: np.ndarray, z: np.ndarray) -> None:
+    """Theorem 1's invariant, from step to step, by the exact law of `joma.theory`."""
+    invariant = Invariant(attention=Attention(kind=kind, temperature=temperature))
+    changes = np.diff(invariant.value(v, z), axis=1)
+    expected = invariant.step_change(np.diff(v, axis=1), np.diff(z, axis=1))
+    np.testing.assert_allclose(changes, expected, rtol=0, atol=ROUNDING)
+    assert np.abs(changes).max() > 1e6 * ROUNDING  # the steps are no flow: it does move
+
+
 def round_robin(num_queries: int) -> Batch:
     return every_sample_with(torch.arange(NUM_SAMPLES) % num_queries)
 
@@ -77,6 +86,7 @@ def test_every_step_obeys_the_law_of_exp_attention(activation, objective, num_qu
     expected = (v[:, :-1] * np.diff(v, axis=1)).sum(axis=2) / 2.0
     np.testing.assert_allclose(np.diff(z, axis=1).sum(axis=2), expected, rtol=0, atol=ROUNDING)
     assert np.abs(z - z[:, :1]).max() > 1e-2
+    assert_changes_as_the_theory_says(AttentionKind.EXP, 2.0, v, z)
 
 
 @one_query_and_several
@@ -87,6 +97,7 @@ def test_every_step_obeys_the_law_of_linear_attention(num_queries):
     left = (z[:, :-1] * np.diff(z, axis=1)).sum(axis=2)
     right = (v[:, :-1] * np.diff(v, axis=1)).sum(axis=2)
     np.testing.assert_allclose(left, right, rtol=0, atol=ROUNDING)
+    assert_changes_as_the_theory_says(AttentionKind.LINEAR, 1.0, v, z)
 
 
 @one_query_and_several
