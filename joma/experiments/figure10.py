@@ -27,8 +27,9 @@ from joma.experiments.figure10_verdicts import (
     public_verdicts,
 )
 from joma.experiments.hub_access import hub_missing, transformers_missing
-from joma.experiments.neox_series import NeoxConfig, Told, one_thread, shared_folder, train_series
+from joma.experiments.neox_series import NeoxConfig, Told, shared_folder, train_series
 from joma.experiments.neuron_readings import read_last
+from joma.experiments.threads import one_thread
 from joma.figures.chart import Bars, Chart, Panel
 from joma.measure.attended import Attended, Profiles
 from joma.measure.superposition import SuperpositionResult, superposed_neurons

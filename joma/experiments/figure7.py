@@ -14,8 +14,9 @@ from joma.experiments.experiment import Experiment, Fact, Result, Workplace
 from joma.experiments.figure7_regimes import ENTROPY, LOWER, OURS, RANK, UNTRAINED, regimes_of
 from joma.experiments.figure7_verdicts import SOURCE, audit_verdict, public_verdicts, rank_verdict, salience_verdict
 from joma.experiments.hub_access import hub_missing, transformers_missing
-from joma.experiments.neox_series import NeoxConfig, NeoxSeries, Told, one_thread, shared_folder, train_series
+from joma.experiments.neox_series import NeoxConfig, NeoxSeries, Told, shared_folder, train_series
 from joma.experiments.public_series import PUBLIC, PublicSeries, Scanned, scan_public
+from joma.experiments.threads import one_thread
 from joma.figures.chart import Chart, Line, Panel
 from joma.measure.regime import MIN_POINTS
 from joma.probe.audit import NO_FLAG, audit

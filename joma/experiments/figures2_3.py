@@ -26,7 +26,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.errors import UnknownNameError, positive, whole
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
-from joma.experiments.neox_series import one_thread
+from joma.experiments.threads import one_thread
 from joma.figures.chart import Chart, HeatMap, Line, Panel, Style
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z

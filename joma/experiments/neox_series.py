@@ -8,8 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,17 +113,6 @@ class NeoxSeries:
 def shared_folder(workplace: Workplace) -> Path:
     """Return the folder in which experiments of one reproduction share models: beside theirs, `id/work/key`."""
     return workplace.folder.parents[_ABOVE_WORK] / SHARED
-
-
-@contextmanager
-def one_thread(device: str) -> Iterator[None]:
-    """Run small models on one thread of the CPU: they gain nothing from more, and give the same numbers anywhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if device == "cpu" else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def first_text(config: NeoxConfig) -> Corpus:

@@ -307,9 +307,9 @@ IDENTITIES = (
         corrected="dv/dt = Δ_m ∘ exp(v²/2 + c)/A, as in Eqns 19 and 20",
         outcome=Outcome.REFUTED,
         explanation=(
-            "The constant A of exp attention is dropped; Eqns 19 and 20 have it. Where it matters is time: the blow-up "
-            "of Theorem 2 comes A times later. With Δ_m = E[g h' x] taken along the way, the corrected form holds for "
-            "any activation."
+            "The constant A of exp attention is dropped; Eqns 19 and 20 have it, and it cancels in the ratio of Eqn "
+            "21. Where it matters is time: the blow-up of Theorem 2 comes A times later. With Δ_m = E[g h' x] taken "
+            "along the way, the corrected form holds for any activation."
         ),
         checks=(
             Check(

@@ -21,15 +21,6 @@ FAMILY_WISE = 1e-3
 """Chance that any one number of a family lies outside its bound. Seeds are fixed: a test that passes does so always."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other on a busy machine take a hundred times as long as one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def bound(num_tests: int) -> float:
     """Bonferroni: the two-sided normal quantile at `FAMILY_WISE` over all tests, 5.0 for 64 leaves (2080 pairs)."""
     return float(stats.norm.isf(FAMILY_WISE / num_tests / 2))

@@ -14,8 +14,8 @@ from joma.experiments.experiment import Result
 from joma.experiments.figure10 import Config, compute, draw, unrelated_pairs, verdicts
 from joma.experiments.figure10_public import COLUMNS, PAIRS, TEXTS, Positions, read_public, shared_neurons
 from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
-from joma.experiments.neox_series import one_thread
 from joma.experiments.neuron_readings import read_last, read_layers
+from joma.experiments.threads import one_thread
 from joma.measure.attended import Attended
 from joma.verdicts import Outcome
 

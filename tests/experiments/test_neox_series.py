@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.neox_cases import tiny_neox, write_text_folder
-from joma.experiments.neox_series import first_text, one_thread, train_series
+from joma.experiments.neox_series import first_text, train_series
+from joma.experiments.threads import one_thread
 
 
 class StoppedError(Exception):

@@ -15,15 +15,6 @@ SMALL = {"num_shuffles": 20, "num_bootstraps": 10}
 """Enough where the controls are not what is tested."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Hundreds of small products: on busy cores threads wait for each other longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

@@ -15,15 +15,6 @@ sides = st.integers(1, 24)
 large = st.sampled_from([(300, 280), (280, 300), (600, 270)])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small matrices are done before a second thread wakes up."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def gaussian(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 

@@ -13,15 +13,6 @@ from joma.measure.similarity import Pairs, cosine_similarity, stream_similarity
 seeds = st.integers(0, 2**31)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small products are done before a second thread wakes up."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 

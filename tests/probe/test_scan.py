@@ -31,15 +31,6 @@ def without_git(monkeypatch):
     monkeypatch.setattr(description, "_git_commit", lambda: None)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny matrices only wait for each other's threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def scan_of(serve, tmp_path):
     """Scan a folder of checkpoints as it lies, or as revisions of a hub."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas
 import pytest
-import torch
 from safetensors.torch import save_file
 from states import SITES, walk
 
@@ -26,15 +25,6 @@ NUM_KILLS = 20
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
     monkeypatch.setattr(description, "_git_commit", lambda: None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny matrices only wait for each other's threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
