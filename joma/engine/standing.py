@@ -60,8 +60,11 @@ class Member:
         return self.stand is Stand.OPEN
 
 
-def examined(run: Run, root: Path, extent: Extent) -> Member:
-    """See where a run stands, without writing; refuses a folder that holds another run, or is being written."""
+def examined(run: Run, root: Path, extent: Extent, *, owner: str = "") -> Member:
+    """See where a run stands, without writing; refuses a folder that holds another run, or is being written.
+
+    What an earlier try of the same owner was writing is ours to go on with.
+    """
     member = Member(name=run.name, config=run.config, folder=root / run.name)
     if not (member.folder / FILE_NAME).exists():
         return member
@@ -76,7 +79,7 @@ def examined(run: Run, root: Path, extent: Extent) -> Member:
         _note_divergence(member)
     if member.is_open:
         _demand_no_further(member, extent.num_steps)
-    if member.is_open and is_open(member.folder):
+    if member.is_open and is_open(member.folder, owner=owner):
         raise RunLockedError(f"Another process is training {member.folder}. Wait for it, or take another folder.")
     return member
 

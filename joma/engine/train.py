@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -177,7 +178,7 @@ def _trained(plan: Plan, out: Path, on: str, report: Callable[[Progress], None])
     kind = torch.device(plan.device).type
     # Of the GPUs of another machine a task sees the one that it was given.
     device = plan.device if on == "local" else kind
-    tasks = [_Task(pack=each.pack, folder=out.resolve(), device=device) for each in plan.packs]
+    tasks = [_Task(pack=each.pack, folder=out.resolve(), device=device, owner=_owner(on)) for each in plan.packs]
     work = partial(_work, report=tell) if on == "local" else _work
     tell()
     for _, result in run_tasks(work, tasks, on=on, num_gpus=int(kind == "cuda")):
@@ -193,10 +194,17 @@ class _Task:
     pack: Pack
     folder: Path
     device: str
+    owner: str
+    """Whose the folders of the runs are, at every try of this pack and of no other."""
 
 
 def _work(task: _Task, report: Callable[[PackProgress], None] | None = None) -> PackResult:
-    return train_pack(task.pack, task.folder, device=task.device, progress=report)
+    return train_pack(task.pack, task.folder, device=task.device, progress=report, owner=task.owner)
+
+
+def _owner(on: str) -> str:
+    """Return fresh digits for a pack that Ray trains elsewhere when its worker is lost; none for this process."""
+    return "" if on == "local" else token_hex(8)
 
 
 def _summary(result: RunResult) -> TrainedRun:

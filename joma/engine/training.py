@@ -91,20 +91,26 @@ Report = Callable[[PackProgress], None]
 
 
 def train_pack(
-    pack: Pack, folder: Path | str, *, device: torch.device | str = "cpu", progress: Report | None = None
+    pack: Pack,
+    folder: Path | str,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Report | None = None,
+    owner: str = "",
 ) -> PackResult:
     """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
 
     Runs go on from their snapshots; those that have ended are left alone. Runs that stand at different steps are
     trained in groups, which join where they meet. `progress` is told about once a second how far they are. Ctrl-C saves
-    the runs before it ends the call; a second one does not wait for that.
+    the runs before it ends the call; a second one does not wait for that. `owner`, as of `open_run`, is for a pack that
+    is trained elsewhere again when its machine is lost.
     """
     how_far = extent(pack.config)
-    members = [examined(run, Path(folder), how_far) for run in pack.runs]
+    members = [examined(run, Path(folder), how_far, owner=owner) for run in pack.runs]
     with ExitStack() as stack, _interruptions() as is_asked_to_stop:
         going = [member for member in members if member.is_open]
         if going:
-            _open_records(going, how_far, stack)
+            _open_records(going, how_far, owner, stack)
             place(members)
             _hold_places(members)
             try:
@@ -115,12 +121,12 @@ def train_pack(
     return PackResult(runs=tuple(_result(member, is_new=member in going) for member in members))
 
 
-def _open_records(going: Sequence[Member], how_far: Extent, stack: ExitStack) -> None:
+def _open_records(going: Sequence[Member], how_far: Extent, owner: str, stack: ExitStack) -> None:
     """Open all records, or none."""
     about = {"num_steps": how_far.num_steps, "steps_per_epoch": how_far.steps_per_epoch, "data_hash": how_far.data_hash}
     try:
         for member in going:
-            record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about)
+            record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about, owner=owner)
             stack.callback(record.abandon)  # when it could not even be closed, as on a full disk
             member.record = stack.enter_context(record)
     except RunLockedError:

@@ -3,6 +3,9 @@
 The process that holds the lock shows life by renewing the file's date at every flush. A lock is stale, and is taken
 over, when its process is dead on this host, or when another host has not renewed it for `STALE_SECONDS`. A process that
 was taken for dead but goes on finds at its next flush that the lock is no longer its own, and writes nothing more.
+
+A task that another machine runs again, because its worker was lost, does not wait for that: it carries an owner, random
+digits that the lock names, and takes over at once what was locked by an earlier try of itself.
 """
 
 import errno
@@ -16,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from joma.runs.files import beside, full_disk_explained
+from joma.runs.files import beside, full_disk_explained, write_text
 
 LOCK_NAME = "run.lock"
 STALE_SECONDS = 3600.0
@@ -44,6 +47,8 @@ class Holder:
     empty where the kernel does not say."""
     token: str
     """Tells two locks of one process apart."""
+    owner: str = ""
+    """Digits of the task that the process works on, the same at every try; empty for work that is not tried again."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -52,6 +57,12 @@ class Holder:
     def is_local(self) -> bool:
         """Whether the process runs, or ran, on this host."""
         return self.host == _host()
+
+    def succeeds(self, other: "Holder | None") -> bool:
+        """Whether the other one was lost at an earlier try of the task that this process works on."""
+        if other is None or not self.owner or other.owner != self.owner:
+            return False
+        return (self.pid, self.host, self.started) != (other.pid, other.host, other.started)
 
     def lives(self) -> bool:
         """Whether the process is alive; only for processes of this host."""
@@ -68,11 +79,15 @@ class Holder:
 class Lock:
     """The lock of a run's folder, held by this process."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take the lock, or say in one line who holds it."""
+    def __init__(self, folder: Path, *, owner: str = "") -> None:
+        """Take the lock, also from an earlier try of the same owner, or say in one line who holds it."""
         self._path = folder / LOCK_NAME
-        self._holder = Holder(pid=os.getpid(), host=_host(), started=_process(os.getpid())[1], token=token_hex(8))
+        self._holder = _this_process(owner)
         with _alone(folder):
+            if self._holder.succeeds(_read(self._path)):
+                # By one rename: there is no moment without a lock, in which the other could place its own again.
+                write_text(self._path, _content(self._holder))
+                return
             _remove_if_stale(self._path)
             try:
                 _place(self._path, self._holder)
@@ -80,17 +95,24 @@ class Lock:
                 raise RunLockedError(_refusal(self._path, _read(self._path), age=0.0)) from None
 
     def renew(self) -> None:
-        """Show life; refuse when another process has taken the lock over. A lock that was deleted is placed again."""
-        if not self._path.exists():
+        """Show life; refuse when another process has taken the lock over. A lock that was deleted is placed again.
+
+        Not so the lock of an owner: a later try of the task may have taken it over, and have come to the end.
+        """
+        if not self._holder.owner and not self._path.exists():
             with suppress(FileExistsError):
                 _place(self._path, self._holder)
+        self.demand()
+        os.utime(self._path)
+
+    def demand(self) -> None:
+        """Refuse when the lock is no longer ours."""
         holder = _read(self._path)
         if holder != self._holder:
             raise RunLockedError(
                 f"{self._path.parent} was taken over by {holder or 'another process'}, which took this one for dead. "
                 "Nothing more is written from here; stop one of the two."
             )
-        os.utime(self._path)
 
     def release(self) -> None:
         """Remove the lock if it is still ours."""
@@ -98,18 +120,26 @@ class Lock:
             self._path.unlink(missing_ok=True)
 
 
-def is_open(folder: Path | str) -> bool:
-    """Whether a living writer holds the run: one whose status is `running` without that was interrupted."""
+def is_open(folder: Path | str, *, owner: str = "") -> bool:
+    """Whether a living writer holds the run: one whose status is `running` without that was interrupted.
+
+    An earlier try of the same owner does not count.
+    """
     path = Path(folder) / LOCK_NAME
     with suppress(FileNotFoundError):
-        age = _age(path)
-        return _is_held(_read(path), age)
+        age, holder = _age(path), _read(path)
+        return _is_held(holder, age) and not _this_process(owner).succeeds(holder)
     return False
+
+
+def _this_process(owner: str) -> Holder:
+    pid = os.getpid()
+    return Holder(pid=pid, host=_host(), started=_process(pid)[1], token=token_hex(8), owner=owner)
 
 
 def _place(path: Path, holder: Holder) -> None:
     """Put the lock there, name and content at once; FileExistsError when there is one already."""
-    content = json.dumps(asdict(holder))
+    content = _content(holder)
     candidate = beside(path)
     try:
         with full_disk_explained(path):
@@ -169,6 +199,10 @@ def _refusal(path: Path, holder: Holder | None, age: float) -> str:
         f"{message} Its last sign of life is {age:.0f} s old and counts for {STALE_SECONDS:.0f} s; "
         f"if you know that it is dead, delete {path}."
     )
+
+
+def _content(holder: Holder) -> str:
+    return json.dumps(asdict(holder))
 
 
 def _read(path: Path) -> Holder | None:

@@ -29,12 +29,14 @@ def open_run(
     config: Any,
     about: Mapping[str, Any] | None = None,
     flush_seconds: float = 10.0,
+    owner: str = "",
 ) -> "RunWriter":
     """Open a run for writing: a new one, or one that was finished, interrupted or killed, which goes on where it was.
 
     Only one writer at a time: while another lives this raises `RunLockedError`. `config` and `about` go into
     `run.json` (any JSON, dataclasses too). Rows are written `flush_seconds` after the last time, or by `flush`; a
-    process that is killed loses at most those seconds.
+    process that is killed loses at most those seconds. `owner` is for tasks that are run again elsewhere when their
+    machine is lost: a writer takes over at once from an earlier one with the same owner, any random digits.
 
     >>> from tempfile import TemporaryDirectory
     >>> from joma.runs.record import read
@@ -53,7 +55,7 @@ def open_run(
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file, and a run is a folder. Take another name.")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = Lock(folder)
+    lock = Lock(folder, owner=owner)
     try:
         remove_leftovers(folder, description.FILE_NAME)
         remove_leftovers(folder, LOCK_NAME)
@@ -139,6 +141,9 @@ class RunWriter:
             self._lock.renew()
             self._events.flush()  # first: who finds a step's values and goes on behind them has its events too
             self._metrics.flush()
+            # Whoever took over meanwhile has not seen this part and may write another in its place: nothing that
+            # builds upon these rows, as a snapshot does, may follow.
+            self._lock.demand()
 
     def close(self, status: Status = "finished") -> None:
         """Write what is left, merge the parts, note the end in `run.json` and let go of the folder.

@@ -12,6 +12,7 @@ import pytest
 
 from joma.runs import lock as module
 from joma.runs.lock import LOCK_NAME, STALE_SECONDS, Holder, Lock, RunLockedError, is_open
+from joma.runs.record import open_run
 
 
 def place(folder, *, age=0.0, content=None, **fields):
@@ -141,3 +142,91 @@ def test_another_host_that_is_quicker_wins(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", overtake)
     with pytest.raises(RunLockedError, match="process 1 on elsewhere"):
         Lock(tmp_path)
+
+
+def another_host(monkeypatch):
+    """Make this process one of another host from now on."""
+    monkeypatch.setattr(module, "_host", lambda: "elsewhere")
+
+
+def test_the_next_try_of_a_task_takes_over_at_once_wherever_it_runs(tmp_path, monkeypatch):
+    lost = Lock(tmp_path, owner="task")
+    another_host(monkeypatch)
+    assert is_open(tmp_path) and not is_open(tmp_path, owner="task")
+    again = Lock(tmp_path, owner="task")
+    again.renew()
+    assert json.loads((tmp_path / LOCK_NAME).read_text())["host"] == "elsewhere"
+    with pytest.raises(RunLockedError, match=r"taken over by process \d+ on elsewhere"):
+        lost.renew()
+    lost.release()
+    again.renew()
+    again.release()
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param("task", "other", id="another task"),
+        pytest.param("task", "", id="a call of no task"),
+        pytest.param("", "task", id="a task, of a call"),
+        pytest.param("", "", id="two calls"),
+    ],
+)
+def test_another_owner_is_refused(tmp_path, monkeypatch, first, second):
+    lock = Lock(tmp_path, owner=first)
+    another_host(monkeypatch)
+    assert is_open(tmp_path, owner=second)
+    with pytest.raises(RunLockedError, match="is being written by process"):
+        Lock(tmp_path, owner=second)
+    lock.renew()
+
+
+def test_a_task_cannot_lock_twice_in_one_process(tmp_path):
+    Lock(tmp_path, owner="task")
+    assert is_open(tmp_path, owner="task")
+    with pytest.raises(RunLockedError, match="by this very process"):
+        Lock(tmp_path, owner="task")
+
+
+def test_a_worker_that_was_given_up_is_succeeded_though_it_lives_on_this_host(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    place(tmp_path, pid=other.pid, started=module._process(other.pid)[1], owner="task")
+    with pytest.raises(RunLockedError, match="Wait for its end"):
+        Lock(tmp_path)
+    Lock(tmp_path, owner="task").renew()
+    other.communicate(b"\n")
+
+
+def test_whoever_wakes_up_behind_the_end_of_the_next_try_writes_nothing(tmp_path, monkeypatch):
+    asleep = Lock(tmp_path, owner="task")
+    another_host(monkeypatch)
+    Lock(tmp_path, owner="task").release()
+    with pytest.raises(RunLockedError, match="taken over by another process"):
+        asleep.renew()
+    assert not os.listdir(tmp_path)
+
+
+def test_the_lock_of_an_earlier_version_names_its_process(tmp_path):
+    path = place(tmp_path)
+    path.write_text(json.dumps({name: text for name, text in json.loads(path.read_text()).items() if name != "owner"}))
+    with pytest.raises(RunLockedError, match="by this very process"):
+        Lock(tmp_path, owner="task")
+
+
+def test_a_writer_that_loses_the_run_while_it_writes_says_so_at_once(tmp_path, monkeypatch):
+    run = open_run(tmp_path, kind="train", config={}, owner="task", flush_seconds=1e9)
+    write = run._metrics.flush
+
+    def overtaken():
+        with monkeypatch.context() as patch:
+            another_host(patch)
+            Lock(tmp_path, owner="task")
+        write()
+
+    monkeypatch.setattr(run._metrics, "flush", overtaken)
+    run.add(0, "loss", 1.0)
+    with pytest.raises(RunLockedError, match="taken over by process"):
+        run.flush()
+    run.abandon()
+    assert is_open(tmp_path)
