@@ -8,6 +8,9 @@ are more than the 45 pairs that 10 latents have.
 A sample is a class, expanded down to its set of tokens, written ascending at the end of the sequence, with the last
 token of the vocabulary as padding in front. So there are at most C different sequences, and a batch is how often each
 class was drawn: `class_counts` are the weights with which C sequences stand for a batch of any size, exactly.
+
+To a model without positions and without dropout all padding of a sequence is in one state, so a few positions can stand
+for all of it if attention counts them as often: `merged_padding`, exactly again.
 """
 
 import math
@@ -16,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.errors import whole
@@ -91,6 +94,24 @@ class Hierarchy:
         """Number C of classes."""
         return self.sequences.shape[0]
 
+    def merged_padding(self, length: int) -> tuple[Int[Tensor, "C short"], Float[Tensor, "C short"]]:
+        """Return the last `length` positions of each sequence, and the logarithm of how many each stands for.
+
+        The paddings that are left share out those that were cut off.
+
+        >>> hierarchy = Hierarchy.draw(0, num_latents=(4, 4), num_classes=2, num_tokens=12, length=8)
+        >>> short, log_counts = hierarchy.merged_padding(7)
+        >>> short[0].tolist(), log_counts[0].exp().tolist()
+        ([11, 0, 5, 6, 7, 8, 10], [2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+        """
+        short = self.sequences[:, -length:]
+        is_padding = short == self.num_tokens - 1
+        num_kept = is_padding.sum(dim=1, keepdim=True)
+        num_all = num_kept + self.sequences.shape[1] - short.shape[1]
+        if bool((num_all > 0).logical_and(num_kept == 0).any()):
+            raise ValueError(f"Sequences of {length} leave no position to stand for the padding. Take a longer one.")
+        return short, torch.where(is_padding, (num_all.double() / num_kept.clamp_min(1)).log(), 0.0)
+
     def classes(self, keys: Int[Tensor, "R 2"], step: Step, batch_size: int, *, site: str = SITE) -> Int[Tensor, "R B"]:
         """Classes of the rows of a batch: equally likely, up to 2⁻³¹, and independent."""
         whole("batch_size", batch_size, low=1)
@@ -115,6 +136,15 @@ class Hierarchy:
         )
 
 
+def most_tokens(num_latents: tuple[int, ...], num_children: int, num_tokens: int) -> int:
+    """Return how many tokens a class expands to at most, whatever sets are drawn.
+
+    >>> most_tokens((10, 20), 2, 100), most_tokens((10, 20), 3, 100)
+    (8, 27)
+    """
+    return min(num_children ** (len(num_latents) + 1), num_children * num_latents[0], num_tokens - 1)
+
+
 def _sizes(
     num_latents: tuple[int, ...], num_children: int, num_classes: int, num_tokens: int, length: int
 ) -> tuple[int, ...]:
@@ -135,7 +165,7 @@ def _sizes(
                 f"{makers} need as many distinct sets of {num_children}, but {things} have {num_sets}. "
                 f"Pass fewer of the upper or more of the lower, or another `num_children`."
             )
-    longest = min(num_children ** len(sizes[1:]), num_children * sizes[1], num_tokens - 1)
+    longest = most_tokens(num_latents, num_children, num_tokens)
     if longest > length:
         raise ValueError(
             f"A class expands to as many as {longest} tokens, which do not fit into a sequence of {length}. "

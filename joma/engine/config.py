@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from joma.data.hierarchy import most_tokens
 from joma.errors import UnknownNameError, positive, whole, within
 from joma.models.decoder_config import DecoderConfig
 
@@ -32,7 +33,7 @@ TEXTS = ("python-docs", "wikitext2", "wikitext103")
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
 PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
-"""With `hierarchy` also these: each run has sequences of its own, all of one length."""
+"""With `hierarchy` also these, where the sequences that are trained on have one length: each run has its own."""
 BESIDE = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that leave a run what it is: when it is saved."""
 _HASH_DIGITS = 12
@@ -274,7 +275,16 @@ class RunConfig:
     def shape(self) -> str:
         """Digits that runs have in common when they can be in one pack."""
         is_hierarchy = self.data.data == HIERARCHY
-        return digest(self._without((*PER_RUN, *PER_RUN_OF_HIERARCHY) if is_hierarchy else PER_RUN))
+        record = self._without((*PER_RUN, *PER_RUN_OF_HIERARCHY) if is_hierarchy else PER_RUN)
+        return digest(record | {"trained_length": self.trained_length})
+
+    @property
+    def trained_length(self) -> int:
+        """Positions of a sequence in training: padding of `hierarchy` that the model cannot tell apart is merged."""
+        data, model = self.data, self.model
+        if data.data != HIERARCHY or model.positions != "none" or model.dropout > 0:
+            return data.length
+        return min(data.length, most_tokens(data.num_latents, data.num_children, data.num_tokens) + 1)
 
     def _without(self, names: Iterable[str]) -> dict[str, Any]:
         record = self.as_dict()

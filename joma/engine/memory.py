@@ -103,6 +103,7 @@ def step_cost(config: RunConfig, num_runs: int) -> StepCost:
         model=config.model,
         optimiser=replace(OptimiserConfig(), optimiser=config.optimiser.optimiser),
         precision=config.training.precision,
+        trained_length=config.trained_length,
         length=data.length,
         num_trained=num_sequences(data),
         num_validated=num_validated(data),
@@ -179,6 +180,7 @@ def _counted(
     model: DecoderConfig,
     optimiser: OptimiserConfig,
     precision: str,
+    trained_length: int,
     length: int,
     num_trained: int,
     num_validated: int,
@@ -188,7 +190,7 @@ def _counted(
     decoder = Decoder(model)
     dtype = parameter_dtype(precision)
     with _FusedAttention(), _Tally() as training, FlopCounterMode(display=False) as counter:
-        state_bytes = _step(decoder, optimiser, dtype, _batch(model, num_runs, num_trained, length))
+        state_bytes = _step(decoder, optimiser, dtype, _batch(model, num_runs, num_trained, trained_length))
     with _FusedAttention(), _Tally() as validating:
         _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
     return StepCost(

@@ -111,14 +111,14 @@ def make_plan(
 
 def _planned(pack: Pack, reach: Extent, need: Footprint, clock: StepSeconds) -> PackPlan:
     config = pack.config
-    tokens = num_sequences(config.data) * config.data.length
+    num_rows = num_sequences(config.data)
     step = clock(config, pack.num_runs)
     num_measured = len(due_steps(config.training, reach.num_steps))
-    measuring = num_measured * step * FORWARD_SHARE * reach.valid_tokens / tokens
+    measuring = num_measured * step * FORWARD_SHARE * reach.valid_tokens / (num_rows * config.trained_length)
     return PackPlan(
         pack=pack,
         num_steps=reach.num_steps,
-        tokens_per_step=pack.num_runs * tokens,
+        tokens_per_step=pack.num_runs * num_rows * config.data.length,
         num_bytes=need.of(pack.num_runs),
         seconds=reach.num_steps * step + measuring,
     )

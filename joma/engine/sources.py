@@ -2,7 +2,8 @@
 
 A text is the same for all runs, one window a step, in order, and again from the start with every epoch. Sampled data
 are each run's own, drawn from (seed, step, site). The hierarchy of Table 1 has one sequence a class, so its batch is
-those sequences, weighted by how often each class was drawn: exactly the batch that would hold them row by row.
+those sequences, weighted by how often each class was drawn: exactly the batch that would hold them row by row. Its
+padding is merged where the model cannot tell one position of it from another, exactly again.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from dataclasses import asdict
 from functools import cached_property
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from joma.data import latent_trees
@@ -175,24 +176,34 @@ class HierarchySource(SampledSource):
             for config in configs
         )
         self._sequences = torch.stack([hierarchy.sequences for hierarchy in self.hierarchies])
+        merged = [hierarchy.merged_padding(configs[0].trained_length) for hierarchy in self.hierarchies]
+        self._merged, log_counts = (torch.stack(parts) for parts in zip(*merged, strict=True))
+        is_shorter = self._merged.shape[-1] < self._sequences.shape[-1]
+        self._key_bias = log_counts.to(self.dtype) if is_shorter else None
         self._classes = torch.arange(self.data.num_classes, device=self.device).expand(self.num_runs, -1)
 
     def batch(self, step: int) -> Batch:
         """Return the sequence of each class, weighted by its share of the batch; row by row if that is shorter."""
-        if self.data.batch < self.data.num_classes:
-            return self.sampled(step, self.data.data, self.data.batch)
-        counts = self.hierarchies[0].class_counts(self.keys, step, self.data.batch, site=self.data.data)
-        return Batch(tokens=self._sequences, targets=self._classes, weights=counts.to(self.dtype) / self.data.batch)
+        first, site, size = self.hierarchies[0], self.data.data, self.data.batch
+        if size < self.data.num_classes:
+            label = first.classes(self.keys, step, size, site=site)
+            bias = None if self._key_bias is None else self._of_classes(self._key_bias, label)
+            return Batch(tokens=self._of_classes(self._merged, label), targets=label, key_bias=bias)
+        weights = first.class_counts(self.keys, step, size, site=site).to(self.dtype) / size
+        return Batch(tokens=self._merged, targets=self._classes, weights=weights, key_bias=self._key_bias)
 
     def validation(self) -> Iterator[Batch]:
         """Yield every class once: the expectation over all samples, exactly."""
         yield Batch(tokens=self._sequences, targets=self._classes)
 
     def sampled(self, step: int, site: str, num_samples: int) -> Batch:
-        """Draw the same classes row by row."""
+        """Draw the same classes row by row, with all of their padding."""
         label = self.hierarchies[0].classes(self.keys, step, num_samples, site=site)
-        runs = torch.arange(self.num_runs, device=self.device)[:, None]
-        return Batch(tokens=self._sequences[runs, label], targets=label)
+        return Batch(tokens=self._of_classes(self._sequences, label), targets=label)
+
+    def _of_classes(self, values: Shaped[Tensor, "R C L"], label: Int[Tensor, "R B"]) -> Shaped[Tensor, "R B L"]:
+        """Return the rows of classes, of values with a row for each."""
+        return values[torch.arange(self.num_runs, device=self.device)[:, None], label]
 
 
 def tree_of(data: DataConfig) -> LatentTree:

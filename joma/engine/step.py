@@ -1,7 +1,7 @@
 """One training step of all runs of a pack: gradients, failures, optimiser; on a GPU compiled and captured once."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -194,12 +194,12 @@ def _rates(optimisers: Sequence[OptimiserConfig], device: torch.device) -> Rates
 
 
 def _copy_of(batch: Batch) -> Batch:
-    weights = None if batch.weights is None else batch.weights.clone()
-    return Batch(tokens=batch.tokens.clone(), targets=batch.targets.clone(), weights=weights)
+    own = {each.name: getattr(batch, each.name) for each in fields(batch)}
+    return replace(batch, **{name: tensor.clone() for name, tensor in own.items() if tensor is not None})
 
 
 def _copy_into(kept: Batch, batch: Batch) -> None:
-    kept.tokens.copy_(batch.tokens)
-    kept.targets.copy_(batch.targets)
-    if kept.weights is not None and batch.weights is not None:
-        kept.weights.copy_(batch.weights)
+    for each in fields(batch):
+        to, new = getattr(kept, each.name), getattr(batch, each.name)
+        if to is not None:
+            to.copy_(new)

@@ -201,7 +201,6 @@ def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
 def _common(config: Config) -> dict[str, Any]:
     return {
         "width": config.width,
-        "logit_scale": config.width**-0.5,
         "batch": config.batch,
         "precision": config.precision,
     }

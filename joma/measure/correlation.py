@@ -13,6 +13,9 @@ CHUNK_BYTES = 2**25
 """Largest block of upcast activations, and of correlations of resamples, held at once."""
 LEAST_UNITS = 3
 """Two points always correlate perfectly."""
+ROUNDINGS = 32
+"""Of the largest activation: a neuron that moves by less is constant. The same sum comes out a few roundings apart in
+different rows of one product, and such noise correlates with whatever orders the rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +117,7 @@ class Correlations:
                 "Measure latents and networks on the same samples."
             )
         activations = finite_tensor(name, activations).to(units.weights.device)
-        alive = varying(activations)
+        alive = varying(activations, _noise(activations))
         if len(alive) == 0:
             raise ValueError(
                 f"`{name}` must have a neuron that varies over the samples, got {activations.shape[1]} dead ones. "
@@ -173,6 +176,14 @@ class Correlations:
         product = (rows.flatten(0, 1) @ means.to(dtype)).unflatten(0, rows.shape[:2])
         found = product / sigma_h[:, None].to(dtype)
         return found.abs() if self.absolute else found
+
+
+def _noise(activations: Tensor) -> float:
+    """Return by how much rounding alone moves an activation; half precision is taken from sums in single."""
+    if not activations.is_floating_point() or not activations.numel():
+        return 0.0
+    eps = min(torch.finfo(kind).eps for kind in (activations.dtype, torch.float32))
+    return ROUNDINGS * eps * float(activations.abs().max())
 
 
 def _grouped(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,10 +22,13 @@ def finite_tensor(name: str, value: Tensor) -> Tensor:
     return value
 
 
-def varying(values: Real[Tensor, "N c"]) -> Int[Tensor, " kept"]:
-    """Return the columns that are not one value throughout; exact, so that small activations are not taken for none.
+def varying(values: Real[Tensor, "N c"], tolerance: float = 0.0) -> Int[Tensor, " kept"]:
+    """Return the columns that are not one value throughout, up to a tolerance.
+
+    By default exactly, so that small activations are not taken for none.
 
     >>> varying(torch.tensor([[1e-30, 5.0], [2e-30, 5.0]]))
     tensor([0])
     """
-    return (values.amax(dim=0) > values.amin(dim=0)).nonzero()[:, 0]
+    lowest, highest = values.amin(dim=0), values.amax(dim=0)
+    return ((highest > lowest) & ~(highest - lowest <= tolerance)).nonzero()[:, 0]

@@ -22,6 +22,8 @@ LONGEST_IN_A_KERNEL = 128
 State = Float[Tensor, "R B L D"]
 Heads = Float[Tensor, "RB H L Dh"]
 Logits = Float[Tensor, "RB H L L"]
+KeyBias = Float[Tensor, "R B L"] | None
+"""Of every key, the logarithm of how many equal positions it stands for; None where each stands for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,30 +59,34 @@ def attention(
     x: State,
     tokens: Int[Tensor, "R B L"],
     stream: Stream | None,
+    key_bias: KeyBias = None,
 ) -> Attended:
     """Attend within each sequence; the weights are dropped by the stream."""
     q, k, logits = None, None, None
     if config.attention_logits == "free":
         (v,) = _parts(config, _projected(parameters, "attention.value", x))
         logits = free_logits(parameters["attention.logits"], tokens)
-        mixed = _materialised(config, logits, v, stream)
+        mixed = _materialised(config, _biased(logits, key_bias), v, stream)
     else:
         rows = _projected(parameters, "attention.qkv", x)
         q, k, v = _parts(config, rows)
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
-        mixed = _mixed(config, rows, q, k, v, stream)
+        mixed = _mixed(config, rows, q, k, v, stream, key_bias)
     return Attended(output=_output(config, parameters, mixed, x), q=q, k=k, logits=logits)
 
 
-def attention_of_last(config: DecoderConfig, parameters: Parameters, x: State) -> Float[Tensor, "R B 1 D"]:
+def attention_of_last(
+    config: DecoderConfig, parameters: Parameters, x: State, key_bias: KeyBias = None
+) -> Float[Tensor, "R B 1 D"]:
     """Attend from the last position alone, as much as a class is read off; no dropout, no rotary positions."""
     name, width = "attention.qkv", config.width
     weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
     last = x[:, :, -1:]
     (q,) = _parts(config, linear(last, weight[:, :width], None if bias is None else bias[:, :width]))
     k, v = _parts(config, linear(x, weight[:, width:], None if bias is None else bias[:, width:]))
-    weights = ((q * k).sum(dim=-1, keepdim=True) * config.head_width**-0.5).softmax(dim=-2)
+    logits = _biased((q * k).sum(dim=-1) * config.head_width**-0.5, key_bias)
+    weights = logits.softmax(dim=-1)[..., None]
     mixed = (weights * v).sum(dim=-2, keepdim=True)  # sums, not products of a single row: those are slow on a GPU
     return _output(config, parameters, mixed, last)
 
@@ -111,7 +117,13 @@ def _parts(config: DecoderConfig, rows: Float[Tensor, "R B L PD"]) -> tuple[Head
 
 
 def _mixed(
-    config: DecoderConfig, rows: Float[Tensor, "R B L PD"], q: Heads, k: Heads, v: Heads, stream: Stream | None
+    config: DecoderConfig,
+    rows: Float[Tensor, "R B L PD"],
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    stream: Stream | None,
+    key_bias: KeyBias,
 ) -> Heads:
     """Mix the values by the weights that queries and keys give; dropout needs those as a matrix, or our kernel.
 
@@ -124,10 +136,10 @@ def _mixed(
             packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)
         else:
             packed = rows.flatten(0, 1).unflatten(-1, (3, config.heads, config.head_width))
-        return short_attention(packed, stream, config.dropout, config.causal).transpose(1, 2)
-    if stream is None:
+        return short_attention(packed, stream, config.dropout, config.causal, key_bias).transpose(1, 2)
+    if stream is None and key_bias is None:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=config.causal)
-    return _materialised(config, torch.matmul(q, k.mT) * config.head_width**-0.5, v, stream)
+    return _materialised(config, _biased(torch.matmul(q, k.mT) * config.head_width**-0.5, key_bias), v, stream)
 
 
 def _materialised(config: DecoderConfig, logits: Logits, v: Heads, stream: Stream | None) -> Heads:
@@ -139,6 +151,14 @@ def _materialised(config: DecoderConfig, logits: Logits, v: Heads, stream: Strea
         by_run = weights.unflatten(0, (stream.shape[0], -1))
         weights = dropout(by_run, config.dropout, stream).flatten(0, 1)
     return torch.matmul(weights, v)
+
+
+def _biased(logits: Float[Tensor, "RB H ... L"], key_bias: KeyBias) -> Float[Tensor, "RB H ... L"]:
+    """Let keys count as often as the positions that they stand for."""
+    if key_bias is None:
+        return logits
+    shape = (logits.shape[0], *(1 for _ in logits.shape[1:-1]), logits.shape[-1])
+    return logits + key_bias.reshape(shape).to(logits.dtype)
 
 
 def _future(logits: Logits) -> Bool[Tensor, "L L"]:

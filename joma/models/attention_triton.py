@@ -32,8 +32,8 @@ def _keep(stream, run, index, threshold):
 
 @triton.jit
 def _weights(
-    base, row_stride, part_stride, rows, columns, length, width, scale,
-    CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    base, row_stride, part_stride, bias, rows, columns, length, width, scale,
+    BIASED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     s = tl.zeros((BLOCK_L, BLOCK_L), dtype=tl.float32)
     for start in range(0, width, BLOCK_D):
@@ -45,15 +45,19 @@ def _weights(
     visible = rows[None, :] < length
     if CAUSAL:
         visible = visible & (rows[None, :] <= rows[:, None])
-    s = tl.where(visible, s * scale, float("-inf"))
+    s = s * scale
+    if BIASED:
+        s += tl.load(bias + rows, mask=rows < length, other=0.0)[None, :]
+    s = tl.where(visible, s, float("-inf"))
     p = tl.exp(s - tl.max(s, axis=1)[:, None])
     return p / tl.sum(p, axis=1)[:, None]
 
 
 @triton.jit
 def _forward(
-    qkv, out, stream, threshold, kept_scale, num_sequences, length, num_heads, width, scale,
-    DROPPED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, out, bias, stream, threshold, kept_scale, num_sequences, length, num_heads, width, scale,
+    DROPPED: tl.constexpr, BIASED: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0) // num_heads
     head = tl.program_id(0) % num_heads
@@ -62,8 +66,9 @@ def _forward(
     rows = tl.arange(0, BLOCK_L)
     columns = tl.arange(0, BLOCK_D)
     p = _weights(
-        base, row_stride, num_heads * width, rows, columns, length, width, scale, CAUSAL, BLOCK_L, BLOCK_D, PRECISION
-    )
+        base, row_stride, num_heads * width, bias + sequence * length, rows, columns, length, width, scale,
+        BIASED, CAUSAL, BLOCK_L, BLOCK_D, PRECISION,
+    )  # fmt: skip
     keep = rows[:, None] >= 0
     if DROPPED:
         index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
@@ -81,8 +86,9 @@ def _forward(
 
 @triton.jit
 def _backward(
-    qkv, gradient, out, stream, threshold, kept_scale, num_sequences, length, num_heads, width, scale,
-    DROPPED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, gradient, out, bias, stream, threshold, kept_scale, num_sequences, length, num_heads, width, scale,
+    DROPPED: tl.constexpr, BIASED: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0) // num_heads
     head = tl.program_id(0) % num_heads
@@ -93,7 +99,10 @@ def _backward(
     gradient_base = gradient + sequence.to(tl.int64) * length * part + head * width
     rows = tl.arange(0, BLOCK_L)
     columns = tl.arange(0, BLOCK_D)
-    p = _weights(base, row_stride, part, rows, columns, length, width, scale, CAUSAL, BLOCK_L, BLOCK_D, PRECISION)
+    p = _weights(
+        base, row_stride, part, bias + sequence * length, rows, columns, length, width, scale,
+        BIASED, CAUSAL, BLOCK_L, BLOCK_D, PRECISION,
+    )  # fmt: skip
     keep = rows[:, None] >= 0
     if DROPPED:
         index = ((sequence % num_sequences * num_heads + head) * length + rows[:, None]) * length + rows[None, :]
@@ -122,23 +131,30 @@ def _backward(
 
 
 @torch.library.custom_op("joma::short_attention", mutates_args=())
-def short_attention(qkv: Tensor, stream: Tensor | None, rate: float, causal: bool) -> Tensor:
+def short_attention(
+    qkv: Tensor, stream: Tensor | None, rate: float, causal: bool, key_bias: Tensor | None = None
+) -> Tensor:
     """Attend within each sequence, (R·B, L, 3, H, Dh) to (R·B, L, H, Dh), the weights dropped by the runs' streams.
 
-    Without a stream nothing is dropped.
+    Without a stream nothing is dropped. `key_bias` (R, B, L) is added to the logits.
     """
     num, length, _, heads, width = qkv.shape
     out = torch.empty((num, length, heads, width), dtype=qkv.dtype, device=qkv.device)
     packed = qkv.contiguous()
     _forward[(num * heads,)](
-        packed, out, *_dropout(stream, rate), *_settings(packed, stream), **_sizes(packed, stream, causal)
+        packed,
+        out,
+        _bias(packed, key_bias),
+        *_dropout(stream, rate),
+        *_settings(packed, stream),
+        **_sizes(packed, stream, causal, key_bias),
     )
     return out
 
 
 @torch.library.custom_op("joma::short_attention_backward", mutates_args=())
 def _short_attention_backward(
-    gradient: Tensor, qkv: Tensor, stream: Tensor | None, rate: float, causal: bool
+    gradient: Tensor, qkv: Tensor, stream: Tensor | None, rate: float, causal: bool, key_bias: Tensor | None = None
 ) -> Tensor:
     packed = qkv.contiguous()
     out = torch.empty_like(packed)
@@ -146,9 +162,10 @@ def _short_attention_backward(
         packed,
         gradient.contiguous(),
         out,
+        _bias(packed, key_bias),
         *_dropout(stream, rate),
         *_settings(packed, stream),
-        **_sizes(packed, stream, causal),
+        **_sizes(packed, stream, causal, key_bias),
     )
     return out
 
@@ -158,15 +175,21 @@ def _settings(qkv: Tensor, stream: Tensor | None) -> tuple[int | float, ...]:
     return num // (1 if stream is None else stream.shape[0]), length, heads, width, width**-0.5
 
 
+def _bias(qkv: Tensor, key_bias: Tensor | None) -> Tensor:
+    """Return the bias in single precision; without one something to point at, which is not read."""
+    return qkv if key_bias is None else key_bias.float().contiguous()
+
+
 def _dropout(stream: Tensor | None, rate: float) -> tuple[Tensor | None, int, float]:
     return (None, 0, 1.0) if stream is None else (stream.contiguous(), dropped_below(rate), 1 / (1 - rate))
 
 
-def _sizes(qkv: Tensor, stream: Tensor | None, causal: bool) -> dict[str, bool | int | str]:
+def _sizes(qkv: Tensor, stream: Tensor | None, causal: bool, key_bias: Tensor | None) -> dict[str, bool | int | str]:
     block = max(_SMALLEST, triton.next_power_of_2(qkv.shape[1]))
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     return {
         "DROPPED": stream is not None,
+        "BIASED": key_bias is not None,
         "CAUSAL": causal,
         "BLOCK_L": block,
         "BLOCK_D": _BLOCK_D,
@@ -176,23 +199,25 @@ def _sizes(qkv: Tensor, stream: Tensor | None, causal: bool) -> dict[str, bool |
 
 
 @short_attention.register_fake
-def _(qkv: Tensor, stream: Tensor | None, rate: float, causal: bool) -> Tensor:
+def _(qkv: Tensor, stream: Tensor | None, rate: float, causal: bool, key_bias: Tensor | None = None) -> Tensor:
     return qkv.new_empty((*qkv.shape[:2], *qkv.shape[3:]))
 
 
 @_short_attention_backward.register_fake
-def _(gradient: Tensor, qkv: Tensor, stream: Tensor | None, rate: float, causal: bool) -> Tensor:
+def _(
+    gradient: Tensor, qkv: Tensor, stream: Tensor | None, rate: float, causal: bool, key_bias: Tensor | None = None
+) -> Tensor:
     return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
 
 def _remember(ctx, inputs, output) -> None:
-    qkv, stream, *ctx.settings = inputs
-    ctx.save_for_backward(qkv, stream)
+    qkv, stream, *ctx.settings, key_bias = inputs
+    ctx.save_for_backward(qkv, stream, key_bias)
 
 
 def _differentiate(ctx, gradient):
-    qkv, stream = ctx.saved_tensors
-    return _short_attention_backward(gradient, qkv, stream, *ctx.settings), None, None, None
+    qkv, stream, key_bias = ctx.saved_tensors
+    return _short_attention_backward(gradient, qkv, stream, *ctx.settings, key_bias), None, None, None, None
 
 
 short_attention.register_autograd(_differentiate, setup_context=_remember)

@@ -20,6 +20,8 @@ class Batch:
     """The right answer of each row of the loss: B·L next tokens, or B classes."""
     weights: Float[Tensor, "R N"] | None = None
     """Weight of each row in the run's loss, summing to 1; None is the plain mean."""
+    key_bias: Float[Tensor, "R B L"] | None = None
+    """Added to every attention logit towards a position: the logarithm of how many equal positions it stands for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from functools import cache
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from joma.models.attention import attention, attention_of_last, attention_shapes
+from joma.models.attention import KeyBias, attention, attention_of_last, attention_shapes
 from joma.models.batch import LayerReading, Parameters
 from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
@@ -57,19 +57,21 @@ def block(
     x: State,
     tokens: Int[Tensor, "R B L"],
     streams: Mapping[str, Stream],
+    key_bias: KeyBias = None,
 ) -> Passed:
     """Pass the states through; `streams` has the dropout of each site, or nothing in evaluation."""
-    attended = attention(
-        config, parameters, _before(config, parameters, "attention_norm", x), tokens, streams.get("attention.weights")
-    )
+    before = _before(config, parameters, "attention_norm", x)
+    attended = attention(config, parameters, before, tokens, streams.get("attention.weights"), key_bias)
     branch = dropout(attended.output, config.dropout, streams.get("attention.output"))
     state, hidden = _rest(config, parameters, x, branch, streams)
     return Passed(state=state, q=attended.q, k=attended.k, logits=attended.logits, hidden=hidden)
 
 
-def block_of_last(config: DecoderConfig, parameters: Parameters, x: State) -> Float[Tensor, "R B 1 D"]:
+def block_of_last(
+    config: DecoderConfig, parameters: Parameters, x: State, key_bias: KeyBias = None
+) -> Float[Tensor, "R B 1 D"]:
     """Pass the last position through alone: all that a class read-out needs of the last block, without dropout."""
-    branch = attention_of_last(config, parameters, _before(config, parameters, "attention_norm", x))
+    branch = attention_of_last(config, parameters, _before(config, parameters, "attention_norm", x), key_bias)
     return _rest(config, parameters, x[:, :, -1:], branch, {})[0]
 
 
@@ -88,9 +90,14 @@ def compiled_block(backend: str = "inductor") -> Callable[..., State]:
     """Return `block` without its inside, compiled: on a GPU its many small steps become a few kernels."""
 
     def state(
-        config: DecoderConfig, parameters: Parameters, x: State, tokens: Tensor, streams: Mapping[str, Stream]
+        config: DecoderConfig,
+        parameters: Parameters,
+        x: State,
+        tokens: Tensor,
+        streams: Mapping[str, Stream],
+        key_bias: KeyBias = None,
     ) -> State:
-        return block(config, parameters, x, tokens, streams).state
+        return block(config, parameters, x, tokens, streams, key_bias).state
 
     return compiled(state, backend)
 

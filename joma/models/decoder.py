@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise, Parameters, Tap
-from joma.models.block import block, block_of_last, block_shapes, compiled_block, compiled_block_of_last
+from joma.models.block import KeyBias, block, block_of_last, block_shapes, compiled_block, compiled_block_of_last
 from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout, site_streams
@@ -59,6 +59,7 @@ class Decoder:
         tokens: Tokens,
         noise: Noise | None = None,
         tap: Tap | None = None,
+        key_bias: KeyBias = None,
     ) -> Float[Tensor, "R B P D"]:
         """Run everything between the embedding's rows and the output layer; no dropout without noise.
 
@@ -68,7 +69,7 @@ class Decoder:
         embedding, streams = site_streams(noise, config.dropout, config.depth)
         x = dropout(self._positioned(parameters, rows), config.dropout, embedding)
         for layer in range(config.depth):
-            x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap)
+            x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap, key_bias)
         return self._final(parameters, x).to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
@@ -83,7 +84,7 @@ class Decoder:
         """Loss of each run in evaluation mode."""
         with torch.no_grad():
             rows = self.embed(parameters, batch.tokens)
-            hidden = self.read(self.hidden(parameters, rows, batch.tokens, tap=tap))
+            hidden = self.read(self.hidden(parameters, rows, batch.tokens, tap=tap, key_bias=batch.key_bias))
             return vocabulary_loss.loss(
                 hidden,
                 *self.readout(parameters),
@@ -101,7 +102,9 @@ class Decoder:
         leaves = self._leaves(parameters, gradients)
         with torch.enable_grad():
             rows.requires_grad_(EMBEDDING in gradients)
-            hidden = self.read(self.hidden({**parameters, **leaves}, rows, batch.tokens, noise))
+            hidden = self.read(
+                self.hidden({**parameters, **leaves}, rows, batch.tokens, noise, key_bias=batch.key_bias)
+            )
         losses, hidden_gradient = self._output(parameters, gradients, hidden.detach(), batch)
         names = [*leaves, *([EMBEDDING] if rows.requires_grad else [])]
         inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
@@ -156,13 +159,14 @@ class Decoder:
         tokens: Tokens,
         streams: Mapping[str, Stream],
         tap: Tap | None,
+        key_bias: KeyBias,
     ) -> Float[Tensor, "R B P D"]:
         """Pass the states through one block, on a GPU the compiled one, which has no inside to tap."""
         if tap is None and not streams and self._reads_last_only(layer):
-            return (compiled_block_of_last() if x.is_cuda else block_of_last)(self.config, parameters, x)
+            return (compiled_block_of_last() if x.is_cuda else block_of_last)(self.config, parameters, x, key_bias)
         if tap is None and x.is_cuda:
-            return compiled_block()(self.config, parameters, x, tokens, streams)
-        passed = block(self.config, parameters, x, tokens, streams)
+            return compiled_block()(self.config, parameters, x, tokens, streams, key_bias)
+        passed = block(self.config, parameters, x, tokens, streams, key_bias)
         if tap is not None:
             tap(passed.reading(layer, self.config))
         return passed.state

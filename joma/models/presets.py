@@ -37,10 +37,10 @@ def paper_language_model(vocabulary: int, *, depth: int = 5, **changes: Any) -> 
 def paper_table1(num_classes: int, *, hidden: int = 4 * TABLE1_TOKENS, **changes: Any) -> DecoderConfig:
     """Return the classifier of Table 1; its hidden width is 400 or 4096, the sources disagree.
 
-    No positions, no mask, no bias for queries, keys and values, no output projection, logits over √width.
+    A causal mask and no positions, no bias for queries, keys and values, no output projection.
 
-    >>> paper_table1(20).logit_scale
-    0.03125
+    >>> paper_table1(20).causal, paper_table1(20).positions
+    (True, 'none')
     """
     settings: dict[str, Any] = {
         "vocabulary": TABLE1_TOKENS,
@@ -49,12 +49,10 @@ def paper_table1(num_classes: int, *, hidden: int = 4 * TABLE1_TOKENS, **changes
         "depth": TABLE1_BLOCKS,
         "norm_place": "after",
         "positions": "none",
-        "causal": False,
         "attention_bias": False,
         "attention_output": False,
         "readout": "class",
         "num_classes": num_classes,
-        "logit_scale": 1 / math.sqrt(TABLE1_WIDTH),
         "initialisation": "table1",
     }
     return DecoderConfig(**settings | changes)

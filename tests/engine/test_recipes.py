@@ -48,7 +48,7 @@ def test_the_text_setting_of_the_paper():
 def test_the_setting_of_table_1():
     config = recipe("table1").base
     assert (config.model.depth, config.model.width, config.model.hidden) == (3, 1024, 400)
-    assert config.model.logit_scale == 1 / 32 and not config.model.attention_output
+    assert config.model.causal and config.model.positions == "none" and not config.model.attention_output
     assert (config.optimiser.weight_decay, config.optimiser.clip) == (1e-4, math.inf)
     assert (config.data.batch, config.data.window, config.data.num_tokens) == (128, 30, 100)
     assert config.training.steps == 10_000

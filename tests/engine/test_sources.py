@@ -1,5 +1,7 @@
 """Batches are functions of the runs' seeds and the step, and mean what they stand for."""
 
+from dataclasses import fields, replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -37,14 +39,14 @@ def text_config(text, seed=1, **data):
     return RunConfig(model=model, data=DataConfig(data=text, batch=4, window=5, valid_batch=2, **data), seed=seed)
 
 
-def class_config(seed=1, *, num_classes=3, vocabulary=20, depth=1, precision="float64", **data):
+def class_config(seed=1, *, num_classes=3, vocabulary=20, depth=1, causal=False, precision="float64", **data):
     model = DecoderConfig(
         vocabulary=vocabulary,
         width=12,
         hidden=16,
         depth=depth,
         positions="none",
-        causal=False,
+        causal=causal,
         readout="class",
         num_classes=num_classes,
     )
@@ -58,8 +60,8 @@ def class_config(seed=1, *, num_classes=3, vocabulary=20, depth=1, precision="fl
 
 
 def hierarchy_config(seed=1, *, batch=128, num_classes=6, **changes):
-    sizes = {"num_latents": (5, 8), "num_children": 2, "num_tokens": 20, "window": 10}
-    return class_config(seed, data="hierarchy", batch=batch, num_classes=num_classes, **sizes, **changes)
+    sizes = {"num_latents": (5, 8), "num_children": 2, "num_tokens": 20, "window": 10} | changes
+    return class_config(seed, data="hierarchy", batch=batch, num_classes=num_classes, **sizes)
 
 
 def tree_config(seed=1, **changes):
@@ -72,13 +74,14 @@ CASES = {"hierarchy": hierarchy_config, "trees": tree_config}
 def assert_same(found, expected):
     assert torch.equal(found.tokens, expected.tokens)
     assert torch.equal(found.targets, expected.targets)
-    assert (found.weights is None) == (expected.weights is None)
-    assert found.weights is None or torch.equal(found.weights, expected.weights)
+    for one, other in ((found.weights, expected.weights), (found.key_bias, expected.key_bias)):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
 
 
 def rows(batch, run):
-    weights = None if batch.weights is None else batch.weights[run : run + 1]
-    return type(batch)(tokens=batch.tokens[run : run + 1], targets=batch.targets[run : run + 1], weights=weights)
+    own = {each.name: getattr(batch, each.name) for each in fields(batch)}
+    return type(batch)(**{name: None if values is None else values[run : run + 1] for name, values in own.items()})
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
@@ -101,7 +104,7 @@ def test_steps_and_seeds_give_other_samples_and_validation_stays(make):
     assert not torch.equal(getattr(first, kind)[0], getattr(first, kind)[1])
     assert_same(next(source.validation()), next(source.validation()))
     assert source.single_window() is None
-    assert source.tokens_per_step == source.data.batch * first.tokens.shape[2]
+    assert source.tokens_per_step == source.data.batch * source.data.length
 
 
 def test_tree_samples_are_leaves_with_their_root():
@@ -127,26 +130,38 @@ def gradients_of(config, batch):
     return losses, gradient
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("step", [0, 7])
-def test_weighted_classes_are_exactly_the_batch_of_128_rows(step):
-    configs = [hierarchy_config(seed) for seed in (1, 2, 3)]
+def test_weighted_classes_with_merged_padding_are_exactly_the_batch_of_128_rows(step, depth, causal):
+    configs = [hierarchy_config(seed, window=30, depth=depth, causal=causal) for seed in (1, 2, 3)]
     source = source_of(configs)
     weighted, drawn = source.batch(step), source.sampled(step, "hierarchy", 128)
-    assert weighted.tokens.shape == (3, 6, 10)
-    assert drawn.tokens.shape == (3, 128, 10)
+    assert weighted.tokens.shape == (3, 6, configs[0].trained_length) == (3, 6, 9)
+    assert drawn.tokens.shape == (3, 128, 30)
     for run, seed in enumerate((1, 2, 3)):
-        expected = Hierarchy.draw(seed, num_latents=(5, 8), num_classes=6, num_tokens=20, length=10)
+        expected = Hierarchy.draw(seed, num_latents=(5, 8), num_classes=6, num_tokens=20, length=30)
         assert torch.equal(drawn.tokens[run], expected.sequences[drawn.targets[run]])
         assert torch.equal(weighted.weights[run] * 128, torch.bincount(drawn.targets[run], minlength=6).double())
     found, expected = gradients_of(configs[0], weighted), gradients_of(configs[0], drawn)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-13, atol=0)  # only the order of sums differs
-    torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=1e-13)
     assert float(expected[1].abs().max()) > 1e-3
+    unmerged = gradients_of(configs[0], replace(weighted, key_bias=None))  # padding that counts too little
+    assert float((unmerged[1] - expected[1]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("changes", [{"positions": "learned"}, {"dropout": 0.1}])
+def test_padding_that_the_model_can_tell_apart_is_not_merged(changes):
+    config = hierarchy_config(window=30).update(changes)
+    batch = source_of([config]).batch(0)
+    assert batch.tokens.shape[-1] == config.trained_length == 30
+    assert batch.key_bias is None
 
 
 def test_a_batch_shorter_than_the_classes_stays_row_by_row():
     batch = source_of([hierarchy_config(batch=4)]).batch(0)
-    assert batch.tokens.shape == (1, 4, 10)
+    assert batch.tokens.shape == batch.key_bias.shape == (1, 4, 9)
     assert batch.weights is None
 
 

@@ -228,6 +228,18 @@ def test_half_precision_is_read_as_it_is(dtype):
     assert half.average == whole.average
 
 
+def test_a_neuron_that_moves_by_rounding_alone_is_dead():
+    latents, activations = planted(seeded(0), 1.0)
+    activations = activations.float()
+    noise = activations.abs().max() * torch.finfo(torch.float32).eps * latents[:, :1]  # would correlate perfectly
+    found = align(latents, torch.cat([activations, 1 + 4 * noise], dim=1), generator=seeded(1), **SMALL)
+    alone = align(latents, activations, generator=seeded(1), **SMALL)
+    assert found.num_dead_neurons == alone.num_dead_neurons + 1
+    assert found.average == alone.average
+    seen = align(latents, torch.cat([activations, 1 + 1000 * noise], dim=1), generator=seeded(1), **SMALL)
+    assert seen.average > alone.average
+
+
 def test_equal_seeds_give_equal_results():
     latents, activations = planted(seeded(0), 1.0)
     first, again, other = (align(latents, activations, generator=seeded(s), **SMALL).shuffled for s in (1, 1, 2))

@@ -27,18 +27,20 @@ def relative(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found.detach() - right.detach()).norm() / right.detach().norm())
 
 
-def of_attention(length: int, causal: bool, dropped: bool) -> dict[str, float]:
+def of_attention(length: int, causal: bool, dropped: bool, biased: bool) -> dict[str, float]:
     """Distances of output and gradient from those of materialised weights, for two runs of two sequences."""
     generator = torch.Generator().manual_seed(length)
     qkv = torch.randn(4, length, 3, HEADS, WIDTH, generator=generator).requires_grad_()
     gradient = torch.randn(4, length, HEADS, WIDTH, generator=generator)
     stream = streams(run_keys([3, 4]), 7, ["attention.weights"])[0] if dropped else None
-    found = short_attention(qkv, stream, RATE, causal)
+    bias = torch.randn(2, 2, length, generator=generator) if biased else None
+    found = short_attention(qkv, stream, RATE, causal, bias)
     exact = qkv.detach().double().requires_grad_()
     q, k, v = exact.permute(2, 0, 3, 1, 4).unbind(0)
     config = DecoderConfig(vocabulary=2, width=HEADS * WIDTH, hidden=1, heads=HEADS, dropout=RATE)
     config = replace(config, causal=causal)
-    right = attention._materialised(config, q @ k.mT * WIDTH**-0.5, v, stream).transpose(1, 2)
+    logits = attention._biased(q @ k.mT * WIDTH**-0.5, bias)
+    right = attention._materialised(config, logits, v, stream).transpose(1, 2)
     (found_gradient,) = torch.autograd.grad(found, qkv, gradient)
     (right_gradient,) = torch.autograd.grad(right, exact, gradient.double())
     return {"output": relative(found, right), "gradient": relative(found_gradient, right_gradient)}
@@ -68,12 +70,10 @@ def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
 
 if __name__ == "__main__":
     distances = {
-        f"attention of {length}, {'causal' if causal else 'all'}, {'dropped' if dropped else 'whole'}": of_attention(
-            length, causal, dropped
-        )
+        f"attention of {length}, {causal=}, {dropped=}, {biased=}": of_attention(length, causal, dropped, biased)
         for length in (5, 16, 35)
         for causal in (True, False)
-        for dropped in (True, False)
+        for dropped, biased in ((True, False), (False, False), (False, True), (True, True))
     }
     distances |= {
         f"loss over {num_words}, {'bias' if has_bias else 'no bias'}": of_loss(num_words, has_bias)

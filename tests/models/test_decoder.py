@@ -221,11 +221,11 @@ def test_a_window_past_the_learned_positions_is_refused():
 
 
 def test_the_papers_classifier_reads_the_last_position():
-    config = paper_table1(CLASSES, width=8, hidden=12)
+    config = paper_table1(CLASSES, width=8, hidden=12, depth=1)
     pack = make_pack(config, [0])
     assert pack.decoder.shapes["output.weight"] == (CLASSES, 8)
     assert not [name for name in pack.decoder.shapes if "attention.output" in name or "qkv.bias" in name]
     before = pack.decoder.losses(pack.parameters, pack.batch)
     turned = Batch(tokens=pack.batch.tokens[:, :, [2, 1, 0, 4, 3, 5]], targets=pack.batch.targets)
-    # No positions and no mask: the order of all but the last token is nothing to it.
+    # No positions, and the last token sees all: to one block the order of the others is nothing.
     torch.testing.assert_close(pack.decoder.losses(pack.parameters, turned), before, **close)
