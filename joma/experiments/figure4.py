@@ -18,6 +18,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from joma.errors import positive, whole, with_axes
+from joma.experiments.drawn import for_drawing
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
 from joma.figures.chart import Bars, Chart, Line, Panel
 from joma.statements.figure4 import efolds_by_ode
@@ -38,6 +39,7 @@ DISCRETISED = 0.05
 ROUNDING = 1e-12
 
 PRINTED, NORMALISED, MODEL, WITHOUT = "printed", "normalised", "model", "without attention"
+FLOWS = (PRINTED, NORMALISED, MODEL)
 LABELS = {
     PRINTED: "Eqn 6 as printed",
     NORMALISED: "the scripts' variant",
@@ -46,7 +48,7 @@ LABELS = {
 }
 SHOWN_ENTROPIES = ((PRINTED, 1.0), (PRINTED, 2.0), (NORMALISED, 3.0), (MODEL, 2.0))
 """Flow and T of softmax(v²/T): the caption's T = 1, Theorem 1's T = 2, the scripts' T = 3."""
-EQUAL, WITH_ZERO = (2.0,) * 10, (0.0, 2.0)
+REFUSED = {"all targets equal": (2.0,) * 10, "one target zero": (0.0, 2.0)}
 """Targets without a rebound: all equal, and one that is not wanted at all."""
 LATE_EFOLDS, LAST_PART = 60.0, 1e-4
 """Time at which the slowest component alone still moves, in units of its rate, and the part of the way then left."""
@@ -117,23 +119,24 @@ class Path:
 def compute(config: Config, workplace: Workplace) -> Result:
     """Solve the three flows, step through the scripts' run, and try the condition on random targets."""
     workplace.progress(0.0, "solving the three flows")
-    runs = {name: _simulated(config, name) for name in (PRINTED, NORMALISED, MODEL)}
+    runs = {name: _simulated(config, name) for name in FLOWS}
     paths = {name: _path(run) for name, run in runs.items()} | {WITHOUT: _without_attention(config)}
     workplace.progress(0.3, "stepping as the scripts do")
     script, script_facts = _script(config)
     conditions = _conditions(config, lambda share: workplace.progress(0.4 + 0.6 * share, "random targets"))
     closed = [run.closed_form_distance for run in runs.values() if run.closed_form_distance is not None]
+    refused, refused_facts = _refused(config)
     tables = {
-        "paths": pd.concat([_path_table(name, path) for name, path in paths.items()], ignore_index=True),
-        "entropies": _entropies(paths),
+        "paths": for_drawing(pd.concat([_path_table(name, paths[name]) for name in FLOWS], ignore_index=True)),
+        "entropies": for_drawing(_entropies(paths)),
         "dips": _dips(paths),
         "learning": _learning(config, paths),
-        "script": script,
+        "script": for_drawing(script),
         "conditions": conditions,
-        "no_rebound": _no_rebound(config),
+        "no_rebound": for_drawing(refused),
     }
     facts = {"closed form distance": max(closed), "largest entropy": float(np.log(len(config.targets)))}
-    return Result(tables=tables, facts=facts | script_facts | _condition_facts(conditions))
+    return Result(tables=tables, facts=facts | script_facts | refused_facts | _condition_facts(conditions))
 
 
 def _simulated(config: Config, flow: str) -> Simulation:
@@ -289,22 +292,21 @@ def _condition_facts(conditions: pd.DataFrame) -> dict[str, float | int]:
     }
 
 
-def _no_rebound(config: Config) -> pd.DataFrame:
-    """Entropy under Eqn 6, from zero, for targets that the condition refuses."""
-    rows = []
-    for name, mu in (("all targets equal", EQUAL), ("one target zero", WITH_ZERO)):
+def _refused(config: Config) -> tuple[pd.DataFrame, dict[str, float]]:
+    """Entropy under Eqn 6, from zero, for targets that the condition refuses, and how far it rises."""
+    rows, rises = [], {}
+    for name, mu in REFUSED.items():
         run = simulate(flow=PRINTED, targets=mu, v0=0.0, num_points=config.num_points)
-        dip = rebound(run.t, run.entropy)
-        rows.append(pd.DataFrame({"targets": name, "t": run.t, "entropy": run.entropy, "rise": dip.rise}))
-    return pd.concat(rows, ignore_index=True)
+        rows.append(pd.DataFrame({"targets": name, "t": run.t, "entropy": run.entropy}))
+        rises[f"rise, {name}"] = rebound(run.t, run.entropy).rise
+    return pd.concat(rows, ignore_index=True), rises
 
 
 def draw(result: Result) -> tuple[Chart, ...]:
     """Components, entropies, and the scripts' run."""
     paths, entropies, script = (result.tables[name] for name in ("paths", "entropies", "script"))
-    flows = (PRINTED, NORMALISED, MODEL)
-    components = [_component_panel(paths[paths["flow"] == name], LABELS[name]) for name in flows]
-    dips = [_entropy_panel(entropies, name) for name in flows]
+    components = [_component_panel(paths[paths["flow"] == name], LABELS[name]) for name in FLOWS]
+    dips = [_entropy_panel(entropies, name) for name in FLOWS]
     refused = result.tables["no_rebound"]
     lines = [Line(str(name), rows["t"], rows["entropy"]) for name, rows in refused[refused["t"] > 0].groupby("targets")]
     none = Panel("control: targets that the condition refuses", "time", "entropy, nats", lines, log_x=True)
@@ -494,7 +496,6 @@ def _condition(result: Result) -> Verdict:
         found = Outcome.REFUTED
     else:
         found = Outcome.HOLDS if float(facts["rising share"]) >= 1 else Outcome.CONDITIONAL
-    refused = result.tables["no_rebound"].groupby("targets")["rise"].first()
     return Verdict(
         id="fig4-condition",
         title="When the entropy rebounds",
@@ -504,7 +505,7 @@ def _condition(result: Result) -> Verdict:
         explanation=(
             f"Of {facts['draws']} random targets {facts['draws refused']}, all with zeros among them, do not rise at "
             f"the end; with none the median rise is {float(facts['median rise without zeros']):.3g} nats. Controls: "
-            + ", ".join(f"{name} {float(rise):.1g}" for name, rise in refused.items())
+            + ", ".join(f"{name} {float(facts[f'rise, {name}']):.1g}" for name in REFUSED)
             + " nats."
         ),
         correction="the entropy rises at the end exactly if ln p_i* + H(p) < 0 at the limit p, i* the slowest token "
@@ -568,4 +569,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=nothing_missing,
+    schema=2,
 )

@@ -25,6 +25,7 @@ from joma.data.class_tokens import LAWS, class_tokens
 from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.errors import UnknownNameError, positive, whole
+from joma.experiments.drawn import for_drawing
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
 from joma.experiments.threads import one_thread
 from joma.figures.chart import Chart, HeatMap, Line, Panel, Style
@@ -94,6 +95,11 @@ class Config:
                 f"`num_steps` must be a multiple of `num_reported`, and that of {QUARTERS}, got {self.num_steps} and "
                 f"{self.num_reported}. Round them."
             )
+
+    @property
+    def judged_steps(self) -> tuple[int, int]:
+        """A quarter of the training, which is early, and its end."""
+        return self.num_steps // QUARTERS, self.num_steps
 
     @property
     def is_small(self) -> bool:
@@ -167,7 +173,8 @@ def train(
 
 def compute(config: Config, workplace: Workplace) -> Result:
     """Train on every law of tokens, with and without learned attention, and compare weights with logits."""
-    tables: dict[str, list[pd.DataFrame]] = {"agreement": [], "growth": [], "matrices": [], "winners": []}
+    names = ("agreement", "curves", "growth", "matrices", "winners")
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
     facts: dict[str, float | int | str | bool] = {"logit_sum_drift": 0.0}
     for index, law in enumerate(config.laws):
         tick = partial(workplace.progress, index / len(config.laws), f"training on {law} tokens")
@@ -175,9 +182,10 @@ def compute(config: Config, workplace: Workplace) -> Result:
         frozen = train(config, law, temperature=NO_LEARNING, tick=tick)
         agreement = _agreement(config, law, run)
         winners = pd.concat([_winners(config, law, run, LEARNED), _winners(config, law, frozen, NOT_LEARNED)])
-        tables["agreement"].append(agreement)
-        tables["growth"].append(_growth(config, law, run))
-        tables["matrices"].append(_matrices(law, run))
+        tables["agreement"].append(agreement[agreement["step"].isin(config.judged_steps)])
+        tables["curves"].append(for_drawing(_curves(agreement)))
+        tables["growth"].append(for_drawing(_growth(config, law, run)))
+        tables["matrices"].append(for_drawing(_matrices(law, run)))
         tables["winners"].append(winners)
         drift = np.abs(run.z.sum(axis=-1) - run.z[:, :1].sum(axis=-1)).max()
         facts["logit_sum_drift"] = float(np.maximum(facts["logit_sum_drift"], drift))  # NaN stays
@@ -188,8 +196,7 @@ def compute(config: Config, workplace: Workplace) -> Result:
             slow = train(config, law, temperature=config.temperature, slower=config.slower, tick=tick)
             ends = _at_the_end(_agreement(config, law, slow), law)
             facts |= {f"slower, {name}": value for name, value in ends.items()}
-    kept = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
-    return Result(tables=kept | {"curves": _curves(kept["agreement"])}, facts=facts)
+    return Result(tables={name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}, facts=facts)
 
 
 def _agreement(config: Config, law: str, run: Training) -> pd.DataFrame:
@@ -229,19 +236,18 @@ def _curves(agreement: pd.DataFrame) -> pd.DataFrame:
 
 
 def _growth(config: Config, law: str, run: Training) -> pd.DataFrame:
-    """The weights of node 0 over time in the first run, beside Theorem 2's until that blows up."""
+    """The first weights of node 0 over time in the first run, beside Theorem 2's until that blows up."""
     steps = np.linspace(0, config.num_steps, config.num_reported + 1)
     flow = _theorem2(config, run, 0)
     before = steps * config.lr < flow.blow_up_time()
-    num_tokens = run.v.shape[-1]
-    predicted = np.full((steps.size, num_tokens), np.nan)
-    predicted[before] = flow.solution(steps[before] * config.lr)[:, 0]
+    predicted = np.full((steps.size, SHOWN), np.nan)
+    predicted[before] = flow.solution(steps[before] * config.lr)[:, 0, :SHOWN]
     return pd.DataFrame(
         {
             "law": law,
-            "step": np.repeat(steps.astype(int), num_tokens),
-            "token": np.tile(np.arange(num_tokens), steps.size),
-            "v": run.v[0, :, 0].ravel(),
+            "step": np.repeat(steps.astype(int), SHOWN),
+            "token": np.tile(np.arange(SHOWN), steps.size),
+            "v": run.v[0, :, 0, :SHOWN].ravel(),
             "theorem2": predicted.ravel(),
         }
     )
@@ -285,7 +291,7 @@ def _winners(config: Config, law: str, run: Training, attention: str) -> pd.Data
 
 def _facts(config: Config, law: str, agreement: pd.DataFrame, winners: pd.DataFrame) -> dict[str, float]:
     """Means over seeds that the verdicts use."""
-    early = agreement[agreement["step"] == config.num_steps // QUARTERS]
+    early = agreement[agreement["step"] == config.judged_steps[0]]
     by_name = early[early["estimate"].isin([ESTIMATE, CONSTANT])].groupby("estimate")["relative_error"].mean()
     facts = _at_the_end(agreement, law)
     facts |= {f"{law}: error of {name}, early": float(value) for name, value in by_name.items()}
@@ -599,4 +605,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=nothing_missing,
+    schema=2,
 )

@@ -62,7 +62,7 @@ def test_verdicts_on_what_was_computed(result):
 FAILING = [
     ("fig9-convex", "laws", {"fall_of_slope": 0.0}, (Outcome.HOLDS, True)),
     ("fig9-convex", "laws", {"fall_of_slope": 0.5}, (Outcome.REFUTED, True)),
-    ("fig9-convex", "curves", {"gap": 1e-3}, (Outcome.INCONCLUSIVE, False)),
+    ("fig9-convex", "laws", {"gap": 1e-3}, (Outcome.INCONCLUSIVE, False)),
     ("fig9-lines", "lines", {"count": 2, "count_raw": 2}, (Outcome.HOLDS, True)),
     ("fig9-lines", "lines", {"count": 5, "count_raw": 5}, (Outcome.REFUTED, True)),
     ("fig9-lines", "lines", {"count_raw": 7}, (Outcome.INCONCLUSIVE, False)),
