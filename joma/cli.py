@@ -207,6 +207,10 @@ def reproduce(
         Path, typer.Option(help="Folder for everything; the same command goes on where it stopped.")
     ] = REPRODUCTION,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU if there is one.")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Begin nothing that would not end within this time; the same command goes on with the rest."),
+    ] = None,
     list_experiments: Annotated[
         bool, typer.Option("--list", help="List the experiments and what each of them needs here.")
     ] = False,
@@ -223,7 +227,7 @@ def reproduce(
         return
     try:
         with terminal_reproduce.reproduction_progress(quiet=as_json) as show:
-            done = reproduce(ids or None, preset=preset, out=out, device=device, progress=show)
+            done = reproduce(ids or None, preset=preset, out=out, device=device, minutes=minutes, progress=show)
     except KeyboardInterrupt:
         sys.stderr.write("joma: stopped; what was finished is kept, and the same command goes on from here.\n")
         raise typer.Exit(INTERRUPTED) from None

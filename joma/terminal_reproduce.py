@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # these import torch, which `joma reproduce --help` can do wi
     from joma.experiments.reproduction import Availability
 
 DIGITS = 4
+UNFINISHED = "unfinished"
+"""Status of an experiment for which the time of the call was not enough."""
 LINE_SECONDS = 15.0
 """Time between two lines of progress in a log, where a bar cannot move."""
 
@@ -62,6 +64,11 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
         ),
         soft_wrap=True,
     )
+    if left := [record.id for record in done.experiments if record.status.value == UNFINISHED]:
+        screen.print(
+            Text(f"Time was up before all was done. Run the same command again to go on with {', '.join(left)}."),
+            soft_wrap=True,
+        )
 
 
 @contextmanager
@@ -137,7 +144,9 @@ def _claims_table(done: "Reproduction") -> Table:
         for verdict in record.verdicts:
             decisive = verdict.decisive
             cells = ("", "", "", "") if decisive is None else _numbers(decisive)
-            table.add_row(record.id, Text(verdict.title), _outcome(verdict), *cells)
+            is_left = record.status.value == UNFINISHED
+            outcome = Text(UNFINISHED, style="yellow") if is_left else _outcome(verdict)
+            table.add_row(record.id, Text(verdict.title), outcome, *cells)
         if not record.verdicts:
             table.add_row(record.id, Text(record.title), Text(record.status.value, style="bold red"), "", "", "", "")
     return table

@@ -1,25 +1,24 @@
 """One experiment of a reproduction: found or computed, judged, drawn and written down, whatever happens to it."""
 
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from joma.experiments import cache
 from joma.experiments.cache import DamagedResultError, Kept
-from joma.experiments.experiment import Experiment, Workplace
-from joma.experiments.progress import Stopwatch
+from joma.experiments.experiment import Experiment, Result, Workplace
 from joma.experiments.publication import publish
 from joma.experiments.record import Record, Status, seeds_in
-from joma.experiments.registry import experiment
+from joma.experiments.registry import SECONDS, experiment
+from joma.experiments.timetable import WHOLE, OutOfTime, Piece, Tell, Timetable
+from joma.experiments.work_log import WorkLog
 from joma.runs import description
 from joma.runs.files import write_text
 from joma.verdicts import Outcome, Verdict
 
 ERROR = "error.txt"
 """File with the traceback of an experiment that failed."""
-Tell = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +29,8 @@ class Attempt:
     preset: str
     out: Path
     device: str
+    timetable: Timetable = field(default_factory=Timetable)
+    """Which pieces of work may begin in this call."""
 
     @property
     def folder(self) -> Path:
@@ -88,25 +89,31 @@ class Attempt:
         if kept is None:
             if reason := found.missing(config, self._workplace(found, config, tell)):
                 return self._not_run(replace(base, reason=reason))
-            kept = self._computed(found, config, tell)
+            try:
+                kept = self._computed(found, config, tell)
+            except OutOfTime as left:
+                return self._unfinished(replace(base, reason=str(left), notes=notes), found, config)
         return self._judged(found, config, kept, replace(base, notes=notes))
 
     def _computed(self, found: Experiment, config: Any, tell: Tell) -> Kept:
         """Compute, keep, and read back: what is judged is what is kept, the first time as every other."""
         folder = self._kept_folder(found, config)
         place = self._workplace(found, config, tell)
-        watch = Stopwatch(place.folder.with_suffix(".json"))
+        log = place.timetable.log
 
         def progress(share: float | int, doing: str) -> None:
-            watch.note()
+            log.note()
             tell(share, doing)
 
         place.folder.mkdir(parents=True, exist_ok=True)
-        result = found.compute(config, replace(place, progress=progress))
+        try:
+            result = self._result(found, config, replace(place, progress=progress))
+        finally:
+            log.save()
         now = description.started(folder, "reproduce", {}, None)
         about = {
-            "device": self.device,
-            "seconds": watch.seconds,
+            "device": " and ".join(log.devices) or self.timetable.device,
+            "seconds": log.seconds,
             "computed": now.started,
             "versions": now.versions,
             "git_commit": now.git_commit,
@@ -116,6 +123,20 @@ class Attempt:
         if kept is None:
             raise FileNotFoundError(f"{folder} has vanished while it was used. Leave the folder alone and try again.")
         return kept
+
+    def _result(self, found: Experiment, config: Any, place: Workplace) -> Result:
+        """Compute in pieces, or as the one piece that most experiments are."""
+        if found.in_pieces:
+            return found.compute(config, place)
+        results: list[Result] = []
+        place.timetable.log.forget_pieces()  # of a result that was damaged
+        whole = Piece(
+            kind=WHOLE,
+            seconds=float(SECONDS[self.preset][self.id]),
+            work=lambda tell: results.append(found.compute(config, replace(place, progress=tell))),
+        )
+        replace(place, timetable=replace(place.timetable, expect=lambda seconds: None)).work_off([whole])
+        return results[0]
 
     def _judged(self, found: Experiment, config: Any, kept: Kept, base: Record) -> Record:
         charts = found.draw(kept.result)
@@ -132,17 +153,21 @@ class Attempt:
         return done
 
     def _not_run(self, base: Record) -> Record:
-        verdict = Verdict(
-            id=base.id,
-            title=base.title,
-            source=base.place,
-            claim=base.question,
-            outcome=Outcome.NOT_RUN,
-            explanation=base.reason,
-        )
-        missed = replace(base, status=Status.NOT_RUN, verdicts=(verdict,))
+        missed = replace(base, status=Status.NOT_RUN, verdicts=(_without_verdict(base),))
         publish(self.folder, missed, {})
         return missed
+
+    def _unfinished(self, base: Record, found: Experiment, config: Any) -> Record:
+        log = self._workplace(found, config, lambda share, doing: None).timetable.log
+        left = replace(
+            base,
+            status=Status.UNFINISHED,
+            device=" and ".join(log.devices) or base.device,
+            seconds=log.seconds,
+            verdicts=(_without_verdict(base),),
+        )
+        publish(self.folder, left, {})
+        return left
 
     def _bare(self) -> Record:
         title, place, question = self.words()
@@ -152,7 +177,7 @@ class Attempt:
             place=place,
             question=question,
             preset=self.preset,
-            device=self.device,
+            device=self.timetable.device,
             seconds=0.0,
             status=Status.NOT_RUN,
         )
@@ -161,4 +186,18 @@ class Attempt:
         return self.folder / "kept" / cache.key_of(found, config)
 
     def _workplace(self, found: Experiment, config: Any, tell: Tell) -> Workplace:
-        return Workplace(folder=self.folder / "work" / cache.key_of(found, config), device=self.device, progress=tell)
+        folder = self.folder / "work" / cache.key_of(found, config)
+        timetable = replace(self.timetable, owner=self.id, log=WorkLog(folder.with_suffix(".json")))
+        return Workplace(folder=folder, device=self.device, progress=tell, timetable=timetable)
+
+
+def _without_verdict(base: Record) -> Verdict:
+    """Return what stands in the place of verdicts where there is nothing to judge yet."""
+    return Verdict(
+        id=base.id,
+        title=base.title,
+        source=base.place,
+        claim=base.question,
+        outcome=Outcome.NOT_RUN,
+        explanation=base.reason,
+    )

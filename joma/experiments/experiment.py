@@ -1,14 +1,15 @@
 """What an experiment is: settings, a seeded computation, drawings without mathematics, and verdicts that can fail."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from joma.errors import UnknownNameError
+from joma.experiments.timetable import Piece, Timetable
 from joma.figures.chart import Chart
 from joma.verdicts import Verdict
 
@@ -47,6 +48,12 @@ class Workplace:
     """`cpu` or `cuda`."""
     progress: Callable[[float, str], None]
     """To be called every few seconds with the share done, in [0, 1], and with what is being done."""
+    timetable: Timetable = field(default_factory=Timetable)
+    """Which pieces of work may begin."""
+
+    def work_off(self, pieces: Sequence[Piece]) -> None:
+        """Do all pieces, telling the progress; those that would not end in time are left, and `OutOfTime` is raised."""
+        self.timetable.work_off(pieces, self.progress)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +77,8 @@ class Experiment:
     """Result and config in, verdicts out; their thresholds are constants that stand before the result."""
     missing: Callable[[Any, Workplace], str]
     """What is missing here to run at all, in one line (no hub, no GPU, no data); empty when nothing is."""
+    in_pieces: bool = False
+    """Whether `compute` does its long work in pieces (`Workplace.work_off`); otherwise all of it is one piece."""
     schema: int = 1
     """To be counted up when `compute` changes what it returns for the same config: results kept before do not count."""
 

@@ -1,15 +1,10 @@
 """How far a reproduction is: which experiment, what share of it, and about how long the rest will take."""
 
-import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from joma.runs.files import write_text
-
-SAVE_SECONDS = 5.0
-"""Time between two notes of the time spent; a process that is killed forgets at most that much."""
 TRUSTED_SHARE = 0.1
 """Share of an experiment from which on its own pace says how long it takes."""
 
@@ -34,7 +29,7 @@ class Progress:
     seconds_left: float
     """Estimate for this experiment."""
     total_seconds_left: float
-    """Estimate for all that are left."""
+    """Estimate for all that are left, or until the call ends for want of time."""
     whole_share: float
     """Share of the whole that is done, by time."""
 
@@ -42,20 +37,31 @@ class Progress:
 class Pace:
     """Turns what experiments say of themselves into progress of the whole."""
 
-    def __init__(self, expected: Mapping[str, float], report: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        expected: Mapping[str, float],
+        report: Callable[[Progress], None],
+        call_seconds_left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         """Take about how many seconds each experiment needs, in their order; 0 for one whose result is kept."""
         self._ids = tuple(expected)
         self._expected = dict(expected)
         self._report = report
+        self._call_seconds_left = call_seconds_left
         self._num_done = 0
         self._started = self._begun = time.monotonic()
         self._first: tuple[float, float] | None = None
+        self._foreseen: tuple[float, float] | None = None
         self._seconds_done = self._expected_done = 0.0
 
     def begin(self) -> None:
         """Say that the next experiment begins."""
-        self._begun, self._first = time.monotonic(), None
+        self._begun, self._first, self._foreseen = time.monotonic(), None, None
         self._tell(0.0, "")
+
+    def expect(self, seconds: float) -> None:
+        """Say how long the current experiment still takes, for one that knows better than its share tells."""
+        self._foreseen = time.monotonic(), seconds
 
     def tell(self, share: float | int, doing: str) -> None:
         """Say that the current experiment is done to this share, and what it does."""
@@ -64,9 +70,9 @@ class Pace:
             self._first = time.monotonic(), share
         self._tell(share, doing)
 
-    def end(self) -> None:
-        """Say that the current experiment has ended."""
-        if expected := self._expected[self._ids[self._num_done]]:
+    def end(self, *, is_done: bool = True) -> None:
+        """Say that the current experiment has ended; one that is not done says nothing of how fast this machine is."""
+        if is_done and (expected := self._expected[self._ids[self._num_done]]):
             self._expected_done += expected
             self._seconds_done += time.monotonic() - self._begun
         self._num_done += 1
@@ -77,6 +83,7 @@ class Pace:
         current = self._ids[self._num_done] if self._num_done < len(self._ids) else ""
         left = self._seconds_left(current, share) if current else 0.0
         later = self._slowness * sum(self._expected[name] for name in self._ids[self._num_done + 1 :])
+        later = max(min(later, self._call_seconds_left() - left), 0.0)
         spent = time.monotonic() - self._started
         self._report(
             Progress(
@@ -98,37 +105,12 @@ class Pace:
 
     def _seconds_left(self, current: str, share: float) -> float:
         now = time.monotonic()
+        if self._foreseen is not None:
+            at, seconds = self._foreseen
+            return max(seconds - (now - at), 0.0)
         begun, first = self._first or (now, share)
         if share - first >= TRUSTED_SHARE:
             return (now - begun) / (share - first) * (1 - share)
         spent = now - self._begun
         least = LEAST_LEFT * spent if self._expected[current] else 0.0
         return max(self._expected[current] * self._slowness - spent, least)
-
-
-class Stopwatch:
-    """Time spent on an experiment over all calls, noted in a file now and then."""
-
-    def __init__(self, path: Path) -> None:
-        """Go on from the time that the file says, from 0 where it says none."""
-        self._path = path
-        self._before = _seconds_in(path)
-        self._begun = self._noted = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Time spent until now."""
-        return self._before + time.monotonic() - self._begun
-
-    def note(self) -> None:
-        """Write the time down, if that was not done in the last seconds."""
-        if time.monotonic() - self._noted >= SAVE_SECONDS:
-            self._noted = time.monotonic()
-            write_text(self._path, json.dumps({"seconds": self.seconds}))
-
-
-def _seconds_in(path: Path) -> float:
-    try:
-        return float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0

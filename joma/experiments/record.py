@@ -20,6 +20,8 @@ class Status(StrEnum):
     DONE = "done"
     NOT_RUN = "not run"
     """Something that it needs is missing here; this is no failure."""
+    UNFINISHED = "unfinished"
+    """The time of the call was not enough for all of it; the next one goes on."""
     FAILED = "failed"
     """It raised an exception that nobody expected."""
 
@@ -38,11 +40,12 @@ class Record:
     seeds: tuple[int, ...] = ()
     """The seeds among the settings."""
     device: str
+    """What computed it, wherever it was judged and drawn."""
     seconds: float
     """Time that the computation took, over all calls that worked on it."""
     status: Status
     reason: str = ""
-    """Why it is not done: what is missing, or what went wrong."""
+    """Why it is not done: what is missing, what is left to do, or what went wrong."""
     notes: tuple[str, ...] = ()
     """Sentences on how the result came about."""
     verdicts: tuple[Verdict, ...] = ()

@@ -5,38 +5,44 @@ The folder, for each experiment by its id:
 - `reproduction.json`: the summary of all experiments in the folder, in the paper's order:
   `{"preset", "started", "seconds", "experiments": [record, ...]}`, where a record is
   `{"id", "title", "place", "question", "preset", "config", "seeds", "device", "seconds", "status", "reason", "notes",
-  "verdicts", "charts", "tables"}`: `status` is `done`, `not run` or `failed`, `reason` says why it is not `done`,
-  `notes` are sentences on how the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and `tables` are
-  names, empty unless `done`.
+  "verdicts", "charts", "tables"}`: `status` is `done`, `not run`, `unfinished` or `failed`, `reason` says why it is
+  not `done`, `notes` are sentences on how the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and
+  `tables` are names, empty unless `done`. `device` is what computed it, which need not be what judged and drew it.
+- `times.json`: how long pieces of work took on each device, by which those of later calls are foretold.
 - `<id>/result.json`: its record with `facts`, `versions`, `git_commit` and `computed`, the time of the computation.
 - `<id>/tables/<name>.parquet` and `.csv`; `<id>/figures/<chart>.png`, `.pdf` and `.svg`.
 - `<id>/kept/`: results under the hash of their settings, from which everything above is made again.
-- `<id>/work/`: training runs and whatever else an interrupted computation goes on from.
+- `<id>/work/`: training runs and whatever else an interrupted computation goes on from. What is finished is found
+  there by records in JSON and Parquet alone: weights (`*.safetensors`) may be left behind when a folder is moved.
 
 `record.read` returns the summary, `charts_of` the charts of one experiment as values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from math import fsum
+from dataclasses import asdict, dataclass, replace
+from math import fsum, inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from joma.engine.plan import device_named
-from joma.errors import UnknownNameError
+from joma.errors import UnknownNameError, positive
 from joma.experiments import record
 from joma.experiments.attempt import Attempt
 from joma.experiments.experiment import PRESETS
+from joma.experiments.measured_times import FILE_NAME as TIMES
+from joma.experiments.measured_times import MeasuredTimes, device_label
 from joma.experiments.progress import Pace, Progress
 from joma.experiments.publication import published
-from joma.experiments.record import Record, Reproduction
+from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import MODULES, SECONDS, experiment, find
+from joma.experiments.timetable import Timetable
 from joma.figures.chart import Chart
 from joma.runs import description
 from joma.runs.lock import Lock
 
+SECONDS_OF_A_MINUTE = 60.0
 RENEW_SECONDS = 60.0
 """Time between two signs of life to whoever else wants to write into the folder."""
 
@@ -47,6 +53,7 @@ def reproduce(
     preset: str = "quick",
     out: Path | str,
     device: str | None = None,
+    minutes: float | int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Reproduction:
     """Rebuild figures and tables of the paper, with controls and verdicts; the same call goes on where it stopped.
@@ -56,27 +63,34 @@ def reproduce(
         preset: `quick` for minutes on two CPU cores, `full` for the paper's settings on one GPU.
         out: Folder for everything; what it holds already is not computed again.
         device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
+        minutes: Begin nothing that is not expected to end within this time, for jobs that have a limit. What is left is
+            told, and the same call goes on with it. Judging and drawing what is finished takes seconds beyond it.
         progress: Called every few seconds with how far it is and about how long the rest takes.
 
     Returns:
-        A record for each experiment asked for. One that cannot run here is `not run`, one that raised an exception is
-        `failed`; either way the others go on.
+        A record for each experiment asked for. One that cannot run here is `not run`, one for which `minutes` were too
+        few is `unfinished`, one that raised an exception is `failed`; in each case the others go on.
     """
+    limit = inf if minutes is None else SECONDS_OF_A_MINUTE * float(positive("minutes", minutes))
+    clock = Timetable(limit=limit)
     wanted, out = find(ids), Path(out)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     there = str(device_named(device))
     with _alone_in(out) as show_life:
         started = description.started(out, "reproduce", {}, None).started
+        label = device_label(there)
+        clock = replace(clock, device=label, times=MeasuredTimes(out / TIMES, label))
         attempts = [Attempt(id=name, preset=preset, out=out, device=there) for name in wanted]
         expected = {each.id: 0.0 if each.is_kept() else float(SECONDS[preset][each.id]) for each in attempts}
-        pace = Pace(expected, progress or (lambda at: None))
+        pace = Pace(expected, progress or (lambda at: None), lambda: clock.seconds_left)
+        timetable = replace(clock, expect=pace.expect)
         found: list[Record] = []
         for each in attempts:
             pace.begin()
-            found.append(each.run(_both(pace.tell, show_life)))
+            found.append(replace(each, timetable=timetable).run(_both(pace.tell, show_life)))
             record.save(_summary(out, preset, started, _with_earlier(out, found)))
-            pace.end()
+            pace.end(is_done=found[-1].status is Status.DONE)
         return _summary(out, preset, started, found)
 
 

@@ -1,0 +1,76 @@
+"""Packs of runs as pieces of work: what is left of each, and none longer than a call."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from joma.engine.packs import Pack, packs_of
+from joma.engine.plan import PackPlan
+from joma.engine.snapshots import steps_of
+from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell, Timetable
+
+PACKS = "packs"
+"""Kind of these pieces."""
+
+
+def pack_pieces(
+    plans: Iterable[PackPlan],
+    folder: Path,
+    *,
+    device: str,
+    timetable: Timetable,
+    name: str,
+    work: Callable[[Pack, Tell], None],
+) -> list[Piece]:
+    """Return a piece for each pack, whose runs lie below `folder`; one that no call has time for is split."""
+    setup = SETUP_SECONDS[torch.device(device).type]
+
+    def piece(plan: PackPlan) -> Piece:
+        return Piece(
+            kind=PACKS,
+            name=f"{name}: {plan.pack.num_runs} runs",
+            seconds=plan.seconds * _share_left(plan, folder),
+            setup=setup,
+            work=lambda tell: work(plan.pack, tell),
+        )
+
+    return [
+        piece(part)
+        for plan in plans
+        for part in _parts(plan, lambda part: timetable.expected(piece(part)), timetable.limit)
+    ]
+
+
+def _parts(plan: PackPlan, expected: Callable[[PackPlan], float], limit: float) -> list[PackPlan]:
+    """Split a pack into as few even ones as are expected to end within the limit, or into its runs if none is."""
+    num_runs = plan.pack.num_runs
+    for most in sorted({math.ceil(num_runs / parts) for parts in range(1, num_runs + 1)}, reverse=True):
+        found = _split(plan, most)
+        if all(expected(each) <= limit for each in found):
+            break
+    return found
+
+
+def _split(plan: PackPlan, most: int) -> list[PackPlan]:
+    return [_of_runs(plan, pack) for pack in packs_of(plan.pack.runs, lambda config: most)]
+
+
+def _of_runs(plan: PackPlan, pack: Pack) -> PackPlan:
+    """Return what a part of a pack takes."""
+    share = pack.num_runs / plan.pack.num_runs
+    return replace(
+        plan,
+        pack=pack,
+        tokens_per_step=round(plan.tokens_per_step * share),
+        num_bytes=round(plan.num_bytes * share),
+        seconds=plan.seconds * share,
+    )
+
+
+def _share_left(plan: PackPlan, folder: Path) -> float:
+    """Return the part of its steps that a pack has before it: it goes on from where its last run stands."""
+    done = min(max(steps_of(folder / run.name), default=0) for run in plan.pack.runs)
+    return 1 - min(done / plan.num_steps, 1.0)
