@@ -17,21 +17,26 @@ def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length w
     [[0.0, 1.0, 0.0, 1.0], [0.8410000205039978, 0.5400000214576721, 0.009999999776482582, 1.0]]
     """
     angles = _angles(length, width, like)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)
 
 
 def rotate(x: Float[Tensor, "*batch L Dh"]) -> Float[Tensor, "*batch L Dh"]:
     r"""Turn the pairs $(x_j, x_{j+D_h/2})$ of position i by the angle $i\,\omega_j$.
 
     The product of a turned query and a turned key depends on the difference of their positions alone.
+
+    >>> x = torch.ones(1, 500, 8)
+    >>> bool((rotate(x.bfloat16()) - rotate(x)).abs().max() < 0.01)
+    True
     """
     angles = _angles(x.shape[-2], x.shape[-1], x)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def _angles(length: int, width: int, like: Tensor) -> Float[Tensor, "length half"]:
-    exponents = torch.arange(0, width, 2, dtype=like.dtype, device=like.device)
+    dtype = torch.promote_types(like.dtype, torch.float32)  # bfloat16 has no room for position 257
+    exponents = torch.arange(0, width, 2, dtype=dtype, device=like.device)
     frequencies = torch.exp(exponents * (-math.log(BASE) / width))
-    return torch.arange(length, dtype=like.dtype, device=like.device)[:, None] * frequencies
+    return torch.arange(length, dtype=dtype, device=like.device)[:, None] * frequencies
