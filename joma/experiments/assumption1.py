@@ -14,6 +14,7 @@ What sampling alone does to the cosine shows between the two halves of the windo
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ from joma.engine.extent import completed, extent
 from joma.engine.precision import working_in
 from joma.engine.recipes import recipe
 from joma.engine.sources import Source, source_of
+from joma.engine.speed import counted_seconds
 from joma.engine.step import Stepper
+from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import TEXT_SETTINGS, Config, DriftConfig
-from joma.experiments.language_model_runs import Tell
+from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
@@ -54,20 +57,30 @@ class _Reading:
         return (self.halves[0][layer] + self.halves[1][layer]) / 2
 
 
-def drift_table(config: Config, folder: Path, device: str, tell: Tell) -> pd.DataFrame:
-    """Train the model whole and block by block, and return how far each layer's matrix is from that of the end.
+def drift_pieces(config: Config, workplace: Workplace) -> list[Piece]:
+    """Return the trainings that are left, of the model whole and block by block; each ends in a file that is kept."""
+    device = workplace.device
+    return [
+        Piece(
+            kind="drift trainings",
+            name=f"drift of E[g x], {path.stem}",
+            seconds=_seconds(config, block, device),
+            setup=SETUP_SECONDS[torch.device(device).type],
+            work=partial(_follow, config, block, path, device),
+        )
+        for block, path in _paths(config, workplace).items()
+        if not path.exists()
+    ]
 
-    What has been measured lies in `folder`, a file for each training, and is not measured again.
-    """
-    blocks = (None, *range(config.drift.depth))
-    found = []
-    for num, block in enumerate(blocks):
-        path = folder / f"{'together' if block is None else f'block-{block}'}.parquet"
-        if not path.exists():
-            told = _part(tell, num / len(blocks), (num + 1) / len(blocks))
-            write_bytes(path, _bytes(_followed(_runs(config, block), config.drift, block, device, told)))
-        found.append(pd.read_parquet(path))
-    return pd.concat(found, ignore_index=True)
+
+def is_followed(config: Config, workplace: Workplace) -> bool:
+    """Whether every training is done."""
+    return all(path.exists() for path in _paths(config, workplace).values())
+
+
+def drift_table(config: Config, workplace: Workplace) -> pd.DataFrame:
+    """Return how far each layer's matrix is from that of the end, once all trainings are done."""
+    return pd.concat([pd.read_parquet(path) for path in _paths(config, workplace).values()], ignore_index=True)
 
 
 def over_seeds(drift: pd.DataFrame) -> pd.DataFrame:
@@ -107,6 +120,24 @@ def context_sums(
     sums = gradients.new_zeros(num_runs, vocabulary, num_neurons)
     where = tokens.flatten(1)[..., None].expand(-1, -1, num_neurons)
     return sums.scatter_add_(1, where, received.flatten(1, 2))
+
+
+def _paths(config: Config, workplace: Workplace) -> dict[int | None, Path]:
+    """Return where each training is kept, by the block that moves alone; None is the model as a whole."""
+    folder = workplace.folder / "drift"
+    blocks = (None, *range(config.drift.depth))
+    return {block: folder / f"{'together' if block is None else f'block-{block}'}.parquet" for block in blocks}
+
+
+def _seconds(config: Config, block: int | None, device: str) -> float:
+    """Count the steps of a training, and its measurements as a step for each window."""
+    runs, drift = _runs(config, block), config.drift
+    num_steps = drift.steps[-1] + len(drift.steps) * drift.num_windows
+    return num_steps * counted_seconds(torch.device(device))(runs[0], len(runs))
+
+
+def _follow(config: Config, block: int | None, path: Path, device: str, tell: Tell) -> None:
+    write_bytes(path, _bytes(_followed(_runs(config, block), config.drift, block, device, tell)))
 
 
 def _runs(config: Config, block: int | None) -> list[RunConfig]:
@@ -191,7 +222,3 @@ def _bytes(table: pd.DataFrame) -> bytes:
     buffer = io.BytesIO()
     table.to_parquet(buffer)
     return buffer.getvalue()
-
-
-def _part(tell: Tell, start: float, stop: float) -> Tell:
-    return lambda share, doing: tell(start + share * (stop - start), doing)

@@ -1,15 +1,23 @@
-"""The runs behind figures 6 and 8: trained as grids, each once, and their records as tables."""
+"""The runs behind figures 6 and 8: trained in packs, each once, and their records as tables."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from joma.engine.config import RunConfig
+from joma.engine.grid import Run, axes_of, grid
 from joma.engine.measuring import ALL_HEADS, ENTROPY, LOSS, RANK, VALIDATION, WINDOW, regimes
-from joma.engine.train import Progress, TrainedRun, train
+from joma.engine.packs import Pack
+from joma.engine.plan import PackPlan, make_plan
+from joma.engine.recipes import recipe
+from joma.engine.training import PackProgress, train_pack
+from joma.experiments.ended_runs import EndedRun, ended_run
+from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import (
     CONTROLS,
     OTHER_PRECISION,
@@ -18,10 +26,11 @@ from joma.experiments.language_model_config import (
     UNTRAINED,
     Config,
 )
+from joma.experiments.pack_pieces import pack_pieces
+from joma.experiments.timetable import Piece, Tell
 from joma.measure.regime import MIN_POINTS
-from joma.runs.record import info, read
+from joma.runs.record import read
 
-Tell = Callable[[float, str], None]
 DRAWN = (LOSS, ENTROPY, WINDOW, RANK)
 """Metrics whose curves are kept."""
 SETTING = ["text", "condition", "depth", "lr"]
@@ -30,7 +39,7 @@ SETTING = ["text", "condition", "depth", "lr"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Runs that one call trains."""
+    """Runs that are trained for one purpose."""
 
     text: str
     condition: str
@@ -38,20 +47,23 @@ class Suite:
     grid: Mapping[str, Any]
 
     @property
-    def work(self) -> float:
-        """About how long it takes, in runs of one block."""
-        num = len(self.grid["lr"]) * len(self.grid["seed"]) * sum(self.grid["depth"])
-        return num * (0.0 if self.condition == UNTRAINED else 1.0)
+    def name(self) -> str:
+        """What it trains, in words."""
+        return f"{self.text}, {self.condition}, depth {', '.join(map(str, self.grid['depth']))}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """A run that has ended, and what it was trained for."""
 
-    run: TrainedRun
-    config: RunConfig
+    run: EndedRun
     text: str
     condition: str
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings, as it was trained."""
+        return self.run.config
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -66,7 +78,7 @@ class Found:
 
 
 def suites(config: Config) -> tuple[Suite, ...]:
-    """Return the calls in their order; the large pack of learning rates comes first and holds figure 6's depth."""
+    """Return the suites in their order; the large pack of learning rates comes first and holds figure 6's depth."""
     return tuple(suite for text in config.texts for suite in _of_text(config, text))
 
 
@@ -87,26 +99,69 @@ def _of_text(config: Config, text: str) -> Iterator[Suite]:
             yield suite(OTHER_PRECISION, depth=config.checked_depths, seed=config.seeds[:1], precision=OTHER_PRECISION)
 
 
-def train_all(config: Config, folder: Path, device: str, tell: Tell) -> list[Found]:
-    """Train every run that has not ended, and return all of them, each once."""
-    wanted = suites(config)
-    total = sum(suite.work for suite in wanted)
-    found: dict[Path, Found] = {}
-    done = 0.0
-    for suite in wanted:
-        part = suite.work / total
-        trained = train(
-            suite.grid,
-            out=folder,
-            recipe=suite.recipe,
-            device=device,
-            progress=_told(suite, tell, done, part),
+def training_pieces(config: Config, workplace: Workplace) -> list[Piece]:
+    """Return the packs that are left to train; where none is, neither text nor GPU is asked for."""
+    folder, known = runs_folder(workplace), set[str]()
+    pieces: list[Piece] = []
+    for suite in suites(config):
+        new = [run for run in runs_of(suite) if run.name not in known]
+        known |= {run.name for run in new}
+        plans = _plans(new, folder, workplace.device)
+        pieces += pack_pieces(
+            plans,
+            folder,
+            device=workplace.device,
+            timetable=workplace.timetable,
+            name=suite.name,
+            work=partial(_train, suite=suite, folder=folder, device=workplace.device),
         )
-        for run in trained.runs:
-            own = RunConfig.from_dict(info(run.folder).config)
-            found.setdefault(run.folder, Found(run=run, config=own, text=suite.text, condition=suite.condition))
-        done += part
+    return pieces
+
+
+def ended_runs(config: Config, workplace: Workplace) -> list[Found]:
+    """Return all runs that have ended, each once, by their records."""
+    folder = runs_folder(workplace)
+    found: dict[Path, Found] = {}
+    for suite in suites(config):
+        for run in filter(None, (ended_run(each, folder) for each in runs_of(suite))):
+            found.setdefault(run.folder, Found(run=run, text=suite.text, condition=suite.condition))
     return list(found.values())
+
+
+def are_trained(config: Config, workplace: Workplace) -> bool:
+    """Whether every run has ended."""
+    folder = runs_folder(workplace)
+    return all(ended_run(run, folder) for suite in suites(config) for run in runs_of(suite))
+
+
+def runs_folder(workplace: Workplace) -> Path:
+    """Return the folder of the runs."""
+    return workplace.folder / "runs"
+
+
+def runs_of(suite: Suite) -> tuple[Run, ...]:
+    """Return the runs of a suite."""
+    chosen = recipe(suite.recipe)
+    return grid(chosen.base, {**chosen.axes, **axes_of(suite.grid)}, tuple(chosen.axes))
+
+
+def _plans(runs: Sequence[Run], folder: Path, device: str) -> tuple[PackPlan, ...]:
+    """Pack the runs that have not ended; those of their shape that diverged keep their places beside them."""
+    ended = {run.name: ended_run(run, folder) for run in runs}
+    open_shapes = {run.config.shape for run in runs if ended[run.name] is None}
+    left = [
+        run
+        for run in runs
+        if run.config.shape in open_shapes and ((end := ended[run.name]) is None or end.failed_at is not None)
+    ]
+    return make_plan(left, device=torch.device(device)).packs if left else ()
+
+
+def _train(pack: Pack, tell: Tell, *, suite: Suite, folder: Path, device: str) -> None:
+    def told(at: PackProgress) -> None:
+        tell(at.step / at.num_steps, f"{suite.name}: step {at.step:,} of {at.num_steps:,}")
+
+    train_pack(pack, folder, device=device, progress=told)
 
 
 def tables_of(found: list[Found]) -> dict[str, pd.DataFrame]:
@@ -175,20 +230,3 @@ def _over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     grouped = kept.groupby([*SETTING, "metric", "layer", "step"])["value"]
     means = grouped.agg(mean="mean", low="min", high="max").reset_index()
     return means.astype({"mean": "float32", "low": "float32", "high": "float32"})
-
-
-def _told(suite: Suite, tell: Tell, start: float, part: float) -> Callable[[Progress], None]:
-    return lambda at: tell(start + part * _share(at), _doing(suite, at))
-
-
-def _share(at: Progress) -> float:
-    packs = at.plan.packs
-    done = sum(each.seconds for each in packs[: at.num_packs_done])
-    if at.pack is not None and at.num_packs_done < len(packs):
-        done += packs[at.num_packs_done].seconds * at.pack.step / at.pack.num_steps
-    return min(1.0, done / at.plan.seconds)
-
-
-def _doing(suite: Suite, at: Progress) -> str:
-    runs = f"{suite.text}, {suite.condition}, depth {', '.join(map(str, suite.grid['depth']))}"
-    return runs if at.pack is None else f"{runs}: step {at.pack.step:,} of {at.pack.num_steps:,}"

@@ -1,8 +1,8 @@
 """Figures 6 and 8: attention entropy and stable rank of language models while they learn, with controls.
 
 Four depths at one learning rate, seven learning rates at one depth, and for the rebound of the entropy, which the paper
-puts down to the MLP's nonlinearity, the same models with one ingredient taken away. All runs go through `joma.train`,
-so that an interrupted reproduction goes on where it stopped.
+puts down to the MLP's nonlinearity, the same models with one ingredient taken away. Runs are trained as `joma.train`
+does it, pack by pack, so that an interrupted reproduction goes on where it stopped.
 """
 
 import pandas as pd
@@ -10,32 +10,22 @@ import pandas as pd
 from joma.data.corpora import find_text
 from joma.engine.measuring import ENTROPY
 from joma.experiments import learning_rates
-from joma.experiments.assumption1 import drift_table, over_seeds
+from joma.experiments.assumption1 import drift_pieces, drift_table, is_followed, over_seeds
 from joma.experiments.experiment import Experiment, Fact, Result, Workplace
 from joma.experiments.language_model_charts import draw
 from joma.experiments.language_model_config import Config, full, quick
-from joma.experiments.language_model_runs import tables_of, train_all
+from joma.experiments.language_model_runs import are_trained, ended_runs, tables_of, training_pieces
 from joma.experiments.language_model_verdicts import verdicts
 from joma.experiments.rebound_shares import share_table
 
 __all__ = ["EXPERIMENT", "Config", "compute", "missing"]
 
-TRAINING_SHARE = 0.9
-"""Of the time, what the runs of the figures take; the rest is Assumption 1."""
-
 
 def compute(config: Config, workplace: Workplace) -> Result:
-    """Train what is not trained yet, read the records, and follow E[g x]."""
-    tell = workplace.progress
-    found = train_all(
-        config, workplace.folder / "runs", workplace.device, lambda share, doing: tell(TRAINING_SHARE * share, doing)
-    )
-    drift = drift_table(
-        config,
-        workplace.folder / "drift",
-        workplace.device,
-        lambda share, doing: tell(TRAINING_SHARE + (1 - TRAINING_SHARE) * share, doing),
-    )
+    """Train what is not trained yet and follow E[g x], then read the records, which is all that is needed of runs."""
+    workplace.work_off([*training_pieces(config, workplace), *drift_pieces(config, workplace)])
+    found = ended_runs(config, workplace)
+    drift = drift_table(config, workplace)
     tables = tables_of(found)
     early = learning_rates.early_signs(found, config)
     dips = [learning_rates.dips(tables["regimes"], tables["runs"], config, text) for text in config.texts]
@@ -54,7 +44,9 @@ def compute(config: Config, workplace: Workplace) -> Result:
 
 
 def missing(config: Config, workplace: Workplace) -> str:
-    """Return what is missing to train these models here: a GPU or a text."""
+    """Return what is missing to train these models here, a GPU or a text; nothing where they are trained."""
+    if are_trained(config, workplace) and is_followed(config, workplace):
+        return ""
     if config.needs_gpu and workplace.device == "cpu":
         return "It needs a GPU: on a CPU the runs of figures 6 and 8 would take weeks."
     try:
@@ -88,4 +80,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=missing,
+    in_pieces=True,
 )

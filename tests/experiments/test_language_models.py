@@ -471,22 +471,27 @@ def test_the_end_agrees_with_itself_and_a_still_model_does_not_turn(done, text, 
     np.testing.assert_allclose(last[["cosine", "length_ratio"]], 1, rtol=1e-6)
     assert (drift.loc[drift["step"] == 0, "cosine"] < 1 - 1e-6).all()
     still = toy(text, rate=0.0, rates=(0.0,))
-    table = assumption1.drift_table(still, tmp_path, "cpu", lambda share, doing: None)
+    there = place(tmp_path)
+    there.work_off(assumption1.drift_pieces(still, there))
+    table = assumption1.drift_table(still, there)
     np.testing.assert_allclose(table[["cosine", "length_ratio"]], 1, rtol=1e-6)
 
 
 def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(done, text, tmp_path):
     config, whole, _ = done
 
-    def stop(share, doing):
-        if share > stop.at:
-            stop.at += 0.3
-            raise KeyboardInterrupt
+    def after(num_told):
+        told = iter(range(num_told))
 
-    stop.at = 0.3
-    for _ in range(3):
+        def stop(share, doing):
+            if next(told, None) is None:
+                raise KeyboardInterrupt
+
+        return stop
+
+    for num_told in (1, 3, 4):  # of eleven pieces, each of which tells when it begins
         with pytest.raises(KeyboardInterrupt):
-            compute(config, place(tmp_path, stop))
+            compute(config, place(tmp_path, after(num_told)))
     again = compute(config, place(tmp_path))
     assert again.facts.keys() == whole.facts.keys()
     for name, table in whole.tables.items():
