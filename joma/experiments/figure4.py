@@ -52,8 +52,10 @@ REFUSED = {"all targets equal": (2.0,) * 10, "one target zero": (0.0, 2.0)}
 """Targets without a rebound: all equal, and one that is not wanted at all."""
 LATE_EFOLDS, LAST_PART = 60.0, 1e-4
 """Time at which the slowest component alone still moves, in units of its rate, and the part of the way then left."""
-CONTROL_END = 30.0
-"""Time after which a flow at rate one has ended."""
+CONTROL_START, CONTROL_END = 0.01, 30.0
+"""Time before which a flow at rate one has hardly begun, and after which it has ended."""
+MOVED = 1e-3
+"""Part of its start by which an entropy has changed when its panel begins: before that there is nothing to see."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,17 +127,22 @@ def compute(config: Config, workplace: Workplace) -> Result:
     script, script_facts = _script(config)
     conditions = _conditions(config, lambda share: workplace.progress(0.4 + 0.6 * share, "random targets"))
     closed = [run.closed_form_distance for run in runs.values() if run.closed_form_distance is not None]
+    entropies = _entropies(paths)
     refused, refused_facts = _refused(config)
     tables = {
         "paths": for_drawing(pd.concat([_path_table(name, paths[name]) for name in FLOWS], ignore_index=True)),
-        "entropies": for_drawing(_entropies(paths)),
+        "entropies": for_drawing(entropies),
         "dips": _dips(paths),
         "learning": _learning(config, paths),
         "script": for_drawing(script),
         "conditions": conditions,
         "no_rebound": for_drawing(refused),
     }
-    facts = {"closed form distance": max(closed), "largest entropy": float(np.log(len(config.targets)))}
+    facts = {
+        "closed form distance": max(closed),
+        "largest entropy": float(np.log(len(config.targets))),
+        **{_moves(name): _begins_to_move(_in_panel(entropies, name)) for name in FLOWS},
+    }
     return Result(tables=tables, facts=facts | script_facts | refused_facts | _condition_facts(conditions))
 
 
@@ -154,7 +161,7 @@ def _path(run: Simulation) -> Path:
 
 def _without_attention(config: Config) -> Path:
     r"""$\dot v = \mu - v$."""
-    t = np.linspace(0, CONTROL_END, config.num_points)
+    t = np.concatenate([[0.0], np.geomspace(CONTROL_START, CONTROL_END, config.num_points - 1)])
     return Path(t=t, v=config.mu + (config.start - config.mu) * np.exp(-t)[:, None], limit=config.mu)
 
 
@@ -187,6 +194,28 @@ def _entropies(paths: dict[str, Path]) -> pd.DataFrame:
         ],
         ignore_index=True,
     )
+
+
+def _in_panel(entropies: pd.DataFrame, flow: str) -> pd.DataFrame:
+    """The entropies of a flow, and those of the control at the same T."""
+    shown = [temperature for name, temperature in SHOWN_ENTROPIES if name == flow]
+    own = entropies["flow"] == flow
+    return entropies[own | ((entropies["flow"] == WITHOUT) & entropies["temperature"].isin(shown))]
+
+
+def _moves(flow: str) -> str:
+    """Name of the fact that says from when on the entropies of a flow are worth a look."""
+    return f"entropy moves, {flow}"
+
+
+def _begins_to_move(panel: pd.DataFrame) -> float:
+    """Reported time, after zero, at which the first of the curves begins to leave its start."""
+    begins = []
+    for _, curve in panel.groupby(["flow", "temperature"]):
+        t, entropy = curve["t"].to_numpy(), curve["entropy"].to_numpy()
+        moved = np.flatnonzero(np.abs(entropy - entropy[0]) >= MOVED * entropy[0])
+        begins.append(t[max(moved[0] - 1, 1)] if moved.size else t[-1])
+    return float(min(begins))
 
 
 def _dips(paths: dict[str, Path]) -> pd.DataFrame:
@@ -306,10 +335,10 @@ def draw(result: Result) -> tuple[Chart, ...]:
     """Components, entropies, and the scripts' run."""
     paths, entropies, script = (result.tables[name] for name in ("paths", "entropies", "script"))
     components = [_component_panel(paths[paths["flow"] == name], LABELS[name]) for name in FLOWS]
-    dips = [_entropy_panel(entropies, name) for name in FLOWS]
+    dips = [_entropy_panel(_in_panel(entropies, name), float(result.facts[_moves(name)]), name) for name in FLOWS]
     refused = result.tables["no_rebound"]
-    lines = [Line(str(name), rows["t"], rows["entropy"]) for name, rows in refused[refused["t"] > 0].groupby("targets")]
-    none = Panel("control: targets that the condition refuses", "time", "entropy, nats", lines, log_x=True)
+    lines = [Line(str(name), rows["t"], rows["entropy"]) for name, rows in refused.groupby("targets")]
+    none = Panel("control: targets that the condition refuses", "time", "entropy, nats", lines)
     steps = Panel(
         "the scripts' run",
         "step",
@@ -354,13 +383,12 @@ def _component_panel(rows: pd.DataFrame, title: str) -> Panel:
     return Panel(title, "time", "v", lines, log_x=True)
 
 
-def _entropy_panel(entropies: pd.DataFrame, flow: str) -> Panel:
-    moved = entropies[entropies["t"] > 0]
+def _entropy_panel(entropies: pd.DataFrame, begin: float, flow: str) -> Panel:
     lines = []
-    for color, (temperature, part) in enumerate(moved[moved["flow"] == flow].groupby("temperature")):
-        control = moved[(moved["flow"] == WITHOUT) & (moved["temperature"] == temperature)]
+    for color, (temperature, parts) in enumerate(entropies[entropies["t"] >= begin].groupby("temperature")):
+        own, control = (parts[parts["flow"] == name] for name in (flow, WITHOUT))
         label = f"softmax(v²/{temperature:g})"
-        lines.append(Line(label, part["t"], part["entropy"], color=color))
+        lines.append(Line(label, own["t"], own["entropy"], color=color))
         lines.append(Line(f"{label}, without", control["t"], control["entropy"], style="dashed", color=color))
     return Panel(f"{LABELS[flow]}: attention entropy", "time", "entropy, nats", lines, log_x=True)
 

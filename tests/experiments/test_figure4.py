@@ -122,6 +122,14 @@ def test_charts_can_be_drawn(result):
         assert len(to_matplotlib(chart).axes) >= len(chart.panels)
 
 
+def test_entropies_are_drawn_from_when_they_begin_to_move(result):
+    chart = figure4.draw(result)[0]
+    for panel in chart.panels[3:]:
+        starts = [np.abs(line.y / result.facts["largest entropy"] - 1) for line in panel.items]
+        assert max(start[0] for start in starts) < figure4.MOVED
+        assert max(start[2] for start in starts) > figure4.MOVED
+
+
 def test_a_step_that_is_not_positive_is_refused():
     with pytest.raises(ValueError, match="`step_size` must be positive"):
         Config(step_size=0.0)
