@@ -1,12 +1,12 @@
 """Networks trained on data with latents, and how well their hidden neurons follow these: for figure 5 and Table 1.
 
-A neuron's activation on a sample is its maximum over positions, after the ReLU. The weights of a pack are measured and
-thrown away; what is kept are the rows, so that an interrupted call trains no pack twice.
+A neuron's activation on a sample is its maximum over positions, after the ReLU. The weights of a run are measured and
+thrown away; what is kept are its rows, so that an interrupted call trains no run twice.
 """
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,12 @@ from joma.engine.config import HIERARCHY, RunConfig, digest
 from joma.engine.grid import Run
 from joma.engine.packs import Pack
 from joma.engine.plan import PackPlan, make_plan
+from joma.engine.snapshots import steps_of
 from joma.engine.sources import HierarchySource, tree_of
 from joma.engine.training import PackProgress, train_pack
 from joma.experiments.experiment import Workplace
+from joma.experiments.pack_pieces import pack_pieces
+from joma.experiments.timetable import Tell
 from joma.measure.alignment import align
 from joma.models.batch import Batch, LayerReading, Parameters, Tap
 from joma.models.decoder import Decoder
@@ -34,6 +37,8 @@ SITE = "alignment"
 """Where the samples come from that neurons are measured on: other ones than those of training and validation."""
 NUM_BOOTSTRAPS = 2
 """As few as can be: errors here are those between seeds."""
+TRAINING = "training"
+"""Folder of the runs that are being trained."""
 MEASURING_SHARE = 0.1
 """Of the time of a pack, for the progress."""
 
@@ -138,60 +143,62 @@ def measured_packs(
     measure: Callable[[Run, Path], list[Row]],
     *,
     settings: Any,
-    span: tuple[float, float] = (0.0, 1.0),
 ) -> pd.DataFrame:
     """Train packs one after the other, and return the rows that `measure` finds of each run and its folder.
 
-    Runs that diverged have no rows. Rows of a pack are kept under the hash of its runs and of `settings`, which is all
-    else that they depend on; its weights are not.
+    Runs that diverged have no rows. Rows are kept run by run under the hash of the run and of `settings`, which is all
+    that they depend on, so that they are found again however runs are packed; weights are not kept.
     """
-    total = sum(pack.seconds for pack in packs)
-    low, high = span
-    tables = []
-    for each in packs:
-        up = low + (high - low) * each.seconds / total
-        tables.append(_measured(each.pack, workplace, measure, settings, (low, up)))
-        low = up
-    return pd.concat(tables, ignore_index=True)
+    training = workplace.folder / TRAINING
+
+    def path_of(run: Run) -> Path:
+        return workplace.folder / f"run-{digest([run.config.hash, settings])}.parquet"
+
+    pieces = pack_pieces(
+        [left for plan in packs if (left := _unmeasured(plan, path_of)) is not None],
+        training,
+        device=workplace.device,
+        timetable=workplace.timetable,
+        name="networks on data with latents",
+        work=lambda pack, tell: _keep_rows(pack, training, workplace.device, measure, path_of, tell),
+    )
+    workplace.work_off(pieces)
+    shutil.rmtree(training, ignore_errors=True)
+    tables = [pd.read_parquet(path_of(run)) for plan in packs for run in plan.pack.runs]
+    return pd.concat([table for table in tables if len(table)], ignore_index=True)
 
 
-def _measured(
-    pack: Pack,
-    workplace: Workplace,
-    measure: Callable[[Run, Path], list[Row]],
-    settings: Any,
-    span: tuple[float, float],
-) -> pd.DataFrame:
-    name = digest([[run.config.hash for run in pack.runs], settings])
-    path, folder = workplace.folder / f"pack-{name}.parquet", workplace.folder / f"pack-{name}"
-    if not path.exists():
-        rows = _trained_rows(pack, folder, workplace, measure, span)
-        content = BytesIO()
-        pd.DataFrame(rows).to_parquet(content, index=False)
-        write_bytes(path, content.getvalue())
-    shutil.rmtree(folder, ignore_errors=True)
-    return pd.read_parquet(path)
+def _unmeasured(plan: PackPlan, path_of: Callable[[Run], Path]) -> PackPlan | None:
+    """Return a pack without the runs whose rows are kept, each named by its hash, under which any packing finds it."""
+    runs = tuple(Run(name=run.config.hash, config=run.config) for run in plan.pack.runs if not path_of(run).exists())
+    if not runs:
+        return None
+    return replace(plan, pack=Pack(runs=runs), seconds=plan.seconds * len(runs) / plan.pack.num_runs)
 
 
-def _trained_rows(
+def _keep_rows(
     pack: Pack,
     folder: Path,
-    workplace: Workplace,
+    device: str,
     measure: Callable[[Run, Path], list[Row]],
-    span: tuple[float, float],
-) -> list[Row]:
-    low, high = span
-    middle = high - MEASURING_SHARE * (high - low)
+    path_of: Callable[[Run], Path],
+    tell: Tell,
+) -> None:
+    """Train a pack, keep the rows of each run, and throw the weights away."""
 
-    def tell(progress: PackProgress) -> None:
+    def told(progress: PackProgress) -> None:
         doing = f"training {pack.num_runs} runs: step {progress.step} of {progress.num_steps}"
-        workplace.progress(low + (middle - low) * progress.step / progress.num_steps, doing)
+        tell((1 - MEASURING_SHARE) * progress.step / progress.num_steps, doing)
 
-    ended = train_pack(pack, folder, device=workplace.device, progress=tell).runs
-    rows: list[Row] = []
+    for run in pack.runs:
+        if not steps_of(folder / run.name):  # a record without weights, which were lost: there is nothing to measure
+            shutil.rmtree(folder / run.name, ignore_errors=True)
+    ended = train_pack(pack, folder, device=device, progress=told).runs
     for at, (run, result) in enumerate(zip(pack.runs, ended, strict=True)):
-        share = middle + (high - middle) * at / pack.num_runs
-        workplace.progress(share, f"measuring run {at + 1} of {pack.num_runs}")
-        if result.status == "finished":
-            rows += measure(run, result.folder)
-    return rows
+        tell(1 - MEASURING_SHARE * (1 - at / pack.num_runs), f"measuring run {at + 1} of {pack.num_runs}")
+        rows = measure(run, result.folder) if result.status == "finished" else []
+        content = BytesIO()
+        pd.DataFrame(rows).to_parquet(content, index=False)
+        write_bytes(path_of(run), content.getvalue())
+    for run in pack.runs:
+        shutil.rmtree(folder / run.name, ignore_errors=True)

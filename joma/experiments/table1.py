@@ -363,4 +363,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=nothing_missing,
+    in_pieces=True,
 )
