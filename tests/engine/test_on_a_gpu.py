@@ -1,0 +1,280 @@
+"""Grids trained on a GPU: the CPU's numbers in every precision, resumed, beside failures, within planned memory.
+
+With `JOMA_TEST_DEVICE=cpu` the same tests run anywhere, against themselves: every line but those of the GPU. The shape
+checker's wrappers do not compile, so on a GPU they are left out: `pytest -o addopts=`.
+"""
+
+import math
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from joma.engine import snapshots, training
+from joma.engine.config import OptimiserConfig
+from joma.engine.extent import completed, extent
+from joma.engine.grid import Run
+from joma.engine.memory import CUDA_BASE, footprint
+from joma.engine.packs import Pack
+from joma.engine.recipes import recipe
+from joma.engine.step import NOT_FAILED, Stepper
+from joma.engine.train import train
+from joma.engine.training import train_pack
+from joma.models.batch import Batch
+from joma.models.decoder import Decoder
+from joma.models.linear import linear
+from joma.models.presets import paper_language_model
+from joma.runs.record import info, read
+
+
+def there() -> str:
+    """Return the device that is held against the CPU."""
+    return os.environ.get("JOMA_TEST_DEVICE", "cuda")
+
+
+needs_a_gpu = [
+    pytest.mark.skipif(there() != "cpu" and not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.skipif(
+        there() != "cpu" and hasattr(linear, "__wrapped__"), reason="checked functions do not compile: -o addopts="
+    ),
+    pytest.mark.filterwarnings("default"),  # compilers warn of settings that are meant, such as full float32
+]
+pytestmark = needs_a_gpu
+
+NUM_STEPS = 50
+SHAPE = {"width": 40, "hidden": 48, "heads": 2, "embedding_scale": 40**0.5, "batch": 4, "window": 20}
+"""Of the language models here and in the tests of experiments: shapes that are compiled once for both."""
+GRID = {
+    **SHAPE, "depth": 2, "lr": (1e-3, 3e-3), "seed": 1, "valid_batch": 2, "valid_windows": 4, "steps": NUM_STEPS,
+    "measure_every": 10,
+}  # fmt: skip
+LOSS_TOLERANCE = {"float64": 1e-9, "fp32": 1e-5, "tf32": 1e-3, "bf16": 3e-3}
+"""Relative. On the CPU, 50 steps in fp32 end 1e-7 from those in float64, and in bf16 6e-4 from those in fp32."""
+MEASURE_TOLERANCE = {"float64": 1e-6, "fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
+"""Of entropies in nats, and of stable ranks, relative; on the CPU 2e-7 in fp32 and 1.4e-2 in bf16."""
+KEYS = ["step", "site", "metric", "layer", "head"]
+
+
+def write_text(folder, num_words=150, num_tokens=6000):
+    """A text whose words follow one another by a rule, with exceptions; its vocabulary fills no whole tile."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    follows = random.integers(num_words, size=(num_words, 3))
+    for split in ("train", "valid", "test"):
+        words = [0]
+        for choice in random.integers(4, size=num_tokens):
+            words.append(follows[words[-1], choice] if choice < 3 else random.integers(num_words))
+        lines = [" ".join(f"w{word}" for word in words[at : at + 15]) for at in range(0, num_tokens, 15)]
+        (folder / f"{split}.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return str(write_text(tmp_path_factory.mktemp("data") / "text"))
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory, text):
+    """A function that trains a grid on a device, once, and returns the record of each run by its learning rate."""
+    known = {}
+
+    def trained(device, precision, **changes):
+        key = (device, precision, *changes.items())
+        if key not in known:
+            out = tmp_path_factory.mktemp("grid")
+            given = {**GRID, "data": text, "precision": precision, **changes}
+            known[key] = by_rate(train(given, out=out, recipe="figure6", device=device))
+        return known[key]
+
+    return trained
+
+
+def by_rate(done):
+    return {info(run.folder).config["optimiser"]["lr"]: read(run.folder) for run in done.runs}
+
+
+def values(table, *metrics):
+    """The values of some metrics in a fixed order, by all that tells them apart."""
+    chosen = table[table["metric"].isin(metrics)]
+    return chosen.set_index(KEYS)["value"].sort_index()
+
+
+def assert_agree(found, right, *, loss, measures):
+    """Records have the same rows, with losses and ranks near each other in relation and entropies in nats."""
+    for metrics, rtol, atol in (
+        (["loss"], loss, 0.0),
+        (["stable_rank"], measures, 0.0),
+        (["entropy", "entropy_fraction", "entropy_window"], 0.0, measures),
+    ):
+        ours, theirs = values(found, *metrics), values(right, *metrics)
+        assert len(theirs) and ours.index.equals(theirs.index)
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol, err_msg=f"{metrics}")
+
+
+@pytest.mark.parametrize("precision", list(LOSS_TOLERANCE))
+def test_a_grid_has_the_cpus_numbers(records, precision):
+    right = records("cpu", "float64" if precision == "float64" else "fp32")
+    found = records(there(), precision)
+    assert found.keys() == right.keys() and len(found) == 2
+    for lr, table in found.items():
+        losses = values(table, "loss").xs("validation", level="site")
+        assert losses.iloc[-1] < losses.iloc[0] - 0.1  # something was learned that could have gone wrong
+        assert_agree(table, right[lr], loss=LOSS_TOLERANCE[precision], measures=MEASURE_TOLERANCE[precision])
+
+
+class Stopped(RuntimeError):
+    """What ends a training early."""
+
+
+def test_an_interrupted_grid_goes_on_from_its_snapshots(records, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    given = {**GRID, "data": text, "precision": "fp32", "snapshot_every": 10}
+    begun = []
+
+    def stop(progress):
+        if progress.pack is not None and progress.pack.step == 24:
+            raise Stopped
+
+    def note(progress):
+        if progress.pack is not None:
+            begun.append(progress.pack.step)
+
+    with pytest.raises(Stopped):
+        train(given, out=tmp_path, recipe="figure6", device=there(), progress=stop)
+    done = train(given, out=tmp_path, recipe="figure6", device=there(), progress=note)
+    assert begun[0] == 21 and begun[-1] == NUM_STEPS
+    peace = records(there(), "fp32")
+    for run in done.runs:
+        assert (run.status, run.step) == ("finished", NUM_STEPS)
+        assert snapshots.steps_of(run.folder) == [NUM_STEPS]
+    for lr, table in by_rate(done).items():
+        # two trainings on one GPU differ as much as two devices: it adds in whatever order
+        assert_agree(table, peace[lr], loss=LOSS_TOLERANCE["fp32"], measures=MEASURE_TOLERANCE["fp32"])
+
+
+def test_a_diverging_neighbour_leaves_the_others_alone(records):
+    calm, beside = records(there(), "fp32"), records(there(), "fp32", lr=(1e-3, 1e30))
+    assert_agree(beside[1e-3], calm[1e-3], loss=LOSS_TOLERANCE["fp32"], measures=MEASURE_TOLERANCE["fp32"])
+    assert beside[1e30]["step"].max() < NUM_STEPS
+
+
+def test_a_failed_run_is_masked_at_its_step_and_stays_as_it_was():
+    config = paper_language_model(151, depth=2, width=40, hidden=48, heads=2, embedding_scale=40**0.5)
+    stepper = stepper_of(config, [OptimiserConfig(lr=1e-3, clip=0.5), OptimiserConfig(lr=1e30, clip=0.5)], "fp32")
+    for step in range(4):
+        stepper.advance(words(151, 2, 4, 20, seed=step))
+    assert stepper.state.failed_at.tolist() == [NOT_FAILED, 1]
+    assert math.isfinite(stepper.losses[0]) and math.isnan(stepper.losses[1])
+    before = stepper.run_state(1)
+    stepper.advance(words(151, 2, 4, 20, seed=5))
+    after = stepper.run_state(1)
+    kept = [name for name in before if name.startswith("parameters.")]
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in kept)
+
+
+def stepper_of(config, optimisers, precision):
+    return Stepper(
+        Decoder(config),
+        list(range(1, len(optimisers) + 1)),
+        optimisers,
+        num_steps=100,
+        steps_per_epoch=50,
+        precision=precision,
+        device=there(),
+    )
+
+
+def words(vocabulary, num_runs, num_streams, length, seed=0):
+    """Words of one text for all runs."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(vocabulary, (1, num_streams, length + 1), generator=generator).to(there())
+    both = drawn.expand(num_runs, -1, -1)
+    return Batch(tokens=both[:, :, :-1].contiguous(), targets=both[:, :, 1:].flatten(1))
+
+
+def kernels_of(stepper, batch):
+    """Kernels of one step by name, from a profile; on a CPU its batched products."""
+    kind = "CPU" if there() == "cpu" else "CUDA"
+    with torch.profiler.profile(activities=[getattr(ProfilerActivity, kind)], acc_events=True) as profile:
+        stepper.advance(batch)
+        if there() != "cpu":
+            torch.cuda.synchronize()
+    names = [each.name for each in profile.events() if each.device_type == getattr(DeviceType, kind)]
+    # Copies of the batch are not part of the step; clearing a buffer is a memset or a kernel, as its strides want.
+    return Counter(name for name in names if (name == "aten::bmm" if kind == "CPU" else "Memcpy" not in name))
+
+
+def test_sixteen_runs_have_the_kernels_of_one():
+    vocabulary = 151 if there() == "cpu" else 28_782  # the paper's: libraries split small products as they please
+    config = paper_language_model(vocabulary, depth=2)
+    found = {}
+    for num_runs in (1, 16):
+        stepper = stepper_of(config, [OptimiserConfig(lr=1e-4, clip=0.5)] * num_runs, "bf16")
+        batch = words(vocabulary, num_runs, 20, 35)
+        for _ in range(2):
+            stepper.advance(batch)
+        found[num_runs] = kernels_of(stepper, batch)
+    assert found[1].total() == found[16].total() > 0, (found[1] - found[16], found[16] - found[1])
+
+
+MEMORY = {
+    "text": (4, "figure8", {"depth": 2, "valid_windows": 40, "precision": "bf16"}),
+    "trees": (32, "trees", {"width": 256, "hidden": 512, "tree_depth": 4, "num_classes": 3, "precision": "tf32"}),
+}
+"""Runs, recipe and changes: more memory than libraries take for themselves, most of it for training, for measuring."""
+
+
+@pytest.mark.parametrize(("num_runs", "name", "changes"), MEMORY.values(), ids=MEMORY)
+def test_planned_memory_is_enough_and_not_far_too_much(tmp_path, num_runs, name, changes):
+    changes = {**changes, "steps": 3, "measure_every": 1}
+    if name == "figure8":
+        num_words = 150 if there() == "cpu" else 28_000
+        changes["data"] = str(write_text(tmp_path / "text", num_words=num_words, num_tokens=40_000))
+    if there() == "cpu":
+        changes |= {"width": 16, "hidden": 16}
+    base = completed(recipe(name).base.update(changes))
+    pack = Pack(runs=tuple(Run(name=f"seed{seed}", config=base.update({"seed": seed})) for seed in range(num_runs)))
+    device = torch.device(there())
+    planned = footprint(base, device, data_bytes=extent(base).data_bytes).of(num_runs)
+    before = _memory_from_here()
+    train_pack(pack, tmp_path / "runs", device=device)
+    if there() == "cpu":
+        return
+    taken, held = torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_reserved() - before
+    told = f"planned {planned:,}, taken {taken:,}, held {held:,}"
+    assert taken <= planned, told
+    assert planned - CUDA_BASE <= 2.5 * taken, told
+    # What a captured step works with stays held for it, and a measurement between two steps comes on top.
+    assert held <= planned, told
+
+
+def _memory_from_here():
+    """Return what is in use on a GPU, with everything else given back, so that the peaks are of what comes."""
+    if there() == "cpu":
+        return 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
+def test_a_class_is_read_off_the_last_position_as_on_the_cpu(tmp_path, causal):
+    given = {
+        "num_latents": [(4, 5)], "num_children": 2, "num_classes": 6, "num_tokens": 20, "window": 9, "width": 32,
+        "hidden": 24, "batch": 16, "lr": 1e-3, "seed": (1, 2), "steps": NUM_STEPS, "measure_every": 10,
+        "precision": "fp32", "causal": causal,
+    }  # fmt: skip
+    found, right = (
+        {run.name: read(run.folder) for run in train(given, out=tmp_path / which, recipe="table1", device=device).runs}
+        for which, device in (("found", there()), ("right", "cpu"))
+    )
+    assert found.keys() == right.keys() and len(found) == 2
+    for name, table in found.items():
+        losses = values(table, "loss").xs("validation", level="site")
+        assert losses.iloc[-1] < losses.iloc[0] - 0.1
+        assert_agree(table, right[name], loss=LOSS_TOLERANCE["fp32"], measures=MEASURE_TOLERANCE["fp32"])
