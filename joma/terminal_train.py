@@ -1,8 +1,7 @@
 """What `joma train` prints: the plan, live progress, and how every run ended."""
 
-import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from joma.terminal import console
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
     from joma.engine import train
-    from joma.engine.plan import PackPlan, Plan
+    from joma.engine.plan import Plan
     from joma.engine.recipes import Recipe
     from joma.engine.training import PackProgress
 
@@ -98,7 +97,7 @@ def show_settings(recipe: "Recipe") -> None:
 
 @contextmanager
 def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progress"], None]]:
-    """Show a bar for all packs and one for the pack at work, on standard error; yields what to call with progress."""
+    """Show a bar for all packs and one for those at work, on standard error; yields what to call with progress."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -115,31 +114,34 @@ def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progr
         seen = [-1]
 
         def show(at: "train.Progress") -> None:
-            packs = at.plan.packs
             if seen[0] != at.num_packs_done:
                 seen[0] = at.num_packs_done
                 bar.reset(part, visible=at.pack is not None)
-            share = at.pack.step / at.pack.num_steps if at.pack is not None else 0.0
-            spent = math.fsum(each.seconds for each in packs[: at.num_packs_done])
-            current = share * packs[at.num_packs_done].seconds if at.num_packs_done < len(packs) else 0.0
-            count = f"{at.num_packs_done}/{len(packs)} packs"
-            bar.update(whole, completed=spent + current, total=at.plan.seconds, count=count)
+            count = f"{at.num_packs_done}/{len(at.plan.packs)} packs"
+            bar.update(whole, completed=at.seconds_done, total=at.plan.seconds, count=count)
             if at.pack is not None:
-                _show_pack(bar, part, at.pack, packs[min(at.num_packs_done, len(packs) - 1)])
+                _show_packs(bar, part, [at.pack, *at.beside])
 
         yield show
 
 
-def _show_pack(bar: Progress, task: TaskID, at: "PackProgress", plan: "PackPlan") -> None:
-    failed = f", {len(at.failed)} diverged" if at.failed else ""
+def _show_packs(bar: Progress, task: TaskID, at_work: "Sequence[PackProgress]") -> None:
+    """Show the packs at work, of which there are several on Ray, as one."""
+    num_failed = sum(len(at.failed) for at in at_work)
+    num_runs = sum(len(at.names) for at in at_work) + num_failed
+    failed = f", {num_failed} diverged" if num_failed else ""
+    step, num_steps = sum(at.step for at in at_work), sum(at.num_steps for at in at_work)
+    packs = f" of {len(at_work)} packs" if len(at_work) > 1 else ""
+    speed = sum(at.tokens_per_second for at in at_work)
+    current = [loss for at in at_work for loss in at.losses.values()]
     bar.update(
         task,
         visible=True,
-        description=f"{plan.pack.num_runs} runs{failed}",
-        completed=at.step,
-        total=at.num_steps,
-        count=f"step {at.step:,}/{at.num_steps:,}",
-        latest=escape(f"{at.tokens_per_second:,.0f} tokens/s, loss {losses(list(at.losses.values()))}"),
+        description=f"{num_runs} runs{packs}{failed}",
+        completed=step,
+        total=num_steps,
+        count=f"step {step:,}/{num_steps:,}",
+        latest=escape(f"{speed:,.0f} tokens/s, loss {losses(current)}"),
     )
 
 

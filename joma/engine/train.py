@@ -1,10 +1,10 @@
 """`train`: a grid of runs, packed and trained, each recorded in a folder of its own."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,11 @@ class Progress:
     plan: Plan
     num_packs_done: int
     pack: PackProgress | None = None
-    """Of the pack that is being trained, where that is this process."""
+    """Of the pack that is being trained; where there are several, of the one that was heard last."""
+    beside: tuple[PackProgress, ...] = ()
+    """Of the others that are trained at the same time, on Ray."""
+    seconds_done: float = 0.0
+    """Work that is done, in seconds of the plan's own estimate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,13 +119,13 @@ def train(
     there = device_named(device)
     plan = make_plan(_runs(grid, recipe), device=there, memory=_memory(memory, there, on))
     out = Path(out)
-    _require_room(plan, out)
+    ended = _ended_before(plan, out)
     report = progress or (lambda _: None)
     results: dict[str, RunResult] = {}
     for pack_result in _trained(plan, out, on, report):
         results |= {run.name: run for run in pack_result.runs}
     names = [run.name for run in _runs(grid, recipe)]
-    return Training(folder=out, runs=tuple(_summary(results[name]) for name in names))
+    return Training(folder=out, runs=tuple(_summary(results[name], is_new=name not in ended) for name in names))
 
 
 def plan_training(
@@ -160,31 +164,66 @@ def _runs(given: Mapping[str, Any] | None, recipe: str) -> tuple[grids.Run, ...]
     return grids.grid(chosen.base, {**chosen.axes, **grids.axes_of(given or {})}, tuple(chosen.axes))
 
 
-def _require_room(plan: Plan, out: Path) -> None:
-    """Refuse folders that hold other runs, or that another process writes to, before any run is touched."""
+def _ended_before(plan: Plan, out: Path) -> frozenset[str]:
+    """Return the names of runs that have ended already.
+
+    Folders that hold other runs, or that another process writes to, are refused before any run is touched.
+    """
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is a file, and runs need a folder. Take another name.")
-    for each in plan.packs:
-        for run in each.pack.runs:
-            examined(run, out, extent(run.config))
+    members = [examined(run, out, extent(run.config)) for run in plan.runs]
+    return frozenset(member.name for member in members if not member.is_open)
 
 
 def _trained(plan: Plan, out: Path, on: str, report: Callable[[Progress], None]) -> list[PackResult]:
-    done: list[PackResult] = []
-
-    def tell(pack: PackProgress | None = None) -> None:
-        report(Progress(plan=plan, num_packs_done=len(done), pack=pack))
-
     kind = torch.device(plan.device).type
     # Of the GPUs of another machine a task sees the one that it was given.
     device = plan.device if on == "local" else kind
     tasks = [_Task(pack=each.pack, folder=out.resolve(), device=device, owner=_owner(on)) for each in plan.packs]
-    work = partial(_work, report=tell) if on == "local" else _work
-    tell()
-    for _, result in run_tasks(work, tasks, on=on, num_gpus=int(kind == "cuda")):
-        done.append(result)
-        tell()
-    return done
+    teller = _Teller(plan, report)
+    results = []
+    for position, result in run_tasks(_work, tasks, on=on, num_gpus=int(kind == "cuda"), told=teller.hear):
+        results.append(result)
+        teller.end(position)
+    return results
+
+
+class _Teller:
+    """Makes one report of what the packs tell, in whatever order they are trained."""
+
+    def __init__(self, plan: Plan, report: Callable[[Progress], None]) -> None:
+        self._plan, self._report = plan, report
+        self._done: set[int] = set()
+        self._at_work: dict[int, PackProgress] = {}
+        self._tell()
+
+    def hear(self, position: int, pack: PackProgress) -> None:
+        """Note how far a pack is."""
+        self._at_work.pop(position, None)  # the one that was heard last stands at the end
+        self._at_work[position] = pack
+        self._tell()
+
+    def end(self, position: int) -> None:
+        """Note that a pack is done."""
+        self._at_work.pop(position, None)
+        self._done.add(position)
+        self._tell()
+
+    def _tell(self) -> None:
+        heard = tuple(reversed(self._at_work.values()))
+        self._report(
+            Progress(
+                plan=self._plan,
+                num_packs_done=len(self._done),
+                pack=heard[0] if heard else None,
+                beside=heard[1:],
+                seconds_done=self._seconds_done(),
+            )
+        )
+
+    def _seconds_done(self) -> float:
+        shares = dict.fromkeys(self._done, 1.0) | {at: pack.step / pack.num_steps for at, pack in self._at_work.items()}
+        return math.fsum(share * self._plan.packs[position].seconds for position, share in shares.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,8 +237,8 @@ class _Task:
     """Whose the folders of the runs are, at every try of this pack and of no other."""
 
 
-def _work(task: _Task, report: Callable[[PackProgress], None] | None = None) -> PackResult:
-    return train_pack(task.pack, task.folder, device=task.device, progress=report, owner=task.owner)
+def _work(task: _Task, tell: Callable[[PackProgress], None]) -> PackResult:
+    return train_pack(task.pack, task.folder, device=task.device, progress=tell, owner=task.owner)
 
 
 def _owner(on: str) -> str:
@@ -207,7 +246,7 @@ def _owner(on: str) -> str:
     return "" if on == "local" else token_hex(8)
 
 
-def _summary(result: RunResult) -> TrainedRun:
+def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
     table, events = read(result.folder), read_events(result.folder)
     losses = _validation_losses(table)
     return TrainedRun(
@@ -219,7 +258,7 @@ def _summary(result: RunResult) -> TrainedRun:
         final_loss=float(losses.iloc[-1]) if len(losses) else None,
         best_loss=float(losses.min()) if len(losses) else None,
         entropy_regimes=_regimes(events),
-        is_new=result.is_new,
+        is_new=is_new,
     )
 
 

@@ -1,4 +1,4 @@
-"""Packs spread over a Ray cluster end as in this process, also when a worker is killed half-way."""
+"""Packs spread over a Ray cluster end as in this process, also when a machine is lost half-way."""
 
 import json
 import os
@@ -12,10 +12,13 @@ import pandas
 import pytest
 
 from joma.engine import train as training
+from joma.engine.snapshots import steps_of
 from joma.engine.train import plan_training, train
+from joma.runs import lock
 from joma.runs.record import info, is_open, read
 
 GRID = {
+    "rho": [0.6],
     "depth": [1, 2, 3],
     "seed": [1, 2],
     "width": 8,
@@ -32,41 +35,84 @@ GRID = {
 def kill_a_worker(out, killed, is_over):
     """Wait for a run that has gone some way, and kill the process that its lock names."""
     while not is_over.is_set():
-        for lock in out.glob("*/run.lock"):
-            snapshots = [path.name for path in (lock.parent / "snapshots").glob("step-*.safetensors")]
+        for held in out.glob("*/run.lock"):
+            snapshots = [path.name for path in (held.parent / "snapshots").glob("step-*.safetensors")]
             if max(snapshots, default="") <= "step-000000.safetensors":
                 continue
             with suppress(OSError, ValueError):  # it may end at this very moment
-                pid = json.loads(lock.read_text())["pid"]
+                pid = json.loads(held.read_text())["pid"]
                 os.kill(pid, signal.SIGKILL)
-                killed.append((lock.parent.name, pid))
+                killed.append((held.parent.name, pid))
                 return
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of two workers, each of which takes itself for a machine of its own."""
+    ray = pytest.importorskip("ray")
+
+    def be_a_host():
+        lock._host = lambda: f"host{os.getpid()}"
+
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=2**27,
+        runtime_env={"worker_process_setup_hook": be_a_host},
+    )
+    yield ray
+    ray.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_a_worker_killed_half_way_loses_and_doubles_nothing(tmp_path):
-    ray = pytest.importorskip("ray")
-    out, killed, is_over = tmp_path / "ray", [], threading.Event()
+@pytest.mark.usefixtures("as_a_user_runs_it", "cluster")
+def test_a_machine_lost_half_way_loses_and_doubles_nothing(tmp_path):
+    out, killed, is_over, told = tmp_path / "ray", [], threading.Event(), []
     killer = threading.Thread(target=kill_a_worker, args=(out, killed, is_over))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
     try:
         killer.start()
-        done = train(GRID, recipe="trees", out=out, on="ray", device="cpu")
+        done = train(GRID, recipe="trees", out=out, on="ray", device="cpu", progress=told.append)
     finally:
         is_over.set()
         killer.join()
-        ray.shutdown()
     assert len(killed) == 1 and killed[0][1] != os.getpid()
     here = train(GRID, recipe="trees", out=tmp_path / "here", device="cpu")
     assert [run.name for run in done.runs] == [run.name for run in here.runs]
     for ours, theirs in zip(done.runs, here.runs, strict=True):
-        assert (ours.status, ours.step) == (info(ours.folder).status, 300) == ("finished", 300)
+        assert (ours.status, ours.step, ours.is_new) == (info(ours.folder).status, 300, True) == ("finished", 300, True)
         assert not is_open(ours.folder)
         # Another number of threads may add in another order.
         pandas.testing.assert_frame_equal(read(ours.folder), read(theirs.folder), rtol=1e-8)
+    assert (told[-1].num_packs_done, told[-1].pack, told[-1].beside) == (3, None, ())
+    assert told[-1].seconds_done == pytest.approx(told[-1].plan.seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("as_a_user_runs_it", "cluster")
+def test_a_pack_is_heard_while_it_is_trained_and_ctrl_c_has_its_worker_save_and_let_go(tmp_path):
+    endless = {**GRID, "depth": [1, 2], "steps": 10**7, "snapshot_every": 10**7, "measure_every": 10**7}
+    told = []
+
+    def interrupt(at):
+        told.append(at)
+        if at.pack is not None and len(at.beside) == 1 and at.pack.step > at.pack.num_steps / 10**5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(endless, recipe="trees", out=tmp_path, on="ray", device="cpu", progress=interrupt)
+    assert all(at.num_packs_done == 0 for at in told)
+    assert told[0].seconds_done == 0 < told[-1].seconds_done < told[-1].plan.seconds / 100
+    folders = [path.parent for path in tmp_path.glob("*/run.json")]
+    assert len(folders) == len(told[0].plan.runs)
+    assert not any(is_open(folder) for folder in folders)  # though they were locked on other machines
+    reached = max(max(steps_of(folder)) for folder in folders)
+    assert reached >= told[-1].pack.step and all(info(folder).status == "running" for folder in folders)
+    more = train({**endless, "steps": reached + 1}, recipe="trees", out=tmp_path, device="cpu")
+    assert all(run.status == "finished" for run in more.runs)
 
 
 def test_a_pack_is_planned_for_the_share_of_a_core(monkeypatch):
@@ -82,8 +128,8 @@ def test_a_pack_for_a_gpu_asks_for_one_and_takes_the_one_that_it_gets(tmp_path, 
     asked = []
     plan = plan_training({"seed": [1], "steps": 1}, recipe="trees", device="cpu")
 
-    def run_tasks(function, items, *, on, num_gpus):
-        asked.append((on, num_gpus, function(items[0])))
+    def run_tasks(function, items, *, on, num_gpus, told):
+        asked.append((on, num_gpus, function(items[0], told)))
         return iter(())
 
     monkeypatch.setattr(training, "run_tasks", run_tasks)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from joma.errors import UnknownNameError
+from joma.tasks import on_ray
 from joma.tasks.local import run_tasks
 
 
@@ -24,6 +25,19 @@ def test_tasks_run_in_order_and_progress_counts_them():
 def test_what_a_task_raises_is_raised():
     with pytest.raises(ZeroDivisionError):
         list(run_tasks(lambda x: 1 / x, [1, 0]))
+
+
+def tell_of_it(number, tell):
+    for part in range(2):
+        tell(part)
+    return -number
+
+
+def test_what_tasks_tell_arrives_before_their_end():
+    heard = []
+    for position, result in run_tasks(tell_of_it, [7, 8], told=lambda position, word: heard.append((position, word))):
+        heard.append((position, result))
+    assert heard == [(0, 0), (0, 1), (0, -7), (1, 0), (1, 1), (1, -8)]
 
 
 def test_an_unknown_place_is_refused():
@@ -46,11 +60,11 @@ def mortal_square(item: tuple[int, Path]) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A Ray cluster of two workers on this machine."""
+    """A Ray cluster of three workers on this machine."""
     ray = pytest.importorskip("ray")
     importable = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, runtime_env=importable
+        num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, runtime_env=importable
     )
     yield ray
     ray.shutdown()
@@ -78,3 +92,91 @@ def fail_on_one(number: int) -> int:
 def test_what_a_task_raises_on_ray_is_raised_here(cluster):
     with pytest.raises(ValueError, match="one is refused"):
         list(run_tasks(fail_on_one, [0, 1], on="ray"))
+
+
+def tell_until_heard(item: tuple[int, Path], tell) -> int:
+    """Count in thousands of its own until somebody has heard it three times."""
+    number, folder = item
+    for part in range(1000):
+        if (folder / f"heard{number}").exists():
+            return number
+        tell(1000 * number + part)
+        time.sleep(0.06)
+    raise TimeoutError("nobody hears")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_tasks_on_ray_are_heard_while_they_work(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_ray, "HEAR_SECONDS", 0.2)
+    heard, ended = {0: [], 1: [], 2: []}, set()
+
+    def told(position, word):
+        assert position not in ended
+        heard[position].append(word)
+        if len(heard[position]) == 3:
+            (tmp_path / f"heard{position}").touch()
+
+    items = [(number, tmp_path) for number in range(3)]
+    for position, result in run_tasks(tell_until_heard, items, on="ray", told=told):
+        assert result == position
+        ended.add(position)
+    assert ended == {0, 1, 2}
+    for number, words in heard.items():
+        assert len(words) >= 3 and words == sorted(words)
+        assert set(words) <= set(range(1000 * number, 1000 * (number + 1)))
+
+
+def tell_three_times(number: int, tell) -> int:
+    for part in range(3):
+        tell(part)
+        time.sleep(0.2)
+    return number
+
+
+class BrokenBoard(on_ray._Board):
+    """A board that falls down at every word."""
+
+    def leave(self, position, word):
+        os._exit(1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_work_goes_on_though_nobody_hears_of_it(cluster, monkeypatch):
+    monkeypatch.setattr(on_ray, "_Board", BrokenBoard)
+    heard = []
+    done = list(run_tasks(tell_three_times, [1, 2], on="ray", told=lambda *words: heard.append(words)))
+    assert sorted(done) == [(0, 1), (1, 2)] and not heard
+
+
+def refuse_to_stop(item: tuple[str, Path]) -> None:
+    """Fail as soon as both others are at work: one that lets go when it is interrupted, and one that does not."""
+    what, folder = item
+    if what == "fail":
+        while len(list(folder.glob("*.pid"))) < 2:
+            time.sleep(0.05)
+        raise ValueError("enough")
+    (folder / f"{what}.pid").write_text(str(os.getpid()))
+    for _ in range(1200):
+        try:
+            time.sleep(0.05)
+        except KeyboardInterrupt:
+            (folder / f"{what}.interrupted").touch()
+            if what == "careful":
+                raise
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_others_are_asked_to_stop_and_then_made_to(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_ray, "STOP_SECONDS", 3.0)
+    items = [("careful", tmp_path), ("stubborn", tmp_path), ("fail", tmp_path)]
+    with pytest.raises(ValueError, match="enough"):
+        list(run_tasks(refuse_to_stop, items, on="ray"))
+    assert (tmp_path / "careful.interrupted").exists() and (tmp_path / "stubborn.interrupted").exists()
+    stubborn = int((tmp_path / "stubborn.pid").read_text())
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{stubborn}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{stubborn}").exists()

@@ -1,0 +1,138 @@
+"""Tasks on a Ray cluster: run again when their worker is lost, heard while they work, asked before they are stopped."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+MAX_RETRIES = 5
+"""How often a task is run again when its worker dies."""
+HEAR_SECONDS = 1.0
+"""Time between two questions what the tasks tell."""
+STOP_SECONDS = 60.0
+"""Time that a task has to save its work when it is to stop."""
+
+
+def run_on_ray(
+    function: Callable[..., Any],
+    items: Sequence[Any],
+    *,
+    num_gpus: int = 0,
+    told: Callable[[int, Any], None] | None = None,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the position of each item and what the function makes of it; `run_tasks` says how.
+
+    Of what a task tells between two questions the last word arrives. That a word was lost, as with the machine that
+    keeps them, does no harm to the work.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("`on='ray'` needs Ray, which is not installed. Install joma[ray].") from None
+
+    with _cluster(), _board(is_wanted=told is not None) as board:
+        work = ray.remote(max_retries=MAX_RETRIES, num_gpus=num_gpus)(_perform)
+        listener = _Listener(board)
+        waiting = {work.remote(function, item, position, board): position for position, item in enumerate(items)}
+        try:
+            while waiting:
+                done, _ = ray.wait(list(waiting), timeout=None if told is None else HEAR_SECONDS)
+                if told is not None:
+                    heard = listener.hear()
+                    for position in heard.keys() & set(waiting.values()):  # not of those that have ended meanwhile
+                        told(position, heard[position])
+                for reference in done:
+                    yield waiting.pop(reference), ray.get(reference)
+        finally:
+            _stop(list(waiting))
+
+
+class _Board:
+    """Where tasks leave their last word until it is asked for."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, Any] = {}
+
+    def leave(self, position: int, word: Any) -> None:
+        self._words[position] = word
+
+    def take(self) -> dict[int, Any]:
+        words, self._words = self._words, {}
+        return words
+
+
+class _Listener:
+    """Asks a board for the last words; a question that it is slow to answer stays asked, so that no word is lost."""
+
+    def __init__(self, board: Any) -> None:
+        self._board = board
+        self._question: Any = None
+
+    def hear(self) -> Mapping[int, Any]:
+        """Return what was told since the last answer; nothing where the board is not up, or was lost."""
+        import ray
+
+        if self._question is None:
+            self._question = self._board.take.remote()
+        answered, _ = ray.wait([self._question], timeout=HEAR_SECONDS)
+        if not answered:
+            return {}
+        question, self._question = self._question, None
+        try:
+            return ray.get(question)
+        except ray.exceptions.RayActorError:
+            return {}
+
+
+@contextmanager
+def _cluster() -> Iterator[None]:
+    """Use the cluster that is connected, or one for ourselves."""
+    import ray
+
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        ray.init(log_to_driver=False, include_dashboard=False)
+    try:
+        yield
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+@contextmanager
+def _board(*, is_wanted: bool) -> Iterator[Any]:
+    """Put up a board on this machine, where there is one to ask; it takes no core from the tasks."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not is_wanted:
+        yield None
+        return
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    board: Any = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
+    try:
+        yield board
+    finally:
+        ray.kill(board)
+
+
+def _perform(function: Callable[..., Any], item: Any, position: int, board: Any) -> Any:
+    """Do a task, in a worker."""
+    if board is None:
+        return function(item)
+    return function(item, partial(board.leave.remote, position))  # nobody waits for an answer
+
+
+def _stop(references: Sequence[Any]) -> None:
+    """Interrupt the tasks as Ctrl-C does, so that they let go of what they hold; end those that do not stop."""
+    import ray
+
+    if not references:
+        return
+    for reference in references:
+        ray.cancel(reference)
+    try:
+        ray.wait(list(references), num_returns=len(references), timeout=STOP_SECONDS)
+    finally:
+        for reference in references:
+            ray.cancel(reference, force=True)
