@@ -104,12 +104,19 @@ def values(table, *metrics):
     return chosen.set_index(KEYS)["value"].sort_index()
 
 
-def assert_agree(found, right, *, loss, measures):
+def assert_learned(table):
+    """Training has changed what could have gone wrong."""
+    losses = values(table, "loss").xs("validation", level="site")
+    assert losses.iloc[-1] < losses.iloc[0] - 0.1
+
+
+def assert_agree(found, right, *, precision):
     """Records have the same rows, with losses and ranks near each other in relation and entropies in nats."""
+    loss, measure = LOSS_TOLERANCE[precision], MEASURE_TOLERANCE[precision]
     for metrics, rtol, atol in (
         (["loss"], loss, 0.0),
-        (["stable_rank"], measures, 0.0),
-        (["entropy", "entropy_fraction", "entropy_window"], 0.0, measures),
+        (["stable_rank"], measure, 0.0),
+        (["entropy", "entropy_fraction", "entropy_window"], 0.0, measure),
     ):
         ours, theirs = values(found, *metrics), values(right, *metrics)
         assert len(theirs) and ours.index.equals(theirs.index)
@@ -122,9 +129,34 @@ def test_a_grid_has_the_cpus_numbers(records, precision):
     found = records(there(), precision)
     assert found.keys() == right.keys() and len(found) == 2
     for lr, table in found.items():
-        losses = values(table, "loss").xs("validation", level="site")
-        assert losses.iloc[-1] < losses.iloc[0] - 0.1  # something was learned that could have gone wrong
-        assert_agree(table, right[lr], loss=LOSS_TOLERANCE[precision], measures=MEASURE_TOLERANCE[precision])
+        assert_learned(table)
+        assert_agree(table, right[lr], precision=precision)
+
+
+OTHER_MODELS = {
+    "rotary positions, AdamW": {},
+    "free logits, gated, tied, momentum": {
+        "attention_logits": "free", "positions": "learned", "max_length": 20, "norm": "rms", "activation": "silu",
+        "gated": True, "tied": True, "optimiser": "momentum", "lr": (3e-2, 1e-1), "schedule": "cosine",
+        "dropout": 0.1,
+    },
+}  # fmt: skip
+"""Changes of the recipe `small`, which shares no option with the paper's model."""
+
+
+@pytest.mark.parametrize("changes", OTHER_MODELS.values(), ids=OTHER_MODELS)
+def test_other_models_have_the_cpus_numbers(text, tmp_path, changes):
+    given = {
+        "data": text, "width": 32, "hidden": 40, "batch": 4, "window": 20, "steps": NUM_STEPS, "measure_every": 10,
+        "valid_batch": 2, "valid_windows": 4, "lr": (1e-3, 3e-3), "seed": 1, "warmup": 5, **changes,
+    }  # fmt: skip
+    found, right = (
+        by_rate(train(given, out=tmp_path / which, device=device))
+        for which, device in (("found", there()), ("right", "cpu"))
+    )
+    for lr, table in found.items():
+        assert_learned(table)
+        assert_agree(table, right[lr], precision="fp32")
 
 
 class Stopped(RuntimeError):
@@ -154,12 +186,12 @@ def test_an_interrupted_grid_goes_on_from_its_snapshots(records, text, tmp_path,
         assert snapshots.steps_of(run.folder) == [NUM_STEPS]
     for lr, table in by_rate(done).items():
         # two trainings on one GPU differ as much as two devices: it adds in whatever order
-        assert_agree(table, peace[lr], loss=LOSS_TOLERANCE["fp32"], measures=MEASURE_TOLERANCE["fp32"])
+        assert_agree(table, peace[lr], precision="fp32")
 
 
 def test_a_diverging_neighbour_leaves_the_others_alone(records):
     calm, beside = records(there(), "fp32"), records(there(), "fp32", lr=(1e-3, 1e30))
-    assert_agree(beside[1e-3], calm[1e-3], loss=LOSS_TOLERANCE["fp32"], measures=MEASURE_TOLERANCE["fp32"])
+    assert_agree(beside[1e-3], calm[1e-3], precision="fp32")
     assert beside[1e30]["step"].max() < NUM_STEPS
 
 
@@ -275,6 +307,5 @@ def test_a_class_is_read_off_the_last_position_as_on_the_cpu(tmp_path, causal):
     )
     assert found.keys() == right.keys() and len(found) == 2
     for name, table in found.items():
-        losses = values(table, "loss").xs("validation", level="site")
-        assert losses.iloc[-1] < losses.iloc[0] - 0.1
-        assert_agree(table, right[name], loss=LOSS_TOLERANCE["fp32"], measures=MEASURE_TOLERANCE["fp32"])
+        assert_learned(table)
+        assert_agree(table, right[name], precision="fp32")
