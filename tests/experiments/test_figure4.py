@@ -6,7 +6,7 @@ import pytest
 
 from joma.experiments import figure4
 from joma.experiments.experiment import Result, Workplace
-from joma.experiments.figure4 import Config
+from joma.experiments.figure4_flows import MOVED, Config
 from joma.figures.chart import to_matplotlib
 from joma.verdicts import Outcome
 
@@ -126,8 +126,8 @@ def test_entropies_are_drawn_from_when_they_begin_to_move(result):
     chart = figure4.draw(result)[0]
     for panel in chart.panels[3:]:
         starts = [np.abs(line.y / result.facts["largest entropy"] - 1) for line in panel.items]
-        assert max(start[0] for start in starts) < figure4.MOVED
-        assert max(start[2] for start in starts) > figure4.MOVED
+        assert max(start[0] for start in starts) < MOVED
+        assert max(start[2] for start in starts) > MOVED
 
 
 def test_a_step_that_is_not_positive_is_refused():

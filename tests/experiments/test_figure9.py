@@ -6,7 +6,8 @@ import pytest
 
 from joma.experiments import figure9
 from joma.experiments.experiment import Result, Workplace
-from joma.experiments.figure9 import Config
+from joma.experiments.figure9_cases import NAMES, Cases
+from joma.experiments.figure9_measure import Config
 from joma.figures.chart import to_matplotlib
 from joma.theory.hyperplane import mean_activation, theta1
 from joma.verdicts import Outcome
@@ -36,9 +37,9 @@ def test_the_same_config_gives_the_same_numbers_bit_for_bit(tmp_path):
         pd.testing.assert_frame_equal(second.tables[name], table, check_exact=True)
 
 
-@pytest.mark.parametrize("name", figure9.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_quadrature_agrees_with_the_theory_far_out_too(name):
-    case = getattr(figure9.Cases(), name)
+    case = getattr(Cases(), name)
     s = np.array([-30.0, -3.0, -0.7, -1e-3, 0.0, 0.4, 0.99, 2.0, 40.0])
     np.testing.assert_allclose(case.mass(s), theta1(case.noise, s), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(case.mean(s), mean_activation(case.noise, s), rtol=1e-9, atol=1e-11)

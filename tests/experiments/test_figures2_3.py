@@ -8,7 +8,8 @@ import pytest
 
 from joma.experiments import figures2_3
 from joma.experiments.experiment import Result, Workplace
-from joma.experiments.figures2_3 import CONSTANT, ESTIMATE, FIRST, OTHER, SECOND, SHUFFLED, Config
+from joma.experiments.figures2_3_measure import OTHER, SHUFFLED
+from joma.experiments.figures2_3_training import CONSTANT, ESTIMATE, FIRST, NO_LEARNING, SECOND, Config, train
 from joma.figures.chart import to_matplotlib
 from joma.verdicts import Outcome
 
@@ -70,7 +71,7 @@ def test_a_run_does_not_depend_on_its_pack(result, tmp_path):
 
 
 def test_without_learning_logits_stay(tmp_path):
-    run = figures2_3.train(SHORT, "random", temperature=figures2_3.NO_LEARNING)
+    run = train(SHORT, "random", temperature=NO_LEARNING)
     np.testing.assert_allclose(run.z, np.broadcast_to(run.z[:, :1], run.z.shape), atol=1e-8)
     assert np.abs(run.v[:, -1] - run.v[:, 0]).max() > 1e-2
 
@@ -84,8 +85,8 @@ def test_theorem_2_is_right_at_first(result):
 
 def test_a_smaller_step_gives_the_same_curves(tmp_path):
     """What is measured belongs to the flow and not to the step: a tenth of the step moves the logits by little."""
-    coarse = figures2_3.train(SHORT, "smooth", temperature=0.5)
-    fine = figures2_3.train(SHORT, "smooth", temperature=0.5, slower=10)
+    coarse = train(SHORT, "smooth", temperature=0.5)
+    fine = train(SHORT, "smooth", temperature=0.5, slower=10)
     assert np.abs(coarse.z[:, -1] - fine.z[:, -1]).max() < 0.01 * np.abs(fine.z[:, -1] - fine.z[:, 0]).max()
 
 
