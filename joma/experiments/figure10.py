@@ -7,6 +7,7 @@ Both are asked of a model trained here, of the same before training, and with ne
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,9 +15,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from joma.engine.config import digest
+from joma.experiments.cache import encode
 from joma.experiments.experiment import Experiment, Result, Workplace
 from joma.experiments.figure7 import FULL_NEOX, QUICK_NEOX
-from joma.experiments.figure10_public import PAIRS, RELATED, read_public
+from joma.experiments.figure10_public import COLUMNS, PAIRS, RELATED, read_public
 from joma.experiments.figure10_verdicts import (
     SHUFFLED,
     SOURCE,
@@ -27,12 +30,22 @@ from joma.experiments.figure10_verdicts import (
     public_verdicts,
 )
 from joma.experiments.hub_access import hub_missing, transformers_missing
-from joma.experiments.neox_series import NeoxConfig, Told, shared_folder, train_series
+from joma.experiments.neox_series import (
+    EXPANSION,
+    NeoxConfig,
+    NeoxSeries,
+    series_of,
+    shared_folder,
+    train_series,
+    training_seconds,
+)
 from joma.experiments.neuron_readings import read_last
 from joma.experiments.threads import one_thread
+from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell
 from joma.figures.chart import Bars, Chart, Panel
 from joma.measure.attended import Attended, Profiles
 from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.runs.files import write_bytes
 from joma.verdicts import Verdict
 
 MOST_NEURONS = 12
@@ -40,6 +53,12 @@ MOST_NEURONS = 12
 PER_PATTERN, MOST_TOKENS, SHOWN_WORDS = 3, 4, 12
 """Contexts of each pattern, attended tokens of each context, and its last words, in that table."""
 READ_AT_ONCE = 128
+NUM_NETWORKS = 3
+"""Trained, untrained and shuffled."""
+LOOK_SECONDS = 1e-6
+"""For each neuron and context, about."""
+PUBLIC_SECONDS = 60.0
+"""For a model of the hub: said and not counted, since it is the download that takes the time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,41 +96,101 @@ def missing(config: Config, workplace: Workplace) -> str:
 
 
 def compute(config: Config, workplace: Workplace) -> Result:
-    """Train the model or find it trained, read its neurons before and after training, and look for patterns."""
+    """Look for patterns in the neurons of the model trained here, and of the hub's where it can be reached."""
     with one_thread(workplace.device):
         return _compute(config, workplace)
 
 
 def _compute(config: Config, workplace: Workplace) -> Result:
-    tell = workplace.progress
-    series = train_series(
-        config.neox, shared_folder(workplace), device=workplace.device, tell=lambda share, doing: tell(share / 2, doing)
+    series = series_of(config.neox, shared_folder(workplace))
+    contexts = _contexts(series.corpus.valid, config)
+    ours = _kept_tables(config, series, workplace)
+    pairs: list[pd.DataFrame] = []
+    failures: dict[str, str] = {}
+    workplace.work_off(
+        [
+            *([] if ours.are_there else [_piece(config, series, contexts, ours, workplace.device)]),
+            *(_public_piece(name, workplace.device, pairs, failures) for name in config.public),
+        ]
     )
-    contexts = _contexts(series.corpus.valid, config).to(workplace.device)
-    steps = {TRAINED: config.neox.num_steps, UNTRAINED: 0}
-    readings = {
-        name: read_last(series.model(step, workplace.device), contexts, batch=READ_AT_ONCE)
-        for name, step in steps.items()
-    }
-    readings[SHUFFLED] = _dealt_anew(readings[TRAINED], config.seed)
-    found = dict(_look(readings, config.seed, lambda share, doing: tell(0.6 + 0.3 * share, doing)))
-    layers = [
-        {"network": name, "layer": layer} | _numbers(readings[name][layer][0], of)
-        for (name, layer), of in found.items()
-    ]
-    trained = {layer: of for (name, layer), of in found.items() if name == TRAINED}
-    neurons = _top_neurons(trained, contexts.cpu(), series.corpus.vocabulary)
-    pairs, failures = read_public(config.public, workplace.device, lambda share, doing: tell(0.9 + share / 10, doing))
     return Result(
-        tables={"layers": pd.DataFrame(layers), "neurons": neurons, "pairs": pairs},
+        tables={
+            "layers": pd.read_parquet(ours.layers),
+            "neurons": pd.read_parquet(ours.neurons),
+            "pairs": pd.concat(pairs, ignore_index=True) if pairs else pd.DataFrame(columns=COLUMNS),
+        },
         facts={
             "text": series.corpus.name,
+            "trained_on": series.trained_on,
             "num_contexts": len(contexts),
             "length": config.length,
             "public_missing": _why_no_public(config),
             **{f"failure {name}": reason for name, reason in failures.items()},
         },
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _KeptTables:
+    """Where lies what was found in the model trained here: neither its weights nor its readings are needed then."""
+
+    layers: Path
+    neurons: Path
+
+    @property
+    def are_there(self) -> bool:
+        return self.layers.exists() and self.neurons.exists()
+
+
+def _kept_tables(config: Config, series: NeoxSeries, workplace: Workplace) -> _KeptTables:
+    """Name the tables by all that they depend on, which models of the hub are not part of."""
+    key = digest([series.key, config.num_contexts, config.length, config.seed])
+    layers, neurons = (workplace.folder.parent / f"{name}-{key}.parquet" for name in ("layers", "neurons"))
+    return _KeptTables(layers=layers, neurons=neurons)
+
+
+def _piece(config: Config, series: NeoxSeries, contexts: Int64[Tensor, "C L"], kept: _KeptTables, device: str) -> Piece:
+    """Train the model or find it trained, read its neurons before and after training, and look for patterns."""
+    neox = config.neox
+    num_looks = NUM_NETWORKS * neox.depth * EXPANSION * neox.width * len(contexts)
+    return Piece(
+        kind="networks",
+        name="neurons of a small GPT-NeoX",
+        seconds=training_seconds(series, device) + LOOK_SECONDS * num_looks,
+        setup=SETUP_SECONDS[torch.device(device).type],
+        work=lambda tell: _keep_tables(config, series, contexts, kept, device, tell),
+    )
+
+
+def _keep_tables(
+    config: Config, series: NeoxSeries, contexts: Int64[Tensor, "C L"], kept: _KeptTables, device: str, tell: Tell
+) -> None:
+    train_series(config.neox, series.folder.parent, device=device, tell=lambda share, doing: tell(share / 2, doing))
+    steps = {TRAINED: config.neox.num_steps, UNTRAINED: 0}
+    readings = {
+        name: read_last(series.model(step, device), contexts.to(device), batch=READ_AT_ONCE)
+        for name, step in steps.items()
+    }
+    readings[SHUFFLED] = _dealt_anew(readings[TRAINED], config.seed)
+    found = dict(_look(readings, config.seed, lambda share, doing: tell(0.6 + 0.4 * share, doing)))
+    layers = [
+        {"network": name, "layer": layer} | _numbers(readings[name][layer][0], of)
+        for (name, layer), of in found.items()
+    ]
+    trained = {layer: of for (name, layer), of in found.items() if name == TRAINED}
+    write_bytes(kept.layers, encode(pd.DataFrame(layers)))
+    write_bytes(kept.neurons, encode(_top_neurons(trained, contexts, series.corpus.vocabulary)))
+
+
+def _public_piece(name: str, device: str, pairs: list[pd.DataFrame], failures: dict[str, str]) -> Piece:
+    """Read a model of the hub."""
+
+    def work(tell: Tell) -> None:
+        found, failed = read_public((name,), device, tell)
+        pairs.append(found)
+        failures.update(failed)
+
+    return Piece(kind="public models", name=f"reading {name}", seconds=PUBLIC_SECONDS, work=work)
 
 
 Readings = dict[int, tuple[Tensor, Attended]]
@@ -126,7 +205,7 @@ def _dealt_anew(readings: Readings, seed: int) -> Readings:
 
 
 def _look(
-    readings: dict[str, Readings], seed: int, tell: Told
+    readings: dict[str, Readings], seed: int, tell: Tell
 ) -> Iterator[tuple[tuple[str, int], SuperpositionResult]]:
     """Look for patterns in each layer of each network."""
     todo = [(name, layer) for name, of in readings.items() for layer in of]
@@ -260,4 +339,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=missing,
+    in_pieces=True,
 )

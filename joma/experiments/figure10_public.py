@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from joma.experiments.neox_series import Told
 from joma.experiments.neuron_readings import read_layers
+from joma.experiments.timetable import Tell
 from joma.measure.attended import Attended, Profiles
 from joma.measure.firing import Firing
 from joma.probe.text import quiet_transformers
@@ -97,7 +97,7 @@ TEXTS = tuple(text for pairs in PAIRS.values() for pair in pairs for text in (pa
 COLUMNS = ["model", "revision", "pair", "num_shared", "num_neurons", "layer", "neuron", "first", "second"]
 
 
-def read_public(models: Sequence[str], device: str, tell: Told) -> tuple[pd.DataFrame, dict[str, str]]:
+def read_public(models: Sequence[str], device: str, tell: Tell) -> tuple[pd.DataFrame, dict[str, str]]:
     """Count for each pair the neurons that fire for both texts, in the models as trained and as they began."""
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}

@@ -4,19 +4,29 @@ Always a small GPT-NeoX trained here; OPT and Pythia where the hub can be reache
 for: where they cannot be had their verdict says what it needs.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from joma.experiments.experiment import Experiment, Fact, Result, Workplace
 from joma.experiments.figure7_regimes import ENTROPY, LOWER, OURS, RANK, UNTRAINED, regimes_of
 from joma.experiments.figure7_verdicts import SOURCE, audit_verdict, public_verdicts, rank_verdict, salience_verdict
 from joma.experiments.hub_access import hub_missing, transformers_missing
-from joma.experiments.neox_series import NeoxConfig, NeoxSeries, Told, shared_folder, train_series
+from joma.experiments.neox_series import (
+    NeoxConfig,
+    NeoxSeries,
+    series_of,
+    shared_folder,
+    train_series,
+    training_seconds,
+)
 from joma.experiments.public_series import PUBLIC, PublicSeries, Scanned, scan_public
 from joma.experiments.threads import one_thread
+from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell
 from joma.figures.chart import Chart, Line, Panel
 from joma.measure.regime import MIN_POINTS
 from joma.probe.audit import NO_FLAG, audit
@@ -25,8 +35,15 @@ from joma.probe.fingerprint import Fingerprint
 from joma.probe.fingerprint import load as load_fingerprints
 from joma.probe.scan import scan
 from joma.runs.files import write_text
-from joma.runs.record import read
+from joma.runs.record import info, read
 from joma.verdicts import Verdict
+
+LOSSES = "losses.json"
+"""File beside the record of a scan with the losses of what it scanned."""
+SCAN_SECONDS = 0.3
+"""For each checkpoint of ours: reading it, its ranks, and the entropy on a few windows of text."""
+PUBLIC_SECONDS = 300.0
+"""For a series of the hub: said and not counted, since it is the download that takes the time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,20 +95,25 @@ def compute(config: Config, workplace: Workplace) -> Result:
 
 def _compute(config: Config, workplace: Workplace) -> Result:
     shared = shared_folder(workplace)
-    tell = workplace.progress
-    ours = train_series(config.neox, shared, device=workplace.device, tell=_part(tell, 0.0, 0.6))
     idle = replace(config.neox, lr=0.0, num_steps=MIN_POINTS, every=1, warmup=0)
-    control = train_series(idle, shared, device=workplace.device, tell=_part(tell, 0.6, 0.65))
-    scans = {
-        OURS: _scan_ours(ours, config, workplace.folder / "scan", _part(tell, 0.65, 0.85)),
-        UNTRAINED: _scan_ours(control, config, workplace.folder / "scan-untrained", _part(tell, 0.85, 0.95)),
-    }
-    reached, failures = scan_public(
-        config.public, workplace.folder, num_windows=config.num_windows, tell=_part(tell, 0.95, 1.0)
+    own = {OURS: series_of(config.neox, shared), UNTRAINED: series_of(idle, shared)}
+    places = {name: workplace.folder.parent / f"scan-{each.key}-{config.num_windows}" for name, each in own.items()}
+    reached: dict[str, Scanned] = {}
+    failures: dict[str, str] = {}
+    workplace.work_off(
+        [
+            *(
+                _piece(own[name], config, place, workplace.device)
+                for name, place in places.items()
+                if not _is_scanned(own[name], place)
+            ),
+            *(_public_piece(each, config, workplace.folder, reached, failures) for each in config.public),
+        ]
     )
+    scans = {name: (place, tuple(audit(list(load_fingerprints(place).values())))) for name, place in places.items()}
     scans |= reached
     curves = pd.concat([_curves(folder, name) for name, (folder, _) in scans.items()], ignore_index=True)
-    losses = ours.losses()
+    losses = _losses(places[OURS])
     return Result(
         tables={
             "curves": curves,
@@ -100,7 +122,8 @@ def _compute(config: Config, workplace: Workplace) -> Result:
             "loss": pd.DataFrame({"step": list(losses), "loss": list(losses.values())}),
         },
         facts={
-            "text": ours.corpus.name,
+            "text": own[OURS].corpus.name,
+            "trained_on": own[OURS].trained_on,
             "num_layers": config.neox.depth,
             "num_checkpoints": len(config.neox.steps),
             "first_loss": losses[0],
@@ -123,17 +146,56 @@ def planted_duplicates(series: Sequence[Fingerprint]) -> dict[str, Fact]:
     return {"num_planted": len(series) - 1, "num_caught": caught}
 
 
-def _part(tell: Told, start: float, stop: float) -> Told:
-    return lambda share, doing: tell(start + share * (stop - start), doing)
+def _piece(series: NeoxSeries, config: Config, out: Path, device: str) -> Piece:
+    """Train a series and scan it: the weights need not outlive the scan."""
+    num_scanned = len(series.config.steps)
+    return Piece(
+        kind="networks",
+        name=f"a small GPT-NeoX, {series.config.num_steps} steps",
+        seconds=training_seconds(series, device) + SCAN_SECONDS * num_scanned,
+        setup=SETUP_SECONDS[torch.device(device).type],
+        work=lambda tell: _train_and_scan(series, config, out, device, tell),
+    )
 
 
-def _scan_ours(series: NeoxSeries, config: Config, out: Path, tell: Told) -> Scanned:
+def _train_and_scan(series: NeoxSeries, config: Config, out: Path, device: str, tell: Tell) -> None:
+    train_series(series.config, series.folder.parent, device=device, tell=lambda share, doing: tell(0.8 * share, doing))
+    _scan_ours(series, config, out, lambda share, doing: tell(0.8 + 0.2 * share, doing))
+    write_text(out / LOSSES, json.dumps(series.losses()) + "\n")
+
+
+def _is_scanned(series: NeoxSeries, out: Path) -> bool:
+    """Whether the record has all checkpoints; then their weights are not needed any more."""
+    if not (out / LOSSES).exists() or info(out).status != "finished":
+        return False
+    return set(load_fingerprints(out)) >= set(series.config.steps)
+
+
+def _losses(out: Path) -> dict[int, float]:
+    """Return the losses by step of the weights that were scanned."""
+    return {int(step): loss for step, loss in json.loads((out / LOSSES).read_text(encoding="utf-8")).items()}
+
+
+def _public_piece(
+    series: PublicSeries, config: Config, folder: Path, reached: dict[str, Scanned], failures: dict[str, str]
+) -> Piece:
+    """Scan a series of the hub; a second scan finds what the first has measured."""
+
+    def work(tell: Tell) -> None:
+        found, failed = scan_public((series,), folder, num_windows=config.num_windows, tell=tell)
+        reached.update(found)
+        failures.update(failed)
+
+    return Piece(kind="public series", name=f"scanning {series.repository}", seconds=PUBLIC_SECONDS, work=work)
+
+
+def _scan_ours(series: NeoxSeries, config: Config, out: Path, tell: Tell) -> None:
     """Scan a series of ours on the words of its validation text."""
     tokenizer = _save_tokenizer(series)
     num_words = config.num_windows * config.neox.window
     words = [series.corpus.vocabulary[number] for number in series.corpus.valid[:num_words].tolist()]
     text = write_text(series.folder / "validation.txt", " ".join(words))
-    found = scan(
+    scan(
         series.checkpoints,
         out=out,
         text=text,
@@ -142,7 +204,6 @@ def _scan_ours(series: NeoxSeries, config: Config, out: Path, tell: Told) -> Sca
         num_windows=config.num_windows,
         progress=lambda at: tell(at.done / max(at.total, 1), f"scanning {at.name}"),
     )
-    return out, found.findings
 
 
 def _save_tokenizer(series: NeoxSeries) -> Path:
@@ -242,4 +303,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=missing,
+    in_pieces=True,
 )

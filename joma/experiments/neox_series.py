@@ -1,14 +1,14 @@
 """A small GPT-NeoX, the architecture of Pythia, trained here with its checkpoints kept: a series like the public ones.
 
 A plain loop over a text, seeded. What is there already is not trained again: an interrupted training goes on from the
-last checkpoint whose optimiser state was written, and gives the same weights on the CPU bit for bit.
+last checkpoint whose optimiser state was written, and gives the same weights on the CPU bit for bit. Checkpoints whose
+weights were lost, as when a folder is moved without them, count as not there.
 """
 
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,20 @@ from torch.nn.functional import cross_entropy
 
 from joma.data.cache import digest
 from joma.data.text import Corpus, Windows, load_text
+from joma.engine.speed import measured_speed
 from joma.errors import positive, whole
 from joma.experiments.experiment import Workplace
+from joma.experiments.measured_times import device_label
+from joma.experiments.timetable import Tell
 from joma.probe.text import quiet_transformers
 from joma.runs.files import beside, write_bytes, write_text
 
 CHECKPOINTS = "checkpoints"
+WEIGHTS = "model.safetensors"
 LOSS = "loss.json"
 """File of each checkpoint with its loss on the validation text."""
+TRAINED = "trained.json"
+"""File of a series that tells what trained it."""
 EXPANSION = 4
 """Hidden neurons of the MLP for each component of the stream, as in Pythia."""
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
@@ -37,11 +43,11 @@ LEAST_RATE = 0.1
 """Part of the learning rate that is left at the end of the cosine."""
 NUM_VALIDATION = 8
 """Windows of the validation text, each as many sequences as a batch, that the loss is taken on."""
+KERNELS_OF_A_LAYER = 200
+"""About how many small operations a step calls for each layer, backward pass and optimiser included."""
 SHARED = "models"
 _ABOVE_WORK = 2
 _KEY_LETTERS = 16
-
-Told = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +99,11 @@ class NeoxSeries:
     config: NeoxConfig
 
     @property
+    def key(self) -> str:
+        """Digits that differ between series whose text or settings differ."""
+        return self.folder.name
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints, each a folder of Hugging Face, `checkpoint-N`."""
         return self.folder / CHECKPOINTS
@@ -100,6 +111,21 @@ class NeoxSeries:
     def checkpoint(self, step: int) -> Path:
         """Folder of one checkpoint."""
         return self.checkpoints / f"checkpoint-{step}"
+
+    def has_weights(self, step: int) -> bool:
+        """Whether the weights of a checkpoint are there, and not its description alone."""
+        return (self.checkpoint(step) / WEIGHTS).is_file()
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the weights of all checkpoints are there."""
+        return all(map(self.has_weights, self.config.steps))
+
+    @property
+    def trained_on(self) -> str:
+        """What trained it to its end, as far as that is known."""
+        path = self.folder / TRAINED
+        return json.loads(path.read_text(encoding="utf-8"))["device"] if path.exists() else ""
 
     def losses(self) -> dict[int, float]:
         """Return the loss on the validation text, by step."""
@@ -125,14 +151,32 @@ def first_text(config: NeoxConfig) -> Corpus:
     return load_text(config.texts[-1], vocabulary_cap=config.vocabulary)
 
 
-def train_series(config: NeoxConfig, shared: Path, *, device: str, tell: Told) -> NeoxSeries:
-    """Train what is not there yet, and return the series; `tell` hears of the share done every few steps."""
+def series_of(config: NeoxConfig, shared: Path) -> NeoxSeries:
+    """Return the series of a config and the first text that is there, however much of it is trained."""
     corpus = first_text(config)
     key = digest(json.dumps(asdict(config)), corpus.hash)[:_KEY_LETTERS]
-    series = NeoxSeries(folder=shared / f"neox-{key}", corpus=corpus, config=config)
-    if not all(series.checkpoint(step).is_dir() for step in config.steps):
+    return NeoxSeries(folder=shared / f"neox-{key}", corpus=corpus, config=config)
+
+
+def train_series(config: NeoxConfig, shared: Path, *, device: str, tell: Tell) -> NeoxSeries:
+    """Train what is not there yet, and return the series; `tell` hears of the share done every few steps."""
+    series = series_of(config, shared)
+    if not series.is_trained:
         _Training(series, device).run(tell)
+        write_text(series.folder / TRAINED, json.dumps({"device": device_label(device)}) + "\n")
     return series
+
+
+def training_seconds(series: NeoxSeries, device: str) -> float:
+    """Count how long the training takes that is left: products of matrices, and calls of kernels."""
+    if series.is_trained:
+        return 0.0
+    config = series.config
+    num_weights = 3 * EXPANSION * config.depth * config.width**2 + 2 * len(series.corpus.vocabulary) * config.width
+    speed = measured_speed(torch.device(device), "fp32")
+    # A product of the forward pass is two more in the backward pass, of two operations for each weight and token.
+    flops = 6 * num_weights * config.batch * config.window
+    return config.num_steps * (flops / speed.flops + KERNELS_OF_A_LAYER * config.depth / speed.operations)
 
 
 class _Training:
@@ -146,6 +190,8 @@ class _Training:
         self.valid = Windows(series.corpus.valid.to(device), config.batch, config.window)
         self.state = series.folder / "optimiser.safetensors"
         saved = load_file(self.state, device=device) if self.state.exists() else {}
+        if saved and not series.has_weights(int(saved["step"])):
+            saved = {}
         self.step = int(saved["step"]) if saved else 0
         self.model = (_load(series.checkpoint(self.step)) if saved else _new_model(config, series.corpus)).to(device)
         self.parameters = dict(self.model.named_parameters())
@@ -155,7 +201,7 @@ class _Training:
         if saved:
             self._restore(saved)
 
-    def run(self, tell: Told) -> None:
+    def run(self, tell: Tell) -> None:
         """Train to the end, a checkpoint every so often."""
         self._keep()
         while self.step < self.config.num_steps:
@@ -188,11 +234,12 @@ class _Training:
     def _keep(self) -> None:
         """Write a checkpoint, whole or not at all, and then the state that goes with it."""
         place = self.series.checkpoint(self.step)
-        if not place.is_dir():
+        if not self.series.has_weights(self.step):
             part = beside(place)
             with quiet_transformers():
                 self.model.save_pretrained(part)
             write_text(part / LOSS, json.dumps({"loss": self._validation_loss()}))
+            shutil.rmtree(place, ignore_errors=True)  # of lost weights
             os.replace(part, place)
             for left in place.parent.glob(".checkpoint-*.part"):
                 shutil.rmtree(left)

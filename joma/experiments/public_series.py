@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joma.data.corpora import find_text
-from joma.experiments.neox_series import Told
+from joma.experiments.timetable import Tell
 from joma.probe.findings import Finding
 from joma.probe.scan import scan
 from joma.runs.files import write_text
@@ -39,7 +39,7 @@ PUBLIC = (
 
 
 def scan_public(
-    public: Sequence[PublicSeries], folder: Path, *, num_windows: int, tell: Told
+    public: Sequence[PublicSeries], folder: Path, *, num_windows: int, tell: Tell
 ) -> tuple[dict[str, Scanned], dict[str, str]]:
     """Scan series of the hub into folders below `folder`, and say why one could not be reached, whole or in part."""
     found: dict[str, Scanned] = {}
