@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -11,11 +12,14 @@ from dataclasses import replace
 import pandas
 import pytest
 
+from engine.small_runs import pack
+from joma import terminal_train
 from joma.engine import train as training
 from joma.engine.snapshots import steps_of
-from joma.engine.train import plan_training, train
+from joma.engine.train import Progress, plan_training, train
+from joma.engine.training import PackProgress, train_pack
 from joma.runs import lock
-from joma.runs.record import info, is_open, read
+from joma.runs.record import RunLockedError, info, is_open, open_run, read
 
 GRID = {
     "rho": [0.6],
@@ -137,3 +141,58 @@ def test_a_pack_for_a_gpu_asks_for_one_and_takes_the_one_that_it_gets(tmp_path, 
     for device, on in (("cuda:3", "ray"), ("cuda:3", "local"), ("cpu", "ray")):
         training._trained(replace(plan, device=device), tmp_path, on, lambda _: None)
     assert asked == [("ray", 1, ("cuda", 16)), ("local", 1, ("cuda:3", 0)), ("ray", 0, ("cpu", 16))]
+
+
+@pytest.fixture
+def lost(tmp_path, monkeypatch):
+    """The writer of a run on another machine, for the first try of a task."""
+    own = pack(seeds=(1,), steps=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_host", lambda: "lost")
+        writer = open_run(tmp_path / "seed1", kind="train", config=own.config.as_dict(), owner="task")
+    writer.add(0, "loss", 1.0)
+    yield writer
+    writer.abandon()
+
+
+def test_the_next_try_of_a_pack_goes_on_at_once_and_the_lost_one_writes_no_more(tmp_path, lost):
+    def come_back(_):
+        with pytest.raises(RunLockedError, match="taken over by process"):
+            lost.flush()
+
+    result = train_pack(pack(seeds=(1, 2), steps=4), tmp_path, owner="task", progress=come_back)
+    assert [run.status for run in result.runs] == ["finished", "finished"]
+    with pytest.raises(RunLockedError, match="taken over by another process"):
+        lost.flush()
+    assert not read(tmp_path / "seed1").duplicated(["step", "site", "head", "metric"]).any()
+    assert "loss" not in set(read(tmp_path / "seed1").query("site == ''")["metric"])  # what the lost one would write
+
+
+@pytest.mark.parametrize("owner", ["", "another"])
+def test_another_call_is_refused_before_it_writes_anything(tmp_path, lost, owner):
+    with pytest.raises(RunLockedError, match="Another process is training"):
+        train_pack(pack(seeds=(1, 2), steps=4), tmp_path, owner=owner)
+    assert not (tmp_path / "seed2").exists()
+    lost.flush()
+
+
+def test_packs_that_are_trained_at_the_same_time_are_shown_together(monkeypatch, capsys):
+    plan = plan_training({"depth": [1, 2], "rho": [0.6], "steps": 4}, recipe="trees", device="cpu")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    first, second = (
+        PackProgress(
+            names=each.pack.names,
+            step=step,
+            num_steps=4,
+            tokens_per_second=1000.0,
+            losses=dict.fromkeys(each.pack.names, float(step)),
+        )
+        for step, each in enumerate(plan.packs, start=1)
+    )
+    with terminal_train.training_progress() as show:
+        show(Progress(plan=plan, num_packs_done=0, pack=second, beside=(first,), seconds_done=0.4 * plan.seconds))
+    said = capsys.readouterr().err
+    for part in ("0/2 packs", "6 runs of 2 packs", "step 3/8", "2,000 tokens/s", "loss 1.000 to 2.000"):
+        assert part in said
