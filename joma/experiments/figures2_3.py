@@ -10,6 +10,7 @@ tokens, the constant c alone (no estimate at all), the untrained layer, and, for
 attention does not learn.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -56,9 +57,9 @@ def compute(config: Config, workplace: Workplace) -> Result:
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
     facts: dict[str, float | int | str | bool] = {"logit_sum_drift": 0.0}
     for index, law in enumerate(config.laws):
-        tick = partial(workplace.progress, index / len(config.laws), f"training on {law} tokens")
-        run = train(config, law, temperature=config.temperature, tick=tick)
-        frozen = train(config, law, temperature=NO_LEARNING, tick=tick)
+        told = partial(_told, config, workplace, law, index)
+        run = train(config, law, temperature=config.temperature, progress=told(0, 1))
+        frozen = train(config, law, temperature=NO_LEARNING, progress=told(1, 1))
         agreement = agreement_with_logits(config, law, run)
         winners = pd.concat(
             [growing_weights(config, law, run, LEARNED), growing_weights(config, law, frozen, NOT_LEARNED)]
@@ -74,10 +75,22 @@ def compute(config: Config, workplace: Workplace) -> Result:
         facts[f"{law}: untrained"] = untrained_correlation(config, run)
         facts[f"{law}: attention moved"] = attention_moved(config, run)
         if config.slower > 1:
-            slow = train(config, law, temperature=config.temperature, slower=config.slower, tick=tick)
+            slow = train(
+                config, law, temperature=config.temperature, slower=config.slower, progress=told(2, config.slower)
+            )
             ends = at_the_end(agreement_with_logits(config, law, slow), law)
             facts |= {f"slower, {name}": value for name, value in ends.items()}
     return Result(tables={name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}, facts=facts)
+
+
+def _told(
+    config: Config, workplace: Workplace, law: str, index: int, before: int, size: int
+) -> Callable[[float], None]:
+    """What tells how far all is, from the share done of a training; times are counted in trainings at full rate."""
+    for_each = 2 + (config.slower if config.slower > 1 else 0)
+    total = len(config.laws) * for_each
+    doing = f"training on {law} tokens"
+    return lambda share: workplace.progress((index * for_each + before + share * size) / total, doing)
 
 
 def draw(result: Result) -> tuple[Chart, ...]:

@@ -97,11 +97,16 @@ class Training:
 
 
 def train(
-    config: Config, law: str, *, temperature: float, slower: int = 1, tick: Callable[[], None] = lambda: None
+    config: Config,
+    law: str,
+    *,
+    temperature: float,
+    slower: int = 1,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Training:
     """Train every seed in one pack, in float64 on the CPU: a step takes less than a millisecond.
 
-    `tick` is called at every reported time.
+    `progress` is told the share done at every reported time.
     """
     layer_config = LayerConfig(temperature=temperature)
     layer = AnalysedLayer(layer_config, x=lambda seed: class_tokens(seed, law=law).T.contiguous())
@@ -116,10 +121,10 @@ def train(
     own = stepper.parameters
     v, z = [own[W] @ own[CONTEXTUAL].mT], [own[Z][:, 0].clone()]
     with one_thread("cpu"):
-        for _ in range(config.num_reported):
+        for reported in range(config.num_reported):
+            progress(reported / config.num_reported)
             for _ in range(num_steps // config.num_reported):
                 stepper.advance(batch)
             v.append(own[W] @ own[CONTEXTUAL].mT)
             z.append(own[Z][:, 0].clone())
-            tick()
     return Training(x=own[X].numpy().copy(), v=torch.stack(v, dim=1).numpy(), z=torch.stack(z, dim=1).numpy())

@@ -70,6 +70,16 @@ def test_a_run_does_not_depend_on_its_pack(result, tmp_path):
     pd.testing.assert_frame_equal(alone[own], packed[own], check_exact=False, rtol=1e-9)
 
 
+@pytest.mark.parametrize("slower", [1, 3])
+def test_progress_is_told_evenly_from_start_to_end(slower, tmp_path):
+    shares = []
+    config = replace(SHORT, num_steps=40, slower=slower)
+    place = Workplace(folder=tmp_path, device="cpu", progress=lambda share, text: shares.append(share))
+    figures2_3.compute(config, place)
+    jumps = np.diff([*shares, 1.0])
+    assert shares[0] == 0 and jumps.min() > 0 and jumps.max() < 0.05
+
+
 def test_without_learning_logits_stay(tmp_path):
     run = train(SHORT, "random", temperature=NO_LEARNING)
     np.testing.assert_allclose(run.z, np.broadcast_to(run.z[:, :1], run.z.shape), atol=1e-8)
