@@ -21,7 +21,7 @@ from joma.models.decoder_config import DecoderConfig
 OPTIMISERS = ("adam", "adamw", "sgd", "momentum")
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("float64", "fp32", "tf32", "bf16")
-SPACINGS = ("linear", "log")
+SPACINGS = ("linear", "log", "early")
 TOKEN_LAWS = ("smooth", "random")
 TREES = "trees"
 HIERARCHY = "hierarchy"
@@ -159,7 +159,8 @@ class TrainingConfig:
     measure_every: int = 100
     """Steps between measurements, or with `log` spacing the number of them in a factor of ten."""
     measure_spacing: str = "linear"
-    """`linear` or `log`; the start and the end are always measured."""
+    """`linear`, `log`, or `early`: on a log at first, until points are `measure_every` steps apart, then linear. The
+    start and the end are always measured."""
     snapshot_every: int | None = None
     """Steps between snapshots; none but by time when None."""
     snapshot_seconds: float = 60.0

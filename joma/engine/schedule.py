@@ -11,23 +11,38 @@ from collections.abc import Sequence
 from joma.engine.config import TrainingConfig
 
 DECADE = 10.0
+EARLY_POINTS = 10
+"""Points in a factor of ten with `early` spacing."""
 
 
 def due_steps(config: TrainingConfig, num_steps: int) -> tuple[int, ...]:
     """Steps to measure at: the start, the end and, in between, multiples of `measure_every` or points evenly on a log.
 
+    With `early` spacing points on a log come first, and then the multiples.
     What is due before the end does not depend on where the end is, so that a run which is made longer has measured
     where the longer one would have.
 
     >>> due_steps(TrainingConfig(steps=25, measure_every=10), 25)
     (0, 10, 20, 25)
     """
-    if config.measure_spacing == "linear":
-        between = range(0, num_steps, config.measure_every)
-        return tuple(sorted({*between, 0, num_steps}))
-    num_points = math.ceil(config.measure_every * math.log10(max(num_steps, 1))) + 1
-    points = (round(DECADE ** (point / config.measure_every)) for point in range(num_points))
-    return tuple(sorted({0, *(step for step in points if step < num_steps), num_steps}))
+    every = config.measure_every
+    match config.measure_spacing:
+        case "linear":
+            between = set(range(0, num_steps, every))
+        case "log":
+            between = _on_a_log(every, num_steps)
+        case _:
+            apart = every / (DECADE ** (1 / EARLY_POINTS) - 1)  # where two points on the log are so far from each other
+            between = _on_a_log(EARLY_POINTS, min(num_steps, math.ceil(apart)))
+            between |= set(range(every * math.ceil(apart / every), num_steps, every))
+    return tuple(sorted({0, *between, num_steps}))
+
+
+def _on_a_log(num_points: int, end: int) -> set[int]:
+    """Return steps before the end, as many in each factor of ten, rounded."""
+    total = math.ceil(num_points * math.log10(max(end, 1))) + 1
+    points = {round(DECADE ** (point / num_points)) for point in range(total)}
+    return {step for step in points if step < end}
 
 
 def next_due(steps: Sequence[int], step: int) -> int | None:

@@ -227,11 +227,16 @@ class _Trainer:
         return [member for member in self._group if member.is_open]
 
     def _begin(self) -> None:
-        """Measure and save the start, so that there is always a snapshot that all runs have."""
+        """Measure the start, and on a CPU save it, so that there is always a snapshot that all runs have.
+
+        Then all go on together, and sums are taken in the same order. A GPU takes them in any order, and to write a
+        start that follows from the seed would hold it up.
+        """
         self._measure(0)
         if self._training.checkpoint_every is not None:
             self._keep(0)
-        self._save(0)
+        if self._source.device.type == "cpu":
+            self._save(0)
 
     def _attend_to(self, step: int, stop: int) -> None:
         """Do whatever is due behind a step; nothing of it waits for the device unless it is."""

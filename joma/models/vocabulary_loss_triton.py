@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS, _ROW_BLOCK, _ROW_WARPS = 4, 1024, 4
-_COLUMN_ROWS, _COLUMN_BLOCK, _COLUMN_WARPS = 8, 512, 4
-_GROUP_ROWS = 96
+_COLUMN_ROWS, _COLUMN_BLOCK, _COLUMN_WARPS = 8, 256, 4
+_GROUP_ROWS = 352
 
 
 @triton.jit
