@@ -40,16 +40,16 @@ def pack_pieces(
     return [
         piece(part)
         for plan in plans
-        for part in _parts(plan, lambda part: timetable.expected(piece(part)), timetable.limit)
+        for part in _parts(plan, lambda part: timetable.expected(piece(part)), timetable.longest)
     ]
 
 
-def _parts(plan: PackPlan, expected: Callable[[PackPlan], float], limit: float) -> list[PackPlan]:
-    """Split a pack into as few even ones as are expected to end within the limit, or into its runs if none is."""
+def _parts(plan: PackPlan, expected: Callable[[PackPlan], float], longest: float) -> list[PackPlan]:
+    """Split a pack into as few even ones as are expected to take no longer than that, or into its runs."""
     num_runs = plan.pack.num_runs
     for most in sorted({math.ceil(num_runs / parts) for parts in range(1, num_runs + 1)}, reverse=True):
         found = _split(plan, most)
-        if all(expected(each) <= limit for each in found):
+        if all(expected(each) <= longest for each in found):
             break
     return found
 

@@ -21,6 +21,8 @@ from joma.figures.numbers import duration
 
 SETUP_SECONDS = {"cpu": 2.0, "cuda": 30.0}
 """What a training takes before its first step: reading data, on a GPU compiling and capturing the step."""
+MOST_OF_A_CALL = 0.9
+"""Share of a call that one piece may take: something always comes before it."""
 TRUSTED_SHARE = 0.25
 """Share of a piece from which on its own pace says how long it takes."""
 WHOLE = "experiments"
@@ -57,7 +59,8 @@ class OutOfTime(Exception):
 
     def __init__(self, left: Sequence[tuple[str, int, int]], *, seconds: float, longest: float, limit: float) -> None:
         """Take for each kind how many are left and of how many, how long all and the longest take, and the limit."""
-        self.needs_minutes = math.ceil(longest / _MINUTE) if longest > limit else None
+        needed = longest / MOST_OF_A_CALL
+        self.needs_minutes = math.ceil(needed / _MINUTE) if needed > limit else None
         """What `minutes` must be for all of them to be begun; None if they fit into another such call."""
         what = " and ".join(f"{num} of {total} {kind}" for kind, num, total in left if kind != WHOLE) or "All of it"
         message = f"{what} left, about {duration(seconds)}: run the same command again"
@@ -89,6 +92,11 @@ class Timetable:
     log: WorkLog = field(default_factory=WorkLog)
     expect: Callable[[float], None] = lambda seconds: None
     """Is told how long the rest of the pieces will take."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds that a piece may take to fit into a call that has just begun."""
+        return MOST_OF_A_CALL * self.limit
 
     @property
     def seconds_left(self) -> float:
@@ -127,7 +135,7 @@ class Timetable:
         piece.work(told)
         self.times.note(self._kind(piece), piece.seconds, took=monotonic() - begun, setup=piece.setup)
         self.log.add(piece.kind, self.device, piece.weight)
-        self.expect(later)
+        self.expect(math.fsum(map(self.expected, waiting)))
         _give_memory_back()
 
     def _out_of_time(self, waiting: Sequence[Piece]) -> OutOfTime:

@@ -1,0 +1,83 @@
+"""Packs as pieces: what is left of them, and none longer than a call."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from engine.small_runs import pack as small_pack
+
+from joma.engine.plan import make_plan
+from joma.engine.training import train_pack
+from joma.experiments.ended_runs import ended_run
+from joma.experiments.pack_pieces import pack_pieces
+from joma.experiments.timetable import MOST_OF_A_CALL, SETUP_SECONDS, USUAL_RATIO, Timetable
+
+NUM_RUNS = 7
+
+
+@pytest.fixture(scope="module")
+def plan():
+    [found] = make_plan(small_pack(tuple(range(NUM_RUNS))).runs, device=torch.device("cpu")).packs
+    return replace(found, seconds=100.0)
+
+
+def pieces_in(folder, plan, limit, trained=None):
+    return pack_pieces(
+        [plan],
+        folder,
+        device="cpu",
+        timetable=Timetable(limit=limit),
+        name="small",
+        work=lambda pack, tell: trained.append(pack),
+    )
+
+
+@pytest.mark.parametrize("limit", [math.inf, 300.0, 150.0, 80.0, 50.0])
+def test_a_pack_that_is_longer_than_a_call_is_split_evenly(plan, tmp_path, limit):
+    trained = []
+    pieces = pieces_in(tmp_path, plan, limit, trained)
+    for each in pieces:
+        each.work(lambda share, doing: None)
+    assert [run for pack in trained for run in pack.runs] == list(plan.pack.runs)  # each once
+    sizes = [pack.num_runs for pack in trained]
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(each.seconds for each in pieces) == pytest.approx(100.0)
+    longest = max(USUAL_RATIO * each.seconds + each.setup for each in pieces)
+    assert longest <= MOST_OF_A_CALL * limit
+    if len(pieces) > 1:  # one pack fewer would have been too few
+        fewer = math.ceil(NUM_RUNS / (len(pieces) - 1)) / NUM_RUNS
+        assert USUAL_RATIO * 100 * fewer + SETUP_SECONDS["cpu"] > MOST_OF_A_CALL * limit
+
+
+def test_where_not_even_a_run_fits_there_is_a_piece_for_each(plan, tmp_path):
+    assert len(pieces_in(tmp_path, plan, 1.0)) == NUM_RUNS
+
+
+def test_what_was_trained_before_does_not_count(plan, tmp_path):
+    class StoppedError(Exception):
+        pass
+
+    def stop(progress):
+        raise StoppedError
+
+    longer = small_pack(tuple(range(NUM_RUNS)), steps=5000, snapshot_every=1)
+    [whole] = make_plan(longer.runs, device=torch.device("cpu")).packs
+    [fresh] = pieces_in(tmp_path, whole, math.inf)
+    with pytest.raises(StoppedError):
+        train_pack(longer, tmp_path, progress=stop)  # after a second
+    [rest] = pieces_in(tmp_path, whole, math.inf)
+    assert 0 < rest.seconds < fresh.seconds == whole.seconds
+
+
+def test_runs_that_ended_are_known_by_their_records_alone(tmp_path):
+    pack = small_pack((1, 2), diverging=(2,))
+    assert [ended_run(run, tmp_path) for run in pack.runs] == [None, None]
+    train_pack(pack, tmp_path)
+    for path in tmp_path.rglob("*.safetensors"):
+        path.unlink()
+    first, second = (ended_run(run, tmp_path) for run in pack.runs)
+    assert (first.status, first.step, first.failed_at) == ("finished", 12, None)
+    assert second.status == "failed" and second.failed_at == second.step > 0
+    [other] = [replace(run, config=run.config.update({"beta1": 0.5})) for run in pack.runs[:1]]
+    assert ended_run(other, tmp_path) is None  # the folder holds another run
