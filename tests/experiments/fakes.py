@@ -12,6 +12,7 @@ import pandas as pd
 
 from joma.experiments import registry
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
+from joma.experiments.timetable import Piece
 from joma.figures.chart import Chart, Line, Panel
 from joma.runs.files import write_text
 from joma.verdicts import Evidence, Outcome, Verdict
@@ -40,7 +41,32 @@ def compute(config: Config, workplace: Workplace) -> Result:
         for step in range(config.num_steps):
             workplace.progress((number + step / config.num_steps) / len(config.seeds), f"step {step}")
             frames.append(_step(config, workplace.folder / f"{seed}-{step}.json", seed, step))
-    walk = pd.DataFrame(frames)
+    return _result(frames)
+
+
+def compute_in_pieces(config: Config, workplace: Workplace) -> Result:
+    """Walk the same way, each seed a piece that is counted to take as long as its steps pause."""
+    if config.log:
+        with Path(config.log).open("a", encoding="utf8") as log:
+            log.write(f"{workplace.folder.parent.parent.name}\n")
+
+    def piece(seed):
+        def walk(tell):
+            rows = []
+            for step in range(config.num_steps):
+                tell(step / config.num_steps, f"step {step}")
+                rows.append(_step(config, workplace.folder / f"{seed}-{step}.json", seed, step))
+            write_text(workplace.folder / f"{seed}.json", json.dumps(rows))
+
+        return Piece(kind="walks", name=f"seed {seed}", seconds=config.num_steps * config.pause, work=walk)
+
+    paths = {seed: workplace.folder / f"{seed}.json" for seed in config.seeds}
+    workplace.work_off([piece(seed) for seed, path in paths.items() if not path.exists()])
+    return _result([row for path in paths.values() for row in json.loads(path.read_text())])
+
+
+def _result(rows: list[dict[str, float]]) -> Result:
+    walk = pd.DataFrame(rows)
     walk["place"] = walk.groupby("seed")["move"].cumsum()
     return Result(tables={"walk": walk}, facts={"farthest": float(walk["place"].abs().max()), "lost": float("nan")})
 
@@ -93,6 +119,11 @@ def fake(name: str, config: Config | None = None, **changes) -> Experiment:
         "missing": nothing_missing,
     }
     return Experiment(**parts | changes)
+
+
+def fake_in_pieces(name: str, config: Config | None = None, **changes) -> Experiment:
+    """Return one that does its work in pieces."""
+    return fake(name, config, **{"compute": compute_in_pieces, "in_pieces": True} | changes)
 
 
 def install(experiments: list[Experiment]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from experiments.fakes import Config, fake, install
+from experiments.fakes import Config, fake, fake_in_pieces, install
 from joma.experiments.reproduction import reproduce
 from joma.runs import description
 
@@ -25,7 +25,7 @@ def obey(out: str, log: str, pause: float, kill_after: float | None = None) -> i
     if not pid:
         try:
             config = Config(num_steps=3, seeds=(3, 4), pause=pause, log=log)
-            install([fake(name, config) for name in NAMES])
+            install([fake(NAMES[0], config), *(fake_in_pieces(name, config) for name in NAMES[1:])])
             reproduce(out=out, device="cpu")
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")

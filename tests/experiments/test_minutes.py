@@ -1,0 +1,166 @@
+"""`reproduce` with a limit: whole pieces in each call, the same result in the end, and told what is left."""
+
+import json
+import shutil
+import time
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.fakes import Config, draw, fake, fake_in_pieces
+from joma import cli
+from joma.experiments import measured_times, record, registry, timetable
+from joma.experiments.record import Status
+from joma.experiments.reproduction import reproduce
+from joma.page.report import report
+from joma.verdicts import Outcome
+
+WALKS = Config(num_steps=3, seeds=(3, 4, 5, 6), pause=10.0)
+"""Four pieces of 30 s each: of 60 s while nothing is known of them, of 30 s afterwards."""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that sleeping turns, and nothing else."""
+    now = [0.0]
+    monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def broken(*_):
+    raise KeyError("no such column")
+
+
+def tables(out):
+    return {path.relative_to(out): path.read_bytes() for path in out.glob("*/tables/*")}
+
+
+def test_calls_with_a_limit_end_in_time_and_come_to_the_same(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS, draw=draw), fake("b", Config(num_steps=2)))
+    reproduce(out=tmp_path / "whole", device="cpu")
+    out, left = tmp_path / "parts", []
+    while True:
+        begun = clock[0]
+        done = reproduce(out=out, device="cpu", minutes=1.4)
+        assert clock[0] - begun <= 84 and done.sound
+        first, second = done.experiments
+        assert second.status is Status.DONE  # what fits goes on whatever becomes of the first
+        if first.status is Status.DONE:
+            break
+        left.append(first.reason)
+    assert left == ["2 of 4 walks left, about 1 min 0 s: run the same command again."]
+    assert tables(out) == tables(tmp_path / "whole") and tables(out)
+    whole = record.read(tmp_path / "whole").verdicts
+    assert done.verdicts == whole
+
+
+def test_an_unfinished_experiment_has_a_record_and_no_result(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS), fake("b", Config(num_steps=2)))
+    first, _ = reproduce(out=tmp_path, device="cpu", minutes=1.4).experiments
+    assert first.status is Status.UNFINISHED and first.sound and first.tables == () == first.charts
+    assert [verdict.outcome for verdict in first.verdicts] == [Outcome.NOT_RUN]
+    assert first.verdicts[0].explanation == first.reason
+    assert record.read(tmp_path).experiments[0] == first
+    assert json.loads((tmp_path / "a/result.json").read_text())["status"] == "unfinished"
+    assert "2 of 4 walks left" in report(tmp_path).read_text(encoding="utf8")
+
+
+def test_times_are_remembered_from_call_to_call(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS))
+    reproduce(out=tmp_path, device="cpu", minutes=1.1)  # for the first 60 s are feared, for the second 30 known
+    assert json.loads((tmp_path / "times.json").read_text()) == {"cpu": {"a walks": [[30.0, 30.0], [30.0, 30.0]]}}
+    begun = clock[0]
+    [found] = reproduce(out=tmp_path, device="cpu", minutes=0.6).experiments
+    assert clock[0] - begun == 30 and found.reason.startswith("1 of 4 walks left, about 30 s")
+
+
+def test_a_limit_that_allows_nothing_says_what_would_do(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS), fake("b", WALKS))
+    done = reproduce(out=tmp_path, device="cpu", minutes=0.01)
+    assert clock[0] == 0 and not list(tmp_path.glob("*/kept/*")) and done.sound
+    pieces, whole = (each.reason for each in done.experiments)
+    assert pieces == (
+        "4 of 4 walks left, about 4 min 0 s: run the same command again with --minutes 2 or more, since the longest "
+        "takes about 1 min 0 s in one piece and a call has 1 s."
+    )
+    assert whole.startswith("All of it left, about 2 s: run the same command again with --minutes 1 or more")
+
+
+def test_an_experiment_without_pieces_is_begun_only_if_it_ends_in_time(tmp_path, install, clock, monkeypatch):
+    install(fake("a", Config(num_steps=2)))
+    monkeypatch.setitem(registry.SECONDS["quick"], "a", 40)
+    [found] = reproduce(out=tmp_path, device="cpu", minutes=1).experiments
+    assert found.status is Status.UNFINISHED
+    [found] = reproduce(out=tmp_path, device="cpu", minutes=2).experiments
+    assert found.status is Status.DONE and found.reason == ""
+
+
+def test_what_is_kept_needs_no_time(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS))
+    [whole] = reproduce(out=tmp_path, device="cpu").experiments
+    assert reproduce(out=tmp_path, device="cpu", minutes=0.001).experiments == (whole,)
+
+
+def test_the_device_that_computed_is_told_and_not_the_one_that_drew(tmp_path, install, clock, monkeypatch):
+    install(fake_in_pieces("a", WALKS, draw=broken), fake("b", Config(num_steps=2)))
+    with monkeypatch.context() as patch:
+        patch.setattr("joma.experiments.reproduction.device_label", lambda device: "cuda (a lent GPU)")
+        failed, whole = reproduce(out=tmp_path, device="cpu").experiments
+    assert failed.status is Status.FAILED and whole.device == "cuda (a lent GPU)"
+    for kept in (tmp_path / "a/kept").iterdir():
+        shutil.rmtree(kept)
+    install(fake_in_pieces("a", WALKS), fake("b", Config(num_steps=2)))
+    finished, whole = reproduce(out=tmp_path, device="cpu").experiments
+    assert finished.status is Status.DONE and finished.device == whole.device == "cuda (a lent GPU)"
+
+
+def test_pieces_of_two_devices_are_both_told(tmp_path, install, clock, monkeypatch):
+    install(fake_in_pieces("a", WALKS))
+    with monkeypatch.context() as patch:
+        patch.setattr("joma.experiments.reproduction.device_label", lambda device: "cuda (a lent GPU)")
+        reproduce(out=tmp_path, device="cpu", minutes=1.4)
+    [found] = reproduce(out=tmp_path, device="cpu").experiments
+    assert found.device == "cuda (a lent GPU) and cpu"
+    assert measured_times.device_label("cpu") == "cpu"
+
+
+def test_the_time_left_of_a_call_is_no_more_than_its_limit(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS), *(fake(name, WALKS) for name in "bcd"))
+    seen = []
+    reproduce(out=tmp_path, device="cpu", minutes=1.4, progress=seen.append)
+    assert all(at.total_seconds_left >= at.seconds_left >= 0 for at in seen)
+    assert all(at.total_seconds_left <= max(84, at.seconds_left) for at in seen)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+def test_minutes_that_are_none_are_refused_before_anything_is_written(tmp_path, minutes):
+    with pytest.raises(ValueError, match="`minutes` must be"):
+        reproduce(out=tmp_path / "new", device="cpu", minutes=minutes)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command_says_what_is_left_and_what_to_do(tmp_path, install, clock, monkeypatch):
+    install(fake_in_pieces("a", WALKS), fake("b", Config(num_steps=2)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    call = ["reproduce", "--device", "cpu", "--minutes", "1.4"]
+    first = CliRunner().invoke(cli.app, call)
+    assert first.exit_code == 0
+    assert "a unfinished: 2 of 4 walks left, about 1 min 0 s: run the same command again." in first.stdout
+    assert "Experiments: 1 unfinished, 1 done" in first.stdout
+    assert "Time was up before all was done. Run the same command again to go on with a." in first.stdout
+    [row] = [line for line in first.stdout.splitlines() if line.startswith("│ a ")]
+    assert "unfinished" in row
+    second = CliRunner().invoke(cli.app, call)
+    assert second.exit_code == 0 and "2 done" in second.stdout and "Time was up" not in second.stdout
+
+
+def test_a_damaged_result_of_pieces_is_put_together_again(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS))
+    [whole] = reproduce(out=tmp_path, device="cpu").experiments
+    next((tmp_path / "a/kept").iterdir()).joinpath("walk.parquet").write_bytes(b"nonsense")
+    begun = clock[0]
+    [again] = reproduce(out=tmp_path, device="cpu").experiments
+    assert clock[0] == begun and again.verdicts == whole.verdicts and replace(again, notes=()).status is Status.DONE
