@@ -28,6 +28,7 @@ from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import Source, source_of
 from joma.engine.standing import DIVERGED, KIND, Member, Stand, examined, identity, place, placeholder
 from joma.engine.step import NOT_FAILED, Stepper
+from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.runs.description import plain
 from joma.runs.record import RunLockedError, open_run, read, read_events
@@ -88,6 +89,8 @@ class PackResult:
 
 
 Report = Callable[[PackProgress], None]
+Take = Callable[[str, Parameters], None]
+"""Gets the name of a run and its parameters at the end, with the run axis in front, on their device."""
 
 
 def train_pack(
@@ -96,14 +99,16 @@ def train_pack(
     *,
     device: torch.device | str = "cpu",
     progress: Report | None = None,
+    take: Take | None = None,
     owner: str = "",
 ) -> PackResult:
     """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
 
     Runs go on from their snapshots; those that have ended are left alone. Runs that stand at different steps are
     trained in groups, which join where they meet. `progress` is told about once a second how far they are. Ctrl-C saves
-    the runs before it ends the call; a second one does not wait for that. `owner`, as of `open_run`, is for a pack that
-    is trained elsewhere again when its machine is lost.
+    the runs before it ends the call; a second one does not wait for that. `take` gets the parameters of every run that
+    reaches its end; what it makes of them is all that is left, for then the end is not saved. `owner`, as of
+    `open_run`, is for a pack that is trained elsewhere again when its machine is lost.
     """
     how_far = extent(pack.config)
     members = [examined(run, Path(folder), how_far, owner=owner) for run in pack.runs]
@@ -113,8 +118,9 @@ def train_pack(
             _open_records(going, how_far, owner, stack)
             place(members)
             _hold_places(members)
+            caller = _Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop)
             try:
-                _train(members, how_far, torch.device(device), progress or (lambda _: None), is_asked_to_stop)
+                _train(members, how_far, torch.device(device), caller)
             except KeyboardInterrupt:
                 _leave_open(going)
                 raise
@@ -150,39 +156,35 @@ def _hold_places(members: Sequence[Member]) -> None:
                 placeholder(member, going[0])
 
 
-def _train(
-    members: Sequence[Member],
-    how_far: Extent,
-    device: torch.device,
-    report: Report,
-    is_asked_to_stop: Callable[[], bool],
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Caller:
+    """What whoever trains a pack wants to hear and to get, and whether it wants to stop."""
+
+    report: Report
+    take: Take | None
+    is_asked_to_stop: Callable[[], bool]
+
+
+def _train(members: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
     """Train those that are furthest behind until they meet the next ones, and so on to the end."""
     while going := [member for member in members if member.is_open]:
         start = min(member.step for member in going)
         further = [member.step for member in going if member.step > start]
         group = [member for member in members if member.step == start and member.stand is not Stand.FINISHED]
-        trainer = _Trainer(group, how_far, device, report, is_asked_to_stop)
+        trainer = _Trainer(group, how_far, device, caller)
         trainer.go(start, min(further, default=how_far.num_steps))
 
 
 class _Trainer:
     """Trains runs that stand at one step."""
 
-    def __init__(
-        self,
-        group: Sequence[Member],
-        how_far: Extent,
-        device: torch.device,
-        report: Report,
-        is_asked_to_stop: Callable[[], bool],
-    ) -> None:
+    def __init__(self, group: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
         """Build the model, and put every run where it stands."""
         self._group = tuple(group)
         self._configs = [member.config for member in group]
         self._how_far = how_far
         self._training = self._configs[0].training
-        self._report, self._is_asked_to_stop = report, is_asked_to_stop
+        self._caller = caller
         self._source: Source = source_of(self._configs, device)
         self._due = frozenset(due_steps(self._training, how_far.num_steps))
         self._stepper = self._started(device)
@@ -201,8 +203,10 @@ class _Trainer:
             if not self._going:
                 return
         if stop == self._how_far.num_steps:
-            for member in self._going:
-                self._finish(member)
+            self._note_failures()
+            for run, member in enumerate(self._group):
+                if member.is_open:
+                    self._finish(run, member)
         else:
             self._part(stop)
 
@@ -245,8 +249,9 @@ class _Trainer:
             self._measure(step)
         if every is not None and step % every == 0:
             self._keep(step)
-        is_stopping = self._is_asked_to_stop()
-        if step == stop or is_stopping or self._is_save_due(step):
+        is_stopping = self._caller.is_asked_to_stop()
+        is_taken = step == self._how_far.num_steps and self._caller.take is not None
+        if is_stopping or (not is_taken and (step == stop or self._is_save_due(step))):
             self._save(step)
         if is_stopping:
             raise KeyboardInterrupt
@@ -330,9 +335,12 @@ class _Trainer:
             if member.is_open:
                 member.step, member.state = step, self._stepper.run_state(run)
 
-    def _finish(self, member: Member) -> None:
+    def _finish(self, run: int, member: Member) -> None:
         """Name the regimes and end the record; of the snapshots the last one stays, for whoever wants to go on."""
         assert member.record is not None
+        if self._caller.take is not None:
+            own = {name: tensor[run : run + 1].detach() for name, tensor in self._stepper.parameters.items()}
+            self._caller.take(member.name, own)
         member.record.flush()
         _tell_regimes(member)
         snapshots.prune(member.folder, member.kept[-1:])
@@ -345,7 +353,7 @@ class _Trainer:
         losses = self._stepper.losses.tolist()
         alive = [(member.name, loss) for member, loss in zip(self._group, losses, strict=True) if member.is_open]
         done = (step - self._reported_step) * len(alive) * self._source.tokens_per_step
-        self._report(
+        self._caller.report(
             PackProgress(
                 names=tuple(name for name, _ in alive),
                 step=step,

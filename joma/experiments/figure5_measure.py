@@ -33,7 +33,7 @@ from joma.experiments.latent_neurons import (
     planned,
     read_neurons,
 )
-from joma.models.batch import LayerReading
+from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
 from joma.randomness import run_keys
 from joma.theory.attention_flow import AttentionFlow
@@ -224,7 +224,7 @@ def _crossing(x: Float[np.ndarray, " T"], y: Float[np.ndarray, " T"], level: flo
 def training_curves(config: Config, workplace: Workplace) -> pd.DataFrame:
     """Train on both trees, and return NCorr and attention by block, height and step for every seed."""
 
-    def measure(run: Run, folder: Path) -> list[Row]:
+    def measure(run: Run, folder: Path, end: Parameters) -> list[Row]:
         return _run_rows(run.config, folder, config, workplace.device)
 
     settings = ["figure5", config.num_samples, config.num_shuffles, config.checkpoint_every]

@@ -43,6 +43,8 @@ MEASURING_SHARE = 0.1
 """Of the time of a pack, for the progress."""
 
 Row = dict[str, Any]
+Measure = Callable[[Run, Path, Parameters], list[Row]]
+"""Finds the rows of a run from its folder, with the checkpoints in it, and from its parameters at the end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,11 +142,11 @@ def planned(grids: Iterable[Sequence[Run]], device: str) -> list[PackPlan]:
 def measured_packs(
     packs: Sequence[PackPlan],
     workplace: Workplace,
-    measure: Callable[[Run, Path], list[Row]],
+    measure: Measure,
     *,
     settings: Any,
 ) -> pd.DataFrame:
-    """Train packs one after the other, and return the rows that `measure` finds of each run and its folder.
+    """Train packs one after the other, and return the rows that `measure` finds of each run.
 
     Runs that diverged have no rows. Rows are kept run by run under the hash of the run and of `settings`, which is all
     that they depend on, so that they are found again however runs are packed; weights are not kept.
@@ -180,25 +182,32 @@ def _keep_rows(
     pack: Pack,
     folder: Path,
     device: str,
-    measure: Callable[[Run, Path], list[Row]],
+    measure: Measure,
     path_of: Callable[[Run], Path],
     tell: Tell,
 ) -> None:
     """Train a pack, keep the rows of each run, and throw the weights away."""
+    runs = {run.name: run for run in pack.runs}
 
     def told(progress: PackProgress) -> None:
         doing = f"training {pack.num_runs} runs: step {progress.step} of {progress.num_steps}"
         tell((1 - MEASURING_SHARE) * progress.step / progress.num_steps, doing)
 
-    for run in pack.runs:
-        if not steps_of(folder / run.name):  # a record without weights, which were lost: there is nothing to measure
-            shutil.rmtree(folder / run.name, ignore_errors=True)
-    ended = train_pack(pack, folder, device=device, progress=told).runs
-    for at, (run, result) in enumerate(zip(pack.runs, ended, strict=True)):
-        tell(1 - MEASURING_SHARE * (1 - at / pack.num_runs), f"measuring run {at + 1} of {pack.num_runs}")
-        rows = measure(run, result.folder) if result.status == "finished" else []
+    def take(name: str, parameters: Parameters) -> None:
+        keep(runs[name], measure(runs[name], folder / name, parameters))
+
+    def keep(run: Run, rows: list[Row]) -> None:
         content = BytesIO()
         pd.DataFrame(rows).to_parquet(content, index=False)
         write_bytes(path_of(run), content.getvalue())
-    for run in pack.runs:
-        shutil.rmtree(folder / run.name, ignore_errors=True)
+        at = sum(path_of(each).exists() for each in pack.runs)
+        tell(1 - MEASURING_SHARE * (1 - at / pack.num_runs), f"measured {at} of {pack.num_runs} runs")
+
+    for name in runs:
+        if not steps_of(folder / name):  # a record without weights, which were lost: there is nothing to measure
+            shutil.rmtree(folder / name, ignore_errors=True)
+    ended = train_pack(pack, folder, device=device, progress=told, take=take).runs
+    for result in ended:
+        if result.status != "finished":
+            keep(runs[result.name], [])
+        shutil.rmtree(result.folder, ignore_errors=True)

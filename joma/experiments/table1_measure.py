@@ -17,7 +17,6 @@ import pandas as pd
 from joma.engine import recipes
 from joma.engine.config import HIERARCHY, TREES, RunConfig
 from joma.engine.grid import Run, grid
-from joma.engine.snapshots import load_snapshot, path_of
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import (
     LatentSamples,
@@ -36,8 +35,6 @@ from joma.models.decoder_config import DecoderConfig
 from joma.models.presets import TABLE1_BLOCKS
 
 TRAINED, UNTRAINED = "trained", "untrained"
-PARAMETERS = "parameters."
-"""What names of parameters begin with in a snapshot."""
 TREE_DEPTH = TABLE1_BLOCKS + 1
 """Edges from the root to a leaf: a level of latents between them for each block."""
 NUM_STARTS = 8
@@ -90,8 +87,8 @@ def score_runs(config: Config, workplace: Workplace) -> pd.DataFrame:
     """Train all runs, and return NCorr of every level of each, trained and untrained, with controls."""
     grids = [*_hierarchy_grids(config), *_tree_grids(config)]
 
-    def measure(run: Run, folder: Path) -> list[Row]:
-        return _scores(run.config, folder, config, workplace.device)
+    def measure(run: Run, folder: Path, trained: Parameters) -> list[Row]:
+        return _scores(run.config, trained, config, workplace.device)
 
     settings = ["table1", config.num_samples, config.num_shuffles]
     table = measured_packs(planned(grids, workplace.device), workplace, measure, settings=settings)
@@ -206,22 +203,14 @@ def _common(config: Config) -> dict[str, Any]:
     }
 
 
-def _scores(run: RunConfig, folder: Path, config: Config, device: str) -> list[Row]:
+def _scores(run: RunConfig, trained: Parameters, config: Config, device: str) -> list[Row]:
     """Return a row for each level and network."""
     samples = latent_samples(run, config.num_samples, device)
-    snapshot = load_snapshot(path_of(folder, int(run.training.steps or 0)))
-    tensors = {
-        name.removeprefix(PARAMETERS): tensor
-        for name, tensor in snapshot.tensors.items()
-        if name.startswith(PARAMETERS)
-    }
-    decoder = Decoder(run.model)
-    trained = _levels(decoder, of_one_run(tensors, device), samples, run.seed, config.num_shuffles)
-    untrained = _levels(decoder, _start(run.model, run.seed, device), samples, run.seed, config.num_shuffles)
+    networks = {TRAINED: trained, UNTRAINED: _start(run.model, run.seed, device)}
     return [
         _settings(run) | {"network": network, "level": level} | row
-        for network, rows in ((TRAINED, trained), (UNTRAINED, untrained))
-        for level, row in enumerate(rows)
+        for network, parameters in networks.items()
+        for level, row in enumerate(_levels(Decoder(run.model), parameters, samples, run.seed, config.num_shuffles))
     ]
 
 
