@@ -120,7 +120,7 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
         unsound=[verdict.id for verdict in reproduction.verdicts if not verdict.sound],
         num_claims=len(rows),
         counts=[(name, counts[name]) for name in [*(each.value for each in Outcome), "failed"] if counts[name]],
-        table=table(SUMMARY_COLUMNS, rows, outcomes=[row[2].text for row in rows]),
+        table=table(SUMMARY_COLUMNS, rows, outcomes=[row[2].text for row in rows], cards=True),
     )
 
 
@@ -211,14 +211,16 @@ def _line(record: Record) -> list[tuple[str, str]]:
 def _evidence(verdict: Verdict) -> Markup:
     rows = [
         [
-            words(each.name),
+            words(each.name, tone="what"),
             *_numbers(each),
-            *(words(text) for text in (each.control_name, each.against, each.unit)),
+            words(each.control_name),
+            *(words(text, tone="brief") for text in (each.against, each.unit)),
         ]
         for each in verdict.evidence
     ]
     used = [place for place in range(len(EVIDENCE_COLUMNS)) if any(row[place].text for row in rows)]
-    return table([EVIDENCE_COLUMNS[place] for place in used], [[row[place] for place in used] for row in rows])
+    shown = [[row[place] for place in used] for row in rows]
+    return table([EVIDENCE_COLUMNS[place] for place in used], shown, cards=True)
 
 
 def _drawn(record: Record, place: Path, root: Path) -> tuple[Result | None, list[Figure], str]:

@@ -54,10 +54,16 @@ def number(value: float | int | None, error: float | None = None, *, tone: str =
     return Cell(text=text, raw=value, is_number=True, tone=tone)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, outcomes: Sequence[str] = ()) -> Markup:
-    """Return rows under these headings; clicking on a heading sorts. By `outcomes`, one a row, chips choose rows."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, outcomes: Sequence[str] = (), cards: bool = False
+) -> Markup:
+    """Return rows under these headings; clicking on a heading sorts.
+
+    By `outcomes`, one a row, chips choose rows. With `cards` every row is a card of its own where the screen is narrow.
+    """
     numeric = [bool(rows) and all(row[place].is_number for row in rows) for place in range(len(columns))]
-    return Markup(render("table", columns=list(zip(columns, numeric, strict=True)), rows=rows, outcomes=outcomes))
+    headings = list(zip(columns, numeric, strict=True))
+    return Markup(render("table", columns=headings, rows=rows, outcomes=outcomes, cards=cards))
 
 
 def digits(value: float | int, num: int = DIGITS) -> str:

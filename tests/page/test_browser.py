@@ -118,6 +118,19 @@ const shown = rows.filter((row) => row.offsetParent).map((row) => row.cells[2].t
 all("#summary [data-filter]")[0].click();
 return { shown, all: rows.filter((row) => row.offsetParent).length };
 """
+CARDS = """
+for (const details of all("details")) details.open = true;
+const swiped = (place) => place.scrollWidth > place.clientWidth + 1;
+const row = document.querySelector("#summary tbody tr");
+const shown = [...row.cells].filter((cell) => cell.offsetParent);
+return {
+  swiped: all(".summary .scroll, .claim .scroll").filter(swiped).length,
+  isCard: getComputedStyle(row).display === "grid",
+  headings: all("#summary th").filter((heading) => heading.offsetParent).length,
+  names: shown.map((cell) => getComputedStyle(cell, "::before").content.replaceAll('"', "").trim()),
+  lines: new Set(shown.map((cell) => cell.getBoundingClientRect().top)).size,
+};
+"""
 DOWNLOAD = """
 const link = document.querySelector("#figure6 a[download$='scores.csv']");
 const text = new TextDecoder().decode(Uint8Array.from(atob(link.href.split(",")[1]), (c) => c.charCodeAt(0)));
@@ -243,6 +256,22 @@ def test_a_reproduction_is_drawn_sorted_filtered_and_fits(browser, rebuilt, widt
         assert tab.run(TOOLS + FILTER) == {"shown": ["refuted"], "all": 8}
         assert tab.run(TOOLS + DOWNLOAD) == "setting,trained,untrained,published,note"
         assert tab.complaints() == [] and tab.requests() == []
+
+
+@pytest.mark.parametrize("width", [320, 390], ids=["small phone", "phone"])
+def test_claims_are_cards_on_a_phone_that_need_no_swiping(browser, rebuilt, width):
+    with browser.tab(rebuilt, width=width, height=844) as tab:
+        found = tab.run(TOOLS + CARDS)
+        assert found["isCard"] and found["swiped"] == 0 and found["headings"] == 8
+        assert found["names"][-4:] == ["measured", "threshold", "control", "statistic"]  # nothing was published
+        assert found["lines"] == 4  # where and verdict, the claim, its numbers, what they are
+        assert tab.run("return document.documentElement.scrollWidth") == width
+
+
+def test_claims_are_a_table_on_a_laptop(browser, rebuilt):
+    with browser.tab(rebuilt, width=1280, height=800) as tab:
+        found = tab.run(TOOLS + CARDS)
+        assert not found["isCard"] and found["lines"] == 1 and found["swiped"] == 0
 
 
 def test_bands_and_bars_follow_a_dark_page(browser, rebuilt):
