@@ -173,7 +173,7 @@ def _published(row: dict[Any, Any]) -> float:
 
 def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
     """Yield a grid for each open choice; its runs of one number of classes make a pack."""
-    base = recipes.recipe("table1").base.update(_common(config) | {"steps": config.steps})
+    base = recipes.recipe("table1").base.update(_common(config, config.steps))
     for hidden, lr in product(config.hiddens, config.lrs):
         axes: dict[str, tuple[Any, ...]] = {
             "num_classes": config.num_classes,
@@ -188,15 +188,18 @@ def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
 
 def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
     """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
-    trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes, "steps": config.tree_steps}
-    base = recipes.recipe("table1").base.update(_common(config) | trees)
+    trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes}
+    base = recipes.recipe("table1").base.update(_common(config, config.tree_steps) | trees)
     for hidden in config.hiddens:
         axes = {"rho": config.rhos, "hidden": (hidden,), "lr": config.lrs, "seed": config.seeds}
         yield grid(base, axes, tuple(axes))
 
 
-def _common(config: Config) -> dict[str, Any]:
+def _common(config: Config, steps: int) -> dict[str, Any]:
+    """Return what all runs have in common; losses and entropies on the way are not asked for."""
     return {
+        "steps": steps,
+        "measure_every": steps,
         "width": config.width,
         "batch": config.batch,
         "precision": config.precision,
