@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,15 @@ import torch
 from joma.engine.grid import axes_of, grid
 from joma.engine.measuring import ENTROPY, RANK, WINDOW
 from joma.engine.recipes import recipe
-from joma.experiments import assumption1, drift_verdict, learning_rate_verdicts, learning_rates
+from joma.engine.training import train_pack
+from joma.experiments import (
+    assumption1,
+    drift_verdict,
+    language_model_runs,
+    learning_rate_verdicts,
+    learning_rates,
+    timetable,
+)
 from joma.experiments import language_model_verdicts as judged
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.language_model_config import (
@@ -34,6 +43,8 @@ from joma.experiments.language_model_runs import suites
 from joma.experiments.language_models import EXPERIMENT, compute, missing
 from joma.experiments.rebound_controls import ingredient_verdict
 from joma.experiments.rebound_shares import share_table
+from joma.experiments.timetable import OutOfTime, Timetable
+from joma.experiments.work_log import WorkLog
 from joma.figures.chart import to_matplotlib
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
@@ -440,12 +451,13 @@ def place(folder, progress=lambda share, doing: None):
 def done(text, tmp_path_factory):
     shares = []
     config = toy(text)
-    result = compute(config, place(tmp_path_factory.mktemp("work"), lambda share, doing: shares.append(share)))
-    return config, result, shares
+    folder = tmp_path_factory.mktemp("work")
+    result = compute(config, place(folder, lambda share, doing: shares.append(share)))
+    return config, result, shares, folder
 
 
 def test_every_run_is_trained_once_and_read(done):
-    config, result, shares = done
+    config, result, shares, _ = done
     runs = result.tables["runs"]
     assert len(runs) == 2 * (2 + 1) + 2 * 2 + 2 * len(CONTROLS)  # both figures share a setting; untrained; controls
     assert not runs.duplicated(["condition", "depth", "lr", "seed"]).any()
@@ -478,7 +490,7 @@ def test_the_end_agrees_with_itself_and_a_still_model_does_not_turn(done, text, 
 
 
 def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(done, text, tmp_path):
-    config, whole, _ = done
+    config, whole, _, _ = done
 
     def after(num_told):
         told = iter(range(num_told))
@@ -494,6 +506,85 @@ def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(done, text, tmp_pat
             compute(config, place(tmp_path, after(num_told)))
     again = compute(config, place(tmp_path))
     assert again.facts.keys() == whole.facts.keys()
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
+
+
+def test_what_is_trained_needs_neither_weights_nor_text_nor_a_gpu(text, tmp_path, monkeypatch):
+    gone = shutil.copytree(text, tmp_path / "text")
+    few = {"seeds": (1,), "depths": (2,), "controls": (), "control_depths": ()}
+    config = toy(gone, rates=(1e-3, 1e-2, 1e20), **few)  # a run that diverges is finished too
+    there = place(tmp_path / "work")
+    whole = compute(config, there)
+    strict = replace(config, needs_gpu=True)
+    assert missing(strict, there) == ""
+    for path in (tmp_path / "work").rglob("*.safetensors"):
+        path.unlink()
+    shutil.rmtree(gone)
+    monkeypatch.setattr(language_model_runs, "train_pack", None)
+    monkeypatch.setattr(language_model_runs, "make_plan", None)
+    monkeypatch.setattr(assumption1, "_followed", None)
+    assert missing(strict, there) == ""
+    again = compute(strict, there)
+    assert repr(again.facts) == repr(whole.facts)  # NaN is NaN
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
+
+
+@pytest.mark.parametrize("lost", ["run", "drift"])
+def test_what_is_left_to_train_asks_for_a_gpu(done, text, tmp_path, lost):
+    config = replace(done[0], needs_gpu=True)
+    there = place(shutil.copytree(done[3], tmp_path / "work"))
+    assert missing(config, there) == ""
+    paths = (there.folder / "runs").iterdir() if lost == "run" else (there.folder / "drift").glob("block-1*")
+    first = sorted(paths)[0]
+    shutil.rmtree(first) if first.is_dir() else first.unlink()
+    assert "needs a GPU" in missing(config, there)
+
+
+def test_runs_without_weights_that_have_not_ended_start_anew_and_alone(done, text, tmp_path, monkeypatch):
+    config, whole, _, folder = done
+    there = place(shutil.copytree(folder, tmp_path / "work"))
+    for path in there.folder.rglob("*.safetensors"):
+        path.unlink()
+    cut_off = sorted((there.folder / "runs").iterdir())[0]
+    described = cut_off / "run.json"
+    described.write_text(described.read_text().replace('"status": "finished"', '"status": "running"'))
+    trained = []
+
+    def watched(pack, *arguments, **options):
+        trained.extend(pack.names)
+        return train_pack(pack, *arguments, **options)
+
+    monkeypatch.setattr(language_model_runs, "train_pack", watched)
+    again = compute(config, there)
+    assert trained == [cut_off.name]
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
+
+
+def test_with_a_limit_all_is_trained_once_in_several_calls(done, text, tmp_path, monkeypatch):
+    config, whole, _, _ = done
+    now, trained = [0.0], []
+    monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
+
+    def slow(pack, *arguments, **options):
+        now[0] += 20.0
+        trained.extend(pack.names)
+        return train_pack(pack, *arguments, **options)
+
+    monkeypatch.setattr(language_model_runs, "train_pack", slow)
+    reasons = []
+    while True:
+        limited = Timetable(limit=75.0, begun=now[0], log=WorkLog(tmp_path / "log.json"))
+        try:
+            again = compute(config, replace(place(tmp_path), timetable=limited))
+            break
+        except OutOfTime as left:
+            reasons.append(str(left))
+    assert reasons[0].startswith("4 of 8 packs and 3 of 3 drift trainings left")
+    assert all("of 8 packs" in reason for reason in reasons)
+    assert len(trained) == len(set(trained)) == len(whole.tables["runs"])
     for name, table in whole.tables.items():
         pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
 
