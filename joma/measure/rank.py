@@ -6,13 +6,15 @@ $\theta = \|Wx\|^2$ and relative residual $\rho = \|W^\top W x - \theta x\| / \t
 
 $$\theta \le \lambda, \qquad \text{and some eigenvalue lies within } \rho\,\theta \text{ of } \theta.$$
 
-`stable_rank` and `spectral_norm` are for scans: Lanczos iteration from a random start in float32, then in float64 until
-$\rho$ is verified; a matrix that does not get there is decomposed. `power_step` is for live use: a few products from
-the vector of the last call, with the residual that they leave.
+`stable_rank` and `spectral_norm` are for scans: Lanczos iteration from a random start in float32, with $W^\top W$
+itself where many products are needed, then in float64 until $\rho$ is verified; a matrix that does not get there is
+decomposed. `power_step` is for live use: a few products from the vector of the last call, with the residual that they
+leave.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,6 +28,14 @@ SEARCH_STEPS = 256
 """Most float32 products before a matrix is decomposed after all; a Gaussian 4096×1024 matrix takes 64."""
 SEARCH_RESIDUAL = 1e-8
 """Where the float32 recurrence stops: below its rounding, or a top value 1e-6 above a cluster could be missed."""
+EARLY_STEPS = 16
+"""Products of that search after which the Gram matrix is worth its price; weights of trained networks need no more."""
+GRAM_SIDE = 1024
+"""Longest shorter side for which it is: its price grows with that side, to some 20 to 60 products at this one."""
+GRAM_ASPECT = 2
+"""Least ratio of the sides for which it is: of a square matrix, products with the Gram matrix are hardly cheaper."""
+GRAM_STRIP = 128
+"""Rows of the Gram matrix that are computed at once."""
 VERIFY_STEPS = 24
 """Most float64 products after that."""
 VERIFIED_RESIDUAL = 1e-6
@@ -36,8 +46,10 @@ CHUNK_BYTES = 2**21
 """On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
-WARM_STEPS = 3
+LIVE_STEPS = 3
 """Steps of a live estimate: four products."""
+LIVE_RESIDUAL = 1e-4
+"""On a CPU, where looking is cheap, two products are enough if they leave no more; the norm is off by its square."""
 ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
@@ -99,14 +111,15 @@ def power_step(
     w: Float[Tensor, "*batch m n"] | Sequence[Float[Tensor, "m n"]],
     v: Float[Tensor, "*batch n"] | None = None,
     *,
-    num_steps: int = WARM_STEPS,
+    num_steps: int | None = None,
 ) -> PowerEstimate:
     r"""Improve an estimate of the spectral norm by `num_steps` steps from v; `num_steps` + 1 products with WᵀW.
 
     The best vector of the Krylov space $\{v, W^\top W v, \dots\}$ is taken, which is never worse than as many power
-    iterations. While weights move little, a few steps a call follow them. Without v the start is random: then give it
-    some 64 steps, and read off the residual whether they were enough. A sequence of matrices of one shape is a batch
-    that nobody has to copy together. A GPU is waited for once.
+    iterations. While weights move little, a few steps a call follow them: by default three, and on a CPU one where
+    that leaves a residual of at most 1e-4. Without v the start is random: then give it some 64 steps, and read off the
+    residual whether they were enough. A sequence of matrices of one shape is a batch that nobody has to copy together.
+    A GPU is waited for once.
 
     The residual speaks of the direction that is followed. When another one overtakes it, the norm lags behind for some
     calls (by 1 % where a new direction grows by 5 % a call) until the steps have turned the vector.
@@ -118,7 +131,7 @@ def power_step(
     tensor(2.0000, dtype=torch.float64)
     """
     matrices, batch = _matrices(w)
-    if num_steps < 1:
+    if num_steps is not None and num_steps < 1:
         raise ValueError(f"`num_steps` must be at least 1, got {num_steps}. One step needs two products.")
     shape = (*batch, matrices[0].shape[1])
     if v is not None and v.shape != shape:
@@ -127,7 +140,7 @@ def power_step(
             "Pass the `vector` of the last estimate of the same weights."
         )
     start = _random_start(shape, matrices[0].device) if v is None else v.detach()
-    top = _within_range(matrices, start.reshape(len(matrices), -1), num_steps + 1)
+    top = _within_range(matrices, start.reshape(len(matrices), -1), num_steps)
     vector, usable = top.vector, top.value > 0
     if not bool(usable.all()):
         fresh = _random_start(shape, vector.device).reshape(vector.shape)
@@ -155,14 +168,17 @@ def _matrices(w: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ..
     return [matrix.detach() for matrix in w], (len(w),)
 
 
-def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_products: int) -> "_Ritz":
+def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps: int | None) -> "_Ritz":
     """Iterate in working precision, once more on rescaled matrices where squares may have left its range."""
-    top = _lanczos([m.to(_working_dtype(m)) for m in matrices], start, max_steps=num_products)
+    iterate = partial(_lanczos, max_steps=1 + (LIVE_STEPS if num_steps is None else num_steps))
+    if num_steps is None and start.device.type == "cpu":
+        iterate = partial(iterate, tolerance=LIVE_RESIDUAL, check_every=2)
+    top = iterate(_products([m.to(_working_dtype(m)) for m in matrices]), start)
     low, high = SAFE_SQUARES
     for i in (~((low < top.value) & (top.value < high))).nonzero()[:, 0].tolist():
         size = _largest_entry(matrices[i])
         if bool((size > 0) & torch.isfinite(size)):
-            again = _lanczos([matrices[i].double() / size], start[i : i + 1], max_steps=num_products)
+            again = iterate(_products([matrices[i].double() / size]), start[i : i + 1])
             top.value[i] = again.value[0] * size.item() ** 2
             top.residual[i], top.vector[i] = again.residual[0], again.vector[0]
     return top
@@ -217,37 +233,35 @@ class _Ritz:
 
 
 def _lanczos(
-    matrices: Sequence[Float[Tensor, "m n"]],
+    product: Callable[[Float[Tensor, "B n"]], Float[Tensor, "B n"]],
     start: Float[Tensor, "B n"],
     *,
     max_steps: int,
-    dtype: torch.dtype | None = None,
     tolerance: float = 0.0,
     check_every: int = SEARCH_STEPS,
 ) -> _Ritz:
     """Top Ritz pairs of WᵀW after `max_steps` products, or at the check where every residual is within `tolerance`.
 
-    Products are in `dtype` (that of the matrices when None), all else in float64 with every new vector made orthogonal
-    to all old ones twice: no copy of a converged direction comes back, and the recurrence stays true to the products.
+    All but the product is in float64 with every new vector made orthogonal to all old ones twice: no copy of a
+    converged direction comes back, and the recurrence stays true to the products.
     """
-    dtype = dtype or matrices[0].dtype
     max_steps = min(max_steps, start.shape[1])
     basis = start.new_empty((len(start), max_steps + 1, start.shape[1]), dtype=torch.float64)
     basis[:, 0] = normalize(start.double(), dim=-1)
     along, across = [], []
     for step in range(1, max_steps + 1):
         old = basis[:, :step]
-        y = _gram_products(matrices, basis[:, step - 1], dtype)[:, None]
-        components = y @ old.mT  # the last of them is the newest vector's own
+        y = product(basis[:, step - 1])[:, None]
+        components = torch.bmm(y, old.mT)  # the last of them is the newest vector's own
         y = torch.baddbmm(y, components, old, alpha=-1)
-        y = torch.baddbmm(y, y @ old.mT, old, alpha=-1)
+        y = torch.baddbmm(y, torch.bmm(y, old.mT), old, alpha=-1)
         size = torch.linalg.vector_norm(y, dim=-1)
         torch.div(y[:, 0], size.clamp(min=TINY), out=basis[:, step])
         along.append(components[:, 0, -1])
         across.append(size[:, 0])
         if step == max_steps or step % check_every == 0:
             top = _top_pair(torch.stack((*along, *across), dim=1).cpu(), old)
-            if step < max_steps and bool((top.residual <= tolerance).all()):
+            if not bool((top.residual > tolerance).any()):  # zero and broken matrices leave NaN
                 break
     return top
 
@@ -264,12 +278,16 @@ def _top_pair(recurrence: Float[Tensor, "B numbers"], basis: Float[Tensor, "B k 
     return _Ritz(value=value, vector=vector, residual=beta[:, -1] * weights[:, -1].abs() / value)
 
 
-def _gram_products(
-    matrices: Sequence[Float[Tensor, "m n"]], v: Float[Tensor, "B n"], dtype: torch.dtype
-) -> Float[Tensor, "B n"]:
-    """WᵀWv of each matrix in float64, from products in `dtype`."""
-    products = [_gram_product(w, x) for w, x in zip(matrices, v.to(dtype), strict=True)]
-    return torch.stack(products).double()
+def _products(
+    matrices: Sequence[Float[Tensor, "m n"]], dtype: torch.dtype | None = None
+) -> Callable[[Float[Tensor, "B n"]], Float[Tensor, "B n"]]:
+    """WᵀWv of each matrix, computed in `dtype` (that of the matrices when None) and returned in float64."""
+    dtype = dtype or matrices[0].dtype
+
+    def product(v: Tensor) -> Tensor:
+        return torch.stack([_gram_product(w, x) for w, x in zip(matrices, v.to(dtype), strict=True)]).double()
+
+    return product
 
 
 def _gram_product(w: Float[Tensor, "m n"], v: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -281,6 +299,16 @@ def _gram_product(w: Float[Tensor, "m n"], v: Float[Tensor, " n"]) -> Float[Tens
     for chunk in _upcast_chunks(w, v.dtype):
         total.addmv_(chunk.mT, chunk @ v)
     return total
+
+
+def _gram_matrix(w: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
+    """WᵀW; it is symmetric, so only strips of rows up to the diagonal are computed."""
+    n = w.shape[1]
+    gram = w.new_zeros((n, n))
+    for first in range(0, n, GRAM_STRIP):
+        last = min(first + GRAM_STRIP, n)
+        torch.mm(w[:, first:last].mT, w[:, :last], out=gram[first:last, :last])
+    return gram.tril_() + gram.tril(-1).mT
 
 
 def _upcast_chunks(w: Float[Tensor, "*batch m n"], dtype: torch.dtype) -> Iterator[Float[Tensor, "*batch rows n"]]:
@@ -362,14 +390,28 @@ def _top_eigenvalues(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
 
 def _iterated(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
     """Search in float32, verify in float64, decompose where that fails."""
-    if not _largest_entry(w):
+    found = _search(w.float(), _random_start((1, w.shape[1]), w.device))
+    if float(found.value) == 0:
         return w.new_zeros((), dtype=torch.float64)
-    start = _random_start((1, w.shape[1]), w.device)
-    found = _lanczos([w.float()], start, max_steps=SEARCH_STEPS, tolerance=SEARCH_RESIDUAL, check_every=CHECK_EVERY)
-    found = _lanczos(
-        [w], found.vector, max_steps=VERIFY_STEPS, dtype=torch.float64, tolerance=VERIFIED_RESIDUAL, check_every=1
-    )
+    verify = partial(_lanczos, max_steps=VERIFY_STEPS, tolerance=VERIFIED_RESIDUAL, check_every=1)
+    found = verify(_products([w], torch.float64), found.vector)
     return found.value[0].to(w.device) if bool(found.residual <= VERIFIED_RESIDUAL) else _decomposed(w[None])[0]
+
+
+def _search(w: Float[Tensor, "m n"], start: Float[Tensor, "1 n"]) -> _Ritz:
+    """Iterate until float32 has no more to say, with the Gram matrix where a few products did not do.
+
+    Not on a GPU, where products of two matrices may round their operands.
+    """
+    search = partial(_lanczos, tolerance=SEARCH_RESIDUAL, check_every=CHECK_EVERY)
+    m, n = w.shape
+    if w.device.type != "cpu" or n > GRAM_SIDE or m < GRAM_ASPECT * n:
+        return search(_products([w]), start, max_steps=SEARCH_STEPS)
+    found = search(_products([w]), start, max_steps=EARLY_STEPS)
+    if not bool(found.residual > SEARCH_RESIDUAL):
+        return found
+    gram = _gram_matrix(w)
+    return search(lambda v: torch.mv(gram, v[0].float()).double()[None], found.vector, max_steps=SEARCH_STEPS)
 
 
 def _decomposed(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:

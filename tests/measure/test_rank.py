@@ -58,8 +58,9 @@ SPECTRA = {
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
-def test_exact_on_degenerate_and_flat_spectra(spectrum, dtype):
-    assert_exact(with_spectrum(spectrum.double(), 310).to(dtype))
+@pytest.mark.parametrize("num_rows", [310, rank.GRAM_ASPECT * NUM], ids=["by products", "by the Gram matrix"])
+def test_exact_on_degenerate_and_flat_spectra(num_rows, spectrum, dtype):
+    assert_exact(with_spectrum(spectrum.double(), num_rows).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -84,6 +85,22 @@ def test_iterated_equals_decomposed_gram_matrix(shape, seed):
     w = gaussian(shape, seed)
     tall = w if shape[0] >= shape[1] else w.T
     torch.testing.assert_close(spectral_norm(w).square(), rank._decomposed(tall[None])[0], rtol=PROMISED, atol=0)
+
+
+@pytest.mark.parametrize("n", [1, 100, rank.GRAM_STRIP, 300])
+def test_half_of_the_gram_matrix_is_the_whole(n):
+    w = gaussian((500, n), dtype=torch.float64)
+    torch.testing.assert_close(rank._gram_matrix(w), w.T @ w)
+
+
+@pytest.mark.parametrize("shape", [(700, 300), (300, 700)], ids=["tall", "wide"])
+def test_products_are_few_where_the_gram_matrix_takes_over(shape, monkeypatch):
+    multiplied = []
+    product = rank._gram_product
+    monkeypatch.setattr(rank, "_gram_product", lambda w, v: multiplied.append(v.dtype) or product(w, v))
+    assert_exact(gaussian(shape))
+    # stable rank and spectral norm: the early ones, then one or two that verify
+    assert multiplied.count(torch.float32) == 2 * rank.EARLY_STEPS and multiplied.count(torch.float64) <= 4
 
 
 def test_a_search_that_runs_out_of_steps_is_decomposed(monkeypatch):
@@ -228,6 +245,22 @@ def test_warm_steps_follow_weights_in_which_a_new_direction_takes_over(speed):
     # The moment of overtaking is seen late: by 0.3 % and 1 % of the norm, measured; all else is far below.
     assert max(lag) < 0.02 and np.median(lag) < 1e-4 and lag[-1] < 1e-5
     assert got.residual < 1e-3
+
+
+def test_a_live_estimate_takes_more_products_where_weights_have_moved(monkeypatch):
+    w = gaussian((600, 300))
+    vector, products = power_step(w, num_steps=100).vector, []
+    product = rank._gram_product
+    monkeypatch.setattr(rank, "_gram_product", lambda w, v: products.append(v) or product(w, v))
+
+    def counted(drift: float) -> tuple[rank.PowerEstimate, int]:
+        products.clear()
+        return power_step(w + drift * gaussian((600, 300), 1), vector), len(products)
+
+    still, num_still = counted(1e-4)
+    moved, num_moved = counted(1e-2)
+    assert num_still == 2 and still.residual <= rank.LIVE_RESIDUAL + 1e-5  # rounding is added
+    assert num_moved == 4 and moved.residual > rank.LIVE_RESIDUAL
 
 
 def test_the_tracker_takes_batches():
