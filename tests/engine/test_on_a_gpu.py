@@ -46,21 +46,24 @@ needs_a_gpu = [
 pytestmark = needs_a_gpu
 
 NUM_STEPS = 50
+"""More than an epoch, so that the optimiser restarts."""
 SHAPE = {"width": 40, "hidden": 48, "heads": 2, "embedding_scale": 40**0.5, "batch": 4, "window": 20}
 """Of the language models here and in the tests of experiments: shapes that are compiled once for both."""
 GRID = {
     **SHAPE, "depth": 2, "lr": (1e-3, 3e-3), "seed": 1, "valid_batch": 2, "valid_windows": 4, "steps": NUM_STEPS,
     "measure_every": 10,
 }  # fmt: skip
-LOSS_TOLERANCE = {"float64": 1e-9, "fp32": 1e-5, "tf32": 1e-3, "bf16": 3e-3}
-"""Relative. On the CPU, 50 steps in fp32 end 1e-7 from those in float64, and in bf16 6e-4 from those in fp32."""
-MEASURE_TOLERANCE = {"float64": 1e-6, "fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
-"""Of entropies in nats, and of stable ranks, relative; on the CPU 2e-7 in fp32 and 1.4e-2 in bf16."""
+LOSSES = {"float64": (1e-9, 1e-9), "fp32": (1e-5, 1e-3), "tf32": (1e-3, 2e-3), "bf16": (3e-3, 5e-3)}
+"""How far losses may be off, relative: over the first steps, and later, when a neuron at the kink of its ReLU may have
+gone the other way. On the CPU, fp32 ends 1e-7 from float64, once in ten runs 1e-4, and bf16 6e-4 from fp32."""
+FIRST_STEPS = 10
+MEASURES = {"float64": (1e-6, 1e-6), "fp32": (1e-5, 1e-2), "tf32": (2e-3, 2e-2), "bf16": (1e-2, 5e-2)}
+"""The same for entropies in nats, and for stable ranks, relative: at the start, and later."""
 KEYS = ["step", "site", "metric", "layer", "head"]
 
 
-def write_text(folder, num_words=150, num_tokens=6000):
-    """A text whose words follow one another by a rule, with exceptions; its vocabulary fills no whole tile."""
+def write_text(folder, num_words=150, num_tokens=2400):
+    """A text whose words follow one another by a rule, with exceptions; an epoch has 30 windows of `SHAPE`."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     follows = random.integers(num_words, size=(num_words, 3))
@@ -112,18 +115,20 @@ def assert_learned(table):
 
 def assert_agree(found, right, *, precision):
     """Records have the same rows, with losses and ranks near each other in relation and entropies in nats."""
-    loss, measure = LOSS_TOLERANCE[precision], MEASURE_TOLERANCE[precision]
-    for metrics, rtol, atol in (
-        (["loss"], loss, 0.0),
-        (["stable_rank"], measure, 0.0),
-        (["entropy", "entropy_fraction", "entropy_window"], 0.0, measure),
+    for metrics, is_relative, (early, late), last in (
+        (["loss"], True, LOSSES[precision], FIRST_STEPS),
+        (["stable_rank"], True, MEASURES[precision], 0),
+        (["entropy", "entropy_fraction", "entropy_window"], False, MEASURES[precision], 0),
     ):
         ours, theirs = values(found, *metrics), values(right, *metrics)
         assert len(theirs) and ours.index.equals(theirs.index)
-        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol, err_msg=f"{metrics}")
+        off = (ours - theirs).abs() / (theirs.abs() if is_relative else 1.0)
+        is_early = theirs.index.get_level_values("step") <= last
+        for part, allowed in ((off[is_early], early), (off[~is_early], late)):
+            assert (part <= allowed).all(), f"{part.idxmax()} is off by {part.max():.1e}, allowed {allowed}"
 
 
-@pytest.mark.parametrize("precision", list(LOSS_TOLERANCE))
+@pytest.mark.parametrize("precision", list(LOSSES))
 def test_a_grid_has_the_cpus_numbers(records, precision):
     right = records("cpu", "float64" if precision == "float64" else "fp32")
     found = records(there(), precision)
