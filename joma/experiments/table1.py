@@ -47,6 +47,7 @@ def quick() -> Config:
         seeds=(1, 2),
         steps=200,
         rhos=(0.8,),
+        tree_hiddens=(64,),
         tree_steps=120,
         batch=64,
         precision="fp32",

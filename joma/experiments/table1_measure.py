@@ -74,6 +74,8 @@ class Config:
     steps: int = 10_000
     rhos: tuple[float, ...] = (0.7, 0.8, 0.9)
     """Polarities of the trees."""
+    tree_hiddens: tuple[int, ...] = (400,)
+    """Hidden neurons of the networks on trees, which the paper does not have."""
     tree_classes: int = 3
     tree_steps: int = 10_000
     batch: int = 128
@@ -190,7 +192,7 @@ def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
     """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
     trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes}
     base = recipes.recipe("table1").base.update(_common(config, config.tree_steps) | trees)
-    for hidden in config.hiddens:
+    for hidden in config.tree_hiddens:
         axes = {"rho": config.rhos, "hidden": (hidden,), "lr": config.lrs, "seed": config.seeds}
         yield grid(base, axes, tuple(axes))
 

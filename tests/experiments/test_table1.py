@@ -28,6 +28,7 @@ TINY = replace(
     table1.quick(),
     width=16,
     hiddens=(12,),
+    tree_hiddens=(12,),
     steps=3,
     tree_steps=2,
     batch=8,
@@ -122,14 +123,16 @@ def test_the_same_config_gives_the_same_numbers_and_resumes(tmp_path, monkeypatc
     assert all(verdict.outcome != Outcome.REFUTED and verdict.sound for verdict in found)
 
 
-def test_full_has_the_papers_runs_one_pack_for_each_number_of_classes():
+def test_full_has_the_papers_runs_one_pack_for_each_number_of_classes_and_children():
     config = replace(table1.full(), hiddens=(400,), lrs=(1e-5,))
     packs = [each.pack for each in planned(_hierarchy_grids(config), "cpu")]
     assert sum(pack.num_runs for pack in packs) == 60
-    assert {pack.config.data.num_classes for pack in packs} == {20, 30, 50}
+    assert {(pack.config.data.num_classes, pack.config.trained_length) for pack in packs} == {
+        (num_classes, length) for num_classes in (20, 30, 50) for length in (9, 28)
+    }
     assert len({run.name for pack in packs for run in pack.runs}) == 60
     assert sum(len(runs) for runs in _hierarchy_grids(table1.full())) == 240
-    assert sum(len(runs) for runs in _tree_grids(table1.full())) == 60
+    assert sum(len(runs) for runs in _tree_grids(table1.full())) == 30
     assert table1.full().precision == "bf16" and table1.full().steps == 10_000
 
 
