@@ -190,8 +190,8 @@ class _Training:
         self.valid = Windows(series.corpus.valid.to(device), config.batch, config.window)
         self.state = series.folder / "optimiser.safetensors"
         saved = load_file(self.state, device=device) if self.state.exists() else {}
-        if saved and not series.has_weights(int(saved["step"])):
-            saved = {}
+        if saved and not all(series.has_weights(step) for step in config.steps if step <= int(saved["step"])):
+            saved = {}  # weights were lost: they are made again from the start
         self.step = int(saved["step"]) if saved else 0
         self.model = (_load(series.checkpoint(self.step)) if saved else _new_model(config, series.corpus)).to(device)
         self.parameters = dict(self.model.named_parameters())

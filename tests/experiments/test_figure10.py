@@ -1,5 +1,6 @@
 """Figure 10: neurons and what they attend to are read as the model has them; every verdict can fail."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -59,6 +60,20 @@ def small_model(*, parallel, depth=3):
         initializer_range=0.5, attn_implementation="eager",
     )  # fmt: skip
     return GPTNeoXForCausalLM(settings).eval()
+
+
+def test_what_was_found_is_complete_without_the_weights(result, config, place, monkeypatch, tmp_path):
+    moved = shutil.copytree(place / "first", tmp_path / "moved", ignore=shutil.ignore_patterns("*.safetensors"))
+    with monkeypatch.context() as patch:
+        patch.setattr(figure10, "train_series", None)
+        patch.setattr(figure10, "read_last", None)
+        again = compute(config, workplace_in(moved, "figure10"))
+    for name, table in result.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+    assert again.facts == result.facts
+    next((moved / "figure10" / "work").glob("neurons-*.parquet")).unlink()
+    again = compute(config, workplace_in(moved, "figure10"))  # now it has to be trained again
+    pd.testing.assert_frame_equal(result.tables["neurons"], again.tables["neurons"], check_exact=True)
 
 
 @pytest.mark.parametrize("parallel", [True, False], ids=["side by side", "one after the other"])

@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 
 from experiments.neox_cases import tiny_neox, workplace_in, write_text_folder
-from joma.experiments import figure7, public_series
+from joma.experiments import figure7, public_series, timetable
 from joma.experiments.experiment import Result
 from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
 from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of
+from joma.experiments.neox_series import train_series
 from joma.experiments.public_series import PublicSeries
+from joma.experiments.timetable import OutOfTime, Timetable
 from joma.probe.findings import Fault
 from joma.probe.fingerprint import load
 from joma.probe.hub import HubError
@@ -65,6 +67,43 @@ def test_a_second_call_in_the_same_place_trains_and_scans_nothing(result, config
     again = compute(config, workplace_in(place / "first", "figure7", lambda share, doing: told.append(doing)))
     assert not [doing for doing in told if "training" in doing or "checkpoint-" in doing]
     pd.testing.assert_frame_equal(result.tables["curves"], again.tables["curves"], check_exact=True)
+
+
+def test_what_is_scanned_is_complete_without_the_weights(result, config, place, monkeypatch, tmp_path):
+    moved = shutil.copytree(place / "first", tmp_path / "moved", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert not list(moved.rglob("*.safetensors"))
+    monkeypatch.setattr(figure7, "train_series", None)
+    monkeypatch.setattr(figure7, "scan", None)
+    again = compute(config, workplace_in(moved, "figure7"))
+    for name, table in result.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+    assert again.facts == result.facts and again.facts["trained_on"] == "cpu"
+
+
+def test_a_scan_that_was_cut_off_without_weights_is_made_again(result, config, place, tmp_path):
+    moved = shutil.copytree(place / "first", tmp_path / "moved", ignore=shutil.ignore_patterns("*.safetensors"))
+    for path in (moved / "figure7" / "work").glob("scan-*"):
+        (path / "fingerprints" / "3.json").unlink()
+    again = compute(config, workplace_in(moved, "figure7"))
+    pd.testing.assert_frame_equal(result.tables["curves"], again.tables["curves"], check_exact=True)
+
+
+def test_each_network_is_a_piece_of_its_own(config, place, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
+    trained = []
+
+    def slow(series, *arguments, **options):
+        now[0] += 30.0
+        trained.append(series.lr)
+        return train_series(series, *arguments, **options)
+
+    monkeypatch.setattr(figure7, "train_series", slow)
+    there = workplace_in(tmp_path, "figure7")
+    with pytest.raises(OutOfTime, match="1 of 2 networks left"):
+        compute(config, replace(there, timetable=Timetable(limit=31.0, begun=now[0])))
+    compute(config, replace(there, timetable=Timetable(limit=1e4, begun=now[0])))
+    assert sorted(trained) == [0.0, 0.01]
 
 
 def test_verdicts_of_the_tiny_series_are_sound_and_say_that_it_is_small(result, config):

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.neox_cases import tiny_neox, write_text_folder
-from joma.experiments.neox_series import first_text, train_series
+from joma.experiments.neox_series import first_text, series_of, train_series, training_seconds
 from joma.experiments.threads import one_thread
 
 
@@ -79,6 +79,28 @@ def test_a_checkpoint_whose_optimiser_state_was_not_written_is_made_again_the_sa
     again = train_series(config, tmp_path / "whole", device="cpu", tell=silent)
     for name, tensor in weights_of(again)[10].items():
         assert torch.equal(tensor, expected[10][name])
+
+
+@pytest.mark.parametrize("lost", ["checkpoint-5/*", "checkpoint-*/*", "*"])
+def test_checkpoints_without_weights_are_made_again_the_same(text, tmp_path, lost):
+    config = tiny_neox(text, every=5)
+    series = train_series(config, tmp_path, device="cpu", tell=silent)
+    expected = weights_of(series)
+    assert series.is_trained and series.trained_on == "cpu"
+    for path in series.folder.rglob(f"{lost}.safetensors"):
+        path.unlink()
+    assert not series_of(config, tmp_path).is_trained and series.losses()  # descriptions are there
+    again = train_series(config, tmp_path, device="cpu", tell=silent)
+    assert again.is_trained
+    for step, tensors in weights_of(again).items():
+        assert all(torch.equal(tensor, expected[step][name]) for name, tensor in tensors.items())
+
+
+def test_the_time_of_a_training_is_counted_until_it_is_done(text, tmp_path):
+    short, long = (series_of(tiny_neox(text, num_steps=num), tmp_path) for num in (10, 1000))
+    assert training_seconds(long, "cpu") == pytest.approx(100 * training_seconds(short, "cpu"))
+    train_series(short.config, tmp_path, device="cpu", tell=silent)
+    assert training_seconds(short, "cpu") == 0
 
 
 def test_a_series_that_is_there_is_not_touched(text, tmp_path):
