@@ -232,17 +232,21 @@ def test_a_cold_start_converges_or_says_that_it_did_not():
     torch.testing.assert_close(patient.norm, norm, rtol=PROMISED, atol=0)
 
 
-@pytest.mark.parametrize("speed", [0.0008, 0.005], ids=["slowly", "fast"])
-def test_warm_steps_follow_weights_in_which_a_new_direction_takes_over(speed):
-    """A direction grows from nothing past the edge of a Gaussian spectrum, under noise of 0.3 % a step."""
+@pytest.mark.parametrize(
+    ("speed", "noise"),
+    [(0.0008, 3e-3), (0.005, 3e-3), (0.0008, 1e-4)],
+    ids=["slowly", "fast", "slowly in weights that hardly move else"],
+)
+def test_warm_steps_follow_weights_in_which_a_new_direction_takes_over(speed, noise):
+    """A direction grows from nothing past the edge of a Gaussian spectrum, under noise of 0.3 % or 0.01 % a step."""
     w, grown = gaussian((400, 300)), speed * torch.outer(gaussian((400,), 1), gaussian((300,), 2))
     vector, lag = power_step(w, num_steps=64).vector, []
     for step in range(120):
-        w = w + grown + 0.003 * gaussian((400, 300), 10 + step)
+        w = w + grown + noise * gaussian((400, 300), 10 + step)
         got = power_step(w, vector)
         vector = got.vector
         lag.append(float(1 - got.norm / decomposed(w)[1]))
-    # The moment of overtaking is seen late: by 0.3 % and 1 % of the norm, measured; all else is far below.
+    # The moment of overtaking is seen late: by 0.7 % and 1.2 % of the norm, measured; all else is far below.
     assert max(lag) < 0.02 and np.median(lag) < 1e-4 and lag[-1] < 1e-5
     assert got.residual < 1e-3
 
