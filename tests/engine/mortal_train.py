@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,24 +16,26 @@ sys.path.append(str(Path(__file__).parents[1] / "runs"))
 from faults import Faults, die
 from small_runs import pack
 
+from joma.engine import train as training
+from joma.engine.memory import USABLE_SHARE
+from joma.engine.plan import make_plan
 from joma.engine.training import train_pack
 from joma.runs import description, tables
+
+CPU = torch.device("cpu")
 
 description._git_commit = lambda: None  # half of the time that opening takes
 
 
-def train(settings: dict, folder: str, at: int) -> None:
-    """Train a pack, dying at the operation number `at`; 0 lets it live."""
-    with Faults(at=at, then=die):
-        train_pack(pack(**settings), folder)
-
-
-def obey(settings: dict, folder: str, at: int = 0, kill_after: float | None = None) -> int:
-    """Train in a child that dies at an operation, or is killed after a delay; return how it ended."""
+def obey(folder: str, *, at: int = 0, kill_after: float | None = None, **what: dict) -> dict:
+    """Train in a child that dies at an operation, or is killed after a delay; return how it ended, and when."""
+    train, packs = work(folder, **what)
+    begun = time.monotonic()
     pid = os.fork()
     if not pid:
         try:
-            train(settings, folder, at)
+            with Faults(at=at, then=die):
+                train()
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)
@@ -39,7 +43,23 @@ def obey(settings: dict, folder: str, at: int = 0, kill_after: float | None = No
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return {"ended": ended, "seconds": time.monotonic() - begun, "packs": packs}
+
+
+def work(
+    folder: str, *, settings: dict | None = None, grid: dict | None = None, recipe: str = ""
+) -> tuple[Callable[[], object], list]:
+    """Return what to do, with the names of the runs in each pack: train one pack, or a grid that makes several."""
+    if settings is not None:
+        only = pack(**settings)
+        return partial(train_pack, only, folder), [only.names]
+    runs = training._runs(grid, recipe)
+    # One byte less than the largest pack needs splits it. What is counted here, a child need not count again.
+    largest = max(each.num_bytes for each in make_plan(runs, device=CPU).packs)
+    memory = int((largest - 1) / USABLE_SHARE)
+    packs = [each.pack.names for each in make_plan(runs, device=CPU, memory=memory).packs]
+    return partial(training.train, grid, recipe=recipe, out=folder, device="cpu", memory=memory), packs
 
 
 def warm_up() -> None:
@@ -54,7 +74,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     warm_up()
     for line in sys.stdin:
-        begun = time.monotonic()
-        ended = obey(**json.loads(line))
-        sys.stdout.write(json.dumps({"ended": ended, "seconds": time.monotonic() - begun}) + "\n")
+        sys.stdout.write(json.dumps(obey(**json.loads(line))) + "\n")
         sys.stdout.flush()
