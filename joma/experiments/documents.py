@@ -1,13 +1,19 @@
 """docs/results.md, generated from the results kept in the repository: `python -m joma.experiments.documents .`."""
 
-import re
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from joma.experiments import record
-from joma.experiments.record import Record, Reproduction
-from joma.figures.numbers import duration, short
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.experiments.markdown import escaped, table
+from joma.experiments.publication import FILE_NAME as RESULT
+from joma.experiments.publication import TABLES
+from joma.experiments.record import Record, Status
+from joma.experiments.registry import named
+from joma.experiments.results_overview import claim_anchor, device_in_words, numbers, overview
+from joma.figures.numbers import duration
+from joma.verdicts import Verdict
 
 NOTICE = "<!-- Generated from the kept results by `make docs`; a test keeps it current. Do not edit. -->"
 RESULTS = Path("results")
@@ -15,8 +21,10 @@ RESULTS = Path("results")
 FIGURES = Path("docs") / "results"
 """Folder of their figures."""
 DOCUMENT = Path("docs") / "results.md"
-DIGITS = 4
-_NUMBERS = ("statistic", "threshold", "control", "published")
+CAPTIONS = "captions.json"
+"""What is written below the pictures of an experiment, kept beside its record: title and caption by chart."""
+COMMIT_LETTERS = 7
+EVIDENCE_COLUMNS = ("statistic", "measured", "threshold", "control", "published", "what the control is", "unit")
 
 
 def write(root: Path) -> list[Path]:
@@ -28,90 +36,81 @@ def write(root: Path) -> list[Path]:
 
 
 def results(root: Path) -> str:
-    """Return docs/results.md: what holds, what does not, and what the controls say."""
+    """Return docs/results.md: what holds, what does not, what the controls say, and every experiment by itself."""
     done = record.read(root / RESULTS)
     parts = [
         NOTICE,
         "# The paper's figures and tables, rebuilt",
-        _lead(done),
-        "## Every claim",
-        _claims(done),
+        *overview(done),
         *(part for each in done.experiments for part in _experiment(each, root)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _lead(done: Reproduction) -> str:
-    counts = ", ".join(
-        f"{sum(verdict.outcome is outcome for verdict in done.verdicts)} {outcome.value}"
-        for outcome in Outcome
-        if any(verdict.outcome is outcome for verdict in done.verdicts)
-    )
-    return (
-        f"`joma reproduce --preset {done.preset}` (arXiv:2310.00535v3), {duration(done.seconds)} of computing in all. "
-        f"{len(done.verdicts)} claims: {counts}. Thresholds stood in the code before the results; a control is the "
-        "same statistic where the claim's cause is absent. Tables are in `results/`."
-    )
-
-
-def _claims(done: Reproduction) -> str:
-    rows = [
-        _row(f"[{each.id}](#{each.id})", _plain(verdict.title), verdict.outcome.value, *_numbers(verdict.decisive))
-        for each in done.experiments
-        for verdict in each.verdicts
-    ]
-    return "\n".join([*_head("experiment", "claim", "verdict", *_NUMBERS), *rows])
-
-
 def _experiment(done: Record, root: Path) -> list[str]:
-    seeds = f", seeds {', '.join(map(str, done.seeds))}" if done.seeds else ""
-    figures = [FIGURES / done.id / f"{chart}.png" for chart in done.charts]
-    shown = [path.relative_to(DOCUMENT.parent).as_posix() for path in figures if (root / path).exists()]
     return [
-        f"## {done.id}",
-        f"**{_plain(done.title)}.** {_plain(done.place)}. {_plain(done.question)}",
-        f"{done.status.value.capitalize()}: preset {done.preset}, {done.device}, {duration(done.seconds)}{seeds}."
-        + (f" {_plain(done.reason)}" if done.reason else ""),
-        *(f"![{Path(path).stem}]({path})" for path in shown),
-        *(part for verdict in done.verdicts for part in _verdict(verdict)),
+        f'<a id="{done.id}"></a>',
+        f"## {named(done.id)}. {escaped(done.title)}",
+        f"*{escaped(done.place)}.* {escaped(done.question)}",
+        _run(done, root),
+        *(escaped(note) for note in done.notes),
+        *_pictures(done, root),
+        *(part for verdict in done.verdicts for part in _claim(done, verdict)),
     ]
 
 
-def _verdict(verdict: Verdict) -> list[str]:
-    lines = [
-        f"### {_plain(verdict.title)}: {verdict.outcome.value}",
-        f"Claim: {_plain(verdict.claim)}",
-        *([_plain(verdict.explanation)] if verdict.explanation else []),
-        *([f"Instead: {_plain(verdict.correction)}"] if verdict.correction else []),
+def _run(done: Record, root: Path) -> str:
+    """How the numbers came about, and where they are."""
+    if done.status is not Status.DONE:
+        return f"**{done.status.value.capitalize()}**, preset `{done.preset}`: {escaped(done.reason)}"
+    about = _json(root / RESULTS / done.id / RESULT)
+    told = [
+        f"Preset `{done.preset}`",
+        f"on {device_in_words(done.device)} in {duration(done.seconds)}",
+        ("seeds " if len(done.seeds) > 1 else "seed ") + ", ".join(map(str, done.seeds)) if done.seeds else "",
+        f"on {str(about['computed'])[:10]}" if about.get("computed") else "",
+        f"at commit {str(about['git_commit'])[:COMMIT_LETTERS]}" if about.get("git_commit") else "",
     ]
+    files = [("settings and facts", RESULTS / done.id / RESULT)]
+    files += [(name, RESULTS / done.id / TABLES / f"{name}.parquet") for name in done.tables]
+    links = ", ".join(f"[{escaped(name)}](../{path.as_posix()})" for name, path in files)
+    return f"{', '.join(part for part in told if part)}. Data: {links}."
+
+
+def _pictures(done: Record, root: Path) -> list[str]:
+    captions = _json(root / RESULTS / done.id / CAPTIONS)
+    parts = []
+    for chart in done.charts:
+        path = FIGURES / done.id / f"{chart}.png"
+        if (root / path).exists():
+            said = captions.get(chart, {"title": chart, "caption": ""})
+            parts.append(f"![{escaped(said['title'])}]({path.relative_to(DOCUMENT.parent).as_posix()})")
+            parts += [escaped(said["caption"])] if said["caption"] else []
+    return parts
+
+
+def _claim(done: Record, verdict: Verdict) -> list[str]:
+    told = [
+        f'<a id="{claim_anchor(done, verdict)}"></a>',
+        f"### {escaped(verdict.title)}: {verdict.outcome.value}",
+        f"**Claim** ({escaped(verdict.source)}): {escaped(verdict.claim)}",
+        "**One of our own checks fails here.**" if not verdict.sound else "",
+        escaped(verdict.explanation),
+        f"**What holds:** {escaped(verdict.correction)}" if verdict.correction else "",
+        _evidence(verdict),
+    ]
+    return [part for part in told if part]
+
+
+def _evidence(verdict: Verdict) -> str:
     rows = [
-        _row(_plain(row.name), *_numbers(row), _plain(row.control_name), _plain(row.unit)) for row in verdict.evidence
+        [escaped(row.name), *numbers(row), escaped(row.control_name), escaped(row.unit)] for row in verdict.evidence
     ]
-    return [*lines, "\n".join([*_head("measured", *_NUMBERS, "control is", "unit"), *rows])] if rows else lines
+    return table(EVIDENCE_COLUMNS, rows) if rows else ""
 
 
-def _numbers(evidence: Evidence | None) -> tuple[str, str, str, str]:
-    if evidence is None:
-        return "", "", "", ""
-    return (
-        short(evidence.value, DIGITS),
-        f"{'≥' if evidence.at_least else '≤'} {short(evidence.threshold, DIGITS)}",
-        short(evidence.control, DIGITS),
-        short(evidence.published, DIGITS),
-    )
-
-
-def _head(*names: str) -> list[str]:
-    return [_row(*names), "|" + "---|" * len(names)]
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _plain(text: str) -> str:
-    """Escape what Markdown would read as emphasis or as the end of a table cell."""
-    return re.sub(r"([*_|<])", r"\\\1", text)
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf8")) if path.exists() else {}
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def _rebounds(result: Result) -> Verdict:
         )
         for row in result.tables["dips"].itertuples()
     ]
-    found = _among([e.holds and not e.control_holds for e in evidence])
+    seen = [e.holds and not e.control_holds for e in evidence]
+    found = _among(seen)
     rises = ", ".join(
         f"{row.rise:.3f} ({LABELS[str(row.flow)]}, T = {row.temperature:g})"
         for row in result.tables["dips"].itertuples()
@@ -72,9 +73,24 @@ def _rebounds(result: Result) -> Verdict:
             f"Rise in nats: {rises}. The model's critical point is not μ but √W(μ²), far less spread, so its own "
             "attention hardly concentrates. Without attention all components grow in proportion and nothing rebounds."
         ),
+        correction=(
+            f"the rebound can be seen under {_flows(result, seen, True)}, not under {_flows(result, seen, False)}"
+            if found is Outcome.CONDITIONAL
+            else ""
+        ),
         evidence=(*evidence, check),
         sound=check.holds,
     )
+
+
+def _flows(result: Result, seen: list[bool], wanted: bool) -> str:
+    """The flows of which something is seen, or is not, in words."""
+    flows = [
+        LABELS[str(name)]
+        for name, is_seen in zip(result.tables["dips"]["flow"], seen, strict=True)
+        if is_seen is wanted
+    ]
+    return " and ".join(dict.fromkeys(flows))
 
 
 def _salient_first(result: Result) -> Verdict:

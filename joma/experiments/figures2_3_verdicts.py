@@ -83,6 +83,9 @@ def _correlates(result: Result, config: Config) -> Verdict:
             f"law, it is {others}. Where the two are alike the data decide both sides, and the correlation says "
             "nothing of the run's own law; where only the first is high, it does."
         ),
+        correction="ẑ correlates with z; where another run's logits do so as well, the data alone decide both"
+        if found is Outcome.CONDITIONAL
+        else "",
         evidence=(*evidence, check),
         sound=sound,
     )

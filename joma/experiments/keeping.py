@@ -1,17 +1,23 @@
 """Results for the repository, from the folder of a reproduction: `python -m joma.experiments.keeping joma-out .`."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
+
+from PIL import Image
 
 from joma.experiments import documents, record
 from joma.experiments.publication import FIGURES, TABLES
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.record import Status
+from joma.experiments.reproduction import charts_of
+from joma.runs.files import write_text
 
 MOST_BYTES = 2 * 10**6
 """What the kept records and tables may take in all."""
 PICTURE = ".png"
+COLOURS = 256
 
 
 def keep(out: Path, root: Path) -> list[Path]:
@@ -33,10 +39,26 @@ def keep(out: Path, root: Path) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
     written = [_copy(path, results / path.relative_to(out)) for path in sources]
     for each in done.experiments:
+        if each.charts:
+            written.append(write_text(results / each.id / documents.CAPTIONS, _captions(out, each.id)))
         for chart in each.charts:
             picture = out / each.id / FIGURES / f"{chart}{PICTURE}"
-            written.append(_copy(picture, figures / each.id / picture.name))
+            written.append(_smaller(picture, figures / each.id / picture.name))
     return [*written, *documents.write(root)]
+
+
+def _smaller(source: Path, target: Path) -> Path:
+    """Copy a picture with as many colours as one byte counts: a third of the size, and nothing to see of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with Image.open(source) as picture:
+        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+    return target
+
+
+def _captions(out: Path, name: str) -> str:
+    """What the charts of an experiment are called and what is said below them, by their id, as JSON."""
+    words = {chart.id: {"title": chart.title, "caption": chart.caption} for chart in charts_of(out, name)}
+    return json.dumps(words, indent=1, ensure_ascii=False) + "\n"
 
 
 def _small_files(out: Path, ids: list[str]) -> list[Path]:

@@ -1,6 +1,7 @@
 """The experiments by id, in the paper's order, each imported when it is first asked for."""
 
 import importlib
+import re
 from collections.abc import Iterable
 
 from joma.errors import UnknownNameError
@@ -43,6 +44,17 @@ SECONDS = {
     },
 }
 """About how long each takes, on two CPU cores and on one GPU: for the time left that is shown, and nothing else."""
+
+_NUMBERED = re.compile(r"(figures?|table)(\d[\d-]*)")
+
+
+def named(name: str) -> str:
+    """Return an experiment's id as the paper says it.
+
+    >>> named("figures2-3"), named("table1")
+    ('Figures 2–3', 'Table 1')
+    """
+    return _NUMBERED.sub(lambda found: f"{found[1].capitalize()} {found[2].replace('-', '–')}", name)
 
 
 def find(ids: str | Iterable[str] | None = None) -> list[str]:

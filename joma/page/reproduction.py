@@ -7,7 +7,6 @@ the still pictures stand in.
 import base64
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from joma.experiments.publication import FIGURES, TABLES, published
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.record import FILE_NAME as RECORD
 from joma.experiments.record import Record, Reproduction, Status, read
-from joma.experiments.registry import experiment
+from joma.experiments.registry import experiment, named
 from joma.figures.chart import Chart, HeatMap, Panel, to_plotly
 from joma.figures.numbers import duration
 from joma.page.document import Section, render
@@ -38,7 +37,6 @@ LEAD = (
     "The figures and the table of the JoMA paper (arXiv:2310.00535), computed anew: for each claim whether it holds, "
     "on what evidence, and against which control."
 )
-NUMBERED = re.compile(r"(figures?|table)(\d[\d-]*)")
 QUICK = "quick"
 STATIC = ("png", "pdf", "svg")
 MAX_ROWS = 100
@@ -190,15 +188,6 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
     )
     name = named(record.id)
     return Section(anchor=record.id, title=f"{name}. {record.title}", short=name, body=body)
-
-
-def named(name: str) -> str:
-    """Return an experiment's id as the paper says it.
-
-    >>> named("figures2-3"), named("table1")
-    ('Figures 2–3', 'Table 1')
-    """
-    return NUMBERED.sub(lambda found: f"{found[1].capitalize()} {found[2].replace('-', '–')}", name)
 
 
 def _line(record: Record) -> list[tuple[str, str]]:

@@ -67,7 +67,12 @@ def table(
 
 
 def digits(value: float | int, num: int = DIGITS) -> str:
-    """Round to so many digits, or to a whole number where that has more."""
+    """Round to so many digits, or to a whole number where that has more; there is no -0.
+
+    >>> digits(0.123456), digits(123456.7), digits(-0.0)
+    ('0.1235', '123457', '0')
+    """
+    value += 0.0
     if abs(value) < 10**num:
         return f"{float(f'{value:.{num}g}'):g}"
     return f"{value:.0f}" if abs(value) < MAX_PLAIN else f"{value:.{num}g}"

@@ -1,14 +1,18 @@
 """docs/results.md says what the kept results say."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from experiments.fakes import draw, fake
 from joma.experiments import documents, keeping, record
 from joma.experiments.publication import published
 from joma.experiments.reproduction import charts_of, reproduce
+from joma.verdicts import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,25 +41,90 @@ def test_without_results_nothing_is_written(tmp_path):
     assert documents.write(tmp_path) == [] and not list(tmp_path.iterdir())
 
 
+def kept(out, root):
+    """Keep a reproduction in a repository of its own, and return its document."""
+    (root / "docs").mkdir()
+    keeping.keep(out, root)
+    return (root / "docs/results.md").read_text(encoding="utf8")
+
+
+def changed(out, **changes):
+    """Write the summary of a reproduction again, with `changes` in the record of each experiment by its id."""
+    done = record.read(out)
+    records = [replace(each, **changes.get(each.id, {})) for each in done.experiments]
+    record.save(replace(done, experiments=tuple(records)))
+
+
 def test_what_is_kept_is_whole_and_small(tmp_path, out):
-    (tmp_path / "docs").mkdir()
-    keeping.keep(out, tmp_path)
+    kept(out, tmp_path)
     names = {path.relative_to(tmp_path / "results").as_posix() for path in (tmp_path / "results").rglob("*.*")}
-    assert names == {"reproduction.json", "a/result.json", "a/tables/walk.parquet", "b/result.json"}
+    own = {f"a/{name}" for name in ("captions.json", "result.json", "tables/walk.parquet")}
+    assert names == {"reproduction.json", "b/result.json"} | own
     assert record.read(tmp_path / "results").experiments == record.read(out).experiments
     assert published(tmp_path / "results/a").facts["farthest"] == published(out / "a").facts["farthest"]
     assert [chart.id for chart in charts_of(tmp_path / "results", "a")] == ["walk"]
 
 
+def test_kept_pictures_show_the_same_in_fewer_bytes(tmp_path, out):
+    kept(out, tmp_path)
+    drawn, small = out / "a/figures/walk.png", tmp_path / "docs/results/a/walk.png"
+    assert small.stat().st_size < drawn.stat().st_size / 2
+    with Image.open(drawn) as before, Image.open(small) as after:
+        distance = np.abs(np.asarray(before.convert("RGB"), dtype=int) - np.asarray(after.convert("RGB"), dtype=int))
+    assert distance.mean() < 0.1 and distance.max() < 50  # of 255: the edges of letters, if anything
+
+
 def test_the_document_holds_every_claim_number_and_picture(tmp_path, out):
-    (tmp_path / "docs").mkdir()
-    keeping.keep(out, tmp_path)
-    text = (tmp_path / "docs/results.md").read_text(encoding="utf8")
-    for part in ("The walk stays near: holds", "≤ 100", "| 200 | 0.5 | a straight walk |", "seeds 3, 4", "not run"):
+    text = kept(out, tmp_path)
+    for part in ("The walk stays near: holds", "≤ 100", "| 200 | 0.5 | a straight walk |", "seeds 3, 4", "on the CPU"):
         assert part in text
-    assert r"Needs a \| in a\_b." in text
-    [picture] = re.findall(r"!\[walk\]\((.*)\)", text)
-    assert (tmp_path / "docs" / picture).exists()
+    assert "Of 2 claims 1 holds and 1 was not run." in text
+    assert re.search(r"!\[A walk\]\(results/a/walk.png\)\n\nIt goes up and down.", text)
+
+
+def test_what_was_not_run_says_what_it_needs(tmp_path, out):
+    text = kept(out, tmp_path)
+    assert re.search(r"### Not run here\n\n- b: \[Walk b\]\(#b--b\)\. Needs a \\\| in a\\_b\.", text)
+    assert r"**Not run**, preset `quick`: Needs a \| in a\_b." in text
+
+
+def test_every_link_of_the_document_leads_somewhere(tmp_path, out):
+    text = kept(out, tmp_path)
+    anchors = re.findall(r'<a id="([^"]+)"></a>', text)
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(anchors) == len(set(anchors)) == 4 and len(targets) > 8
+    for target in targets:
+        assert target[1:] in anchors if target.startswith("#") else (tmp_path / "docs" / target).exists(), target
+
+
+def test_devices_and_presets_are_told_apart_where_they_differ(tmp_path, out, install):
+    install(fake("a", draw=draw), fake("b"))
+    reproduce(out=out, device="cpu")
+    same = kept(out, tmp_path)
+    assert "with the preset `quick`: " in same and "of computing on the CPU." in same and "Small size." in same
+    changed(out, b={"device": "cuda:0", "preset": "full"})
+    (tmp_path / "other").mkdir()
+    told = kept(out, tmp_path / "other")
+    assert "with the preset `quick` (a) and `full` (b): " in told and "on the CPU (a) and a GPU (b)." in told
+    changed(out, a={"device": "cuda", "preset": "full"})
+    (tmp_path / "third").mkdir()
+    alike = kept(out, tmp_path / "third")
+    assert "with the preset `full`: " in alike and "of computing on a GPU." in alike and "Small size." not in alike
+
+
+def test_a_control_that_passes_is_told(tmp_path, out):
+    [verdict] = record.read(out).experiments[0].verdicts
+    assert "control beside them: 1. No control passes a threshold that its claim passes." in kept(out, tmp_path)
+    row = replace(verdict.evidence[0], control=1.0)
+    matched = replace(verdict, outcome=Outcome.REFUTED, evidence=(row,), correction="it stays at all", sound=False)
+    changed(out, a={"verdicts": (matched,)})
+    (tmp_path / "other").mkdir()
+    text = kept(out, tmp_path / "other")
+    assert "control beside them: 1. In 1 of them the claim's number passes" in text
+    assert re.search(r"- a: \[The walk stays near\]\(#a--near\): farthest place: ", text)
+    assert "control 1 (a straight walk), threshold ≤ 100." in text
+    assert "### Refuted\n\n- a: [The walk stays near](#a--near). What holds: it stays at all." in text
+    assert "**One of our own checks fails here.**" in text
 
 
 def test_failures_and_large_tables_are_not_kept(tmp_path, out, install, monkeypatch):

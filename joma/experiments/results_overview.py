@@ -1,0 +1,191 @@
+"""The first part of docs/results.md: how it was computed, what holds, what does not, and what the controls say."""
+
+from collections.abc import Callable, Iterator
+
+from joma.experiments.markdown import enumerated, escaped, first_sentence, table
+from joma.experiments.record import Record, Reproduction, Status
+from joma.experiments.registry import named
+from joma.figures.numbers import duration, short
+from joma.verdicts import Evidence, Outcome, Verdict
+
+DIGITS = 4
+QUICK = "quick"
+COUNTED = {
+    Outcome.HOLDS: ("holds", "hold"),
+    Outcome.CONDITIONAL: ("holds under conditions", "hold under conditions"),
+    Outcome.REFUTED: ("is refuted", "are refuted"),
+    Outcome.INCONCLUSIVE: ("is inconclusive at this size", "are inconclusive at this size"),
+    Outcome.NOT_RUN: ("was not run", "were not run"),
+}
+"""What is said of one claim, and of several."""
+HEADINGS = {
+    Outcome.REFUTED: "Refuted",
+    Outcome.CONDITIONAL: "Holds under conditions that the paper does not state, or in part",
+    Outcome.HOLDS: "Holds",
+    Outcome.INCONCLUSIVE: "Not decided at this size",
+    Outcome.NOT_RUN: "Not run here",
+}
+"""In the order in which a reader wants to know."""
+EXPLAINED = (Outcome.REFUTED, Outcome.CONDITIONAL, Outcome.NOT_RUN)
+"""Outcomes that need a sentence beside the claim."""
+
+
+def overview(done: Reproduction) -> list[str]:
+    """Return the parts before the experiments one by one."""
+    return [
+        _how(done),
+        "One by one: " + ", ".join(f"[{named(record.id)}](#{record.id})" for record in done.experiments) + ".",
+        *([SMALL] if any(record.preset == QUICK for record in done.experiments) else []),
+        "## What holds, and what does not",
+        _counts(done),
+        *_by_outcome(done),
+        "## What the controls say",
+        *_controls(done),
+        "## Every claim in numbers",
+        "Of each claim the number that decides it: a failing one if there is any, else the one nearest to its "
+        "threshold.",
+        _claims(done),
+    ]
+
+
+SMALL = (
+    "> **Small size.** Where the preset is `quick` models are small, training is short and the text is what comes with "
+    "Python: it shows that everything works, and which way things point."
+)
+
+
+def claim_anchor(record: Record, verdict: Verdict) -> str:
+    """Name of the place of a claim in the document."""
+    return f"{record.id}--{verdict.id}"
+
+
+def device_in_words(device: str) -> str:
+    """Return a device as a sentence names it.
+
+    >>> device_in_words("cuda:0"), device_in_words("cpu")
+    ('a GPU', 'the CPU')
+    """
+    return "a GPU" if device.startswith("cuda") else "the CPU" if device == "cpu" else device
+
+
+def numbers(evidence: Evidence | None) -> tuple[str, str, str, str]:
+    """Measured value, threshold, control and published value."""
+    if evidence is None:
+        return "", "", "", ""
+    return (
+        _digits(evidence.value),
+        f"{'≥' if evidence.at_least else '≤'} {_digits(evidence.threshold)}",
+        _digits(evidence.control),
+        _digits(evidence.published),
+    )
+
+
+def _digits(value: float | None) -> str:
+    return short(None if value is None else value + 0.0, DIGITS)  # no -0
+
+
+def _how(done: Reproduction) -> str:
+    computed = [record for record in done.experiments if record.status is Status.DONE]
+    presets = _shared(done.experiments, lambda record: f"`{record.preset}`")
+    devices = _shared(computed, lambda record: device_in_words(record.device))
+    return (
+        "The figures and the table of the JoMA paper (arXiv:2310.00535v3), rebuilt by `joma reproduce` with the preset "
+        f"{presets}: {duration(done.seconds)} of computing"
+        + (f" on {devices}" if computed else "")
+        + ". Thresholds stood in the code before the results. A control is the same number where the claim's cause is "
+        "absent: one that does as well as the claim speaks against it. Tables are in [`results/`](../results), and "
+        "`joma reproduce` makes all of it again."
+    )
+
+
+def _shared(records: tuple[Record, ...] | list[Record], word: Callable[[Record], str]) -> str:
+    """One word where all records share it, else each word with the experiments that it is said of."""
+    by_word: dict[str, list[str]] = {}
+    for record in records:
+        by_word.setdefault(word(record), []).append(named(record.id))
+    if len(by_word) == 1:
+        return next(iter(by_word))
+    return enumerated([f"{each} ({', '.join(names)})" for each, names in by_word.items()])
+
+
+def _counts(done: Reproduction) -> str:
+    found = {outcome: sum(verdict.outcome is outcome for verdict in done.verdicts) for outcome in Outcome}
+    said = [f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in found.items() if count]
+    return f"Of {len(done.verdicts)} claims {enumerated(said)}." if said else "Nothing was judged."
+
+
+def _with_records(done: Reproduction) -> Iterator[tuple[Record, Verdict]]:
+    for record in done.experiments:
+        for verdict in record.verdicts:
+            yield record, verdict
+
+
+def _by_outcome(done: Reproduction) -> Iterator[str]:
+    for outcome, heading in HEADINGS.items():
+        judged = [(record, verdict) for record, verdict in _with_records(done) if verdict.outcome is outcome]
+        if not judged:
+            continue
+        yield f"### {heading}"
+        if outcome in EXPLAINED:
+            yield "\n".join(f"- {_named_link(record, verdict)}. {_why(verdict)}" for record, verdict in judged)
+        else:
+            links: dict[str, list[str]] = {}
+            for record, verdict in judged:
+                links.setdefault(named(record.id), []).append(_link(record, verdict))
+            yield "\n".join(f"- {name}: {'; '.join(own)}" for name, own in links.items())
+
+
+def _link(record: Record, verdict: Verdict) -> str:
+    return f"[{escaped(verdict.title)}](#{claim_anchor(record, verdict)})"
+
+
+def _named_link(record: Record, verdict: Verdict) -> str:
+    """A link that says of which experiment it is, once."""
+    name = named(record.id)
+    return ("" if verdict.title.startswith(name) else f"{name}: ") + _link(record, verdict)
+
+
+def _why(verdict: Verdict) -> str:
+    """What holds in its place, else why it does not as it stands."""
+    if verdict.correction:
+        return f"What holds: {escaped(verdict.correction.rstrip('.'))}."
+    return escaped(first_sentence(verdict.explanation))
+
+
+def _controls(done: Reproduction) -> Iterator[str]:
+    """Say which claims' numbers come out as well without the claim's cause."""
+    controlled = sum(row.control is not None for verdict in done.verdicts for row in verdict.evidence)
+    alike = [
+        (record, verdict, [row for row in verdict.evidence if row.holds and row.control_holds])
+        for record, verdict in _with_records(done)
+    ]
+    count = sum(len(rows) for _, _, rows in alike)
+    if not count:
+        yield f"Numbers with a control beside them: {controlled}. No control passes a threshold that its claim passes."
+        return
+    yield (
+        f"Numbers with a control beside them: {controlled}. In {count} of them the claim's number passes the threshold "
+        "and the control's does too, so that passing it shows nothing of the claim's cause:"
+    )
+    yield "\n".join(f"- {_named_link(record, verdict)}: {_beside(rows)}" for record, verdict, rows in alike if rows)
+
+
+def _beside(rows: list[Evidence]) -> str:
+    first, *others = rows
+    value, threshold, control, _ = numbers(first)
+    more = f"; and {len(others)} more" if others else ""
+    name = f" ({escaped(first.control_name)})" if first.control_name else ""
+    return f"{escaped(first.name)}: {value}, control {control}{name}, threshold {threshold}{more}."
+
+
+def _claims(done: Reproduction) -> str:
+    rows = [
+        [
+            f"[{named(record.id)}](#{record.id})",
+            _link(record, verdict),
+            verdict.outcome.value,
+            *numbers(verdict.decisive),
+        ]
+        for record, verdict in _with_records(done)
+    ]
+    return table(["experiment", "claim", "verdict", "measured", "threshold", "control", "published"], rows)
