@@ -12,6 +12,7 @@ What sampling alone does to the cosine shows between the two halves of the windo
 """
 
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from joma.engine.extent import completed, extent
 from joma.engine.precision import working_in
 from joma.engine.recipes import recipe
 from joma.engine.sources import Source, source_of
-from joma.engine.speed import counted_seconds
+from joma.engine.speed import counted_seconds, tried_seconds
 from joma.engine.step import Stepper
 from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import TEXT_SETTINGS, Config, DriftConfig
@@ -64,7 +65,7 @@ def drift_pieces(config: Config, workplace: Workplace) -> list[Piece]:
         Piece(
             kind="drift trainings",
             name=f"drift of E[g x], {path.stem}",
-            seconds=_seconds(config, block, device),
+            seconds=_seconds(config, block, device, is_limited=math.isfinite(workplace.timetable.limit)),
             setup=SETUP_SECONDS[torch.device(device).type],
             work=partial(_follow, config, block, path, device),
         )
@@ -129,11 +130,12 @@ def _paths(config: Config, workplace: Workplace) -> dict[int | None, Path]:
     return {block: folder / f"{'together' if block is None else f'block-{block}'}.parquet" for block in blocks}
 
 
-def _seconds(config: Config, block: int | None, device: str) -> float:
-    """Count the steps of a training, and its measurements as a step for each window."""
-    runs, drift = _runs(config, block), config.drift
+def _seconds(config: Config, block: int | None, device: str, *, is_limited: bool) -> float:
+    """Count the steps of a training, and its measurements as a step for each window; where it matters, try a few."""
+    runs, drift, there = _runs(config, block), config.drift, torch.device(device)
     num_steps = drift.steps[-1] + len(drift.steps) * drift.num_windows
-    return num_steps * counted_seconds(torch.device(device))(runs[0], len(runs))
+    clock = tried_seconds if is_limited and there.type == "cpu" else counted_seconds(there)
+    return num_steps * clock(runs[0], len(runs))
 
 
 def _follow(config: Config, block: int | None, path: Path, device: str, tell: Tell) -> None:

@@ -16,6 +16,9 @@ COMPARABLE = 4.0
 MOST_KEPT = 100
 """Pieces of one kind that are remembered."""
 
+_Times = dict[str, dict[str, dict[str, list[list[float]]]]]
+"""Counted and measured seconds by device, experiment and kind."""
+
 
 def device_label(device: str) -> str:
     """Return a device as a record names it: a GPU with its make."""
@@ -25,46 +28,57 @@ def device_label(device: str) -> str:
 
 
 class MeasuredTimes:
-    """Counted and measured seconds of the pieces that one device has done, by kind."""
+    """Counted and measured seconds of the pieces that one device has done, by experiment and kind."""
 
     def __init__(self, path: Path | None = None, device: str = "cpu") -> None:
         """Go on from the file, if there is one; without a path nothing is kept."""
         self._path, self._device = path, device
         self._by_device = _read(path)
 
-    def expected(self, kind: str, seconds: float, setup: float = 0.0) -> float:
-        """Return how long a piece will take: its setup, and what was counted times the worst ratio of its kind.
+    def expected(self, owner: str, kind: str, seconds: float, setup: float = 0.0) -> float:
+        """Return how long a piece will take: its setup, and what was counted times the worst ratio known.
+
+        That of comparable pieces of its kind, else of other kinds of the same experiment, else the usual one.
 
         >>> times = MeasuredTimes()
-        >>> times.expected("packs", 100.0)
+        >>> times.expected("figure5", "packs", 100.0)
         200.0
-        >>> times.note("packs", 80.0, took=120.0)
-        >>> times.expected("packs", 100.0)
+        >>> times.note("figure5", "packs", 80.0, took=120.0)
+        >>> times.expected("figure5", "packs", 100.0)
         150.0
         """
-        ratios = [took / counted for counted, took in self._pairs(kind) if COMPARABLE * counted >= seconds > 0]
-        return setup + seconds * max(ratios, default=USUAL_RATIO)
+        for pairs in (self._pairs(owner, kind), self._pairs(owner)):
+            ratios = [took / counted for counted, took in pairs if COMPARABLE * counted >= seconds]
+            if ratios:
+                return setup + seconds * max(ratios)
+        return setup + seconds * USUAL_RATIO
 
-    def note(self, kind: str, seconds: float, *, took: float, setup: float = 0.0) -> None:
+    def knows(self, owner: str) -> bool:
+        """Whether a piece of an experiment was measured."""
+        return bool(self._pairs(owner))
+
+    def note(self, owner: str, kind: str, seconds: float, *, took: float, setup: float = 0.0) -> None:
         """Remember what a piece took, less its setup."""
         if seconds <= 0:
             return
-        by_kind = self._by_device.setdefault(self._device, {})
-        by_kind[kind] = [*self._pairs(kind), [seconds, max(took - setup, 0.0)]][-MOST_KEPT:]
+        by_kind = self._by_device.setdefault(self._device, {}).setdefault(owner, {})
+        by_kind[kind] = [*by_kind.get(kind, []), [seconds, max(took - setup, 0.0)]][-MOST_KEPT:]
         if self._path is not None:
             write_text(self._path, json.dumps(self._by_device, indent=1) + "\n")
 
-    def _pairs(self, kind: str) -> list[list[float]]:
-        return self._by_device.get(self._device, {}).get(kind, [])
+    def _pairs(self, owner: str, kind: str | None = None) -> list[list[float]]:
+        by_kind = self._by_device.get(self._device, {}).get(owner, {})
+        return by_kind.get(kind, []) if kind is not None else [pair for own in by_kind.values() for pair in own]
 
 
-def _read(path: Path | None) -> dict[str, dict[str, list[list[float]]]]:
+def _read(path: Path | None) -> _Times:
     """Return what the file holds; nothing where there is none to trust."""
     try:
         found: Any = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
-        return {
-            str(device): {str(kind): [[float(a), float(b)] for a, b in pairs if a > 0] for kind, pairs in own.items()}
-            for device, own in found.items()
-        }
+        return {device: {owner: _of_owner(own) for owner, own in owners.items()} for device, owners in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _of_owner(by_kind: Any) -> dict[str, list[list[float]]]:
+    return {kind: [[float(a), float(b)] for a, b in pairs if a > 0] for kind, pairs in by_kind.items()}

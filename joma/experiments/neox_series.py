@@ -11,6 +11,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from torch.nn.functional import cross_entropy
 
 from joma.data.cache import digest
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.speed import measured_speed
 from joma.errors import positive, whole
 from joma.experiments.experiment import Workplace
 from joma.experiments.measured_times import device_label
@@ -43,8 +43,8 @@ LEAST_RATE = 0.1
 """Part of the learning rate that is left at the end of the cosine."""
 NUM_VALIDATION = 8
 """Windows of the validation text, each as many sequences as a batch, that the loss is taken on."""
-KERNELS_OF_A_LAYER = 200
-"""About how many small operations a step calls for each layer, backward pass and optimiser included."""
+NUM_TRIED = 3
+"""Steps that are tried to see how long one takes."""
 SHARED = "models"
 _ABOVE_WORK = 2
 _KEY_LETTERS = 16
@@ -168,15 +168,19 @@ def train_series(config: NeoxConfig, shared: Path, *, device: str, tell: Tell) -
 
 
 def training_seconds(series: NeoxSeries, device: str) -> float:
-    """Count how long the training takes that is left: products of matrices, and calls of kernels."""
+    """Try a few steps, and return how long all that are left take; nothing is written."""
     if series.is_trained:
         return 0.0
-    config = series.config
-    num_weights = 3 * EXPANSION * config.depth * config.width**2 + 2 * len(series.corpus.vocabulary) * config.width
-    speed = measured_speed(torch.device(device), "fp32")
-    # A product of the forward pass is two more in the backward pass, of two operations for each weight and token.
-    flops = 6 * num_weights * config.batch * config.window
-    return config.num_steps * (flops / speed.flops + KERNELS_OF_A_LAYER * config.depth / speed.operations)
+    training = _Training(series, device)
+    num_left = series.config.num_steps - training.step
+    seconds = []
+    for _ in range(1 + NUM_TRIED):
+        begun = perf_counter()
+        training.advance()
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(perf_counter() - begun)
+    return num_left * min(seconds[1:])  # the first one warms up
 
 
 class _Training:
@@ -205,12 +209,13 @@ class _Training:
         """Train to the end, a checkpoint every so often."""
         self._keep()
         while self.step < self.config.num_steps:
-            self._advance()
+            self.advance()
             if self.step % self.config.every == 0:
                 self._keep()
                 tell(self.step / self.config.num_steps, f"training a small GPT-NeoX, step {self.step}")
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Do a step."""
         tokens, targets = self.train.window(self.step % self.train.num_windows)
         for group in self.optimiser.param_groups:
             group["lr"] = _rate(self.config, self.step)

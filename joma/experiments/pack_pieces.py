@@ -10,6 +10,7 @@ import torch
 from joma.engine.packs import Pack, packs_of
 from joma.engine.plan import PackPlan
 from joma.engine.snapshots import steps_of
+from joma.engine.speed import counted_seconds, tried_seconds
 from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell, Timetable
 
 PACKS = "packs"
@@ -27,12 +28,13 @@ def pack_pieces(
 ) -> list[Piece]:
     """Return a piece for each pack, whose runs lie below `folder`; one that no call has time for is split."""
     setup = SETUP_SECONDS[torch.device(device).type]
+    is_limited = math.isfinite(timetable.limit)
 
     def piece(plan: PackPlan) -> Piece:
         return Piece(
             kind=PACKS,
             name=f"{name}: {plan.pack.num_runs} runs",
-            seconds=plan.seconds * _share_left(plan, folder),
+            seconds=plan.seconds * (_pace(plan, device) if is_limited else 1.0) * _share_left(plan, folder),
             setup=setup,
             work=lambda tell: work(plan.pack, tell),
         )
@@ -42,6 +44,12 @@ def pack_pieces(
         for plan in plans
         for part in _parts(plan, lambda part: timetable.expected(piece(part)), timetable.longest)
     ]
+
+
+def _pace(plan: PackPlan, device: str) -> float:
+    """Return what a step takes over what was counted, which on a CPU that others use too can be far off."""
+    there, first = torch.device(device), plan.pack.config
+    return tried_seconds(first, 1) / counted_seconds(there)(first, 1) if there.type == "cpu" else 1.0
 
 
 def _parts(plan: PackPlan, expected: Callable[[PackPlan], float], longest: float) -> list[PackPlan]:

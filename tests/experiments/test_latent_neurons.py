@@ -10,7 +10,7 @@ from engine.small_runs import pack as small_pack
 
 from joma.engine.plan import make_plan
 from joma.engine.training import train_pack
-from joma.experiments import latent_neurons, timetable
+from joma.experiments import latent_neurons, pack_pieces, timetable
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import measured_packs
 from joma.experiments.timetable import OutOfTime, Timetable
@@ -117,6 +117,7 @@ def test_runs_that_diverge_have_no_rows_and_are_not_trained_again(tmp_path, trai
 def test_a_limit_leaves_packs_and_the_next_call_does_them(tmp_path, trained, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pack_pieces, "_pace", lambda plan, device: 1.0)  # the plans say how long they take
 
     def slow(run, folder, parameters):
         now[0] += 10.0

@@ -70,7 +70,7 @@ def test_an_unfinished_experiment_has_a_record_and_no_result(tmp_path, install, 
 def test_times_are_remembered_from_call_to_call(tmp_path, install, clock):
     install(fake_in_pieces("a", WALKS))
     reproduce(out=tmp_path, device="cpu", minutes=1.1)  # for the first 60 s are feared, for the second 30 known
-    assert json.loads((tmp_path / "times.json").read_text()) == {"cpu": {"a walks": [[30.0, 30.0], [30.0, 30.0]]}}
+    assert json.loads((tmp_path / "times.json").read_text()) == {"cpu": {"a": {"walks": [[30.0, 30.0]] * 2}}}
     begun = clock[0]
     [found] = reproduce(out=tmp_path, device="cpu", minutes=0.6).experiments
     assert clock[0] - begun == 30 and found.reason.startswith("1 of 4 walks left, about 30 s")

@@ -96,9 +96,10 @@ def test_checkpoints_without_weights_are_made_again_the_same(text, tmp_path, los
         assert all(torch.equal(tensor, expected[step][name]) for name, tensor in tensors.items())
 
 
-def test_the_time_of_a_training_is_counted_until_it_is_done(text, tmp_path):
-    short, long = (series_of(tiny_neox(text, num_steps=num), tmp_path) for num in (10, 1000))
-    assert training_seconds(long, "cpu") == pytest.approx(100 * training_seconds(short, "cpu"))
+def test_the_time_of_a_training_is_tried_without_a_trace_until_it_is_done(text, tmp_path):
+    short, long = (series_of(tiny_neox(text, num_steps=num), tmp_path) for num in (10, 10_000))
+    assert training_seconds(long, "cpu") > 20 * training_seconds(short, "cpu") > 0  # a busy machine is not exact
+    assert not short.folder.exists() and not long.folder.exists()
     train_series(short.config, tmp_path, device="cpu", tell=silent)
     assert training_seconds(short, "cpu") == 0
 
