@@ -26,9 +26,11 @@ def keep(out: Path, root: Path) -> list[Path]:
     What is not small stays behind: training runs, CSV beside Parquet, other formats of the pictures.
     """
     done = record.read(out)
-    unfinished = [each.id for each in done.experiments if each.status is Status.FAILED]
-    if unfinished:
-        raise ValueError(f"{', '.join(unfinished)} failed in {out}. Keep a reproduction without failures.")
+    for status in (Status.FAILED, Status.UNFINISHED):
+        if ids := [each.id for each in done.experiments if each.status is status]:
+            raise ValueError(
+                f"A kept reproduction must be whole, got {', '.join(ids)} {status} in {out}. Run it again."
+            )
     sources = _small_files(out, [each.id for each in done.experiments])
     size = sum(path.stat().st_size for path in sources)
     if size > MOST_BYTES:

@@ -51,10 +51,10 @@ _NUMBERED = re.compile(r"(figures?|table)(\d[\d-]*)")
 def named(name: str) -> str:
     """Return an experiment's id as the paper says it.
 
-    >>> named("figures2-3"), named("table1")
-    ('Figures 2–3', 'Table 1')
+    >>> named("figures6-8"), named("table1")
+    ('Figures 6 and 8', 'Table 1')
     """
-    return _NUMBERED.sub(lambda found: f"{found[1].capitalize()} {found[2].replace('-', '–')}", name)
+    return _NUMBERED.sub(lambda found: f"{found[1].capitalize()} {found[2].replace('-', ' and ')}", name)
 
 
 def find(ids: str | Iterable[str] | None = None) -> list[str]:

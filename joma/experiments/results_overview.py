@@ -1,5 +1,6 @@
 """The first part of docs/results.md: how it was computed, what holds, what does not, and what the controls say."""
 
+import re
 from collections.abc import Callable, Iterator
 
 from joma.experiments.markdown import enumerated, escaped, first_sentence, table
@@ -28,6 +29,7 @@ HEADINGS = {
 """In the order in which a reader wants to know."""
 EXPLAINED = (Outcome.REFUTED, Outcome.CONDITIONAL, Outcome.NOT_RUN)
 """Outcomes that need a sentence beside the claim."""
+_GPU = re.compile(r"cuda(:\d+)?")
 
 
 def overview(done: Reproduction) -> list[str]:
@@ -60,12 +62,13 @@ def claim_anchor(record: Record, verdict: Verdict) -> str:
 
 
 def device_in_words(device: str) -> str:
-    """Return a device as a sentence names it.
+    """Return what computed a result as a sentence names it.
 
-    >>> device_in_words("cuda:0"), device_in_words("cpu")
-    ('a GPU', 'the CPU')
+    >>> device_in_words("cuda:0 (NVIDIA H200) and cpu"), device_in_words("cuda")
+    ('a GPU (NVIDIA H200) and the CPU', 'a GPU')
     """
-    return "a GPU" if device.startswith("cuda") else "the CPU" if device == "cpu" else device
+    words = [_GPU.sub("a GPU", each) if each != "cpu" else "the CPU" for each in device.split(" and ")]
+    return enumerated(list(dict.fromkeys(words)))
 
 
 def numbers(evidence: Evidence | None) -> tuple[str, str, str, str]:
@@ -105,7 +108,7 @@ def _shared(records: tuple[Record, ...] | list[Record], word: Callable[[Record],
         by_word.setdefault(word(record), []).append(named(record.id))
     if len(by_word) == 1:
         return next(iter(by_word))
-    return enumerated([f"{each} ({', '.join(names)})" for each, names in by_word.items()])
+    return enumerated([f"{each} for {', '.join(names)}" for each, names in by_word.items()])
 
 
 def _counts(done: Reproduction) -> str:

@@ -117,17 +117,17 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
         failed=[(record.id, named(record.id)) for record in records if record.status is Status.FAILED],
         unsound=[verdict.id for verdict in reproduction.verdicts if not verdict.sound],
         num_claims=len(rows),
-        counts=[(name, counts[name]) for name in [*(each.value for each in Outcome), "failed"] if counts[name]],
+        counts=[(name, counts[name]) for name in [*Outcome, Status.UNFINISHED, Status.FAILED] if counts[name]],
         table=table(SUMMARY_COLUMNS, rows, outcomes=[row[2].text for row in rows], cards=True),
     )
 
 
 def _summary_rows(record: Record) -> Iterator[list[Cell]]:
     here = words(named(record.id), tone="id", link=f"#{record.id}")
-    if not record.verdicts:
-        outcome = Outcome.NOT_RUN.value if record.status is Status.NOT_RUN else record.status.value
+    if record.status is not Status.DONE or not record.verdicts:
         said = words(record.reason, tone="long")
-        yield [here, words(record.title, tone="what"), _outcome(outcome), *_numbers(None), said]
+        yield [here, words(record.title, tone="what"), _outcome(record.status.value), *_numbers(None), said]
+        return
     for verdict in record.verdicts:
         shown = verdict.decisive
         told = _statistic(shown) if shown else record.reason or verdict.explanation
@@ -167,7 +167,7 @@ def _measured(value: float, tone: str = "") -> Cell:
 
 
 def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section:
-    place = folder / record.id
+    place, is_done = folder / record.id, record.status is Status.DONE
     result, figures, problem = _drawn(record, place, root)
     about = _about(place)
     settings = [[words(name), words(value)] for name, value in _settings(record, about)]
@@ -176,11 +176,11 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
         "reproduction",
         record=record,
         is_small=record.preset == QUICK,
-        is_done=record.status is Status.DONE,
+        is_done=is_done,
         line=_line(record),
         problem=problem,
         runs=_runs(place, root),
-        verdicts=[(verdict, _anchor(record, verdict), _evidence(verdict)) for verdict in record.verdicts],
+        verdicts=[(each, _anchor(record, each), _evidence(each)) for each in record.verdicts if is_done],
         figures=figures,
         data=[_data(name, frame, place, root, room) for name, frame in result.tables.items()] if result else [],
         facts=table(["fact", "value"], facts) if facts else "",

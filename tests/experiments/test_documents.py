@@ -11,6 +11,7 @@ from PIL import Image
 from experiments.fakes import draw, fake
 from joma.experiments import documents, keeping, record
 from joma.experiments.publication import published
+from joma.experiments.record import Status
 from joma.experiments.reproduction import charts_of, reproduce
 from joma.verdicts import Outcome
 
@@ -102,14 +103,17 @@ def test_devices_and_presets_are_told_apart_where_they_differ(tmp_path, out, ins
     reproduce(out=out, device="cpu")
     same = kept(out, tmp_path)
     assert "with the preset `quick`: " in same and "of computing on the CPU." in same and "Small size." in same
-    changed(out, b={"device": "cuda:0", "preset": "full"})
+    changed(out, b={"device": "cuda:0 (NVIDIA H200)", "preset": "full"})
     (tmp_path / "other").mkdir()
     told = kept(out, tmp_path / "other")
-    assert "with the preset `quick` (a) and `full` (b): " in told and "on the CPU (a) and a GPU (b)." in told
-    changed(out, a={"device": "cuda", "preset": "full"})
+    assert "with the preset `quick` for a and `full` for b: " in told
+    assert "on the CPU for a and a GPU (NVIDIA H200) for b." in told
+    assert "Preset `full`, on a GPU (NVIDIA H200) in" in told
+    changed(out, a={"device": "cuda:1 (NVIDIA H200)", "preset": "full"})
     (tmp_path / "third").mkdir()
     alike = kept(out, tmp_path / "third")
-    assert "with the preset `full`: " in alike and "of computing on a GPU." in alike and "Small size." not in alike
+    assert "with the preset `full`: " in alike and "of computing on a GPU (NVIDIA H200)." in alike
+    assert "Small size." not in alike
 
 
 def test_a_control_that_passes_is_told(tmp_path, out):
@@ -133,6 +137,9 @@ def test_failures_and_large_tables_are_not_kept(tmp_path, out, install, monkeypa
         keeping.keep(out, tmp_path)
     install(fake("a", configs={}))
     reproduce(out=out, device="cpu")
-    with pytest.raises(ValueError, match="a failed in"):
+    with pytest.raises(ValueError, match="must be whole, got a failed in"):
+        keeping.keep(out, tmp_path)
+    changed(out, a={"status": Status.UNFINISHED})
+    with pytest.raises(ValueError, match="must be whole, got a unfinished in"):
         keeping.keep(out, tmp_path)
     assert not (tmp_path / "results").exists()

@@ -4,11 +4,13 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from html import unescape
 
 import pandas as pd
 import pytest
 
+from joma.experiments.record import Status, read, save
 from joma.page import reproduction as reproduction_page
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
@@ -74,6 +76,15 @@ def test_what_was_not_run_says_what_it_needs_and_what_failed_says_why(parts):
         assert "Needs the Hugging Face hub, which cannot be reached from here." in parts[anchor]
     assert 'class="needed"' in parts["figure7"] and ">Table 1</a> failed" in parts["summary"]
     assert "KeyError" in parts["table1"] and 'class="alarm"' in parts["table1"]
+
+
+def test_what_is_unfinished_says_so_and_has_no_claims_yet(tmp_path):
+    done = read(reproduced(tmp_path))
+    first = replace(done.experiments[0], status=Status.UNFINISHED, reason="2 of 4 packs left.")
+    save(replace(done, experiments=(first, *done.experiments[1:])))
+    text = without_scripts(text_of(report(tmp_path)))
+    assert 'data-filter="unfinished"' in text and "<b>Unfinished.</b> 2 of 4 packs left." in text
+    assert "claim-3" not in text
 
 
 def test_quick_results_are_labelled_as_small_and_full_ones_are_not(parts, tmp_path):
