@@ -83,6 +83,7 @@ def test_runs_that_ended_are_known_by_their_records_alone(tmp_path):
     train_pack(pack, tmp_path)
     for path in tmp_path.rglob("*.safetensors"):
         path.unlink()
+    assert [run.is_new for run in train_pack(pack, tmp_path).runs] == [False, False]  # nothing is trained again
     first, second = (ended_run(run, tmp_path) for run in pack.runs)
     assert (first.status, first.step, first.failed_at) == ("finished", 12, None)
     assert second.status == "failed" and second.failed_at == second.step > 0
