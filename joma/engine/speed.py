@@ -105,6 +105,8 @@ def _tried(config: RunConfig) -> float:
 def _per_second(function: Callable[[], Any], device: torch.device) -> float:
     """Return how often a function can run in a second: the best of many, which other work did not disturb."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    function()  # the first call may load libraries for longer than all of the calibration
+    wait()
     best, end = math.inf, time.perf_counter() + CALIBRATION_SECONDS
     while time.perf_counter() < end:
         begun = time.perf_counter()

@@ -179,7 +179,8 @@ class Stepper:
                 self._advance(self._batch)
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # A stream of its own: libraries keep a workspace for each, and graphs that run at once must not share one.
+        with torch.cuda.graph(graph, stream=beside):
             self._advance(self._batch)
         for tensor, before in zip(self.state.tensors(), kept, strict=True):
             tensor.copy_(before)

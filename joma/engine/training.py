@@ -5,22 +5,19 @@ stands behind them, so that whoever goes on from a snapshot finds every row up t
 and the last write of a key wins. All runs of a pack are saved before the oldest snapshots go.
 """
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from joma.engine import snapshots
 from joma.engine.extent import Extent, extent
+from joma.engine.interruptions import interruptions
 from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
 from joma.engine.packs import Pack
 from joma.engine.schedule import due_steps
@@ -110,18 +107,42 @@ def train_pack(
     reaches its end; what it makes of them is all that is left, for then the end is not saved. `owner`, as of
     `open_run`, is for a pack that is trained elsewhere again when its machine is lost.
     """
+    with interruptions() as is_asked_to_stop:
+        caller = Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop, owner=owner)
+        steps = pack_steps(pack, Path(folder), torch.device(device), caller)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """What whoever trains a pack wants to hear and to get, whether it wants to stop, and its name for the locks."""
+
+    report: Report
+    take: Take | None = None
+    is_asked_to_stop: Callable[[], bool]
+    owner: str = ""
+
+
+def pack_steps(pack: Pack, folder: Path, device: torch.device, caller: Caller) -> Generator[None, None, PackResult]:
+    """Train a pack as `train_pack` does, in pieces: yields behind every step, which a GPU may still be working on.
+
+    Closed before its end, it leaves the runs as they stand on the disk, to be gone on with.
+    """
     how_far = extent(pack.config)
-    members = [examined(run, Path(folder), how_far, owner=owner) for run in pack.runs]
-    with ExitStack() as stack, _interruptions() as is_asked_to_stop:
+    members = [examined(run, folder, how_far, owner=caller.owner) for run in pack.runs]
+    with ExitStack() as stack:
         going = [member for member in members if member.is_open]
         if going:
-            _open_records(going, how_far, owner, stack)
+            _open_records(going, how_far, caller.owner, stack)
             place(members)
             _hold_places(members)
-            caller = _Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop)
             try:
-                _train(members, how_far, torch.device(device), caller)
-            except KeyboardInterrupt:
+                yield from _group_steps(members, how_far, device, caller)
+            except (KeyboardInterrupt, GeneratorExit):
                 _leave_open(going)
                 raise
     return PackResult(runs=tuple(_result(member, is_new=member in going) for member in members))
@@ -156,29 +177,20 @@ def _hold_places(members: Sequence[Member]) -> None:
                 placeholder(member, going[0])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Caller:
-    """What whoever trains a pack wants to hear and to get, and whether it wants to stop."""
-
-    report: Report
-    take: Take | None
-    is_asked_to_stop: Callable[[], bool]
-
-
-def _train(members: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
+def _group_steps(members: Sequence[Member], how_far: Extent, device: torch.device, caller: Caller) -> Iterator[None]:
     """Train those that are furthest behind until they meet the next ones, and so on to the end."""
     while going := [member for member in members if member.is_open]:
         start = min(member.step for member in going)
         further = [member.step for member in going if member.step > start]
         group = [member for member in members if member.step == start and member.stand is not Stand.FINISHED]
         trainer = _Trainer(group, how_far, device, caller)
-        trainer.go(start, min(further, default=how_far.num_steps))
+        yield from trainer.steps(start, min(further, default=how_far.num_steps))
 
 
 class _Trainer:
     """Trains runs that stand at one step."""
 
-    def __init__(self, group: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
+    def __init__(self, group: Sequence[Member], how_far: Extent, device: torch.device, caller: Caller) -> None:
         """Build the model, and put every run where it stands."""
         self._group = tuple(group)
         self._configs = [member.config for member in group]
@@ -192,8 +204,8 @@ class _Trainer:
         self._reported_step = 0
         self._save_seconds = 0.0
 
-    def go(self, start: int, stop: int) -> None:
-        """Train from one step to another; at the last one the runs are finished."""
+    def steps(self, start: int, stop: int) -> Iterator[None]:
+        """Train from one step to another, yielding behind each; at the last one the runs are finished."""
         self._reported_step = start
         if start == 0:
             self._begin()
@@ -202,6 +214,7 @@ class _Trainer:
             self._attend_to(step + 1, stop)
             if not self._going:
                 return
+            yield
         if stop == self._how_far.num_steps:
             self._note_failures()
             for run, member in enumerate(self._group):
@@ -342,10 +355,11 @@ class _Trainer:
             own = {name: tensor[run : run + 1].detach() for name, tensor in self._stepper.parameters.items()}
             self._caller.take(member.name, own)
         member.record.flush()
+        member.step = self._how_far.num_steps
         _tell_regimes(member)
         snapshots.prune(member.folder, member.kept[-1:])
         member.record.close("finished")
-        member.stand, member.step = Stand.FINISHED, self._how_far.num_steps
+        member.stand = Stand.FINISHED
 
     def _tell(self, step: int) -> None:
         """Report progress; this waits for the device."""
@@ -400,24 +414,3 @@ def _result(member: Member, *, is_new: bool) -> RunResult:
         failed_at=member.failed_at if failed else None,
         is_new=is_new,
     )
-
-
-@contextmanager
-def _interruptions() -> Iterator[Callable[[], bool]]:
-    """Turn a first Ctrl-C into a question that is asked between steps, so that no step is torn; a second one is one."""
-    asked = threading.Event()
-    before: Any = signal.getsignal(signal.SIGINT)
-    is_ours = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    if is_ours:
-        signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGINT, before)

@@ -195,8 +195,11 @@ def write_gradients(to: list[Tensor], found: list[Tensor], cleared: list[Tensor]
 
 @cache
 def compiled_write() -> Callable[[list[Tensor], list[Tensor], list[Tensor]], None]:
-    """Return `write_gradients` compiled: a few kernels, where views of a buffer would take one for each tensor."""
-    return compiled(write_gradients)
+    """Return `write_gradients` compiled: a few kernels, where views of a buffer would take one for each tensor.
+
+    Loops over many tensors at once are not to be reordered: for some shapes torch 2.11 fails to.
+    """
+    return compiled(write_gradients, options={"loop_ordering_after_fusion": False})
 
 
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -134,13 +134,13 @@ def test_a_snapshot_of_another_run_is_not_taken(tmp_path, stopping):
 def count_groups(monkeypatch):
     """The runs and the steps of every group that is trained."""
     seen = []
-    original = training._Trainer.go
+    original = training._Trainer.steps
 
-    def go(trainer, start, stop):
+    def steps(trainer, start, stop):
         seen.append(([member.name for member in trainer._group], start, stop))
-        original(trainer, start, stop)
+        return original(trainer, start, stop)
 
-    monkeypatch.setattr(training._Trainer, "go", go)
+    monkeypatch.setattr(training._Trainer, "steps", steps)
     return seen
 
 

@@ -138,9 +138,9 @@ def test_a_pack_for_a_gpu_asks_for_one_and_takes_the_one_that_it_gets(tmp_path, 
 
     monkeypatch.setattr(training, "run_tasks", run_tasks)
     monkeypatch.setattr(training, "train_pack", lambda pack, folder, *, device, progress, owner: (device, len(owner)))
-    for device, on in (("cuda:3", "ray"), ("cuda:3", "local"), ("cpu", "ray")):
-        training._trained(replace(plan, device=device), tmp_path, on, lambda _: None)
-    assert asked == [("ray", 1, ("cuda", 16)), ("local", 1, ("cuda:3", 0)), ("ray", 0, ("cpu", 16))]
+    for device in ("cuda:3", "cpu"):
+        training._trained(replace(plan, device=device), tmp_path, "ray", lambda _: None)
+    assert asked == [("ray", 1, ("cuda", 16)), ("ray", 0, ("cpu", 16))]
 
 
 @pytest.fixture
