@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from engine.test_on_a_gpu import SHAPE, needs_a_gpu, there, write_text
+from engine.test_on_a_gpu import CLASSES, SHAPE, needs_a_gpu, there, write_text
 
 from experiments.neox_cases import tiny_neox, write_text_folder
 from joma.experiments import figure5, figure7, figure10, language_models, table1
@@ -39,15 +39,15 @@ def toys(text, sentences):
         "table1": (
             table1.EXPERIMENT,
             replace(
-                table1.quick(), width=32, hiddens=(24,), steps=40, tree_steps=40, batch=32, num_samples=320,
-                num_shuffles=4,
+                table1.quick(), width=CLASSES["width"], hiddens=(CLASSES["hidden"],), batch=CLASSES["batch"],
+                steps=40, tree_steps=40, num_samples=320, num_shuffles=4,
             ),
         ),
         "figure5": (
             figure5.EXPERIMENT,
             replace(
-                figure5.quick(), width=32, hidden=24, steps=40, checkpoint_every=20, lr=1e-3, batch=32,
-                num_samples=320, num_shuffles=2, num_blocks=4, block_size=500,
+                figure5.quick(), **CLASSES, steps=40, checkpoint_every=20, lr=1e-3, num_samples=320, num_shuffles=2,
+                num_blocks=4, block_size=500,
             ),
         ),
         "figures6-8": (language_models.EXPERIMENT, language_models_on(text)),
