@@ -54,6 +54,7 @@ function themed(figure) {
   }
   figure.layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink") };
   for (const trace of figure.data) {
+    if (trace.line) trace.line.simplify = false; // else Plotly leaves out points until smooth curves have corners
     if (trace.type === "bar" && trace.error_y) trace.error_y.color = color("--ink");
     paint(trace, trace.meta?.[dark.matches ? "dark" : "light"]);
   }
