@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from joma.figures.numbers import duration
@@ -25,6 +25,8 @@ MOST_LOSSES = 4
 """Losses that are shown beside a bar; of more runs, their range."""
 MOST_NAMES = 3
 """Runs of a pack that are named in the plan."""
+TIME_WIDTH = len("0:00:00")
+"""Kept in a narrow terminal too: the losses give way."""
 
 
 def show_plan(plan: "Plan") -> None:
@@ -102,9 +104,9 @@ def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progr
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
+        TimeElapsedColumn(table_column=Column(min_width=TIME_WIDTH)),
         TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(table_column=Column(min_width=TIME_WIDTH)),
         TextColumn("[dim]{task.fields[latest]}"),
     )
     is_off = quiet or not sys.stderr.isatty()

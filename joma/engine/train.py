@@ -110,7 +110,8 @@ def train(
         out: Folder of the runs. The same call goes on where an earlier one stopped; a larger grid adds to it.
         recipe: Where to start from: `figure6`, `figure8`, `small`, `table1` or `trees`.
         on: `local`, this process, or `ray`, a cluster of machines like this one on which `out` is a shared folder. A
-            pack there has a GPU to itself, or a core and as large a share of the memory.
+            pack there has a GPU to itself, or a core and as large a share of the memory; when its machine is lost,
+            another one goes on with it at once.
         device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
         memory: Bytes to plan with instead of what is free on the device.
         progress: Called about once a second.

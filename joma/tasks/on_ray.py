@@ -31,7 +31,8 @@ def run_on_ray(
         raise ValueError("`on='ray'` needs Ray, which is not installed. Install joma[ray].") from None
 
     with _cluster(), _board(is_wanted=told is not None) as board:
-        work = ray.remote(max_retries=MAX_RETRIES, num_gpus=num_gpus)(_perform)
+        name = getattr(function, "__name__", "task")  # for those who look at the cluster
+        work: Any = ray.remote(_perform).options(name=name, max_retries=MAX_RETRIES, num_gpus=num_gpus)
         listener = _Listener(board)
         waiting = {work.remote(function, item, position, board): position for position, item in enumerate(items)}
         try:
