@@ -25,6 +25,7 @@ MOST_OF_A_CALL = 0.9
 """Share of a call that one piece may take: something always comes before it."""
 TRUSTED_SHARE = 0.25
 """Share of a piece from which on its own pace says how long it takes."""
+CPU = "cpu"
 WHOLE = "experiments"
 """Kind of a piece that is an experiment."""
 _MINUTE = 60.0
@@ -86,8 +87,8 @@ class Timetable:
     """When it began, by the clock."""
     owner: str = ""
     """The experiment whose pieces they are."""
-    device: str = "cpu"
-    """What does the work, as a record names it."""
+    device: str = CPU
+    """What does the work that is not left to the CPU, as a record names it."""
     times: MeasuredTimes = field(default_factory=MeasuredTimes)
     log: WorkLog = field(default_factory=WorkLog)
     expect: Callable[[float], None] = lambda seconds: None
@@ -113,7 +114,7 @@ class Timetable:
         total = self.log.weight + math.fsum(each.weight for each in pieces)
         while (piece := next(filter(self._fits, waiting), None)) is not None:
             waiting.remove(piece)
-            self._do(piece, waiting, lambda weight, doing: tell(min(weight / total, 1.0), doing))
+            self._do(piece, waiting, lambda weight, doing: tell(min(weight / total, 1.0) if total else 0.0, doing))
         if waiting:
             raise self._out_of_time(waiting)
 
@@ -133,9 +134,10 @@ class Timetable:
 
         if piece.name:
             told(0.0, piece.name)
+        allocated = _allocated_on_gpus()
         piece.work(told)
         self.times.note(self.owner, piece.kind, piece.seconds, took=monotonic() - begun, setup=piece.setup)
-        self.log.add(piece.kind, self.device, piece.weight)
+        self.log.add(piece.kind, self.device if _was_on_a_gpu(allocated) else CPU, piece.weight)
         self.expect(math.fsum(map(self.expected, waiting)))
         _give_memory_back()
 
@@ -144,6 +146,22 @@ class Timetable:
         seconds = [self.expected(each) for each in waiting]
         left = [(kind, num, num + self.log.num_done(kind)) for kind, num in num_left.items()]
         return OutOfTime(left, seconds=math.fsum(seconds), longest=max(seconds), limit=self.limit)
+
+
+def _allocated_on_gpus() -> int:
+    """Return the bytes that are allocated now, from which on the most that is allocated is watched."""
+    if not torch.cuda.is_initialized():
+        return 0
+    for gpu in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(gpu)
+    return sum(torch.cuda.memory_allocated(gpu) for gpu in range(torch.cuda.device_count()))
+
+
+def _was_on_a_gpu(allocated: int) -> bool:
+    """Whether a GPU was worked on since: some pieces leave it alone where there is one."""
+    if not torch.cuda.is_initialized():
+        return False
+    return sum(torch.cuda.max_memory_allocated(gpu) for gpu in range(torch.cuda.device_count())) > allocated
 
 
 def _give_memory_back() -> None:

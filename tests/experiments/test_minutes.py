@@ -33,6 +33,12 @@ def broken(*_):
     raise KeyError("no such column")
 
 
+def lend_a_gpu(patch):
+    """Make everything look as if a GPU had done it."""
+    patch.setattr("joma.experiments.reproduction.device_label", lambda device: "cuda (a lent GPU)")
+    patch.setattr(timetable, "_was_on_a_gpu", lambda allocated: True)
+
+
 def tables(out):
     return {path.relative_to(out): path.read_bytes() for path in out.glob("*/tables/*")}
 
@@ -106,7 +112,7 @@ def test_what_is_kept_needs_no_time(tmp_path, install, clock):
 def test_the_device_that_computed_is_told_and_not_the_one_that_drew(tmp_path, install, clock, monkeypatch):
     install(fake_in_pieces("a", WALKS, draw=broken), fake("b", Config(num_steps=2)))
     with monkeypatch.context() as patch:
-        patch.setattr("joma.experiments.reproduction.device_label", lambda device: "cuda (a lent GPU)")
+        lend_a_gpu(patch)
         failed, whole = reproduce(out=tmp_path, device="cpu").experiments
     assert failed.status is Status.FAILED and whole.device == "cuda (a lent GPU)"
     for kept in (tmp_path / "a/kept").iterdir():
@@ -119,11 +125,17 @@ def test_the_device_that_computed_is_told_and_not_the_one_that_drew(tmp_path, in
 def test_pieces_of_two_devices_are_both_told(tmp_path, install, clock, monkeypatch):
     install(fake_in_pieces("a", WALKS))
     with monkeypatch.context() as patch:
-        patch.setattr("joma.experiments.reproduction.device_label", lambda device: "cuda (a lent GPU)")
+        lend_a_gpu(patch)
         reproduce(out=tmp_path, device="cpu", minutes=1.4)
     [found] = reproduce(out=tmp_path, device="cpu").experiments
     assert found.device == "cuda (a lent GPU) and cpu"
     assert measured_times.device_label("cpu") == "cpu"
+
+
+def test_what_leaves_the_gpu_alone_was_computed_on_the_cpu(tmp_path, install, monkeypatch):
+    install(fake("a", Config(num_steps=2)))
+    monkeypatch.setattr("joma.experiments.reproduction.device_label", lambda device: "cuda (a lent GPU)")
+    assert reproduce(out=tmp_path, device="cpu").experiments[0].device == "cpu"
 
 
 def test_the_time_left_of_a_call_is_no_more_than_its_limit(tmp_path, install, clock):

@@ -187,12 +187,21 @@ def test_a_log_that_cannot_be_read_starts_anew(tmp_path, text):
     assert json.loads((tmp_path / "log.json").read_text())["pieces"] == {"cpu": {"packs": 1}}
 
 
-def test_a_log_tells_what_did_the_work(clock, tmp_path):
+def test_a_log_tells_what_did_the_work(clock, tmp_path, monkeypatch):
     path = tmp_path / "log.json"
-    for device in ("cuda (a GPU)", "cpu", "cuda (a GPU)"):
-        Timetable(device=device, log=WorkLog(path)).work_off([piece(clock, [], "a", 1.0, 1.0)], silent)
-    assert WorkLog(path).devices == ("cuda (a GPU)", "cpu")
+    for on_a_gpu in (True, False, True):
+        monkeypatch.setattr(module, "_was_on_a_gpu", lambda allocated, used=on_a_gpu: used)
+        Timetable(device="cuda (a GPU)", log=WorkLog(path)).work_off([piece(clock, [], "a", 1.0, 1.0)], silent)
+    assert WorkLog(path).pieces == {"cuda (a GPU)": {"packs": 2}, "cpu": {"packs": 1}}
     assert WorkLog(path).num_done("packs") == 3
+
+
+def test_pieces_that_are_counted_to_take_no_time_are_done(clock):
+    shares, done = [], []
+    Timetable(limit=1.0).work_off(
+        [piece(clock, done, name, 0.0, 0.1) for name in "ab"], lambda share, doing: shares.append(share)
+    )
+    assert done == ["a", "b"] and set(shares) == {0.0}
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.3, 5.0])
