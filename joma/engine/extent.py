@@ -12,7 +12,7 @@ from joma.errors import UnknownNameError
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
 
-TOKENS_AT_ONCE = 7000
+TOKENS_AT_ONCE = 28_000
 """Tokens of a run that a validation batch holds at most, or one window: independent of how many runs there are, so that
 sums are taken in the same order in every pack."""
 
@@ -71,7 +71,10 @@ def num_validation_samples(data: DataConfig) -> int:
 
 def num_validated(data: DataConfig) -> int:
     """Return the sequences that a run is validated on at a time."""
-    return max(data.valid_batch, TOKENS_AT_ONCE // data.length) if data.is_text else num_validation_samples(data)
+    if not data.is_text:
+        return num_validation_samples(data)
+    num_windows = max(1, TOKENS_AT_ONCE // (data.valid_batch * data.length))
+    return data.valid_batch * min(num_windows, data.valid_windows or num_windows)
 
 
 def _of_text(config: RunConfig) -> Extent:

@@ -19,19 +19,14 @@ from joma.data import latent_trees
 from joma.data.hierarchy import Hierarchy
 from joma.data.text import Windows
 from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig, digest
-from joma.engine.extent import corpus_of, extent
+from joma.engine.extent import NUM_VALIDATION_SAMPLES, TOKENS_AT_ONCE, corpus_of, extent
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
 from joma.randomness import run_keys
 from joma.theory.latent_tree import LatentTree, regular_tree
 
-NUM_VALIDATION_SAMPLES = 1280
-"""Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
 VALIDATION = "validation"
 """Site of the validation samples, which are the same at every step."""
-TOKENS_AT_ONCE = 7000
-"""Tokens of a run that a validation batch holds at most, or one window: independent of how many runs there are, so that
-sums are taken in the same order in every pack."""
 PAPER_WINDOW = 100
 """The paper's curves show the attention of the 101st validation window, of its first stream."""
 
