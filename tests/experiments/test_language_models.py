@@ -13,6 +13,7 @@ import torch
 
 from joma.engine.grid import axes_of, grid
 from joma.engine.measuring import ENTROPY, RANK, WINDOW
+from joma.engine.plan import make_plan
 from joma.engine.recipes import recipe
 from joma.engine.training import train_pack
 from joma.experiments import (
@@ -21,6 +22,7 @@ from joma.experiments import (
     language_model_runs,
     learning_rate_verdicts,
     learning_rates,
+    pack_pieces,
     timetable,
 )
 from joma.experiments import language_model_verdicts as judged
@@ -573,7 +575,14 @@ def test_with_a_limit_all_is_trained_once_in_several_calls(done, text, tmp_path,
         trained.extend(pack.names)
         return train_pack(pack, *arguments, **options)
 
+    def plan(runs, **options):
+        found = make_plan(runs, **options)
+        return replace(found, packs=tuple(replace(each, seconds=10.0) for each in found.packs))
+
     monkeypatch.setattr(language_model_runs, "train_pack", slow)
+    monkeypatch.setattr(language_model_runs, "make_plan", plan)
+    monkeypatch.setattr(pack_pieces, "_pace", lambda plan, device: 1.0)
+    monkeypatch.setattr(assumption1, "_seconds", lambda *arguments, **options: 10.0)
     reasons = []
     while True:
         limited = Timetable(limit=75.0, begun=now[0], log=WorkLog(tmp_path / "log.json"))
@@ -582,8 +591,10 @@ def test_with_a_limit_all_is_trained_once_in_several_calls(done, text, tmp_path,
             break
         except OutOfTime as left:
             reasons.append(str(left))
-    assert reasons[0].startswith("4 of 8 packs and 3 of 3 drift trainings left")
-    assert all("of 8 packs" in reason for reason in reasons)
+    assert reasons == [
+        "5 of 8 packs and 3 of 3 drift trainings left, about 2 min 40 s: run the same command again.",
+        "2 of 8 packs and 3 of 3 drift trainings left, about 1 min 40 s: run the same command again.",
+    ]
     assert len(trained) == len(set(trained)) == len(whole.tables["runs"])
     for name, table in whole.tables.items():
         pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
