@@ -14,6 +14,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
+from engine.small_runs import DIVERGING_RATE
 from joma.engine import snapshots, training
 from joma.engine.config import OptimiserConfig
 from joma.engine.extent import completed, extent
@@ -197,14 +198,16 @@ def test_an_interrupted_grid_goes_on_from_its_snapshots(records, text, tmp_path,
 
 
 def test_a_diverging_neighbour_leaves_the_others_alone(records):
-    calm, beside = records(there(), "fp32"), records(there(), "fp32", lr=(1e-3, 1e30))
+    calm, beside = records(there(), "fp32"), records(there(), "fp32", lr=(1e-3, DIVERGING_RATE))
     assert_agree(beside[1e-3], calm[1e-3], precision="fp32")
-    assert beside[1e30]["step"].max() < NUM_STEPS
+    assert beside[DIVERGING_RATE]["step"].max() < NUM_STEPS
 
 
 def test_a_failed_run_is_masked_at_its_step_and_stays_as_it_was(text):
     model = completed(recipe("figure6").base.update({**SHAPE, "data": text, "depth": 2})).model
-    stepper = stepper_of(model, [OptimiserConfig(lr=1e-3, clip=0.5), OptimiserConfig(lr=1e30, clip=0.5)], "fp32")
+    stepper = stepper_of(
+        model, [OptimiserConfig(lr=1e-3, clip=0.5), OptimiserConfig(lr=DIVERGING_RATE, clip=0.5)], "fp32"
+    )
     for step in range(4):
         stepper.advance(words(model.vocabulary, 2, 4, 20, seed=step))
     assert stepper.state.failed_at.tolist() == [NOT_FAILED, 1]
