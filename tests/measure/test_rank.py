@@ -267,6 +267,17 @@ def test_a_live_estimate_takes_more_products_where_weights_have_moved(monkeypatc
     assert num_moved == 4 and moved.residual > rank.LIVE_RESIDUAL
 
 
+@given(seed=seeds)
+@settings(max_examples=10)
+def test_products_of_a_stack_are_those_of_its_matrices(seed):
+    matrices = gaussian((4, 30, 20), seed)
+    matrices[2, 3, 1] = torch.nan
+    v = gaussian((4, 20), seed + 1, torch.float64)
+    alone, stacked = rank._products(matrices, torch.float64)(v), rank._stacked_products(matrices)(v)
+    torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-10, equal_nan=True)
+    assert stacked[2].isnan().all() and not stacked[[0, 1, 3]].isnan().any()
+
+
 def test_the_tracker_takes_batches():
     w, v = gaussian((2, 3, 20, 12)), gaussian((2, 3, 12), 1)
     got = power_step(w, v, num_steps=3)
