@@ -273,7 +273,10 @@ def test_products_of_a_stack_are_those_of_its_matrices(seed):
     matrices = gaussian((4, 30, 20), seed)
     matrices[2, 3, 1] = torch.nan
     v = gaussian((4, 20), seed + 1, torch.float64)
-    alone, stacked = rank._products(matrices, torch.float64)(v), rank._stacked_products(matrices)(v)
+    alone, stacked = (
+        rank._products(list(matrices), torch.float64)(v),
+        rank._stacked_products(list(matrices))(v),
+    )
     torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-10, equal_nan=True)
     assert stacked[2].isnan().all() and not stacked[[0, 1, 3]].isnan().any()
 
