@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity
 
 from engine.small_runs import DIVERGING_RATE
 from joma.engine import snapshots, training
-from joma.engine.config import OptimiserConfig
+from joma.engine.config import OptimiserConfig, RunConfig
 from joma.engine.extent import completed, extent
 from joma.engine.grid import Run
 from joma.engine.memory import CUDA_BASE, footprint
@@ -100,8 +100,10 @@ def records(tmp_path_factory, text):
     return trained
 
 
-def by_rate(done):
-    return {info(run.folder).config["optimiser"]["lr"]: read(run.folder) for run in done.runs}
+def by_rate(done, depth=2):
+    """Return the records of the runs of one depth."""
+    configs = {run.folder: RunConfig.from_dict(info(run.folder).config) for run in done.runs}
+    return {own.optimiser.lr: read(folder) for folder, own in configs.items() if own.model.depth == depth}
 
 
 def values(table, *metrics):
@@ -165,6 +167,17 @@ def test_other_models_have_the_cpus_numbers(text, tmp_path, changes):
     for lr, table in found.items():
         assert_learned(table)
         assert_agree(table, right[lr], precision="fp32")
+
+
+def test_packs_side_by_side_have_the_cpus_numbers(text, tmp_path):
+    given = {**GRID, "data": text, "precision": "fp32", "depth": (1, 2), "snapshot_every": 7}
+    found, right = (
+        train(given, out=tmp_path / which, recipe="figure6", device=device)
+        for which, device in (("found", there()), ("right", "cpu"))
+    )
+    for depth in given["depth"]:
+        for lr, table in by_rate(found, depth).items():
+            assert_agree(table, by_rate(right, depth)[lr], precision="fp32")
 
 
 class Stopped(RuntimeError):
