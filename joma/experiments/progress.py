@@ -27,9 +27,9 @@ class Progress:
     """Share of it that is done, in [0, 1]."""
     doing: str
     seconds_left: float
-    """Estimate for this experiment."""
+    """Estimate for this experiment, or until the call has to end."""
     total_seconds_left: float
-    """Estimate for all that are left, or until the call ends for want of time."""
+    """Estimate for all that are left, or until the call has to end."""
     whole_share: float
     """Share of the whole that is done, by time."""
 
@@ -81,9 +81,10 @@ class Pace:
 
     def _tell(self, share: float, doing: str) -> None:
         current = self._ids[self._num_done] if self._num_done < len(self._ids) else ""
-        left = self._seconds_left(current, share) if current else 0.0
+        of_call = max(self._call_seconds_left(), 0.0)
+        left = min(self._seconds_left(current, share), of_call) if current else 0.0
         later = self._slowness * sum(self._expected[name] for name in self._ids[self._num_done + 1 :])
-        later = max(min(later, self._call_seconds_left() - left), 0.0)
+        later = min(later, of_call - left)
         spent = time.monotonic() - self._started
         self._report(
             Progress(
