@@ -2,8 +2,8 @@ r"""Attention entropy of any attention call, with no L×L matrix.
 
 For $p = \mathrm{softmax}(s)$ a row's entropy is $H_i = \mathrm{lse}_i - \sum_j p_{ij}s_{ij}$. With $s = c\,QK^\top$
 the sum is $c\,\langle q_i, \mathrm{Attn}(Q, K, V{=}K)_i\rangle$: one more attention call, and the log-sum-exp that
-fused kernels return anyway. Three paths compute it: that identity on the CPU, a Triton kernel on a GPU, and exact row
-chunks for whatever neither takes. The result says which one ran.
+fused kernels return anyway. Three paths compute it: that identity where a CPU is asked for the entropy alone, a Triton
+kernel on a GPU, and exact row chunks for whatever neither takes. The result says which one ran.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from joma.measure import entropy_identity
 from joma.measure.entropy_chunked import chunked_rows
-from joma.measure.rows import Problem, Rows
+from joma.measure.rows import Problem, Rows, in_full_precision
 from joma.measure.visibility import Visibility, split_mask
 
 Queries = Float[Tensor, "B H rows D"]
@@ -28,11 +28,11 @@ class Path(StrEnum):
     """How the numbers were computed."""
 
     IDENTITY = "identity"
-    """Fused attention with V = K (CPU)."""
+    """Fused attention with V = K (CPU, entropy alone)."""
     TRITON = "triton"
     """One walk over the keys in a Triton kernel (GPU)."""
     CHUNKED = "chunked"
-    """Exact softmax over chunks of rows (anywhere)."""
+    """Exact softmax over blocks of rows (anywhere)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,8 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
     """
     problem = _problem(q, k, causal, mask, window, bias, scale, softcap, offset, companions)
     chosen = _best_path(problem) if path is None else Path(path)
-    rows = _RUN[chosen](problem)
+    with in_full_precision(q.device):
+        rows = _RUN[chosen](problem)
     visibility = problem.visibility
     return statistics_of(rows, visibility.count(q.device), chosen, none_empty=visibility.every_row_sees_a_key)
 

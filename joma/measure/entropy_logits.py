@@ -5,9 +5,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from joma.measure.entropy import AttentionStatistics, Path, statistics_of
-from joma.measure.entropy_chunked import CHUNK_BYTES, measure_logits
-from joma.measure.rows import Rows
+from joma.measure.entropy_chunked import HIDDEN, measure_logits
+from joma.measure.rows import Rows, in_full_precision
 from joma.measure.visibility import HIDDEN_BELOW
+
+CHUNK_BYTES = 2**26
+"""Largest block of logits held at once."""
 
 
 def logits_entropy(
@@ -29,8 +32,9 @@ def logits_entropy(
         block = logits[:, :, first : first + step].to(dtype)
         visible = block > HIDDEN_BELOW
         seen |= visible.any(dim=-2)
-        hidden = block.masked_fill(~visible, -torch.inf)
-        found = measure_logits(hidden, first_row=first + offset, first_key=0, companions=companions)
+        s = torch.where(visible, block, HIDDEN)
+        with in_full_precision(logits.device):
+            found = measure_logits(s, torch.empty_like(s), first_row=first + offset, first_key=0, companions=companions)
         parts.append(found | {"num_visible": visible.sum(dim=-1)})
     joined = {name: torch.cat([part[name] for part in parts], dim=-1) for name in parts[0]}
     lse, num_visible = joined.pop("lse"), joined.pop("num_visible")

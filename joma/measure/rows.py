@@ -1,5 +1,6 @@
 """One attention call to be measured, and the raw numbers that every path returns for its rows."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -47,37 +48,7 @@ class Rows:
     max_logit: PerRow | None = None
 
 
-def sink_logits(problem: Problem, k: Float[Tensor, "B G keys D"] | None = None) -> Float[Tensor, "B H rows"]:
-    """Logit of every row on the first visible key, by one inner product a row; hidden pairs are minus infinity.
-
-    `k` stands in for the problem's keys where a path works with shifted ones.
-    """
-    q, vis = problem.q.to(problem.working_dtype), problem.visibility
-    k = problem.k if k is None else k
-    num_batch, num_heads, num_rows, _ = q.shape
-    first = vis.first_visible_key(q.device).expand(num_batch, num_heads)
-    group = torch.arange(num_heads, device=q.device) // (num_heads // k.shape[1])
-    batch = torch.arange(num_batch, device=q.device)[:, None]
-    key = k[batch, group[None, :], first].to(q.dtype)
-    logits = torch.einsum("bhrd,bhd->bhr", q, key) * problem.scale
-    if problem.softcap is not None:
-        logits = problem.softcap * torch.tanh(logits / problem.softcap)
-    row = torch.arange(num_rows, device=q.device)
-    if problem.bias is not None:
-        logits = logits + _at_key(problem.bias, first, row)
-    position = row + vis.offset
-    seen = torch.ones_like(logits, dtype=torch.bool)
-    if vis.causal:
-        seen &= first[..., None] <= position
-    if vis.window is not None:
-        seen &= (first[..., None] - position).abs() < vis.window
-    if vis.mask is not None:
-        seen &= _at_key(vis.mask, first, row)
-    return logits.masked_fill(~seen, -torch.inf)
-
-
-def _at_key(tensor: Tensor, key: Tensor, row: Tensor) -> Tensor:
-    """Pick one key for each (batch, head) out of a tensor that broadcasts to (B, H, rows, keys)."""
-    full = tensor.expand(*key.shape, tensor.shape[2], tensor.shape[3])
-    index = (key if full.shape[3] > 1 else torch.zeros_like(key))[..., None, None].expand(-1, -1, full.shape[2], 1)
-    return full.gather(-1, index)[..., 0].expand(*key.shape, len(row))
+def in_full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Keep autocast away from the products of a measurement."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

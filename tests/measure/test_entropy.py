@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from attention_cases import Case, cases, reference
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from joma.measure import entropy_chunked
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 
 TOLERANCE = 1e-5
@@ -37,8 +39,50 @@ def test_the_path_that_is_chosen_agrees_with_float64(case):
 
 
 @given(cases())
-def test_row_chunks_agree_with_float64(case):
-    assert_close(attention_entropy(case.q, case.k, **case.options, path=Path.CHUNKED), case)
+def test_the_entropy_alone_agrees_with_float64(case):
+    found, expected = attention_entropy(case.q, case.k, **case.options, companions=False), reference(case)
+    tolerance = TOLERANCE * max(1.0, float(expected["largest_logit"]) / 16)
+    assert (found.entropy.double() - expected["entropy"]).abs().nan_to_num().max() <= tolerance
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@given(case=cases())
+def test_small_blocks_and_threads_change_nothing(num_threads, case):
+    whole = attention_entropy(case.q, case.k, **case.options, path=Path.CHUNKED)
+    small = {"BLOCK_ROWS": 8, "FEWEST_ROWS": 3, "BLOCK_BYTES": 2000, "THREADED_LOGITS": 1}
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in small.items():
+            patch.setattr(entropy_chunked, name, value)
+        torch.set_num_threads(num_threads)
+        try:
+            cut = attention_entropy(case.q, case.k, **case.options, path=Path.CHUNKED)
+            with ThreadPoolExecutor(1) as later:
+                assert torch.get_num_threads() == later.submit(torch.get_num_threads).result() == num_threads
+        finally:
+            torch.set_num_threads(before)
+    assert_close(cut, case)
+    # rounding of a logit at most: other blocks, other orders of summation
+    torch.testing.assert_close(cut.entropy, whole.entropy, rtol=0, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_blocks_are_measured_as_well_in_inference_mode_and_under_autocast(num_threads, monkeypatch):
+    monkeypatch.setattr(entropy_chunked, "THREADED_LOGITS", 1)
+    monkeypatch.setattr(entropy_chunked, "BLOCK_BYTES", 2000)
+    q = torch.randn(2, 2, 40, 8, generator=torch.Generator().manual_seed(0))
+    expected, before = attention_entropy(q, q, causal=True), torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        with torch.inference_mode():
+            inside = attention_entropy(q, q, causal=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = attention_entropy(q, q, causal=True)
+    finally:
+        torch.set_num_threads(before)
+    for name in ("entropy", *COMPANIONS):
+        torch.testing.assert_close(getattr(inside, name), getattr(expected, name))
+        torch.testing.assert_close(getattr(cast, name), getattr(expected, name))
 
 
 @given(cases(masks=("none", "padding"), biases=("none", "keys"), softcaps=(None,)))
@@ -70,7 +114,9 @@ def test_an_additive_mask_hides_whatever_it_writes_for_minus_infinity(dtype, low
     torch.testing.assert_close(by_mask.entropy, causal.entropy)
     torch.testing.assert_close(by_mask.fraction, causal.fraction, equal_nan=True)
     assert (by_mask.num_visible == causal.num_visible).all()
-    assert by_mask.path is Path.IDENTITY
+    alone = attention_entropy(q, q, mask=additive, companions=False)
+    torch.testing.assert_close(alone.entropy, causal.entropy)
+    assert alone.path is Path.IDENTITY and by_mask.path is Path.CHUNKED
 
 
 def test_an_additive_mask_that_is_not_that_low_adds():
@@ -91,12 +137,11 @@ def test_a_row_that_a_mask_hides_altogether_is_nan():
 
 def test_the_result_says_which_path_ran_and_what_was_clamped():
     q = 40 * torch.randn(1, 2, 50, 16, generator=torch.Generator().manual_seed(0))
-    assert attention_entropy(q, q).path is Path.IDENTITY
-    peaked = attention_entropy(q, q, softcap=30.0)
-    assert peaked.path is Path.CHUNKED
-    assert peaked.entropy.min() >= 0
-    fused = attention_entropy(q, q)
-    assert -TOLERANCE * float(fused.max_logit.max()) / 16 < float(fused.lowest_before_clamp) < 0
+    peaked, fused = attention_entropy(q, q), attention_entropy(q, q, companions=False)
+    assert peaked.path is Path.CHUNKED and fused.path is Path.IDENTITY
+    assert attention_entropy(q, q, softcap=30.0, companions=False).path is Path.CHUNKED
+    assert peaked.entropy.min() == fused.entropy.min() == 0
+    assert -TOLERANCE * float(peaked.max_logit.max()) / 16 < float(fused.lowest_before_clamp) < 0
 
 
 def test_companions_are_left_out_on_demand():
@@ -139,8 +184,9 @@ def test_memory_grows_linearly_with_the_length(options):
         ((1, 2, 3, 4), (1, 2, 3, 4), {"window": 0}, "`window` must be at least 1, got 0"),
         ((1, 2, 3, 4), (1, 2, 3, 4), {"mask": torch.ones(4, 4, dtype=torch.bool)}, "`mask` must broadcast to 3 rows"),
         ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "magic"}, "magic"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "identity"}, "needs `companions=False`"),
     ],
-    ids=["width", "heads", "window", "mask", "path"],
+    ids=["width", "heads", "window", "mask", "path", "identity"],
 )
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_bad_input_is_refused(q, k, options, message):

@@ -39,6 +39,13 @@ def test_half_precision_is_measured_in_single(dtype):
     torch.testing.assert_close(found.entropy.double(), wanted.entropy, atol=1e-5, rtol=0)
 
 
+def test_autocast_changes_nothing():
+    logits = logits_and_queries(dtype=torch.float32)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = logits_entropy(logits)
+    assert torch.equal(found.entropy, logits_entropy(logits).entropy)
+
+
 def test_companions_can_be_left_out_and_positions_shifted():
     logits = logits_and_queries()[0]
     assert logits_entropy(logits, companions=False).sink_mass is None
