@@ -114,19 +114,22 @@ def step_cost(config: RunConfig, num_runs: int) -> StepCost:
 def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -> Footprint:
     """Return the memory of packs of this shape; `data_bytes` lie on the device beside them.
 
-    Everything in a step has the run axis, so that runs add up. On a GPU the state is there twice while the step is
-    captured; on the host, one run's state is there again while it is saved.
+    Everything in a step has the run axis, so that runs add up. On a GPU the memory of a captured step stays its own: an
+    evaluation comes beside it, and the state is there twice while it is captured. On the host, one run's state is there
+    again while it is saved.
     """
     cost = step_cost(config, 1)
     if device.type == "cuda":
-        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.peak_bytes + cost.state_bytes)
+        beside = max(cost.validating_bytes, cost.state_bytes)
+        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside)
     return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes)
 
 
 def free_bytes(device: torch.device) -> int:
     """Return the memory that nobody uses now: of the GPU, or as the kernel reckons for the host and this container."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     available = _figures(MEMINFO).get("MemAvailable")
     if available is None:
         raise OSError(f"{MEMINFO} does not say how much memory is available. Pass `memory` (`--memory`).")

@@ -172,12 +172,12 @@ class Stepper:
         """Compile the step, then record it as one CUDA graph over buffers that stay where they are."""
         assert self._batch is not None
         kept = [tensor.clone() for tensor in self.state.tensors()]
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
+        here, beside = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
+        beside.wait_stream(here)
         with torch.cuda.stream(beside):
             for _ in range(NUM_WARM_UPS):
                 self._advance(self._batch)
-        torch.cuda.current_stream().wait_stream(beside)
+        here.wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         # A stream of its own: libraries keep a workspace for each, and graphs that run at once must not share one.
         with torch.cuda.graph(graph, stream=beside):

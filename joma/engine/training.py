@@ -328,7 +328,10 @@ class _Trainer:
     def _write(
         self, step: int, state_of: Callable[[int], dict[str, Tensor]], save: Callable[[Path, Snapshot], Path]
     ) -> None:
-        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
+        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time.
+
+        The threads copy on a stream that is not the pack's own: its work must be done, as `_note_failures` sees to.
+        """
 
         def write(run: int) -> None:
             member = self._group[run]
