@@ -210,7 +210,7 @@ def _step(decoder: Decoder, optimiser: OptimiserConfig, dtype: torch.dtype, batc
     """Do one step; return the bytes of its state."""
     num_runs = batch.tokens.shape[0]
     layout = Layout.of(decoder.shapes, decoder.frozen)
-    flat = torch.empty((num_runs, layout.size), dtype=dtype, device=_META)
+    flat = layout.empty(num_runs, dtype, _META)
     trained = flat[:, : layout.num_trained]
     moments = tuple(torch.empty_like(trained) for _ in range(NUM_MOMENTS[optimiser.optimiser]))
     gradient = torch.empty(trained.shape, dtype=dtype, device=_META)
@@ -235,7 +235,7 @@ def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:
     """Do one evaluation with its entropies, as a CPU computes them, which takes more than a GPU does."""
     num_runs = batch.tokens.shape[0]
     layout = Layout.of(decoder.shapes, decoder.frozen)
-    flat = torch.empty((num_runs, layout.size), dtype=dtype, device=_META)
+    flat = layout.empty(num_runs, dtype, _META)
     decoder.losses(layout.views(flat), batch, AttentionMeans(num_runs=num_runs, path=EntropyPath.IDENTITY).take)
 
 

@@ -123,7 +123,7 @@ class Stepper:
 
     def _started(self, seeds: Sequence[int]) -> PackState:
         dtype = parameter_dtype(self._precision)
-        flat = torch.zeros((len(seeds), self.layout.size), dtype=dtype, device=self.device)
+        flat = self.layout.empty(len(seeds), dtype, self.device).zero_()
         views = self.layout.views(flat)
         for run, seed in enumerate(seeds):
             for name, tensor in self.model.initial(seed).items():

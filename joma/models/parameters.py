@@ -4,11 +4,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 ALIGNMENT = 64
 """Every parameter starts at a multiple of this many numbers: wide loads, and matrix units read it where it lies."""
+
+
+UNEVEN = 17 * ALIGNMENT
+"""Added to a power of two, so that the rows of all runs do not fall on the same channels of the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +44,18 @@ class Layout:
             if name in trained:
                 num_trained = at
         return Layout(shapes=dict(shapes), offsets=offsets, num_trained=num_trained, size=at, trained=trained)
+
+    @property
+    def row_length(self) -> int:
+        """Numbers from one run's row to the next, the same for models of about one size.
+
+        What is compiled for a parameter depends on that distance: so models that differ in depth alone share it.
+        """
+        return 2 ** max(self.size - 1, 1).bit_length() + UNEVEN
+
+    def empty(self, num_runs: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "R P"]:
+        """Return room for the parameters of so many runs."""
+        return torch.empty((num_runs, self.row_length), dtype=dtype, device=device)[:, : self.size]
 
     def views(self, buffer: Float[Tensor, "R P"]) -> dict[str, Tensor]:
         """Each parameter as a view (R, *shape) of the buffer; of its front part alone, the trained ones."""
