@@ -20,7 +20,7 @@ from joma.engine.training import Caller, PackProgress, PackResult, Take, pack_st
 
 MOST_BESIDE = 4
 """Packs that are trained at a time; more would fill the GPU no better."""
-MOST_RUNS_BESIDE = 30
+MOST_RUNS_BESIDE = 12
 """Runs that they have together at most: larger packs fill a GPU on their own."""
 
 Told = Callable[[int, PackProgress], None]

@@ -87,7 +87,7 @@ def planned(num_runs, num_bytes):
 
 
 def test_small_packs_that_fit_stand_beside_each_other_on_a_gpu_alone():
-    plans = [planned(3, 10)] * (MOST_BESIDE + 1) + [planned(29, 10), planned(1, 10), planned(1, 95)]
+    plans = [planned(3, 10)] * (MOST_BESIDE + 1) + [planned(11, 10), planned(1, 10), planned(1, 95)]
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     groups = beside_each_other(plans, usable_bytes=100.0, device=cuda)
     first = list(range(MOST_BESIDE))
