@@ -4,9 +4,12 @@ Such a core works through its blocks alone. The threads inside of torch's operat
 and wait for one another whenever the machine has anything else to do.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import torch
 from jaxtyping import Float, Int
@@ -49,48 +52,57 @@ def chunked_rows(problem: Problem) -> Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
-    """Rows [first, last) of some sequences, and of the query heads that share some key heads."""
+    """Rows [first, last) of some sequences and of the heads that share some keys, and the range of keys they see."""
 
     batch: slice
     groups: slice
     heads: slice
     first: int
     last: int
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Sequences, heads, rows and keys."""
+        parts = (self.batch, self.heads)
+        return (*(part.stop - part.start for part in parts), self.last - self.first, self.stop - self.start)
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
-    """Cut a call up: into blocks of rows, with as many key heads and then sequences as there is room for."""
+    """Cut a call into blocks of rows, with as many key heads and then sequences as there is room for."""
     (num_batch, num_heads, num_rows, _), num_groups = problem.q.shape, problem.k.shape[1]
     per_group, num_keys, window = num_heads // num_groups, problem.k.shape[2], problem.visibility.window
     per_row = per_group * max(1, num_keys if window is None else min(num_keys, 2 * window + BLOCK_ROWS))
     room = (GPU_BLOCK_BYTES if problem.q.is_cuda else BLOCK_BYTES) // problem.working_dtype.itemsize
-    rows = max(1, min(num_rows, max(FEWEST_ROWS, room // per_row), BLOCK_ROWS))
-    groups = max(1, min(num_groups, room // (per_row * rows)))
-    batch = max(1, room // (per_row * rows * num_groups))
-    for sequence in range(0, num_batch, batch):
-        for group in range(0, num_groups, groups):
-            for first in range(0, num_rows, rows):
-                yield _Block(
-                    batch=slice(sequence, sequence + batch),
-                    groups=slice(group, group + groups),
-                    heads=slice(group * per_group, (group + groups) * per_group),
-                    first=first,
-                    last=min(first + rows, num_rows),
-                )
+    num_rows_at_once = max(1, min(max(FEWEST_ROWS, room // per_row), BLOCK_ROWS, num_rows))
+    rows = _cut(num_rows, num_rows_at_once)
+    groups = _cut(num_groups, room // (per_row * num_rows_at_once))
+    batches = _cut(num_batch, room // (per_row * num_rows_at_once * num_groups))
+    for batch, group, row in product(batches, groups, rows):
+        start, stop = problem.visibility.key_range(row.start, row.stop)
+        heads = slice(group.start * per_group, group.stop * per_group)
+        if start < stop:
+            yield _Block(batch=batch, groups=group, heads=heads, first=row.start, last=row.stop, start=start, stop=stop)
+
+
+def _cut(length: int, step: int) -> list[slice]:
+    step = max(1, step)
+    return [slice(first, min(first + step, length)) for first in range(0, length, step)]
 
 
 def _measured(call: "_Call", blocks: list[_Block]) -> Iterator[tuple[_Block, Found]]:
-    """Measure blocks that see a key, in threads that share them out where that is worth it."""
-    blocks = [block for block in blocks if call.num_logits(block)]
-    most = max((call.num_logits(block) for block in blocks), default=0)
+    """Measure blocks, in threads that share them out where that is worth it."""
+    sizes = [math.prod(block.shape) for block in blocks]
     num_threads = min(torch.get_num_threads(), len(blocks))
-    if call.k.device.type != "cpu" or num_threads < 2 or most * len(blocks) < THREADED_LOGITS:  # noqa: PLR2004
-        yield from call.measure(blocks, most)
+    measure = partial(call.measure, most_logits=max(sizes, default=0))
+    if call.k.device.type != "cpu" or num_threads <= 1 or sum(sizes) < THREADED_LOGITS:
+        yield from measure(blocks)
         return
     left = iter(blocks)  # the iterator of a list gives each item to one thread
     try:
         with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            for done in [threads.submit(lambda: list(call.measure(left, most))) for _ in range(num_threads)]:
+            for done in [threads.submit(lambda: list(measure(left))) for _ in range(num_threads)]:
                 yield from done.result()
     finally:
         torch.set_num_threads(torch.get_num_threads())  # this thread's number, for threads that start later
@@ -111,11 +123,11 @@ class _Call:
     @classmethod
     def of(cls, problem: Problem) -> "_Call":
         """Centre and scale the keys."""
-        k, mean = problem.k.to(problem.working_dtype), None
+        k, mean = problem.k.to(problem.working_dtype) * problem.scale, None
         if problem.softcap is None:
-            mean = k.mean(dim=2, keepdim=True) * problem.scale
+            mean = k.mean(dim=2, keepdim=True)
             mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key breaks the rows that see it, and no others
-        k = k * problem.scale if mean is None else torch.sub(k * problem.scale, mean)
+            k -= mean
         return cls(problem=problem, k=k, mean=mean, first_key=problem.visibility.first_visible_key(k.device))
 
     def shift(self) -> Float[Tensor, "B H rows"] | float:
@@ -126,55 +138,47 @@ class _Call:
         grouped = q.unflatten(1, (self.k.shape[1], -1))
         return torch.einsum("bghrd,bgd->bghr", grouped, self.mean[:, :, 0]).flatten(1, 2)
 
-    def num_logits(self, block: _Block) -> int:
-        """Count the logits of a block over its key range."""
-        start, stop = self.problem.visibility.key_range(block.first, block.last)
-        num_batch, num_heads = self.problem.q[block.batch, block.heads, :0].shape[:2]
-        return num_batch * num_heads * (block.last - block.first) * (stop - start)
-
     def measure(self, blocks: Iterable[_Block], most_logits: int) -> Iterator[tuple[_Block, Found]]:
         """Measure blocks one after the other, all in the same two buffers."""
         buffers = self.k.new_empty((2, most_logits))
-        companions = self.problem.companions
+        companions, offset = self.problem.companions, self.problem.visibility.offset
         for block in blocks:
-            start, _ = self.problem.visibility.key_range(block.first, block.last)
-            s = self.logits(block, buffers[0])
-            p = buffers[1, : s.numel()].view(s.shape)
-            first_row = block.first + self.problem.visibility.offset
-            found = measure_logits(s, p, first_row=first_row, first_key=start, companions=companions)
+            s, p = buffers[:, : math.prod(block.shape)].view(2, *block.shape)
+            self.write_logits(block, s)
+            found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
             if companions:
-                found["sink_mass"] = _at(p, _part(self.first_key, block) - start)
+                found["sink_mass"] = _at(p, _part(self.first_key, block) - block.start)
             yield block, found
 
-    def logits(self, block: _Block, buffer: Float[Tensor, " most"]) -> Float[Tensor, "b h rows keys"]:
-        """Return the logits of a block over its key range, less the shift, hidden ones far below all others."""
-        problem, first, last = self.problem, block.first, block.last
-        start, stop = problem.visibility.key_range(first, last)
-        q = problem.q[block.batch, block.heads, first:last].to(self.k.dtype)
-        k = self.k[block.batch, block.groups, start:stop].flatten(0, 1)
-        s = buffer[: self.num_logits(block)].view(len(k), -1, stop - start)
-        torch.bmm(q.reshape(len(k), -1, q.shape[-1]), k.mT, out=s)  # heads of a group share their keys
-        s = s.view(*q.shape[:3], stop - start)
+    def write_logits(self, block: _Block, s: Float[Tensor, "b h rows keys"]) -> None:
+        """Write the logits of a block, less the shift, hidden ones far below all others."""
+        problem = self.problem
+        q = problem.q[block.batch, block.heads, block.first : block.last].to(self.k.dtype)
+        k = self.k[block.batch, block.groups, block.start : block.stop].flatten(0, 1)
+        num_products = k.shape[0]  # heads of a group share their keys
+        torch.bmm(q.reshape(num_products, -1, q.shape[-1]), k.mT, out=s.view(num_products, -1, s.shape[-1]))
         if problem.softcap is not None:
             s.div_(problem.softcap).tanh_().mul_(problem.softcap)
         if problem.bias is not None:
-            s += _part(problem.bias, block, start, stop)
+            s.add_(_part(problem.bias, block))
         if problem.visibility.mask is not None:
-            s += torch.where(_part(problem.visibility.mask, block, start, stop), 0.0, HIDDEN)
-        self._hide_by_position(s, first, start, stop)
-        return s
+            s.add_(torch.where(_part(problem.visibility.mask, block), 0.0, HIDDEN))
+        self._hide_by_position(block, s)
 
-    def _hide_by_position(self, s: Float[Tensor, "b h rows keys"], first: int, start: int, stop: int) -> None:
+    def _hide_by_position(self, block: _Block, s: Float[Tensor, "b h rows keys"]) -> None:
         """Hide keys after a causal row or beyond a window: triangles at the ends of the key range."""
-        visibility, num_rows = self.problem.visibility, s.shape[2]
-        position, window = first + visibility.offset, visibility.window
-        if visibility.causal or window is not None:
-            beyond = position + (1 if visibility.causal or window is None else window)  # of the first row
-            begin = max(start, beyond)
-            s[..., begin - start :] += s.new_full((num_rows, max(0, stop - begin)), HIDDEN).triu_(beyond - begin)
+        visibility, num_rows = self.problem.visibility, block.last - block.first
+        position, window = block.first + visibility.offset, visibility.window
+        reach = 1 if visibility.causal else window
+        if reach is not None:
+            beyond = position + reach  # the first key that the first row does not see
+            begin = max(block.start, beyond)
+            after = s.new_full((num_rows, max(0, block.stop - begin)), HIDDEN).triu_(beyond - begin)
+            s[..., begin - block.start :].add_(after)
         if window is not None:
-            end = max(start, min(stop, position + num_rows - window))
-            s[..., : end - start] += s.new_full((num_rows, end - start), HIDDEN).tril_(position - window - start)
+            end = max(block.start, min(block.stop, position + num_rows - window))
+            before = s.new_full((num_rows, end - block.start), HIDDEN).tril_(position - window - block.start)
+            s[..., : end - block.start].add_(before)
 
 
 def measure_logits(
@@ -204,9 +208,9 @@ def measure_logits(
     return found
 
 
-def _part(tensor: Tensor, block: _Block, start: int = 0, stop: int = 0) -> Tensor:
+def _part(tensor: Tensor, block: _Block) -> Tensor:
     """Cut a block out of a tensor that broadcasts to (B, H) or (B, H, rows, keys)."""
-    cuts = (block.batch, block.heads, slice(block.first, block.last), slice(start, stop))
+    cuts = (block.batch, block.heads, slice(block.first, block.last), slice(block.start, block.stop))
     return tensor[tuple(cut if length > 1 else slice(None) for cut, length in zip(cuts, tensor.shape, strict=False))]
 
 

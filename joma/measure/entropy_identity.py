@@ -1,4 +1,4 @@
-r"""The entropy alone, on a CPU: with $s = c\,QK^\top$ the sum $\sum_j p_{ij}s_{ij}$ is fused attention with V = K.
+r"""The entropy alone, on many cores: with $s = c\,QK^\top$ the sum $\sum_j p_{ij}s_{ij}$ is fused attention with V = K.
 
 $H_i = \mathrm{lse}_i - c\,\langle q_i, \mathrm{Attn}(Q, K, V{=}K)_i\rangle$, and fused kernels return the log-sum-exp.
 """
@@ -8,10 +8,13 @@ from torch import Tensor
 
 from joma.measure.rows import Problem, Rows
 
+FEW_THREADS = 8
+"""Up to so many, row blocks are faster by what they do not multiply; one fused call keeps any number of cores busy."""
+
 
 def takes(problem: Problem) -> bool:
-    """Whether a call of fused attention on the CPU answers all that is asked."""
-    return problem.q.device.type == "cpu" and _is_enough(problem)
+    """Whether a call of fused attention answers all that is asked, and this is a CPU with many threads."""
+    return problem.q.device.type == "cpu" and torch.get_num_threads() > FEW_THREADS and _is_enough(problem)
 
 
 def _is_enough(problem: Problem) -> bool:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from attention_cases import Case, cases, reference
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from joma.measure import entropy_chunked
+from joma.measure import entropy_chunked, entropy_identity
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 
 TOLERANCE = 1e-5
@@ -38,11 +39,22 @@ def test_the_path_that_is_chosen_agrees_with_float64(case):
     assert_close(attention_entropy(case.q, case.k, **case.options), case)
 
 
-@given(cases())
-def test_the_entropy_alone_agrees_with_float64(case):
-    found, expected = attention_entropy(case.q, case.k, **case.options, companions=False), reference(case)
+def entropy_on_many_cores(q: torch.Tensor, k: torch.Tensor, **options) -> AttentionStatistics:
+    """Measure the entropy alone, by fused attention where that can."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entropy_identity, "FEW_THREADS", 0)
+        return attention_entropy(q, k, **options, companions=False)
+
+
+@pytest.mark.parametrize(
+    "measure", [entropy_on_many_cores, partial(attention_entropy, companions=False)], ids=["many", "few"]
+)
+@given(case=cases())
+def test_the_entropy_alone_agrees_with_float64(measure, case):
+    found, expected = measure(case.q, case.k, **case.options), reference(case)
     tolerance = TOLERANCE * max(1.0, float(expected["largest_logit"]) / 16)
     assert (found.entropy.double() - expected["entropy"]).abs().nan_to_num().max() <= tolerance
+    assert (found.entropy.isnan() == (expected["num_visible"] == 0)).all()
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -114,7 +126,7 @@ def test_an_additive_mask_hides_whatever_it_writes_for_minus_infinity(dtype, low
     torch.testing.assert_close(by_mask.entropy, causal.entropy)
     torch.testing.assert_close(by_mask.fraction, causal.fraction, equal_nan=True)
     assert (by_mask.num_visible == causal.num_visible).all()
-    alone = attention_entropy(q, q, mask=additive, companions=False)
+    alone = entropy_on_many_cores(q, q, mask=additive)
     torch.testing.assert_close(alone.entropy, causal.entropy)
     assert alone.path is Path.IDENTITY and by_mask.path is Path.CHUNKED
 
@@ -137,9 +149,9 @@ def test_a_row_that_a_mask_hides_altogether_is_nan():
 
 def test_the_result_says_which_path_ran_and_what_was_clamped():
     q = 40 * torch.randn(1, 2, 50, 16, generator=torch.Generator().manual_seed(0))
-    peaked, fused = attention_entropy(q, q), attention_entropy(q, q, companions=False)
+    peaked, fused = attention_entropy(q, q), entropy_on_many_cores(q, q)
     assert peaked.path is Path.CHUNKED and fused.path is Path.IDENTITY
-    assert attention_entropy(q, q, softcap=30.0, companions=False).path is Path.CHUNKED
+    assert entropy_on_many_cores(q, q, softcap=30.0).path is Path.CHUNKED
     assert peaked.entropy.min() == fused.entropy.min() == 0
     assert -TOLERANCE * float(peaked.max_logit.max()) / 16 < float(fused.lowest_before_clamp) < 0
 
