@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import torch
@@ -95,15 +94,17 @@ def _measured(call: "_Call", blocks: list[_Block]) -> Iterator[tuple[_Block, Fou
     """Measure blocks, in threads that share them out where that is worth it."""
     sizes = [math.prod(block.shape) for block in blocks]
     num_threads = min(torch.get_num_threads(), len(blocks))
-    measure = partial(call.measure, most_logits=max(sizes, default=0))
-    if call.k.device.type != "cpu" or num_threads <= 1 or sum(sizes) < THREADED_LOGITS:
-        yield from measure(blocks)
+    threaded = call.k.device.type == "cpu" and num_threads > 1 and sum(sizes) >= THREADED_LOGITS
+    # Allocated here: what a thread allocates stays with its part of the heap when it ends.
+    buffers = call.k.new_empty((num_threads if threaded else 1, 2, max(sizes, default=0)))
+    if not threaded:
+        yield from call.measure(blocks, buffers[0])
         return
     left = iter(blocks)  # the iterator of a list gives each item to one thread
     try:
         with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            for done in [threads.submit(lambda: list(measure(left))) for _ in range(num_threads)]:
-                yield from done.result()
+            for done in threads.map(lambda buffer: list(call.measure(left, buffer)), buffers):
+                yield from done
     finally:
         torch.set_num_threads(torch.get_num_threads())  # this thread's number, for threads that start later
 
@@ -138,12 +139,11 @@ class _Call:
         grouped = q.unflatten(1, (self.k.shape[1], -1))
         return torch.einsum("bghrd,bgd->bghr", grouped, self.mean[:, :, 0]).flatten(1, 2)
 
-    def measure(self, blocks: Iterable[_Block], most_logits: int) -> Iterator[tuple[_Block, Found]]:
-        """Measure blocks one after the other, all in the same two buffers."""
-        buffers = self.k.new_empty((2, most_logits))
+    def measure(self, blocks: Iterable[_Block], buffer: Float[Tensor, "2 most"]) -> Iterator[tuple[_Block, Found]]:
+        """Measure blocks one after the other; the buffer holds the logits and the weights of one."""
         companions, offset = self.problem.companions, self.problem.visibility.offset
         for block in blocks:
-            s, p = buffers[:, : math.prod(block.shape)].view(2, *block.shape)
+            s, p = buffer[:, : math.prod(block.shape)].view(2, *block.shape)
             self.write_logits(block, s)
             found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
             if companions:
@@ -189,22 +189,22 @@ def measure_logits(
     first_key: int,
     companions: bool,
 ) -> Found:
-    """Measure logits, hidden ones `HIDDEN` or lower, whose rows and keys begin at these positions; p takes the weights.
+    """Measure logits, hidden ones `HIDDEN` or lower, whose rows and keys begin at these positions.
 
-    Rows without a visible key get numbers that mean nothing.
+    p takes the weights, and s is overwritten. Rows without a visible key get numbers that mean nothing.
     """
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.mul(p, values, out=s).sum(dim=-1)
+
     top = s.amax(dim=-1)
     torch.softmax(s, dim=-1, out=p)
     lse = top - p.amax(dim=-1).log()  # the largest weight is e^{top - lse}
-    found = {"entropy": lse - torch.linalg.vecdot(p, s), "lse": lse}
+    found = {"entropy": lse - mean(s), "lse": lse}
     if companions:
         row = torch.arange(s.shape[-2], dtype=s.dtype, device=s.device)[:, None]
         key = torch.arange(s.shape[-1], dtype=s.dtype, device=s.device) + (first_key - first_row)
-        found |= {
-            "effective_keys": 1 / torch.linalg.vecdot(p, p),
-            "mean_distance": torch.mul(p, (key - row).abs_(), out=s).sum(dim=-1),
-            "max_logit": top,
-        }
+        found |= {"effective_keys": 1 / mean(p), "mean_distance": mean((key - row).abs_()), "max_logit": top}
     return found
 
 
