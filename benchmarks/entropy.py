@@ -21,7 +21,7 @@ from joma.measure.entropy import Path, attention_entropy
 CPU_LENGTH, CPU_HEADS = 4096, 12
 GPU_LENGTH, GPU_HEADS, LONGEST = 8192, 16, 131_072
 DIM = 64
-REPEATS = 5
+REPEATS = 10
 
 
 def materialised(q: Tensor, k: Tensor) -> Tensor:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from joma.measure.rows import Problem, Rows
 
-BLOCK_ROWS = 128
+BLOCK_ROWS = 192
 """Most rows of a block: more would waste keys above the diagonal, fewer read the keys too often."""
 FEWEST_ROWS = 32
 """Fewest, whatever a long sequence makes of the block's size."""
-BLOCK_BYTES = 2**21
-"""Logits of a block on a CPU: what the cache of a core holds."""
+BLOCK_BYTES = 3 * 2**20
+"""Logits of a block on a CPU: small enough for its caches, large enough for the operations that Python starts."""
 GPU_BLOCK_BYTES = 2**26
 """The same on a GPU, which wants few operations."""
 THREADED_LOGITS = 2**22
@@ -95,8 +95,9 @@ def _measured(call: "_Call", blocks: list[_Block]) -> Iterator[tuple[_Block, Fou
     sizes = [math.prod(block.shape) for block in blocks]
     num_threads = min(torch.get_num_threads(), len(blocks))
     threaded = call.k.device.type == "cpu" and num_threads > 1 and sum(sizes) >= THREADED_LOGITS
-    # Allocated here: what a thread allocates stays with its part of the heap when it ends.
-    buffers = call.k.new_empty((num_threads if threaded else 1, 2, max(sizes, default=0)))
+    with torch.inference_mode(False):  # threads are outside of it, and could not write what belongs to it
+        # Allocated here: what a thread allocates stays with its part of the heap when it ends.
+        buffers = call.k.new_empty((num_threads if threaded else 1, 2, max(sizes, default=0)))
     if not threaded:
         yield from call.measure(blocks, buffers[0])
         return
