@@ -236,7 +236,7 @@ def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:
     num_runs = batch.tokens.shape[0]
     layout = Layout.of(decoder.shapes, decoder.frozen)
     flat = layout.empty(num_runs, dtype, _META)
-    decoder.losses(layout.views(flat), batch, AttentionMeans(num_runs=num_runs, path=EntropyPath.IDENTITY).take)
+    decoder.losses(layout.views(flat), batch, AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED).take)
 
 
 def _batch(model: DecoderConfig, num_runs: int, num: int, length: int) -> Batch:
