@@ -586,7 +586,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(name):
     with torch.no_grad(), LargestTensor() as record, tap(model, lambda c: seen.append(measure_call(c))):
         model(torch.ones(1, length, dtype=torch.long))
     assert seen[0].entropy.shape == (1, 1, length)
-    assert record.largest < length**2 / 3  # chunks of the exact row maxima are the largest
+    assert record.largest < length**2 / 3  # row blocks are the largest
 
 
 def test_the_logits_of_an_eager_model_are_measured_in_chunks(monkeypatch):
