@@ -3,7 +3,7 @@
 Each line is a ratio measured in this run, decomposition and joma by turns, the fastest of a few each. The goals are
 against a full decomposition; the one without vectors, the least that a user would call instead, stands beside it.
 Gaussian weights are the hardest case, with no gap at the top; trained ones have a few loud directions. Live tracking is
-timed after a small move of the weights, which two products follow, and after one a hundred times larger.
+timed after a small move of the weights and after one a hundred times larger: four products each.
 """
 
 import os

@@ -8,6 +8,10 @@ from types import FrameType
 from typing import Any
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C was heard between two steps, and everything is saved."""
+
+
 @contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
     """Yield whether Ctrl-C was pressed; a second one does not wait to be asked for."""

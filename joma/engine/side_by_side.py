@@ -9,19 +9,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from pathlib import Path
 
 import torch
 
-from joma.engine.interruptions import interruptions
+from joma.engine.interruptions import Stopped, interruptions
 from joma.engine.packs import Pack
 from joma.engine.plan import PackPlan
 from joma.engine.training import Caller, PackProgress, PackResult, Take, pack_steps
 
 MOST_BESIDE = 4
-"""Packs that are trained at a time; more would fill the GPU no better."""
+"""Packs that are trained at a time: a choice, as is the next."""
 MOST_RUNS_BESIDE = 12
-"""Runs that they have together at most: larger packs fill a GPU on their own."""
+"""Runs that they have together at most; larger packs are trained alone."""
 
 Told = Callable[[int, PackProgress], None]
 """Takes the position of a pack and how far it is."""
@@ -51,14 +52,15 @@ def train_packs(
         try:
             while at_work:
                 for position, pack in list(at_work.items()):
+                    if is_asked_to_stop() and not pack.has_begun:
+                        raise Stopped
                     ended = pack.step()
                     if ended is not None:
                         del at_work[position]
                         yield position, ended
         except KeyboardInterrupt:
-            for pack in at_work.values():  # each sees at its next step that it is asked to stop, and saves
-                with suppress(KeyboardInterrupt):
-                    pack.step()
+            for pack in at_work.values():
+                pack.stop()
             raise
         finally:
             for pack in at_work.values():
@@ -92,6 +94,11 @@ class _AtWork:
     stream: Callable[[], AbstractContextManager]
     """Puts what is queued on a stream of the pack's own."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to stop."""
+        return getgeneratorstate(self.steps) == GEN_SUSPENDED
+
     def step(self) -> PackResult | None:
         """Do one step; return how the pack ended if that was its last."""
         try:
@@ -100,6 +107,12 @@ class _AtWork:
         except StopIteration as end:
             return end.value
         return None
+
+    def stop(self) -> None:
+        """Have a pack that has begun save: at its next step it sees that it is asked to stop."""
+        if self.has_begun:
+            with suppress(Stopped):  # whoever interrupts once more, and does not want to wait for that, is heard
+                self.step()
 
 
 def _stream(device: torch.device) -> Callable[[], AbstractContextManager]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from joma.engine import snapshots
 from joma.engine.extent import Extent, extent
-from joma.engine.interruptions import interruptions
+from joma.engine.interruptions import Stopped, interruptions
 from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
 from joma.engine.packs import Pack
 from joma.engine.schedule import due_steps
@@ -267,7 +267,7 @@ class _Trainer:
         if is_stopping or (not is_taken and (step == stop or self._is_save_due(step))):
             self._save(step)
         if is_stopping:
-            raise KeyboardInterrupt
+            raise Stopped
         if monotonic() - self._reported_at >= REPORT_SECONDS or step == stop:
             self._tell(step)
 

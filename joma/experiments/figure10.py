@@ -105,19 +105,24 @@ def _compute(config: Config, workplace: Workplace) -> Result:
     series = series_of(config.neox, shared_folder(workplace))
     contexts = _contexts(series.corpus.valid, config)
     ours = _kept_tables(config, series, workplace)
-    pairs: list[pd.DataFrame] = []
+    pairs = {name: workplace.folder.parent / f"pairs-{digest(name)}.parquet" for name in config.public}
     failures: dict[str, str] = {}
     workplace.work_off(
         [
             *([] if ours.are_there else [_piece(config, series, contexts, ours, workplace.device)]),
-            *(_public_piece(name, workplace.device, pairs, failures) for name in config.public),
+            *(
+                _public_piece(name, workplace.device, path, failures)
+                for name, path in pairs.items()
+                if not path.exists()
+            ),
         ]
     )
+    found = [pd.read_parquet(path) for path in pairs.values() if path.exists()]
     return Result(
         tables={
             "layers": pd.read_parquet(ours.layers),
             "neurons": pd.read_parquet(ours.neurons),
-            "pairs": pd.concat(pairs, ignore_index=True) if pairs else pd.DataFrame(columns=COLUMNS),
+            "pairs": pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=COLUMNS),
         },
         facts={
             "text": series.corpus.name,
@@ -182,13 +187,14 @@ def _keep_tables(
     write_bytes(kept.neurons, encode(_top_neurons(trained, contexts, series.corpus.vocabulary)))
 
 
-def _public_piece(name: str, device: str, pairs: list[pd.DataFrame], failures: dict[str, str]) -> Piece:
-    """Read a model of the hub."""
+def _public_piece(name: str, device: str, pairs: Path, failures: dict[str, str]) -> Piece:
+    """Read a model of the hub, and keep what it shows; one that failed is read again by the next call."""
 
     def work(tell: Tell) -> None:
         found, failed = read_public((name,), device, tell)
-        pairs.append(found)
         failures.update(failed)
+        if not failed:
+            write_bytes(pairs, encode(found))
 
     return Piece(kind="public models", name=f"reading {name}", seconds=PUBLIC_SECONDS, work=work)
 

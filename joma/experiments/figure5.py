@@ -184,4 +184,5 @@ EXPERIMENT = Experiment(
     verdicts=verdicts,
     missing=nothing_missing,
     in_pieces=True,
+    schema=2,
 )

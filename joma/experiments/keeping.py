@@ -36,16 +36,23 @@ def keep(out: Path, root: Path) -> list[Path]:
     if size > MOST_BYTES:
         largest = max(sources, key=lambda path: path.stat().st_size)
         raise ValueError(f"Kept results must stay below {MOST_BYTES:,} bytes, got {size:,}. Make {largest} smaller.")
+    pictures = [
+        (out / each.id / FIGURES / f"{chart}{PICTURE}", Path(each.id))
+        for each in done.experiments
+        for chart in each.charts
+    ]
+    if missing := [str(path) for path, _ in pictures if not path.exists()]:
+        raise FileNotFoundError(
+            f"Every chart needs its picture, and {missing[0]} is not there. Run the experiment again."
+        )
     results, figures = root / documents.RESULTS, root / documents.FIGURES
-    for folder in (results, figures):
+    for folder in (results, figures):  # only now, when all that is kept is there
         shutil.rmtree(folder, ignore_errors=True)
     written = [_copy(path, results / path.relative_to(out)) for path in sources]
     for each in done.experiments:
         if each.charts:
             written.append(write_text(results / each.id / documents.CAPTIONS, _captions(out, each.id)))
-        for chart in each.charts:
-            picture = out / each.id / FIGURES / f"{chart}{PICTURE}"
-            written.append(_smaller(picture, figures / each.id / picture.name))
+    written += [_smaller(picture, figures / place / picture.name) for picture, place in pictures]
     return [*written, *documents.write(root)]
 
 

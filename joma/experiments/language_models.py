@@ -81,4 +81,5 @@ EXPERIMENT = Experiment(
     verdicts=verdicts,
     missing=missing,
     in_pieces=True,
+    schema=2,
 )

@@ -11,6 +11,7 @@ from joma.engine.packs import Pack, packs_of
 from joma.engine.plan import PackPlan
 from joma.engine.snapshots import steps_of
 from joma.engine.speed import counted_seconds, tried_seconds
+from joma.experiments.ended_runs import ended_run
 from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell, Timetable
 
 PACKS = "packs"
@@ -34,14 +35,15 @@ def pack_pieces(
         return Piece(
             kind=PACKS,
             name=f"{name}: {plan.pack.num_runs} runs",
-            seconds=plan.seconds * (_pace(plan, device) if is_limited else 1.0) * _share_left(plan, folder),
+            seconds=plan.seconds * _share_left(plan, folder),
             setup=setup,
             work=lambda tell: work(plan.pack, tell),
         )
 
+    paced = (replace(plan, seconds=plan.seconds * _pace(plan, device)) if is_limited else plan for plan in plans)
     return [
         piece(part)
-        for plan in plans
+        for plan in paced
         for part in _parts(plan, lambda part: timetable.expected(piece(part)), timetable.longest)
     ]
 
@@ -79,6 +81,11 @@ def _of_runs(plan: PackPlan, pack: Pack) -> PackPlan:
 
 
 def _share_left(plan: PackPlan, folder: Path) -> float:
-    """Return the part of its steps that a pack has before it: it goes on from where its last run stands."""
-    done = min(max(steps_of(folder / run.name), default=0) for run in plan.pack.runs)
+    """Return the part of its steps that a pack has before it.
+
+    It goes on from where the last of its runs stands that did not diverge.
+    """
+    ends = {run.name: ended_run(run, folder) for run in plan.pack.runs}
+    going = [name for name, end in ends.items() if end is None or end.failed_at is None]
+    done = min((max(steps_of(folder / name), default=0) for name in going), default=plan.num_steps)
     return 1 - min(done / plan.num_steps, 1.0)

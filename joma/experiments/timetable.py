@@ -124,16 +124,19 @@ class Timetable:
     def _do(self, piece: Piece, waiting: Sequence[Piece], tell: Callable[[float, str], None]) -> None:
         begun, foreseen = monotonic(), self.expected(piece)
         later = math.fsum(map(self.expected, waiting))
+        first: float | None = None  # share that was told first, which an earlier call may have done
 
         def told(share: float | int, doing: str) -> None:
-            spent = monotonic() - begun
-            is_known = share >= TRUSTED_SHARE
+            nonlocal first
+            first = share if first is None else first
+            spent, done = monotonic() - begun, share - first
+            is_known = done >= TRUSTED_SHARE * (1 - first) > 0
             if self.times.knows(self.owner):  # else counting alone says less than the experiment's usual time
-                self.expect((spent / share * (1 - share) if is_known else max(foreseen - spent, 0.0)) + later)
+                self.expect((spent / done * (1 - share) if is_known else max(foreseen - spent, 0.0)) + later)
             tell(self.log.weight + share * piece.weight, doing)
 
         if piece.name:
-            told(0.0, piece.name)
+            tell(self.log.weight, piece.name)
         allocated = _allocated_on_gpus()
         piece.work(told)
         self.times.note(self.owner, piece.kind, piece.seconds, took=monotonic() - begun, setup=piece.setup)

@@ -128,7 +128,7 @@ class _Call:
         k, mean = problem.k.to(problem.working_dtype) * problem.scale, None
         if problem.softcap is None:
             mean = k.mean(dim=2, keepdim=True)
-            mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key breaks the rows that see it, and no others
+            mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
             k -= mean
         return cls(problem=problem, k=k, mean=mean, first_key=problem.visibility.first_visible_key(k.device))
 

@@ -47,9 +47,7 @@ CHUNK_BYTES = 2**21
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
 LIVE_STEPS = 3
-"""Steps of a live estimate: four products."""
-LIVE_RESIDUAL = 1e-4
-"""On a CPU, where looking is cheap, two products are enough if they leave no more; the norm is off by its square."""
+"""Steps of a live estimate: four products. One step would follow the norm, and miss a direction that overtakes."""
 MANY_STEPS = 16
 """Steps from which on a GPU is given a copy of all matrices in one."""
 ROUNDING_UNITS = 8
@@ -113,15 +111,14 @@ def power_step(
     w: Float[Tensor, "*batch m n"] | Sequence[Float[Tensor, "m n"]],
     v: Float[Tensor, "*batch n"] | None = None,
     *,
-    num_steps: int | None = None,
+    num_steps: int = LIVE_STEPS,
 ) -> PowerEstimate:
     r"""Improve an estimate of the spectral norm by `num_steps` steps from v; `num_steps` + 1 products with WᵀW.
 
     The best vector of the Krylov space $\{v, W^\top W v, \dots\}$ is taken, which is never worse than as many power
-    iterations. While weights move little, a few steps a call follow them: by default three, and on a CPU one where
-    that leaves a residual of at most 1e-4. Without v the start is random: then give it some 64 steps, and read off the
-    residual whether they were enough. A sequence of matrices of one shape is a batch that nobody has to copy together.
-    A GPU is waited for once.
+    iterations. While weights move little, a few steps a call follow them. Without v the start is random: then give it
+    some 64 steps, and read off the residual whether they were enough. A sequence of matrices of one shape is a batch
+    that nobody has to copy together. A GPU is waited for once.
 
     The residual speaks of the direction that is followed. When another one overtakes it, the norm lags behind for some
     calls (by 1 % where a new direction grows by 5 % a call) until the steps have turned the vector.
@@ -133,7 +130,7 @@ def power_step(
     tensor(2.0000, dtype=torch.float64)
     """
     matrices, batch = _matrices(w)
-    if num_steps is not None and num_steps < 1:
+    if num_steps < 1:
         raise ValueError(f"`num_steps` must be at least 1, got {num_steps}. One step needs two products.")
     shape = (*batch, matrices[0].shape[1])
     if v is not None and v.shape != shape:
@@ -170,13 +167,10 @@ def _matrices(w: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ..
     return [matrix.detach() for matrix in w], (len(w),)
 
 
-def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps: int | None) -> "_Ritz":
+def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps: int) -> "_Ritz":
     """Iterate in working precision, once more on rescaled matrices where squares may have left its range."""
-    iterate = partial(_lanczos, max_steps=1 + (LIVE_STEPS if num_steps is None else num_steps))
-    if num_steps is None and start.device.type == "cpu":
-        iterate = partial(iterate, tolerance=LIVE_RESIDUAL, check_every=2)
-    is_repaid = num_steps is not None and num_steps >= MANY_STEPS and start.device.type != "cpu"
-    products = _stacked_products if is_repaid else _products
+    iterate = partial(_lanczos, max_steps=num_steps + 1)
+    products = _stacked_products if num_steps >= MANY_STEPS and start.device.type != "cpu" else _products
     top = iterate(products([m.to(_working_dtype(m)) for m in matrices]), start)
     low, high = SAFE_SQUARES
     for i in (~((low < top.value) & (top.value < high))).nonzero()[:, 0].tolist():

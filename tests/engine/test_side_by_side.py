@@ -49,7 +49,7 @@ def test_one_interruption_saves_all_packs_and_the_same_call_ends_them(tmp_path):
     pressed = []
 
     def interrupt(position, at):
-        if not pressed:
+        if at.step == 2 and not pressed:  # both have begun
             pressed.append(at.step)
             signal.raise_signal(signal.SIGINT)
 
@@ -67,6 +67,31 @@ def test_one_interruption_saves_all_packs_and_the_same_call_ends_them(tmp_path):
     for own in packs:
         for name in own.names:
             assert read(tmp_path / "out" / name).equals(read(tmp_path / "peace" / name))
+
+
+def test_a_second_interruption_does_not_wait_and_what_has_not_begun_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.engine.training.REPORT_SECONDS", 0.0)
+    packs = [named(name, steps=8) for name in ("one", "two", "three")]
+
+    def interrupt(position, at):
+        if position == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(train_packs(packs, tmp_path / "once", told=interrupt))
+    assert {path.name for path in (tmp_path / "once").iterdir()} == set(packs[0].names)
+
+    saved = []
+
+    def save(folder, snapshot):
+        saved.append(folder.name)
+        if snapshot.step > 0:
+            signal.raise_signal(signal.SIGINT)  # again, while the runs are being saved
+
+    monkeypatch.setattr(snapshots, "save_snapshot", save)
+    with pytest.raises(KeyboardInterrupt):
+        list(train_packs(packs[:1], tmp_path / "twice", told=interrupt))
+    assert saved == [*packs[0].names, packs[0].names[0]]
 
 
 def test_an_error_in_one_pack_lets_go_of_the_others(tmp_path):
