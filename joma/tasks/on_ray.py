@@ -132,8 +132,9 @@ def _stop(references: Sequence[Any]) -> None:
         return
     for reference in references:
         ray.cancel(reference)
+    left = list(references)
     try:
-        ray.wait(list(references), num_returns=len(references), timeout=STOP_SECONDS)
+        _, left = ray.wait(left, num_returns=len(left), timeout=STOP_SECONDS)
     finally:
-        for reference in references:
+        for reference in left:  # and no other: to end a task that has just stopped can take Ray itself down
             ray.cancel(reference, force=True)
