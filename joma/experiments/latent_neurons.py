@@ -6,7 +6,7 @@ thrown away; what is kept are its rows, so that an interrupted call trains no ru
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from joma.engine.snapshots import steps_of
 from joma.engine.sources import HierarchySource, tree_of
 from joma.engine.training import PackProgress, train_pack
 from joma.experiments.experiment import Workplace
-from joma.experiments.pack_pieces import pack_pieces
+from joma.experiments.pack_pieces import pack_pieces, part_of
 from joma.experiments.timetable import Tell
 from joma.measure.alignment import align
 from joma.models.batch import Batch, LayerReading, Parameters, Tap
@@ -175,7 +175,7 @@ def _unmeasured(plan: PackPlan, path_of: Callable[[Run], Path]) -> PackPlan | No
     runs = tuple(Run(name=run.config.hash, config=run.config) for run in plan.pack.runs if not path_of(run).exists())
     if not runs:
         return None
-    return replace(plan, pack=Pack(runs=runs), seconds=plan.seconds * len(runs) / plan.pack.num_runs)
+    return part_of(plan, Pack(runs=runs))
 
 
 def _keep_rows(

@@ -65,10 +65,10 @@ def _parts(plan: PackPlan, expected: Callable[[PackPlan], float], longest: float
 
 
 def _split(plan: PackPlan, most: int) -> list[PackPlan]:
-    return [_of_runs(plan, pack) for pack in packs_of(plan.pack.runs, lambda config: most)]
+    return [part_of(plan, pack) for pack in packs_of(plan.pack.runs, lambda config: most)]
 
 
-def _of_runs(plan: PackPlan, pack: Pack) -> PackPlan:
+def part_of(plan: PackPlan, pack: Pack) -> PackPlan:
     """Return what a part of a pack takes."""
     share = pack.num_runs / plan.pack.num_runs
     return replace(
