@@ -40,7 +40,6 @@ class Attempt:
     def run(self, tell: Tell) -> Record:
         """Return the record of the experiment, written down with tables and figures; no exception gets out."""
         (self.folder / ERROR).unlink(missing_ok=True)
-        cache.remove_leftovers(self.folder / "kept")
         try:
             return self._run(experiment(self.id), tell)
         except Exception as error:

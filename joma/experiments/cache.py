@@ -79,12 +79,6 @@ def load(folder: Path) -> Kept | None:
     return Kept(result=Result(tables=tables, facts=facts), about=record["about"])
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writes left beside the kept results of `folder`."""
-    for part in folder.glob(".*.????????.part"):
-        shutil.rmtree(part, ignore_errors=True)
-
-
 def encode(frame: pd.DataFrame) -> bytes:
     """Return a table as the content of a Parquet file, without its index."""
     sink = pyarrow.BufferOutputStream()

@@ -27,7 +27,7 @@ from joma.experiments.experiment import Workplace
 from joma.experiments.measured_times import device_label
 from joma.experiments.timetable import Tell
 from joma.probe.text import quiet_transformers
-from joma.runs.files import beside, write_bytes, write_text
+from joma.runs.files import beside, remove_leftovers, write_bytes, write_text
 
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"
@@ -246,8 +246,7 @@ class _Training:
             write_text(part / LOSS, json.dumps({"loss": self._validation_loss()}))
             shutil.rmtree(place, ignore_errors=True)  # of lost weights
             os.replace(part, place)
-            for left in place.parent.glob(".checkpoint-*.part"):
-                shutil.rmtree(left)
+            remove_leftovers(place.parent, "checkpoint-*")
         write_bytes(self.state, save(self._state()))
 
     def _state(self) -> dict[str, Tensor]:

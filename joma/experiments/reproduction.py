@@ -40,6 +40,7 @@ from joma.experiments.registry import MODULES, SECONDS, experiment, find
 from joma.experiments.timetable import Timetable
 from joma.figures.chart import Chart
 from joma.runs import description
+from joma.runs.files import remove_leftovers
 from joma.runs.lock import Lock
 
 SECONDS_OF_A_MINUTE = 60.0
@@ -164,6 +165,7 @@ def _alone_in(folder: Path) -> Iterator[Callable[[], None]]:
             lock.renew()
 
     try:
+        remove_leftovers(folder, at_any_depth=True)
         yield show_life
     finally:
         lock.release()

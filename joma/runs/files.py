@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,10 +59,14 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
 
-def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove what killed writes of the files called `name` left in a folder that nobody else writes to."""
-    for part in folder.glob(f".{name}.????????.part"):
-        part.unlink(missing_ok=True)
+def remove_leftovers(folder: Path, name: str = "*", *, at_any_depth: bool = False) -> None:
+    """Remove what killed writes of the files or folders called `name` left in a folder that nobody else writes to."""
+    pattern = f".{name}.????????.part"
+    for part in list(folder.rglob(pattern) if at_any_depth else folder.glob(pattern)):
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

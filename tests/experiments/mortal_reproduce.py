@@ -10,23 +10,31 @@ from pathlib import Path
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "runs"))
+
+from faults import Faults, die
 
 from experiments.fakes import Config, fake, fake_in_pieces, install
 from joma.experiments.reproduction import reproduce
 from joma.runs import description
 
-NAMES = ("first", "second", "third")
 description._git_commit = lambda: None  # half of the time that an experiment takes
 
 
-def obey(out: str, log: str, pause: float, kill_after: float | None = None) -> int:
-    """Reproduce in a child that is killed after a delay; return how it ended."""
+def obey(
+    out: str, log: str, num_steps: int, pause: float, at: int | None = None, kill_after: float | None = None
+) -> int:
+    """Reproduce in a child that dies at the operation number `at`, or is killed after a delay; return how it ended."""
     pid = os.fork()
     if not pid:
         try:
-            config = Config(num_steps=3, seeds=(3, 4), pause=pause, log=log)
-            install([fake(NAMES[0], config), *(fake_in_pieces(name, config) for name in NAMES[1:])])
-            reproduce(out=out, device="cpu")
+            config = Config(num_steps=num_steps, seeds=(3, 4)[:num_steps], pause=pause, log=log)
+            install([fake("whole", config), fake_in_pieces("pieces", config)])
+            if at is None:
+                reproduce(out=out, device="cpu")
+            else:
+                with Faults(at=at, then=die):
+                    reproduce(out=out, device="cpu")
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)

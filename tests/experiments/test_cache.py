@@ -103,13 +103,6 @@ def test_a_failing_write_leaves_nothing_and_the_old_result(tmp_path, kept, monke
     assert load(tmp_path / "a").about == kept.about
 
 
-def test_leftovers_of_killed_writes_are_removed(tmp_path, kept):
-    keep(tmp_path / "a", kept)
-    (tmp_path / ".a.0123abcd.part").mkdir()
-    cache.remove_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
 def test_whatever_changes_the_result_changes_its_key():
     first = key_of(fake("a"), Config())
     assert first == key_of(fake("a"), Config())

@@ -265,40 +265,67 @@ def test_records_of_a_later_joma_are_read(tmp_path, install):
     assert Record.from_dict(found.as_dict() | {"something": "new"}) == found
 
 
-@pytest.mark.slow
-def test_kill_9_at_random_moments(tmp_path):
+@pytest.fixture
+def reproduce_mortally(tmp_path):
+    """Reproduce fake experiments in a child that may be killed; returns how it ended and after how long."""
     log, script = tmp_path / "log", Path(__file__).with_name("mortal_reproduce.py")
+    log.touch()
     with subprocess.Popen(
         [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
 
         def order(out, **death):
-            told = {"out": str(out), "log": str(log), "pause": 0.02, **death}
+            finished = {each.parents[1].name for each in out.glob("*/kept/*") if not each.name.startswith(".")}
+            log.write_text("")
+            told = {"out": str(out), "log": str(log), **death}
             process.stdin.write(json.dumps(told) + "\n")
             process.stdin.flush()
             answer = json.loads(process.stdout.readline())
+            assert not finished & set(log.read_text().split()), "what was finished is not computed again"
+            assert_whole(out)
             return answer["ended"], answer["seconds"]
 
-        ended, seconds = order(tmp_path / "whole")
-        assert ended == 0
-        rng, num_kills, num_rounds = random.Random(1), 0, 0
-        while num_kills < NUM_KILLS or ended != 0:
-            out = tmp_path / f"out{num_rounds}"
-            finished = {each.parents[1].name for each in out.glob("*/kept/*") if not each.name.startswith(".")}
-            log.write_text("")
-            ended, _ = order(out, kill_after=rng.uniform(0.0, 0.6 * seconds) if num_kills < NUM_KILLS else None)
-            assert ended in (-signal.SIGKILL, 0)
-            num_kills += ended == -signal.SIGKILL
-            assert not finished & set(log.read_text().split()), "what was finished is not computed again"
-            for kept in out.glob("*/kept/[0-9a-f]*"):
-                assert cache.load(kept) is not None
-            if (out / record.FILE_NAME).exists():
-                assert record.read(out).sound
-            if ended == 0:
-                assert_same(out, tmp_path / "whole")
-                num_rounds += 1
+        yield order
         process.stdin.close()
+
+
+@pytest.mark.slow
+def test_dying_at_every_operation_in_turn(tmp_path, reproduce_mortally):
+    assert reproduce_mortally(tmp_path / "whole", num_steps=1, pause=0.0)[0] == 0
+    at, ended = 0, None
+    while ended != 0:
+        at += 1
+        out = tmp_path / str(at)
+        ended, _ = reproduce_mortally(out, num_steps=1, pause=0.0, at=at)
+        assert ended in (9, 0)
+        assert reproduce_mortally(out, num_steps=1, pause=0.0)[0] == 0
+        assert_same(out, tmp_path / "whole")
+    assert at > 100  # the lock; of each experiment its steps, what is kept, its tables and records, the summary
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments(tmp_path, reproduce_mortally):
+    ended, seconds = reproduce_mortally(tmp_path / "whole", num_steps=4, pause=0.02)
+    assert ended == 0
+    rng, num_kills, num_rounds = random.Random(1), 0, 0
+    while num_kills < NUM_KILLS or ended != 0:
+        out = tmp_path / f"out{num_rounds}"
+        kill_after = rng.uniform(0.0, 0.6 * seconds) if num_kills < NUM_KILLS else None
+        ended, _ = reproduce_mortally(out, num_steps=4, pause=0.02, kill_after=kill_after)
+        assert ended in (-signal.SIGKILL, 0)
+        num_kills += ended == -signal.SIGKILL
+        if ended == 0:
+            assert_same(out, tmp_path / "whole")
+            num_rounds += 1
     assert num_rounds > 1
+
+
+def assert_whole(out):
+    """Whatever is there can be read."""
+    for kept in out.glob("*/kept/[0-9a-f]*"):
+        assert cache.load(kept) is not None
+    if (out / record.FILE_NAME).exists():
+        assert record.read(out).sound
 
 
 def assert_same(out, whole):
@@ -306,4 +333,4 @@ def assert_same(out, whole):
     assert [replace(each, seconds=0.0) for each in ours] == [replace(each, seconds=0.0) for each in theirs]
     tables = sorted(path.relative_to(whole) for path in whole.glob("*/tables/*"))
     assert tables and all((out / path).read_bytes() == (whole / path).read_bytes() for path in tables)
-    assert not [path for path in out.rglob(".*") if path.name.endswith(".part") and "work" not in path.parts]
+    assert not [path for path in out.rglob(".*") if path.name.endswith(".part")]

@@ -67,6 +67,21 @@ def test_leftovers_of_one_file_are_told_from_others(tmp_path):
     remove_leftovers(tmp_path / "is not there")
 
 
+def test_leftovers_at_any_depth_are_files_and_folders(tmp_path):
+    whole = tmp_path / "kept" / "a"
+    whole.mkdir(parents=True)
+    half = beside(whole)
+    half.mkdir()
+    for folder in (tmp_path, whole, half):
+        (folder / "table.csv").write_bytes(b"whole")
+        beside(folder / "table.csv").write_bytes(b"half")
+    remove_leftovers(tmp_path)
+    assert half.exists()
+    remove_leftovers(tmp_path, at_any_depth=True)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert left == {"kept", "kept/a", "kept/a/table.csv", "table.csv"}
+
+
 def test_readers_never_see_half_a_file(tmp_path):
     path = write_bytes(tmp_path / "file.bin", b"0" * 100_000)
     stop = threading.Event()
