@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from joma.experiments import cache
+from joma.experiments import cache, origins
 from joma.experiments.cache import DamagedResultError, Kept
 from joma.experiments.experiment import Experiment, Result, Workplace
 from joma.experiments.publication import publish
@@ -109,13 +109,12 @@ class Attempt:
             result = self._result(found, config, replace(place, progress=progress))
         finally:
             log.save()
-        now = description.started(folder, "reproduce", {}, None)
+        log.begin()  # what was put together here rests on this software too, whoever did the pieces
         about = {
             "device": " and ".join(log.devices) or self.timetable.device,
             "seconds": log.seconds,
-            "computed": now.started,
-            "versions": now.versions,
-            "git_commit": now.git_commit,
+            "computed": description.now(),
+            **origins.told(log.origins),
         }
         cache.keep(folder, Kept(result=result, about=about))
         kept = cache.load(folder)

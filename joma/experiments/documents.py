@@ -7,6 +7,7 @@ from typing import Any
 
 from joma.experiments import record
 from joma.experiments.markdown import escaped, table
+from joma.experiments.origins import commits
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.publication import TABLES
 from joma.experiments.record import Record, Status
@@ -69,7 +70,7 @@ def _run(done: Record, root: Path) -> str:
         f"on {device_in_words(done.device)} in {duration(done.seconds)}",
         ("seeds " if len(done.seeds) > 1 else "seed ") + ", ".join(map(str, done.seeds)) if done.seeds else "",
         f"on {str(about['computed'])[:10]}" if about.get("computed") else "",
-        f"at commit {str(about['git_commit'])[:COMMIT_LETTERS]}" if about.get("git_commit") else "",
+        f"at commit {commits(about, COMMIT_LETTERS)}" if about.get("git_commit") else "",
     ]
     files = [("settings and facts", RESULTS / done.id / RESULT)]
     files += [(name, RESULTS / done.id / TABLES / f"{name}.parquet") for name in done.tables]

@@ -138,6 +138,7 @@ class Timetable:
         if piece.name:
             tell(self.log.weight, piece.name)
         allocated = _allocated_on_gpus()
+        self.log.begin()
         piece.work(told)
         self.times.note(self.owner, piece.kind, piece.seconds, took=monotonic() - begun, setup=piece.setup)
         self.log.add(piece.kind, self.device if _was_on_a_gpu(allocated) else CPU, piece.weight)

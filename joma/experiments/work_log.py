@@ -1,11 +1,13 @@
-"""What was spent on an experiment over all calls: time, and pieces of work by the device that did them."""
+"""What was spent on an experiment over all calls: time, and pieces of work by the software and device that did them."""
 
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from joma.experiments.origins import Origin, Pieces, this_process
 from joma.runs.files import write_text
 
 SAVE_SECONDS = 5.0
@@ -22,8 +24,9 @@ class WorkLog:
         self._before: float = before["seconds"]
         self.weight: float = before["weight"]
         """Of the pieces done, as `Piece.weight` counts it."""
-        self.pieces: dict[str, dict[str, int]] = before["pieces"]
-        """How many of each kind were done on each device."""
+        self.origins: list[Origin] = before["origins"]
+        """The software that has worked on it, oldest first, with the pieces that each did."""
+        self._own: Origin | None = None
         self._begun = self._noted = time.monotonic()
 
     @property
@@ -34,22 +37,31 @@ class WorkLog:
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices that have done a piece."""
-        return tuple(self.pieces)
+        return tuple(dict.fromkeys(device for origin in self.origins for device in origin.pieces))
 
     def num_done(self, kind: str) -> int:
         """Pieces of a kind that were done, wherever that was."""
-        return sum(by_kind.get(kind, 0) for by_kind in self.pieces.values())
+        return sum(by_kind.get(kind, 0) for origin in self.origins for by_kind in origin.pieces.values())
+
+    def begin(self) -> Origin:
+        """Name this process's software among that which worked on the experiment, whatever comes of it."""
+        if self._own is None:
+            self._own = this_process()
+        same = [each for each in self.origins if each.is_same_software(self._own)]
+        if not same:
+            self.origins.append(self._own)
+        return same[0] if same else self._own
 
     def add(self, kind: str, device: str, weight: float) -> None:
         """Write down that a piece was done."""
-        by_kind = self.pieces.setdefault(device, {})
-        by_kind[kind] = by_kind.get(kind, 0) + 1
+        self.begin().add(kind, device)
         self.weight += weight
         self.save()
 
     def forget_pieces(self) -> None:
         """Take back what was done: it is done anew."""
-        self.pieces.clear()
+        self.origins.clear()
+        self._own = None
         self.weight = 0.0
 
     def note(self) -> None:
@@ -61,7 +73,11 @@ class WorkLog:
         """Write everything down now."""
         self._noted = time.monotonic()
         if self._path is not None:
-            content = {"seconds": self.seconds, "weight": self.weight, "pieces": self.pieces}
+            content = {
+                "seconds": self.seconds,
+                "weight": self.weight,
+                "origins": [asdict(each) for each in self.origins],
+            }
             write_text(self._path, json.dumps(content, indent=1) + "\n")
 
 
@@ -75,7 +91,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     return {
         "seconds": _number(found.get("seconds")),
         "weight": _number(found.get("weight")),
-        "pieces": _pieces(found.get("pieces")),
+        "origins": _origins(found),
     }
 
 
@@ -83,7 +99,27 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _pieces(value: Any) -> dict[str, dict[str, int]]:
+def _origins(found: Mapping[str, Any]) -> list[Origin]:
+    """Return the software that worked, unknown in a log that counts pieces without saying whose they are."""
+    if "origins" not in found:
+        pieces = _pieces(found.get("pieces"))
+        return [Origin(pieces=pieces)] if pieces else []
+    try:
+        return [_origin(each) for each in found["origins"]]
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return []
+
+
+def _origin(value: Any) -> Origin:
+    commit = value["git_commit"]
+    return Origin(
+        versions={str(name): str(version) for name, version in value["versions"].items()},
+        git_commit=None if commit is None else str(commit),
+        pieces=_pieces(value["pieces"]),
+    )
+
+
+def _pieces(value: Any) -> Pieces:
     try:
         return {device: {kind: int(num) for kind, num in own.items()} for device, own in value.items()}
     except (ValueError, TypeError, AttributeError):

@@ -90,7 +90,7 @@ def started(folder: Path, kind: str, config: Any, about: Mapping[str, Any] | Non
         folder=folder,
         kind=kind,
         status="running",
-        started=_now(),
+        started=now(),
         config=plain(config),
         about=plain(about or {}),
         versions=_versions(),
@@ -118,7 +118,7 @@ def ended(info: RunInfo, status: Status) -> RunInfo:
     """Describe the run as it ends now."""
     if status not in get_args(Status):
         raise ValueError(f"`status` must be one of {', '.join(get_args(Status))}, got {status!r}.")
-    return replace(info, status=status, ended=None if status == "running" else _now())
+    return replace(info, status=status, ended=None if status == "running" else now())
 
 
 def plain(value: Any) -> Any:
@@ -145,7 +145,8 @@ def plain(value: Any) -> Any:
     return value if exact else str(value)
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as records spell it, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -178,13 +178,24 @@ def test_times_that_cannot_be_read_are_none(tmp_path, text):
     assert MeasuredTimes(tmp_path / "times.json").expected("e", "packs", 1.0) == USUAL_RATIO
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"seconds": "x", "pieces": 3}', '{"pieces": {"cpu": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        '{"seconds": "x", "pieces": 3}',
+        '{"pieces": {"cpu": 1}}',
+        '{"origins": 3}',
+        '{"origins": [{"versions": []}]}',
+    ],
+)
 def test_a_log_that_cannot_be_read_starts_anew(tmp_path, text):
     (tmp_path / "log.json").write_text(text)
     log = WorkLog(tmp_path / "log.json")
     assert log.weight == 0.0 and log.devices == () and log.seconds < 1
     log.add("packs", "cpu", 2.0)
-    assert json.loads((tmp_path / "log.json").read_text())["pieces"] == {"cpu": {"packs": 1}}
+    [origin] = json.loads((tmp_path / "log.json").read_text())["origins"]
+    assert origin["pieces"] == {"cpu": {"packs": 1}}
 
 
 def test_a_log_tells_what_did_the_work(clock, tmp_path, monkeypatch):
@@ -192,7 +203,8 @@ def test_a_log_tells_what_did_the_work(clock, tmp_path, monkeypatch):
     for on_a_gpu in (True, False, True):
         monkeypatch.setattr(module, "_was_on_a_gpu", lambda allocated, used=on_a_gpu: used)
         Timetable(device="cuda (a GPU)", log=WorkLog(path)).work_off([piece(clock, [], "a", 1.0, 1.0)], silent)
-    assert WorkLog(path).pieces == {"cuda (a GPU)": {"packs": 2}, "cpu": {"packs": 1}}
+    [origin] = WorkLog(path).origins
+    assert origin.pieces == {"cuda (a GPU)": {"packs": 2}, "cpu": {"packs": 1}}
     assert WorkLog(path).num_done("packs") == 3
 
 
