@@ -16,7 +16,7 @@ from joma.engine.grid import Run
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
 from joma.engine.step import NOT_FAILED
 from joma.runs.description import FILE_NAME, Kind
-from joma.runs.record import RunInfo, RunLockedError, RunWriter, info, is_open, read_events
+from joma.runs.record import RunInfo, RunWriter, demand_closed, info, read_events
 
 KIND: Kind = "train"
 DIVERGED = "diverged"
@@ -79,8 +79,7 @@ def examined(run: Run, root: Path, extent: Extent, *, owner: str = "") -> Member
         _note_divergence(member)
     if member.is_open:
         _demand_no_further(member, extent.num_steps)
-    if member.is_open and is_open(member.folder, owner=owner):
-        raise RunLockedError(f"Another process is training {member.folder}. Wait for it, or take another folder.")
+        demand_closed(member.folder, owner=owner)
     return member
 
 

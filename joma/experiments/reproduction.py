@@ -9,8 +9,8 @@ The folder, for each experiment by its id:
   not `done`, `notes` are sentences on how the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and
   `tables` are names, empty unless `done`. `device` is what computed it, which need not be what judged and drew it.
 - `times.json`: how long pieces of work took on each device, by which those of later calls are foretold.
-- `<id>/result.json`: its record with `facts`, `versions`, `git_commit` and `computed`, the time of the computation; where
-  several states of the software worked on it, versions and commits are joined, and `origins` has them one by one.
+- `<id>/result.json`: its record with `facts`, `versions`, `git_commit` and `computed`, the time of the computation.
+  Where several states of the software worked on it, versions and commits are joined, and `origins` has each by itself.
 - `<id>/tables/<name>.parquet` and `.csv`; `<id>/figures/<chart>.png`, `.pdf` and `.svg`.
 - `<id>/kept/`: results under the hash of their settings, from which everything above is made again.
 - `<id>/work/`: training runs and whatever else an interrupted computation goes on from. What is finished is found

@@ -20,7 +20,7 @@ from joma.probe.inspection import ENTROPY, RANKS, Inspection, Task, inspect_chec
 from joma.probe.series import Checkpoint, Series, find_series
 from joma.probe.text import DEFAULT_NUM_WINDOWS, Windows, windows_of
 from joma.runs.files import remove_leftovers
-from joma.runs.record import RunLockedError, RunWriter, is_open, open_run, read, read_events
+from joma.runs.record import RunWriter, demand_closed, open_run, read, read_events
 from joma.runs.writer import Level
 from joma.tasks.local import run_tasks
 
@@ -141,8 +141,7 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
     )
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     series = find_series(listed, revisions=chosen.revisions)
-    if is_open(out):
-        raise RunLockedError(f"Another process is writing to {out}. Wait for it, or take another folder.")
+    demand_closed(out)
     windows = None if chosen.text is None else _windows(series, chosen)
     tasks = list(_missing(series, out, chosen, windows))
     config = {"sources": list(map(str, listed)), "on": on, **_plain(chosen)}

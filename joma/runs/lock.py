@@ -6,6 +6,13 @@ was taken for dead but goes on finds at its next flush that the lock is no longe
 
 A task that another machine runs again, because its worker was lost, does not wait for that: it carries an owner, random
 digits that the lock names, and takes over at once what was locked by an earlier try of itself.
+
+A folder copied from another machine brings along the lock of whoever was killed there, which is respected until it is
+`STALE_SECONDS` old: nothing in it says safely that it is a copy. Numbers of devices and boots differ between hosts that
+share one folder, and so do numbers of files on file systems that make them up at each mount (sshfs, drives of clouds,
+folders shared with virtual machines). Between two local disks they would tell a copy, but also one that a program keeps
+in step with the original, where a take-over ends up in the run that is alive. An hour's wait costs less than that, and
+the refusal says which file to delete.
 """
 
 import errno
@@ -120,15 +127,24 @@ class Lock:
             self._path.unlink(missing_ok=True)
 
 
+def demand_closed(folder: Path | str, *, owner: str = "") -> None:
+    """Refuse a run that a living writer holds, saying who that is; an earlier try of the same owner does not count."""
+    path = Path(folder) / LOCK_NAME
+    with suppress(FileNotFoundError):
+        age, holder = _age(path), _read(path)
+        if _is_held(holder, age) and not _this_process(owner).succeeds(holder):
+            raise RunLockedError(_refusal(path, holder, age))
+
+
 def is_open(folder: Path | str, *, owner: str = "") -> bool:
     """Whether a living writer holds the run: one whose status is `running` without that was interrupted.
 
     An earlier try of the same owner does not count.
     """
-    path = Path(folder) / LOCK_NAME
-    with suppress(FileNotFoundError):
-        age, holder = _age(path), _read(path)
-        return _is_held(holder, age) and not _this_process(owner).succeeds(holder)
+    try:
+        demand_closed(folder, owner=owner)
+    except RunLockedError:
+        return True
     return False
 
 
@@ -196,8 +212,9 @@ def _refusal(path: Path, holder: Holder | None, age: float) -> str:
     if holder is not None and holder.is_local:
         return message
     return (
-        f"{message} Its last sign of life is {age:.0f} s old and counts for {STALE_SECONDS:.0f} s; "
-        f"if you know that it is dead, delete {path}."
+        f"{message} Its last sign of life is {age:.0f} s old and counts for {STALE_SECONDS:.0f} s; if you know that it "
+        f"is dead, or that this folder is a copy of the one it writes to, delete {path} "
+        f"and any {LOCK_NAME} in folders below."
     )
 
 

@@ -13,7 +13,7 @@ metric, the one in the part with the highest number counts. `read` sees to that,
 
 from joma.runs.description import SCHEMA, RunInfo
 from joma.runs.files import DiskFullError
-from joma.runs.lock import STALE_SECONDS, RunLockedError, is_open
+from joma.runs.lock import STALE_SECONDS, RunLockedError, demand_closed, is_open
 from joma.runs.reader import find_runs, info, read, read_events
 from joma.runs.writer import RunWriter, open_run
 
@@ -24,6 +24,7 @@ __all__ = [
     "RunInfo",
     "RunLockedError",
     "RunWriter",
+    "demand_closed",
     "find_runs",
     "info",
     "is_open",

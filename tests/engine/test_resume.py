@@ -229,7 +229,7 @@ def test_of_two_processes_the_second_is_refused(tmp_path):
     train_pack(Pack(runs=wanted.runs[:1]), tmp_path)
     longer = pack(seeds=(1, 2), steps=8)
     lock = Lock(tmp_path / "seed1")
-    refused(tmp_path, RunLockedError, "Another process is training", steps=8)
+    refused(tmp_path, RunLockedError, "is being written by", steps=8)
     lock.release()
     assert [run.status for run in train_pack(longer, tmp_path).runs] == ["finished"] * 2
 

@@ -170,7 +170,7 @@ def test_the_next_try_of_a_pack_goes_on_at_once_and_the_lost_one_writes_no_more(
 
 @pytest.mark.parametrize("owner", ["", "another"])
 def test_another_call_is_refused_before_it_writes_anything(tmp_path, lost, owner):
-    with pytest.raises(RunLockedError, match="Another process is training"):
+    with pytest.raises(RunLockedError, match="is being written by"):
         train_pack(pack(seeds=(1, 2), steps=4), tmp_path, owner=owner)
     assert not (tmp_path / "seed2").exists()
     lost.flush()

@@ -344,7 +344,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(tra
 
 
 def test_a_folder_that_is_being_written_is_refused(trained, tmp_path):
-    with open_run(tmp_path / "out", kind="scan", config={}), pytest.raises(RunLockedError, match="Another process"):
+    with open_run(tmp_path / "out", kind="scan", config={}), pytest.raises(RunLockedError, match="is being written"):
         scan(trained, out=tmp_path / "out")
     with open_run(tmp_path / "watched", kind="watch", config={}):
         pass

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from joma.runs import lock as module
-from joma.runs.lock import LOCK_NAME, STALE_SECONDS, Holder, Lock, RunLockedError, is_open
+from joma.runs.lock import LOCK_NAME, STALE_SECONDS, Holder, Lock, RunLockedError, demand_closed, is_open
 from joma.runs.record import open_run
 
 
@@ -92,6 +93,26 @@ def test_another_host_is_respected_until_its_last_sign_of_life_is_old(tmp_path, 
         Lock(tmp_path)
     os.utime(path, (time.time() - STALE_SECONDS - 1,) * 2)
     Lock(tmp_path).renew()
+
+
+def test_a_copy_from_another_machine_says_which_files_to_delete(tmp_path):
+    """A copy cannot be told from a folder that two hosts share: nothing is taken over, and the way out is named."""
+    here = tmp_path / "copied"
+    for folder in (here, here / "run"):
+        folder.mkdir()
+        place(folder, host="elsewhere", age=60.0)
+    moved = shutil.copytree(here, tmp_path / "again")  # other files of other numbers, as on any copy
+    for demand in (Lock, demand_closed):
+        with pytest.raises(RunLockedError, match="or that this folder is a copy") as refused:
+            demand(moved)
+        assert f"delete {moved / LOCK_NAME} and any {LOCK_NAME} in folders below" in str(refused.value)
+        assert "elsewhere" in str(refused.value) and "\n" not in str(refused.value)
+    assert is_open(moved) and is_open(moved / "run")
+    for path in moved.rglob(LOCK_NAME):
+        path.unlink()
+    for folder in (moved, moved / "run"):
+        demand_closed(folder)
+        Lock(folder).renew()
 
 
 def test_renewing_shows_life(tmp_path):
