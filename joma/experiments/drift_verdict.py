@@ -21,13 +21,12 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
     """Judge Assumption 1: one counterexample is enough, at any size."""
     drift = result.tables["drift"]
     start = reference_step(config)
-    evidence = tuple(
-        each
+    by_mode = {
+        mode: (_direction(drift, mode, start, config), _length(drift, mode, start, config))
         for mode in (ALONE, TOGETHER)
-        for each in (_direction(drift, mode, start, config), _length(drift, mode, start, config))
-    )
-    alone, together = (all(each.holds for each in pair) for pair in (evidence[:2], evidence[2:]))
-    outcome = {2: Outcome.HOLDS, 1: Outcome.CONDITIONAL, 0: Outcome.REFUTED}[alone + together]
+    }
+    num_still = sum(_is_still(*pair) for pair in by_mode.values())
+    outcome = {2: Outcome.HOLDS, 1: Outcome.CONDITIONAL, 0: Outcome.REFUTED}[num_still]
     end = config.drift.steps[-1]
     seeds = "one seed" if len(config.drift.seeds) == 1 else f"{len(config.drift.seeds)} seeds"
     return Verdict(
@@ -45,7 +44,8 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
             f"{_mean(drift, ALONE, end, 'loss'):.2f} and {_mean(drift, TOGETHER, end, 'loss'):.2f}. A layer that is "
             "trained changes its own output, and with it the error that comes back."
         ),
-        evidence=evidence,
+        correction="" if outcome is Outcome.HOLDS else _correction(by_mode, start),
+        evidence=tuple(each for pair in by_mode.values() for each in pair),
     )
 
 
@@ -55,6 +55,34 @@ def reference_step(config: Config) -> int:
     With steps 0, 100, 1000 and 10,000 that is 1000.
     """
     return min(step for step in config.drift.steps if step >= SETTLED * config.drift.steps[-1])
+
+
+def _is_still(direction: Evidence, length: Evidence) -> bool:
+    return direction.holds and length.holds
+
+
+def _correction(by_mode: dict[str, tuple[Evidence, Evidence]], start: int) -> str:
+    """Say what the matrix does in each mode, and in which of the two it moves less if one does in every respect."""
+    if not all(math.isfinite(each.value) for pair in by_mode.values() for each in pair):
+        return ""
+    told = [f"{mode} E[g x] {_in_words(*pair)}" for mode, pair in by_mode.items()]
+    (turned_alone, grown_alone), (turned, grown) = by_mode[ALONE], by_mode[TOGETHER]
+    if turned_alone.value > turned.value and grown_alone.value < grown.value:
+        told.append(f"it moves less with {ALONE}")
+    elif turned_alone.value < turned.value and grown_alone.value > grown.value:
+        told.append(f"it moves less with {TOGETHER}")
+    return f"from step {start:,} to the end, {'; '.join(told)}"
+
+
+def _in_words(direction: Evidence, length: Evidence) -> str:
+    """Say what the matrix does, with its numbers."""
+    turn = f"cosine {direction.value:.2f}, between halves of the text {direction.control:.2f}"
+    factor = f"a factor of {length.value:.2f}"
+    if _is_still(direction, length):
+        return f"stays as it is ({turn}; {factor} in length)"
+    kept_direction = "keeps its direction" if direction.holds else "turns"
+    kept_length = "keeps its length" if length.holds else "changes its length"
+    return f"{kept_direction} ({turn}) and {kept_length} ({factor})"
 
 
 def _direction(drift: pd.DataFrame, mode: str, start: int, config: Config) -> Evidence:

@@ -290,6 +290,41 @@ def test_the_verdict_names_what_the_rebound_needs():
     assert LINEAR not in verdict.correction
 
 
+TURNED = "turns (cosine 0.50, between halves of the text 0.95)"
+STILL = "stays as it is (cosine 1.00, between halves of the text 0.95; a factor of 1.00 in length)"
+DRIFTS = {
+    "it turns": ({"cosine": lambda mode, step: 0.5}, [TURNED, "keeps its length (a factor of 1.00)"], [STILL]),
+    "it shrinks": (
+        {"length_ratio": 3.0}, ["keeps its direction (cosine 1.00", "changes its length (a factor of 3.00)"], [TURNED]
+    ),
+    "it turns together": (
+        {"cosine": lambda mode, step: 0.5 if mode == assumption1.TOGETHER else 1.0},
+        [f"{assumption1.ALONE} E[g x] {STILL}", f"{assumption1.TOGETHER} E[g x] {TURNED}"],
+        ["moves less"],  # in length it does not
+    ),
+    "nothing measured": ({"cosine": lambda mode, step: math.nan}, [], ["turns"]),
+    "it stays": ({}, [], ["E[g x]"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "said", "unsaid"), DRIFTS.values(), ids=list(DRIFTS))
+def test_what_holds_of_the_drift_is_what_was_measured(changes, said, unsaid):
+    correction = drift_verdict.drift_verdict(made(full(), **changes), full()).correction
+    assert all(words in correction for words in said) and not any(words in correction for words in unsaid)
+    assert bool(correction) == bool(said)
+    assert not said or correction.startswith("from step 1,000 to the end, ")
+
+
+@pytest.mark.parametrize("mode", [assumption1.ALONE, assumption1.TOGETHER])
+def test_the_drift_is_less_where_it_is_less_in_direction_and_in_length(mode):
+    result = made(full(), cosine=lambda at, step: 0.6 if at == mode else 0.2)
+    drift = result.tables["drift"]
+    longer = drift.assign(length_ratio=drift["length_ratio"].where(drift["mode"] == mode, 0.25))
+    changed = replace(result, tables={**result.tables, "drift": longer})
+    verdict = drift_verdict.drift_verdict(changed, full())
+    assert verdict.outcome is Outcome.REFUTED and verdict.correction.endswith(f"it moves less with {mode}")
+
+
 def test_small_models_decide_nothing_but_a_counterexample():
     config = replace(full(), small=True, settings=quick().settings)
     found = {verdict.id: verdict.outcome for verdict in EXPERIMENT.verdicts(made(config), config)}
