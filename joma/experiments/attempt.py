@@ -7,7 +7,8 @@ from typing import Any
 
 from joma.experiments import cache, origins
 from joma.experiments.cache import DamagedResultError, Kept
-from joma.experiments.experiment import Experiment, Result, Workplace
+from joma.experiments.experiment import Experiment, Part, Result, Workplace
+from joma.experiments.parts import labelled, undecided
 from joma.experiments.publication import publish
 from joma.experiments.record import Record, Status, seeds_in
 from joma.experiments.registry import SECONDS, experiment
@@ -43,13 +44,14 @@ class Attempt:
         try:
             return self._run(experiment(self.id), tell)
         except Exception as error:
-            write_text(self.folder / ERROR, traceback.format_exc())
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            failed = replace(
-                self._bare(), status=Status.FAILED, reason=f"{reason} (traceback in {self.folder / ERROR})"
-            )
+            failed = replace(self._bare(), status=Status.FAILED, reason=self._written_down(error))
             publish(self.folder, failed, {})
             return failed
+
+    def _written_down(self, error: Exception) -> str:
+        """Keep the traceback of an error, and return it in one line."""
+        write_text(self.folder / ERROR, "".join(traceback.format_exception(error)))
+        return " ".join(f"{type(error).__name__}: {error} (traceback in {self.folder / ERROR})".split())
 
     def is_kept(self) -> bool:
         """Whether there is a result to go on from, be it damaged."""
@@ -110,17 +112,20 @@ class Attempt:
         finally:
             log.save()
         log.begin()  # what was put together here rests on this software too, whoever did the pieces
-        about = {
+        cache.keep(folder, Kept(result=result, about=self._about(log)))
+        kept = cache.load(folder)
+        if kept is None:
+            raise FileNotFoundError(f"{folder} has vanished while it was used. Leave the folder alone and try again.")
+        return kept
+
+    def _about(self, log: WorkLog) -> dict[str, Any]:
+        """Return how everything was computed that is finished until now."""
+        return {
             "device": " and ".join(log.devices) or self.timetable.device,
             "seconds": log.seconds,
             "computed": description.now(),
             **origins.told(log.origins),
         }
-        cache.keep(folder, Kept(result=result, about=about))
-        kept = cache.load(folder)
-        if kept is None:
-            raise FileNotFoundError(f"{folder} has vanished while it was used. Leave the folder alone and try again.")
-        return kept
 
     def _result(self, found: Experiment, config: Any, place: Workplace) -> Result:
         """Compute in pieces, or as the one piece that most experiments are."""
@@ -156,16 +161,39 @@ class Attempt:
         return missed
 
     def _unfinished(self, base: Record, found: Experiment, config: Any) -> Record:
-        log = self._workplace(found, config, lambda share, doing: None).timetable.log
+        """Show what is finished; where that cannot be done it is told, and the work goes on all the same."""
+        place = self._workplace(found, config, lambda share, doing: None)
+        log = place.timetable.log
         left = replace(
             base,
             status=Status.UNFINISHED,
             device=" and ".join(log.devices) or base.device,
             seconds=log.seconds,
-            verdicts=(_without_verdict(base),),
         )
+        try:
+            part = None if found.so_far is None else found.so_far(config, place)
+            if part is not None:
+                return self._judged_in_part(found, config, part, left, log)
+        except Exception as error:
+            told = f"What is finished could not be shown: {self._written_down(error)}."
+            left = replace(left, notes=(*left.notes, told))
+        left = replace(left, verdicts=(_without_verdict(base),))
         publish(self.folder, left, {})
         return left
+
+    def _judged_in_part(self, found: Experiment, config: Any, part: Part, base: Record, log: WorkLog) -> Record:
+        charts = labelled(found.draw(part.result), part.words)
+        shown = replace(
+            base,
+            part=part.words,
+            notes=(*base.notes, *part.notes),
+            verdicts=tuple(undecided(verdict, part.words) for verdict in found.verdicts(part.result, config)),
+            charts=tuple(chart.id for chart in charts),
+            tables=tuple(part.result.tables),
+        )
+        log.begin()  # for what is put together here, as of a whole result
+        publish(self.folder, shown, self._about(log) | {"seconds": base.seconds}, part.result, charts)
+        return shown
 
     def _bare(self) -> Record:
         title, place, question = self.words()

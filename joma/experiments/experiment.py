@@ -39,6 +39,29 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What can be said of an experiment that is not finished."""
+
+    result: Result
+    """From what is finished alone; it is drawn and judged like a whole one, and labelled as a part."""
+    num_done: int
+    num_all: int
+    what: str = "runs"
+    """What is counted, in the plural."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what is absent or left out."""
+
+    @property
+    def words(self) -> str:
+        """How much of it is finished.
+
+        >>> Part(result=Result(tables={}, facts={}), num_done=120, num_all=270).words
+        '120 of 270 runs'
+        """
+        return f"{self.num_done} of {self.num_all} {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Workplace:
     """Where an experiment works."""
 
@@ -79,6 +102,9 @@ class Experiment:
     """What is missing here to run at all, in one line (no hub, no GPU, no data); empty when nothing is."""
     in_pieces: bool = False
     """Whether `compute` does its long work in pieces (`Workplace.work_off`); otherwise all of it is one piece."""
+    so_far: Callable[[Any, Workplace], Part | None] | None = None
+    """What the finished pieces say while others are left, without computing them; None if nothing yet. `draw` and
+    `verdicts` must cope with all that it returns."""
     schema: int = 1
     """To be counted up when `compute` changes what it returns for the same config: results kept before do not count."""
 

@@ -139,6 +139,11 @@ def planned(grids: Iterable[Sequence[Run]], device: str) -> list[PackPlan]:
     return [pack for runs in grids for pack in make_plan(runs, device=torch.device(device)).packs]
 
 
+def rows_path(config: RunConfig, workplace: Workplace, *, settings: Any) -> Path:
+    """Return where the rows of a run are kept once it is finished; its config must be completed from its data."""
+    return workplace.folder / f"run-{digest([config.hash, settings])}.parquet"
+
+
 def measured_packs(
     packs: Sequence[PackPlan],
     workplace: Workplace,
@@ -154,7 +159,7 @@ def measured_packs(
     training = workplace.folder / TRAINING
 
     def path_of(run: Run) -> Path:
-        return workplace.folder / f"run-{digest([run.config.hash, settings])}.parquet"
+        return rows_path(run.config, workplace, settings=settings)
 
     pieces = pack_pieces(
         [left for plan in packs if (left := _unmeasured(plan, path_of)) is not None],

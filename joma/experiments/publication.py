@@ -50,6 +50,11 @@ def published(folder: Path) -> Result:
         raise ValueError(f"{path} and its tables are no result of an experiment: {reason}. Write them again.") from None
 
 
+def published_part(folder: Path) -> str:
+    """Return which part of an experiment its published tables are; empty for all of it."""
+    return str(json.loads((folder / FILE_NAME).read_text(encoding="utf-8")).get("part", ""))
+
+
 def _write_tables(folder: Path, result: Result) -> list[Path]:
     written = []
     for name, frame in result.tables.items():

@@ -21,7 +21,7 @@ class Status(StrEnum):
     NOT_RUN = "not run"
     """Something that it needs is missing here; this is no failure."""
     UNFINISHED = "unfinished"
-    """The time of the call was not enough for all of it; the next one goes on."""
+    """The time of the call was not enough for all of it; the next one goes on. What is finished may be shown."""
     FAILED = "failed"
     """It raised an exception that nobody expected."""
 
@@ -46,6 +46,9 @@ class Record:
     status: Status
     reason: str = ""
     """Why it is not done: what is missing, what is left to do, or what went wrong."""
+    part: str = ""
+    """What verdicts, charts and tables of an unfinished one rest on: `120 of 270 runs`. Empty where all of it is done,
+    and where nothing can be shown."""
     notes: tuple[str, ...] = ()
     """Sentences on how the result came about."""
     verdicts: tuple[Verdict, ...] = ()

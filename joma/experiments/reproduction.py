@@ -4,10 +4,11 @@ The folder, for each experiment by its id:
 
 - `reproduction.json`: the summary of all experiments in the folder, in the paper's order:
   `{"preset", "started", "seconds", "experiments": [record, ...]}`, where a record is
-  `{"id", "title", "place", "question", "preset", "config", "seeds", "device", "seconds", "status", "reason", "notes",
-  "verdicts", "charts", "tables"}`: `status` is `done`, `not run`, `unfinished` or `failed`, `reason` says why it is
-  not `done`, `notes` are sentences on how the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and
-  `tables` are names, empty unless `done`. `device` is what computed it, which need not be what judged and drew it.
+  `{"id", "title", "place", "question", "preset", "config", "seeds", "device", "seconds", "status", "reason", "part",
+  "notes", "verdicts", "charts", "tables"}`: `status` is `done`, `not run`, `unfinished` or `failed`, `reason` says why
+  it is not `done`, `part` what of an `unfinished` one is shown (`120 of 270 runs`, empty if nothing), `notes` are
+  sentences on how the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and `tables` are names, empty
+  unless all or a part is done. `device` is what computed it, which need not be what judged and drew it.
 - `times.json`: how long pieces of work took on each device, by which those of later calls are foretold.
 - `<id>/result.json`: its record with `facts`, `versions`, `git_commit` and `computed`, the time of the computation.
   Where several states of the software worked on it, versions and commits are joined, and `origins` has each by itself.
@@ -34,8 +35,9 @@ from joma.experiments.attempt import Attempt
 from joma.experiments.experiment import PRESETS
 from joma.experiments.measured_times import FILE_NAME as TIMES
 from joma.experiments.measured_times import MeasuredTimes, device_label
+from joma.experiments.parts import labelled
 from joma.experiments.progress import Pace, Progress
-from joma.experiments.publication import published
+from joma.experiments.publication import published, published_part
 from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import MODULES, SECONDS, experiment, find
 from joma.experiments.timetable import Timetable
@@ -71,7 +73,7 @@ def reproduce(
 
     Returns:
         A record for each experiment asked for. One that cannot run here is `not run`, one for which `minutes` were too
-        few is `unfinished`, one that raised an exception is `failed`; in each case the others go on.
+        few is `unfinished` and shows what is finished if it can, one that raised an exception is `failed`; in each case the others go on.
     """
     limit = inf if minutes is None else SECONDS_OF_A_MINUTE * float(positive("minutes", minutes))
     clock = Timetable(limit=limit)
@@ -97,8 +99,9 @@ def reproduce(
 
 
 def charts_of(folder: Path | str, name: str) -> tuple[Chart, ...]:
-    """Return the charts of an experiment that is done, from the tables in a folder of `reproduce`."""
-    return experiment(name).draw(published(Path(folder) / name))
+    """Return the charts of an experiment, whole or labelled as a part, from the tables in a folder of `reproduce`."""
+    place = Path(folder) / name
+    return labelled(experiment(name).draw(published(place)), published_part(place))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,15 @@ The hierarchy is deterministic, with at most C different inputs, so a wide rando
 question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary within a class, for all three levels.
 """
 
+from collections.abc import Iterator
 from itertools import product
 
 import pandas as pd
 
 from joma.engine.config import HIERARCHY, TREES
-from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
+from joma.experiments.experiment import Experiment, Part, Result, Workplace, nothing_missing
 from joma.experiments.seed_errors import NUM_ERRORS, exceeds
+from joma.experiments.table1_finished import finished
 from joma.experiments.table1_measure import KEYS, Config, by_choice, by_setting, fall_along, score_runs
 from joma.figures.chart import Bars, Chart, Line, Panel
 from joma.verdicts import Evidence, Outcome, Verdict
@@ -30,6 +32,8 @@ LARGEST_LOSS_BY_MATCHING = 0.05
 """NCorr that may be lost when no neuron is used twice."""
 NUM_LEVELS = 2
 """Levels of latents that the table has."""
+IN_PART = "settings_in_part"
+"""Table of settings whose open choice is not finished: drawn, and not judged."""
 COMPLEXITY = {"more latents": "num_latents", "more children": "num_children"}
 
 SMALL = "At small size, which decides nothing about the paper's settings: "
@@ -63,7 +67,40 @@ def full() -> Config:
 
 def compute(config: Config, workplace: Workplace) -> Result:
     """Train and score all runs; average over seeds."""
-    runs = score_runs(config, workplace)
+    return _result(score_runs(config, workplace), config)
+
+
+def so_far(config: Config, workplace: Workplace) -> Part | None:
+    """Average what is finished, as `table1_finished` says; None until a setting has all its seeds."""
+    found = finished(config, workplace)
+    if found is None or (found.whole.empty and found.in_part.empty):
+        return None
+    whole = _result(found.whole, config)
+    notes = [
+        "Means and verdicts rest on the open choices of which all settings and seeds are finished. Not yet: "
+        f"{'; '.join(found.absent)}."
+    ]
+    if len(found.in_part):
+        notes.append(f"Of these, settings with all their seeds are shown by themselves, in the table {IN_PART}.")
+    if found.num_waiting:
+        notes.append(f"{found.num_waiting} finished runs wait for other seeds of their setting and are not shown.")
+    return Part(
+        result=Result(
+            tables={**whole.tables, **({IN_PART: by_setting(found.in_part)} if len(found.in_part) else {})},
+            facts={
+                **whole.facts,
+                "num_finished": found.num_done,
+                "num_in_all": found.num_all,
+                "not_finished": "; ".join(found.absent),
+            },
+        ),
+        num_done=found.num_done,
+        num_all=found.num_all,
+        notes=tuple(notes),
+    )
+
+
+def _result(runs: pd.DataFrame, config: Config) -> Result:
     settings, choices = by_setting(runs), by_choice(runs)
     fits = _fits(settings)
     best = min(fits, key=lambda choice: fits[choice]) if fits else None
@@ -86,34 +123,36 @@ def _fits(settings: pd.DataFrame) -> dict[tuple[int, float], float]:
 
 
 def draw(result: Result) -> tuple[Chart, ...]:
-    """Show every setting beside its control, and what training adds on the two kinds of data."""
+    """Show every setting beside its control, and what training adds on the two kinds of data, as far as finished."""
     settings, choices = result.tables["settings"], result.tables["choices"]
     is_small = not result.facts["is_paper_size"]
-    scores = [
-        _score_panel(part, level, hidden, lr)
-        for (hidden, lr, level), part in settings[settings["data"] == HIERARCHY].groupby(["hidden", "lr", "level"])
-    ]
-    adds = [_excess_panel(choices[choices["data"] == data], data) for data in (HIERARCHY, TREES)]
+    scores = [*_score_panels(settings), *_score_panels(result.tables.get(IN_PART, settings[:0]), " (some settings)")]
+    adds = [_excess_panel(own, data) for data in (HIERARCHY, TREES) if len(own := choices[choices["data"] == data])]
     note = " Small size: not the paper's settings." if is_small else ""
-    return (
-        Chart(
-            id="table1",
-            title="NCorr of latents and hidden neurons",
-            caption="Each setting is classes / children / latents. The untrained network is the same one at its start; "
-            "shuffled latents are dealt to other inputs. What is not above the control was not learned." + note,
-            panels=scores,
-        ),
-        Chart(
-            id="table1-training",
-            title="What training adds to NCorr",
-            caption="Trained less untrained, averaged over settings, with the standard error between seeds, on the "
-            "paper's deterministic hierarchy and on latent trees whose inputs vary within a class." + note,
-            panels=adds,
-        ),
+    if "not_finished" in result.facts:
+        note += f" Not finished: {result.facts['not_finished']}."
+    score_words = (
+        "Each setting is classes / children / latents. The untrained network is the same one at its start; shuffled "
+        "latents are dealt to other inputs. What is not above the control was not learned."
     )
+    adds_words = (
+        "Trained less untrained, averaged over settings, with the standard error between seeds, on the paper's "
+        "deterministic hierarchy and on latent trees whose inputs vary within a class."
+    )
+    drawn = (
+        ("table1", "NCorr of latents and hidden neurons", score_words, scores),
+        ("table1-training", "What training adds to NCorr", adds_words, adds),
+    )
+    return tuple(Chart(name, title, words + note, panels) for name, title, words, panels in drawn if panels)
 
 
-def _score_panel(part: pd.DataFrame, level: int, hidden: int, lr: float) -> Panel:
+def _score_panels(settings: pd.DataFrame, remark: str = "") -> Iterator[Panel]:
+    own = settings[settings["data"] == HIERARCHY]
+    for (hidden, lr, level), part in own.groupby(["hidden", "lr", "level"]):
+        yield _score_panel(part, f"s = {level}, hidden {hidden}, learning rate {lr:g}{remark}")
+
+
+def _score_panel(part: pd.DataFrame, title: str) -> Panel:
     names = [f"{row.num_classes}/{row.num_children}/{row.num_latents}" for row in part.itertuples()]
     items: list[Bars | Line] = [
         Bars("trained", names, part["trained"], errors=part["trained_error"].fillna(0.0)),
@@ -122,7 +161,7 @@ def _score_panel(part: pd.DataFrame, level: int, hidden: int, lr: float) -> Pane
     ]
     if part["published"].notna().any():
         items.append(Line("published", list(range(len(part))), part["published"], style="points"))
-    return Panel(f"s = {level}, hidden {hidden}, learning rate {lr:g}", "setting", "NCorr", items)
+    return Panel(title, "setting", "NCorr", items)
 
 
 def _excess_panel(part: pd.DataFrame, data: str) -> Panel:
@@ -169,8 +208,12 @@ def numbers_verdict(result: Result, config: Config) -> Verdict:
         outcome = Outcome.INCONCLUSIVE
     else:
         outcome = Outcome.HOLDS if fitting else Outcome.REFUTED
-    explanation = "" if best is None else f"Nearest to the published numbers: {best.name}, off by {best.value:.3f}; "
-    explanation += "" if best is None else f"the untrained network is off by {best.control:.3f}."
+    explanation = "There is nothing yet to hold against the published numbers."
+    if best is not None:
+        explanation = (
+            f"Nearest to the published numbers: {best.name}, off by {best.value:.3f}; the untrained network is off by "
+            f"{best.control:.3f}."
+        )
     return Verdict(
         id="table1-numbers",
         title="Table 1, the numbers",
@@ -256,6 +299,8 @@ def _together(added: list[bool | None], config: Config) -> Outcome:
 
 
 def _excess_explanation(rows: list[dict], added: list[bool | None], config: Config) -> str:
+    if not rows:
+        return "There is nothing on these data yet."
     parts = [
         f"level {level}: training adds "
         + ", ".join(
@@ -297,14 +342,16 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
                 threshold=LARGEST_LOSS_BY_MATCHING,
             ),
         ]
-    holds = bool(evidence) and all(each.holds for each in evidence)
+    holds = all(each.holds for each in evidence)
     free = all(each.control_holds for each in evidence if each.control is not None)
-    if not holds:
+    text = "NCorr is above that of shuffled latents" if holds else "NCorr does not stand out from its controls"
+    text += "; the untrained network passes the same test, so passing it is no sign of learning." if free else "."
+    if not evidence:
+        outcome, text = Outcome.INCONCLUSIVE, "There is nothing on these data yet."
+    elif not holds:
         outcome = Outcome.REFUTED if config.is_paper_size else Outcome.INCONCLUSIVE
     else:
         outcome = Outcome.CONDITIONAL if free else Outcome.HOLDS
-    text = "NCorr is above that of shuffled latents" if holds else "NCorr does not stand out from its controls"
-    text += "; the untrained network passes the same test, so passing it is no sign of learning." if free else "."
     return Verdict(
         id="table1-chance",
         title="Table 1, against chance",
@@ -341,7 +388,7 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
     is_free = bool(evidence) and all(each.control_holds for each in evidence)
     outcome = _together(found, config)
     text = "; ".join(f"{each.name}: {each.value:+.3f} (untrained {each.control:+.3f})" for each in evidence)
-    text = text or "One setting only: nothing to compare"
+    text = text or "There are no two settings to compare"
     return Verdict(
         id="table1-complexity",
         title="Table 1, complexity",
@@ -365,4 +412,5 @@ EXPERIMENT = Experiment(
     verdicts=verdicts,
     missing=nothing_missing,
     in_pieces=True,
+    so_far=so_far,
 )

@@ -87,15 +87,24 @@ class Config:
 
 def score_runs(config: Config, workplace: Workplace) -> pd.DataFrame:
     """Train all runs, and return NCorr of every level of each, trained and untrained, with controls."""
-    grids = [*_hierarchy_grids(config), *_tree_grids(config)]
 
     def measure(run: Run, folder: Path, trained: Parameters) -> list[Row]:
         return _scores(run.config, trained, config, workplace.device)
 
-    settings = ["table1", config.num_samples, config.num_shuffles]
-    table = measured_packs(planned(grids, workplace.device), workplace, measure, settings=settings)
+    packs = planned(grids_of(config), workplace.device)
+    table = measured_packs(packs, workplace, measure, settings=measure_settings(config))
     _start.cache_clear()
     return table
+
+
+def grids_of(config: Config) -> list[tuple[Run, ...]]:
+    """Return all runs, those of an open choice together."""
+    return [*_hierarchy_grids(config), *_tree_grids(config)]
+
+
+def measure_settings(config: Config) -> list[Any]:
+    """Return what the rows of a run depend on, beside the run."""
+    return ["table1", config.num_samples, config.num_shuffles]
 
 
 def by_setting(runs: pd.DataFrame) -> pd.DataFrame:
@@ -213,7 +222,7 @@ def _scores(run: RunConfig, trained: Parameters, config: Config, device: str) ->
     samples = latent_samples(run, config.num_samples, device)
     networks = {TRAINED: trained, UNTRAINED: _start(run.model, run.seed, device)}
     return [
-        _settings(run) | {"network": network, "level": level} | row
+        run_settings(run) | {"network": network, "level": level} | row
         for network, parameters in networks.items()
         for level, row in enumerate(_levels(Decoder(run.model), parameters, samples, run.seed, config.num_shuffles))
     ]
@@ -236,7 +245,8 @@ def _levels(
     ]
 
 
-def _settings(run: RunConfig) -> Row:
+def run_settings(run: RunConfig) -> Row:
+    """Return what tells a run from the others, as columns of its rows."""
     data = run.data
     is_hierarchy = data.data == HIERARCHY
     return {

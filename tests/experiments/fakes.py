@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from joma.experiments import registry
-from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
+from joma.experiments.experiment import Experiment, Part, Result, Workplace, nothing_missing
 from joma.experiments.timetable import Piece
 from joma.figures.chart import Chart, Line, Panel
 from joma.runs.files import write_text
@@ -63,6 +63,17 @@ def compute_in_pieces(config: Config, workplace: Workplace) -> Result:
     paths = {seed: workplace.folder / f"{seed}.json" for seed in config.seeds}
     workplace.work_off([piece(seed) for seed, path in paths.items() if not path.exists()])
     return _result([row for path in paths.values() for row in json.loads(path.read_text())])
+
+
+def walked_so_far(config: Config, workplace: Workplace) -> Part | None:
+    """Put together the walks that are finished."""
+    paths = [workplace.folder / f"{seed}.json" for seed in config.seeds]
+    there = [path for path in paths if path.exists()]
+    if not there:
+        return None
+    rows = [row for path in there for row in json.loads(path.read_text())]
+    note = f"The other {len(paths) - len(there)} have not set out."
+    return Part(result=_result(rows), num_done=len(there), num_all=len(paths), what="walks", notes=(note,))
 
 
 def _result(rows: list[dict[str, float]]) -> Result:

@@ -8,14 +8,16 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from experiments.fakes import Config, draw, fake, fake_in_pieces
+from experiments.fakes import Config, draw, fake, fake_in_pieces, walked_so_far
 from joma import cli
 from joma.experiments import measured_times, record, registry, timetable
+from joma.experiments.publication import published
 from joma.experiments.record import Status
-from joma.experiments.reproduction import reproduce
+from joma.experiments.reproduction import charts_of, reproduce
 from joma.page.report import report
 from joma.verdicts import Outcome
 
+FORMATS = ("png", "pdf", "svg")
 WALKS = Config(num_steps=3, seeds=(3, 4, 5, 6), pause=10.0)
 """Four pieces of 30 s each: of 60 s while nothing is known of them, of 30 s afterwards."""
 
@@ -71,6 +73,55 @@ def test_an_unfinished_experiment_has_a_record_and_no_result(tmp_path, install, 
     assert record.read(tmp_path).experiments[0] == first
     assert json.loads((tmp_path / "a/result.json").read_text())["status"] == "unfinished"
     assert "2 of 4 walks left" in report(tmp_path).read_text(encoding="utf8")
+
+
+def test_what_is_finished_is_shown_as_a_part(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS, draw=draw, so_far=walked_so_far))
+    [part] = reproduce(out=tmp_path, device="cpu", minutes=1.4).experiments
+    assert part.status is Status.UNFINISHED and part.part == "2 of 4 walks" and part.sound
+    assert part.notes == ("The other 2 have not set out.",)
+    [verdict] = part.verdicts
+    assert verdict.outcome is Outcome.INCONCLUSIVE and verdict.explanation == "So far 2 of 4 walks."
+    assert verdict.evidence[0].holds  # what was measured stays, though it decides nothing
+    assert published(tmp_path / "a").tables["walk"]["seed"].unique().tolist() == [3, 4]
+    assert record.read(tmp_path).experiments == (part,)
+    [chart] = charts_of(tmp_path, "a")
+    assert chart.title == "A walk (unfinished: 2 of 4 walks)" and len(chart.panels[0].items) == 2
+    assert {path.name for path in (tmp_path / "a/figures").iterdir()} == {f"walk.{kind}" for kind in FORMATS}
+    about = json.loads((tmp_path / "a/result.json").read_text())
+    assert about["versions"] and about["computed"] and about["seconds"] == part.seconds
+
+
+def test_the_whole_takes_the_place_of_the_part(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS, draw=draw, so_far=walked_so_far))
+    reproduce(out=tmp_path, device="cpu", minutes=1.4)
+    [whole] = reproduce(out=tmp_path, device="cpu", minutes=1.4).experiments
+    assert whole.status is Status.DONE and whole.part == "" and whole.notes == ()
+    assert [verdict.outcome for verdict in whole.verdicts] == [Outcome.HOLDS]
+    assert [chart.title for chart in charts_of(tmp_path, "a")] == ["A walk"]
+    assert len(published(tmp_path / "a").tables["walk"]) == 12
+
+
+def test_before_anything_is_finished_nothing_is_shown(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS, draw=broken, so_far=walked_so_far))
+    [left] = reproduce(out=tmp_path, device="cpu", minutes=0.01).experiments
+    assert left.status is Status.UNFINISHED and left.part == "" and left.notes == () == left.charts
+    assert [verdict.outcome for verdict in left.verdicts] == [Outcome.NOT_RUN]
+
+
+@pytest.mark.parametrize("breaks", ["so_far", "draw", "verdicts"])
+def test_a_part_that_cannot_be_shown_is_told_and_nothing_fails(tmp_path, install, clock, breaks):
+    install(fake_in_pieces("a", WALKS, **{"so_far": walked_so_far, breaks: broken}))
+    [left] = reproduce(out=tmp_path, device="cpu", minutes=1.4).experiments
+    assert left.status is Status.UNFINISHED and left.sound and left.part == "" and left.tables == () == left.charts
+    assert left.reason.startswith("2 of 4 walks left")
+    assert [verdict.outcome for verdict in left.verdicts] == [Outcome.NOT_RUN]
+    [note] = left.notes
+    assert note.startswith("What is finished could not be shown: KeyError: 'no such column' (traceback in ")
+    assert "no such column" in (tmp_path / "a/error.txt").read_text()
+    install(fake_in_pieces("a", WALKS))
+    assert reproduce(out=tmp_path, device="cpu").experiments[0].status is Status.DONE
+    assert not (tmp_path / "a/error.txt").exists()
 
 
 def test_times_are_remembered_from_call_to_call(tmp_path, install, clock):
