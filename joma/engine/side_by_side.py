@@ -6,7 +6,7 @@ becomes does not depend on which packs are beside its own.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import GEN_SUSPENDED, getgeneratorstate
@@ -38,10 +38,10 @@ def train_packs(
 ) -> Iterator[tuple[int, PackResult]]:
     """Train packs side by side as `train_pack` trains one; yield the position of each, and how it ended, as they end.
 
-    Ctrl-C saves the runs of all of them.
+    Ctrl-C saves the runs of all of them; a second one does not wait for that.
     """
     there = torch.device(device)
-    with interruptions() as is_asked_to_stop:
+    with interruptions() as is_asked_to_stop, ExitStack() as at_the_end:
 
         def begun(position: int) -> _AtWork:
             report = (lambda _: None) if told is None else partial(told, position)
@@ -49,6 +49,8 @@ def train_packs(
             return _AtWork(steps=pack_steps(packs[position], Path(folder), there, caller), stream=_stream(there))
 
         at_work = {position: begun(position) for position in range(len(packs))}
+        for pack in at_work.values():
+            at_the_end.callback(pack.steps.close)  # whatever another one raises when it is closed
         try:
             while at_work:
                 for position, pack in list(at_work.items()):
@@ -58,13 +60,10 @@ def train_packs(
                     if ended is not None:
                         del at_work[position]
                         yield position, ended
-        except KeyboardInterrupt:
+        except Stopped:
             for pack in at_work.values():
                 pack.stop()
             raise
-        finally:
-            for pack in at_work.values():
-                pack.steps.close()
 
 
 def beside_each_other(plans: Sequence[PackPlan], *, usable_bytes: float, device: torch.device) -> list[list[int]]:

@@ -94,6 +94,27 @@ def test_a_second_interruption_does_not_wait_and_what_has_not_begun_is_left_alon
     assert saved == [*packs[0].names, packs[0].names[0]]
 
 
+def test_a_second_interruption_waits_for_no_other_pack(tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.engine.training.REPORT_SECONDS", 0.0)
+    packs = [named(name, steps=8) for name in ("one", "two", "three")]
+    saved = []
+
+    def interrupt(position, at):
+        if position == 0 and at.step == 2:  # all have begun
+            signal.raise_signal(signal.SIGINT)
+
+    def save(folder, snapshot):
+        if snapshot.step > 0:
+            saved.append(folder.name)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(snapshots, "save_snapshot", save)
+    with pytest.raises(KeyboardInterrupt):
+        list(train_packs(packs, tmp_path, told=interrupt))
+    assert saved == [packs[1].names[0]]
+    assert not any(is_open(tmp_path / name) for own in packs for name in own.names)
+
+
 def test_an_error_in_one_pack_lets_go_of_the_others(tmp_path):
     packs = [named("one", steps=8), named("two", steps=3)]
 
@@ -104,6 +125,23 @@ def test_an_error_in_one_pack_lets_go_of_the_others(tmp_path):
         list(train_packs(packs, tmp_path, take=take))
     assert not any(is_open(tmp_path / name) for own in packs for name in own.names)
     assert {info(tmp_path / name).status for name in packs[0].names} == {"running"}
+
+
+def test_packs_that_cannot_be_closed_do_not_hold_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.engine.training.REPORT_SECONDS", 0.0)
+    packs = [named(name, steps=3) for name in ("one", "two", "three")]
+
+    def fail(position, at):
+        if position == 0 and at.step == 2:
+            raise OSError("no room")
+
+    def cannot_close(members):
+        raise OSError("no room to close")
+
+    monkeypatch.setattr("joma.engine.training._leave_open", cannot_close)
+    with pytest.raises(OSError, match="no room"):
+        list(train_packs(packs, tmp_path, told=fail))
+    assert not any(is_open(tmp_path / name) for own in packs for name in own.names)
 
 
 def planned(num_runs, num_bytes):
