@@ -5,6 +5,7 @@ tokens, and tokens $l$, $m$ have a common ancestor of height $H$. All comparison
 start, and all error bars are between seeds.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -227,9 +228,12 @@ def training_curves(config: Config, workplace: Workplace) -> pd.DataFrame:
     def measure(run: Run, folder: Path, end: Parameters) -> list[Row]:
         return _run_rows(run.config, folder, config, workplace.device)
 
+    def measuring(run: RunConfig) -> float:
+        return _measuring_seconds(run, config, workplace.device)
+
     settings = ["figure5", config.num_samples, config.num_shuffles, config.checkpoint_every]
     packs = planned([_runs(config, name) for name in (DEEP, SHALLOW)], workplace.device)
-    return measured_packs(packs, workplace, measure, settings=settings)
+    return measured_packs(packs, workplace, measure, settings=settings, measuring=measuring)
 
 
 def _runs(config: Config, name: str) -> tuple[Run, ...]:
@@ -244,19 +248,38 @@ def _runs(config: Config, name: str) -> tuple[Run, ...]:
     return grid(base, {"seed": config.seeds}, ("tree_depth", "rho", "lr"))
 
 
+def _measured_steps(config: Config) -> range:
+    return range(0, config.steps + 1, config.checkpoint_every)
+
+
 def _run_rows(run: RunConfig, folder: Path, config: Config, device: str) -> list[Row]:
     samples = latent_samples(run, config.num_samples, device)
-    tree, decoder = tree_of(run.data), Decoder(run.model)
     name = DEEP if run.data.tree_depth == config.deep.tree_depth else SHALLOW
     rows: list[Row] = []
-    for step in range(0, config.steps + 1, config.checkpoint_every):
+    for step in _measured_steps(config):
         parameters = of_one_run(load_snapshot(folder / CHECKPOINTS / name_of(step)).tensors, device)
-        attention = _AttentionByHeight(tree, samples.batch.tokens[0], seed=run.seed)
-        reading = read_neurons(decoder, parameters, samples, attention.take)
-        about = {"tree": name, "seed": run.seed, "step": step, "loss": reading.loss}
-        found = [*attention.rows, *_alignments(samples, reading, run.seed, config.num_shuffles)]
-        rows += [about | row for row in found]
+        about = {"tree": name, "seed": run.seed, "step": step}
+        rows += [about | row for row in _network_rows(run, parameters, samples, config.num_shuffles)]
     return rows
+
+
+def _network_rows(run: RunConfig, parameters: Parameters, samples: LatentSamples, num_shuffles: int) -> list[Row]:
+    """Measure one network: attention and NCorr by block and height."""
+    attention = _AttentionByHeight(tree_of(run.data), samples.batch.tokens[0], seed=run.seed)
+    reading = read_neurons(Decoder(run.model), parameters, samples, attention.take)
+    found = [*attention.rows, *_alignments(samples, reading, run.seed, num_shuffles)]
+    return [{"loss": reading.loss} | row for row in found]
+
+
+def _measuring_seconds(run: RunConfig, config: Config, device: str) -> float:
+    """Return what all measurements of a run take, by one of its network at the start."""
+    samples = latent_samples(run, config.num_samples, device)
+    start = of_one_run(Decoder(run.model).initial(run.seed), device)
+    for _ in range(2 if torch.device(device).type == "cuda" else 1):  # a GPU's first one loads what it needs
+        begun = time.perf_counter()
+        _network_rows(run, start, samples, config.num_shuffles)
+        seconds = time.perf_counter() - begun
+    return len(_measured_steps(config)) * seconds
 
 
 def _alignments(samples: LatentSamples, reading: Reading, seed: int, num_shuffles: int) -> Iterator[Row]:

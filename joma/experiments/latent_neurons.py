@@ -150,8 +150,11 @@ def measured_packs(
     measure: Measure,
     *,
     settings: Any,
+    measuring: Callable[[RunConfig], float] = lambda config: 0.0,
 ) -> pd.DataFrame:
     """Train packs one after the other, and return the rows that `measure` finds of each run.
+
+    `measuring` foretells how many seconds that takes for a run, on top of its training.
 
     Runs that diverged have no rows. Rows are kept run by run under the hash of the run and of `settings`, which is all
     that they depend on, so that they are found again however runs are packed; weights are not kept.
@@ -168,6 +171,7 @@ def measured_packs(
         timetable=workplace.timetable,
         name="networks on data with latents",
         work=lambda pack, tell: _keep_rows(pack, training, workplace.device, measure, path_of, tell),
+        afterwards=measuring,
     )
     workplace.work_off(pieces)
     shutil.rmtree(training, ignore_errors=True)

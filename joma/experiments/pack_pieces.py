@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from joma.engine.config import RunConfig
 from joma.engine.packs import Pack, packs_of
 from joma.engine.plan import PackPlan
 from joma.engine.snapshots import steps_of
@@ -26,26 +27,32 @@ def pack_pieces(
     timetable: Timetable,
     name: str,
     work: Callable[[Pack, Tell], None],
+    afterwards: Callable[[RunConfig], float] = lambda config: 0.0,
 ) -> list[Piece]:
-    """Return a piece for each pack, whose runs lie below `folder`; one that no call has time for is split."""
+    """Return a piece for each pack, whose runs lie below `folder`; one that no call has time for is split.
+
+    `afterwards` says how many seconds each run of a pack takes behind its training; it is asked once for a pack.
+    """
     setup = SETUP_SECONDS[torch.device(device).type]
     is_limited = math.isfinite(timetable.limit)
 
-    def piece(plan: PackPlan) -> Piece:
-        return Piece(
-            kind=PACKS,
-            name=f"{name}: {plan.pack.num_runs} runs",
-            seconds=plan.seconds * _share_left(plan, folder),
-            setup=setup,
-            work=lambda tell: work(plan.pack, tell),
-        )
+    def pieces_of(plan: PackPlan) -> list[Piece]:
+        paced = replace(plan, seconds=plan.seconds * _pace(plan, device)) if is_limited else plan
+        after = afterwards(plan.pack.config)
 
-    paced = (replace(plan, seconds=plan.seconds * _pace(plan, device)) if is_limited else plan for plan in plans)
-    return [
-        piece(part)
-        for plan in paced
-        for part in _parts(plan, lambda part: timetable.expected(piece(part)), timetable.longest)
-    ]
+        def piece(part: PackPlan) -> Piece:
+            return Piece(
+                kind=PACKS,
+                name=f"{name}: {part.pack.num_runs} runs",
+                seconds=part.seconds * _share_left(part, folder) + after * part.pack.num_runs,
+                setup=setup,
+                work=lambda tell: work(part.pack, tell),
+            )
+
+        parts = _parts(paced, lambda part: timetable.expected(piece(part)), timetable.longest)
+        return [piece(part) for part in parts]
+
+    return [each for plan in plans for each in pieces_of(plan)]
 
 
 def _pace(plan: PackPlan, device: str) -> float:

@@ -1,12 +1,15 @@
 """Figure 5: exact against sampled, orders that can be reversed, and verdicts that can fail."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from joma.engine.extent import completed
 from joma.experiments import figure5
+from joma.experiments import figure5_measure as measure
 from joma.experiments import figure5_verdicts as judge
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.figure5_measure import (
@@ -20,8 +23,10 @@ from joma.experiments.figure5_measure import (
     flows,
     learned_levels,
     limits,
+    training_curves,
 )
 from joma.experiments.seed_errors import exceeds, mean_and_error
+from joma.experiments.timetable import Timetable
 from joma.verdicts import Outcome
 
 TINY = replace(
@@ -65,6 +70,45 @@ def test_the_same_config_gives_the_same_numbers(tmp_path_factory):
     curves = first.tables["curves"]
     assert set(curves["height"]) == {1, 2, 3, 4} and set(curves["step"]) == {0, 2, 4}
     assert curves.loc[curves["what"] == ATTENTION, "value"].between(0.2, 5).all()  # near uniform at the start
+
+
+class PlannedError(Exception):
+    """Carries the pieces that would be worked off."""
+
+
+@pytest.fixture
+def planned_seconds(tmp_path, monkeypatch):
+    """A function that returns the seconds counted for each pack, without training any."""
+
+    def stop(timetable, pieces, tell):
+        raise PlannedError(pieces)
+
+    def seconds():
+        with pytest.raises(PlannedError) as planned:
+            training_curves(TINY, Workplace(folder=tmp_path, device="cpu", progress=lambda share, doing: None))
+        [pieces] = planned.value.args
+        return [piece.seconds for piece in pieces]
+
+    monkeypatch.setattr(Timetable, "work_off", stop)
+    return seconds
+
+
+def test_the_time_that_is_foretold_contains_the_measuring(planned_seconds, monkeypatch):
+    monkeypatch.setattr(measure, "_measuring_seconds", lambda run, config, device: 0.0)
+    training = planned_seconds()
+    monkeypatch.setattr(measure, "_measuring_seconds", lambda run, config, device: 100.0)
+    assert planned_seconds() == pytest.approx([each + 100.0 * len(TINY.seeds) for each in training])
+    assert len(training) == 2 and all(each > 0 for each in training)
+
+
+def test_the_time_of_measuring_is_that_of_one_network_for_every_checkpoint(monkeypatch):
+    pause, num_checkpoints = 0.05, 3
+    seen = []
+    monkeypatch.setattr(measure, "_network_rows", lambda run, *rest: seen.append(run) or time.sleep(pause))
+    [run, _] = measure._runs(TINY, DEEP)
+    found = measure._measuring_seconds(completed(run.config), TINY, "cpu")
+    assert len(seen) == 1
+    assert num_checkpoints * pause <= found < 20 * num_checkpoints * pause  # others may keep the machine busy
 
 
 def test_settings_that_miss_the_end_or_swap_the_trees_are_refused():

@@ -29,7 +29,7 @@ def _as_planned(monkeypatch):
     monkeypatch.setattr(module, "_pace", lambda plan, device: 1.0)
 
 
-def pieces_in(folder, plan, limit, trained=None):
+def pieces_in(folder, plan, limit, trained=None, **options):
     return pack_pieces(
         [plan],
         folder,
@@ -37,6 +37,7 @@ def pieces_in(folder, plan, limit, trained=None):
         timetable=Timetable(limit=limit),
         name="small",
         work=lambda pack, tell: trained.append(pack),
+        **options,
     )
 
 
@@ -61,6 +62,17 @@ def test_where_not_even_a_run_fits_there_is_a_piece_for_each(plan, tmp_path):
     assert len(pieces_in(tmp_path, plan, 1.0)) == NUM_RUNS
 
 
+def test_what_comes_behind_the_training_counts_for_every_run(plan, tmp_path):
+    asked = []
+    behind = {"afterwards": lambda config: asked.append(config) or 10.0}
+    [whole] = pieces_in(tmp_path, plan, math.inf, **behind)
+    assert whole.seconds == pytest.approx(100.0 + 10.0 * NUM_RUNS) and len(asked) == 1
+    limit = 1.1 * (USUAL_RATIO * 100.0 + SETUP_SECONDS["cpu"]) / MOST_OF_A_CALL  # enough for the training alone
+    assert len(pieces_in(tmp_path, plan, limit)) == 1
+    parts = pieces_in(tmp_path, plan, limit, **behind)
+    assert len(parts) > 1 and sum(each.seconds for each in parts) == pytest.approx(whole.seconds)
+
+
 def test_what_was_trained_before_does_not_count(plan, tmp_path):
     class StoppedError(Exception):
         pass
@@ -75,6 +87,8 @@ def test_what_was_trained_before_does_not_count(plan, tmp_path):
         train_pack(longer, tmp_path, progress=stop)  # after a second
     [rest] = pieces_in(tmp_path, whole, math.inf)
     assert 0 < rest.seconds < fresh.seconds == whole.seconds
+    [measured_too] = pieces_in(tmp_path, whole, math.inf, afterwards=lambda config: 10.0)
+    assert measured_too.seconds == pytest.approx(rest.seconds + 10.0 * NUM_RUNS)  # none of it was done
 
 
 def test_runs_that_ended_are_known_by_their_records_alone(tmp_path):
