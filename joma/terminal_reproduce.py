@@ -47,15 +47,16 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
     screen = console()
     for record in done.experiments if explain else ():
         for verdict in record.verdicts:
-            screen.print(_explanation(verdict))
+            screen.print(_explanation(verdict, _said(record, verdict)))
             if verdict.evidence:
                 screen.print(_evidence_table(verdict.evidence))
     screen.print(_claims_table(done))
     for record in done.experiments:
         for remark in _remarks(record):
             screen.print(remark, soft_wrap=True)
-    if done.verdicts:
-        screen.print(summary(done.verdicts))
+    settled = [verdict for record in done.experiments if not _is_left(record) for verdict in record.verdicts]
+    if settled:
+        screen.print(summary(settled))
     counted = ", ".join(f"{count} {status.value}" for status, count in done.counts().items())
     screen.print(
         Text(
@@ -64,7 +65,7 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
         ),
         soft_wrap=True,
     )
-    if left := [record.id for record in done.experiments if record.status.value == UNFINISHED]:
+    if left := [record.id for record in done.experiments if _is_left(record)]:
         screen.print(
             Text(f"Time was up before all was done. Run the same command again to go on with {', '.join(left)}."),
             soft_wrap=True,
@@ -144,9 +145,7 @@ def _claims_table(done: "Reproduction") -> Table:
         for verdict in record.verdicts:
             decisive = verdict.decisive
             cells = ("", "", "", "") if decisive is None else _numbers(decisive)
-            is_left = record.status.value == UNFINISHED
-            outcome = Text(UNFINISHED, style="yellow") if is_left else _outcome(verdict)
-            table.add_row(record.id, Text(verdict.title), outcome, *cells)
+            table.add_row(record.id, Text(verdict.title), _said(record, verdict), *cells)
         if not record.verdicts:
             table.add_row(record.id, Text(record.title), Text(record.status.value, style="bold red"), "", "", "", "")
     return table
@@ -174,8 +173,17 @@ def _outcome(verdict: Verdict) -> Text:
     return text if verdict.sound else text.append(" (our check fails)", style="bold red")
 
 
-def _explanation(verdict: Verdict) -> Panel:
-    body = Text.assemble(("Claim    ", "bold"), verdict.claim, "\n", ("Verdict  ", "bold"), _outcome(verdict))
+def _is_left(record: "Record") -> bool:
+    return record.status.value == UNFINISHED
+
+
+def _said(record: "Record", verdict: Verdict) -> Text:
+    """Return the outcome; of an unfinished experiment, which has none yet, the part that its numbers rest on."""
+    return Text(record.label, style="yellow") if _is_left(record) else _outcome(verdict)
+
+
+def _explanation(verdict: Verdict, outcome: Text) -> Panel:
+    body = Text.assemble(("Claim    ", "bold"), verdict.claim, "\n", ("Verdict  ", "bold"), outcome)
     if verdict.outcome is not Outcome.NOT_RUN and verdict.correction:
         body.append("\n").append("Instead  ", style="bold").append(verdict.correction)
     if verdict.explanation:

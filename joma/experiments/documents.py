@@ -62,8 +62,9 @@ def _experiment(done: Record, root: Path) -> list[str]:
 
 def _run(done: Record, root: Path) -> str:
     """How the numbers came about, and where they are."""
-    if done.status is not Status.DONE:
-        return f"**{done.status.value.capitalize()}**, preset `{done.preset}`: {escaped(done.reason)}"
+    said = f"**{done.label.capitalize()}**, preset `{done.preset}`: {escaped(done.reason)}"
+    if not done.is_shown:
+        return said
     about = _json(root / RESULTS / done.id / RESULT)
     told = [
         f"Preset `{done.preset}`",
@@ -75,7 +76,10 @@ def _run(done: Record, root: Path) -> str:
     files = [("settings and facts", RESULTS / done.id / RESULT)]
     files += [(name, RESULTS / done.id / TABLES / f"{name}.parquet") for name in done.tables]
     links = ", ".join(f"[{escaped(name)}](../{path.as_posix()})" for name, path in files)
-    return f"{', '.join(part for part in told if part)}. Data: {links}."
+    computed = f"{', '.join(part for part in told if part)}. Data: {links}."
+    if done.status is Status.DONE:
+        return computed
+    return f"{said}\n\nAll that follows rests on {done.part} and decides nothing yet. {computed}"
 
 
 def _pictures(done: Record, root: Path) -> list[str]:
@@ -93,7 +97,7 @@ def _pictures(done: Record, root: Path) -> list[str]:
 def _claim(done: Record, verdict: Verdict) -> list[str]:
     told = [
         f'<a id="{claim_anchor(done, verdict)}"></a>',
-        f"### {escaped(verdict.title)}: {verdict.outcome.value}",
+        f"### {escaped(verdict.title)}: {done.said_of(verdict)}",
         f"**Claim** ({escaped(verdict.source)}): {escaped(verdict.claim)}",
         "**One of our own checks fails here.**" if not verdict.sound else "",
         escaped(verdict.explanation),

@@ -23,14 +23,12 @@ COLOURS = 256
 def keep(out: Path, root: Path) -> list[Path]:
     """Copy records and tables of a reproduction to `results/`, its pictures to `docs/results/`, and write the document.
 
-    What is not small stays behind: training runs, CSV beside Parquet, other formats of the pictures.
+    What is not small stays behind: training runs, CSV beside Parquet, other formats of the pictures. An unfinished
+    experiment is kept as the part that it is, and the document says so before anything else.
     """
     done = record.read(out)
-    for status in (Status.FAILED, Status.UNFINISHED):
-        if ids := [each.id for each in done.experiments if each.status is status]:
-            raise ValueError(
-                f"A kept reproduction must be whole, got {', '.join(ids)} {status} in {out}. Run it again."
-            )
+    if ids := [each.id for each in done.experiments if each.status is Status.FAILED]:
+        raise ValueError(f"A kept experiment must not have failed, as {', '.join(ids)} did in {out}. Run it again.")
     sources = _small_files(out, [each.id for each in done.experiments])
     size = sum(path.stat().st_size for path in sources)
     if size > MOST_BYTES:

@@ -62,6 +62,20 @@ class Record:
         """Whether nothing of our own went wrong: no exception, no failing check. A refuted claim is sound."""
         return self.status is not Status.FAILED and all(verdict.sound for verdict in self.verdicts)
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether there are claims, charts and tables to show: of all of it, or of a part."""
+        return self.status is Status.DONE or bool(self.part)
+
+    def said_of(self, verdict: Verdict) -> str:
+        """Return what stands for one of its verdicts: the outcome, which an unfinished experiment does not have yet."""
+        return self.status.value if self.status is Status.UNFINISHED else verdict.outcome.value
+
+    @property
+    def label(self) -> str:
+        """How far it came, with the part that is shown: `unfinished: 120 of 270 runs`."""
+        return f"{self.status.value}: {self.part}" if self.part else self.status.value
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON."""
         record = {each.name: getattr(self, each.name) for each in fields(self)}

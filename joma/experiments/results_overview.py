@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from joma.experiments.markdown import enumerated, escaped, first_sentence, table
 from joma.experiments.record import Record, Reproduction, Status
-from joma.experiments.registry import named
+from joma.experiments.registry import find, named
 from joma.figures.numbers import duration, short
 from joma.verdicts import Evidence, Outcome, Verdict
 
@@ -34,15 +35,18 @@ _GPU = re.compile(r"cuda(:\d+)?")
 
 def overview(done: Reproduction) -> list[str]:
     """Return the parts before the experiments one by one."""
+    settled = replace(done, experiments=tuple(record for record in done.experiments if not _is_unfinished(record)))
     return [
+        _standing(done),
         _how(done),
         "One by one: " + ", ".join(f"[{named(record.id)}](#{record.id})" for record in done.experiments) + ".",
         *([SMALL] if any(record.preset == QUICK for record in done.experiments) else []),
         "## What holds, and what does not",
         _counts(done),
-        *_by_outcome(done),
+        *_by_outcome(settled),
+        *_unfinished(done),
         "## What the controls say",
-        *_controls(done),
+        *_controls(settled),
         "## Every claim in numbers",
         "Of each claim the number that decides it: a failing one if there is any, else the one nearest to its "
         "threshold.",
@@ -87,8 +91,38 @@ def _digits(value: float | None) -> str:
     return short(None if value is None else value + 0.0, DIGITS)  # no -0
 
 
+def _is_unfinished(record: Record) -> bool:
+    return record.status is Status.UNFINISHED
+
+
+def _standing(done: Reproduction) -> str:
+    """Say which experiments are whole, which are parts, and which are not there, before anything else is said."""
+    records = {record.id: record for record in done.experiments}
+
+    def those(chosen: Callable[[Record], bool]) -> list[str]:
+        return [_with_part(record) for record in done.experiments if chosen(record)]
+
+    whole = those(lambda record: record.status is Status.DONE)
+    others = {
+        "In part, and deciding nothing yet": those(lambda record: bool(record.part)),
+        "Begun, with nothing to show yet": those(lambda record: _is_unfinished(record) and not record.part),
+        "Not run, since something is missing": those(lambda record: record.status is Status.NOT_RUN),
+        "Not run yet": [named(name) for name in find() if name not in records],
+    }
+    if not any(others.values()):
+        return "All experiments are whole."
+    told = {"Whole": whole or ["none"], **others}
+    return "> **Not all experiments are whole.** " + " ".join(
+        f"{what}: {enumerated(names)}." for what, names in told.items() if names
+    )
+
+
+def _with_part(record: Record) -> str:
+    return f"{named(record.id)} ({record.part})" if record.part else named(record.id)
+
+
 def _how(done: Reproduction) -> str:
-    computed = [record for record in done.experiments if record.status is Status.DONE]
+    computed = [record for record in done.experiments if record.is_shown]
     presets = _shared(done.experiments, lambda record: f"`{record.preset}`")
     devices = _shared(computed, lambda record: device_in_words(record.device))
     return (
@@ -112,9 +146,13 @@ def _shared(records: tuple[Record, ...] | list[Record], word: Callable[[Record],
 
 
 def _counts(done: Reproduction) -> str:
-    found = {outcome: sum(verdict.outcome is outcome for verdict in done.verdicts) for outcome in Outcome}
+    settled = [verdict for record, verdict in _with_records(done) if not _is_unfinished(record)]
+    found = {outcome: sum(verdict.outcome is outcome for verdict in settled) for outcome in Outcome}
     said = [f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in found.items() if count]
-    return f"Of {len(done.verdicts)} claims {enumerated(said)}." if said else "Nothing was judged."
+    text = f"Of {len(settled)} claims {enumerated(said)}." if said else "Nothing was judged."
+    if left := [_with_part(record) for record in done.experiments if _is_unfinished(record)]:
+        text += f" The claims of {enumerated(left)} are not among them: nothing is decided before all of it is done."
+    return text
 
 
 def _with_records(done: Reproduction) -> Iterator[tuple[Record, Verdict]]:
@@ -136,6 +174,18 @@ def _by_outcome(done: Reproduction) -> Iterator[str]:
             for record, verdict in judged:
                 links.setdefault(named(record.id), []).append(_link(record, verdict))
             yield "\n".join(f"- {name}: {'; '.join(own)}" for name, own in links.items())
+
+
+def _unfinished(done: Reproduction) -> Iterator[str]:
+    """Name the claims that rest on a part, and what is left to do."""
+    left = [record for record in done.experiments if _is_unfinished(record)]
+    if left:
+        yield "### Unfinished"
+        yield "\n".join(
+            f"- {_with_part(record)}: {'; '.join(_link(record, verdict) for verdict in record.verdicts)}. "
+            + escaped(record.reason)
+            for record in left
+        )
 
 
 def _link(record: Record, verdict: Verdict) -> str:
@@ -186,7 +236,7 @@ def _claims(done: Reproduction) -> str:
         [
             f"[{named(record.id)}](#{record.id})",
             _link(record, verdict),
-            verdict.outcome.value,
+            record.label if _is_unfinished(record) else verdict.outcome.value,
             *numbers(verdict.decisive),
         ]
         for record, verdict in _with_records(done)

@@ -130,7 +130,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     adds = [_excess_panel(own, data) for data in (HIERARCHY, TREES) if len(own := choices[choices["data"] == data])]
     note = " Small size: not the paper's settings." if is_small else ""
     if "not_finished" in result.facts:
-        note += f" Not finished: {result.facts['not_finished']}."
+        note += " Open choices that are not finished are left out, or shown by some settings alone."
     score_words = (
         "Each setting is classes / children / latents. The untrained network is the same one at its start; shuffled "
         "latents are dealt to other inputs. What is not above the control was not learned."

@@ -59,8 +59,8 @@ def finished(config: Config, workplace: Workplace) -> Finished | None:
     return Finished(
         num_done=int(runs["is_done"].sum()),
         num_all=len(runs),
-        whole=found[found["is_whole"]].drop(columns=labels),
-        in_part=found[found["has_all_seeds"] & ~found["is_whole"]].drop(columns=labels),
+        whole=found[found["is_whole"]].drop(columns=labels).reset_index(drop=True),
+        in_part=found[found["has_all_seeds"] & ~found["is_whole"]].drop(columns=labels).reset_index(drop=True),
         num_waiting=int((runs["is_done"] & ~runs["has_all_seeds"]).sum()),
         absent=tuple(_in_words(own) for _, own in runs[~runs["is_whole"]].groupby(CHOICE, sort=False)),
     )

@@ -18,6 +18,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from joma.experiments.experiment import Result
+from joma.experiments.parts import labelled
 from joma.experiments.publication import FIGURES, TABLES, published
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.record import FILE_NAME as RECORD
@@ -114,6 +115,9 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
         preset=reproduction.preset,
         started=reproduction.started.replace("T", " ")[:16],
         took=duration(reproduction.seconds),
+        unfinished=[
+            (record.id, named(record.id), record.part) for record in records if record.status is Status.UNFINISHED
+        ],
         failed=[(record.id, named(record.id)) for record in records if record.status is Status.FAILED],
         unsound=[verdict.id for verdict in reproduction.verdicts if not verdict.sound],
         num_claims=len(rows),
@@ -124,19 +128,20 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
 
 def _summary_rows(record: Record) -> Iterator[list[Cell]]:
     here = words(named(record.id), tone="id", link=f"#{record.id}")
-    if record.status is not Status.DONE or not record.verdicts:
+    if not record.is_shown or not record.verdicts:
         said = words(record.reason, tone="long")
         yield [here, words(record.title, tone="what"), _outcome(record.status.value), *_numbers(None), said]
         return
     for verdict in record.verdicts:
         shown = verdict.decisive
-        told = _statistic(shown) if shown else record.reason or verdict.explanation
+        told = _statistic(shown, record.part) if shown else verdict.explanation
         claim = words(verdict.title, tone="what", link=f"#{_anchor(record, verdict)}")
-        yield [here, claim, _outcome(verdict.outcome.value), *_numbers(shown), words(told, tone="long")]
+        yield [here, claim, _outcome(record.said_of(verdict)), *_numbers(shown), words(told, tone="long")]
 
 
-def _statistic(evidence: Evidence) -> str:
-    return evidence.name + (f"; control: {evidence.control_name}" if evidence.control_name else "")
+def _statistic(evidence: Evidence, part: str) -> str:
+    control = f"control: {evidence.control_name}" if evidence.control_name else ""
+    return "; ".join(words for words in (part and f"so far {part}", evidence.name, control) if words)
 
 
 def _outcome(name: str) -> Cell:
@@ -180,7 +185,11 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
         line=_line(record),
         problem=problem,
         runs=_runs(place, root),
-        verdicts=[(each, _anchor(record, each), _evidence(each)) for each in record.verdicts if is_done],
+        verdicts=[
+            (each, record.said_of(each), _anchor(record, each), _evidence(each))
+            for each in record.verdicts
+            if record.is_shown
+        ],
         figures=figures,
         data=[_data(name, frame, place, root, room) for name, frame in result.tables.items()] if result else [],
         facts=table(["fact", "value"], facts) if facts else "",
@@ -214,12 +223,12 @@ def _evidence(verdict: Verdict) -> Markup:
 
 def _drawn(record: Record, place: Path, root: Path) -> tuple[Result | None, list[Figure], str]:
     """Draw the charts again; where that fails, show their still pictures and say why."""
-    if record.status is not Status.DONE:
+    if not record.is_shown:
         return None, [], ""
     result = None
     try:
         result = published(place)
-        charts = experiment(record.id).draw(result)
+        charts = labelled(experiment(record.id).draw(result), record.part)
     except Exception as error:  # an older or a newer joma may have written it, and the page must still show it
         reason = " ".join(f"{type(error).__name__}, {error}".split())
         still = [_still(name, record, place, root) for name in record.charts]

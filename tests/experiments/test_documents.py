@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.fakes import draw, fake
+from experiments.fakes import Config, compute, draw, fake, fake_in_pieces
 from joma.experiments import documents, keeping, record
+from joma.experiments.experiment import Part
 from joma.experiments.publication import published
-from joma.experiments.record import Status
 from joma.experiments.reproduction import charts_of, reproduce
 from joma.verdicts import Outcome
 
 ROOT = Path(__file__).parents[2]
+SLOW = Config(num_steps=1, pause=100.0)
+"""Walks that no call of a second has time for."""
 
 
 @pytest.fixture
@@ -116,6 +118,47 @@ def test_devices_and_presets_are_told_apart_where_they_differ(tmp_path, out, ins
     assert "Small size." not in alike
 
 
+def one_walk(config, place):
+    """What one finished walk of two says."""
+    result = compute(Config(num_steps=1, seeds=(3,)), place)
+    return Part(result=result, num_done=1, num_all=2, what="walks")
+
+
+def test_a_part_is_kept_with_its_label_and_decides_nothing(tmp_path, out, install):
+    install(
+        fake("a", draw=draw),
+        fake("b", missing=lambda config, place: "Needs."),
+        fake_in_pieces("c", SLOW, draw=draw, so_far=one_walk),
+        fake_in_pieces("d", SLOW),
+        fake("z"),
+    )
+    reproduce(["c", "d"], out=out, device="cpu", minutes=0.01)
+    text = kept(out, tmp_path)
+    first = text.index(
+        "> **Not all experiments are whole.** Whole: a. In part, and deciding nothing yet: c (1 of 2 walks)."
+    )
+    assert first < text.index("The figures and the table of the JoMA paper")  # before anything else is said
+    assert " Begun, with nothing to show yet: d. Not run, since something is missing: b. Not run yet: z." in text
+    assert "Of 2 claims 1 holds and 1 was not run. The claims of c (1 of 2 walks) and d are not among them" in text
+    assert "### Unfinished\n\n- c (1 of 2 walks): [The walk stays near](#c--near). 2 of 2 walks left" in text
+    assert "control beside them: 1." in text  # that of `a` alone
+    assert "| [c](#c) | [The walk stays near](#c--near) | unfinished: 1 of 2 walks |" in text
+    own = text[text.index('<a id="c"></a>') : text.index('<a id="d"></a>')]
+    assert (
+        "**Unfinished: 1 of 2 walks**, preset `quick`: " in own and "rests on 1 of 2 walks and decides nothing" in own
+    )
+    assert "### The walk stays near: unfinished" in own and "So far 1 of 2 walks." in own
+    assert "![A walk (unfinished: 1 of 2 walks)](results/c/walk.png)" in own
+    assert "holds" not in own and published(tmp_path / "results/c").tables["walk"]["seed"].tolist() == [3]
+
+
+def test_a_whole_reproduction_says_so_first(tmp_path, out, install):
+    install(fake("a", draw=draw))
+    reproduce(out=tmp_path / "whole", device="cpu")
+    text = kept(tmp_path / "whole", tmp_path)
+    assert "rebuilt\n\nAll experiments are whole.\n\n" in text and "nfinished" not in text
+
+
 def test_a_control_that_passes_is_told(tmp_path, out):
     [verdict] = record.read(out).experiments[0].verdicts
     assert "control beside them: 1. No control passes a threshold that its claim passes." in kept(out, tmp_path)
@@ -137,9 +180,6 @@ def test_failures_and_large_tables_are_not_kept(tmp_path, out, install, monkeypa
         keeping.keep(out, tmp_path)
     install(fake("a", configs={}))
     reproduce(out=out, device="cpu")
-    with pytest.raises(ValueError, match="must be whole, got a failed in"):
-        keeping.keep(out, tmp_path)
-    changed(out, a={"status": Status.UNFINISHED})
-    with pytest.raises(ValueError, match="must be whole, got a unfinished in"):
+    with pytest.raises(ValueError, match="must not have failed, as a did in"):
         keeping.keep(out, tmp_path)
     assert not (tmp_path / "results").exists()

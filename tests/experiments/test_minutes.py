@@ -219,6 +219,16 @@ def test_the_command_says_what_is_left_and_what_to_do(tmp_path, install, clock, 
     assert second.exit_code == 0 and "2 done" in second.stdout and "Time was up" not in second.stdout
 
 
+def test_the_command_shows_the_part_with_its_label(tmp_path, install, clock, monkeypatch):
+    install(fake_in_pieces("a", WALKS, so_far=walked_so_far), fake("b", Config(num_steps=2)))
+    monkeypatch.setenv("COLUMNS", "160")
+    call = ["reproduce", "--device", "cpu", "--minutes", "1.4", "--out", str(tmp_path)]
+    shown = CliRunner().invoke(cli.app, call).stdout
+    [row] = [line for line in shown.splitlines() if line.startswith("│ a ")]
+    assert "The walk stays near" in row and "unfinished: 2 of 4 walks" in row and "≤ 100" in row
+    assert "1 checked: 1 holds" in shown and "Time was up" in shown  # what is unfinished is not counted
+
+
 def test_a_damaged_result_of_pieces_is_put_together_again(tmp_path, install, clock):
     install(fake_in_pieces("a", WALKS))
     [whole] = reproduce(out=tmp_path, device="cpu").experiments

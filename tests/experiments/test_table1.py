@@ -12,7 +12,7 @@ from joma.engine.config import HIERARCHY, TREES
 from joma.engine.extent import completed
 from joma.experiments import latent_neurons, table1
 from joma.experiments.experiment import Result, Workplace
-from joma.experiments.latent_neurons import latent_samples, ncorr, of_one_run, planned, read_neurons
+from joma.experiments.latent_neurons import latent_samples, ncorr, of_one_run, planned, read_neurons, rows_path
 from joma.experiments.table1_measure import (
     PUBLISHED,
     TREE_DEPTH,
@@ -20,6 +20,9 @@ from joma.experiments.table1_measure import (
     _tree_grids,
     by_choice,
     by_setting,
+    grids_of,
+    measure_settings,
+    run_settings,
 )
 from joma.models.decoder import Decoder
 from joma.verdicts import Outcome
@@ -121,6 +124,98 @@ def test_the_same_config_gives_the_same_numbers_and_resumes(tmp_path, monkeypatc
     assert [chart.id for chart in charts] == ["table1", "table1-training"]
     found = table1.verdicts(first, TINY)
     assert all(verdict.outcome != Outcome.REFUTED and verdict.sound for verdict in found)
+
+
+TWO_CHOICES = replace(TINY, lrs=(1e-3, 1e-2), num_classes=(20, 30))
+"""Two learning rates of four settings and two seeds each, and two of trees with one setting: 20 runs."""
+
+
+def finish(folder, is_finished):
+    """Write the rows of the runs that are finished, as training would, without any."""
+    folder.mkdir(exist_ok=True)
+    place, planned_runs = workplace(folder), [run for runs in grids_of(TWO_CHOICES) for run in runs]
+    for run in planned_runs:
+        config = completed(run.config)
+        labels = run_settings(config)
+        if is_finished(labels):
+            num_levels = 2 if labels["data"] == HIERARCHY else 3
+            rows = [
+                labels
+                | {"network": network, "level": level, "ncorr": 0.5 + 0.1 * (network == "trained"), "loss": 0.1}
+                | {"shuffled": 0.3, "matched": 0.5}
+                for network in ("trained", "untrained")
+                for level in range(num_levels)
+            ]
+            path = rows_path(config, place, settings=measure_settings(TWO_CHOICES))
+            pd.DataFrame(rows).to_parquet(path, index=False)
+    return place
+
+
+def is_numbered(part):
+    """Whether no verdict says or measures NaN, and all can be written down."""
+    found = table1.verdicts(part.result, TWO_CHOICES)
+    words = " ".join(each.explanation for each in found)
+    return "nan" not in words and all(np.isfinite(row.value) for each in found for row in each.evidence)
+
+
+def test_a_finished_choice_is_shown_and_judged_without_the_others(tmp_path):
+    place = finish(tmp_path, lambda run: run["data"] == HIERARCHY and run["lr"] == 1e-3)
+    part = table1.so_far(TWO_CHOICES, place)
+    assert part.words == "8 of 20 runs" and part.result.facts["num_finished"] == 8
+    assert set(part.result.tables["choices"]["lr"]) == {1e-3} and set(part.result.tables["runs"]["seed"]) == {1, 2}
+    assert table1.IN_PART not in part.result.tables and is_numbered(part)
+    [note] = part.notes
+    assert "latent trees, hidden 12, learning rate 0.01 (0 of 2 runs)" in note and "learning rate 0.001 (" in note
+    scores, adds = table1.draw(part.result)
+    assert len(scores.panels) == 2 and [panel.title for panel in adds.panels] == ["hierarchy of Table 1"]
+    assert "hierarchy, hidden 12, learning rate 0.01 (0 of 8 runs)" in part.result.facts["not_finished"]
+    assert "Open choices that are not finished are left out" in scores.caption
+    trees = table1.trees_verdict(part.result, TWO_CHOICES)
+    assert trees.evidence == () and trees.explanation == "There is nothing on these data yet."
+
+
+def test_settings_of_an_unfinished_choice_are_drawn_and_not_judged(tmp_path):
+    """Of one choice a setting has both seeds and another has one: neither moves a mean over settings."""
+    first = finish(tmp_path / "a", lambda run: run["lr"] == 1e-3)
+    more = finish(
+        tmp_path / "b",
+        lambda run: (
+            run["lr"] == 1e-3 or (run["num_latents"] == "10x20" and (run["num_classes"], run["seed"]) != (30, 2))
+        ),
+    )
+    whole, part = (table1.so_far(TWO_CHOICES, place) for place in (first, more))
+    assert (whole.num_done, part.num_done) == (10, 13)
+    for name, table in whole.result.tables.items():
+        pd.testing.assert_frame_equal(table, part.result.tables[name], check_exact=True)
+    alone = part.result.tables[table1.IN_PART]
+    assert set(alone["lr"]) == {1e-2} and set(alone["num_classes"]) == {20} and len(alone) == 2  # its two levels
+    assert part.notes[-1] == "1 finished runs wait for other seeds of their setting and are not shown."
+    titles = [panel.title for panel in table1.draw(part.result)[0].panels]
+    assert titles[-1] == "s = 1, hidden 12, learning rate 0.01 (some settings)" and len(titles) == 4
+    assert table1.verdicts(part.result, TWO_CHOICES) == table1.verdicts(whole.result, TWO_CHOICES)
+
+
+def test_with_no_choice_finished_settings_are_all_there_is(tmp_path):
+    place = finish(tmp_path, lambda run: run["data"] == HIERARCHY and run["num_classes"] == 20)
+    part = table1.so_far(TWO_CHOICES, place)
+    assert part.words == "8 of 20 runs" and is_numbered(part)
+    assert [chart.id for chart in table1.draw(part.result)] == ["table1"]
+    for config in (TWO_CHOICES, FULL):
+        found = table1.verdicts(part.result, config)
+        assert {each.outcome for each in found} == {Outcome.INCONCLUSIVE} and not any(each.evidence for each in found)
+
+
+def test_nothing_is_said_before_a_setting_has_all_its_seeds(tmp_path):
+    assert table1.so_far(TWO_CHOICES, workplace(tmp_path)) is None
+    assert table1.so_far(TWO_CHOICES, finish(tmp_path / "a", lambda run: run["seed"] == 1)) is None
+
+
+def test_what_is_finished_is_what_compute_would_find(tmp_path):
+    result = computed(tmp_path)
+    part = table1.so_far(TINY, workplace(tmp_path))
+    assert part.num_done == part.num_all == result.facts["num_runs"]
+    for name in ("settings", "choices"):
+        pd.testing.assert_frame_equal(part.result.tables[name], result.tables[name], check_exact=True)
 
 
 def test_full_has_the_papers_runs_one_pack_for_each_number_of_classes_and_children():

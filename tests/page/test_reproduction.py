@@ -87,6 +87,24 @@ def test_what_is_unfinished_says_so_and_has_no_claims_yet(tmp_path):
     assert "claim-3" not in text
 
 
+def test_a_part_is_shown_with_its_label_everywhere(tmp_path):
+    done = read(reproduced(tmp_path))
+    part = replace(done.experiments[0], status=Status.UNFINISHED, reason="2 of 4 packs left.", part="120 of 270 runs")
+    save(replace(done, experiments=(part, *done.experiments[1:])))
+    found = re.findall(r'<section id="([^"]+)">(.*?)</section>', without_scripts(text_of(report(tmp_path))), re.S)
+    summary, own = dict(found)["summary"], dict(found)["figure6"]
+    notice = summary.index('Of <a href="#figure6">Figure 6</a> there are 120 of 270 runs')
+    assert notice < summary.index("<table")
+    rows = [row for row in rows_of(summary) if row][:5]
+    assert [row[2] for row in rows] == ["unfinished"] * 5 and rows[2][3] == "10.25"
+    assert rows[2][7].startswith("so far 120 of 270 runs; ")
+    assert own.index('<span class="badge">unfinished: 120 of 270 runs</span>') < own.index(EXPERIMENT.question)
+    assert "<b>Unfinished.</b> 2 of 4 packs left." in own
+    assert own.count('class="verdict unfinished">unfinished</span>') == 5 and "verdict refuted" not in own
+    assert "Attention entropy over training (unfinished: 120 of 270 runs)</h3>" in own
+    assert own.count('class="figure"') == 5 and 'download="figure6-scores.csv"' in own
+
+
 def test_quick_results_are_labelled_as_small_and_full_ones_are_not(parts, tmp_path):
     assert "<b>Small size.</b>" in parts["summary"] and "small size" in parts["figure6"]
     full = without_scripts(text_of(report(reproduced(tmp_path, "full"))))
