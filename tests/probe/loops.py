@@ -74,6 +74,12 @@ def loss_of(model, inputs):
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
+def run(model, name, seen, steps):
+    """Step through a training without learning anything: the forward pass is all that a watch needs."""
+    for step in steps:
+        seen.step(step, loss=loss_of(model, batch(name, step)))
+
+
 def train(model, name, *, settings=None, num_steps=NUM_STEPS, loss_of=loss_of):
     """Train with a seed, watched if there are settings; return everything that training leaves, and the watch."""
     torch.manual_seed(7)
