@@ -83,7 +83,9 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
     if len(found.in_part):
         notes.append(f"Of these, settings with all their seeds are shown by themselves, in the table {IN_PART}.")
     if found.num_waiting:
-        notes.append(f"{found.num_waiting} finished runs wait for other seeds of their setting and are not shown.")
+        notes.append(
+            f"Finished runs that wait for other seeds of their setting, and are not shown: {found.num_waiting}."
+        )
     return Part(
         result=Result(
             tables={**whole.tables, **({IN_PART: by_setting(found.in_part)} if len(found.in_part) else {})},

@@ -189,7 +189,7 @@ def test_settings_of_an_unfinished_choice_are_drawn_and_not_judged(tmp_path):
         pd.testing.assert_frame_equal(table, part.result.tables[name], check_exact=True)
     alone = part.result.tables[table1.IN_PART]
     assert set(alone["lr"]) == {1e-2} and set(alone["num_classes"]) == {20} and len(alone) == 2  # its two levels
-    assert part.notes[-1] == "1 finished runs wait for other seeds of their setting and are not shown."
+    assert part.notes[-1] == "Finished runs that wait for other seeds of their setting, and are not shown: 1."
     titles = [panel.title for panel in table1.draw(part.result)[0].panels]
     assert titles[-1] == "s = 1, hidden 12, learning rate 0.01 (some settings)" and len(titles) == 4
     assert table1.verdicts(part.result, TWO_CHOICES) == table1.verdicts(whole.result, TWO_CHOICES)
