@@ -11,6 +11,15 @@ from joma.models.decoder_config import DecoderConfig
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import Layer, Samples
 
+ACTIVATIONS_IN_TORCH: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: x,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+}
+
 
 def scores(attention: Attention, z: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Attention scores of one sample, token by token (Eqn 1 and the list below it)."""

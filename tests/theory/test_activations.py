@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from reference import ACTIVATIONS_IN_TORCH
 
 from joma.errors import AssumptionError, UnknownNameError
 from joma.theory.activations import ACTIVATIONS, activation, homogeneous, linear, relu, silu
@@ -13,21 +14,12 @@ from joma.theory.activations import ACTIVATIONS, activation, homogeneous, linear
 points = arrays(np.float64, 8, elements=st.floats(-30, 30))
 slopes = st.floats(-3, 3)
 
-IN_TORCH = {
-    "linear": lambda x: x,
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-}
-
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @given(x=points)
 def test_value_and_derivative_agree_with_autograd(name, x):
     phi, tensor = activation(name), torch.tensor(x, requires_grad=True)
-    value = IN_TORCH[name](tensor)
+    value = ACTIVATIONS_IN_TORCH[name](tensor)
     [derivative] = torch.autograd.grad(value.sum(), tensor)
     # Rounding of numbers up to 30.
     np.testing.assert_allclose(phi.value(x), value.detach().numpy(), rtol=1e-12, atol=1e-14)

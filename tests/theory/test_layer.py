@@ -22,15 +22,7 @@ from joma.theory.layer import (
 )
 
 LEAK = 0.1
-IN_TORCH = {
-    "linear": lambda x: x,
-    "relu": torch.relu,
-    "leaky": lambda x: torch.nn.functional.leaky_relu(x, LEAK),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-}
+IN_TORCH = {**reference.ACTIVATIONS_IN_TORCH, "leaky": lambda x: torch.nn.functional.leaky_relu(x, LEAK)}
 leaky = homogeneous(LEAK, 1.0, name="leaky")
 
 
