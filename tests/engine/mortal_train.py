@@ -1,8 +1,5 @@
 """A process whose children train and die on the way; it is told what to do line by line, as JSON."""
 
-import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -11,40 +8,26 @@ from pathlib import Path
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "runs"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from faults import Faults, die
-from small_runs import pack
+from runs.mortality import ended, obey_orders
 
+from engine.small_runs import pack
 from joma.engine import train as training
 from joma.engine.memory import USABLE_SHARE
 from joma.engine.plan import make_plan
 from joma.engine.training import train_pack
-from joma.runs import description, tables
+from joma.runs import tables
 
 CPU = torch.device("cpu")
-
-description._git_commit = lambda: None  # half of the time that opening takes
 
 
 def obey(folder: str, *, at: int = 0, kill_after: float | None = None, **what: dict) -> dict:
     """Train in a child that dies at an operation, or is killed after a delay; return how it ended, and when."""
     train, packs = work(folder, **what)
     begun = time.monotonic()
-    pid = os.fork()
-    if not pid:
-        try:
-            with Faults(at=at, then=die):
-                train()
-        except BaseException as error:
-            sys.stderr.write(f"{error!r}\n")
-            os._exit(1)
-        os._exit(0)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(pid, signal.SIGKILL)
-    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return {"ended": ended, "seconds": time.monotonic() - begun, "packs": packs}
+    end = ended(train, at=at, kill_after=kill_after)
+    return {"ended": end, "seconds": time.monotonic() - begun, "packs": packs}
 
 
 def work(
@@ -73,6 +56,4 @@ def warm_up() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     warm_up()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(obey(**json.loads(line))) + "\n")
-        sys.stdout.flush()
+    obey_orders(obey)

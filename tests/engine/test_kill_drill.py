@@ -5,17 +5,15 @@ the end for everything.
 """
 
 import functools
-import json
 import random
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas
 import pytest
 import torch
+from runs.mortality import orders
 
 from engine.small_runs import DIVERGING_RATE
 from joma.engine import snapshots
@@ -62,18 +60,8 @@ class Death:
 @pytest.fixture(scope="module")
 def train_mortally():
     """A function that has a child of another process train and die, and returns how that went."""
-    script = Path(__file__).with_name("mortal_train.py")
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def order(folder, **what):
-            process.stdin.write(json.dumps({"folder": str(folder), **what}) + "\n")
-            process.stdin.flush()
-            return Death(**json.loads(process.stdout.readline()))
-
-        yield order
-        process.stdin.close()
+    with orders(Path(__file__).with_name("mortal_train.py")) as order:
+        yield lambda folder, **what: Death(**order({"folder": str(folder), **what}))
 
 
 def rows_of(folder):

@@ -3,12 +3,11 @@
 import errno
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pandas
 import pytest
 import torch
+from runs.faults import Faults
 
 from engine.small_runs import config, folders, pack
 from joma.engine import snapshots, standing, training
@@ -17,9 +16,6 @@ from joma.engine.packs import Pack
 from joma.engine.training import train_pack
 from joma.runs.lock import Lock
 from joma.runs.record import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
-
-sys.path.append(str(Path(__file__).parents[1] / "runs"))
-from faults import Faults
 
 STEPS = 12
 

@@ -2,13 +2,12 @@
 
 import errno
 import hashlib
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from runs.faults import Faults
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -16,9 +15,6 @@ from joma.engine import snapshots
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
 from joma.probe.scan import scan
 from joma.runs.record import DiskFullError, read
-
-sys.path.append(str(Path(__file__).parents[1] / "runs"))
-from faults import Faults
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 

@@ -1,5 +1,9 @@
 """A GPT-NeoX that trains in a second, and a text for it."""
 
+from contextlib import contextmanager
+
+import pytest
+
 from joma.experiments.experiment import Workplace
 from joma.experiments.neox_series import NeoxConfig
 
@@ -12,6 +16,15 @@ def write_text_folder(folder):
     for name, count in (("train", 20), ("valid", 10), ("test", 10)):
         (folder / f"{name}.txt").write_text("\n".join(lines * count))
     return folder
+
+
+@contextmanager
+def text_and_cache(folder):
+    """A folder with such a text, where everything that is trained is kept as well."""
+    write_text_folder(folder / "text")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOMA_CACHE", str(folder / "cache"))
+        yield folder
 
 
 def tiny_neox(text, **changes):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from experiments.neox_cases import tiny_neox, workplace_in, write_text_folder
+from experiments.neox_cases import text_and_cache, tiny_neox, workplace_in
 from joma.experiments import figure10, figure10_public
 from joma.experiments.experiment import Result
 from joma.experiments.figure10 import Config, compute, draw, unrelated_pairs, verdicts
@@ -23,12 +23,8 @@ from joma.verdicts import Outcome
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("figure10")
-    write_text_folder(folder / "text")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("JOMA_CACHE", str(folder / "cache"))
-    yield folder
-    patch.undo()
+    with text_and_cache(tmp_path_factory.mktemp("figure10")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from experiments.neox_cases import tiny_neox, workplace_in, write_text_folder
+from experiments.neox_cases import text_and_cache, tiny_neox, workplace_in
 from joma.experiments import figure7, public_series, timetable
 from joma.experiments.experiment import Result
 from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
@@ -23,12 +23,8 @@ from joma.verdicts import Outcome
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("figure7")
-    write_text_folder(folder / "text")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("JOMA_CACHE", str(folder / "cache"))
-    yield folder
-    patch.undo()
+    with text_and_cache(tmp_path_factory.mktemp("figure7")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

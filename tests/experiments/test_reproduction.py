@@ -3,13 +3,14 @@
 import json
 import random
 import signal
-import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from runs.mortality import orders
 
 from experiments.fakes import Config, draw, fake, verdicts
 from joma.experiments import cache, figures2_3, record
@@ -268,25 +269,18 @@ def test_records_of_a_later_joma_are_read(tmp_path, install):
 @pytest.fixture
 def reproduce_mortally(tmp_path):
     """Reproduce fake experiments in a child that may be killed; returns how it ended and after how long."""
-    log, script = tmp_path / "log", Path(__file__).with_name("mortal_reproduce.py")
-    log.touch()
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    log = tmp_path / "log"
 
-        def order(out, **death):
-            finished = {each.parents[1].name for each in out.glob("*/kept/*") if not each.name.startswith(".")}
-            log.write_text("")
-            told = {"out": str(out), "log": str(log), **death}
-            process.stdin.write(json.dumps(told) + "\n")
-            process.stdin.flush()
-            answer = json.loads(process.stdout.readline())
-            assert not finished & set(log.read_text().split()), "what was finished is not computed again"
-            assert_whole(out)
-            return answer["ended"], answer["seconds"]
+    def reproduced(order, out, **death):
+        finished = {each.parents[1].name for each in out.glob("*/kept/*") if not each.name.startswith(".")}
+        log.write_text("")
+        answer = order({"out": str(out), "log": str(log), **death})
+        assert not finished & set(log.read_text().split()), "what was finished is not computed again"
+        assert_whole(out)
+        return answer["ended"], answer["seconds"]
 
-        yield order
-        process.stdin.close()
+    with orders(Path(__file__).with_name("mortal_reproduce.py")) as order:
+        yield partial(reproduced, order)
 
 
 @pytest.mark.slow

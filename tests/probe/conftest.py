@@ -1,10 +1,12 @@
-"""A trained series for all tests of the scan, made once, and a hub to serve it from."""
+"""A trained series for all tests of the scan, made once, a hub to serve it from, and measures that are forgotten."""
 
 import shutil
 
 import huggingface_hub.constants
 import pytest
 from loopback_hub import REPOSITORY, LoopbackHub
+
+from joma.probe.measures import forget_measure, register_measure
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +53,17 @@ def serve(hub_at):
     huggingface_hub.close_session()
     for context in running:
         context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def measure():
+    """Register measures for one test."""
+    names = []
+
+    def register(name, function, **settings):
+        register_measure(name, function, **settings)
+        names.append(name)
+
+    yield register
+    for name in names:
+        forget_measure(name)

@@ -8,20 +8,6 @@ from joma.probe.measures import Flagged, forget_measure, measures_of, register_m
 from joma.probe.watch import watch
 
 
-@pytest.fixture
-def measure():
-    """Register measures for one test."""
-    names = []
-
-    def register(name, function, **settings):
-        register_measure(name, function, **settings)
-        names.append(name)
-
-    yield register
-    for name in names:
-        forget_measure(name)
-
-
 def test_measures_of_the_user(measure):
     seen_by = {"attention": [], "matrix": [], "query_key": [], "model": []}
 

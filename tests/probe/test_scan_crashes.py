@@ -1,15 +1,13 @@
 """A scan killed at any moment leaves a record that can be read, and the next call finishes it."""
 
-import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas
 import pytest
+from runs.mortality import orders
 from safetensors.torch import save_file
 from states import SITES, walk
 
@@ -30,18 +28,8 @@ def without_git(monkeypatch):
 @pytest.fixture(scope="module")
 def scan_mortally():
     """A function that has a child of another process scan and die, and returns how it ended."""
-    script = Path(__file__).with_name("mortal_scan.py")
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def order(source, out, **death):
-            process.stdin.write(json.dumps({"source": str(source), "out": str(out), **death}) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
-
-        yield order
-        process.stdin.close()
+    with orders(Path(__file__).with_name("mortal_scan.py")) as order:
+        yield lambda source, out, **death: order({"source": str(source), "out": str(out), **death})
 
 
 def write_series(folder, num_checkpoints):

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from joma.probe.isolation import on_the_side, unwrap
-from joma.probe.measures import forget_measure, register_measure
 from joma.probe.watch import watch
 from joma.runs.record import find_runs, info, read
 
@@ -31,20 +30,6 @@ FULL = {"measures": "full", "schedule": [0, 2, 3], "heads": True}
 def by_batch(name, kind):
     """Settings to measure the training batch, or a probe batch that is longer than any other."""
     return {} if kind == "training" else {"probe_batch": loops.batch(name, seed=99)}
-
-
-@pytest.fixture
-def measure():
-    """Register measures for one test."""
-    names = []
-
-    def register(name, function, **settings):
-        register_measure(name, function, **settings)
-        names.append(name)
-
-    yield register
-    for name in names:
-        forget_measure(name)
 
 
 @pytest.mark.parametrize("kind", ["training", "probe"])

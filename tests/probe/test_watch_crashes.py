@@ -1,14 +1,12 @@
 """A watched loop that is killed leaves a record that the next one finishes."""
 
-import json
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas
 import pytest
+from runs.mortality import orders
 
 from joma.runs.record import info, read, read_events
 
@@ -18,18 +16,8 @@ NUM_KILLS = 20
 @pytest.fixture
 def mortal():
     """A function that runs watched loops in children of another process, and returns how they ended."""
-    script = Path(__file__).with_name("mortal_watch.py")
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def order(folder, num_steps, **death):
-            process.stdin.write(json.dumps({"folder": str(folder), "num_steps": num_steps, **death}) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
-
-        yield order
-        process.stdin.close()
+    with orders(Path(__file__).with_name("mortal_watch.py")) as order:
+        yield lambda folder, num_steps, **death: order({"folder": str(folder), "num_steps": num_steps, **death})
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """A process whose children write records and die on the way; it is told what to do line by line, as JSON.
 
-Forking after the imports makes a death cheap: hundreds fit into a test. Every child notes in a log what it has done,
+Every child notes in a log what it has done,
 by plain writes that survive it, so that what it must not have lost is known.
 """
 
@@ -10,11 +10,15 @@ import random
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
-from faults import Faults, die
+sys.path.append(str(Path(__file__).parents[1]))
 
-from joma.runs import description, tables
+from runs.faults import Faults, die
+from runs.mortality import end_of, forked, obey_orders
+
+from joma.runs import tables
 from joma.runs.record import RunLockedError, RunWriter, open_run
 
 NUM_STEPS = 6
@@ -92,32 +96,17 @@ def contender(folder: str, log: str, start: float, num_losers: int) -> None:
 ROLES = {"short_run": short_run, "endless_run": endless_run, "contender": contender}
 
 
-def fork(role: str, arguments: list) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        ROLES[role](*arguments)
-    except BaseException as error:
-        sys.stderr.write(f"{role}: {error!r}\n")
-        os._exit(1)
-    os._exit(0)
-
-
-def obey(order: dict) -> list[int]:
+def obey(role: str, arguments: list, *, count: int = 1, kill_after: float | None = None) -> list[int]:
     """Fork children, kill them after a delay where one is given, and return how they ended."""
-    pids = [fork(order["role"], order["arguments"]) for _ in range(order.get("count", 1))]
-    if "kill_after" in order:
-        time.sleep(order["kill_after"])
+    pids = [forked(partial(ROLES[role], *arguments)) for _ in range(count)]
+    if kill_after is not None:
+        time.sleep(kill_after)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    return [end_of(pid) for pid in pids]
 
 
 if __name__ == "__main__":
-    description._git_commit = lambda: None  # half of the time that opening takes
     tables.MAX_SMALL_PARTS = 4  # merge often, to be killed in the middle of it
     tables._load_libraries()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps({"now": time.monotonic(), "ends": obey(json.loads(line))}) + "\n")
-        sys.stdout.flush()
+    obey_orders(obey)

@@ -5,14 +5,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from faults import Faults
-from mortal import NUM_STEPS, write_step
+from runs.faults import Faults
+from runs.mortal import NUM_STEPS, write_step
+from runs.mortality import orders
 
 from joma.runs import description, files
 from joma.runs.record import DiskFullError, info, is_open, open_run, read, read_events
@@ -31,18 +30,8 @@ def without_git(monkeypatch):
 @pytest.fixture(scope="module")
 def mortal():
     """A function that has children of another process live and die, and returns how they ended."""
-    script = Path(__file__).with_name("mortal.py")
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def order(role, *arguments, **settings):
-            process.stdin.write(json.dumps({"role": role, "arguments": arguments} | settings) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())["ends"]
-
-        yield order
-        process.stdin.close()
+    with orders(Path(__file__).with_name("mortal.py")) as order:
+        yield lambda role, *arguments, **settings: order({"role": role, "arguments": arguments, **settings})
 
 
 def entries(log):

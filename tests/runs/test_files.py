@@ -5,9 +5,9 @@ import os
 import threading
 
 import pytest
-from faults import Faults
 from hypothesis import given
 from hypothesis import strategies as st
+from runs.faults import Faults
 
 from joma.runs.files import DiskFullError, beside, remove_leftovers, write_bytes, write_text
 

@@ -11,10 +11,10 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
-from faults import Faults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from runs.faults import Faults
 
 from joma.runs import description, record, tables, writer
 from joma.runs.record import RunLockedError, find_runs, info, is_open, open_run, read, read_events
