@@ -183,8 +183,8 @@ def _group_steps(members: Sequence[Member], how_far: Extent, device: torch.devic
         start = min(member.step for member in going)
         further = [member.step for member in going if member.step > start]
         group = [member for member in members if member.step == start and member.stand is not Stand.FINISHED]
-        trainer = _Trainer(group, how_far, device, caller)
-        yield from trainer.steps(start, min(further, default=how_far.num_steps))
+        # Without a name for it: the next one must not be built while this one still holds its memory.
+        yield from _Trainer(group, how_far, device, caller).steps(start, min(further, default=how_far.num_steps))
 
 
 class _Trainer:
@@ -304,8 +304,8 @@ class _Trainer:
 
     def _save(self, step: int) -> None:
         """Write rows, then snapshots of all runs, then remove the oldest ones."""
-        begun = monotonic()
         self._note_failures()
+        begun = monotonic()  # not before: steps that a GPU had queued are done by now, and are no part of saving
         for member in self._going:
             assert member.record is not None
             member.record.flush()

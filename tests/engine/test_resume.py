@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import weakref
 
 import pandas
 import pytest
@@ -148,6 +149,22 @@ def test_a_pack_that_grows_is_formed_anew_by_steps(tmp_path, stopping, monkeypat
     train_pack(wanted, tmp_path / "out")
     assert groups == [(["seed3"], 0, 5), (["seed1", "seed2", "seed3"], 5, STEPS)]
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def test_a_group_lets_go_of_its_memory_before_the_next_is_built(tmp_path, stopping, monkeypatch):
+    with pytest.raises(Stopped):
+        train_pack(pack(seeds=(1, 2), steps=STEPS, snapshot_every=5), tmp_path / "out", progress=stopping(7))
+    known, left = [], []
+
+    class Watched(training.Stepper):
+        def __init__(self, *args, **kwargs):
+            left.append(sum(each() is not None for each in known))
+            super().__init__(*args, **kwargs)
+            known.append(weakref.ref(self))
+
+    monkeypatch.setattr(training, "Stepper", Watched)
+    train_pack(pack(seeds=(1, 2, 3), steps=STEPS, snapshot_every=5), tmp_path / "out")
+    assert left == [0, 0]
 
 
 def test_runs_that_died_between_their_snapshots_go_on_together(tmp_path, stopping, monkeypatch):
