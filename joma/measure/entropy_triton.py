@@ -44,34 +44,35 @@ def triton_rows(problem: Problem) -> Rows:
     seen, bias = _per_key(visibility.mask, problem, torch.int8), _per_key(problem.bias, problem, torch.float32)
     block = _blocks(dim, q.dtype)
     grid = (triton.cdiv(num_rows, block["BLOCK_M"]), num_batch * num_heads)
-    _rows_kernel[grid](
-        q,
-        k,
-        q if seen is None else seen,
-        q if bias is None else bias,
-        sink,
-        out,
-        *q.stride(),
-        *k.stride(),
-        *_key_strides(seen),
-        *_key_strides(bias),
-        out.stride(0),
-        num_heads,
-        num_heads // k.shape[1],
-        num_rows,
-        k.shape[2],
-        visibility.offset,
-        0 if visibility.window is None else visibility.window,
-        problem.scale * LOG2_E,
-        CAUSAL=visibility.causal,
-        WINDOWED=visibility.window is not None,
-        MASKED=seen is not None,
-        BIASED=bias is not None,
-        COMPANIONS=problem.companions,
-        DIM=dim,
-        PRECISE=q.dtype == torch.float32,
-        **block,
-    )
+    with torch.cuda.device_of(q):  # kernels start on the current device, not on their data's
+        _rows_kernel[grid](
+            q,
+            k,
+            q if seen is None else seen,
+            q if bias is None else bias,
+            sink,
+            out,
+            *q.stride(),
+            *k.stride(),
+            *_key_strides(seen),
+            *_key_strides(bias),
+            out.stride(0),
+            num_heads,
+            num_heads // k.shape[1],
+            num_rows,
+            k.shape[2],
+            visibility.offset,
+            0 if visibility.window is None else visibility.window,
+            problem.scale * LOG2_E,
+            CAUSAL=visibility.causal,
+            WINDOWED=visibility.window is not None,
+            MASKED=seen is not None,
+            BIASED=bias is not None,
+            COMPANIONS=problem.companions,
+            DIM=dim,
+            PRECISE=q.dtype == torch.float32,
+            **block,
+        )
     if not problem.companions:
         return Rows(entropy=out[0])
     entropy, effective, sink_mass, distance, top = out.unbind()
