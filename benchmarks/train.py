@@ -172,15 +172,15 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
 
     def output() -> None:
         with working_in(precision, device):
-            model._output(stepper.parameters, stepper._gradients, hidden, batch)
+            model._output(stepper.working_parameters, stepper._gradients, hidden, batch)
 
     def blocks() -> None:
         with working_in(precision, device):
             rows = model.embed(stepper.parameters, batch.tokens).detach()
-            leaves = model._leaves(stepper.parameters, stepper._gradients)
+            leaves = model._leaves(stepper.working_parameters, stepper._gradients)
             with torch.enable_grad():
                 rows.requires_grad_()
-                states = model.hidden({**stepper.parameters, **leaves}, rows, batch.tokens, noise).flatten(1, 2)
+                states = model.hidden({**stepper.working_parameters, **leaves}, rows, batch.tokens, noise).flatten(1, 2)
             torch.autograd.grad(states, [*leaves.values(), rows], hidden)
 
     def embedding() -> None:
@@ -194,11 +194,8 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
             stepper.state.parameters[:, : stepper.layout.num_trained],
             stepper._gradient,
             stepper.state.moments,
-            stepper._rates,
-            norms=optimiser.gradient_norms(stepper._gradient),
-            alive=stepper.state.alive,
-            factor=optimiser.rate_factor(stepper._optimiser, 10**6, stepper.state.step),
-            count=stepper._count(),
+            stepper._settled(stepper.losses, optimiser.gradient_norms(stepper._gradient)),
+            None if stepper.state.rounded is None else stepper.state.rounded[:, : stepper.layout.num_trained],
         )
 
     size = 2 if precision == "bf16" else FLOAT_BYTES
@@ -217,7 +214,10 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
             2 * in_blocks * FLOAT_BYTES + 4 * config.depth * num_rows * width * FLOAT_BYTES,
         ),
         "embedding's gradient": (0, (sizes[EMBEDDING] + 2 * num_rows * width) * FLOAT_BYTES),
-        "norm and optimiser": (0, (ADAM_TRANSFERS + 1) * stepper.layout.num_trained * FLOAT_BYTES),
+        "norm and optimiser": (
+            0,
+            ((ADAM_TRANSFERS + 1) * FLOAT_BYTES + (size if size < FLOAT_BYTES else 0)) * stepper.layout.num_trained,
+        ),
     }
     for (name, (operations, moved)), part in zip(floors.items(), (output, blocks, embedding, update), strict=True):
         achieved = milliseconds(captured(part), device, 10) / num_runs

@@ -24,8 +24,8 @@ from joma.engine.config import OptimiserConfig, RunConfig
 from joma.engine.extent import num_sequences, num_validated
 from joma.engine.grid import Run
 from joma.engine.measuring import AttentionMeans
-from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, update
-from joma.engine.precision import parameter_dtype
+from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, step_numbers, update
+from joma.engine.precision import parameter_dtype, product_dtype
 from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
@@ -193,7 +193,7 @@ def _counted(
     decoder = Decoder(model)
     dtype = parameter_dtype(precision)
     with _FusedAttention(), _Tally() as training, FlopCounterMode(display=False) as counter:
-        state_bytes = _step(decoder, optimiser, dtype, _batch(model, num_runs, num_trained, trained_length))
+        state_bytes = _step(decoder, optimiser, precision, _batch(model, num_runs, num_trained, trained_length))
     with _FusedAttention(), _Tally() as validating:
         _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
     return StepCost(
@@ -206,29 +206,29 @@ def _counted(
     )
 
 
-def _step(decoder: Decoder, optimiser: OptimiserConfig, dtype: torch.dtype, batch: Batch) -> int:
+def _step(decoder: Decoder, optimiser: OptimiserConfig, precision: str, batch: Batch) -> int:
     """Do one step; return the bytes of its state."""
-    num_runs = batch.tokens.shape[0]
+    num_runs, dtype = batch.tokens.shape[0], parameter_dtype(precision)
     layout = Layout.of(decoder.shapes, decoder.frozen)
     flat = layout.empty(num_runs, dtype, _META)
+    rounded = [] if product_dtype(precision) == dtype else [layout.empty(num_runs, product_dtype(precision), _META)]
     trained = flat[:, : layout.num_trained]
     moments = tuple(torch.empty_like(trained) for _ in range(NUM_MOMENTS[optimiser.optimiser]))
     gradient = torch.empty(trained.shape, dtype=dtype, device=_META)
     noise = Noise(keys=_whole(num_runs, 2, dtype=torch.int32), step=_whole())
     decoder.value_and_gradient(layout.views(flat), layout.views(gradient), batch, noise)
     per_run = torch.empty(num_runs, dtype=torch.float64, device=_META)
-    update(
+    numbers = step_numbers(
         optimiser,
-        trained,
-        gradient,
-        moments,
         Rates(lr=per_run, weight_decay=per_run, clip=per_run),
         norms=gradient_norms(gradient),
         alive=torch.empty(num_runs, dtype=torch.bool, device=_META),
         factor=torch.empty((), dtype=torch.float64, device=_META),
         count=_whole(),
+        dtype=dtype,
     )
-    return sum(tensor.nbytes for tensor in (flat, *moments))
+    update(optimiser, trained, gradient, moments, numbers)
+    return sum(tensor.nbytes for tensor in (flat, *moments, *rounded))
 
 
 def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:

@@ -6,7 +6,7 @@ the last restart. A run that has failed is masked: its gradient counts as 0 and 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,14 +22,22 @@ Flat = Float[Tensor, "R P"]
 PerRun = Float[Tensor, " R"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rates:
-    """What differs between the runs of a pack."""
+class Rates(NamedTuple):
+    """What differs between the runs of a pack; a tuple, as compiled functions take and return them."""
 
     lr: PerRun
     weight_decay: PerRun
     clip: PerRun
     """Largest gradient norm; infinite for none."""
+
+
+class StepNumbers(NamedTuple):
+    """What a step multiplies by, in the parameters' precision."""
+
+    per_run: Float[Tensor, "R 3"]
+    """Learning rate, factor of the gradient, weight decay; the first two are 0 for a run that has failed."""
+    shared: Float[Tensor, "3"]
+    """1 while moments go on and 0 where they start anew, and what Adam's mean and root are divided by."""
 
 
 def gradient_norms(gradient: Flat) -> PerRun:
@@ -49,44 +57,69 @@ def rate_factor(config: OptimiserConfig, num_steps: int, step: Int[Tensor, ""]) 
     return warm * (1 + torch.cos(torch.pi * progress)) / 2
 
 
-def update(
+def step_numbers(
     config: OptimiserConfig,
-    parameters: Flat,
-    gradient: Flat,
-    moments: tuple[Flat, ...],
     rates: Rates,
     *,
     norms: PerRun,
     alive: Bool[Tensor, " R"],
     factor: Float[Tensor, ""],
     count: Int[Tensor, ""],
-) -> None:
-    """Move parameters and moments in place; `count` is the number of the step since the last restart, from 1."""
-    dtype = parameters.dtype
-    lr = torch.where(alive, rates.lr * factor, 0.0).to(dtype)[:, None]
+    dtype: torch.dtype,
+) -> StepNumbers:
+    """Return the numbers of a step; `count` is its number since the last restart, from 1."""
     shrink = torch.clamp(rates.clip / (norms.double() + CLIP_EPSILON), max=1.0)
-    shrink = torch.where(alive, shrink, 0.0).to(dtype)[:, None]
-    decay = rates.weight_decay.to(dtype)[:, None]
-    if parameters.is_cuda and dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
-        _adam_in_a_kernel(config, parameters, gradient, moments, torch.cat([lr, shrink, decay], dim=1), count)
+    moving = [torch.where(alive, number, 0.0) for number in (rates.lr * factor, shrink)]
+    return StepNumbers(
+        per_run=torch.stack([*moving, rates.weight_decay], dim=1).to(dtype),
+        shared=torch.stack([count > 1, *_corrections(config, count)]).to(dtype),
+    )
+
+
+def update(
+    config: OptimiserConfig,
+    parameters: Flat,
+    gradient: Flat,
+    moments: tuple[Flat, ...],
+    numbers: StepNumbers,
+    rounded: Flat | None = None,
+) -> None:
+    """Move parameters and moments in place; `rounded` becomes a copy of the parameters in its own precision."""
+    if parameters.is_cuda and parameters.dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
+        _adam_in_a_kernel(config, parameters, gradient, moments, numbers, rounded)
         return
-    g = torch.where(alive[:, None], gradient * shrink, 0.0)
+    lr, shrink, decay = numbers.per_run.split(1, dim=1)
+    g = torch.where(shrink > 0, gradient * shrink, 0.0)  # the gradient of a failed run may be anything
     if config.optimiser == "adamw":
         parameters.mul_(1 - lr * decay)
     else:
         g = g + decay * parameters
-    _RULES[config.optimiser](config, parameters, g, moments, lr, count)
+    _RULES[config.optimiser](config, parameters, g, moments, lr, numbers.shared)
+    if rounded is not None:
+        rounded.copy_(parameters)
 
 
 def _adam_in_a_kernel(
-    config: OptimiserConfig, parameters: Flat, gradient: Flat, moments: tuple[Flat, ...], per_run: Tensor, count: Tensor
+    config: OptimiserConfig,
+    parameters: Flat,
+    gradient: Flat,
+    moments: tuple[Flat, ...],
+    numbers: StepNumbers,
+    rounded: Flat | None,
 ) -> None:
     from joma.engine import optimiser_triton
 
-    shared = torch.stack([count > 1, *_corrections(config, count)]).to(parameters.dtype)
-    betas = (config.beta1, config.beta2)
-    is_decoupled = config.optimiser == "adamw"
-    optimiser_triton.adam(parameters, gradient, moments, per_run, shared, betas, config.epsilon, decoupled=is_decoupled)
+    optimiser_triton.adam(
+        parameters,
+        gradient,
+        moments,
+        rounded,
+        numbers.per_run,
+        numbers.shared,
+        (config.beta1, config.beta2),
+        config.epsilon,
+        decoupled=config.optimiser == "adamw",
+    )
 
 
 def _corrections(config: OptimiserConfig, count: Int[Tensor, ""]) -> tuple[Tensor, Tensor]:
@@ -96,27 +129,26 @@ def _corrections(config: OptimiserConfig, count: Int[Tensor, ""]) -> tuple[Tenso
 
 
 def _adam(
-    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, count: Tensor
+    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, shared: Tensor
 ) -> None:
     mean, square = moments
-    is_going_on = (count > 1).to(parameters.dtype)  # 0 at a restart forgets the moments, without another pass
+    is_going_on, first, root = shared.unbind()  # 0 at a restart forgets the moments, without another pass
     mean.copy_(mean * (config.beta1 * is_going_on) + g * (1 - config.beta1))
     square.copy_(square * (config.beta2 * is_going_on) + g * g * (1 - config.beta2))
-    first, root = (correction.to(parameters.dtype) for correction in _corrections(config, count))
     parameters.sub_((lr / first) * mean / (square.sqrt() / root + config.epsilon))
 
 
 def _sgd(
-    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, count: Tensor
+    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, shared: Tensor
 ) -> None:
     parameters.sub_(lr * g)
 
 
 def _momentum(
-    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, count: Tensor
+    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, shared: Tensor
 ) -> None:
     (velocity,) = moments
-    is_going_on = (count > 1).to(parameters.dtype)
+    is_going_on = shared[0]
     velocity.copy_(velocity * (config.momentum * is_going_on) + g)
     parameters.sub_(lr * velocity)
 

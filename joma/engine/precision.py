@@ -19,6 +19,11 @@ def parameter_dtype(precision: str) -> torch.dtype:
     return torch.float64 if precision == "float64" else torch.float32
 
 
+def product_dtype(precision: str) -> torch.dtype:
+    """Dtype of the factors of matrix products."""
+    return torch.bfloat16 if precision == "bf16" else parameter_dtype(precision)
+
+
 @contextmanager
 def working_in(precision: str, device: torch.device) -> Iterator[None]:
     """Switch products of float32 matrices to a precision, and back afterwards."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,9 +10,10 @@ from torch import Tensor
 
 from joma.engine import optimiser
 from joma.engine.config import OptimiserConfig
-from joma.engine.optimiser import NUM_MOMENTS, Rates
-from joma.engine.precision import parameter_dtype, working_in
+from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
+from joma.engine.precision import parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
+from joma.models.compilation import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
 
@@ -34,10 +36,13 @@ class PackState:
     """Step at which a run's loss or gradient was no longer finite, -1 while it goes on."""
     losses: Float[Tensor, " R"]
     """Of the last step; NaN for runs that have failed."""
+    rounded: Float[Tensor, "R P"] | None
+    """The parameters in the precision of products, if that is another one: the optimiser writes them as it goes."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor of the state."""
-        return (self.parameters, *self.moments, self.step, self.alive, self.failed_at, self.losses)
+        rounded = () if self.rounded is None else (self.rounded,)
+        return (self.parameters, *self.moments, self.step, self.alive, self.failed_at, self.losses, *rounded)
 
 
 class Stepper:
@@ -71,6 +76,8 @@ class Stepper:
         self._rates = _rates(optimisers, self.device)
         self.state = self._started(seeds)
         self.parameters = self.layout.views(self.state.parameters)
+        self.working_parameters = self.parameters | self._rounded_factors()
+        """Those that a step works with: factors of products in the precision of products."""
         self._gradient = torch.zeros_like(self.state.parameters[:, : self.layout.num_trained])
         self._gradients = self.layout.views(self._gradient)
         self._captured: Callable[[], None] | None = None
@@ -116,6 +123,8 @@ class Stepper:
         state.step.copy_(own["step"])
         state.failed_at[run].copy_(own["failed_at"])
         state.alive[run].copy_(own["failed_at"] == NOT_FAILED)
+        if state.rounded is not None:
+            state.rounded[run].copy_(state.parameters[run])
 
     @property
     def _is_captured(self) -> bool:
@@ -131,8 +140,11 @@ class Stepper:
         moments = tuple(
             torch.zeros_like(flat[:, : self.layout.num_trained]) for _ in range(NUM_MOMENTS[self._optimiser.optimiser])
         )
+        low = product_dtype(self._precision)
+        is_rounded = low != dtype and bool(self.model.factors)
         return PackState(
             parameters=flat,
+            rounded=self.layout.empty(len(seeds), low, self.device).copy_(flat) if is_rounded else None,
             moments=moments,
             step=torch.zeros((), dtype=torch.int64, device=self.device),
             alive=torch.ones(len(seeds), dtype=torch.bool, device=self.device),
@@ -140,33 +152,39 @@ class Stepper:
             losses=torch.full((len(seeds),), torch.nan, dtype=dtype, device=self.device),
         )
 
+    def _rounded_factors(self) -> dict[str, Tensor]:
+        if self.state.rounded is None:
+            return {}
+        views = self.layout.views(self.state.rounded)
+        return {name: views[name] for name in self.model.factors}
+
     def _advance(self, batch: Batch) -> None:
         state = self.state
         with working_in(self._precision, self.device):
             noise = Noise(keys=self._keys, step=state.step)
-            losses = self.model.value_and_gradient(self.parameters, self._gradients, batch, noise)
-        norms = optimiser.gradient_norms(self._gradient)
-        is_sound = torch.isfinite(losses) & torch.isfinite(norms)
-        state.failed_at.copy_(torch.where(state.alive & ~is_sound, state.step, state.failed_at))
-        state.alive.logical_and_(is_sound)
-        state.losses.copy_(torch.where(state.alive, losses, torch.nan))
+            losses = self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
         optimiser.update(
             self._optimiser,
             state.parameters[:, : self.layout.num_trained],
             self._gradient,
             state.moments,
+            self._settled(losses, optimiser.gradient_norms(self._gradient)),
+            None if state.rounded is None else state.rounded[:, : self.layout.num_trained],
+        )
+
+    def _settled(self, losses: Float[Tensor, " R"], norms: Float[Tensor, " R"]) -> StepNumbers:
+        """Note which runs have failed and that a step is done; return what the optimiser multiplies by."""
+        settle = compiled_settle() if self.device.type == "cuda" else settle_step
+        state = self.state
+        numbers = settle(
+            self._optimiser,
+            (self._num_steps, self._steps_per_epoch),
             self._rates,
-            norms=norms,
-            alive=state.alive,
-            factor=optimiser.rate_factor(self._optimiser, self._num_steps, state.step),
-            count=self._count(),
+            (losses, norms),
+            (state.step, state.alive, state.failed_at, state.losses),
         )
         state.step.add_(1)
-
-    def _count(self) -> Int[Tensor, ""]:
-        """Number of the step since the optimiser started, from 1."""
-        step = self.state.step
-        return step % self._steps_per_epoch + 1 if self._optimiser.restart_every_epoch else step + 1
+        return numbers
 
     def _capture(self) -> Callable[[], None]:
         """Compile the step, then record it as one CUDA graph over buffers that stay where they are."""
@@ -185,6 +203,40 @@ class Stepper:
         for tensor, before in zip(self.state.tensors(), kept, strict=True):
             tensor.copy_(before)
         return graph.replay
+
+
+def settle_step(
+    config: OptimiserConfig,
+    lengths: tuple[int, int],
+    rates: Rates,
+    found: tuple[Float[Tensor, " R"], Float[Tensor, " R"]],
+    state: tuple[Int[Tensor, ""], Bool[Tensor, " R"], Int[Tensor, " R"], Float[Tensor, " R"]],
+) -> StepNumbers:
+    """Mark runs as failed by a step's losses and norms of gradients, and return what the optimiser multiplies by.
+
+    `lengths` are the steps of the training and of an epoch. Tuples of tensors, since this is to be compiled.
+    """
+    (num_steps, steps_per_epoch), (losses, norms) = lengths, found
+    step, alive, failed_at, last = state
+    is_sound = torch.isfinite(losses) & torch.isfinite(norms)
+    failed_at.copy_(torch.where(alive & ~is_sound, step, failed_at))
+    alive.logical_and_(is_sound)
+    last.copy_(torch.where(alive, losses, torch.nan))
+    return optimiser.step_numbers(
+        config,
+        rates,
+        norms=norms,
+        alive=alive,
+        factor=optimiser.rate_factor(config, num_steps, step),
+        count=step % steps_per_epoch + 1 if config.restart_every_epoch else step + 1,
+        dtype=last.dtype,
+    )
+
+
+@cache
+def compiled_settle() -> Callable[..., StepNumbers]:
+    """Return `settle_step` compiled: some forty tiny kernels otherwise."""
+    return compiled(settle_step)
 
 
 def _rates(optimisers: Sequence[OptimiserConfig], device: torch.device) -> Rates:

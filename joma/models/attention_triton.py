@@ -141,14 +141,15 @@ def short_attention(
     num, length, _, heads, width = qkv.shape
     out = torch.empty((num, length, heads, width), dtype=qkv.dtype, device=qkv.device)
     packed = qkv.contiguous()
-    _forward[(num * heads,)](
-        packed,
-        out,
-        _bias(packed, key_bias),
-        *_dropout(stream, rate),
-        *_settings(packed, stream),
-        **_sizes(packed, stream, causal, key_bias),
-    )
+    with torch.cuda.device_of(packed):  # kernels start on the current device, not on their data's
+        _forward[(num * heads,)](
+            packed,
+            out,
+            _bias(packed, key_bias),
+            *_dropout(stream, rate),
+            *_settings(packed, stream),
+            **_sizes(packed, stream, causal, key_bias),
+        )
     return out
 
 
@@ -158,15 +159,16 @@ def _short_attention_backward(
 ) -> Tensor:
     packed = qkv.contiguous()
     out = torch.empty_like(packed)
-    _backward[(qkv.shape[0] * qkv.shape[3],)](
-        packed,
-        gradient.contiguous(),
-        out,
-        _bias(packed, key_bias),
-        *_dropout(stream, rate),
-        *_settings(packed, stream),
-        **_sizes(packed, stream, causal, key_bias),
-    )
+    with torch.cuda.device_of(packed):  # kernels start on the current device, not on their data's
+        _backward[(qkv.shape[0] * qkv.shape[3],)](
+            packed,
+            gradient.contiguous(),
+            out,
+            _bias(packed, key_bias),
+            *_dropout(stream, rate),
+            *_settings(packed, stream),
+            **_sizes(packed, stream, causal, key_bias),
+        )
     return out
 
 

@@ -68,6 +68,11 @@ class Model(Protocol):
         """Names of the parameters that stay as they start."""
         ...
 
+    @property
+    def factors(self) -> frozenset[str]:
+        """Names of the parameters that are nothing but factors of matrix products: a step in bf16 gets them rounded."""
+        ...
+
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Parameters of one run at its start, on the CPU, from its seed alone."""
         ...

@@ -5,8 +5,9 @@ can be compiled and captured as a whole. The embedding and the output layer, the
 vocabulary, are differentiated by hand, straight into the buffers that the optimiser reads.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import groupby
 
 import torch
 from jaxtyping import Float, Int
@@ -21,12 +22,14 @@ from joma.models.dropout import Stream, dropout, site_streams
 from joma.models.embedding import add_row_gradients, embedding_rows
 from joma.models.initialisation import initial_parameters
 from joma.models.normalisation import norm, norm_shapes
-from joma.models.positions import sinusoidal
+from joma.models.positions import positioned
 
 State = Float[Tensor, "R B L D"]
 Tokens = Int[Tensor, "R B L"]
 
 EMBEDDING, OUTPUT, OUTPUT_BIAS = "embedding.weight", "output.weight", "output.bias"
+POSITIONS = "positions.weight"
+MATRIX_AXES = 2
 
 
 class Decoder:
@@ -43,6 +46,7 @@ class Decoder:
         self.shapes = _shapes(config)
         self._block_names = tuple(block_shapes(config))
         self.frozen = frozenset(name for name in self.shapes if _is_frozen(config, name))
+        self.factors = frozenset(name for name, shape in self.shapes.items() if _is_factor(name, shape))
 
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Parameters of one run at its start, from its seed alone; no run axis."""
@@ -67,7 +71,7 @@ class Decoder:
         """
         config = self.config
         embedding, streams = site_streams(noise, config.dropout, config.depth)
-        x = dropout(self._positioned(parameters, rows), config.dropout, embedding)
+        x = self._entered(parameters, rows, embedding)
         for layer in range(config.depth):
             x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap, key_bias)
         return self._final(parameters, x).to(rows.dtype)
@@ -109,12 +113,17 @@ class Decoder:
         names = [*leaves, *([EMBEDDING] if rows.requires_grad else [])]
         inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
         found = dict(zip(names, torch.autograd.grad(hidden, inputs, hidden_gradient), strict=True))
-        write = compiled_write() if rows.is_cuda else write_gradients
-        cleared = [gradients[EMBEDDING]] if rows.requires_grad and not self.config.tied else []
-        write([gradients[name] for name in leaves], [found[name] for name in leaves], cleared)
+        for names in self._together(leaves):
+            _copy_all([gradients[name] for name in names], [found[name] for name in names])
         if rows.requires_grad:
+            if not self.config.tied:
+                gradients[EMBEDDING].zero_()
             add_row_gradients(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
         return losses
+
+    def _together(self, names: Iterable[str]) -> list[list[str]]:
+        """Return the names layer by layer, what belongs to no block apart: so one kernel serves every layer."""
+        return [list(group) for _, group in groupby(names, key=lambda name: name.split(".")[:2])]
 
     def _leaves(self, parameters: Parameters, gradients: Parameters) -> dict[str, Tensor]:
         """The trained parameters between embedding and output, as leaves of a graph of their own."""
@@ -136,20 +145,15 @@ class Decoder:
             working=_working(hidden),
         )
 
-    def _positioned(self, parameters: Parameters, rows: State) -> State:
-        """Scale the rows of the embedding and add the positions, where those are added."""
-        x = rows if self.config.embedding_scale == 1 else rows * self.config.embedding_scale
-        length, width = rows.shape[-2:]
-        if self.config.positions == "sinusoidal":
-            return x + sinusoidal(length, width, rows)
-        if self.config.positions == "learned":
-            if length > self.config.max_length:
-                raise ValueError(
-                    f"Learned positions reach `max_length` {self.config.max_length}, got {length} tokens. "
-                    "Shorten the window, or enlarge `max_length`."
-                )
-            return x + parameters["positions.weight"][:, None, :length]
-        return x
+    def _entered(self, parameters: Parameters, rows: State, stream: Stream | None) -> State:
+        """Turn rows of the embedding into the states that the first block sees."""
+        learned, length = parameters.get(POSITIONS), rows.shape[-2]
+        if learned is not None and length > self.config.max_length:
+            raise ValueError(
+                f"Learned positions reach `max_length` {self.config.max_length}, got {length} tokens. "
+                "Shorten the window, or enlarge `max_length`."
+            )
+        return (compiled_entrance() if rows.is_cuda else entrance)(self.config, rows, learned, stream)
 
     def _pass(
         self,
@@ -186,27 +190,32 @@ class Decoder:
         return norm(self.config, parameters, "final_norm", x) if self.config.norm_place == "before" else x
 
 
-def write_gradients(to: list[Tensor], found: list[Tensor], cleared: list[Tensor]) -> None:
-    """Copy gradients where they belong, and clear those that are added to afterwards."""
-    torch._foreach_copy_(to, found)
-    for gradient in cleared:
-        gradient.zero_()
+def entrance(config: DecoderConfig, rows: State, learned: Tensor | None, stream: Stream | None) -> State:
+    """Scale the rows of the embedding, add positions, and drop by the stream."""
+    return dropout(positioned(config, rows, learned), config.dropout, stream)
 
 
 @cache
-def compiled_write() -> Callable[[list[Tensor], list[Tensor], list[Tensor]], None]:
-    """Return `write_gradients` compiled: a few kernels, where views of a buffer would take one for each tensor.
+def compiled_entrance() -> Callable[..., State]:
+    """Return `entrance` compiled: waves and the mask of dropout take some thirty kernels otherwise."""
+    return compiled(entrance)
 
-    Loops over many tensors at once are not to be reordered: for some shapes torch 2.11 fails to.
-    """
-    return compiled(write_gradients, options={"loop_ordering_after_fusion": False})
+
+def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors of all runs to where they belong, on a GPU as one kernel."""
+    if targets[0].is_cuda and targets[0].dtype != torch.float64:
+        from joma.models.copies_triton import copy_all  # noqa: PLC0415 (Triton is there where a GPU is)
+
+        copy_all(targets, sources)
+    else:
+        torch._foreach_copy_(targets, sources)
 
 
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the computation."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
     if config.positions == "learned":
-        shapes["positions.weight"] = (config.max_length, config.width)
+        shapes[POSITIONS] = (config.max_length, config.width)
     for layer in range(config.depth):
         shapes |= {f"blocks.{layer}.{name}": shape for name, shape in block_shapes(config).items()}
     if config.norm_place == "before":
@@ -222,6 +231,11 @@ def _is_frozen(config: DecoderConfig, name: str) -> bool:
     if name == EMBEDDING:
         return not config.train_embedding
     return bool(config.frozen) and f".{config.frozen}." in name
+
+
+def _is_factor(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether it is a matrix of a block or the output's; the embedding's rows are read one by one too."""
+    return name == OUTPUT or (name.startswith("blocks.") and name.endswith(".weight") and len(shape) == MATRIX_AXES)
 
 
 def _working(hidden: Tensor) -> torch.dtype | None:

@@ -126,6 +126,11 @@ class AnalysedLayer:
         """The embeddings and the data."""
         return frozenset(self.shapes) - {W, Z}
 
+    @property
+    def factors(self) -> frozenset[str]:
+        """None: products of this layer are so small that their precision costs nothing."""
+        return frozenset()
+
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Draw one run's w, z and embeddings from its seed, and lay its data beside them; float64."""
         shapes, scale = self.shapes, self.config.start_scale

@@ -17,4 +17,15 @@ def linear(
     product = torch.bmm(x.flatten(1, -2), weight.mT).unflatten(1, x.shape[1:-1])
     if bias is None:
         return product
-    return product + bias.to(product.dtype).reshape(bias.shape[0], *(1,) * (x.ndim - 2), -1)
+    return (product.to(bias.dtype) + along_rows(bias, product)).to(product.dtype)
+
+
+def along_rows(vector: Float[Tensor, "R D"], x: Float[Tensor, "R *rows D"]) -> Float[Tensor, "R ... D"]:
+    """Lay a vector of each run along the last axis of x, to be combined with it.
+
+    It is repeated along all axes of the rows but the last, so that its gradient is summed in two stages, over the last
+    axis and then over the others: a compiler chooses one or two by the number of runs, and a step would have more
+    kernels for fewer runs.
+    """
+    rows = (1,) * (x.ndim - 2)
+    return vector.reshape(vector.shape[0], *rows, vector.shape[1]).expand(-1, *x.shape[1:-2], *rows[:1], -1)

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
+from joma.models.linear import along_rows
 
 EPSILON = 1e-5
 """Added to the variance, as in torch.nn.LayerNorm."""
@@ -37,14 +38,9 @@ def layer_norm(
 ) -> Float[Tensor, "R *rows D"]:
     r"""Return $\gamma_r (x - \bar x)/\sqrt{\mathrm{var}(x) + \epsilon} + \beta_r$ over the last axis."""
     normed = functional.layer_norm(x, x.shape[-1:], eps=EPSILON)
-    return normed * _per_run(weight, x) + _per_run(bias, x)
+    return normed * along_rows(weight, x) + along_rows(bias, x)
 
 
 def rms_norm(x: Float[Tensor, "R *rows D"], weight: Float[Tensor, "R D"]) -> Float[Tensor, "R *rows D"]:
     r"""Return $\gamma_r\, x/\sqrt{\overline{x^2} + \epsilon}$ over the last axis."""
-    return functional.rms_norm(x, x.shape[-1:], eps=EPSILON) * _per_run(weight, x)
-
-
-def _per_run(vector: Float[Tensor, "R D"], x: Tensor) -> Tensor:
-    """Lay a vector of each run along the last axis of x."""
-    return vector.reshape(vector.shape[0], *(1,) * (x.ndim - 2), vector.shape[1])
+    return functional.rms_norm(x, x.shape[-1:], eps=EPSILON) * along_rows(weight, x)

@@ -6,8 +6,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from joma.models.decoder_config import DecoderConfig
+
 BASE = 10_000.0
 """Ratio of the longest wave to the shortest."""
+
+
+def positioned(
+    config: DecoderConfig, rows: Float[Tensor, "R B L D"], learned: Float[Tensor, "R T D"] | None
+) -> Float[Tensor, "R B L D"]:
+    """Scale the rows of the embedding and add the positions, where those are added; `learned` has some to take."""
+    x = rows if config.embedding_scale == 1 else rows * config.embedding_scale
+    length, width = rows.shape[-2:]
+    if config.positions == "sinusoidal":
+        return x + sinusoidal(length, width, rows)
+    if learned is not None:
+        return x + learned[:, None, :length]
+    return x
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:

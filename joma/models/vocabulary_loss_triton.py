@@ -101,25 +101,26 @@ def differentiate(
     num_runs, num_rows, num_columns = logits.shape
     if bias_gradient is not None and not add:
         bias_gradient.zero_()
-    _column_gradients[(triton.cdiv(num_columns, _COLUMN_BLOCK), triton.cdiv(num_rows, _GROUP_ROWS), num_runs)](
-        logits,
-        bias,
-        targets,
-        rows,
-        totals,
-        bias_gradient,
-        num_columns,
-        num_rows,
-        scale,
-        *_strides(logits, bias, targets, rows),
-        0 if bias_gradient is None else bias_gradient.stride(0),
-        HAS_BIAS=bias is not None,
-        HAS_BIAS_GRADIENT=bias_gradient is not None,
-        GROUP=_GROUP_ROWS,
-        ROWS=_COLUMN_ROWS,
-        BLOCK=_COLUMN_BLOCK,
-        num_warps=_COLUMN_WARPS,
-    )
+    with torch.cuda.device_of(logits):  # kernels start on the current device, not on their data's
+        _column_gradients[(triton.cdiv(num_columns, _COLUMN_BLOCK), triton.cdiv(num_rows, _GROUP_ROWS), num_runs)](
+            logits,
+            bias,
+            targets,
+            rows,
+            totals,
+            bias_gradient,
+            num_columns,
+            num_rows,
+            scale,
+            *_strides(logits, bias, targets, rows),
+            0 if bias_gradient is None else bias_gradient.stride(0),
+            HAS_BIAS=bias is not None,
+            HAS_BIAS_GRADIENT=bias_gradient is not None,
+            GROUP=_GROUP_ROWS,
+            ROWS=_COLUMN_ROWS,
+            BLOCK=_COLUMN_BLOCK,
+            num_warps=_COLUMN_WARPS,
+        )
     return losses.sum(dim=1)
 
 
@@ -132,22 +133,23 @@ def _totals(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, 
     """Return weighted loss and log-sum-exp of each row."""
     num_runs, num_rows, num_columns = logits.shape
     losses, totals = torch.empty((2, num_runs, num_rows), dtype=torch.float32, device=logits.device)
-    _row_totals[(triton.cdiv(num_rows, _ROWS), num_runs)](
-        logits,
-        bias,
-        targets,
-        rows,
-        losses,
-        totals,
-        num_columns,
-        num_rows,
-        scale,
-        *_strides(logits, bias, targets, rows),
-        HAS_BIAS=bias is not None,
-        ROWS=_ROWS,
-        BLOCK=_ROW_BLOCK,
-        num_warps=_ROW_WARPS,
-    )
+    with torch.cuda.device_of(logits):  # kernels start on the current device, not on their data's
+        _row_totals[(triton.cdiv(num_rows, _ROWS), num_runs)](
+            logits,
+            bias,
+            targets,
+            rows,
+            losses,
+            totals,
+            num_columns,
+            num_rows,
+            scale,
+            *_strides(logits, bias, targets, rows),
+            HAS_BIAS=bias is not None,
+            ROWS=_ROWS,
+            BLOCK=_ROW_BLOCK,
+            num_warps=_ROW_WARPS,
+        )
     return losses, totals
 
 

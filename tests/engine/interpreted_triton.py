@@ -34,24 +34,30 @@ def distance(name: str, count: int) -> float:
     norms = optimiser.gradient_norms(gradient)
     config = OptimiserConfig(optimiser=name)
     found = [tensor.clone() for tensor in (parameters, mean, square)]
-    lr = torch.where(alive, RATES.lr, 0.0)
-    shrink = torch.where(alive, torch.clamp(RATES.clip / (norms.double() + optimiser.CLIP_EPSILON), max=1.0), 0.0)
-    per_run = torch.stack([lr, shrink, RATES.weight_decay], dim=1).float()
-    number = torch.tensor(count)
-    shared = torch.stack([number > 1, *optimiser._corrections(config, number)]).float()
-    betas = (config.beta1, config.beta2)
-    adam(found[0], gradient, (found[1], found[2]), per_run, shared, betas, config.epsilon, decoupled=name == "adamw")
-    optimiser.update(
+    numbers = optimiser.step_numbers(
         config,
-        parameters,
-        gradient,
-        (mean, square),
         RATES,
         norms=norms,
         alive=alive,
         factor=torch.tensor(1.0, dtype=torch.float64),
-        count=number,
+        count=torch.tensor(count),
+        dtype=parameters.dtype,
     )
+    betas, is_decoupled = (config.beta1, config.beta2), name == "adamw"
+    moments, rounded = (found[1], found[2]), parameters.half()  # the interpreter cuts bfloat16 off
+    adam(
+        found[0],
+        gradient,
+        moments,
+        rounded,
+        numbers.per_run,
+        numbers.shared,
+        betas,
+        config.epsilon,
+        decoupled=is_decoupled,
+    )
+    assert torch.equal(rounded, found[0].half())
+    optimiser.update(config, parameters, gradient, (mean, square), numbers)
     pairs = zip(found, (parameters, mean, square), strict=True)
     return max(float((one - other).abs().max()) for one, other in pairs)
 

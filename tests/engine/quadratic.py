@@ -14,6 +14,7 @@ class Quadratic:
 
     width: int = 3
     frozen: frozenset[str] = frozenset({"scale"})
+    factors: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -267,11 +267,6 @@ def kernels_of(stepper, batch):
     return Counter(name for name in names if (name == "aten::bmm" if kind == "CPU" else "Memcpy" not in name))
 
 
-@pytest.mark.xfail(
-    there() != "cpu",
-    reason="the compiler fuses more where the run axis has length 1: 386 against 426",
-    raises=AssertionError,
-)
 def test_sixteen_runs_have_the_kernels_of_one():
     vocabulary = 151 if there() == "cpu" else 28_782  # the paper's: libraries split small products as they please
     config = paper_language_model(vocabulary, depth=2)

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from engine.quadratic import Quadratic, batch_of
 from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import rate_factor
+from joma.engine.precision import working_in
 from joma.engine.step import NOT_FAILED, Stepper
+from joma.models.batch import Batch, Noise
+from joma.models.decoder import Decoder
+from joma.models.presets import paper_language_model
+from joma.randomness import run_keys
 
 NUM_STEPS = 12
 EPOCH = 5
@@ -134,6 +139,47 @@ def test_the_learning_rate_warms_up_and_goes_to_zero():
 def test_an_empty_pack_is_refused():
     with pytest.raises(ValueError, match="at least one run"):
         _stepper([], [])
+
+
+def _text_stepper(seeds, **options):
+    model = Decoder(paper_language_model(23, depth=2, width=8, hidden=12, heads=2, dropout=0.2))
+    settings = {"num_steps": 5, "steps_per_epoch": 5, "precision": "bf16"} | options
+    return Stepper(model, seeds, [OptimiserConfig(lr=1e-2)] * len(seeds), **settings)
+
+
+def _text_batch(num_runs):
+    tokens = torch.randint(23, (num_runs, 3, 7), generator=torch.Generator().manual_seed(1))
+    return Batch(tokens=tokens[:, :, :-1].contiguous(), targets=tokens[:, :, 1:].flatten(1))
+
+
+def test_rounded_factors_give_the_gradients_of_rounding_in_the_step():
+    stepper, batch = _text_stepper([1, 2]), _text_batch(2)
+    assert set(stepper.model.factors) == {
+        name for name in stepper.parameters if stepper.working_parameters[name].dtype != torch.float32
+    }
+    noise = Noise(keys=run_keys([1, 2]), step=torch.tensor(3))
+    found = []
+    for parameters in (stepper.parameters, stepper.working_parameters):
+        gradients = {name: torch.full_like(tensor, torch.nan) for name, tensor in stepper.parameters.items()}
+        with working_in("bf16", torch.device("cpu")):
+            losses = stepper.model.value_and_gradient(parameters, gradients, batch, noise)
+        found.append({"losses": losses, **gradients})
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+
+
+def test_rounded_factors_follow_the_parameters():
+    first, batch = _text_stepper([1, 2]), _text_batch(2)
+    for _ in range(3):
+        first.advance(batch)
+    second = _text_stepper([1, 2])
+    second.load_run_state(0, first.run_state(0))
+    second.load_run_state(1, first.run_state(1))
+    for stepper in (first, second):
+        assert torch.equal(stepper.state.rounded, stepper.state.parameters.bfloat16())
+    first.advance(batch)
+    second.advance(batch)
+    assert torch.equal(first.state.parameters, second.state.parameters)
+    assert _text_stepper([1], precision="fp32").state.rounded is None
 
 
 def test_the_kernel_of_adam_is_the_rule_in_torch():

@@ -15,6 +15,7 @@ import torch
 
 from joma.models import attention, vocabulary_loss, vocabulary_loss_triton
 from joma.models.attention_triton import short_attention
+from joma.models.copies_triton import copy_all
 from joma.models.decoder_config import DecoderConfig
 from joma.randomness import run_keys, streams
 
@@ -68,6 +69,22 @@ def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
     }
 
 
+def of_copies(num_runs: int) -> dict[str, float]:
+    """Distances of copies from what was copied: turned, in another precision, out of and into rows of a buffer."""
+    generator = torch.Generator().manual_seed(num_runs)
+    shapes = {"turned": (70, 130), "vector": (200,), "plain": (64, 64), "axes": (2, 5, 7)}
+    sources = {name: torch.randn(num_runs, *shape, generator=generator) for name, shape in shapes.items()}
+    sources["turned"] = sources["turned"].bfloat16().mT.contiguous().mT
+    room = torch.full((num_runs, sum(each[0].numel() + 9 for each in sources.values())), torch.nan)
+    targets, at = {}, 0
+    for name, source in sources.items():
+        targets[name] = room[:, at : at + source[0].numel()].unflatten(1, source.shape[1:])
+        at += source[0].numel() + 9
+    copy_all(list(targets.values()), list(sources.values()))
+    assert room.isnan().sum() == 9 * len(shapes) * num_runs  # what lies between is not touched
+    return {name: relative(targets[name], source.float()) for name, source in sources.items()}
+
+
 if __name__ == "__main__":
     distances = {
         f"attention of {length}, {causal=}, {dropped=}, {biased=}": of_attention(length, causal, dropped, biased)
@@ -80,4 +97,5 @@ if __name__ == "__main__":
         for num_words in (7, 2048, 5000)
         for has_bias in (True, False)
     }
+    distances |= {f"copies of {num_runs}": of_copies(num_runs) for num_runs in (1, 3)}
     json.dump(distances, sys.stdout)
