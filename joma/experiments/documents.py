@@ -62,9 +62,9 @@ def _experiment(done: Record, root: Path) -> list[str]:
 
 def _run(done: Record, root: Path) -> str:
     """How the numbers came about, and where they are."""
-    said = f"**{done.label.capitalize()}**, preset `{done.preset}`: {escaped(done.reason)}"
+    said = f"**{done.label.capitalize()}**, preset `{done.preset}`"
     if not done.is_shown:
-        return said
+        return f"{said}: {escaped(done.reason)}"
     about = _json(root / RESULTS / done.id / RESULT)
     told = [
         f"Preset `{done.preset}`",
@@ -79,7 +79,7 @@ def _run(done: Record, root: Path) -> str:
     computed = f"{', '.join(part for part in told if part)}. Data: {links}."
     if done.status is Status.DONE:
         return computed
-    return f"{said}\n\nAll that follows rests on {done.part} and decides nothing yet. {computed}"
+    return f"{said}.\n\nAll that follows rests on {done.part} and decides nothing yet. {computed}"
 
 
 def _pictures(done: Record, root: Path) -> list[str]:

@@ -177,13 +177,16 @@ def _by_outcome(done: Reproduction) -> Iterator[str]:
 
 
 def _unfinished(done: Reproduction) -> Iterator[str]:
-    """Name the claims that rest on a part, and what is left to do."""
+    """Name the claims that rest on a part; of what has none, say why.
+
+    What a part leaves to do is told to whoever runs it: minutes of that machine are no news here.
+    """
     left = [record for record in done.experiments if _is_unfinished(record)]
     if left:
         yield "### Unfinished"
         yield "\n".join(
-            f"- {_with_part(record)}: {'; '.join(_link(record, verdict) for verdict in record.verdicts)}. "
-            + escaped(record.reason)
+            f"- {_with_part(record)}: {'; '.join(_link(record, verdict) for verdict in record.verdicts)}"
+            + ("" if record.part else f". {escaped(record.reason)}")
             for record in left
         )
 

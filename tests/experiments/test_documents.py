@@ -140,7 +140,7 @@ def test_a_part_is_kept_with_its_label_and_decides_nothing(tmp_path, out, instal
     assert first < text.index("The figures and the table of the JoMA paper")  # before anything else is said
     assert " Begun, with nothing to show yet: d. Not run, since something is missing: b. Not run yet: z." in text
     assert "Of 2 claims 1 holds and 1 was not run. The claims of c (1 of 2 walks) and d are not among them" in text
-    assert "### Unfinished\n\n- c (1 of 2 walks): [The walk stays near](#c--near). 2 of 2 walks left" in text
+    assert "### Unfinished\n\n- c (1 of 2 walks): [The walk stays near](#c--near)\n" in text
     assert "control beside them: 1." in text  # that of `a` alone
     assert "| [c](#c) | [The walk stays near](#c--near) | unfinished: 1 of 2 walks |" in text
     own = text[text.index('<a id="c"></a>') : text.index('<a id="d"></a>')]
