@@ -172,7 +172,7 @@ def test_a_folder_that_is_written_to_is_refused(tmp_path, capsys):
     held = open_run(folder, kind="train", config=info(folder).config)
     code, _, complaint = joma_says(capsys, *TREES, "--seed", "1,2", "--out", str(tmp_path))
     held.close()
-    assert code == 2 and "Another process" in complaint
+    assert code == 2 and "is being written by this very process" in complaint
     assert not list(tmp_path.glob("*seed2"))
 
 
