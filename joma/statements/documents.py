@@ -26,11 +26,11 @@ def theorems() -> str:
 
 
 def errata() -> str:
-    """Return docs/errata.md: what is wrong as printed, what needs a condition, where an earlier audit differs."""
+    """Return docs/errata.md: what is wrong as printed, what needs a condition, and what is worth knowing beside."""
     statements = list(registry().values())
     refuted = [s for s in statements if s.outcome is Outcome.REFUTED]
     conditional = [s for s in statements if s.outcome is Outcome.CONDITIONAL]
-    differing = [s for s in statements if s.audit]
+    remarked = [s for s in statements if s.remark]
     parts = [
         NOTICE,
         "# Errata of the paper",
@@ -39,8 +39,8 @@ def errata() -> str:
         _corrections(refuted),
         f"## Right under conditions that the paper does not state ({len(conditional)})",
         _corrections(conditional),
-        "## Where our numbers differ from the audit that preceded this code",
-        "\n".join(f"- **{s.id}**: {_plain(s.audit)}" for s in differing) or "Nowhere: every row was confirmed.",
+        "## Remarks",
+        "\n".join(f"- [{s.id}](theorems.md#{s.id}): {_plain(s.remark)}" for s in remarked),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -255,8 +255,8 @@ FIGURE_4_STATEMENTS = (
                 ),
             ),
         ),
-        audit="an earlier audit gave a median rebound of 0.37 nats for U[4, 8] in softmax(v²/2) and 0.06 in "
-        "softmax(v²); with ten targets, as in figure 4, we measure 0.48 and 0.10, and 0.35 and 0.05 with eight",
+        remark="the median rebound for targets from U[4, 8] depends on their number: with ten, as in figure 4, 0.48 "
+        "nats in softmax(v²/2) and 0.10 in softmax(v²); with eight 0.35 and 0.05",
     ),
     Statement(
         id="rank-rebound",

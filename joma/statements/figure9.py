@@ -281,7 +281,7 @@ STATEMENTS = (
                 mutation=Mutation(description="1 % off", formula=one_percent_off(line_intersections)),
             ),
         ),
-        audit="an earlier audit gave one intersection for the normal and did not count beyond; two scales give three",
+        remark="the normal gives one intersection; a mixture of two scales gives three",
     ),
     Statement(
         id="eqn58",

@@ -259,11 +259,10 @@ STATEMENTS = (
     Statement(
         id="existence",
         title="Where the joint flow has a critical point",
-        audit=(
-            "an earlier audit excluded critical points for every strictly log-concave marginal and found them for "
-            "every power tail: true where both clusters share the marginal and, for tails, with ReLU. Gaussian "
-            "clusters of widths 1 and 2 at D = 1 have a ray, at a₋/a₊ = 1.43977; t₃ clusters with c₋ = 0.03 have none "
-            "(lowest slope of F/θ₁: +0.184)"
+        remark=(
+            "strictly log-concave marginals have no critical point and power tails have one only where both clusters "
+            "share the marginal and, for tails, with ReLU: Gaussian clusters of widths 1 and 2 at D = 1 have a ray, at "
+            "a₋/a₊ = 1.43977; t₃ clusters with c₋ = 0.03 have none (lowest slope of F/θ₁: +0.184)"
         ),
         place="Appendix A.3.1 (after Eqn 57), Theorem 3",
         printed=(

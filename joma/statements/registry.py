@@ -71,5 +71,5 @@ class Statement:
     checks: tuple[Check, ...]
     corrected: str = ""
     """The form that holds; empty when the printed one does."""
-    audit: str = ""
-    """Where our numbers differ from the audit that preceded the code; empty when they agree."""
+    remark: str = ""
+    """What is worth knowing beside the two forms: on what a number depends, where else it holds; empty for nothing."""

@@ -347,7 +347,7 @@ SECTION_2 = (
                 ),
             ),
         ),
-        audit="An earlier audit calls Eqn 9 correct, with g held constant; that condition is not in the printed form.",
+        remark="right with g held constant, a condition that the printed form does not have",
     ),
 )
 

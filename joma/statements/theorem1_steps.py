@@ -190,9 +190,8 @@ STEPS = (
                 ),
             ),
         ),
-        audit="an earlier audit gave a drift 18 to 110 times larger on batches of four, without its data: the factor "
-        "is 1 + N/B, where N is noise over signal of the gradient; we measure 1.6 on six samples, 73 and 117 on noisy "
-        "labels",
+        remark="how much more minibatches drift depends on the data: the factor is 1 + N/B, where N is noise over "
+        "signal of the gradient: 1.6 on six samples, 73 and 117 on noisy labels",
     ),
     Statement(
         id="thm1-optimisers",
