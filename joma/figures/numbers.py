@@ -1,4 +1,4 @@
-"""Numbers short enough for a table."""
+"""Numbers as people read them: short enough for a table, and with their word in a sentence."""
 
 import math
 
@@ -29,3 +29,12 @@ def duration(seconds: float | int) -> str:
         if whole >= unit:
             return f"{whole // unit} {name} {whole % unit // below} {below_name}"
     return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its word, which takes an s in the plural unless that is given.
+
+    >>> counted(1, "pack"), counted(1200, "run"), counted(0, "entry", "entries")
+    ('1 pack', '1,200 runs', '0 entries')
+    """
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
