@@ -113,17 +113,13 @@ class Decoder:
         names = [*leaves, *([EMBEDDING] if rows.requires_grad else [])]
         inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
         found = dict(zip(names, torch.autograd.grad(hidden, inputs, hidden_gradient), strict=True))
-        for names in self._together(leaves):
-            _copy_all([gradients[name] for name in names], [found[name] for name in names])
+        for group in _by_block(leaves):
+            _copy_all([gradients[name] for name in group], [found[name] for name in group])
         if rows.requires_grad:
             if not self.config.tied:
                 gradients[EMBEDDING].zero_()
             add_row_gradients(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
         return losses
-
-    def _together(self, names: Iterable[str]) -> list[list[str]]:
-        """Return the names layer by layer, what belongs to no block apart: so one kernel serves every layer."""
-        return [list(group) for _, group in groupby(names, key=lambda name: name.split(".")[:2])]
 
     def _leaves(self, parameters: Parameters, gradients: Parameters) -> dict[str, Tensor]:
         """The trained parameters between embedding and output, as leaves of a graph of their own."""
@@ -199,6 +195,11 @@ def entrance(config: DecoderConfig, rows: State, learned: Tensor | None, stream:
 def compiled_entrance() -> Callable[..., State]:
     """Return `entrance` compiled: waves and the mask of dropout take some thirty kernels otherwise."""
     return compiled(entrance)
+
+
+def _by_block(names: Iterable[str]) -> list[list[str]]:
+    """Return the names block by block, and what belongs to none by itself: one kernel serves all blocks, at any depth."""
+    return [list(group) for _, group in groupby(names, key=lambda name: name.split(".")[:2])]
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
