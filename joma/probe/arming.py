@@ -5,6 +5,10 @@ part of it, opens the tap, and its return closes it again: the tap never outlive
 and whatever it raises. A module is tapped on its first call only, so that of several forwards in a step (accumulation
 of gradients) the first counts; recomputation during the backward pass does not.
 
+A forward is training if gradients are recorded and the model is in training mode. One that has never been seen in
+training mode since it was watched is trained in eval mode on purpose (frozen batch norm, say): then gradients alone
+decide. What is no training counts for nothing inside of it either.
+
 The hooks are PyTorch's for all modules and not the model's own: a model that is copied or pickled meanwhile carries
 nothing of them away, and closing the tap does not change the list of hooks that PyTorch is walking.
 """
@@ -34,13 +38,17 @@ class TrainingForward:
         self._waiting: set[nn.Module] = set()
         self._handles: list[RemovableHandle] = []
         self._owner: nn.Module | None = None
+        """The outermost watched module that is running: it decides whether what runs inside of it counts."""
+        self._owner_counts = False
         self._depth = 0
         self._tap = ExitStack()
+        self._was_in_training_mode = root.training
 
     def arm(self, open_tap: OpenTap) -> None:
         """Open `open_tap()` around the next training forward."""
         self.disarm()
         self._open_tap = open_tap
+        self._was_in_training_mode |= self._root.training
         self._waiting = set(self._root.modules())
         self._handles = [
             register_module_forward_pre_hook(self._enter),
@@ -61,16 +69,18 @@ class TrainingForward:
             return
         if self._owner is not None:
             self._depth += module is self._owner
-        elif module in self._waiting and self._is_training(module):
-            self._owner, self._depth = module, 1
-            self._safely(lambda: self._open(module, args))
+        elif module in self._waiting and not in_backward():
+            self._owner, self._owner_counts, self._depth = module, self._is_training(module), 1
+            if self._owner_counts:
+                self._safely(lambda: self._open(module, args))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or module is not self._owner:
             return
         self._depth -= 1
         if self._depth == 0:
-            self._waiting -= set(module.modules())
+            if self._owner_counts:
+                self._waiting -= set(module.modules())
             self._close()
 
     def _open(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -82,9 +92,11 @@ class TrainingForward:
                 hook(module, args, {})
 
     def _is_training(self, module: nn.Module) -> bool:
-        """Whether gradients are recorded; parts of a model run without them under reentrant checkpointing."""
-        counts = torch.is_grad_enabled() or (module is not self._root and self._root.training)
-        return counts and not in_backward()
+        self._was_in_training_mode |= self._root.training
+        if torch.is_grad_enabled():
+            return self._root.training or not self._was_in_training_mode
+        # Parts that are called one by one run without gradients under reentrant checkpointing: only the mode tells.
+        return module is not self._root and self._root.training
 
     def _close(self) -> None:
         self._owner = None

@@ -74,7 +74,8 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     `every` n steps or another `schedule` says when, `measures` what: "cheap", "full", or names, `register_measure`'s
     among them; `heads` keeps the values of single heads too. `probe_batch` is a fixed batch to measure attention on:
     keyword arguments, a tuple of arguments, a tensor, or a function that calls the model. Without it the training batch
-    is measured.
+    is measured: that of a forward pass with gradients, in training mode or, while the model has never been in training
+    mode since it was attached, in eval mode.
 
     `alarm` warns by the logger "joma", once a layer, when attention collapses or goes dead uniform, and calls
     `on_alarm`, which may stop the training by raising. `dry_run` attaches nothing: print the result to see what would
@@ -322,7 +323,8 @@ class Watch:
             return "No attention call was seen on the probe batch."
         return (
             "No attention call was seen in the step's forward pass. Is the watched model the one that is called, by "
-            "this process, and not compiled as part of a function? A probe batch is measured in any case."
+            "this process, in training mode, and not compiled as part of a function? A model that is trained in eval "
+            "mode is to be in eval mode when it is attached. A probe batch is measured in any case."
         )
 
     def _log(self, number: int, rows: Sequence[Row]) -> None:
