@@ -1,7 +1,23 @@
-"""One verdict for statements of the paper and for experiments alike."""
+"""One verdict for statements of the paper and for experiments alike, and the rule by which experiments reach it.
+
+A claim is asked in one or more settings. In each of them it is *shown* (every number that decides passes its threshold,
+and no control passes the same threshold), *matched* (it passes, and so does a control, so that passing says nothing of
+the claim's cause), *failed* (a number does not pass) or *open* (seeds do not tell, or there is no number).
+
+- **Holds**: shown in every setting.
+- **Holds under conditions**: passes in some settings and not in others, or everywhere with a control that passes as
+  well. `correction` says where it holds, and the explanation says of a control that it passes as well.
+- **Refuted**: passes in no setting; or fails in one, where the claim says in so many words that there is no such case
+  ("at most", "for each"). `correction` says what holds in its place.
+- **Inconclusive at this size**: open wherever it is not failed, or failed at a size from which nothing follows.
+
+Numbers that are shown beside (`decides` is false), among them checks of our own, do not move the outcome; a check of
+our own that fails makes the verdict unsound. A corrected form that holds does not make the printed one hold.
+"""
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,6 +30,18 @@ class Outcome(StrEnum):
     REFUTED = "refuted"
     INCONCLUSIVE = "inconclusive at this size"
     NOT_RUN = "not run"
+
+
+class Finding(StrEnum):
+    """What one setting says of a claim."""
+
+    SHOWN = "shown"
+    """It passes, and no control does."""
+    MATCHED = "matched"
+    """It passes, and so does a control."""
+    FAILED = "failed"
+    OPEN = "open"
+    """Seeds do not tell, or nothing could be measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +68,8 @@ class Evidence:
     """Whether larger is better: then the value holds from the threshold up, not down."""
     published: float | None = None
     """The same number as the paper prints it, where it does."""
+    decides: bool = True
+    """Whether the outcome rests on it; false for a check of our own and for what is shown beside."""
 
     @property
     def holds(self) -> bool:
@@ -73,13 +103,22 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     sound: bool = True
     """False when one of our own checks failed: something that should hold does not."""
+    control_passes: bool = False
+    """Whether a control passes where the claim does, so that passing says nothing of the claim's cause."""
 
     @property
     def decisive(self) -> Evidence | None:
-        """The evidence to show first: a failing check, else a failing control, else the nearest to its threshold."""
+        """The evidence to show first, of what decides: a failing number, else what tells most of a control.
+
+        That is a control that passes as well where one does, and one that fails otherwise; else the number that is
+        nearest to its threshold.
+        """
         if not self.evidence:
             return None
-        return max(self.evidence, key=lambda e: (not e.holds, e.control_holds is False, _strain(e)))
+        return max(
+            self.evidence,
+            key=lambda e: (e.decides, not e.holds, e.control_holds is self.control_passes, _strain(e)),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON, with the derived `holds` flags spelled out; null stands for not finite."""
@@ -97,6 +136,100 @@ class Verdict:
             "evidence": tuple(_evidence(row) for row in record["evidence"]),
         }
         return cls(**fields)
+
+
+CONTROL_PASSES = "the control passes as well"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What settings together say of a claim; it writes the verdict, so that all verdicts keep the rule."""
+
+    outcome: Outcome
+    control_passes: bool = False
+
+    def limited(self, *, small: bool) -> "Ruling":
+        """Return the ruling as a small size allows it: what holds does; from failing there nothing follows."""
+        return self.undecided() if small and self.outcome is not Outcome.HOLDS else self
+
+    def undecided(self) -> "Ruling":
+        """Return the ruling of numbers that decide nothing: of a small size, or beside a check of ours that fails."""
+        return replace(self, outcome=Outcome.INCONCLUSIVE)
+
+    def verdict(
+        self,
+        *,
+        id: str,
+        title: str,
+        source: str,
+        claim: str,
+        explanation: str,
+        correction: str,
+        evidence: Iterable[Evidence],
+        sound: bool = True,
+    ) -> Verdict:
+        """Return the verdict; `correction` says what holds if the claim does not, and is left out elsewhere."""
+        rows = tuple(evidence)
+        is_corrected = self.outcome in (Outcome.CONDITIONAL, Outcome.REFUTED)
+        assert correction or not is_corrected, f"{id} is {self.outcome.value} and does not say what holds"
+        return Verdict(
+            id=id,
+            title=title,
+            source=source,
+            claim=claim,
+            outcome=self.outcome,
+            explanation=f"{explanation} {_told(rows)}".strip() if self.control_passes else explanation,
+            correction=correction if is_corrected else "",
+            evidence=rows,
+            sound=sound,
+            control_passes=self.control_passes,
+        )
+
+
+def finding(*rows: Evidence) -> Finding:
+    """Return what the numbers of one setting say together.
+
+    >>> row = Evidence(name="", against="", unit="", value=0.9, threshold=0.5, at_least=True, control=0.8)
+    >>> finding(row).value, finding(replace(row, control=0.1)).value, finding(replace(row, threshold=1.0)).value
+    ('matched', 'shown', 'failed')
+    """
+    if any(not row.holds and not math.isnan(row.value) for row in rows):
+        return Finding.FAILED
+    if not rows or any(math.isnan(row.value) for row in rows):
+        return Finding.OPEN
+    return Finding.MATCHED if any(row.control_holds for row in rows) else Finding.SHOWN
+
+
+def ruling(settings: Iterable[Finding], *, besides: Iterable[Finding] = (), everywhere: bool = False) -> Ruling:
+    """Return what settings together say of a claim, by the rule of this module.
+
+    What stands `besides` is claimed in addition: without it the claim holds under conditions at best, and alone it is
+    not enough. A claim that holds `everywhere` by its own words is refuted by one setting in which it fails.
+
+    >>> ruling([Finding.SHOWN, Finding.FAILED]).outcome.value
+    'holds under conditions'
+    >>> ruling([Finding.SHOWN, Finding.FAILED], everywhere=True).outcome.value
+    'refuted'
+    >>> ruling([Finding.MATCHED])
+    Ruling(outcome=<Outcome.CONDITIONAL: 'holds under conditions'>, control_passes=True)
+    """
+    asked, added = set(settings), set(besides)
+    passing = asked & {Finding.SHOWN, Finding.MATCHED}
+    if asked == {Finding.SHOWN} and added <= {Finding.SHOWN}:
+        outcome = Outcome.HOLDS
+    elif everywhere and Finding.FAILED in asked:
+        outcome = Outcome.REFUTED
+    elif passing:
+        outcome = Outcome.CONDITIONAL
+    else:
+        outcome = Outcome.REFUTED if asked == {Finding.FAILED} else Outcome.INCONCLUSIVE
+    return Ruling(outcome, Finding.MATCHED in asked | added)
+
+
+def _told(rows: Iterable[Evidence]) -> str:
+    """Say that a control passes as well, and which."""
+    names = dict.fromkeys(row.control_name for row in rows if row.holds and row.control_holds and row.control_name)
+    return CONTROL_PASSES.capitalize() + (f": {', '.join(names)}." if names else ".")
 
 
 def _evidence(row: dict[str, Any]) -> Evidence:
