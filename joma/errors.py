@@ -6,6 +6,11 @@ from typing import Any
 
 import numpy as np
 
+NEAR = 0.7
+"""Share of letters that a name has in common with the one that is offered for it, as `difflib` counts them."""
+MOST_LISTED = 12
+"""Names that a message lists, if there is another way to list more of them."""
+
 
 class AssumptionError(ValueError):
     """A hypothesis of a statement fails for the input given."""
@@ -14,12 +19,50 @@ class AssumptionError(ValueError):
 class UnknownNameError(ValueError):
     """A name that is looked up (a statement, a flow, an activation) does not exist."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Word the message with the nearest known name, or all of them when none is near."""
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, listing: str = "", remark: str = "") -> None:
+        """Word the message with the nearest name, else with all of them, or with how to list them if they are many.
+
+        `listing` is what lists them, such as a command; `remark` a sentence on what is taken beside the names, said
+        where none of them is near.
+        """
         known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+        near = nearest(name, known)
+        if near is not None:
+            hint = f"Did you mean {near!r}?"
+        else:
+            is_long = bool(listing) and len(known) > MOST_LISTED
+            named = f"{listing} lists all {len(known)} of them." if is_long else f"Known: {', '.join(known)}."
+            hint = f"{named} {remark}".rstrip()
         super().__init__(f"There is no {kind} named {name!r}. {hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a slip may have turned into this one, None if there is none so near.
+
+    Case does not count. Digits tell things apart, so that another digit is no slip; one too many or two in the wrong
+    order may be.
+
+    >>> nearest("Thm22", ["thm2", "thm5"]), nearest("thm6", ["thm2", "thm5"])
+    ('thm2', None)
+    """
+    folded = {each.casefold(): each for each in known if _digits_agree(name, each)}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=NEAR)
+    return folded[near[0]] if near else None
+
+
+def in_any_case(name: str, known: Iterable[str]) -> str:
+    """Return the known name that differs from this one in upper and lower case at most; without one, the name itself.
+
+    >>> in_any_case("THM3", ["thm3", "thm4"]), in_any_case("thm6", ["thm3"])
+    ('thm3', 'thm6')
+    """
+    known = list(known)
+    return name if name in known else next((each for each in known if each.casefold() == name.casefold()), name)
+
+
+def _digits_agree(one: str, other: str) -> bool:
+    short, long = sorted(("".join(filter(str.isdigit, text)) for text in (one, other)), key=len)
+    return long.startswith(short) or sorted(long) == sorted(short)
 
 
 def finite(name: str, value: Any) -> np.ndarray:

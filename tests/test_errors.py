@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joma.errors import UnknownNameError, finite, positive, same_shape, whole, with_axes, within
+from joma.errors import MOST_LISTED, UnknownNameError, finite, nearest, positive, same_shape, whole, with_axes, within
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,32 @@ def test_messages(check, message):
 
 def test_an_unknown_name_far_from_all_lists_what_is_known():
     assert str(UnknownNameError("flow", "zzz", ["printed", "model"])).endswith("Known: model, printed.")
+
+
+def test_many_names_are_not_listed_where_something_else_lists_them():
+    many = [f"name{number}" for number in range(MOST_LISTED + 1)]
+    assert str(UnknownNameError("flow", "zzz", many, listing="`all`")).endswith("`all` lists all 13 of them.")
+    assert "Known: name0, name1," in str(UnknownNameError("flow", "zzz", [*many[1:], "name0"]))
+    assert "Known:" in str(UnknownNameError("flow", "zzz", many[1:], listing="`all`"))
+
+
+def test_what_else_is_taken_is_said_where_no_name_is_near():
+    assert str(UnknownNameError("text", "zzz", ["docs"], remark="Or a folder.")).endswith("Known: docs. Or a folder.")
+    assert str(UnknownNameError("text", "dosc", ["docs"], remark="Or a folder.")).endswith("Did you mean 'docs'?")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("figur4", "figure4"),
+        ("FIGUR4", "figure4"),
+        ("figure44", "figure4"),
+        ("figure6", None),
+        ("bf61", "bf16"),
+        ("fig", None),
+        ("extra", None),
+        ("tabel1", "table1"),
+    ],
+)
+def test_only_a_slip_is_taken_for_another_name(name, near):
+    assert nearest(name, ["figure4", "figure9", "table1", "--beta2", "bf16"]) == near

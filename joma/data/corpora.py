@@ -16,6 +16,8 @@ SPLITS = ("train", "valid", "test")
 """Parts of a text."""
 HUB_REPOSITORY = "Salesforce/wikitext"
 """Dataset on the Hugging Face hub that holds both WikiTexts."""
+OWN_TEXT = "A text of your own is a folder with train.txt, valid.txt and test.txt: pass that folder."
+"""For messages: what is taken beside the corpora that have a name."""
 BLOCK_BYTES = 1 << 24
 """How much of a file is read at once: a text of any length is tokenised in little memory."""
 _LAYOUT = re.compile(
@@ -92,10 +94,15 @@ def find_text(name_or_folder: str | Path) -> TextSource:
     if folder.is_dir():
         return open_folder(folder)
     if folder.exists():
-        raise NotADirectoryError(f"{folder} is a file. Pass the folder with train.txt, valid.txt and test.txt.")
-    if isinstance(name_or_folder, str) and not set(name_or_folder) & {"/", os.sep}:
-        raise UnknownNameError("text or folder", name_or_folder, [PythonDocs.name, *KNOWN_CORPORA])
-    raise FileNotFoundError(f"There is no folder {folder}. Pass one with train.txt, valid.txt and test.txt.")
+        raise NotADirectoryError(f"{folder} is a file. {OWN_TEXT}")
+    if isinstance(name_or_folder, str) and not _looks_like_a_path(name_or_folder):
+        raise UnknownNameError("text or folder", name_or_folder, [PythonDocs.name, *KNOWN_CORPORA], remark=OWN_TEXT)
+    raise FileNotFoundError(f"There is no folder {folder}. {OWN_TEXT}")
+
+
+def _looks_like_a_path(name: str) -> bool:
+    """Whether someone wrote it who had a file or a folder in mind."""
+    return bool(set(name) & {"/", os.sep} or Path(name).suffix or name.startswith((".", "~")))
 
 
 def open_folder(folder: Path, name: str | None = None) -> TextFolder:

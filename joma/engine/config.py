@@ -345,7 +345,7 @@ def _hint(name: str, part: str | None = None) -> Any:
 
 def _home(name: str) -> str:
     if name not in field_homes():
-        raise UnknownNameError("setting", name, field_homes())
+        raise UnknownNameError("setting", name, field_homes(), listing="`joma train --settings`")
     return field_homes()[name]
 
 

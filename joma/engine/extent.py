@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from joma.data.corpora import OWN_TEXT
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import class_patterns
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TREES, DataConfig, RunConfig
+from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TEXTS, TREES, DataConfig, RunConfig
 from joma.errors import UnknownNameError
 
 NUM_VALIDATION_SAMPLES = 1280
@@ -56,7 +57,7 @@ def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
     try:
         return load_text(data, vocabulary_cap=vocabulary_cap)
     except UnknownNameError:
-        raise UnknownNameError("data", data, ("python-docs", "wikitext2", "wikitext103", *SAMPLED_DATA)) from None
+        raise UnknownNameError("data", data, (*TEXTS, *SAMPLED_DATA), remark=OWN_TEXT) from None
 
 
 def num_sequences(data: DataConfig) -> int:

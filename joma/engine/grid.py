@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from joma.engine.config import BESIDE, RunConfig, digest, field_homes, parse, takes_several
-from joma.errors import UnknownNameError
+from joma.errors import UnknownNameError, nearest
 
 UNNAMED = ("vocabulary", *BESIDE)
 """Fields that leave a run what it is, or follow from others; they are no part of its name."""
@@ -126,9 +126,15 @@ def _listed(name: str, value: Any) -> list[Any]:
 
 def _field_of(option: str, others: Iterable[str]) -> str:
     options = {_OPTION + name.replace("_", "-"): name for name in field_homes()}
+    known = {*options, *others}
     name = options.get(option.replace("_", "-"))
+    if name is None and not option.startswith("-") and nearest(option, known) is None:
+        raise ValueError(
+            f"Settings are options with their values, such as `--depth 1,2`, and {option!r} belongs to none. Put its "
+            "option before it, write several values without spaces, or leave it out."
+        )
     if name is None:
-        raise UnknownNameError("option", option, {*options, *others})
+        raise UnknownNameError("option", option, known, listing="`joma train --settings`")
     return name
 
 

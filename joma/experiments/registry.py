@@ -4,7 +4,7 @@ import importlib
 import re
 from collections.abc import Iterable
 
-from joma.errors import UnknownNameError
+from joma.errors import UnknownNameError, in_any_case
 from joma.experiments.experiment import Experiment
 
 MODULES = {
@@ -61,14 +61,27 @@ def named(name: str) -> str:
 def find(ids: str | Iterable[str] | None = None) -> list[str]:
     """Return these ids (one, several, or all for None) in the paper's order, refusing unknown ones with the nearest.
 
-    >>> find(["table1", "figure4", "table1"])
-    ['figure4', 'table1']
+    Case does not count, and a figure stands for the experiment that holds it.
+
+    >>> find(["Table1", "figure4", "table1", "figure8"])
+    ['figure4', 'figures6-8', 'table1']
     """
-    wanted = set(MODULES if ids is None else [ids] if isinstance(ids, str) else ids)
-    for name in sorted(wanted):
-        if name not in MODULES:
-            raise UnknownNameError("experiment", name, MODULES)
+    wanted = {_id_of(name) for name in (MODULES if ids is None else [ids] if isinstance(ids, str) else ids)}
     return [name for name in MODULES if name in wanted]
+
+
+def _id_of(name: str) -> str:
+    names = {each: each for each in MODULES} | {figure: each for each in MODULES for figure in _figures_of(each)}
+    found = in_any_case(name, names)
+    if found not in names:
+        raise UnknownNameError("experiment", name, MODULES)
+    return names[found]
+
+
+def _figures_of(name: str) -> list[str]:
+    """Return the names of the figures that one experiment holds together."""
+    several = re.fullmatch(r"figures(\d+)-(\d+)", name)
+    return [f"figure{number}" for number in several.groups()] if several else []
 
 
 def experiment(name: str) -> Experiment:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from joma.errors import UnknownNameError
+from joma.errors import UnknownNameError, in_any_case
 from joma.statements.registry import Check, Statement
 from joma.verdicts import Evidence, Outcome, Verdict
 
@@ -35,15 +35,27 @@ def registry() -> dict[str, Statement]:
 
 
 def find(ids: str | Iterable[str] | None = None) -> list[Statement]:
-    """Return the statements with these ids (one, or all for None), refusing unknown ids with the nearest match."""
+    """Return the statements with these ids (one, or all for None), each once, refusing unknown ids with the nearest.
+
+    Case does not count, and what is no id itself stands for all ids that begin with it: `thm1` for `thm1-linear` and
+    the other parts of Theorem 1.
+    """
     known = registry()
     if ids is None:
         return list(known.values())
-    ids = [ids] if isinstance(ids, str) else list(ids)
-    for name in ids:
-        if name not in known:
-            raise UnknownNameError("statement", name, known)
-    return [known[name] for name in ids]
+    given = [ids] if isinstance(ids, str) else list(ids)
+    wanted = dict.fromkeys(each for name in given for each in _family(name))
+    return [known[name] for name in wanted]
+
+
+def _family(name: str) -> list[str]:
+    """Return an id as it is written, or the ids of the family that it names."""
+    known = registry()
+    exact = in_any_case(name, known)
+    family = [exact] if exact in known else [each for each in known if each.startswith(f"{name.casefold()}-")]
+    if not family:
+        raise UnknownNameError("statement", name, known, listing="`joma verify --list`")
+    return family
 
 
 def verify(
@@ -51,7 +63,8 @@ def verify(
 ) -> list[Verdict]:
     """Check statements of the paper numerically and return one verdict for each.
 
-    `ids` is a statement id or several (`registry()` lists them); None checks all. `progress` is called after each.
+    `ids` is a statement id or several (`registry()` lists them), or the beginning of some, such as `thm1`; None checks
+    all. `progress` is called after each.
 
     >>> [verdict] = verify(["thm2"])
     >>> verdict.outcome.value, verdict.sound

@@ -145,11 +145,24 @@ def test_names_that_are_nearly_right_get_a_hint():
         find_text("wikitxt2")
 
 
+@pytest.mark.parametrize("name", ["nothere.txt", "wikitext2.zip", "./text", "~/text"])
+def test_what_looks_like_a_path_is_no_slip_of_a_name(name):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .* A text of your own is a folder with"):
+        find_text(name)
+
+
+def test_a_name_far_from_all_says_what_else_is_taken():
+    with pytest.raises(UnknownNameError, match=r"Known: python-docs, .*\. A text of your own is a folder with"):
+        find_text("diary")
+
+
 def test_a_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"There is no folder .*none\. Pass one with train\.txt, valid\.txt"):
+    with pytest.raises(
+        FileNotFoundError, match=r"There is no folder .*none\. A text of your own is a folder with train\.txt"
+    ):
         find_text(tmp_path / "none")
     (tmp_path / "book.txt").write_text("text")
-    with pytest.raises(NotADirectoryError, match=r"book\.txt is a file\. Pass the folder with train\.txt"):
+    with pytest.raises(NotADirectoryError, match=r"book\.txt is a file\. A text of your own is a folder with"):
         find_text(str(tmp_path / "book.txt"))
 
 

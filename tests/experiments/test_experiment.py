@@ -33,6 +33,11 @@ def test_tables_are_named_as_files():
         Result(tables={"../walk": pd.DataFrame()}, facts={})
 
 
+def test_a_figure_names_the_experiment_that_holds_it():
+    assert find(["Figure3", "figure6", "figure8"]) == ["figures2-3", "figures6-8"]
+    assert find("figure7") == ["figure7"]
+
+
 def test_ids_are_found_in_the_order_of_the_paper():
     assert find() == list(MODULES)
     assert find(["table1", "figure9"]) == ["figure9", "table1"]

@@ -72,6 +72,19 @@ def test_one_id_may_come_without_a_list():
 def test_unknown_ids_are_refused_with_the_nearest_match():
     with pytest.raises(UnknownNameError, match=r"named 'thm22'\. Did you mean 'thm2'\?"):
         find(["thm22"])
+    with pytest.raises(UnknownNameError, match=r"named 'thm6'\. `joma verify --list` lists all \d+ of them\."):
+        find(["thm6"])
+
+
+def test_case_does_not_count():
+    assert find("THM3") == find("thm3")
+
+
+def test_the_beginning_of_ids_names_them_all_where_it_is_no_id_itself():
+    family = [statement.id for statement in find("Thm1")]
+    assert "thm1-linear" in family and len(family) > 5 and all(name.startswith("thm1-") for name in family)
+    assert [statement.id for statement in find("thm2")] == ["thm2"]
+    assert find(["thm1-linear", "thm1"]) == find("thm1")  # each once
 
 
 def test_progress_is_told_of_every_verdict_and_verdicts_survive_json():

@@ -430,7 +430,7 @@ def test_figure_4_of_a_flow_without_targets_is_refused():
 
 def test_presets_go_by_name():
     assert preset_config("figure4") == figure4() and preset_config("figure4", "normalised").t1 == 100.0
-    with pytest.raises(ValueError, match=r"There is no preset named 'figure5'\. Did you mean 'figure4'?"):
+    with pytest.raises(ValueError, match=r"There is no preset named 'figure5'\. Known: figure4\."):
         preset_config("figure5")
 
 
