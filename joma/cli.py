@@ -1,13 +1,21 @@
 """The `joma` command: thin, one command for one call."""
 
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import joma
+
+DEBUG = "JOMA_DEBUG"
+"""Variable of the environment that has the traceback of an error printed."""
+
 app = typer.Typer(
-    help="joma shows how a transformer learns.",
+    help=f"joma shows how a transformer learns.\n\nAn error is one line; {DEBUG}=1 in the environment shows where it "
+    "came from.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,14 +35,31 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines inst
 Out = Annotated[Path | None, typer.Option(help="Folder to write the result into.")]
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"joma {joma.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _joma() -> None:
+def _joma(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     """Keep `joma verify` a subcommand however many there are."""
 
 
 @app.command()
 def verify(
-    ids: Annotated[list[str] | None, typer.Argument(help="Statements to explain, such as thm3; all if none.")] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Statements to explain, such as thm3, or the beginning of several, such as thm1 for all that begin "
+            "with thm1-; all if none."
+        ),
+    ] = None,
+    list_statements: Annotated[bool, typer.Option("--list", help="List the statements, and check nothing.")] = False,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
@@ -45,6 +70,10 @@ def verify(
     from joma.verdicts import Verdict
 
     wanted = find(ids or None)
+    if list_statements:
+        listed = [{"id": each.id, "title": each.title, "place": each.place} for each in wanted]
+        terminal.show_json(listed) if as_json else terminal.show_rows("Statements of the paper", listed)
+        return
     done: list[str] = []
     with terminal.progress("Checking statements", quiet=as_json) as show:
 
@@ -166,7 +195,7 @@ def train(
     from joma import terminal, terminal_train
     from joma.engine.grid import axes_from_options
     from joma.engine.recipes import recipe as recipe_named
-    from joma.engine.train import plan_training, train
+    from joma.engine.train import plan_training, saved_steps, train
 
     chosen = recipe_named(recipe)
     grid = axes_from_options(settings.args, [name for option in settings.command.params for name in option.opts])
@@ -179,17 +208,18 @@ def train(
     if list_settings:
         terminal_train.show_settings(chosen)
     elif dry_run:
-        with terminal.busy("Planning", quiet=as_json):
-            plan = plan_training(grid, **options)
+        with terminal_train.planning_progress(quiet=as_json) as show_doing:
+            plan = plan_training(grid, progress=show_doing, **options)
         terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
     elif out is None:
         raise ValueError("`--out` must name a folder for the runs, got none. Add it, or --dry-run to see the plan.")
     else:
+        before = saved_steps(out)
         try:
             with terminal_train.training_progress(quiet=as_json) as show:
                 done = train(grid, out=out, progress=show, **options)
         except KeyboardInterrupt:
-            sys.stderr.write("joma: stopped and saved; the same command goes on from here.\n")
+            sys.stderr.write(f"joma: {terminal_train.stopped(before, saved_steps(out))}\n")
             raise typer.Exit(INTERRUPTED) from None
         terminal.show_json(done.as_dict()) if as_json else terminal_train.show_training(done)
         raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
@@ -260,5 +290,25 @@ def main() -> None:
     try:
         app()
     except (ValueError, ArithmeticError, OSError) as error:
-        sys.stderr.write(f"joma: {' '.join(str(error).split())}\n")
+        if _is_debugging():
+            traceback.print_exc()
+        sys.stderr.write(f"joma: {_in_one_line(error)}\n")
         sys.exit(BAD_INPUT)
+
+
+def _is_debugging() -> bool:
+    return os.environ.get(DEBUG, "").lower() not in ("", "0", "false")
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
+    words = " ".join(str(error).split())
+    if isinstance(error, OSError) or _is_raised_by_us(error):
+        return words
+    hint = "" if _is_debugging() else f" This was not foreseen: {DEBUG}=1 joma ... shows where it came from."
+    return f"{type(error).__name__}: {words.rstrip('.')}.{hint}"
+
+
+def _is_raised_by_us(error: Exception) -> bool:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == joma.__name__

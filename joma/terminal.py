@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from joma.figures.numbers import short
+from joma.figures.numbers import counted, short
 from joma.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
@@ -89,6 +89,16 @@ def say_written(paths: Iterable[Path], *, quiet: bool = False) -> None:
         console().print(f"Wrote {path}", soft_wrap=True)
 
 
+def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print records of the same fields as a table."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in rows[0] if rows else ():
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
+    console().print(table)
+
+
 def show_verdicts(verdicts: Sequence[Verdict], *, explain: bool) -> None:
     """Print a row for each verdict, or with `explain` everything there is to say about each."""
     screen = console()
@@ -104,7 +114,7 @@ def show_verdicts(verdicts: Sequence[Verdict], *, explain: bool) -> None:
 def summary(verdicts: Sequence[Verdict]) -> Text:
     """Count the outcomes in one line, and name what is not sound."""
     counts = [(outcome, sum(v.outcome is outcome for v in verdicts)) for outcome in Outcome]
-    line = Text(f"{len(verdicts)} checked: ")
+    line = Text(f"{counted(len(verdicts), 'verdict')}: ")
     for index, (outcome, count) in enumerate((o, c) for o, c in counts if c):
         line.append(", " if index else "").append(f"{count} {outcome.value}", style=COLOURS[outcome])
     unsound = [verdict.id for verdict in verdicts if not verdict.sound]

@@ -1,18 +1,26 @@
 """What `joma train` prints: the plan, live progress, and how every run ended."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
-from joma.figures.numbers import duration
+from joma.figures.numbers import counted, duration
 from joma.terminal import console
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
@@ -49,8 +57,8 @@ def show_plan(plan: "Plan") -> None:
     screen.print(table)
     screen.print(
         Text(
-            f"{len(plan.runs)} runs in {len(plan.packs)} packs; {size(plan.free_bytes)} free. About "
-            f"{duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
+            f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; {size(plan.free_bytes)} free. "
+            f"About {duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
         ),
         soft_wrap=True,
     )
@@ -81,7 +89,11 @@ def show_training(training: "train.Training") -> None:
     before = f", {num_old} of them ended before this call" if num_old else ""
     failed = f", {training.num_failed} diverged" if training.num_failed else ""
     screen.print(
-        Text(f"{len(training.runs)} runs{before}{failed}. `joma report {training.folder}` draws them."), soft_wrap=True
+        Text(
+            f"{counted(len(training.runs), 'run')}{before}{failed}. `joma report {training.folder}` draws "
+            f"{'it' if len(training.runs) == 1 else 'them'}."
+        ),
+        soft_wrap=True,
     )
 
 
@@ -95,6 +107,38 @@ def show_settings(recipe: "Recipe") -> None:
         shown = ",".join("x".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in values)
         table.add_row(Text("--" + name.replace("_", "-")), Text(shown))
     console().print(table)
+
+
+def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Say what a training that was interrupted leaves, from the steps of its runs that were and are saved.
+
+    >>> stopped({}, {"seed1": 50})
+    'stopped and saved; the same command goes on from the last snapshots.'
+    """
+    if after != before:
+        return "stopped and saved; the same command goes on from the last snapshots."
+    if after:
+        return "stopped before anything new was saved; the same command goes on from the snapshots there were before."
+    return "stopped before anything was saved; the same command begins at the start."
+
+
+@contextmanager
+def planning_progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show what is done for a plan on standard error, in a log as lines; yields what to call with it."""
+    if quiet:
+        yield lambda doing: None
+    elif sys.stderr.isatty():
+        columns = (SpinnerColumn(), TextColumn("Planning: {task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("")
+            yield lambda doing: bar.update(task, description=escape(doing))
+    else:
+        yield _say_planning
+
+
+def _say_planning(doing: str) -> None:
+    sys.stderr.write(f"Planning: {doing}\n")
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -139,7 +183,7 @@ def _show_packs(bar: Progress, task: TaskID, at_work: "Sequence[PackProgress]") 
     bar.update(
         task,
         visible=True,
-        description=f"{num_runs} runs{packs}{failed}",
+        description=f"{counted(num_runs, 'run')}{packs}{failed}",
         completed=step,
         total=num_steps,
         count=f"step {step:,}/{num_steps:,}",

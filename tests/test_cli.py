@@ -1,11 +1,16 @@
 """The command as a user types it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 import pytest
+
+import joma as joma_package
+from joma import cli
+from joma.statements.verification import registry
 
 HELP_SECONDS = 0.5
 SLACK = 6
@@ -40,6 +45,47 @@ def test_verify_writes_a_record_and_a_page(tmp_path):
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"verification.json", "verification.html"}
 
 
+def test_the_version():
+    assert joma("--version").stdout == f"joma {joma_package.__version__}\n"
+
+
+def test_the_statements_are_listed_and_not_checked():
+    done = joma("verify", "--list", "--json")
+    listed = json.loads(done.stdout)
+    assert done.returncode == 0 and len(listed) == len(registry()) and set(listed[0]) == {"id", "title", "place"}
+    assert "thm1-exp" in joma("verify", "THM1", "--list").stdout
+
+
+def test_a_traceback_is_shown_where_it_is_asked_for():
+    done = subprocess.run(
+        [sys.executable, "-m", "joma", "verify", "thm22"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {cli.DEBUG: "1"},
+    )
+    assert done.returncode == cli.BAD_INPUT and "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("joma: There is no statement")
+    assert cli.DEBUG in joma("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("raising", "words"),
+    [
+        (lambda: json.loads("{"), "joma: JSONDecodeError: Expecting"),
+        (lambda: 1 // 0, "joma: ZeroDivisionError: "),
+    ],
+    ids=["a library's", "arithmetic"],
+)
+def test_an_error_that_was_not_foreseen_says_how_to_see_more(monkeypatch, capsys, raising, words):
+    monkeypatch.setattr(cli, "app", raising)
+    monkeypatch.delenv(cli.DEBUG, raising=False)
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err
+    assert said.startswith(words) and f"{cli.DEBUG}=1" in said and len(said.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -48,6 +94,7 @@ def test_verify_writes_a_record_and_a_page(tmp_path):
         (("simulate", "--temperature", "0"), "joma: `temperature` must be positive, got 0.0. Pass a value above 0."),
         (("simulate", "--targets", "1,nan"), "`targets` must be finite, got nan at index (1,)"),
         (("simulate", "--targets", "1,2", "--v0", "1,2,3"), "joma: `v0` must be one number or 2, one for each target"),
+        (("verify", "thm6"), "joma: There is no statement named 'thm6'. `joma verify --list` lists all"),
         (("reproduce", "figure44"), "joma: There is no experiment named 'figure44'. Did you mean 'figure4'?"),
         (("reproduce", "--preset", "quickly"), "joma: There is no preset named 'quickly'. Did you mean 'quick'?"),
         (("reproduce", "figure9", "--out", "/dev/null/folder"), "Not a directory"),
@@ -58,6 +105,7 @@ def test_verify_writes_a_record_and_a_page(tmp_path):
         "temperature",
         "nan",
         "shapes",
+        "unknown statement far from all",
         "unknown experiment",
         "unknown preset",
         "folder that cannot hold a reproduction",

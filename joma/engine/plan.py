@@ -1,7 +1,7 @@
 """What a training will do, before it does anything: packs, memory, steps and an estimate of the time."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from joma.engine.packs import Pack, packs_of
 from joma.engine.schedule import due_steps
 from joma.engine.speed import StepSeconds, counted_seconds
 from joma.errors import UnknownNameError
+from joma.figures.numbers import counted
 
 DEVICES = ("cpu", "cuda")
 FORWARD_SHARE = 1 / 3
@@ -83,29 +84,43 @@ def device_named(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"`device` must be cpu, cuda or one GPU such as cuda:0, got {name!r}.") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"The device {name!r} is not there: torch sees {torch.cuda.device_count()} GPUs. Take cpu.")
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        raise ValueError(f"The device {name!r} is not there: torch sees {counted(num_gpus, 'GPU')}. Take cpu.")
     return device
 
 
 def make_plan(
-    runs: Iterable[Run], *, device: torch.device, memory: int | None = None, step_seconds: StepSeconds | None = None
+    runs: Iterable[Run],
+    *,
+    device: torch.device,
+    memory: int | None = None,
+    step_seconds: StepSeconds | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Complete the runs from their data, pack them so that they fit, and estimate their time.
 
     `memory` bytes are taken as free instead of what the device says; `step_seconds` estimates the time of a step, by
-    counting when None. Raises when data or memory do not allow a run.
+    counting when None; `progress` is told in words what is done next. Raises when data or memory do not allow a run.
     """
+    tell = progress or (lambda doing: None)
+    tell("reading the data")
     ready = [replace(run, config=completed(run.config)) for run in runs]
     free = free_bytes(device) if memory is None else memory
     firsts = {run.config.shape: run.config for run in reversed(ready)}
     extents = {shape: extent(config) for shape, config in firsts.items()}
-    needs = {shape: footprint(config, device, data_bytes=extents[shape].data_bytes) for shape, config in firsts.items()}
+    needs: dict[str, Footprint] = {}
+    for number, (shape, config) in enumerate(firsts.items(), start=1):
+        tell(f"counting the memory of model {number} of {len(firsts)}")
+        needs[shape] = footprint(config, device, data_bytes=extents[shape].data_bytes)
     for run in ready:
         require_fit(run, needs[run.config.shape], free)
     packs = packs_of(ready, lambda config: needs[config.shape].most(free))
     clock = counted_seconds(device) if step_seconds is None else step_seconds
-    planned = (_planned(pack, extents[pack.config.shape], needs[pack.config.shape], clock) for pack in packs)
+    planned = []
+    for number, pack in enumerate(packs, start=1):
+        tell(f"timing a step of pack {number} of {len(packs)}")
+        planned.append(_planned(pack, extents[pack.config.shape], needs[pack.config.shape], clock))
     return Plan(packs=tuple(planned), device=str(device), free_bytes=free)
 
 

@@ -20,6 +20,7 @@ from joma.engine.memory import USABLE_SHARE, free_bytes
 from joma.engine.packs import Pack
 from joma.engine.plan import Plan, device_named, make_plan
 from joma.engine.side_by_side import Told, beside_each_other, train_packs
+from joma.engine.snapshots import steps_of
 from joma.engine.speed import counted_seconds, tried_seconds
 from joma.engine.standing import examined
 from joma.engine.training import REGIME, PackProgress, PackResult, RunResult, train_pack
@@ -138,15 +139,24 @@ def plan_training(
     device: str | None = None,
     memory: int | None = None,
     on: str = "local",
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Return what `train` would do with the same arguments: packs, memory and estimated time. Nothing is written.
 
     On a CPU a few steps are tried for the estimate; on a GPU, where a step is compiled first, they are counted.
+    `progress` is told in words what is done next, which may take a while.
     """
     _require_place(on)
     there = device_named(device)
     clock = tried_seconds if there.type == "cpu" else counted_seconds(there)
-    return make_plan(_runs(grid, recipe), device=there, memory=_memory(memory, there, on), step_seconds=clock)
+    room = _memory(memory, there, on)
+    return make_plan(_runs(grid, recipe), device=there, memory=room, step_seconds=clock, progress=progress)
+
+
+def saved_steps(out: Path | str) -> dict[str, int]:
+    """Return the last step that is saved of each run in a folder, by name; empty where nothing is."""
+    folders = sorted(Path(out).iterdir()) if Path(out).is_dir() else []
+    return {folder.name: steps[-1] for folder in folders if (steps := steps_of(folder))}
 
 
 def _require_place(on: str) -> None:

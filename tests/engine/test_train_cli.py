@@ -13,6 +13,7 @@ from joma import cli, terminal_train
 from joma.engine.grid import axes_of, grid
 from joma.engine.plan import device_named, make_plan
 from joma.engine.recipes import recipe
+from joma.engine.snapshots import path_of
 from joma.engine.train import Progress
 from joma.engine.training import PackProgress
 from joma.runs.record import info, open_run, read
@@ -97,10 +98,20 @@ def test_a_run_that_diverges_is_told_and_its_neighbour_is_not_touched(tmp_path, 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):
     code, said, _ = joma_says(capsys, *TREES, "--dry-run", "--out", str(tmp_path / "runs"))
     assert code == 0 and "estimate" in said and not (tmp_path / "runs").exists()
-    code, said, _ = joma_says(capsys, *TREES, "--dry-run", "--json", "--depth", "1,2")
+    code, said, complaint = joma_says(capsys, *TREES, "--dry-run", "--json", "--depth", "1,2")
     plan = json.loads(said)
+    assert not complaint
     assert len(plan["packs"]) == 2 and plan["packs"][0]["num_steps"] == 4
     assert plan["estimated_seconds"] > 0 and plan["packs"][0]["num_bytes"] > 0
+
+
+def test_a_dry_run_says_what_it_does_and_counts_in_words(capsys):
+    _, said, doing = joma_says(capsys, *TREES, "--dry-run", "--depth", "1,2", "--seed", "1")
+    lines = doing.splitlines()
+    assert lines[0] == "Planning: reading the data" and len(set(lines)) == len(lines) == 5
+    assert lines[-2:] == ["Planning: timing a step of pack 1 of 2", "Planning: timing a step of pack 2 of 2"]
+    assert "2 runs in 2 packs;" in said
+    assert "1 run in 1 pack;" in joma_says(capsys, *TREES, "--dry-run", "--seed", "1")[1]
 
 
 def test_settings_are_listed(capsys):
@@ -131,6 +142,12 @@ def test_settings_are_listed(capsys):
         ),
         (("--num-classes", "9"), "tell 3 classes apart, got 9"),
         (("--memory", "0.0001"), "may be used of"),
+        (("extra",), "Settings are options with their values, such as `--depth 1,2`, and 'extra' belongs to none"),
+        (("--zzz", "1"), "There is no option named '--zzz'. `joma train --settings` lists all"),
+        (
+            ("--data", "nothere.txt", "--readout", "next_token"),
+            "There is no folder nothere.txt. A text of your own is a folder with train.txt",
+        ),
         (("--device", "gpu"), "There is no device named 'gpu'"),
         (("--on", "cloud"), "There is no place to train named 'cloud'"),
     ],
@@ -209,6 +226,33 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capsys):
     code, said, _ = joma_says(capsys, *tiny, *more, "--json")
     [run] = json.loads(said)["runs"]
     assert code == 0 and run["step"] == reached + 10 and run["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ([], [], "stopped before anything was saved; the same command begins at the start."),
+        ([], [50], "stopped and saved; the same command goes on from the last snapshots."),
+        ([50], [], "stopped before anything new was saved; the same command goes on from the snapshots there were"),
+        ([50], [100], "stopped and saved; the same command goes on from the last snapshots."),
+    ],
+    ids=["before a run exists", "behind a snapshot", "before it goes on", "further on"],
+)
+def test_ctrl_c_says_saved_only_where_something_was(tmp_path, capsys, monkeypatch, before, after, words):
+    def save(steps):
+        for step in steps:
+            path = path_of(tmp_path / "seed1", step)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    def interrupted(*_, **__):
+        save(after)
+        raise KeyboardInterrupt
+
+    save(before)
+    monkeypatch.setattr("joma.engine.train.make_plan", interrupted)
+    code, _, complaint = joma_says(capsys, *TREES, "--out", str(tmp_path))
+    assert code == cli.INTERRUPTED and complaint.startswith(f"joma: {words}")
 
 
 def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):

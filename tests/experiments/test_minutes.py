@@ -226,7 +226,7 @@ def test_the_command_shows_the_part_with_its_label(tmp_path, install, clock, mon
     shown = CliRunner().invoke(cli.app, call).stdout
     [row] = [line for line in shown.splitlines() if line.startswith("│ a ")]
     assert "The walk stays near" in row and "unfinished: 2 of 4 walks" in row and "≤ 100" in row
-    assert "1 checked: 1 holds" in shown and "Time was up" in shown  # what is unfinished is not counted
+    assert "1 verdict: 1 holds" in shown and "Time was up" in shown  # what is unfinished is not counted
 
 
 def test_a_damaged_result_of_pieces_is_put_together_again(tmp_path, install, clock):
