@@ -5,14 +5,14 @@ then measured along the result, and the closed form, where there is one, is comp
 cannot follow, the closed form stands alone, and the simulation says that nothing was measured.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError
+from joma.errors import AssumptionError, UnknownNameError
 from joma.theory.flow_solver import Solution, dip, natural_end, settles, solve
 from joma.theory.flows import TITLES
 from joma.theory.invariant_drift import invariant_drift
@@ -178,6 +178,10 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
     >>> run.closed_form_distance < 1e-9
     True
     """
+    known = [field.name for field in fields(SimulationConfig)]
+    for name in options:
+        if name not in known:
+            raise UnknownNameError("option of a simulation", name, known, listing="`joma simulate --help`")
     config = replace(config or SimulationConfig(), **options)
     flow = config.build()
     natural = natural_end(flow)

@@ -428,6 +428,13 @@ def test_figure_4_of_a_flow_without_targets_is_refused():
         figure4("saliency")
 
 
+def test_options_that_there_are_not_are_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"There is no option of a simulation named 'flwo'\. Did you mean 'flow'\?"):
+        simulate(flwo="saliency")
+    with pytest.raises(ValueError, match=r"'colour'\. `joma simulate --help` lists all"):
+        simulate(colour="red")
+
+
 def test_presets_go_by_name():
     assert preset_config("figure4") == figure4() and preset_config("figure4", "normalised").t1 == 100.0
     with pytest.raises(ValueError, match=r"There is no preset named 'figure5'\. Known: figure4\."):
