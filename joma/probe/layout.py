@@ -72,13 +72,10 @@ class Layout:
     """Layers in order (an encoder's before its decoder's), the token embedding, and what could not be seen."""
 
     layers: tuple[Layer, ...]
+    lower: tuple[WeightRef, ...]
+    """Lower matrices of all layers, and those outside of them that a pattern picked."""
     embedding: WeightRef | None
     unseen: tuple[Unseen, ...]
-
-    @property
-    def lower(self) -> tuple[WeightRef, ...]:
-        """Lower matrices of all layers."""
-        return tuple(ref for layer in self.layers for ref in layer.lower)
 
     @property
     def attention(self) -> tuple[str, ...]:
@@ -126,7 +123,9 @@ def find_layout(model: nn.Module, *, mlp_pattern: str | None = None, attention_p
         for path in layer.attention
         if path not in known
     ]
-    return Layout(layers=tuple(layers), embedding=token_embedding(shapes), unseen=(*unseen, *unread))
+    return Layout(
+        layers=tuple(layers), lower=tuple(lower), embedding=token_embedding(shapes), unseen=(*unseen, *unread)
+    )
 
 
 def _check_pattern(name: str, pattern: str | None) -> None:

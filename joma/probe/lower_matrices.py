@@ -19,6 +19,8 @@ _LOWER_NAME = re.compile(
     r"^lower|up(?!per)|gate|^w[13]|wi(?:_\d)?$|fc1|h_to_4h|c_fc|linear1|intermediate", re.IGNORECASE
 )
 _PARAMETRIZED = ".parametrizations."
+OUTSIDE = -1
+"""The layer of a matrix that belongs to none."""
 
 
 def lower_matrices(
@@ -26,22 +28,18 @@ def lower_matrices(
 ) -> tuple[list[WeightRef], list[Unseen]]:
     """Find the matrices into the hidden neurons of every layer's MLP, and say where there is none.
 
-    `mlp_pattern` is a regular expression searched in the tensors' names that picks them instead.
+    `mlp_pattern` is a regular expression that picks them instead. It is searched in the names of all tensors; of those
+    outside of the blocks, the first number in the name is the layer, -1 without one.
 
     >>> shapes = {"h.0.mlp.c_fc.weight": (8, 32), "h.0.mlp.c_fc.bias": (32,), "h.0.mlp.c_proj.weight": (32, 8)}
     >>> [(ref.site, ref.shape, ref.transposed) for ref in lower_matrices(shapes)[0]]
     [('h.0.mlp.c_fc', (32, 8), True)]
     """
     search = _Search(inventory=Inventory.of(shapes, hints), pattern=mlp_pattern)
-    found: list[WeightRef] = []
-    unseen: list[Unseen] = []
-    for block in find_blocks(shapes):
-        refs = search.of_block(block)
-        found += refs
-        unseen += search.unseen(block, refs)
-    if not found and not unseen:
-        unseen.append(Unseen(site="", reason="No matrix was found in any repeated block."))
-    return found, unseen
+    blocks = find_blocks(shapes)
+    inside = [ref for block in blocks for ref in search.of_block(block)]
+    found = sorted([*inside, *search.outside(blocks)], key=lambda ref: ref.layer)
+    return found, search.unseen(blocks, found)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +77,7 @@ class _Search:
         width = block.width(self.shapes)
         matrices = [self._read(name) for name in block.names if is_matrix(name, self.shapes[name])]
         if self.pattern is not None:
-            chosen = [_facing(matrix, width) for matrix in matrices if re.search(self.pattern, matrix.name)]
-            return [ref for matrix in chosen for ref in self._refs(matrix, block.index, Role.LOWER, matrix.outputs)]
+            return [ref for matrix in matrices for ref in self._chosen(matrix, block.index, width)]
         beside = [m for m in matrices if not block.holds_attention(m.name) and not self._is_router(m.name)]
         refs = []
         for members in _pairs(*_sides(beside, width)):
@@ -89,23 +86,49 @@ class _Search:
         order = {name: position for position, name in enumerate(block.names)}
         return sorted(refs, key=lambda ref: (order[ref.name], -1 if ref.expert is None else ref.expert))
 
-    def unseen(self, block: Block, refs: list[WeightRef]) -> list[Unseen]:
-        """Say why a block shows no lower matrix, or what of those found is left out."""
-        if not refs:
-            return [Unseen(site=block.path, reason=self._why_none(block))]
-        names = dict.fromkeys(ref.name for ref in refs)
-        both = dict.fromkeys(ref.name for ref in refs if ref.role is Role.GATE_AND_UP)
+    def outside(self, blocks: list[Block]) -> list[WeightRef]:
+        """Find what the pattern, if there is one, picks outside of the blocks."""
+        inside = {name for block in blocks for name in block.names}
+        widths = {block.index: block.width(self.shapes) for block in blocks}
+        refs: list[WeightRef] = []
+        for name, shape in self.shapes.items():
+            if self.pattern is not None and name not in inside and is_matrix(name, shape):
+                layer = next((int(part) for part in name.split(".") if part.isdigit()), OUTSIDE)
+                refs += self._chosen(self._read(name), layer, widths.get(layer, widths[0]))
+        return refs
+
+    def _chosen(self, matrix: _Matrix, layer: int, width: int) -> list[WeightRef]:
+        assert self.pattern is not None
+        if not re.search(self.pattern, matrix.name):
+            return []
+        facing = _facing(matrix, width)
+        return self._refs(facing, layer, Role.LOWER, facing.outputs)
+
+    def unseen(self, blocks: list[Block], found: list[WeightRef]) -> list[Unseen]:
+        """Say why a layer shows no lower matrix, or what of those found is left out."""
+        if not blocks:
+            return [Unseen(site="", reason="No matrix was found.")]
+        if self.pattern is not None and not found:
+            return [Unseen(site="", reason=f"No matrix matches `mlp_pattern={self.pattern}`. Change the pattern.")]
+        seen = {ref.layer for ref in found}
+        names = dict.fromkeys(ref.name for ref in found)
+        both = dict.fromkeys(ref.name for ref in found if ref.role is Role.GATE_AND_UP)
         reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
-        return [each for name in names for each in self.inventory.left_out(name)] + [
-            Unseen(site=module_path(name), reason=reason) for name in both
+        return [
+            *(Unseen(site=block.path, reason=self._why_none(block)) for block in blocks if block.index not in seen),
+            *(each for name in names for each in self.inventory.left_out(name)),
+            *(Unseen(site=module_path(name), reason=reason) for name in both),
         ]
 
     def _why_none(self, block: Block) -> str:
         if self.pattern is not None:
-            return f"No matrix of this layer matches the pattern {self.pattern!r}."
+            return f"No matrix of this layer matches `mlp_pattern={self.pattern}`."
         if any(_PARAMETRIZED in name for name in block.names):
             return "Its weights are parametrised: they are computed when used, and reading them may change them."
-        return "No lower matrix of an MLP: no pair of matrices d → m → d beside attention. Pass a pattern for it."
+        return (
+            "No lower matrix of an MLP: no pair of matrices d → m → d beside attention. "
+            "Name it by `mlp_pattern=`, a regular expression for the names of tensors."
+        )
 
     def _read(self, name: str) -> _Matrix:
         shape = self.shapes[name]

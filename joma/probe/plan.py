@@ -99,7 +99,7 @@ def make_plan(
     if looks and not attention and (seen is None or not any(each.site for each in seen.unseen)):
         raise ValueError(_no_attention(specimen, ran=plan.ran))
     if not looks and instrument.looks_at(On.MATRIX) and not plan.matrices:
-        raise ValueError(f"joma finds no MLP in this {specimen.name}. Name its lower matrices by `mlp_pattern`.")
+        raise ValueError(f"joma finds no MLP in this {specimen.name}. {plan.unseen[0].reason}")
     return plan
 
 

@@ -303,7 +303,7 @@ class _Recorder:
             raise OSError(f"{name} could not be inspected: {reason}")
         first = self._held[0].fingerprint
         reason = next(iter(first.unseen.values()), "There is no layer.")
-        raise ValueError(f"{first.name} shows nothing to measure: {reason} Name the tensors by `mlp_pattern`.")
+        raise ValueError(f"{first.name} shows nothing to measure: {reason}")
 
 
 def _write(run: RunWriter, inspection: Inspection) -> None:

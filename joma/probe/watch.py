@@ -26,6 +26,7 @@ from torch import Tensor, distributed, nn
 from joma.probe.alarm import Alarm, Alert, Bell
 from joma.probe.arming import TrainingForward
 from joma.probe.examination import Examination, Problem
+from joma.probe.findings import some
 from joma.probe.lean_batch import lean_batch
 from joma.probe.ledger import Ledger, MemoryLedger, RunLedger
 from joma.probe.loggers import Logger
@@ -37,7 +38,7 @@ from joma.probe.specimen import ProbeBatch, Specimen, fixed_batch
 from joma.probe.stopwatch import wait_for
 from joma.probe.summary import curves_in_words
 from joma.probe.taps import Trail
-from joma.probe.weights import Unseen
+from joma.probe.weights import Unseen, by_reason
 from joma.runs.record import open_run
 
 if TYPE_CHECKING:
@@ -236,7 +237,9 @@ class Watch:
         """Take up the run where it was, and wait for the first forward pass."""
         self._recall()
         for each in self.plan.unseen:
-            self._ledger.event(0, "unseen", each.reason, site=each.site)
+            self._ledger.event(0, "unseen", each.reason, level="warning", site=each.site)
+        for reason, sites in by_reason(self.plan.unseen).items():
+            LOG.warning("joma cannot see %s: %s", some(sites), reason)
         self._arm()
 
     def _demand_attached(self) -> None:

@@ -1,7 +1,7 @@
 """Where a matrix lies in a model or a state dict, and how to take it out."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -35,6 +35,14 @@ class Unseen:
 
     site: str
     reason: str
+
+
+def by_reason(unseen: Iterable[Unseen]) -> dict[str, list[str]]:
+    """Gather the sites that are not measured for the same reason, to tell it once."""
+    sites: dict[str, list[str]] = defaultdict(list)
+    for each in unseen:
+        sites[each.reason].append(each.site or "the model")
+    return dict(sites)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

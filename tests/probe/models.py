@@ -218,3 +218,21 @@ class HandWrittenBlock(nn.Module):
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.mlp(x)
+
+
+class Apart(HandWritten):
+    """The same with all MLPs in a list of their own, beside that of the blocks."""
+
+    def __init__(self) -> None:
+        """Move the MLPs."""
+        super().__init__()
+        self.mlps = nn.ModuleList(block.mlp for block in self.blocks)
+        for block in self.blocks:
+            block.mlp = nn.Identity()
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for block, mlp in zip(self.blocks, self.mlps, strict=True):
+            x = block(x)
+            x = x + mlp(x)
+        return self.head(x)

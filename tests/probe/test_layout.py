@@ -207,7 +207,33 @@ def test_patterns_override_what_is_found():
     assert find_layout(model, attention_pattern="attn").attention == find_layout(model).attention
     layout = find_layout(model, mlp_pattern=r"layers\.0.*up_proj")
     assert [each.site for each in layout.unseen] == ["model.layers.1"]
-    assert "matches the pattern" in layout.unseen[0].reason
+    assert layout.unseen[0].reason == r"No matrix of this layer matches `mlp_pattern=layers\.0.*up_proj`."
+
+
+def test_a_pattern_reaches_matrices_outside_of_the_blocks():
+    """As the message of a model whose MLPs stand apart from its attention advises."""
+    model = models.Apart()
+    before = find_layout(model)
+    assert before.lower == () and all("`mlp_pattern=`" in each.reason for each in before.unseen)
+    layout = find_layout(model, mlp_pattern=r"mlps\.\d+\.0\.weight")
+    assert [(ref.site, ref.layer) for ref in layout.lower] == [("mlps.0.0", 0), ("mlps.1.0", 1)]
+    assert [ref.shape for ref in layout.lower] == [(4 * models.WIDTH, models.WIDTH)] * 2
+    assert [ref.site for ref in layout.layers[1].lower] == ["mlps.1.0"] and layout.unseen == ()
+    found, unseen = lower_matrices(shapes_of(model), mlp_pattern=r"mlps\.\d+\.0\.weight")
+    assert tuple(found) == layout.lower and unseen == []
+
+
+def test_a_pattern_reaches_matrices_of_no_layer_and_of_layers_beyond_the_blocks():
+    shapes = {f"h.0.{name}": shape for name, shape in _BLOCK.items()} | {"m.7.weight": (32, 8), "last.weight": (32, 8)}
+    found, unseen = lower_matrices(shapes, mlp_pattern="m.7|last")
+    assert [(ref.site, ref.layer) for ref in found] == [("last", -1), ("m.7", 7)]
+    assert [each.site for each in unseen] == ["h.0"]
+
+
+def test_a_pattern_that_nothing_matches_is_told_once_and_as_it_was_given():
+    found, [unseen] = lower_matrices(shapes_of(models.HandWritten()), mlp_pattern=r"mlps\.\d")
+    assert found == [] and unseen.site == ""
+    assert unseen.reason == r"No matrix matches `mlp_pattern=mlps\.\d`. Change the pattern."
 
 
 @pytest.mark.parametrize("name", ["mlp_pattern", "attention_pattern"])

@@ -317,10 +317,14 @@ def test_bad_input_is_one_line_and_writes_nothing(trained, text, tmp_path, hub_a
         ((trained,), {"window": 8}, "Pass `text` too"),
         ((trained,), {"text": text, "num_windows": 0}, "`num_windows` must be positive"),
         ((trained,), {"mlp_pattern": "("}, "`mlp_pattern` must be a regular expression"),
-        ((trained,), {"mlp_pattern": "nothing like this"}, "shows nothing to measure: .* Name the tensors"),
+        (
+            (trained,),
+            {"mlp_pattern": "nothing like this"},
+            "to measure: No matrix matches `mlp_pattern=nothing like this`",
+        ),
         ((trained,), {"on": "slurm"}, "There is no place to run tasks named 'slurm'"),
         ((tmp_path / "states",), {"text": text}, "step1.safetensors has no config.json"),
-        ((tmp_path / "step1.safetensors",), {}, "shows nothing to measure"),
+        ((tmp_path / "step1.safetensors",), {}, "shows nothing to measure: .* Name it by `mlp_pattern=`"),
         ((), {}, "There is nothing to scan"),
     ]
     for sources, settings, match in cases:

@@ -42,15 +42,27 @@ def test_a_dry_run_tells_and_leaves_nothing(tmp_path, probe):
     watch(model).close()  # nothing is left that would refuse another
 
 
-def test_what_cannot_be_seen_is_told(tmp_path):
+def test_what_cannot_be_seen_is_told(tmp_path, caplog):
     model = models.HandWritten()
     model.blocks[1].mlp = nn.Identity()
     with watch(model, out=tmp_path, every=1) as seen:
         run(model, "hand_written", seen, range(2))
     events = read_events(tmp_path).query("kind == 'unseen'")
     assert events["site"].tolist() == ["blocks.1"]
-    assert "No lower matrix" in events["message"].item()
+    assert "No lower matrix" in events["message"].item() and events["level"].item() == "warning"
+    assert caplog.text.count("joma cannot see blocks.1: No lower matrix") == 1
     assert "Unseen: blocks.1: No lower matrix" in seen.report()
+
+
+def test_the_pattern_that_is_asked_for_is_enough():
+    model = models.Apart()
+    with pytest.raises(ValueError, match=r"finds no MLP in this Apart\. No lower matrix .* Name it by `mlp_pattern=`"):
+        watch(model, measures="ranks")
+    with watch(model, every=1, mlp_pattern=r"mlps\.\d+\.0\.weight") as seen:
+        run(model, "hand_written", seen, range(1))
+    ranks = seen.frame().query("metric == 'stable_rank'")
+    assert list(zip(ranks["layer"], ranks["site"], strict=True)) == [(0, "mlps.0.0"), (1, "mlps.1.0")]
+    assert seen.events().empty
 
 
 def test_a_step_without_a_forward_pass_is_told(caplog):
