@@ -1,11 +1,13 @@
 """The verdicts of figure 4: dip and rebound, the order of the components, the condition, and what is shown."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from joma.experiments.experiment import Result
 from joma.experiments.figure4_condition import REFUSED
 from joma.experiments.figure4_flows import LABELS, WITHOUT, Config
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Ruling, Verdict, finding, ruling
 
 VISIBLE = 0.05
 """Rise of the entropy that can be seen in the figure, as a share of its axis from 0 to ln M."""
@@ -30,14 +32,12 @@ def _solver_check(result: Result) -> Evidence:
         unit="max relative error",
         value=float(result.facts["closed form distance"]),
         threshold=CLOSED_FORM,
+        decides=False,
     )
 
 
-def _among(holding: list[bool]) -> Outcome:
-    """All hold, some, or none."""
-    if all(holding):
-        return Outcome.HOLDS
-    return Outcome.CONDITIONAL if any(holding) else Outcome.REFUTED
+def _if_sound(found: Ruling, check: Evidence) -> Ruling:
+    return found if check.holds else found.undecided()
 
 
 def _rebounds(result: Result) -> Verdict:
@@ -56,41 +56,43 @@ def _rebounds(result: Result) -> Verdict:
         )
         for row in result.tables["dips"].itertuples()
     ]
-    seen = [e.holds and not e.control_holds for e in evidence]
-    found = _among(seen)
+    findings = [finding(row) for row in evidence]
     rises = ", ".join(
         f"{row.rise:.3f} ({LABELS[str(row.flow)]}, T = {row.temperature:g})"
         for row in result.tables["dips"].itertuples()
     )
-    return Verdict(
+    return _if_sound(ruling(findings), check).verdict(
         id="fig4-rebound",
         title="The attention entropy drops, then rebounds",
         source="Section 4, figure 4, Eqn 6",
         claim="the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when "
         "other components catch up",
-        outcome=found if check.holds else Outcome.INCONCLUSIVE,
         explanation=(
             f"Rise in nats: {rises}. The model's critical point is not μ but √W(μ²), far less spread, so its own "
             "attention hardly concentrates. Without attention all components grow in proportion and nothing rebounds."
         ),
-        correction=(
-            f"the rebound can be seen under {_flows(result, seen, True)}, not under {_flows(result, seen, False)}"
-            if found is Outcome.CONDITIONAL
-            else ""
-        ),
+        correction=_seen_in_words(result, findings),
         evidence=(*evidence, check),
         sound=check.holds,
     )
 
 
-def _flows(result: Result, seen: list[bool], wanted: bool) -> str:
-    """The flows of which something is seen, or is not, in words."""
-    flows = [
-        LABELS[str(name)]
-        for name, is_seen in zip(result.tables["dips"]["flow"], seen, strict=True)
-        if is_seen is wanted
+def _seen_in_words(result: Result, findings: list[Finding]) -> str:
+    """Under which flows the rebound can be seen."""
+    labels = [
+        f"{LABELS[str(row.flow)]} (entropy of softmax(v²/{row.temperature:g}))"
+        for row in result.tables["dips"].itertuples()
     ]
-    return " and ".join(dict.fromkeys(flows))
+    said = {
+        "can be seen": [Finding.SHOWN],
+        "can be seen, and without attention as well": [Finding.MATCHED],
+        "cannot be seen": [Finding.FAILED, Finding.OPEN],
+    }
+    under = {
+        words: [label for label, found in zip(labels, findings, strict=True) if found in wanted]
+        for words, wanted in said.items()
+    }
+    return "the rebound " + "; ".join(f"{words} under {', '.join(own)}" for words, own in under.items() if own)
 
 
 def _salient_first(result: Result) -> Verdict:
@@ -125,17 +127,20 @@ def _salient_first(result: Result) -> Verdict:
         value=float(sum(disorder[name] for name in flows)),
         threshold=0.0,
     )
-    found = _among([e.holds and not e.control_holds for e in evidence]) if order.holds else Outcome.REFUTED
-    return Verdict(
+    findings = [finding(row, order) for row in evidence]
+    told = ", ".join(f"{spread[name]:.2f} ({LABELS[name]})" for name in flows)
+    return _if_sound(ruling(findings), check).verdict(
         id="fig4-order",
         title="Salient components are learned first",
         source="Section 4, figure 4",
         claim="components with large |μ| are learned first, followed by non-salient ones",
-        outcome=found if check.holds else Outcome.INCONCLUSIVE,
         explanation=(
-            "Time to half way of the least salient component over that of the most salient: "
-            + ", ".join(f"{spread[name]:.2f} ({LABELS[name]})" for name in flows)
-            + f"; without attention {spread[WITHOUT]:.2f}."
+            f"Time to half way of the least salient component over that of the most salient: {told}; without attention "
+            f"{spread[WITHOUT]:.2f}."
+        ),
+        correction=(
+            f"slowest over fastest component: {told}, without attention {spread[WITHOUT]:.2f}; from "
+            f"{ONE_AFTER_ANOTHER:g} on one comes after the other. Pairs learned in the wrong order: {order.value:.0f}"
         ),
         evidence=(*evidence, order, check),
         sound=check.holds,
@@ -150,8 +155,9 @@ def _condition(result: Result) -> Verdict:
         unit=f"of {facts['draws']}",
         value=float(facts["draws judged wrongly"]),
         threshold=0.0,
+        decides=False,
     )
-    evidence = Evidence(
+    without_zeros = Evidence(
         name="random targets without zeros whose entropy rises at the end",
         against="ODE",
         unit="share",
@@ -161,16 +167,17 @@ def _condition(result: Result) -> Verdict:
         control=float(facts["rising share of refused"]),
         control_name="targets with zeros for which the condition says that there is no rebound",
     )
-    if not evidence.holds:
-        found = Outcome.REFUTED
-    else:
-        found = Outcome.HOLDS if float(facts["rising share"]) >= 1 else Outcome.CONDITIONAL
-    return Verdict(
+    all_targets = replace(
+        without_zeros,
+        name="all random targets whose entropy rises at the end, half of them with zeros",
+        value=float(facts["rising share"]),
+    )
+    found = ruling([finding(without_zeros)], besides=[finding(all_targets)])
+    return _if_sound(found, check).verdict(
         id="fig4-condition",
         title="When the entropy rebounds",
         source="Section 4; first sentence of Section 5",
         claim="in the nonlinear case the non-salient components still grow, and the entropy bounces back",
-        outcome=found if check.holds else Outcome.INCONCLUSIVE,
         explanation=(
             f"Of {facts['draws']} random targets {facts['draws refused']}, all with zeros among them, do not rise at "
             f"the end; with none the median rise is {float(facts['median rise without zeros']):.3g} nats. Controls: "
@@ -179,47 +186,53 @@ def _condition(result: Result) -> Verdict:
         ),
         correction="the entropy rises at the end exactly if ln p_i* + H(p) < 0 at the limit p, i* the slowest token "
         "that moves: always without zeros in μ, unless all |μ| are equal",
-        evidence=(evidence, check),
+        evidence=(without_zeros, all_targets, check),
         sound=check.holds,
     )
 
 
 def _steps(result: Result, config: Config) -> Verdict:
     facts = result.facts
-    survived = Evidence(
-        name=f"steps of {config.step_size:g} that stay finite, the scripts' variant",
+    printed = Evidence(
+        name=f"steps of {config.step_size:g} that stay finite on Eqn 6",
         against="simulation",
         unit=f"share of {config.num_steps}",
-        value=float(facts["script steps survived"]) / config.num_steps,
+        value=float(facts["Eqn 6 steps survived"]) / config.num_steps,
         threshold=1.0,
         at_least=True,
-        control=float(facts["Eqn 6 steps survived"]) / config.num_steps,
-        control_name="the same steps on Eqn 6",
+    )
+    script = replace(
+        printed,
+        name=f"steps of {config.step_size:g} that stay finite on the scripts' variant",
+        value=float(facts["script steps survived"]) / config.num_steps,
+        decides=False,
     )
     distance = Evidence(
-        name="entropy along the steps against the flow that they discretise",
+        name="entropy along the steps of the scripts' variant, against the flow that they discretise",
         against="ODE",
         unit="nats",
         value=float(facts["script distance from its flow"]),
         threshold=DISCRETISED,
+        decides=False,
     )
-    if survived.holds and distance.holds:
-        found = Outcome.HOLDS if survived.control_holds else Outcome.CONDITIONAL
-    else:
-        found = Outcome.REFUTED
-    return Verdict(
+    is_variant = script.holds and distance.holds
+    return ruling([finding(printed)]).verdict(
         id="fig4-script",
         title="What the figure shows is Eqn 6",
         source="Caption of figure 4",
         claim="figure 4 shows the dynamics of Eqn 6",
-        outcome=found,
         explanation=(
             f"{config.num_steps} explicit steps of {config.step_size:g} follow "
             f"(μ−v)∘softmax(v²/{config.temperature:g}) to {distance.value:.2g} nats: entropy "
             f"{float(facts['script lowest entropy']):.4f} at step {facts['script lowest at step']}, "
-            f"{float(facts['script final entropy']):.4f} at the end, not yet settled. On Eqn 6 the same steps overflow "
-            f"after {facts['Eqn 6 steps survived']}."
+            f"{float(facts['script final entropy']):.4f} at the end, not yet settled. Of the same steps on Eqn 6 "
+            f"{facts['Eqn 6 steps survived']} stay finite."
         ),
-        correction="it shows Eqn 6 with softmax(v²/3) for exp(v²/2); solved exactly, Eqn 6 has the same shape",
-        evidence=(survived, distance),
+        correction=(
+            f"it shows Eqn 6 with softmax(v²/{config.temperature:g}) for exp(v²/2); solved exactly, Eqn 6 has the same "
+            "shape"
+            if is_variant
+            else "it shows neither Eqn 6 nor the flow of the scripts' variant"
+        ),
+        evidence=(printed, script, distance),
     )

@@ -3,7 +3,7 @@
 from joma.experiments.experiment import Result
 from joma.experiments.figures2_3_measure import LEARNED, NOT_LEARNED, OTHER, SHUFFLED
 from joma.experiments.figures2_3_training import CONSTANT, ESTIMATE, FIRST, SECOND, Config
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Ruling, Verdict, finding, ruling
 
 HIGH = 0.9
 """Correlation from which on a reader of figure 2 would call it high."""
@@ -27,21 +27,32 @@ def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
     )
 
 
-def _judged(result: Result, config: Config, outcome: Outcome) -> tuple[Outcome, bool, Evidence]:
-    """Outcome as it may be said at this size, whether our own check holds, and that check."""
-    check = Evidence(
+def _logit_sum(result: Result) -> Evidence:
+    """Our own check: what every step conserves."""
+    return Evidence(
         name="sum of the logits, which every step of gradient descent conserves",
         against="training",
         unit="largest change",
         value=float(result.facts["logit_sum_drift"]),
         threshold=ROUNDING,
+        decides=False,
     )
-    decided = outcome if check.holds and not config.is_small else Outcome.INCONCLUSIVE
-    return decided, check.holds, check
+
+
+def _at_this_size(found: Ruling, check: Evidence, config: Config) -> Ruling:
+    return found if check.holds and not config.is_small else found.undecided()
 
 
 def _fact(result: Result, law: str, name: str) -> float:
     return float(result.facts[f"{law}: {name}"])
+
+
+def _by_law(values: dict[str, float], digits: str) -> str:
+    return ", ".join(f"{value:{digits}} ({law})" for law, value in values.items())
+
+
+def _facts(result: Result, config: Config, name: str) -> dict[str, float]:
+    return {law: _fact(result, law, name) for law in config.laws}
 
 
 def _correlates(result: Result, config: Config) -> Verdict:
@@ -50,45 +61,51 @@ def _correlates(result: Result, config: Config) -> Verdict:
         SHUFFLED: f"correlation of {SHUFFLED}",
         "untrained layer": "untrained",
     }
-    evidence = tuple(
-        Evidence(
-            name=f"correlation of ẑ with z at the end, {law} tokens",
-            against="training",
-            unit="correlation, mean over seeds",
-            value=_fact(result, law, f"correlation of {ESTIMATE}"),
-            threshold=HIGH,
-            at_least=True,
-            control=_fact(result, law, fact),
-            control_name=name,
-        )
+    by_law = {
+        law: [
+            Evidence(
+                name=f"correlation of ẑ with z at the end, {law} tokens",
+                against="training",
+                unit="correlation, mean over seeds",
+                value=_fact(result, law, f"correlation of {ESTIMATE}"),
+                threshold=HIGH,
+                at_least=True,
+                control=_fact(result, law, fact),
+                control_name=name,
+            )
+            for name, fact in controls.items()
+        ]
         for law in config.laws
-        for name, fact in controls.items()
-    )
-    matched = [e for e in evidence if e.control_holds]
-    if not all(e.holds for e in evidence):
-        found = Outcome.REFUTED
-    else:
-        found = Outcome.CONDITIONAL if matched else Outcome.HOLDS
-    outcome, sound, check = _judged(result, config, found)
-    lows = ", ".join(f"{_fact(result, law, f'correlation of {ESTIMATE}'):.3f} ({law})" for law in config.laws)
-    others = ", ".join(f"{_fact(result, law, f'correlation of {OTHER}'):.3f} ({law})" for law in config.laws)
-    return Verdict(
+    }
+    findings = {law: finding(*rows) for law, rows in by_law.items()}
+    check = _logit_sum(result)
+    own = _by_law(_facts(result, config, f"correlation of {ESTIMATE}"), ".3f")
+    others = _by_law(_facts(result, config, f"correlation of {OTHER}"), ".3f")
+    return _at_this_size(ruling(findings.values()), check, config).verdict(
         id="fig2-correlation",
         title="The estimate correlates with the logits",
         source="Section 3, figure 2",
         claim="ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m",
-        outcome=outcome,
         explanation=(
-            f"The correlation at the end is {lows}; with the logits of another run, trained on other draws of the same "
-            f"law, it is {others}. Where the two are alike the data decide both sides, and the correlation says "
+            f"The correlation at the end is {own}; with the logits of another run, trained on other draws of the "
+            f"same law, it is {others}. Where the two are alike the data decide both sides, and the correlation says "
             "nothing of the run's own law; where only the first is high, it does."
         ),
-        correction="ẑ correlates with z; where another run's logits do so as well, the data alone decide both"
-        if found is Outcome.CONDITIONAL
-        else "",
-        evidence=(*evidence, check),
-        sound=sound,
+        correction="correlation of ẑ with z at the end: "
+        + "; ".join(_correlation_said(law, found) for law, found in findings.items()),
+        evidence=(*(row for rows in by_law.values() for row in rows), check),
+        sound=check.holds,
     )
+
+
+def _correlation_said(law: str, found: Finding) -> str:
+    said = {
+        Finding.SHOWN: "high, and with no control",
+        Finding.MATCHED: "high, and a control's is as well, so that the data alone may decide both",
+        Finding.FAILED: "not high",
+        Finding.OPEN: "not measured",
+    }
+    return f"on {law} tokens {said[found]}"
 
 
 def _is_close(result: Result, config: Config) -> Verdict:
@@ -105,70 +122,69 @@ def _is_close(result: Result, config: Config) -> Verdict:
         )
 
     early, late = ([evidence(law, when) for law in config.laws] for when in ("early", "late"))
-    if not all(e.holds for e in early):
-        found = Outcome.REFUTED
-    elif any(e.control_holds for e in (*early, *late)) or not all(e.holds for e in late):
-        found = Outcome.CONDITIONAL
-    else:
-        found = Outcome.HOLDS
-    outcome, sound, check = _judged(result, config, found)
-    moved = ", ".join(f"{_fact(result, law, 'attention moved'):.2f} ({law})" for law in config.laws)
-    errors = ", ".join(f"{e.value:.2f} ({law})" for law, e in zip(config.laws, late, strict=True))
+    found = ruling([finding(row) for row in early], besides=[finding(row) for row in late])
+    check = _logit_sum(result)
+    at_first, at_last, idle = (
+        _by_law(_facts(result, config, f"error of {name}"), ".2f")
+        for name in (f"{ESTIMATE}, early", ESTIMATE, CONSTANT)
+    )
+    moved = _by_law(_facts(result, config, "attention moved"), ".2f")
     slow = [result.facts.get(f"slower, {law}: error of {ESTIMATE}") for law in config.laws]
     same = (
         ""
         if None in slow
         else f" (at 1/{config.slower} of the learning rate {', '.join(f'{float(v or 0):.2f}' for v in slow)})"
     )
-    return Verdict(
+    return _at_this_size(found, check, config).verdict(
         id="fig2-close",
         title="The estimate predicts the logits",
         source="Section 3, text below Theorem 1",
         claim="for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well",
-        outcome=outcome,
         explanation=(
-            f"Its relative error at the end is {errors}{same}, where the constant alone, no estimate at all, has 1. "
-            f"The estimate takes b̄ as constant, and the mean attention moves by {moved} in L1 (2 is the most)."
+            f"Its relative error at the end is {at_last}{same}, where the constant alone, no estimate at all, has "
+            f"{idle}. The estimate takes b̄ as constant, and the mean attention moves by {moved} in L1 (2 is the most)."
         ),
-        correction="ẑ is close to z early in training; later it keeps the order of the tokens and not the scale",
+        correction=(
+            f"relative error at a quarter of the training {at_first}; at the end {at_last}, where no estimate at all "
+            f"has {idle}; up to {CLOSE:g} it predicts. What it keeps longer is the order of the tokens, not the scale"
+        ),
         evidence=(*late, *early, check),
-        sound=sound,
+        sound=check.holds,
     )
 
 
 def _components(result: Result, config: Config) -> Verdict:
-    evidence = [
-        Evidence(
-            name=f"correlation of z with ẑ's {name} at the end, {law} tokens",
-            against="training",
-            unit="correlation, mean over seeds",
-            value=_fact(result, law, f"correlation of {name}"),
-            threshold=UNCORRELATED,
-            control=_fact(result, law, f"correlation of {ESTIMATE}"),
-            control_name="both terms together",
-        )
-        for name in (FIRST, SECOND)
+    by_law = {
+        law: [
+            Evidence(
+                name=f"correlation of z with ẑ's {name} at the end, {law} tokens",
+                against="training",
+                unit="correlation, mean over seeds",
+                value=_fact(result, law, f"correlation of {name}"),
+                threshold=UNCORRELATED,
+                control=_fact(result, law, f"correlation of {ESTIMATE}"),
+                control_name="both terms together",
+            )
+            for name in (FIRST, SECOND)
+        ]
         for law in config.laws
-    ]
-    together_correlates = not any(e.control_holds for e in evidence)
-    if all(e.holds for e in evidence) and together_correlates:
-        found = Outcome.HOLDS
-    elif any(e.holds for e in evidence) and together_correlates:
-        found = Outcome.CONDITIONAL
-    else:
-        found = Outcome.REFUTED
-    outcome, sound, check = _judged(result, config, found)
-    first = ", ".join(f"{_fact(result, law, f'correlation of {FIRST}'):.3f} ({law})" for law in config.laws)
-    second = ", ".join(f"{_fact(result, law, f'correlation of {SECOND}'):.3f} ({law})" for law in config.laws)
-    return Verdict(
+    }
+    check = _logit_sum(result)
+    first, second, both = (
+        _by_law(_facts(result, config, f"correlation of {name}"), ".3f") for name in (FIRST, SECOND, ESTIMATE)
+    )
+    return _at_this_size(ruling(finding(*rows) for rows in by_law.values()), check, config).verdict(
         id="fig2-components",
         title="Neither term of the estimate correlates alone",
         source="Caption of figure 2",
         claim="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
-        outcome=outcome,
-        explanation=f"At the end the first term alone has {first}, the second {second}.",
-        evidence=(*evidence, check),
-        sound=sound,
+        explanation=f"At the end the first term alone has {first}, the second {second}, both together {both}.",
+        correction=(
+            f"correlation with z at the end: the first term alone {first}, the second alone {second}, both {both}; "
+            f"up to {UNCORRELATED:g} a term does not correlate"
+        ),
+        evidence=(*(row for rows in by_law.values() for row in rows), check),
+        sound=check.holds,
     )
 
 
@@ -196,27 +212,27 @@ def _winner_takes_all(result: Result, config: Config) -> Verdict:
         )
         for law in config.laws
     ]
-    told_apart = [e.holds and not e.control_holds for e in some]
-    if all(told_apart) and all(e.holds for e in alone):
-        found = Outcome.HOLDS
-    else:
-        found = Outcome.CONDITIONAL if any(told_apart) else Outcome.REFUTED
-    outcome, sound, check = _judged(result, config, found)
-    shares = ", ".join(f"{e.value:.0%} ({law})" for law, e in zip(config.laws, some, strict=True))
-    frozen = ", ".join(f"{e.control:.0%} ({law})" for law, e in zip(config.laws, some, strict=True))
-    return Verdict(
+    found = ruling([finding(row) for row in some], besides=[finding(row) for row in alone])
+    check = _logit_sum(result)
+    shares, frozen = (
+        _by_law(_facts(result, config, f"growing, attention {name}"), ".0%") for name in (LEARNED, NOT_LEARNED)
+    )
+    winners = _by_law(_facts(result, config, "winner alone"), ".0%")
+    return _at_this_size(found, check, config).verdict(
         id="fig3-winners",
         title="Only some components keep growing",
         source="Section 3.1, figure 3",
         claim="only some components of v_0 grow while the remaining ones saturate after initial growing, consistent "
         "with Theorem 2",
-        outcome=outcome,
         explanation=(
             f"At the end {shares} of the components still grow, against {frozen} where attention does not learn. "
             "Theorem 2 has one winner, the most salient token; under softmax a single winner would make all samples "
             "alike, and two or more tokens share the growth."
         ),
-        correction="learned attention lets components saturate, on smooth tokens most of them; several win, not one",
+        correction=(
+            f"components that still grow at the end: {shares}, where attention does not learn {frozen}; runs in which "
+            f"Theorem 2's one winner grows alone: {winners}"
+        ),
         evidence=(*some, *alone, check),
-        sound=sound,
+        sound=check.holds,
     )

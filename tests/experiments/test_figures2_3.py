@@ -112,22 +112,18 @@ def test_every_claim_can_hold():
 
 FAILING = [
     ("fig2-correlation", {"correlation_of_estimate": 0.8}, Outcome.REFUTED),
-    ("fig2-correlation", {"correlation_of_estimate": np.nan}, Outcome.REFUTED),
+    ("fig2-correlation", {"correlation_of_estimate": np.nan}, Outcome.INCONCLUSIVE),
     ("fig2-correlation", {"correlation_of_logits_of_another_run": 0.95}, Outcome.CONDITIONAL),
     ("fig2-correlation", {"untrained": 0.95}, Outcome.CONDITIONAL),
     ("fig2-close", {"error_of_estimate": 5.0}, Outcome.CONDITIONAL),
     ("fig2-close", {"error_of_estimate_early": 5.0}, Outcome.REFUTED),
     ("fig2-close", {"error_of_constant_alone": 0.05}, Outcome.CONDITIONAL),
-    ("fig2-components", {"correlation_of_first_term_alone": 0.95}, Outcome.CONDITIONAL),
-    (
-        "fig2-components",
-        {"correlation_of_first_term_alone": 0.95, "correlation_of_second_term_alone": 0.9},
-        Outcome.REFUTED,
-    ),
-    ("fig2-components", {"correlation_of_estimate": 0.1}, Outcome.REFUTED),
+    ("fig2-components", {"correlation_of_first_term_alone": 0.95}, Outcome.REFUTED),
+    ("fig2-components", {"correlation_of_second_term_alone": 0.9}, Outcome.REFUTED),
+    ("fig2-components", {"correlation_of_estimate": 0.1}, Outcome.CONDITIONAL),
     ("fig3-winners", {"winner_alone": 0.2}, Outcome.CONDITIONAL),
     ("fig3-winners", {"growing_attention_learned": 0.8}, Outcome.REFUTED),
-    ("fig3-winners", {"growing_attention_not_learned": 0.1}, Outcome.REFUTED),
+    ("fig3-winners", {"growing_attention_not_learned": 0.1}, Outcome.CONDITIONAL),
 ]
 
 
