@@ -7,6 +7,7 @@ alone, a Triton kernel on a GPU, and exact row chunks for all else. The result s
 """
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,10 +15,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from joma.errors import UnknownNameError
 from joma.measure import entropy_identity
 from joma.measure.entropy_chunked import chunked_rows
+from joma.measure.masks import read_bias, read_mask
 from joma.measure.rows import Problem, Rows, in_full_precision
-from joma.measure.visibility import Visibility, split_mask
+from joma.measure.tensors import required_tensor
+from joma.measure.visibility import Visibility
 
 Queries = Float[Tensor, "B H rows D"]
 Keys = Float[Tensor, "B G keys D"]
@@ -76,7 +80,8 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
 
     Grouped queries: k may have fewer heads, as long as they divide those of q. `mask` is boolean (True is visible) or
     additive (-9000 and less hides, whatever a model writes for minus infinity), and broadcasts to (B, H, rows, keys),
-    as does `bias` (ALiBi, T5), which hides nothing. `window` leaves the nearest positions.
+    as does `bias` (ALiBi, T5), which hides nothing. Integers, and numbers that are all 0 or 1, are refused as a mask:
+    added to the logits they would hide nothing. `window` leaves the nearest positions.
     `softcap` c turns s into c·tanh(s/c) before bias and mask. `offset` is the position of the first row among the keys.
     `companions=False` leaves out all but the entropy. `path` forces a way of computing; None takes the best.
 
@@ -85,7 +90,7 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
     [1.0, 2.0, 3.0, 4.0]
     """
     problem = _problem(q, k, causal, mask, window, bias, scale, softcap, offset, companions)
-    chosen = _best_path(problem) if path is None else Path(path)
+    chosen = _best_path(problem) if path is None else _known_path(path)
     with in_full_precision(q.device):
         rows = _RUN[chosen](problem)
     visibility = problem.visibility
@@ -104,28 +109,48 @@ def _problem(
     offset: int,
     companions: bool,
 ) -> Problem:
+    q, k = _queries_and_keys(q, k)
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"`softcap` must be positive and finite, got {softcap}. Leave it out where there is none.")
+    shape = (*q.shape[:3], k.shape[2])
+    parts, bias = read_mask(mask, shape, q.device), read_bias(bias, shape, q.device)
+    if parts.added is not None:
+        bias = parts.added if bias is None else parts.added + bias
+    visibility = Visibility(
+        num_rows=q.shape[2], num_keys=k.shape[2], causal=causal, window=window, offset=offset, mask=parts.visible
+    )
+    return Problem(
+        q=q,
+        k=k,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        bias=bias,
+        visibility=visibility,
+        companions=companions,
+    )
+
+
+def _queries_and_keys(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both without their gradients, refusing what cannot be multiplied."""
+    for name, tensor in (("q", required_tensor("q", q)), ("k", required_tensor("k", k))):
+        if not tensor.is_floating_point():
+            raise TypeError(f"`{name}` must be floating point, got {tensor.dtype}. Pass `{name}.float()`.")
     if q.ndim != 4 or k.ndim != 4 or q.shape[0] != k.shape[0] or q.shape[-1] != k.shape[-1]:  # noqa: PLR2004
         raise ValueError(
             f"`q` (B, H, rows, D) and `k` (B, G, keys, D) need one B and D, got {tuple(q.shape)} and {tuple(k.shape)}."
         )
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"Heads of `k` must divide those of `q`, got {k.shape[1]} and {q.shape[1]}.")
-    visible, added = split_mask(mask)
-    if bias is not None:
-        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-        added = bias if added is None else added + bias
-    visibility = Visibility(
-        num_rows=q.shape[2], num_keys=k.shape[2], causal=causal, window=window, offset=offset, mask=visible
-    )
-    return Problem(
-        q=q.detach(),
-        k=k.detach(),
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        softcap=softcap,
-        bias=None if added is None else added.detach(),
-        visibility=visibility,
-        companions=companions,
-    )
+    if q.device != k.device:
+        raise ValueError(f"`k` must be where `q` is, on {q.device}, got it on {k.device}. Pass `k.to(q.device)`.")
+    return q.detach(), k.detach()
+
+
+def _known_path(path: str) -> Path:
+    try:
+        return Path(path)
+    except ValueError:
+        raise UnknownNameError("path", str(path), [known.value for known in Path]) from None
 
 
 def _best_path(problem: Problem) -> Path:
@@ -144,6 +169,8 @@ def _triton_takes(problem: Problem) -> bool:
 
 
 def _triton_rows(problem: Problem) -> Rows:
+    if importlib.util.find_spec("triton") is None:
+        raise ValueError("Path 'triton' needs Triton, which is not installed. Leave `path` out to take one without it.")
     from joma.measure import entropy_triton  # noqa: PLC0415
 
     return entropy_triton.triton_rows(problem)

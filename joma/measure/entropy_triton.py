@@ -37,6 +37,15 @@ def takes(problem: Problem) -> bool:
 def triton_rows(problem: Problem) -> Rows:
     """Measure all rows by one launch: a program for each block of rows of each head."""
     q, k, visibility = problem.q, problem.k, problem.visibility
+    if q.device.type != "cuda" and isinstance(_rows_kernel, triton.JITFunction):  # Triton's interpreter takes any
+        raise ValueError(
+            f"Path 'triton' needs tensors on a GPU, got them on {q.device}. Move them there, or leave `path` out."
+        )
+    if not takes(problem):
+        raise ValueError(
+            "Path 'triton' needs rows and keys, no soft cap, mask and bias the same for every row, and heads of at "
+            f"most {LARGEST_HEAD} in single or half precision. Leave `path` out to take one that can do more."
+        )
     num_batch, num_heads, num_rows, dim = q.shape
     sink = _sink(problem) if problem.companions else q
     num_numbers = NUM_NUMBERS if problem.companions else 1

@@ -1,8 +1,35 @@
-"""What every measure asks of its input: finite tensors, and columns that vary."""
+"""What every measure asks of its input: tensors, finite ones, truth values, and columns that vary."""
 
 import torch
 from jaxtyping import Int, Real
 from torch import Tensor
+
+
+def required_tensor(name: str, value: object) -> Tensor:
+    """Return `value`, refusing arrays, lists and whatever else is not a tensor.
+
+    >>> required_tensor("w", [[1.0]])
+    Traceback (most recent call last):
+        ...
+    TypeError: `w` must be a torch tensor, got list. Pass `torch.as_tensor(w)`.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a torch tensor, got {type(value).__name__}. Pass `torch.as_tensor({name})`.")
+    return value
+
+
+def truth_values(name: str, value: object) -> Tensor:
+    """Return `value`, refusing numbers: integers that were meant so would be read as indices, or as their bits.
+
+    >>> truth_values("mask", torch.tensor([1, 0]))
+    Traceback (most recent call last):
+        ...
+    TypeError: `mask` must be boolean, got torch.int64. Pass `mask.bool()`.
+    """
+    tensor = required_tensor(name, value)
+    if tensor.dtype != torch.bool:
+        raise TypeError(f"`{name}` must be boolean, got {tensor.dtype}. Pass `{name}.bool()`.")
+    return tensor
 
 
 def finite_tensor(name: str, value: Tensor) -> Tensor:
@@ -13,7 +40,7 @@ def finite_tensor(name: str, value: Tensor) -> Tensor:
         ...
     ValueError: `h` must be finite, got nan at index (1,). Remove or replace that entry.
     """
-    value = value.detach()
+    value = required_tensor(name, value).detach()
     bad = ~torch.isfinite(value)
     if bool(bad.any()):
         index = tuple(bad.nonzero()[0].tolist())

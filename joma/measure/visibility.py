@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 HIDDEN_BELOW = -9e3
@@ -29,16 +29,9 @@ class Visibility:
     """True where visible; any axis may be 1 and is broadcast."""
 
     def __post_init__(self) -> None:
-        """Refuse a mask that does not broadcast to the rows and keys, and an empty window."""
+        """Refuse an empty window."""
         if self.window is not None and self.window < 1:
             raise ValueError(f"`window` must be at least 1, got {self.window}. Pass None for no window.")
-        if self.mask is not None:
-            rows, keys = self.mask.shape[-2:]
-            if rows not in (1, self.num_rows) or keys not in (1, self.num_keys):
-                raise ValueError(
-                    f"`mask` must broadcast to {self.num_rows} rows and {self.num_keys} keys, "
-                    f"got {rows} by {keys}. Pass shape (batch, heads, rows, keys), with 1 where it does not vary."
-                )
 
     @property
     def depends_on_keys_alone(self) -> bool:
@@ -122,26 +115,3 @@ class Visibility:
             assert block is not None
             parts.append(block.sum(dim=-1))
         return torch.cat(parts, dim=-1)
-
-
-def split_mask(
-    mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
-) -> tuple[Bool[Tensor, "b h rows keys"] | None, Float[Tensor, "b h rows keys"] | None]:
-    """Split a mask as PyTorch takes it into what is visible and what is added to the logits.
-
-    A boolean mask only hides. An additive one hides where it is at most `HIDDEN_BELOW` and adds elsewhere; the second
-    part is None when it adds nothing.
-
-    >>> visible, added = split_mask(torch.tensor([0.0, -1e4, -1e9, -torch.inf, -50.0]))
-    >>> visible.flatten().tolist(), added.flatten().tolist()
-    ([True, False, False, False, True], [0.0, 0.0, 0.0, 0.0, -50.0])
-    """
-    if mask is None:
-        return None, None
-    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    if mask.dtype == torch.bool:
-        return mask, None
-    visible = mask > HIDDEN_BELOW
-    added = torch.where(visible, mask, 0.0)
-    hides, adds = torch.stack((~visible.all(), added.any())).tolist()  # a GPU is waited for once
-    return (visible if hides else None), (added if adds else None)

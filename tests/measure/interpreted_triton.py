@@ -4,6 +4,7 @@ import json
 import sys
 import warnings
 
+import pytest
 import torch
 from attention_cases import cases
 from hypothesis import HealthCheck, given, settings
@@ -28,5 +29,14 @@ def check(case):
     COUNT["cases"] += 1
 
 
+@settings(max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(cases(dtypes=(torch.float32,), masks=("full",), biases=("none", "keys", "full")))
+def check_that_others_are_refused(case):
+    """One drawn call that the kernel does not know."""
+    with pytest.raises(ValueError, match="Path 'triton' needs rows and keys, no soft cap, mask and bias the same"):
+        attention_entropy(case.q, case.k, **case.options, path=Path.TRITON)
+
+
 check()
+check_that_others_are_refused()
 json.dump(COUNT, sys.stdout)

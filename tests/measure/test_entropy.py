@@ -194,16 +194,35 @@ def test_memory_grows_linearly_with_the_length(options):
         ((1, 2, 3, 4), (1, 2, 3, 5), {}, "need one B and D"),
         ((1, 3, 3, 4), (1, 2, 3, 4), {}, "Heads of `k` must divide those of `q`, got 2 and 3"),
         ((1, 2, 3, 4), (1, 2, 3, 4), {"window": 0}, "`window` must be at least 1, got 0"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"mask": torch.ones(4, 4, dtype=torch.bool)}, "`mask` must broadcast to 3 rows"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "magic"}, "magic"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"softcap": 0.0}, "`softcap` must be positive and finite, got 0.0. Leave it out"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"softcap": -5.0}, "`softcap` must be positive and finite, got -5.0"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"softcap": torch.inf}, "`softcap` must be positive and finite, got inf"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "gpu"}, "no path named 'gpu'. Known: chunked, identity, triton"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "chunk"}, "no path named 'chunk'. Did you mean 'chunked'"),
         ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "identity"}, "needs `companions=False`"),
     ],
-    ids=["width", "heads", "window", "mask", "path", "identity"],
+    ids=["width", "heads", "window", "no cap", "cap below 0", "endless cap", "path", "typo", "identity"],
 )
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_bad_input_is_refused(q, k, options, message):
     with pytest.raises(ValueError, match=message):
         attention_entropy(torch.zeros(q), torch.zeros(k), **options)
+
+
+def test_the_kernel_needs_a_gpu():
+    pytest.importorskip("triton")
+    q = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(
+        ValueError, match=r"Path 'triton' needs tensors on a GPU, got them on cpu\. Move them there, or"
+    ):
+        attention_entropy(q, q, path=Path.TRITON)
+
+
+def test_the_kernel_needs_triton(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    q = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=r"needs Triton, which is not installed\. Leave `path` out"):
+        attention_entropy(q, q, path=Path.TRITON)
 
 
 def test_the_triton_kernel_agrees_in_the_interpreter():
