@@ -149,10 +149,18 @@ def show_scan(scan: "Scan") -> None:
         screen.print(table)
     for name, reason in scan.failures.items():
         screen.print(Text(f"Not reached: {name}: {reason}", style="bold red"))
+    counts = [f"{scan.num_measured} measured now", f"{scan.num_known} known before"]
+    if scan.not_loaded:
+        counts.append(f"{len(scan.not_loaded)} not loaded")
+    if scan.without_values:
+        counts.append(f"{len(scan.without_values)} with nothing to measure")
+    if scan.failures:
+        counts.append(f"{len(scan.failures)} not reached")
+    drawn = "" if scan.is_empty else f"; `joma report {scan.folder}` draws it"
     screen.print(
         Text(
-            f"{scan.num_checkpoints} checkpoints: {scan.num_measured} measured now, {scan.num_known} known before, "
-            f"{len(scan.findings)} findings. Record in {scan.folder}; `joma report {scan.folder}` draws it."
+            f"{counted(scan.num_checkpoints, 'checkpoint')}: {', '.join(counts)}; "
+            f"{counted(len(scan.findings), 'finding')}. Record in {scan.folder}{drawn}."
         ),
         soft_wrap=True,
     )

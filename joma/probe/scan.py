@@ -50,9 +50,13 @@ class Scan:
     folder: Path
     num_checkpoints: int
     num_measured: int
-    """Checkpoints inspected by this call."""
+    """Checkpoints measured by this call."""
     num_known: int
-    """Checkpoints that the record had already."""
+    """Checkpoints whose values the record had already."""
+    not_loaded: tuple[str, ...]
+    """Checkpoints of which nothing could be read, in this call or before; the findings say why."""
+    without_values: tuple[str, ...]
+    """Checkpoints that were read and show nothing to measure, in this call or before."""
     findings: tuple[Finding, ...]
     failures: Mapping[str, str]
     """Checkpoints that could not be reached, with the reason; the next call tries them again."""
@@ -62,6 +66,11 @@ class Scan:
         """Whether every checkpoint was reached, and no measured value is to be distrusted."""
         return not self.failures and all(finding.kind in NO_FLAG for finding in self.findings)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no value of any checkpoint."""
+        return not self.num_measured and not self.num_known
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
         return {
@@ -69,6 +78,8 @@ class Scan:
             "num_checkpoints": self.num_checkpoints,
             "num_measured": self.num_measured,
             "num_known": self.num_known,
+            "not_loaded": list(self.not_loaded),
+            "without_values": list(self.without_values),
             "sound": self.sound,
             "findings": [finding.as_dict() for finding in self.findings],
             "failures": dict(self.failures),
@@ -150,14 +161,26 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         for inspection in _inspected(tasks, on, progress or (lambda _: None)):
             recorder.take(inspection)
         findings = recorder.finish(series.findings)
+    reached = [checkpoint for checkpoint in series.checkpoints if checkpoint.name not in recorder.failures]
+    not_loaded = [each.name for each in reached if each.step in recorder.steps_not_loaded]
+    steps = _steps_with_values(out)
+    measured = [each.name for each in reached if each.name not in not_loaded and each.step in steps]
+    num_new = sum(task.checkpoint.name in measured for task in tasks)
     return Scan(
         folder=out,
         num_checkpoints=len(series.checkpoints),
-        num_measured=len(tasks) - len(recorder.failures),
-        num_known=len(series.checkpoints) - len(tasks),
+        num_measured=num_new,
+        num_known=len(measured) - num_new,
+        not_loaded=tuple(not_loaded),
+        without_values=tuple(each.name for each in reached if each.name not in (*not_loaded, *measured)),
         findings=tuple(findings),
         failures=recorder.failures,
     )
+
+
+def _steps_with_values(out: Path) -> set[int]:
+    table = read(out)
+    return set(table.loc[table["kind"] != _COST, "step"])
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
@@ -247,6 +270,8 @@ class _Recorder:
 
     def __init__(self, out: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         self.failures: dict[str, str] = {}
+        self.steps_not_loaded: set[int] = set()
+        """Of the whole record, when it is finished."""
         self._out, self._config, self._about = out, config, about
         self._held: list[Inspection] = []
         self._stack = ExitStack()
@@ -278,6 +303,7 @@ class _Recorder:
         assert self._run is not None
         self._write_held(self._run)
         series = list(fingerprint.load(self._out).values())
+        self.steps_not_loaded = {each.step for each in series if not each.tensors}
         found = [*findings, *audit(series)]
         _write_unseen(self._run, series)
         _write_findings(self._run, found)
