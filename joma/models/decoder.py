@@ -198,7 +198,7 @@ def compiled_entrance() -> Callable[..., State]:
 
 
 def _by_block(names: Iterable[str]) -> list[list[str]]:
-    """Return the names block by block, and what belongs to none by itself: one kernel serves all blocks, at any depth."""
+    """Return the names block by block, what belongs to none by itself: one kernel serves all blocks, at any depth."""
     return [list(group) for _, group in groupby(names, key=lambda name: name.split(".")[:2])]
 
 
