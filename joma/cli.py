@@ -35,10 +35,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines inst
 Out = Annotated[Path | None, typer.Option(help="Folder to write the result into.")]
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _say_version(is_asked: bool) -> bool:
+    if is_asked:
         typer.echo(f"joma {joma.__version__}")
         raise typer.Exit
+    return is_asked
 
 
 @app.callback()

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from joma.figures.numbers import duration, short
+from joma.figures.numbers import counted, duration, short
 from joma.terminal import COLOURS, console, summary
 from joma.verdicts import Evidence, Outcome, Verdict
 
@@ -25,21 +25,32 @@ if TYPE_CHECKING:  # these import torch, which `joma reproduce --help` can do wi
 DIGITS = 4
 UNFINISHED = "unfinished"
 """Status of an experiment for which the time of the call was not enough."""
+DAY = 86400
+"""Seconds from which on an experiment is not one for this machine."""
 LINE_SECONDS = 15.0
 """Time between two lines of progress in a log, where a bar cannot move."""
 
 
 def show_available(experiments: "Sequence[Availability]") -> None:
-    """Print every experiment with what it lacks here."""
+    """Print every experiment with what it lacks here, or about how long it takes."""
     table = Table(title="Experiments", title_justify="left", header_style="bold")
     for name in ("experiment", "what it shows", "where in the paper"):
         table.add_column(name)
     for preset in experiments[0].missing:
         table.add_column(f"{preset}, here")
     for each in experiments:
-        needs = [Text(lack, style="yellow") if lack else Text("runs", style="green") for lack in each.missing.values()]
+        needs = [_here(lack, each.seconds[preset]) for preset, lack in each.missing.items()]
         table.add_row(each.id, Text(each.title), Text(each.place), *needs)
     console().print(table)
+
+
+def _here(lack: str, seconds: float) -> Text:
+    """Return whether an experiment runs here: what it lacks, or about how long it takes."""
+    if lack:
+        return Text(lack, style="yellow")
+    if seconds >= DAY:
+        return Text(f"about {counted(round(seconds / DAY), 'day')} on a CPU: take a GPU", style="yellow")
+    return Text(f"runs, about {duration(seconds)}" if seconds else "done", style="green")
 
 
 def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
@@ -57,10 +68,10 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
     settled = [verdict for record in done.experiments if not _is_left(record) for verdict in record.verdicts]
     if settled:
         screen.print(summary(settled))
-    counted = ", ".join(f"{count} {status.value}" for status, count in done.counts().items())
+    standing = ", ".join(f"{count} {status.value}" for status, count in done.counts().items())
     screen.print(
         Text(
-            f"Experiments: {counted}; {duration(done.seconds)} of computing. Everything is in {done.folder}; "
+            f"Experiments: {standing}; {duration(done.seconds)} of computing. Everything is in {done.folder}; "
             f"`joma report {done.folder}` puts it on a page."
         ),
         soft_wrap=True,

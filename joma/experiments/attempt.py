@@ -11,7 +11,7 @@ from joma.experiments.experiment import Experiment, Part, Result, Workplace
 from joma.experiments.parts import labelled, undecided
 from joma.experiments.publication import publish
 from joma.experiments.record import Record, Status, seeds_in
-from joma.experiments.registry import SECONDS, experiment
+from joma.experiments.registry import experiment, usual_seconds
 from joma.experiments.timetable import WHOLE, OutOfTime, Piece, Tell, Timetable
 from joma.experiments.work_log import WorkLog
 from joma.runs import description
@@ -135,7 +135,7 @@ class Attempt:
         place.timetable.log.forget_pieces()  # of a result that was damaged
         whole = Piece(
             kind=WHOLE,
-            seconds=float(SECONDS[self.preset][self.id]),
+            seconds=usual_seconds(self.id, self.preset, self.device),
             work=lambda tell: results.append(found.compute(config, replace(place, progress=tell))),
         )
         replace(place, timetable=replace(place.timetable, expect=lambda seconds: None)).work_off([whole])

@@ -46,6 +46,11 @@ SECONDS = {
 """About how long each takes, drawing included: `quick` as measured on two CPU cores, `full` on one GPU, where figures 1
 to 4 and 9 are as measured on one core of the CPU, which is all that they use."""
 
+_HOUR, _DAY = 3600, 86400
+CPU_SECONDS = {"figure5": 5 * _HOUR, "figure7": 10 * _HOUR, "figure10": 20 * _HOUR, "table1": 90 * _DAY}
+"""About how long `full` takes on two CPU cores where that is not its time on a GPU: steps tried there, times their
+number, on cores that others used too. It is good for telling hours from months, and nobody has waited for it."""
+
 _NUMBERED = re.compile(r"(figures?|table)(\d[\d-]*)")
 
 
@@ -82,6 +87,16 @@ def _figures_of(name: str) -> list[str]:
     """Return the names of the figures that one experiment holds together."""
     several = re.fullmatch(r"figures(\d+)-(\d+)", name)
     return [f"figure{number}" for number in several.groups()] if several else []
+
+
+def usual_seconds(name: str, preset: str, device: str) -> float:
+    """Return about how long an experiment takes from its beginning on a device.
+
+    >>> usual_seconds("table1", "full", "cuda:0") < 3600 < 86400 < usual_seconds("table1", "full", "cpu")
+    True
+    """
+    on_a_cpu = CPU_SECONDS if preset == "full" and device == "cpu" else {}
+    return float(on_a_cpu.get(name, SECONDS[preset][name]))
 
 
 def experiment(name: str) -> Experiment:

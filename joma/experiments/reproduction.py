@@ -39,7 +39,7 @@ from joma.experiments.parts import labelled
 from joma.experiments.progress import Pace, Progress
 from joma.experiments.publication import published, published_part
 from joma.experiments.record import Record, Reproduction, Status
-from joma.experiments.registry import MODULES, SECONDS, experiment, find
+from joma.experiments.registry import MODULES, experiment, find, usual_seconds
 from joma.experiments.timetable import Timetable
 from joma.figures.chart import Chart
 from joma.runs import description
@@ -87,7 +87,7 @@ def reproduce(
         label = device_label(there)
         clock = replace(clock, device=label, times=MeasuredTimes(out / TIMES, label))
         attempts = [Attempt(id=name, preset=preset, out=out, device=there) for name in wanted]
-        expected = {each.id: 0.0 if each.is_kept() else float(SECONDS[preset][each.id]) for each in attempts}
+        expected = {each.id: _expected(each) for each in attempts}
         pace = Pace(expected, progress or (lambda at: None), lambda: clock.seconds_left)
         timetable = replace(clock, expect=pace.expect)
         found: list[Record] = []
@@ -115,6 +115,8 @@ class Availability:
     question: str
     missing: dict[str, str]
     """For each preset what is missing here, empty when nothing is."""
+    seconds: dict[str, float]
+    """For each preset about how long it takes on this device from its beginning; 0 where its result is kept."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON."""
@@ -133,7 +135,13 @@ def _availability(name: str, out: Path, device: str) -> Availability:
     attempts = {preset: Attempt(id=name, preset=preset, out=out, device=device) for preset in PRESETS}
     title, place, question = attempts[PRESETS[0]].words()
     missing = {preset: attempt.missing() for preset, attempt in attempts.items()}
-    return Availability(id=name, title=title, place=place, question=question, missing=missing)
+    seconds = {preset: _expected(attempt) for preset, attempt in attempts.items()}
+    return Availability(id=name, title=title, place=place, question=question, missing=missing, seconds=seconds)
+
+
+def _expected(attempt: Attempt) -> float:
+    """Return about how long an experiment takes, be some of it done before; nothing for one that is kept."""
+    return 0.0 if attempt.is_kept() else usual_seconds(attempt.id, attempt.preset, attempt.device)
 
 
 def _summary(out: Path, preset: str, started: str, records: Sequence[Record]) -> Reproduction:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from experiments.fakes import fake, verdicts
 from joma import cli, terminal_reproduce
+from joma.experiments import registry
 from joma.experiments.progress import Pace, Progress
 from joma.verdicts import Outcome
 
@@ -77,6 +78,19 @@ def test_the_list_says_what_each_needs(joma, install, tmp_path):
     assert not list(tmp_path.iterdir())
     [record] = json.loads(joma("b", "--list", "--json").stdout)
     assert record["id"] == "b" and record["missing"]["full"] == "Needs a moon."
+
+
+def test_the_list_says_how_long_each_takes(joma, install, monkeypatch):
+    install(fake("a"), fake("b"))
+    monkeypatch.setitem(registry.SECONDS["full"], "a", 200)
+    monkeypatch.setitem(registry.CPU_SECONDS, "b", 20 * 86400)
+    rows = {line.split("│")[1].strip(): line for line in joma("--list").stdout.splitlines() if line.startswith("│")}
+    assert "runs, about 3 min 20 s" in rows["a"]
+    assert "about 20 days on a CPU: take a GPU" in rows["b"] and "runs, about 1 s" in rows["b"]  # quick runs here
+    joma("a")
+    [record] = json.loads(joma("a", "--list", "--json").stdout)
+    assert record["seconds"] == {"quick": 0.0, "full": 200.0}
+    assert "done" in joma("a", "--list").stdout
 
 
 def test_an_interrupt_is_told_in_a_line(joma, install):
