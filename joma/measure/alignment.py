@@ -14,6 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from joma.measure.correlation import Correlations, Resamples, Units
+from joma.measure.tensors import tensor_with_axes, truth_values
 
 TIE = 1e-6
 """Averages this close are equal: resamples are multiplied in single precision."""
@@ -83,9 +84,10 @@ def peak_activation(hidden: Float[Tensor, "N L J"], mask: Bool[Tensor, "N L"] | 
     >>> peak_activation(torch.tensor([[[1.0], [5.0], [2.0]]]), torch.tensor([[True, False, True]]))
     tensor([[2.]])
     """
+    tensor_with_axes("hidden", hidden, "N L J")
     if mask is None:
         return hidden.amax(dim=1)
-    if mask.shape != hidden.shape[:2]:
+    if truth_values("mask", mask).shape != hidden.shape[:2]:
         raise ValueError(
             f"`mask` must have the samples and positions of `hidden`, {tuple(hidden.shape[:2])}, "
             f"got {tuple(mask.shape)}. Pass one truth value for each position."
@@ -130,7 +132,7 @@ def align(
     ([3, 2, 1, 0], 1.0, True)
     """
     _check_counts(num_shuffles=num_shuffles, num_bootstraps=num_bootstraps)
-    units = Units.of(latents, groups, activations.device)
+    units = Units.of(latents, groups, tensor_with_axes("activations", activations, "N J").device)
     shuffles, bootstraps = units.shuffles(num_shuffles, generator), units.bootstraps(num_bootstraps, generator)
     network = Correlations.of("activations", activations, units, absolute=absolute)
     control = None if untrained is None else Correlations.of("untrained", untrained, units, absolute=absolute)

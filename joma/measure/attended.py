@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from scipy import sparse
 from torch import Tensor
 
-from joma.measure.tensors import finite_tensor
+from joma.measure.tensors import finite_tensor, tensor_with_axes
 
 LEAST_LIFT = 1e-3
 """A context whose attention is this close to the average context's attends to nothing of its own."""
@@ -28,15 +28,16 @@ class Attended:
 
     def __post_init__(self) -> None:
         """Refuse negative or missing weights, negative ids and contexts without attention."""
-        if self.ids.shape != self.weights.shape:
+        ids, weights = (tensor_with_axes(name, getattr(self, name), "C A") for name in ("ids", "weights"))
+        if ids.shape != weights.shape:
             raise ValueError(
-                f"`ids` and `weights` must have one shape, got {tuple(self.ids.shape)} and "
-                f"{tuple(self.weights.shape)}. Pad both to the longest context, with weight 0."
+                f"`ids` and `weights` must have one shape, got {tuple(ids.shape)} and "
+                f"{tuple(weights.shape)}. Pad both to the longest context, with weight 0."
             )
-        weights = finite_tensor("weights", self.weights)
-        if weights.numel() and (float(weights.min()) < 0 or int(self.ids.min()) < 0):
+        weights = finite_tensor("weights", weights)
+        if weights.numel() and (float(weights.min()) < 0 or int(ids.min()) < 0):
             raise ValueError(
-                f"`ids` and `weights` must not be negative, got {int(self.ids.min())} and {float(weights.min())}. "
+                f"`ids` and `weights` must not be negative, got {int(ids.min())} and {float(weights.min())}. "
                 "Pass attention after its softmax, and pad with any token at weight 0."
             )
         empty = ~(weights > 0).any(dim=1)
@@ -53,6 +54,7 @@ class Attended:
         tensor([[2, 0],
                 [0, 1]])
         """
+        mass = tensor_with_axes("mass", mass, "C V")
         entries = (mass if mass.layout == torch.sparse_coo else mass.to_sparse_coo()).coalesce()
         (row, column), value = entries.indices(), entries.values()
         count = torch.bincount(row, minlength=mass.shape[0])

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from joma.measure.tensors import finite_tensor, varying
+from joma.measure.tensors import finite_tensor, required_tensor, tensor_with_axes, varying
 
 CHUNK_BYTES = 2**25
 """Largest block of upcast activations, and of correlations of resamples, held at once."""
@@ -49,11 +49,13 @@ class Units:
     @classmethod
     def of(cls, latents: Tensor, groups: Tensor | None, device: torch.device) -> "Units":
         """Check the latents, drop constant ones, keep one row for each group."""
-        values = finite_tensor("latents", latents).to(device=device, dtype=torch.float64)
+        values = finite_tensor("latents", tensor_with_axes("latents", latents, "N S")).to(
+            device=device, dtype=torch.float64
+        )
         weights = torch.full((len(values),), 1 / max(1, len(values)), dtype=torch.float64, device=device)
         member = None
         if groups is not None:
-            values, weights, member = _grouped(values, groups.to(device))
+            values, weights, member = _grouped(values, required_tensor("groups", groups).to(device))
         if len(values) < LEAST_UNITS:
             raise ValueError(
                 f"A correlation needs at least {LEAST_UNITS} samples or groups, got {len(values)}. Draw more."
@@ -111,7 +113,7 @@ class Correlations:
     @classmethod
     def of(cls, name: str, activations: Tensor, units: Units, *, absolute: bool) -> "Correlations":
         """Check the activations called `name` and find the neurons that vary."""
-        if len(activations) != units.num_samples:
+        if len(tensor_with_axes(name, activations, "N J")) != units.num_samples:
             raise ValueError(
                 f"`{name}` must have a row for each of {units.num_samples} samples, got {len(activations)}. "
                 "Measure latents and networks on the same samples."

@@ -7,6 +7,7 @@ from torch import Tensor
 from joma.measure.entropy import AttentionStatistics, Path, statistics_of
 from joma.measure.entropy_chunked import HIDDEN, measure_logits
 from joma.measure.rows import Rows, in_full_precision
+from joma.measure.tensors import tensor_with_axes
 from joma.measure.visibility import HIDDEN_BELOW
 
 CHUNK_BYTES = 2**26
@@ -22,7 +23,7 @@ def logits_entropy(
     >>> logits_entropy(logits).entropy.exp().flatten().round(decimals=4)
     tensor([1., 2., 3., 4.])
     """
-    logits = logits.detach()
+    logits = tensor_with_axes("logits", logits, "B H rows keys").detach()
     num_batch, num_heads, num_rows, num_keys = logits.shape
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     step = max(1, CHUNK_BYTES // max(1, num_batch * num_heads * num_keys * dtype.itemsize))

@@ -12,7 +12,7 @@ decomposed. `power_step` is for live use: a few products from the vector of the 
 leave.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from joma.measure.tensors import required_tensor, tensor_with_axes
 
 MATRIX_AXES = 2
 SMALL = 256
@@ -101,7 +103,7 @@ def why_undefined(w: Float[Tensor, "m n"]) -> str:
     >>> why_undefined(torch.zeros(2, 2))
     'every entry is 0'
     """
-    num_bad = int((~torch.isfinite(w)).sum())
+    num_bad = int((~torch.isfinite(required_tensor("w", w))).sum())
     if num_bad:
         return f"{num_bad} of {w.numel()} entries are NaN or infinite"
     return "" if w.any() else "every entry is 0"
@@ -133,7 +135,7 @@ def power_step(
     if num_steps < 1:
         raise ValueError(f"`num_steps` must be at least 1, got {num_steps}. One step needs two products.")
     shape = (*batch, matrices[0].shape[1])
-    if v is not None and v.shape != shape:
+    if v is not None and required_tensor("v", v).shape != shape:
         raise ValueError(
             f"`v` must have a number for each column of `w`, shape {shape}, got {tuple(v.shape)}. "
             "Pass the `vector` of the last estimate of the same weights."
@@ -157,7 +159,9 @@ def _matrices(w: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ..
     if isinstance(w, Tensor):
         _refuse_unmeasurable(w)
         return list(w.detach().reshape(-1, *w.shape[-2:]).unbind()), tuple(w.shape[:-2])
-    shapes = {tuple(matrix.shape) for matrix in w}
+    if hasattr(w, "__array__") or not isinstance(w, Iterable):
+        required_tensor("w", w)
+    shapes = {tuple(required_tensor(f"w[{i}]", matrix).shape) for i, matrix in enumerate(w)}
     if len(shapes) != 1:
         raise ValueError(
             f"`w` must be matrices of one shape, got {sorted(shapes)}. Measure the others by another call."
@@ -204,6 +208,8 @@ def qk_spectral_norms(
 def _head_width(w_q: Tensor, w_k: Tensor, num_heads: int, num_kv_heads: int) -> int:
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(f"Key heads must divide query heads, got {num_kv_heads} and {num_heads}.")
+    for name, w in (("w_q", w_q), ("w_k", w_k)):
+        tensor_with_axes(name, w, "rows d")
     width, rest = divmod(w_q.shape[0], num_heads)
     if rest or w_k.shape[0] != width * num_kv_heads or w_q.shape[1] != w_k.shape[1] or width == 0:
         raise ValueError(
@@ -373,6 +379,7 @@ def _largest_entry(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
 
 
 def _refuse_unmeasurable(w: Tensor) -> None:
+    required_tensor("w", w)
     if w.ndim < MATRIX_AXES or 0 in w.shape[-2:]:
         raise ValueError(f"`w` must be matrices (..., m, n) with entries, got shape {tuple(w.shape)}.")
     if not w.is_floating_point():

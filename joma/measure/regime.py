@@ -20,6 +20,7 @@ Rates of error and the curves they were measured on: docs/regimes.md.
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -147,7 +148,7 @@ def classify(
 
 
 def _checked(steps: np.ndarray, values: np.ndarray, upper: float | None, lower: float) -> tuple[np.ndarray, np.ndarray]:
-    steps, values = finite("steps", steps), finite("values", values)
+    steps, values = finite("steps", _as_array(steps)), finite("values", _as_array(values))
     same_shape(steps=steps, values=values)
     if values.ndim != 1 or not len(values):
         raise ValueError(f"A curve needs one axis and a point, got shape {values.shape}. Classify curves one by one.")
@@ -162,6 +163,11 @@ def _checked(steps: np.ndarray, values: np.ndarray, upper: float | None, lower: 
             f"got {values.min():g} to {values.max():g}. Pass the bounds of this quantity."
         )
     return steps, values
+
+
+def _as_array(values: Any) -> Any:
+    """Bring a tensor over from its device and without its gradient, which NumPy refuses; leave all else as it is."""
+    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

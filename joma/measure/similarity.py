@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from joma.measure.tensors import finite_tensor
+from joma.measure.tensors import finite_tensor, required_tensor, tensor_with_axes, truth_values
 
 MOST_ROWS_BY_DEFAULT = 8192
 """Up to here every pair is visited unless the caller decides otherwise: 33 million pairs, seconds on one core."""
@@ -81,7 +81,7 @@ def cosine_similarity(
     >>> round(found.mean, 4), found.largest, found.smallest, found.pairs.value
     (-0.3333, 0.0, -1.0, 'all')
     """
-    rows = finite_tensor("rows", rows)
+    rows = finite_tensor("rows", tensor_with_axes("rows", rows, "N d"))
     if num_sampled < 1:
         raise ValueError(f"`num_sampled` must be at least 1, got {num_sampled}.")
     directed = rows[rows.any(dim=-1)]
@@ -123,14 +123,15 @@ def stream_similarity(
     def kept(stream: Float[Tensor, "*positions d"]) -> Float[Tensor, "N d"]:
         if visible is None:
             return stream.flatten(end_dim=-2)
-        if visible.shape != stream.shape[:-1]:
+        if truth_values("visible", visible).shape != stream.shape[:-1]:
             raise ValueError(
                 f"`visible` must cover the positions of each layer, {tuple(stream.shape[:-1])}, "
                 f"got {tuple(visible.shape)}. Pass the padding mask as booleans, True where a token stands."
             )
         return stream[visible]
 
-    return [cosine_similarity(kept(stream), every_pair=every_pair, seed=seed) for stream in streams]
+    layers = [required_tensor(f"streams[{layer}]", stream) for layer, stream in enumerate(streams)]
+    return [cosine_similarity(kept(stream), every_pair=every_pair, seed=seed) for stream in layers]
 
 
 def _in_range(rows: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:

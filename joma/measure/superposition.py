@@ -25,7 +25,7 @@ from torch import Tensor
 
 from joma.measure.attended import Attended, Profiles
 from joma.measure.firing import LEAST_FIRING, Bundler, Firing, Patterns
-from joma.measure.tensors import finite_tensor, varying
+from joma.measure.tensors import finite_tensor, tensor_with_axes, varying
 
 LEAST_CONTEXTS = 8 * LEAST_FIRING
 """Two patterns that a neuron fires for should leave three quarters of the contexts."""
@@ -154,7 +154,12 @@ def superposed_neurons(
 
 
 def _check(activations: Tensor, attended: Attended, related: float, num_null: int) -> None:
-    if len(activations) != attended.num_contexts:
+    if not isinstance(attended, Attended):
+        raise TypeError(
+            f"`attended` must be an Attended, got {type(attended).__name__}. "
+            "Pass `Attended(ids=..., weights=...)`, or `Attended.from_matrix` of contexts by vocabulary."
+        )
+    if len(tensor_with_axes("activations", activations, "C J")) != attended.num_contexts:
         raise ValueError(
             f"`activations` and `attended` must have one row for each context, got {len(activations)} and "
             f"{attended.num_contexts}. Collect both at the same positions."

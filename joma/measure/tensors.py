@@ -18,6 +18,22 @@ def required_tensor(name: str, value: object) -> Tensor:
     return value
 
 
+def tensor_with_axes(name: str, value: object, axes: str) -> Tensor:
+    """Return `value`, refusing what is not a tensor with one axis for each name in `axes`.
+
+    >>> tensor_with_axes("h", torch.zeros(3), "N J")
+    Traceback (most recent call last):
+        ...
+    ValueError: `h` must have the axes (N, J), got shape (3,). Reshape it.
+    """
+    tensor, names = required_tensor(name, value), axes.split()
+    if tensor.ndim != len(names):
+        raise ValueError(
+            f"`{name}` must have the axes ({', '.join(names)}), got shape {tuple(tensor.shape)}. Reshape it."
+        )
+    return tensor
+
+
 def truth_values(name: str, value: object) -> Tensor:
     """Return `value`, refusing numbers: integers that were meant so would be read as indices, or as their bits.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,15 @@ def test_clean_curves_get_their_names(kind):
     assert found.kind is kind
     # Bends look like noise to second differences, of the size of the curvature between neighbouring points.
     assert found.confidence > 0.99 and found.noise < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_tensors_and_lists_are_curves_too(dtype):
+    values = torch.tensor(DIP, dtype=dtype, requires_grad=True)
+    wanted = classify(X, values.detach().double().numpy(), upper=UPPER)
+    assert classify(torch.tensor(X), values, upper=UPPER) == wanted
+    assert classify(X.tolist(), values.tolist(), upper=UPPER) == wanted
 
 
 @given(kinds, seeds)
