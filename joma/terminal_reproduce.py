@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # these import torch, which `joma reproduce --help` can do wi
     from joma.experiments.reproduction import Availability
 
 DIGITS = 4
+NUMBERS = ("measured", "threshold", "control", "published")
+"""Columns with the numbers of a claim; the statistic is what they are numbers of, as on the page."""
 UNFINISHED = "unfinished"
 """Status of an experiment for which the time of the call was not enough."""
 DAY = 86400
@@ -150,7 +152,7 @@ def _claims_table(done: "Reproduction") -> Table:
     table = Table(title=f"Claims of the paper, preset {done.preset}", title_justify="left", header_style="bold")
     for name in ("experiment", "claim", "verdict"):
         table.add_column(name)
-    for name in ("statistic", "threshold", "control", "published"):
+    for name in NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     for record in done.experiments:
         for verdict in record.verdicts:
@@ -204,8 +206,8 @@ def _explanation(verdict: Verdict, outcome: Text) -> Panel:
 
 def _evidence_table(rows: Sequence[Evidence]) -> Table:
     table = Table(header_style="bold")
-    table.add_column("measured")
-    for name in ("statistic", "threshold", "control", "published"):
+    table.add_column("statistic")
+    for name in NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("control is", "unit"):
         table.add_column(name)

@@ -6,14 +6,16 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def short(value: float | None, digits: int = 2) -> str:
-    """Format a measured number with a few digits, and nothing for None.
+    """Format a measured number with a few digits; NaN, of what did not occur, is none, and None is nothing.
 
-    >>> short(3.14159e-13), short(0.25), short(5.3571, digits=4), short(float("inf")), short(None)
-    ('3.1e-13', '0.25', '5.357', 'not finite', '')
+    >>> short(3.14159e-13), short(5.3571, digits=4), short(float("nan")), short(float("inf")), short(None)
+    ('3.1e-13', '5.357', 'none', '∞', '')
     """
     if value is None:
         return ""
-    return f"{value:.{digits}g}" if math.isfinite(value) else "not finite"
+    if math.isnan(value):
+        return "none"
+    return f"{value:.{digits}g}".replace("inf", "∞")
 
 
 def duration(seconds: float | int) -> str:

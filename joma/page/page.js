@@ -24,10 +24,11 @@ for (const header of document.querySelectorAll("table.sortable th")) {
   header.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(header); });
 }
 
-// Chips show one verdict only.
+// Chips show one verdict only, those that are folded away among them.
 for (const chip of document.querySelectorAll("[data-filter]")) {
   chip.addEventListener("click", () => {
     const section = chip.closest("section");
+    section.toggleAttribute("data-chosen", chip.dataset.filter !== "");
     for (const other of section.querySelectorAll("[data-filter]")) other.setAttribute("aria-pressed", other === chip);
     for (const row of section.querySelectorAll("[data-outcome]")) row.hidden = chip.dataset.filter !== "" && row.dataset.outcome !== chip.dataset.filter;
   });
@@ -92,7 +93,10 @@ function draw(place) {
 function choose(panel) {
   const select = panel?.querySelector("[data-choice]");
   const place = panel?.querySelector(".figure");
-  if (select && place.drawn) Plotly.restyle(place, { visible: place.drawn.data.map((trace) => trace.meta.choice === select.value) });
+  if (!select || !place.drawn) return;
+  const visible = place.drawn.data.map((trace) => trace.meta.choice === select.value);
+  const span = place.drawn.layout.meta?.spans?.[select.value] ?? [];
+  Plotly.update(place, { visible }, { "yaxis.autorangeoptions.include": span, "yaxis.autorange": true });
 }
 if (figures.length) {
   const seen = new IntersectionObserver((entries) => {

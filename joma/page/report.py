@@ -34,14 +34,17 @@ def report(folder: Path | str) -> Path:
         )
     found = reproduction_page.find(folder)
     inside = [place for each in found for place in reproduction_page.places(each)]
+    verified = [verification_page.read(record) for record in _records(folder, verification_page.RECORD, inside)]
     rebuilt = [
         section
         for index, each in enumerate(found)
-        for section in reproduction_page.sections(each, folder, with_plotly=index == 0)
+        for section in reproduction_page.sections(
+            each, folder, statements=verified[0] if verified and index == 0 else (), with_plotly=index == 0
+        )
     ]
     runs = run_page.sections(folder, without=inside, with_plotly=not rebuilt)
     simulations = _simulations(folder, inside, with_plotly=not rebuilt and not runs)
-    sections = [*rebuilt, *runs, *simulations, *_verifications(folder, inside)]
+    sections = [*rebuilt, *runs, *simulations, *map(verification_page.section, verified)]
     if not sections:
         raise ValueError(
             f"{folder} holds no record. Write one with `joma scan`, `joma reproduce`, `joma train`, `joma simulate` or "
@@ -72,11 +75,6 @@ def _writable(page: str) -> str:
 
 def _records(folder: Path, name: str, without: Sequence[Path]) -> list[Path]:
     return [record for record in sorted(folder.rglob(name)) if not run_page.is_below(record, without)]
-
-
-def _verifications(folder: Path, without: Sequence[Path]) -> list[Section]:
-    records = _records(folder, verification_page.RECORD, without)
-    return [verification_page.section(verification_page.read(record)) for record in records]
 
 
 def _simulations(folder: Path, without: Sequence[Path], *, with_plotly: bool) -> list[Section]:

@@ -6,9 +6,7 @@ the still pictures stand in.
 
 import base64
 import json
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,15 @@ from joma.experiments.record import FILE_NAME as RECORD
 from joma.experiments.record import Record, Reproduction, Status, read
 from joma.experiments.registry import experiment, named
 from joma.figures.chart import Chart, HeatMap, Panel, to_plotly
-from joma.figures.numbers import duration
+from joma.figures.numbers import counted, duration
+from joma.page.claims import anchor, claims, counts, evidence_table, summary_table
 from joma.page.document import Section, render
+from joma.page.findings import findings
 from joma.page.plot import plot, plot_scripts
 from joma.page.records import flat
-from joma.page.table import Cell, digits, number, table, words
+from joma.page.table import Cell, number, table, words
 from joma.runs.record import find_runs
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Verdict
 
 TITLE = "The JoMA paper, rebuilt"
 LEAD = (
@@ -44,17 +44,6 @@ MAX_ROWS = 100
 """Rows of a table that the page shows."""
 MAX_TABLE, MAX_DATA = 250_000, 2_500_000
 """Bytes of a CSV file that the page carries with it, and of all of them; the folder has the others."""
-SUMMARY_COLUMNS = ("experiment", "claim", "verdict", "measured", "threshold", "control", "published", "statistic")
-EVIDENCE_COLUMNS = (
-    "statistic",
-    "measured",
-    "threshold",
-    "control",
-    "published",
-    "what the control is",
-    "against",
-    "unit",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +56,7 @@ class Figure:
     panels: Sequence[tuple[str, Markup]]
     """Titles and plots."""
     links: Sequence[tuple[str, str]]
-    """Names and addresses of its static files."""
+    """Names and addresses of its static files, beside the page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +65,12 @@ class Data:
 
     name: str
     size: str
-    links: Sequence[tuple[str, str, str]]
-    """Names, addresses, and the name under which the browser keeps the file."""
+    carried: str
+    """All of it as an address that needs no file; empty where it is too large for the page."""
+    file_name: str
+    """Under which the browser keeps what is carried."""
+    links: Sequence[tuple[str, str]]
+    """Names and addresses of its files beside the page."""
     rows: Markup
     note: str
 
@@ -92,25 +85,30 @@ def places(reproduction: Reproduction) -> list[Path]:
     return [reproduction.folder / record.id for record in reproduction.experiments]
 
 
-def sections(reproduction: Reproduction, root: Path, *, with_plotly: bool = True) -> list[Section]:
-    """Return the summary of a reproduction and a section for each experiment; links lead from `root`."""
+def sections(
+    reproduction: Reproduction, root: Path, *, statements: Sequence[Verdict] = (), with_plotly: bool = True
+) -> list[Section]:
+    """Return the summary of a reproduction and a section for each experiment; links lead from `root`.
+
+    The summary tells of `statements` too, which the page has in a section of their own.
+    """
     summary = Section(
         anchor="summary",
         title="What holds, and what does not",
         short="Summary",
-        body=_summary(reproduction, plot_scripts() if with_plotly else Markup("")),
+        body=_summary(reproduction, statements, plot_scripts() if with_plotly else Markup("")),
     )
     room = _Room(MAX_DATA)
     return [summary, *(_section(record, reproduction.folder, root, room) for record in reproduction.experiments)]
 
 
-def _summary(reproduction: Reproduction, scripts: Markup) -> str:
+def _summary(reproduction: Reproduction, statements: Sequence[Verdict], scripts: Markup) -> str:
     records = reproduction.experiments
-    rows = [row for record in records for row in _summary_rows(record)]
-    counts = Counter(row[2].text for row in rows)
+    found = claims(records)
     return render(
         "reproduction_summary",
         scripts=scripts,
+        findings=findings(found, statements),
         is_small=any(record.preset == QUICK for record in records),
         preset=reproduction.preset,
         started=reproduction.started.replace("T", " ")[:16],
@@ -120,54 +118,9 @@ def _summary(reproduction: Reproduction, scripts: Markup) -> str:
         ],
         failed=[(record.id, named(record.id)) for record in records if record.status is Status.FAILED],
         unsound=[verdict.id for verdict in reproduction.verdicts if not verdict.sound],
-        num_claims=len(rows),
-        counts=[(name, counts[name]) for name in [*Outcome, Status.UNFINISHED, Status.FAILED] if counts[name]],
-        table=table(SUMMARY_COLUMNS, rows, outcomes=[row[2].text for row in rows], cards=True),
-    )
-
-
-def _summary_rows(record: Record) -> Iterator[list[Cell]]:
-    here = words(named(record.id), tone="id", link=f"#{record.id}")
-    if not record.is_shown or not record.verdicts:
-        said = words(record.reason, tone="long")
-        yield [here, words(record.title, tone="what"), _outcome(record.status.value), *_numbers(None), said]
-        return
-    for verdict in record.verdicts:
-        shown = verdict.decisive
-        told = _statistic(shown, record.part) if shown else verdict.explanation
-        claim = words(verdict.title, tone="what", link=f"#{_anchor(record, verdict)}")
-        yield [here, claim, _outcome(record.said_of(verdict)), *_numbers(shown), words(told, tone="long")]
-
-
-def _statistic(evidence: Evidence, part: str) -> str:
-    control = f"control: {evidence.control_name}" if evidence.control_name else ""
-    return "; ".join(words for words in (part and f"so far {part}", evidence.name, control) if words)
-
-
-def _outcome(name: str) -> Cell:
-    return words(name, tone=f"verdict {name.replace(' ', '-')}")
-
-
-def _numbers(evidence: Evidence | None) -> list[Cell]:
-    """Measured, threshold, control and published value."""
-    if evidence is None:
-        return [number(None)] * 4
-    bound = Cell(
-        text=f"{'≥' if evidence.at_least else '≤'} {digits(evidence.threshold)}",
-        raw=evidence.threshold,
-        is_number=True,
-    )
-    return [
-        _measured(evidence.value, tone="" if evidence.holds else "bad"),
-        bound,
-        number(None) if evidence.control is None else _measured(evidence.control),
-        number(evidence.published),
-    ]
-
-
-def _measured(value: float, tone: str = "") -> Cell:
-    return (
-        number(value, tone=tone) if math.isfinite(value) else Cell(text="not finite", raw="", is_number=True, tone=tone)
+        num_claims=len(found),
+        counts=counts(found),
+        table=summary_table(found),
     )
 
 
@@ -186,7 +139,7 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
         problem=problem,
         runs=_runs(place, root),
         verdicts=[
-            (each, record.said_of(each), _anchor(record, each), _evidence(each))
+            (each, record.said_of(each), anchor(record, each), evidence_table(each))
             for each in record.verdicts
             if record.is_shown
         ],
@@ -204,21 +157,6 @@ def _line(record: Record) -> list[tuple[str, str]]:
     seeds = ", ".join(str(seed) for seed in record.seeds)
     told = [("preset", record.preset), ("seeds", seeds), ("run time", duration(record.seconds)), ("on", record.device)]
     return [(name, value) for name, value in told if value]
-
-
-def _evidence(verdict: Verdict) -> Markup:
-    rows = [
-        [
-            words(each.name, tone="what"),
-            *_numbers(each),
-            words(each.control_name),
-            *(words(text, tone="brief") for text in (each.against, each.unit)),
-        ]
-        for each in verdict.evidence
-    ]
-    used = [place for place in range(len(EVIDENCE_COLUMNS)) if any(row[place].text for row in rows)]
-    shown = [[row[place] for place in used] for row in rows]
-    return table([EVIDENCE_COLUMNS[place] for place in used], shown, cards=True)
 
 
 def _drawn(record: Record, place: Path, root: Path) -> tuple[Result | None, list[Figure], str]:
@@ -279,14 +217,14 @@ def _static(name: str, place: Path, root: Path) -> list[tuple[str, str]]:
 def _data(name: str, frame: pd.DataFrame, place: Path, root: Path, room: "_Room") -> Data:
     csv = frame.to_csv(index=False).encode("utf-8")
     files = [place / TABLES / f"{name}.{kind}" for kind in ("csv", "parquet")]
-    links = [(path.name, _address(path, root), "") for path in files if path.is_file()]
-    if len(csv) <= MAX_TABLE and room.take(len(csv)):
-        links = [("CSV, in this page", _carried("text/csv", csv), f"{place.name}-{name}.csv"), *links]
+    fits = len(csv) <= MAX_TABLE and room.take(len(csv))
     rows = [[_cell(value) for value in row] for row in frame.head(MAX_ROWS).itertuples(index=False)]
     return Data(
         name=name,
-        size=f"{len(frame)} rows, {len(frame.columns)} columns",
-        links=links,
+        size=f"{counted(len(frame), 'row')}, {counted(len(frame.columns), 'column')}",
+        carried=_carried("text/csv", csv) if fits else "",
+        file_name=f"{place.name}-{name}.csv",
+        links=[(path.name, _address(path, root)) for path in files if path.is_file()],
         rows=table([str(column) for column in frame.columns], rows),
         note=f"The first {MAX_ROWS} rows; the file has all of them." if len(frame) > MAX_ROWS else "",
     )
@@ -318,10 +256,6 @@ def _carried(kind: str, content: bytes) -> str:
 
 def _address(path: Path, root: Path) -> str:
     return quote(path.relative_to(root).as_posix(), errors="surrogateescape")
-
-
-def _anchor(record: Record, verdict: Verdict) -> str:
-    return f"{record.id}--{verdict.id}"
 
 
 def _about(place: Path) -> Mapping[str, Any]:

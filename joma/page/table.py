@@ -1,8 +1,10 @@
 """Tables of a page: cells that sort by their number and are escaped by the template."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -13,6 +15,7 @@ DIGITS = 4
 ERROR_DIGITS = 2
 MAX_PLAIN = 1e9
 """From here on numbers have an exponent."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +31,10 @@ class Cell:
     link: str = ""
     more: str = ""
     """What is shown when it is asked for."""
+    mark: str = ""
+    """A few words that stand out."""
+    title: str = ""
+    """What the pointer shows."""
 
     @property
     def classes(self) -> str:
@@ -35,9 +42,9 @@ class Cell:
         return " ".join(name for name in ("num" if self.is_number else "", self.tone) if name)
 
 
-def words(text: str, *, tone: str = "", link: str = "", more: str = "") -> Cell:
+def words(text: str, *, tone: str = "", link: str = "", more: str = "", mark: str = "") -> Cell:
     """Return a cell with text."""
-    return Cell(text=text, tone=tone, link=link, more=more)
+    return Cell(text=text, tone=tone, link=link, more=more, mark=mark)
 
 
 def number(value: float | int | None, error: float | None = None, *, tone: str = "") -> Cell:
@@ -54,16 +61,54 @@ def number(value: float | int | None, error: float | None = None, *, tone: str =
     return Cell(text=text, raw=value, is_number=True, tone=tone)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Heading:
+    """A column: its name, what the pointer says of it, and how it is shown."""
+
+    name: str
+    title: str
+    is_number: bool
+    is_folded: bool
+
+
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, outcomes: Sequence[str] = (), cards: bool = False
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    titles: Mapping[str, str] = NOTHING,
+    outcomes: Sequence[str] = (),
+    folded: Sequence[bool] = (),
+    cards: bool = False,
 ) -> Markup:
     """Return rows under these headings; clicking on a heading sorts.
 
-    By `outcomes`, one a row, chips choose rows. With `cards` every row is a card of its own where the screen is narrow.
+    `titles` say more of headings. By `outcomes`, one a row, chips choose rows. Rows that are `folded`, and columns that
+    only they use, are shown when that is asked for. With `cards` every row is a card of its own where the screen is
+    narrow.
     """
-    numeric = [bool(rows) and all(row[place].is_number for row in rows) for place in range(len(columns))]
-    headings = list(zip(columns, numeric, strict=True))
-    return Markup(render("table", columns=headings, rows=rows, outcomes=outcomes, cards=cards))
+    is_folded = folded or [False] * len(rows)
+    used = [row for row, hidden in zip(rows, is_folded, strict=True) if not hidden]
+    headings = [
+        _Heading(
+            name=name,
+            title=titles.get(name, ""),
+            is_number=bool(rows) and all(row[place].is_number for row in rows),
+            is_folded=any(is_folded) and not any(row[place].text for row in used),
+        )
+        for place, name in enumerate(columns)
+    ]
+    hidden = Counter(outcome for outcome, out in zip(outcomes, is_folded, strict=True) if out) if outcomes else {}
+    return Markup(
+        render(
+            "table",
+            columns=headings,
+            rows=list(zip(rows, is_folded, strict=True)),
+            outcomes=outcomes,
+            num_folded=sum(is_folded),
+            folded=", ".join(f"{count} {outcome}" for outcome, count in hidden.items()),
+            cards=cards,
+        )
+    )
 
 
 def digits(value: float | int, num: int = DIGITS) -> str:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from joma.figures.numbers import counted
 from joma.page.document import Section, document, render
 from joma.runs.files import write_text
 from joma.verdicts import Outcome, Verdict
@@ -48,4 +49,4 @@ def section(verdicts: Sequence[Verdict]) -> Section:
         counts=[(outcome, count) for outcome, count in counts if count],
         unsound=[verdict.id for verdict in verdicts if not verdict.sound],
     )
-    return Section(anchor="statements", title=f"{len(verdicts)} statements", body=body)
+    return Section(anchor="statements", title=counted(len(verdicts), "statement"), body=body)

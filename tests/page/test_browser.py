@@ -111,17 +111,32 @@ for (const table of all("table")) {
 return { tables: all("table").length, wrong };
 """
 FILTER = """
-const rows = all("#summary tbody tr");
-const chip = all("#summary [data-filter]").find((each) => each.dataset.filter === "refuted");
-chip.click();
-const shown = rows.filter((row) => row.offsetParent).map((row) => row.cells[2].textContent);
+const shown = () => all("#summary tbody tr").filter((row) => row.offsetParent).map((row) => row.cells[2].textContent);
+const chosen = {};
+for (const outcome of ["refuted", "not run"]) {
+  all("#summary [data-filter]").find((each) => each.dataset.filter === outcome).click();
+  chosen[outcome] = shown();
+}
 all("#summary [data-filter]")[0].click();
-return { shown, all: rows.filter((row) => row.offsetParent).length };
+return { ...chosen, all: shown().length };
+"""
+UNFOLD = """
+const rows = () => all("#summary tbody tr").filter((row) => row.offsetParent).length;
+const headings = () => all("#summary th").filter((each) => each.offsetParent).map((each) => each.textContent);
+const box = document.querySelector("#summary .unfold input");
+const label = box.closest("label");
+const seen = () => ({ rows: rows(), published: headings().includes("published"), says: label.innerText });
+const found = [seen()];
+label.click();
+found.push(seen());
+label.click();
+found.push(seen());
+return found;
 """
 CARDS = """
 for (const details of all("details")) details.open = true;
 const swiped = (place) => place.scrollWidth > place.clientWidth + 1;
-const row = document.querySelector("#summary tbody tr");
+const row = document.querySelector("#summary tbody tr[data-outcome=refuted]");
 const shown = [...row.cells].filter((cell) => cell.offsetParent);
 return {
   swiped: all(".summary .scroll, .claim .scroll").filter(swiped).length,
@@ -253,17 +268,37 @@ def test_a_reproduction_is_drawn_sorted_filtered_and_fits(browser, rebuilt, widt
         assert look["ink"] == {"light": "rgb(29, 36, 51)", "dark": "rgb(230, 233, 240)"}[scheme]
         sorting = tab.run(TOOLS + SORT_EVERY)
         assert sorting["tables"] > 8 and sorting["wrong"] == []
-        assert tab.run(TOOLS + FILTER) == {"shown": ["refuted"], "all": 8}
+        assert tab.run(TOOLS + FILTER) == {"refuted": ["refuted"], "not run": ["not run"] * 2, "all": 5}
+        folded, opened, again = tab.run(TOOLS + UNFOLD)
+        assert (
+            folded
+            == again
+            == {
+                "rows": 5,
+                "published": False,
+                "says": "Show 3 more: 1 inconclusive at this size, 2 not run",
+            }
+        )
+        assert opened == {"rows": 8, "published": True, "says": "Show fewer"}
         assert tab.run(TOOLS + DOWNLOAD) == "setting,trained,untrained,published,note"
         assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_print_has_the_rows_that_are_folded_away(browser, rebuilt):
+    with browser.tab(rebuilt) as tab:
+        rows = 'return all("#summary tbody tr").filter((row) => row.offsetParent).length'
+        assert tab.run(TOOLS + rows) == 5
+        tab.call("Emulation.setEmulatedMedia", media="print")
+        assert tab.run(TOOLS + rows) == 8
+        assert tab.run(TOOLS + 'return all(".unfold").filter((each) => each.offsetParent).length') == 0
 
 
 @pytest.mark.parametrize("width", [320, 390], ids=["small phone", "phone"])
 def test_claims_are_cards_on_a_phone_that_need_no_swiping(browser, rebuilt, width):
     with browser.tab(rebuilt, width=width, height=844) as tab:
         found = tab.run(TOOLS + CARDS)
-        assert found["isCard"] and found["swiped"] == 0 and found["headings"] == 8
-        assert found["names"][-4:] == ["measured", "threshold", "control", "statistic"]  # nothing was published
+        assert found["isCard"] and found["swiped"] == 0 and found["headings"] == 7
+        assert found["names"][-4:] == ["statistic", "measured", "threshold", "control"]  # nothing was published
         assert found["lines"] == 4  # where and verdict, the claim, its numbers, what they are
         assert tab.run("return document.documentElement.scrollWidth") == width
 

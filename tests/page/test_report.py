@@ -44,7 +44,7 @@ def page(everything):
 def test_runs_simulations_and_statements_are_on_one_page(everything, page):
     assert page == everything / "index.html"
     html = text_of(page)
-    for heading in ("2 runs", "Side by side", "run", "scan", "1 statements"):
+    for heading in ("2 runs", "Side by side", "run", "scan", "1 statement"):
         assert f"<h2>{heading}</h2>" in html
     assert 'id="simulation-model"' in html and 'id="simulation-model-2"' in html
     assert html.count('class="plotly-graph-div"') == 2 and html.count('class="figure"') > 4
@@ -70,7 +70,7 @@ def test_simulations_alone_make_the_page_they_made_before(tmp_path):
 def test_statements_alone_need_no_plotly(tmp_path):
     verification.write(verify(["thm2"]), tmp_path)
     html = text_of(report(tmp_path))
-    assert "plotly.js v" not in html and "1 statements" in html
+    assert "plotly.js v" not in html and "1 statement" in html
 
 
 def test_a_run_itself_can_be_reported_on_and_again(tmp_path):

@@ -10,14 +10,16 @@ from html import unescape
 import pandas as pd
 import pytest
 
-from joma.experiments.record import Status, read, save
+from joma.experiments.record import Record, Status, read, save
 from joma.page import reproduction as reproduction_page
+from joma.page.claims import claims, summary_table
+from joma.page.findings import findings
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
 from joma.statements.verification import verify
 from joma.verdicts import Outcome
 
-from .made_reproduction import EXPERIMENT, SETTINGS, experiment, reproduced
+from .made_reproduction import EXPERIMENT, SETTINGS, evidence, experiment, reproduced, verdicts
 from .made_runs import HOSTILE, watched
 from .test_report import text_of, without_scripts
 
@@ -64,11 +66,89 @@ def test_summary_comes_first_then_each_experiment_then_the_rest(parts, html):
 def test_every_claim_is_in_the_summary_with_its_numbers(parts):
     rows = [row for row in rows_of(parts["summary"]) if row]
     assert len(rows) == 8  # five claims of figure 6, and one row for each of the other experiments
-    assert [row[2] for row in rows[:5]] == [outcome.value for outcome in Outcome]
-    refuted = rows[2]
-    assert refuted[3:7] == ["10.25", "≥ 0.5", "0.2", ""] and "control: linear activation" in refuted[7]
-    assert rows[3][6] == "0.9" and 'href="#figure6--claim-3"' in rows[3][1] and rows[0][3] == "not finite"
+    refuted = next(row for row in rows if row[2] == Outcome.REFUTED)
+    assert refuted[4:] == ["10.25", "≥ 0.5", "0.2", ""] and "control: linear activation" in refuted[3]
+    inconclusive = next(row for row in rows if row[2] == Outcome.INCONCLUSIVE)
+    assert inconclusive[7] == "0.9" and 'href="#figure6--claim-3"' in inconclusive[1]
+    assert next(row for row in rows if row[2] == Outcome.HOLDS)[4] == "none"  # NaN is the number of what did not occur
     assert 'id="figure6--claim-3"' in parts["figure6"]
+
+
+def test_the_most_interesting_claims_come_first_and_the_undecided_are_folded_away(parts):
+    rows = re.findall(r"<tr([^>]*data-outcome[^>]*)>", parts["summary"])
+    said = [re.search('data-outcome="([^"]+)"', row)[1] for row in rows]
+    assert said == [
+        *("failed", "refuted", "holds under conditions", "holds"),
+        *("inconclusive at this size", "not run", "not run", "done"),
+    ]
+    assert ["folded" in row for row in rows] == [False] * 4 + [True] * 3 + [False]
+    assert "Show 3 more: 1 inconclusive at this size, 2 not run" in parts["summary"]
+
+
+def test_a_column_that_only_folded_rows_use_is_folded_with_them_and_an_empty_one_left_out(parts, tmp_path):
+    assert re.search('<th class="[^"]*folded[^"]*">published<', parts["summary"])
+    done = read(reproduced(tmp_path))
+    save(replace(done, experiments=done.experiments[1:]))
+    summary = without_scripts(text_of(report(tmp_path))).split("</section>")[0]
+    assert ">control</th>" in summary and ">published</th>" not in summary
+
+
+def test_nothing_is_folded_away_where_nothing_else_is_left(tmp_path):
+    done = read(reproduced(tmp_path))
+    save(replace(done, experiments=done.experiments[2:3]))
+    summary = without_scripts(text_of(report(tmp_path))).split("</section>")[0]
+    assert "The one claim of the paper that was looked at was not run." in summary
+    assert 'data-outcome="not run"' in summary and "Show 1 more" not in summary and 'class="folded"' not in summary
+
+
+def test_the_page_opens_with_what_came_out(parts):
+    said = parts["summary"].split("<table")[0]
+    assert "Of 8 claims of the paper, 1 failed, 1 is refuted, 1 holds under conditions, 1 holds, " in said
+    assert 'Refuted: <a href="#figure6--claim-2">Training adds</a> (Figure 6).' in said
+    assert "The one numbered statement of the paper that was looked at is wrong as printed." in said
+    assert 'href="#statements"' in said
+
+
+def test_a_control_that_passes_too_is_marked_in_its_row(parts):
+    rows = [row for row in rows_of(parts["summary"]) if row]
+    marks = {row[2]: re.findall('class="mark">(.*?)<', row[3]) for row in rows if "mark" in row[3]}
+    assert marks == dict.fromkeys([Outcome.REFUTED, Outcome.CONDITIONAL], ["control passes too in 1 of 2 numbers"])
+    assert parts["figure6"].count('<span class="mark">control passes too</span>') == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "control", "mark", "is_told"),
+    [
+        (0.9, 0.6, "control passes too", True),
+        (0.9, 0.1, "", False),
+        (0.4, 0.6, "only the control passes", False),
+        (0.4, 0.1, "", False),
+        (float("nan"), 0.6, "only the control passes", False),
+        (0.9, None, "", False),
+    ],
+)
+def test_marks_follow_the_numbers_that_are_shown(value, control, mark, is_told):
+    number = replace(evidence(0), value=value, control=control)
+    verdict = replace(verdicts(None, None)[0], evidence=(number,))
+    record = Record(
+        **dict.fromkeys(("id", "title", "place", "question", "preset", "device"), "figure6"),
+        seconds=1.0,
+        status=Status.DONE,
+        verdicts=(verdict,),
+    )
+    found = claims([record])
+    assert re.findall('class="mark">(.*?)<', summary_table(found)) == ([mark] if mark else [])
+    assert any("a control passes too: <a" in sentence for sentence in findings(found)) == is_told
+
+
+def test_what_stands_in_backticks_is_code_and_links_say_what_they_need(tmp_path):
+    done = read(reproduced(tmp_path))
+    told = replace(done.experiments[2], reason="It is part of the preset `full`.")
+    save(replace(done, experiments=(*done.experiments[:2], told)))
+    text = without_scripts(text_of(report(tmp_path)))
+    assert text.count("part of the preset <code>full</code>.") == 2 and "`" not in text.split("<details")[0]
+    assert re.search(r'Beside this page: <a href="figure6/figures/entropy.png">PNG</a>', text)
+    assert re.search(r">CSV, in this page</a> Beside this page: <a href=\"figure6/tables/", text)
 
 
 def test_what_was_not_run_says_what_it_needs_and_what_failed_says_why(parts):
@@ -95,9 +175,9 @@ def test_a_part_is_shown_with_its_label_everywhere(tmp_path):
     summary, own = dict(found)["summary"], dict(found)["figure6"]
     notice = summary.index('Of <a href="#figure6">Figure 6</a> there are 120 of 270 runs')
     assert notice < summary.index("<table")
-    rows = [row for row in rows_of(summary) if row][:5]
-    assert [row[2] for row in rows] == ["unfinished"] * 5 and rows[2][3] == "10.25"
-    assert rows[2][7].startswith("so far 120 of 270 runs; ")
+    rows = [row for row in rows_of(summary) if row][1:6]  # after the one that failed
+    assert [row[2] for row in rows] == ["unfinished"] * 5 and rows[2][4] == "10.25"
+    assert rows[2][3].startswith("so far 120 of 270 runs; ")
     assert own.index('<span class="badge">unfinished: 120 of 270 runs</span>') < own.index(EXPERIMENT.question)
     assert "<b>Unfinished.</b> 2 of 4 packs left." in own
     assert own.count('class="verdict unfinished">unfinished</span>') == 5 and "verdict refuted" not in own
