@@ -98,11 +98,13 @@ def curves(
     flagged: Sequence[Mark] = (),
     alarms: Sequence[Mark] = (),
     max_points: int,
+    min_span: float = 0.0,
     log_steps: bool = False,
 ) -> "go.Figure":
     """Draw one line for each curve, coloured by layer, with flagged values as crosses and alarms along the top.
 
-    A curve of more than `max_points` is thinned to the lowest and the highest of equal stretches.
+    A curve of more than `max_points` is thinned to the lowest and the highest of equal stretches. The axis spans
+    `min_span` at least.
     """
     named = len(lines) <= MAX_LEGEND
     low, high = (pick((line.shade for line in lines), default=0.0) for pick in (min, max))
@@ -113,15 +115,25 @@ def curves(
     if not named and high > low:
         traces.append(_layer_bar(low, high))
     figure = _over_steps([*traces, *_marks(flagged, alarms)], quantity, log_steps=log_steps)
+    figure.update_layout(yaxis_autorangeoptions_include=widened(lines, min_span))
     if not named:
         figure.update_layout(margin_b=BAR_MARGIN, legend={"y": 1.0, "yanchor": "bottom"})
     return figure
 
 
 def comparison(
-    curves: Sequence[Compared], *, quantity: str, max_points: int, choice: str, log_steps: bool = False
+    curves: Sequence[Compared],
+    *,
+    quantity: str,
+    max_points: int,
+    choice: str,
+    min_span: float = 0.0,
+    log_steps: bool = False,
 ) -> "go.Figure":
-    """Draw one line for each run, of the layer `choice`; those of other layers are in the figure, hidden."""
+    """Draw one line for each run, of the layer `choice`; those of other layers are in the figure, hidden.
+
+    For each layer the axis spans `min_span` at least, which `page.js` sees to when another one is chosen.
+    """
     traces = []
     for each in curves:
         colors, dash = PALETTE[each.run % len(PALETTE)], DASHES[each.run // len(PALETTE) % len(DASHES)]
@@ -129,13 +141,22 @@ def comparison(
         trace["line"]["dash"] = dash
         shown = {"visible": each.choice == choice, "legendrank": each.run, "showlegend": True}
         traces.append(trace | shown | {"meta": colors | {"choice": each.choice}})
-    return _over_steps(traces, quantity, log_steps=log_steps)
+    figure = _over_steps(traces, quantity, log_steps=log_steps)
+    spans = {
+        each: widened([other.curve for other in curves if other.choice == each], min_span)
+        for each in dict.fromkeys(other.choice for other in curves)
+    }
+    figure.update_layout(yaxis_autorangeoptions_include=spans.get(choice, []), meta={"spans": spans})
+    return figure
 
 
-def heat_map(rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns: int) -> "go.Figure":
+def heat_map(
+    rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns: int, min_span: float = 0.0
+) -> "go.Figure":
     """Draw rows × steps: one row for each curve, one column for each measured step, crosses on flagged values.
 
-    With more than `max_columns` steps a column stands for several of them and shows each row's most extreme value.
+    With more than `max_columns` steps a column stands for several of them and shows each row's most extreme value. The
+    colours span `min_span` at least.
     """
     steps = np.unique(np.concatenate([row.steps for row in rows] + [np.array([each.step for each in flagged], int)]))
     matrix = np.full((len(rows), steps.size), np.nan)
@@ -143,15 +164,17 @@ def heat_map(rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns
         matrix[index, np.searchsorted(steps, row.steps)] = row.values
     matrix, begins = columns(matrix, max_columns)
     names, details = _stretches(steps, begins), [literal(row.detail) for row in rows]
-    trace = {
+    trace: dict[str, Any] = {
         "type": "heatmap",
         "x": names,
         "y": details,
         "z": matrix.astype(np.float32),
         "colorscale": color_scale(0.0, 1.0),
         "colorbar": BAR,
-        "hovertemplate": "%{y}<br>step %{x}: %{z:.5g}<extra></extra>",
+        "hovertemplate": "%{y}<br>step %{x}: %{z:.7~g}<extra></extra>",
     }
+    if ends := widened(rows, min_span):
+        trace |= {"zmin": ends[0], "zmax": ends[1]}
     known = {row.detail for row in rows}
     shown = [each for each in flagged if each.detail in known]
     places = np.searchsorted(steps[begins], [each.step for each in shown], side="right") - 1
@@ -170,6 +193,15 @@ def heat_map(rows: Sequence[Curve], *, flagged: Sequence[Mark] = (), max_columns
     return figure
 
 
+def widened(lines: Sequence[Curve], min_span: float) -> list[float]:
+    """Return the ends of a scale that spans `min_span` around values that differ by less; none where they fill it."""
+    values = np.concatenate([line.values for line in lines]) if lines else np.empty(0)
+    if not values.size or values.max() - values.min() >= min_span:
+        return []
+    middle = float(values.max() + values.min()) / 2
+    return [middle - min_span / 2, middle + min_span / 2]
+
+
 def _line(line: Curve, colors: dict[str, str], max_points: int) -> dict[str, Any]:
     kept = extremes(line.values, max_points)
     trace: dict[str, Any] = {
@@ -181,13 +213,13 @@ def _line(line: Curve, colors: dict[str, str], max_points: int) -> dict[str, Any
         "y": line.values[kept].astype(np.float32),
         "line": {"color": colors["light"], "width": 1.8, "dash": DASHES[line.dash % len(DASHES)]},
         "marker": {"size": 4, "color": colors["light"]},
-        "hovertemplate": "%{text}<br>step %{x:,d}: %{y:.5g}<extra></extra>",
+        "hovertemplate": "%{text}<br>step %{x:,d}: %{y:.7~g}<extra></extra>",
     }
     if line.errors is not None:
         errors = line.errors[kept].astype(np.float32)
         bars = {"type": "data", "array": errors, "color": colors["light"], "thickness": 1, "width": 0}
         known = np.nan_to_num(errors)  # where there is no error bar the pointer says ± 0
-        told = "%{text}<br>step %{x:,d}: %{y:.5g} ± %{customdata:.2g}<extra></extra>"
+        told = "%{text}<br>step %{x:,d}: %{y:.7~g} ± %{customdata:.2g}<extra></extra>"
         trace |= {"error_y": bars, "customdata": known, "hovertemplate": told}
     return trace
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from joma.figures import curves as drawing
 from joma.figures.curves import Curve, Mark
-from joma.page import events, layers
+from joma.page import events, layers, regimes
 from joma.page.plot import plot
 from joma.page.records import Group
 
@@ -94,14 +94,16 @@ def panel(group: Group, metric: str, anchor: str, room: Room) -> Panel | None:
         flagged=marks,
         alarms=_alarms(group) if metric.startswith("entropy") else [],
         max_points=room.max_points,
+        min_span=regimes.min_span(metric, rows),
         log_steps=are_logarithmic([group]),
     )
     plots = [plot(figure, f"{quantity} over training steps, one line for each layer")]
     if (values["layer"] != layers.NO_LAYER).any():
-        plots += _heat_map(rows, marks, f"{quantity}, by layer", room)
+        plots += _heat_map(metric, "layer", rows, marks, room)
     if (values["head"] == layers.ALL_HEADS).all():
         heads = layers.rows(group, metric, heads=True)
-        plots += _heat_map(layers.curves(heads), layers.flagged(group, heads)[0], f"{quantity}, by head", room)
+        plots += _heat_map(metric, "head", layers.curves(heads), layers.flagged(group, heads)[0], room)
+    notes += _flatness(metric, rows)
     if num_flagged:
         notes.append(_flag_note(num_flagged, len(marks), len(values)))
     return Panel(anchor=anchor, title=title(metric), plots=tuple(plots), notes=(*notes, *_thinning(lines, room)))
@@ -118,6 +120,7 @@ def compared(groups: Sequence[Group], metric: str, anchor: str, room: Room) -> P
         quantity=layers.quantity(metric),
         max_points=room.max_points,
         choice=by_layer[0].choice,
+        min_span=regimes.min_span(metric, [each.curve for each in curves]),
         log_steps=are_logarithmic(groups),
     )
     return Panel(
@@ -160,13 +163,26 @@ def _lines(rows: list[Curve], values: pd.DataFrame, room: Room) -> tuple[list[Cu
     return layers.spread(lines, room.max_lines), notes
 
 
-def _heat_map(rows: list[Curve], marks: Sequence[Mark], quantity: str, room: Room) -> list[Markup]:
-    """Draw rows × steps; nothing when there is a single row, or none."""
+def _heat_map(metric: str, unit: str, rows: list[Curve], marks: Sequence[Mark], room: Room) -> list[Markup]:
+    """Draw rows × steps, a row for each `unit`; nothing when there is a single row, or none."""
     if len(rows) < 2:  # noqa: PLR2004 (one row is no map)
         return []
+    quantity = f"{layers.quantity(metric)}, by {unit}"
     shown = layers.spread(rows, MAX_ROWS)
-    figure = drawing.heat_map(shown, flagged=marks, max_columns=room.max_columns)
+    min_span = regimes.min_span(metric, rows)
+    figure = drawing.heat_map(shown, flagged=marks, max_columns=room.max_columns, min_span=min_span)
     return [Markup('<p class="caption">{}</p>').format(quantity) + plot(figure, f"{quantity} and training step")]
+
+
+def _flatness(metric: str, rows: Sequence[Curve]) -> list[str]:
+    """Say where the scales span more than the values do."""
+    ends = drawing.widened(rows, regimes.min_span(metric, rows))
+    if not ends:
+        return []
+    low, high = (pick(pick(row.values) for row in rows) for pick in (min, max))
+    return [
+        f"All values lie between {low:.7g} and {high:.7g}; axis and colours span more, so that noise looks like it."
+    ]
 
 
 def _alarms(group: Group) -> list[Mark]:

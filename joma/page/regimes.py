@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from joma.measure.regime import Kind, Regime, classify
+from joma.figures.curves import Curve
+from joma.measure.regime import MIN_CHANGE, MIN_HEIGHT, MIN_POINTS, Kind, Regime, classify
 from joma.page import layers
 from joma.page.records import Group
 from joma.page.table import Cell, number, words
@@ -15,7 +16,24 @@ from joma.page.table import Cell, number, words
 LOWER = {"entropy": 0.0, "stable_rank": 1.0}
 """What is classified, with the smallest value possible."""
 FRACTION = "entropy_fraction"
-COLUMNS = ["layer", "site", "quantity", "regime", "start", "dip at step", "depth of the dip", "rebound", "end"]
+UPPER = {FRACTION: 1.0, "sink_mass": 1.0}
+"""The largest value possible, where that is known."""
+FINE = ("loss",)
+"""Quantities in which a small change may matter."""
+FLAT_SHARE = 0.2
+"""Part of an axis that the largest change takes which still counts as none."""
+COLUMNS = [
+    *("layer", "site", "quantity", "regime", "level at start"),
+    *("dip at step", "depth of the dip", "rebound", "level at end"),
+]
+_LEVEL = "The median of the {} tenth of the points, of three at least, without spikes; a single point does not make it."
+TITLES = {
+    "level at start": f"{_LEVEL.format('first')} Of fewer than {MIN_POINTS} points it is the first one.",
+    "level at end": f"{_LEVEL.format('last')} Of fewer than {MIN_POINTS} points it is the last one.",
+    "depth of the dip": "The fall into the dip from the highest level before it.",
+    "rebound": "The rise out of the dip to the highest level after it.",
+}
+"""What the headings mean."""
 _NUMBERS = ("start", "dip_step", "dip_depth", "rebound", "end")
 
 
@@ -52,6 +70,18 @@ def rows(found: Sequence[SiteRegimes]) -> list[list[Cell]]:
         ]
         for each in found
     ]
+
+
+def min_span(metric: str, curves: Sequence[Curve]) -> float:
+    """Return how much a scale must span at least, so that what counts as flat looks flat.
+
+    The classifier's smallest change is a part of what values are possible or, where that is not known, of the height
+    of the curve; here the highest of them.
+    """
+    top = max((float(np.abs(curve.values).max()) for curve in curves if curve.values.size), default=0.0)
+    lower = LOWER.get(metric, 0.0)
+    height = UPPER[metric] - lower if metric in UPPER else max(top - lower, MIN_HEIGHT * top)
+    return MIN_CHANGE * height / (1.0 if metric in FINE else FLAT_SHARE)
 
 
 def counted(found: Sequence[SiteRegimes], metric: str, run: int) -> Cell:

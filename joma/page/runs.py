@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from joma.figures.numbers import counted
 from joma.page import events, layers, panels, regimes
 from joma.page.document import Section, render
 from joma.page.panels import Room
@@ -65,11 +66,10 @@ def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = 
 
 def _overview(entries: Sequence[_Entry], unreadable: Sequence[Unreadable], scripts: Markup) -> Section:
     rows = [_overview_row(entry, index) for entry in entries for index in range(len(entry.group.runs))]
-    num_runs = len(rows)
     told = [place for place, name in enumerate(COLUMNS) if name not in OPTIONAL or any(row[place].raw for row in rows)]
     shown = table([COLUMNS[place] for place in told], [[row[place] for place in told] for row in rows])
     body = render("runs", scripts=scripts, unreadable=unreadable, table=shown)
-    return Section(anchor="runs", title=f"{num_runs} run{'s' if num_runs > 1 else ''}", body=body)
+    return Section(anchor="runs", title=counted(len(rows), "run"), body=body)
 
 
 def _overview_row(entry: _Entry, index: int) -> list[Cell]:
@@ -144,7 +144,7 @@ def _section(entry: _Entry, room: Room) -> Section:
         remarks=[*_states(group), *_seed_remarks(group), *_cost(group), *_left_out(room)],
         panels=[panel for panel in drawn if panel is not None],
         log_steps=panels.are_logarithmic([group]),
-        regimes=table(regimes.COLUMNS, regimes.rows(entry.sites)) if entry.sites else "",
+        regimes=table(regimes.COLUMNS, regimes.rows(entry.sites), titles=regimes.TITLES) if entry.sites else "",
         event_tables=events.tables(group),
         settings=table(["setting", "value"], settings),
     )
@@ -194,7 +194,7 @@ def _cost(group: Group) -> list[dict[str, str]]:
         wall = run.wall_seconds
         part = f", {100 * run.seconds / wall:.2g} % of its {wall:.4g} s" if wall else ""
         whose = f"Measuring {run.name}" if group.is_averaged else "Measuring"
-        each = f"{len(seconds)} measurements, median {np.median(seconds):.3g} s"
+        each = f"{counted(len(seconds), 'measurement')}, median {np.median(seconds):.3g} s"
         remarks.append(_remark(f"{whose} took {run.seconds:.3g} s{part} ({each})."))
     return remarks
 

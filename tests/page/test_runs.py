@@ -208,7 +208,7 @@ def test_layers_are_listed_with_their_regimes(several, page):
     assert [dict(each.kinds) for each in found] == [{"rebounding": 3}] * 6 + [{"falling": 3}] * 6
     assert page.shows("rebounding", "falling", "depth of the dip", "transformer.h.5.mlp.c_fc.weight")
     cells = dict(zip(regimes.COLUMNS, regimes.rows(found)[0], strict=True))
-    assert cells["start"].raw == pytest.approx(3.3, abs=0.2) and "±" in cells["start"].text
+    assert cells["level at start"].raw == pytest.approx(3.3, abs=0.2) and "±" in cells["level at start"].text
     assert cells["dip at step"].raw == pytest.approx(500, abs=60)
 
 
