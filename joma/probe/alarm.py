@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
+from joma.figures.numbers import counted
+
 COLLAPSE = 0.05
 """Below this fraction a layer looks at one key or two: over 512 keys, e^{0.05 log 512} = 1.4 of them."""
 UNIFORM = 0.999
@@ -82,7 +84,7 @@ in 3 measurements since step 100.
         return (
             f"{what} at step {self.step} in layer {self.layer} ({self.site}): {self.entropy:.3g} nats, "
             f"{100 * self.fraction:.4g} % of its maximum, {side} {100 * self.threshold:g} % "
-            f"in {self.num_measurements} measurements since step {self.since}."
+            f"in {counted(self.num_measurements, 'measurement')} since step {self.since}."
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
+from joma.figures.numbers import counted
 from joma.probe.findings import Fault, Finding, some
 from joma.probe.fingerprint import Fingerprint, TensorPrint
 from joma.probe.grid import missing_steps
@@ -106,7 +107,7 @@ def _missing_tensors(series: Sequence[Fingerprint]) -> list[Finding]:
     for each in readable:
         missing = tuple(name for name in usual if name not in each.tensors)
         if missing and not any(finding.kind is Fault.MISSING_FILE for finding in each.findings):
-            message = f"{each.name} lacks {len(missing)} tensors that the others have: {some(missing)}."
+            message = f"{each.name} lacks {counted(len(missing), 'tensor')} that the others have: {some(missing)}."
             evidence = {"missing": len(missing), "usual": len(usual)}
             found.append(
                 Finding(kind=Fault.MISSING_TENSOR, step=each.step, sites=missing, message=message, evidence=evidence)
@@ -123,7 +124,8 @@ def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPri
         if changed:
             name, value = next(iter(changed.items()))
             shown, expected = _shown(value), _shown(usual[name])
-            message = f"{each.name} has another {kind.value} of {len(changed)} tensors: {name} {shown}, not {expected}."
+            what = f"another {kind.value} of {counted(len(changed), 'tensor')}"
+            message = f"{each.name} has {what}: {name} {shown}, not {expected}."
             evidence = {"tensor": name, "found": shown, "usual": expected, "changed": len(changed)}
             found.append(Finding(kind=kind, step=each.step, sites=tuple(changed), message=message, evidence=evidence))
     return found

@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from joma.figures.numbers import counted
 from joma.probe.findings import Fault, Flaw, some
 
 SAFETENSORS = ".safetensors"
@@ -187,7 +188,7 @@ def gather(openers: Collection[Callable[[], Part]], chosen: FileSet | None = Non
         raise flaws[0]
     absent = sorted(chosen.expected - owners.keys())
     if absent and not flaws:
-        message = f"The index names {len(absent)} tensors that no shard holds: {some(absent)}."
+        message = f"The index names {counted(len(absent), 'tensor')} that no shard holds: {some(absent)}."
         flaws.append(Flaw(Fault.MISSING_TENSOR, message, sites=tuple(absent)))
     tensors = {name: part.tensors[name] for name, part in owners.items()}
     return Weights(tensors=tensors, owners=owners, flaws=tuple(flaws), **about)

@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from joma.figures.numbers import counted
 from joma.measure.rank import stable_rank, why_undefined
 from joma.probe.checkpoint import Weights
 from joma.probe.findings import Fault, Finding, Flaw, some
@@ -181,6 +182,6 @@ def _not_finite(blank: Fingerprint, prints: dict[str, TensorPrint]) -> list[Find
     bad = {name: tensor.num_bad for name, tensor in prints.items() if tensor.num_bad}
     if not bad:
         return []
-    message = f"{blank.name} has NaN or infinity in {len(bad)} tensors: {some(list(bad))}."
+    message = f"{blank.name} has NaN or infinity in {counted(len(bad), 'tensor')}: {some(list(bad))}."
     evidence = {"entries": bad}
     return [Finding(kind=Fault.NOT_FINITE, step=blank.step, sites=tuple(bad), message=message, evidence=evidence)]

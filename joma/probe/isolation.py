@@ -2,6 +2,7 @@
 
 import copy
 import random
+import reprlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,15 @@ class Unwrapped:
     """Whether `torch.compile` was found, around the model or on a module inside."""
     replicated: bool
     """Whether `DataParallel` was found, whose replicas run in threads."""
+
+
+def demand_module(model: object) -> None:
+    """Refuse what is no model, such as the name of one."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"`model` must be a torch.nn.Module, got {type(model).__name__} {reprlib.repr(model)}. "
+            "Build or load the model, with from_pretrained, say, and pass what that returns."
+        )
 
 
 def unwrap(model: nn.Module) -> Unwrapped:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from joma.figures.numbers import counted
 from joma.probe.examination import Examination
 from joma.probe.layout import QueryKey
 from joma.probe.measures import Instrument, Measure, On
@@ -42,13 +43,14 @@ class Plan:
         """Return the plan as text."""
         how = "seen in a forward pass" if self.ran else "by structure; the first measured step tells"
         lines = [f"{self.model}, {self.num_parameters / MILLION:.3g} million parameters, measured at: {self.schedule}."]
-        lines.append(f"Attention: {len(self.attention)} sites in {_num_layers(self.attention)} layers ({how}).")
+        sites, layers = len(self.attention), len({layer for layer, _ in self.attention})
+        lines.append(f"Attention: {counted(sites, 'site')} in {counted(layers, 'layer')} ({how}).")
         lines += [f"  layer {layer}: {site or '(the model itself)'}" for layer, site in self.attention]
         if self._looks_at(On.MATRIX):
-            lines.append(f"Ranks: {len(self.matrices)} matrices.")
+            lines.append(f"Ranks: {counted(len(self.matrices), 'matrix', 'matrices')}.")
             lines += [f"  layer {layer}: {site} {rows}×{columns}" for layer, site, (rows, columns) in self.matrices]
         if self._looks_at(On.QUERY_KEY):
-            lines.append(f"Query-key norms: {len(self.query_keys)} sites.")
+            lines.append(f"Query-key norms: {counted(len(self.query_keys), 'site')}.")
             lines += [f"  layer {layer}: {site}" for layer, site in self.query_keys]
         lines += [f"Unseen: {each.site or 'the model'}: {each.reason}" for each in self.unseen]
         if self.seconds is not None:
@@ -61,10 +63,6 @@ class Plan:
 
     def _looks_at(self, subject: On) -> bool:
         return any(measure.on is subject for measure in self.measures)
-
-
-def _num_layers(sites: tuple[tuple[int, str], ...]) -> int:
-    return len({layer for layer, _ in sites})
 
 
 def make_plan(

@@ -7,8 +7,11 @@ from joma.probe.readings import ALL_HEADS
 if TYPE_CHECKING:
     import pandas
 
-CURVES = {"entropy_fraction": ("Entropy", 0.0, 1.0), "stable_rank": ("Stable rank", 1.0, None)}
-"""Metrics that are told, with their name and the smallest and largest value possible."""
+CURVES = {
+    "entropy_fraction": ("Entropy", " as a fraction of its maximum", 0.0, 1.0),
+    "stable_rank": ("Stable rank", "", 1.0, None),
+}
+"""Metrics that are told, with their name, their unit and the smallest and largest value possible."""
 
 
 def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
@@ -16,7 +19,7 @@ def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
     from joma.measure.regime import classify
 
     lines = []
-    for metric, (name, lower, upper) in CURVES.items():
+    for metric, (name, unit, lower, upper) in CURVES.items():
         chosen = frame[(frame["metric"] == metric) & (frame["head"] == ALL_HEADS)].dropna(subset="value")
         for (layer, site), curve in chosen.groupby(["layer", "site"], sort=True):
             steps, values = curve["step"].to_numpy(), curve["value"].to_numpy()
@@ -24,5 +27,5 @@ def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
             lowest, most = min(lower, values.min()), None if upper is None else max(upper, values.max())
             regime = classify(steps, values, lower=lowest, upper=most)
             course = f"{values[0]:.3g} → {values[-1]:.3g}"
-            lines.append(f"{name} of layer {layer} ({site}): {course}, {regime.kind}. {regime.why}")
+            lines.append(f"{name} of layer {layer} ({site}){unit}: {course}, {regime.kind}. {regime.why}")
     return lines

@@ -15,6 +15,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from joma.errors import positive
+from joma.figures.numbers import counted
 from joma.probe.findings import Fault, Flaw, some
 from joma.probe.measures import BUILT_IN, full_attention
 from joma.probe.readings import Readings, Row
@@ -56,8 +57,8 @@ def windows_of(text: Path, config: Path, tokenizer: Path, *, window: int | None,
     ids = _tokens(text, tokenizer, num_windows * length)
     if len(ids) < length:
         raise ValueError(
-            f"The text is shorter than one window: {text} gives {len(ids)} tokens and a window has {length}. "
-            "Pass a longer text, or a smaller `window`."
+            f"The text is shorter than one window: {text} gives {counted(len(ids), 'token')} and a window has "
+            f"{length}. Pass a longer text, or a smaller `window`."
         )
     _demand_fit(max(ids), getattr(settings.get_text_config(), "vocab_size", None))
     count = min(num_windows, len(ids) // length)

@@ -23,10 +23,12 @@ from weakref import WeakSet
 
 from torch import Tensor, distributed, nn
 
+from joma.figures.numbers import counted
 from joma.probe.alarm import Alarm, Alert, Bell
 from joma.probe.arming import TrainingForward
 from joma.probe.examination import Examination, Problem
 from joma.probe.findings import some
+from joma.probe.isolation import demand_module
 from joma.probe.lean_batch import lean_batch
 from joma.probe.ledger import Ledger, MemoryLedger, RunLedger
 from joma.probe.loggers import Logger
@@ -84,6 +86,7 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     for models whose structure misleads joma. `seed` and whatever else there is to say `about` the run (a learning rate,
     say) are recorded with it: `joma report` takes runs that differ in their seed alone together.
     """
+    demand_module(model)
     specimen = Specimen.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     instrument = Instrument(measures_of(measures))
     batch = None if probe_batch is None else fixed_batch(probe_batch)
@@ -211,16 +214,21 @@ class Watch:
 
     def report(self) -> str:
         """Return as text what was seen, what the curves do, what could not be seen, what failed and what it cost."""
-        lines = [*self.plan.lines(), f"Measured {len(self._seconds)} times, last step {self._last}."]
+        lines = [*self.plan.lines(), self._how_often()]
         lines += curves_in_words(self.frame())
         told = set(self.plan.unseen)
         lines += [f"Unseen: {each.site or 'the model'}: {each.reason}" for each in self._unseen if each not in told]
         lines += [f"Alarm: {alert.message}" for alert in self.alerts]
-        lines += [f"Exception ({times} times): {message}" for message, times in self._problems.items()]
+        lines += [f"Exception ({counted(times, 'time')}): {message}" for message, times in self._problems.items()]
         if self._seconds:
             total, wall = sum(self._seconds), time.perf_counter() - self._begun
             lines.append(f"Measuring took {total:.3g} s, {100 * total / wall:.2g} % of {wall:.3g} s.")
         return "\n".join(lines)
+
+    def _how_often(self) -> str:
+        if not self._seconds:
+            return "Nothing was measured." if self._last is None else f"Nothing was measured up to step {self._last}."
+        return f"Measured {counted(len(self._seconds), 'time')}, last step {self._last}."
 
     def __str__(self) -> str:
         return self.report()

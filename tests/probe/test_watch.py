@@ -83,6 +83,13 @@ def test_what_is_refused():
     watch(model).close()
 
 
+def test_the_name_of_a_model_is_no_model(as_a_user_runs_it):
+    with pytest.raises(
+        TypeError, match=r"`model` must be a torch\.nn\.Module, got str 'gpt2'\. Build or load the model"
+    ):
+        watch("gpt2")
+
+
 def test_a_probe_batch_that_is_none(as_a_user_runs_it):
     with pytest.raises(TypeError, match=r"`probe_batch` must be keyword arguments, .* got int"):
         watch(models.HandWritten(), probe_batch=3)

@@ -80,7 +80,27 @@ def test_a_report_says_how_often_and_at_what_cost():
         run(model, "hand_written", seen, range(5))
     assert "Measured 3 times, last step 4." in seen.report()
     assert "Measuring took" in seen.report()
-    assert "Entropy of layer 1 (blocks.1): " in seen.report()
+    assert "Stable rank of layer 1 (blocks.1.mlp.0): " in seen.report()
+
+
+def test_an_entropy_that_is_told_as_a_fraction_says_so():
+    model = loops.build("hand_written")
+    with watch(model, every=1) as seen:
+        run(model, "hand_written", seen, range(1))
+    told = next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 1"))
+    values = seen.frame().query("layer == 1").set_index("metric")["value"]
+    value = f"{values['entropy_fraction']:.3g}"
+    assert told.startswith(f"Entropy of layer 1 (blocks.1) as a fraction of its maximum: {value} → {value},")
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    model = models.HandWritten(layers=1)
+    assert "Nothing was measured." in watch(model, dry_run=True).report()
+    with watch(model, every=1, measures="full") as seen:
+        run(model, "hand_written", seen, range(1))
+    told = seen.report()
+    for part in ("1 site in 1 layer (", "Ranks: 1 matrix.", "norms: 1 site.", "Measured 1 time, last step 0."):
+        assert part in told
 
 
 def test_values_that_round_over_their_bounds_are_told():
