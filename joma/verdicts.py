@@ -170,19 +170,21 @@ class Ruling:
     ) -> Verdict:
         """Return the verdict; `correction` says what holds if the claim does not, and is left out elsewhere."""
         rows = tuple(evidence)
+        control_passes = self.control_passes or any(row.decides and row.holds and row.control_holds for row in rows)
         is_corrected = self.outcome in (Outcome.CONDITIONAL, Outcome.REFUTED)
         assert correction or not is_corrected, f"{id} is {self.outcome.value} and does not say what holds"
+        assert not (control_passes and self.outcome is Outcome.HOLDS), f"{id} holds, and so does its control"
         return Verdict(
             id=id,
             title=title,
             source=source,
             claim=claim,
             outcome=self.outcome,
-            explanation=f"{explanation} {_told(rows)}".strip() if self.control_passes else explanation,
+            explanation=f"{explanation} {_told(rows)}".strip() if control_passes else explanation,
             correction=correction if is_corrected else "",
             evidence=rows,
             sound=sound,
-            control_passes=self.control_passes,
+            control_passes=control_passes,
         )
 
 
@@ -198,6 +200,19 @@ def finding(*rows: Evidence) -> Finding:
     if not rows or any(math.isnan(row.value) for row in rows):
         return Finding.OPEN
     return Finding.MATCHED if any(row.control_holds for row in rows) else Finding.SHOWN
+
+
+def seeds_say(passes: bool | None, row: Evidence | None = None) -> Finding:
+    """Return what a test between seeds says, None for nothing, with the control of the number that it was made on.
+
+    >>> seeds_say(None).value, seeds_say(False).value, seeds_say(True).value
+    ('open', 'failed', 'shown')
+    """
+    if passes is None:
+        return Finding.OPEN
+    if not passes:
+        return Finding.FAILED
+    return Finding.MATCHED if row is not None and row.control_holds else Finding.SHOWN
 
 
 def ruling(settings: Iterable[Finding], *, besides: Iterable[Finding] = (), everywhere: bool = False) -> Ruling:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from joma.experiments.experiment import Result
 from joma.experiments.figure10_public import UNTRAINED_REVISION
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling, seeds_say
 
 TRAINED, UNTRAINED, SHUFFLED = "trained", "untrained", "contexts shuffled"
 STANDARD_ERRORS = 4.0
@@ -27,7 +28,8 @@ def pairs_verdict(result: Result) -> Verdict:
         name: float(np.average(own["unrelated_pairs"], weights=own["num_neurons"]))
         for name, own in layers.groupby("network")
     }
-    evidence = tuple(
+    controls = (UNTRAINED, SHUFFLED)
+    raw = [
         Evidence(
             name="neurons whose two strongest contexts attend to unrelated tokens",
             against="overlap of the attended tokens",
@@ -37,27 +39,40 @@ def pairs_verdict(result: Result) -> Verdict:
             at_least=True,
             control=share[control],
             control_name=control,
+            decides=False,
         )
-        for control in (UNTRAINED, SHUFFLED)
-    )
-    there = share[TRAINED] >= LEAST_SHARE
-    learned = share[TRAINED] >= max(share[UNTRAINED], share[SHUFFLED]) + LEAST_DIFFERENCE
-    words = (
-        f"The two contexts that fire a neuron most attend to unrelated tokens for {share[TRAINED]:.0%} of the neurons; "
-        f"for {share[UNTRAINED]:.0%} before training, for {share[SHUFFLED]:.0%} with contexts shuffled."
-    )
-    if there and not learned:
-        words += (
-            " True, but no less so of networks that learned nothing: pairs of contexts alone show no superposition."
+        for control in controls
+    ]
+    beyond = [
+        Evidence(
+            name=f"such neurons beyond those with {control} {'network' if control == UNTRAINED else ''}".rstrip(),
+            against="overlap of the attended tokens",
+            unit="share of the neurons",
+            value=share[TRAINED] - share[control],
+            threshold=LEAST_DIFFERENCE,
+            at_least=True,
         )
-    return Verdict(
+        for control in controls
+    ]
+    there = all(row.holds for row in raw)
+    found = finding(*beyond)
+    if found is Finding.FAILED and there:
+        found = Finding.MATCHED
+    told = f"{share[UNTRAINED]:.0%} before training, {share[SHUFFLED]:.0%} with contexts shuffled"
+    return ruling([found]).verdict(
         id="figure10-pairs",
         title="One neuron, two unrelated contexts",
         source=SOURCE,
         claim="The same neuron can be activated by multiple irrelevant combinations of tokens.",
-        outcome=(Outcome.HOLDS if learned else Outcome.CONDITIONAL) if there else Outcome.REFUTED,
-        explanation=words,
-        evidence=evidence,
+        explanation=f"The two contexts that fire a neuron most attend to unrelated tokens for {share[TRAINED]:.0%} of "
+        f"the neurons; for {told}.",
+        correction=(
+            f"{share[TRAINED]:.0%} of the neurons have such a pair, {told}: networks that learned nothing do no worse, "
+            "and pairs of contexts alone show no superposition"
+            if there
+            else f"{share[TRAINED]:.0%} of the neurons have such a pair, {told}"
+        ),
+        evidence=(*beyond, *raw),
     )
 
 
@@ -99,22 +114,21 @@ def patterns_verdict(result: Result) -> Verdict:
         control=0.0,
         control_name="the untrained network against itself",
     )
-    if above_chance.holds:
-        outcome = Outcome.HOLDS if above_untrained.holds else Outcome.CONDITIONAL
-    else:
-        outcome = Outcome.INCONCLUSIVE
+    # Too few neurons with patterns to tell from chance refute nothing.
+    chance = seeds_say(above_chance.holds or None, above_chance)
     counts = layers.groupby("network")[["one_pattern", "several_patterns", "num_neurons"]].sum()
     told = "; ".join(
         f"{name}: {row.several_patterns} of {row.num_neurons} neurons with several patterns, {row.one_pattern} with one"
         for name, row in counts.loc[[TRAINED, UNTRAINED, SHUFFLED]].iterrows()
     )
-    return Verdict(
+    return ruling([chance], besides=[finding(above_untrained)]).verdict(
         id="figure10-patterns",
         title="One neuron, several patterns",
         source=SOURCE,
         claim="One weight vector holds several query tokens with their pattern templates.",
-        outcome=outcome,
         explanation=f"{told}. {result.facts['num_contexts']} contexts of {result.facts['text']}.",
+        correction=f"the score is {above_chance.value:.1f} standard errors above that of random contexts, before "
+        f"training {above_chance.control:.1f}; above the untrained network's it is by {above_untrained.value:.1f}",
         evidence=(above_chance, above_untrained),
     )
 
@@ -123,10 +137,10 @@ def public_verdicts(result: Result) -> Iterator[Verdict]:
     """Yield a verdict for each Pythia, or one that says what they need."""
     pairs = result.tables["pairs"]
     if reason := str(result.facts["public_missing"]):
-        yield _public_verdict("Pythia-70M and Pythia-160M", "public", Outcome.NOT_RUN, reason)
+        yield _public_verdict(Ruling(Outcome.NOT_RUN), "Pythia-70M and Pythia-160M", "public", reason)
     for name in (fact.removeprefix("failure ") for fact in result.facts if fact.startswith("failure ")):
         short = name.rpartition("/")[2]
-        yield _public_verdict(name, short, Outcome.NOT_RUN, str(result.facts[f"failure {name}"]))
+        yield _public_verdict(Ruling(Outcome.NOT_RUN), name, short, str(result.facts[f"failure {name}"]))
         pairs = pairs[pairs["model"] != name]
     for name, own in pairs.groupby("model"):
         yield _pythia_verdict(str(name), own)
@@ -135,8 +149,8 @@ def public_verdicts(result: Result) -> Iterator[Verdict]:
 def _pythia_verdict(name: str, own: pd.DataFrame) -> Verdict:
     """Every pair of the paper needs a neuron, and more of them than before training."""
     counts = own.pivot(index="pair", columns="revision", values="num_shared")
-    evidence = tuple(
-        Evidence(
+    raw = {
+        str(pair): Evidence(
             name=f"neurons that fire for both: {pair}",
             against="firing over all positions of the eight texts",
             unit="neurons",
@@ -145,25 +159,45 @@ def _pythia_verdict(name: str, own: pd.DataFrame) -> Verdict:
             at_least=True,
             control=float(row[UNTRAINED_REVISION]),
             control_name=f"revision {UNTRAINED_REVISION}",
+            decides=False,
         )
         for pair, row in counts.iterrows()
+    }
+    more = [
+        replace(
+            row,
+            name=f"neurons that fire for both beyond those before training: {pair}",
+            value=row.value - (row.control or 0.0),
+            control=None,
+            control_name="",
+            decides=True,
+        )
+        for pair, row in raw.items()
+    ]
+    findings = [
+        Finding.MATCHED if found is Finding.FAILED and there.holds else found
+        for found, there in zip(map(finding, more), raw.values(), strict=True)
+    ]
+    told = "; ".join(f"{pair}: {row.value:.0f}, before training {row.control:.0f}" for pair, row in raw.items())
+    return _public_verdict(
+        ruling(findings, everywhere=True),
+        name,
+        name.rpartition("/")[2],
+        f"Neurons that fire for both texts. {told}.",
+        correction=f"neurons that fire for both texts: {told}",
+        evidence=(*more, *raw.values()),
     )
-    there = all(each.holds for each in evidence)
-    more = all(each.value > (each.control or 0.0) for each in evidence)
-    outcome = (Outcome.HOLDS if more else Outcome.CONDITIONAL) if there else Outcome.REFUTED
-    words = "" if more or not there else "An untrained network has as many such neurons: the pairs show no learning."
-    return _public_verdict(name, name.rpartition("/")[2], outcome, words, evidence)
 
 
 def _public_verdict(
-    name: str, short: str, outcome: Outcome, words: str, evidence: tuple[Evidence, ...] = ()
+    found: Ruling, name: str, short: str, words: str, *, correction: str = "", evidence: tuple[Evidence, ...] = ()
 ) -> Verdict:
-    return Verdict(
+    return found.verdict(
         id=f"figure10-{short}",
         title=f"The paper's eight texts in {name}",
         source=SOURCE,
         claim="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
-        outcome=outcome,
         explanation=words,
+        correction=correction,
         evidence=evidence,
     )

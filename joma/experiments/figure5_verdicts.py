@@ -6,7 +6,7 @@ import pandas as pd
 from joma.experiments.experiment import Result
 from joma.experiments.figure5_measure import DEEP, FLOWS, NO_ORDER, SHALLOW, Config
 from joma.experiments.seed_errors import exceeds, mean_and_error
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Ruling, Verdict, finding, ruling, seeds_say
 
 LARGEST_Z = 4.5
 """Standard errors by which a sampled co-occurrence may differ from the exact one."""
@@ -47,47 +47,53 @@ def theorem_verdict(result: Result, config: Config) -> Verdict:
     """Theorem 5 against samples and against the exact sum; as printed it has another ρ₀."""
     table = result.tables["cooccurrence"]
     binary = table.dropna(subset="formula")
-    evidence = (
-        Evidence(
-            name="Theorem 5 with ρ₀ = 2P[y₁=0] − 1",
-            against="samples",
-            unit="standard errors",
-            value=float(((binary["formula"] - binary["sampled"]) / binary["error"]).abs().max()),
-            threshold=LARGEST_Z,
-            control=float(((binary["printed"] - binary["sampled"]) / binary["error"]).abs().max()),
-            control_name="ρ₀ = P[y₁=0] as printed",
-        ),
-        Evidence(
-            name="exact co-occurrence, also below the root alone",
-            against="samples",
-            unit="standard errors",
-            value=float(((table["exact"] - table["sampled"]) / table["error"]).abs().max()),
-            threshold=LARGEST_Z,
-        ),
-        Evidence(
-            name="Theorem 5 with ρ₀ = 2P[y₁=0] − 1",
-            against="the exact sum over the tree",
-            unit="max abs error",
-            value=float((binary["formula"] - binary["exact"]).abs().max()),
-            threshold=ROUNDING,
-            control=float((binary["printed"] - binary["exact"]).abs().max()),
-            control_name="ρ₀ = P[y₁=0] as printed",
-        ),
+    exact_sum = "the exact sum over the tree"
+
+    def in_errors(rows: pd.DataFrame, column: str) -> float:
+        return float(((rows[column] - rows["sampled"]) / rows["error"]).abs().max())
+
+    def off(column: str) -> float:
+        return float((binary[column] - binary["exact"]).abs().max())
+
+    printed, corrected = (
+        [
+            Evidence(
+                name=f"Theorem 5 with {name}",
+                against=against,
+                unit=unit,
+                value=value,
+                threshold=threshold,
+                decides=decides,
+            )
+            for against, unit, value, threshold in (
+                ("samples", "standard errors", in_errors(binary, column), LARGEST_Z),
+                (exact_sum, "max abs error", off(column), ROUNDING),
+            )
+        ]
+        for column, name, decides in (
+            ("printed", "ρ₀ = P[y₁=0] as printed", True),
+            ("formula", "ρ₀ = 2P[y₁=0] − 1", False),
+        )
     )
-    is_sound = all(each.holds for each in evidence)
-    is_needed = any(each.control_holds is False for each in evidence)
-    outcome = (Outcome.CONDITIONAL if is_needed else Outcome.HOLDS) if is_sound else Outcome.REFUTED
-    return Verdict(
+    exact = Evidence(
+        name="exact co-occurrence, also below the root alone",
+        against="samples",
+        unit="standard errors",
+        value=in_errors(table, "exact"),
+        threshold=LARGEST_Z,
+        decides=False,
+    )
+    checks = (*corrected, exact)
+    return ruling([finding(*printed)]).verdict(
         id="figure5-theorem5",
         title="Theorem 5, co-occurrence",
         source="Section 5, Theorem 5, figure 5",
         claim="P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]",
-        outcome=outcome,
-        explanation="It holds for a binary common ancestor (H < L) with ρ₀ = 2P[y₁=0] − 1; with ρ₀ as printed the "
-        "samples refute it.",
-        correction="ρ₀ = 2P[y₁=0] − 1, 1 ≤ H ≤ L − 1",
-        evidence=evidence,
-        sound=is_sound,
+        explanation=f"With ρ₀ as printed it is off by {printed[1].value:.2g}; with ρ₀ = 2P[y₁=0] − 1, for a binary "
+        f"common ancestor (H < L), by {corrected[1].value:.2g}.",
+        correction="the same with ρ₀ = 2P[y₁=0] − 1, 1 ≤ H ≤ L − 1",
+        evidence=(*printed, *checks),
+        sound=all(each.holds for each in checks),
     )
 
 
@@ -95,28 +101,25 @@ def limit_verdict(result: Result, config: Config) -> Verdict:
     """Eqn 8: 1 − H/L as ρ and ρ₀ approach 1 together."""
     table = result.tables["limit"]
     gap = (table["exact"] - table["limit"]).abs().groupby(table["epsilon"]).max()
-    evidence = Evidence(
-        name=f"distance from 1 − H/L at ε = {gap.index.min():g}",
-        against="Theorem 5",
-        unit="max abs error",
-        value=float(gap[gap.index.min()]),
-        threshold=NEAR_LIMIT,
-        control=float(gap[gap.index.max()]),
-        control_name=f"the same at ε = {gap.index.max():g}",
+    near, far = (
+        Evidence(
+            name=f"distance from 1 − H/L at ε = {epsilon:g}",
+            against="Theorem 5",
+            unit="max abs error",
+            value=float(gap[epsilon]),
+            threshold=NEAR_LIMIT,
+        )
+        for epsilon in (gap.index.min(), gap.index.max())
     )
-    if evidence.holds:
-        outcome = Outcome.HOLDS if evidence.control_holds else Outcome.CONDITIONAL
-    else:
-        outcome = Outcome.REFUTED
-    return Verdict(
+    told = f"{near.value:.2g} at ε = {gap.index.min():g} and by {far.value:.2g} at ε = {gap.index.max():g}"
+    return ruling([finding(near)], besides=[finding(far)]).verdict(
         id="figure5-limit",
         title="Eqn 8, 1 − H/L",
         source="Section 5, Eqn 8",
         claim="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
-        outcome=outcome,
-        explanation=f"Off by up to {evidence.value:.2g} at ε = {gap.index.min():g} and by {evidence.control:.2g} at "
-        f"ε = {gap.index.max():g}: a limit for ρ near 1, left at first order in ε.",
-        evidence=(evidence,),
+        explanation=f"Off by up to {told}: a limit for ρ near 1, left at first order in ε.",
+        correction=f"P[y_l=1 | y_m=1] is off 1 − H/L by {told}; up to {NEAR_LIMIT:g} it is near its limit",
+        evidence=(near, far),
     )
 
 
@@ -150,17 +153,18 @@ def order_verdict(result: Result, config: Config) -> Verdict:
                 control_name="ρ = 0 on all edges",
             )
         )
-    holds = all(each.holds for each in evidence)
-    return Verdict(
+    return ruling([finding(*evidence)]).verdict(
         id="figure5-order",
         title="Figure 5b, the order in theory",
         source="Section 5, figure 5b, Eqn 6",
         claim="The query m associates first with the token l that co-occurs most, and eventually with l'",
-        outcome=Outcome.HOLDS if holds else Outcome.REFUTED,
         explanation="For saliencies proportional to co-occurrence, tokens under the nearest common ancestor come first "
         "and all come in the end, in the printed flow and in the one that the model has; what saliencies a trained "
         "network has is another question.",
-        evidence=tuple(evidence),
+        correction="; ".join(
+            f"{each.name}: {each.value:.3g}, with {each.control_name} {each.control:.3g}" for each in evidence
+        ),
+        evidence=evidence,
     )
 
 
@@ -175,45 +179,49 @@ def attention_verdict(result: Result, config: Config) -> Verdict:
     own = leads[(leads["tree"] == DEEP) & (leads["layer"] == 0)]
     lead, error = mean_and_error(own["largest"] - own["control_largest"])
     returned, return_error = mean_and_error(1 - own["end"] / own["largest"].where(own["largest"] > 0))
-    evidence = (
-        Evidence(
-            name=f"largest lead of the nearest tokens in block 0, {lead:+.3f} ± {error:.3f} above its control",
-            against="attention at the start of training",
-            unit="ln(a_near / a_far)",
-            value=float(own["largest"].mean()),
-            threshold=LEAST_LEAD,
-            at_least=True,
-            control=float(own["control_largest"].mean()),
-            control_name="leaves dealt to other places in the tree",
-        ),
-        Evidence(
-            name=f"part of the largest lead given back by the end, ± {return_error:.3f}",
-            against="the largest lead",
-            unit="fraction",
-            value=returned,
-            threshold=LEAST_RETURN,
-            at_least=True,
-        ),
+    beyond = Evidence(
+        name=f"largest lead of the nearest tokens in block 0 beyond that of relabelled leaves, ± {error:.3f}",
+        against="leaves dealt to other places in the tree",
+        unit="ln(a_near / a_far)",
+        value=lead,
+        threshold=LEAST_LEAD,
+        at_least=True,
+    )
+    both = Evidence(
+        name="largest lead of the nearest tokens in block 0",
+        against="attention at the start of training",
+        unit="ln(a_near / a_far)",
+        value=float(own["largest"].mean()),
+        threshold=LEAST_LEAD,
+        at_least=True,
+        control=float(own["control_largest"].mean()),
+        control_name="leaves dealt to other places in the tree",
+        decides=False,
+    )
+    given_back = Evidence(
+        name=f"part of the largest lead given back by the end, ± {return_error:.3f}",
+        against="the largest lead",
+        unit="fraction",
+        value=returned,
+        threshold=LEAST_RETURN,
+        at_least=True,
     )
     leads_first, reaches_out = exceeds(lead, error, LEAST_LEAD), exceeds(returned, return_error, LEAST_RETURN)
-    if leads_first and reaches_out:
-        outcome = Outcome.HOLDS
-    elif leads_first and reaches_out is False and not config.is_small:
-        outcome = Outcome.CONDITIONAL
-    else:
-        outcome = _failed(leads_first, config)
+    found = ruling([seeds_say(leads_first)], besides=[seeds_say(reaches_out)])
     text = (
         f"Attention in block 0 grows {np.exp(lead):.2f} times as much for tokens under the nearest ancestor as for "
         f"those under the root, beyond what relabelled leaves show, and gives back {returned:.0%} of it by the end."
     )
     return _trained(
+        found,
         config,
         id="figure5-attention",
         title="Figure 5b, attention in training",
         claim="Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others",
-        outcome=outcome,
         explanation=text,
-        evidence=evidence,
+        correction=f"beyond what relabelled leaves show the nearest tokens get {np.exp(lead):.2f} times the attention "
+        f"of the farthest, and {returned:.0%} of that lead is given back by the end",
+        evidence=(beyond, given_back, both),
     )
 
 
@@ -235,16 +243,17 @@ def depth_verdict(result: Result, config: Config) -> Verdict:
         control=control,
         control_name="leaves dealt to other places in the tree",
     )
-    is_slower = exceeds(high - low, error, LEAST_LEAD)
-    outcome = Outcome.HOLDS if is_slower and high - low > control else _failed(is_slower, config)
+    found = ruling([seeds_say(exceeds(high - low, error, LEAST_LEAD), evidence)])
     return _trained(
+        found,
         config,
         id="figure5-depth",
         title="Figure 5b against 5c, deep and shallow trees",
         claim="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
-        outcome=outcome,
         explanation=f"Block 0 prefers the nearest tokens over those under the root by {high:+.3f} on the deep tree and "
         f"by {low:+.3f} on the shallow one, in logarithms of attention since the start.",
+        correction=f"the lead of the nearest tokens at the end is {high:+.3f} on the deep tree and {low:+.3f} on the "
+        f"shallow one, a difference of {high - low:+.3f}, with relabelled leaves {control:+.3f}",
         evidence=(evidence,),
     )
 
@@ -277,18 +286,21 @@ def levels_verdict(result: Result, config: Config) -> Verdict:
             at_least=True,
         ),
     )
-    is_learned = exceeds(gain, gain_error, LEAST_GAIN)
-    is_later = exceeds(delay, error, float(np.log(LEAST_DELAY)))
-    outcome = Outcome.HOLDS if is_learned and is_later else _failed(is_later if is_learned else None, config)
+    learned = seeds_say(exceeds(gain, gain_error, LEAST_GAIN), evidence[0])
+    later = seeds_say(exceeds(delay, error, float(np.log(LEAST_DELAY))))
+    # Where nothing is learned there is no order to judge.
+    is_learned = learned in (Finding.SHOWN, Finding.MATCHED)
+    found = ruling([later if is_learned else Finding.OPEN], besides=[learned])
     text = "; ".join(f"block {layer} has level {level} first" for layer, level in firsts.items())
+    order = f"The highest level takes {np.exp(delay):.2f} times as long as the lowest to get half of its gain"
     return _trained(
+        found,
         config,
         id="figure5-levels",
         title="Figure 5c, which level is learned first",
         claim="The lowest latents are learned first; once they are, the next level is picked up, and so on",
-        outcome=outcome,
-        explanation=(text or "No block learned a level by what counts as learning")
-        + f". The highest level takes {np.exp(delay):.2f} times as long as the lowest to get half of its gain.",
+        explanation=f"{text or 'No block learned a level by what counts as learning'}. {order}.",
+        correction="; ".join(part for part in (text, order) if part),
         evidence=evidence,
     )
 
@@ -326,16 +338,17 @@ def blocks_verdict(result: Result, config: Config) -> Verdict:
         control=float(untrained.mean()),
         control_name="highest NCorr of the untrained network",
     )
-    holds = bool(share >= LEAST_SHARE and not evidence.control_holds)
-    outcome = Outcome.HOLDS if holds else _failed(exceeds(share, error, LEAST_SHARE), config)
+    # A share that is reached is reached; one that is missed must be missed by more than seeds differ.
+    reached = True if evidence.holds else exceeds(share, error, LEAST_SHARE)
+    told = f"{share:.0%} of blocks gain most on the level of their own, {evidence.control:.0%} have their highest NCorr"
     return _trained(
+        ruling([seeds_say(reached, evidence)]),
         config,
         id="figure5-blocks",
         title="Figure 5c, blocks and levels",
         claim="Hidden nodes of each layer come to represent the latents of the level of the same number",
-        outcome=outcome,
-        explanation=f"{share:.0%} of blocks gain most on the level of their own, {float(untrained.mean()):.0%} have "
-        "their highest NCorr there untrained; a third would by chance.",
+        explanation=f"{told} there untrained; a third would by chance.",
+        correction=f"{told} there untrained",
         evidence=(evidence,),
     )
 
@@ -348,28 +361,24 @@ def _own_level(levels: pd.DataFrame, column: str) -> pd.Series:
     return pd.Series(is_own, index=best.index, dtype=np.float64).groupby(level="seed").mean()
 
 
-def _failed(found: bool | None, config: Config) -> Outcome:
-    """A claim that did not hold is refuted where the seeds deny it at full size; else nothing can be said."""
-    return Outcome.REFUTED if found is False and not config.is_small else Outcome.INCONCLUSIVE
-
-
 def _trained(
+    found: Ruling,
     config: Config,
     *,
     id: str,
     title: str,
     claim: str,
-    outcome: Outcome,
     explanation: str,
+    correction: str,
     evidence: tuple[Evidence, ...],
 ) -> Verdict:
-    """Return a verdict on networks trained here."""
-    return Verdict(
+    """Return a verdict on networks trained here; at small size one that does not hold decides nothing."""
+    return found.limited(small=config.is_small).verdict(
         id=id,
         title=title,
         source="Section 5, figure 5",
         claim=claim,
-        outcome=outcome,
         explanation=(SMALL if config.is_small else "") + explanation,
+        correction=correction,
         evidence=evidence,
     )

@@ -21,7 +21,7 @@ from joma.experiments.figure7_regimes import (
 from joma.experiments.neox_series import NeoxConfig
 from joma.measure.regime import Kind
 from joma.probe.findings import Fault
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Outcome, Ruling, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 7"
 CLAIM = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
@@ -61,16 +61,15 @@ def _shape_evidence(regimes: pd.DataFrame, series: str) -> tuple[Evidence, Evide
     return top, bottom
 
 
-def _shape_outcome(top: Evidence, bottom: Evidence, *, small: bool) -> Outcome:
-    """Both halves of the claim, against their control; a small series that does not show it proves nothing.
+def _shape_ruling(top: Evidence, bottom: Evidence) -> Ruling:
+    """Without the rebound of the top layers, which the theory is about, the claim is refuted; with it, conditional."""
+    return ruling([finding(top)], besides=[finding(bottom)])
 
-    Without the rebound of the top layers, which the theory is about, the claim is refuted; with it alone, conditional.
-    """
-    if top.holds and bottom.holds:
-        return Outcome.REFUTED if top.control_holds or bottom.control_holds else Outcome.HOLDS
-    if small:
-        return Outcome.INCONCLUSIVE
-    return Outcome.CONDITIONAL if top.holds and not top.control_holds else Outcome.REFUTED
+
+def _shape_in_words(top: Evidence, bottom: Evidence) -> str:
+    return "; ".join(
+        f"{row.name}: {row.value:.0%}, with shuffled checkpoints {row.control:.0%}" for row in (top, bottom)
+    )
 
 
 def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
@@ -78,23 +77,23 @@ def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
     regimes = result.tables["regimes"]
     top, bottom = _shape_evidence(regimes, OURS)
     idle = regimes[(regimes["series"] == UNTRAINED) & (regimes["metric"] == RANK)]
-    outcome = _shape_outcome(top, bottom, small=small)
     size = (
         f"A GPT-NeoX of {result.facts['num_layers']} layers and width {neox.width}, "
         f"{neox.num_steps} steps on {result.facts['text']} (loss {result.facts['first_loss']:.2f} to "
         f"{result.facts['last_loss']:.2f})"
     )
-    return Verdict(
+    found = _shape_ruling(top, bottom).limited(small=small)
+    return found.verdict(
         id="figure7-rank",
         title="Stable rank over a small GPT-NeoX series",
         source=SOURCE,
         claim=CLAIM,
-        outcome=outcome,
         explanation=(
             f"{size}. Layers from the bottom up: {in_words(regimes, OURS, RANK)}. With learning rate 0: "
             f"{in_words(regimes, UNTRAINED, RANK)}. "
             + (_too_small(neox) if small else "It is a series of its own and says nothing of OPT or Pythia.")
         ),
+        correction=_shape_in_words(top, bottom),
         evidence=(top, bottom),
         sound=bool((idle["kind"] == Kind.FLAT.value).all()),
     )
@@ -127,18 +126,19 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
         control_name=SHUFFLED_NAME,
     )
     neither = max(rank, entropy) < MIN_SALIENCE
-    failing = Outcome.INCONCLUSIVE if small or neither else Outcome.REFUTED
-    return Verdict(
+    found = ruling([finding(evidence)]).limited(small=small or neither)
+    return found.verdict(
         id="figure7-salience",
         title="Stable rank against entropy",
         source=SOURCE,
         claim="The drop and bounce is less salient in the attention patterns than in the stable ranks.",
-        outcome=Outcome.HOLDS if evidence.holds and not evidence.control_holds else failing,
         explanation=(
             f"Smaller of fall and rise in the top layers, as part of the start: stable rank {rank:.3g}, entropy "
             f"{entropy:.3g}. Entropy from the bottom up: {in_words(regimes, OURS, ENTROPY)}."
             + (f" Neither rebounds by {MIN_SALIENCE:.0%}." if neither else "")
         ),
+        correction=f"in top layers the stable rank drops and bounces by {rank:.3g} of its start, the entropy by "
+        f"{entropy:.3g}",
         evidence=(evidence,),
     )
 
@@ -170,16 +170,16 @@ def audit_verdict(result: Result) -> Verdict:
             control_name="duplicates that it finds where none was planted",
         ),
     )
-    sound = all(each.holds for each in evidence)
-    return Verdict(
+    told = f"{int(facts['num_caught'])} of {int(facts['num_planted'])} planted duplicates found"
+    return ruling([finding(*evidence)]).verdict(
         id="figure7-audit",
         title="The series is what it says",
         source="joma",
         claim="The audit passes the series that was trained here, and finds weights that stand under a wrong step.",
-        outcome=Outcome.HOLDS if sound else Outcome.REFUTED,
-        explanation=f"{int(facts['num_caught'])} of {int(facts['num_planted'])} planted duplicates found.",
+        explanation=f"{told}.",
+        correction=f"{told}; findings in the series trained here: {len(faults)}",
         evidence=evidence,
-        sound=sound,
+        sound=all(each.holds for each in evidence),
     )
 
 
@@ -188,7 +188,7 @@ def public_verdicts(result: Result) -> Iterator[Verdict]:
     regimes, audited = result.tables["regimes"], result.tables["audit"]
     reason = str(result.facts["public_missing"])
     if reason:
-        yield _public_verdict("OPT-2.7B and Pythia-70M/1.4B/6.9B", Outcome.NOT_RUN, reason)
+        yield _public_verdict(Ruling(Outcome.NOT_RUN), "OPT-2.7B and Pythia-70M/1.4B/6.9B", reason)
     failures = {
         name.removeprefix("failure "): str(text) for name, text in result.facts.items() if name.startswith("failure ")
     }
@@ -198,19 +198,21 @@ def public_verdicts(result: Result) -> Iterator[Verdict]:
         flagged = audited[audited["series"].eq(name) & audited["flags_values"].astype(bool)]
         words = f"Stable rank from the bottom up: {in_words(regimes, name, RANK)}. Audit: {len(flagged)} findings."
         words += f" Not all was reached: {failures[name]}" if name in failures else ""
-        yield _public_verdict(name, _shape_outcome(*evidence, small=False), words, evidence)
+        yield _public_verdict(_shape_ruling(*evidence), name, words, _shape_in_words(*evidence), evidence)
     for name in sorted(failures.keys() - set(scanned)):
-        yield _public_verdict(name, Outcome.NOT_RUN, failures[name])
+        yield _public_verdict(Ruling(Outcome.NOT_RUN), name, failures[name])
 
 
-def _public_verdict(name: str, outcome: Outcome, words: str, evidence: tuple[Evidence, ...] = ()) -> Verdict:
+def _public_verdict(
+    found: Ruling, name: str, words: str, correction: str = "", evidence: tuple[Evidence, ...] = ()
+) -> Verdict:
     short = name.rpartition("/")[2].lower() if "/" in name and " " not in name else "public"
-    return Verdict(
+    return found.verdict(
         id=f"figure7-{short}",
         title=f"Stable rank over the checkpoints of {name}",
         source=SOURCE,
         claim=CLAIM,
-        outcome=outcome,
         explanation=words,
+        correction=correction,
         evidence=evidence,
     )

@@ -9,6 +9,7 @@ question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pandas as pd
@@ -19,7 +20,7 @@ from joma.experiments.seed_errors import NUM_ERRORS, exceeds
 from joma.experiments.table1_finished import finished
 from joma.experiments.table1_measure import KEYS, Config, by_choice, by_setting, fall_along, score_runs
 from joma.figures.chart import Bars, Chart, Line, Panel
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Verdict, finding, ruling, seeds_say
 
 SOURCE = "Section 6, Table 1"
 LARGEST_DIFFERENCE = 0.03
@@ -190,41 +191,42 @@ def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
 def numbers_verdict(result: Result, config: Config) -> Verdict:
     """Say whether any open choice gives the published numbers, and whether no training at all gives them too."""
     known = result.tables["settings"].dropna(subset="published")
-    evidence = []
-    for (hidden, lr), part in known.groupby(["hidden", "lr"]):
-        evidence.append(
-            Evidence(
-                name=f"hidden {hidden}, learning rate {lr:g}: mean of {len(part)} numbers {part['trained'].mean():.3f}",
-                against="Table 1 as printed",
-                unit="mean absolute difference of NCorr",
-                value=float((part["trained"] - part["published"]).abs().mean()),
-                threshold=LARGEST_DIFFERENCE,
-                control=float((part["untrained"] - part["published"]).abs().mean()),
-                control_name="the same network untrained",
-                published=float(part["published"].mean()),
-            )
+    evidence = [
+        Evidence(
+            name=f"hidden {hidden}, learning rate {lr:g}: mean of {len(part)} numbers {part['trained'].mean():.3f}",
+            against="Table 1 as printed",
+            unit="mean absolute difference of NCorr",
+            value=float((part["trained"] - part["published"]).abs().mean()),
+            threshold=LARGEST_DIFFERENCE,
+            control=float((part["untrained"] - part["published"]).abs().mean()),
+            control_name="the same network untrained",
+            published=float(part["published"].mean()),
         )
-    fitting = [each for each in evidence if each.holds]
+        for (hidden, lr), part in known.groupby(["hidden", "lr"])
+    ]
     best = min(evidence, key=lambda each: each.value, default=None)
-    if not config.is_paper_size or best is None:
-        outcome = Outcome.INCONCLUSIVE
-    else:
-        outcome = Outcome.HOLDS if fitting else Outcome.REFUTED
-    explanation = "There is nothing yet to hold against the published numbers."
+    # The sources leave the choice open: the one that comes nearest decides.
+    findings = [] if best is None else [finding(best)]
+    told = "There is nothing yet to hold against the published numbers"
     if best is not None:
-        explanation = (
+        told = (
             f"Nearest to the published numbers: {best.name}, off by {best.value:.3f}; the untrained network is off by "
-            f"{best.control:.3f}."
+            f"{best.control:.3f}"
         )
-    return Verdict(
+    found = ruling(findings)
+    return (found if config.is_paper_size else found.undecided()).verdict(
         id="table1-numbers",
         title="Table 1, the numbers",
         source=SOURCE,
         claim="NCorr between latents and their best hidden node is .94 to 1.00 at s = 0 and .55 to .81 at s = 1",
-        outcome=outcome,
-        explanation=explanation if config.is_paper_size else SMALL + explanation,
-        evidence=tuple(evidence),
+        explanation=_at_size(f"{told}.", config),
+        correction=told,
+        evidence=[replace(each, decides=each is best) for each in evidence],
     )
+
+
+def _at_size(text: str, config: Config) -> str:
+    return text if config.is_paper_size else SMALL + text
 
 
 def training_verdict(result: Result, config: Config) -> Verdict:
@@ -269,13 +271,16 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
         for row in rows
     )
     added = [is_added(row["excess"], row["excess_error"], row["excess_shuffled"]) for row in rows]
-    return Verdict(
+    findings = [seeds_say(*each) for each in zip(added, evidence, strict=True)]
+    told = _excess_in_words(rows)
+    found = ruling(findings).limited(small=not config.is_paper_size)
+    return found.verdict(
         id=id,
         title=title,
         source=SOURCE if data == HIERARCHY else "Section 5 and Table 1",
         claim=claim,
-        outcome=_together(added, config),
-        explanation=_excess_explanation(rows, added, config),
+        explanation=_excess_explanation(told, findings, config),
+        correction=f"training adds, with the standard error between seeds: {told}",
         evidence=evidence,
     )
 
@@ -289,43 +294,34 @@ def is_added(excess: float, error: float, control: float) -> bool | None:
     return False if excess <= control else exceeds(excess, error, LEAST_EXCESS)
 
 
-def _together(added: list[bool | None], config: Config) -> Outcome:
-    """All hold, none, or some; what seeds leave open, or a small size denies, is inconclusive."""
-    if added and all(added):
-        return Outcome.HOLDS
-    if not config.is_paper_size or not added:
-        return Outcome.INCONCLUSIVE
-    if any(added):
-        return Outcome.CONDITIONAL
-    return Outcome.INCONCLUSIVE if None in added else Outcome.REFUTED
-
-
-def _excess_explanation(rows: list[dict], added: list[bool | None], config: Config) -> str:
-    if not rows:
-        return "There is nothing on these data yet."
-    parts = [
-        f"level {level}: training adds "
+def _excess_in_words(rows: list[dict]) -> str:
+    return "; ".join(
+        f"level {level} "
         + ", ".join(
             f"{row['excess']:+.3f} ± {row['excess_error']:.3f} (hidden {row['hidden']}, rate {row['lr']:g})"
             for row in rows
             if row["level"] == level
         )
         for level in sorted({row["level"] for row in rows})
-    ]
-    text = (
-        f"{'; '.join(parts)}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on, where "
-        f"shuffled latents gain less: {added.count(True)} of {len(added)} do."
     )
-    return text if config.is_paper_size else SMALL + text
+
+
+def _excess_explanation(told: str, findings: list[Finding], config: Config) -> str:
+    if not findings:
+        return "There is nothing on these data yet."
+    text = (
+        f"What training adds: {told}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on, "
+        f"where shuffled latents gain less: {findings.count(Finding.SHOWN)} of {len(findings)} do."
+    )
+    return _at_size(text, config)
 
 
 def chance_verdict(result: Result, config: Config) -> Verdict:
     """Say whether NCorr is above that of shuffled latents, and needs a neuron of its own for each latent."""
     choices = result.tables["choices"]
     own = choices[choices["data"] == HIERARCHY]
-    evidence: list[Evidence] = []
-    for level, part in own.groupby("level"):
-        evidence += [
+    by_level = [
+        (
             Evidence(
                 name=f"level {level}, above shuffled latents",
                 against="latents dealt to other inputs",
@@ -343,25 +339,22 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
                 value=float((part["trained"] - part["matched"]).mean()),
                 threshold=LARGEST_LOSS_BY_MATCHING,
             ),
-        ]
-    holds = all(each.holds for each in evidence)
-    free = all(each.control_holds for each in evidence if each.control is not None)
-    text = "NCorr is above that of shuffled latents" if holds else "NCorr does not stand out from its controls"
-    text += "; the untrained network passes the same test, so passing it is no sign of learning." if free else "."
-    if not evidence:
-        outcome, text = Outcome.INCONCLUSIVE, "There is nothing on these data yet."
-    elif not holds:
-        outcome = Outcome.REFUTED if config.is_paper_size else Outcome.INCONCLUSIVE
-    else:
-        outcome = Outcome.CONDITIONAL if free else Outcome.HOLDS
-    return Verdict(
+        )
+        for level, part in own.groupby("level")
+    ]
+    told = "; ".join(
+        f"{above.name} {above.value:+.3f}, untrained {above.control:+.3f}, by one-to-one matching {-lost.value:+.3f}"
+        for above, lost in by_level
+    )
+    found = ruling(finding(*rows) for rows in by_level)
+    return found.limited(small=not config.is_paper_size).verdict(
         id="table1-chance",
         title="Table 1, against chance",
         source=SOURCE,
         claim="For each latent there is a hidden node with a high normalised correlation with it",
-        outcome=outcome,
-        explanation=text if config.is_paper_size else SMALL + text,
-        evidence=tuple(evidence),
+        explanation=_at_size(f"NCorr: {told}.", config) if by_level else "There is nothing on these data yet.",
+        correction=f"NCorr: {told}; what an untrained network has as well is no sign of learning",
+        evidence=[row for rows in by_level for row in rows],
     )
 
 
@@ -386,18 +379,20 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         )
         for level, what, fall in falls
     )
-    found = [exceeds(fall.trained, fall.error, LEAST_FALL) for _, _, fall in falls]
-    is_free = bool(evidence) and all(each.control_holds for each in evidence)
-    outcome = _together(found, config)
+    findings = [
+        seeds_say(exceeds(fall.trained, fall.error, LEAST_FALL), row)
+        for (_, _, fall), row in zip(falls, evidence, strict=True)
+    ]
     text = "; ".join(f"{each.name}: {each.value:+.3f} (untrained {each.control:+.3f})" for each in evidence)
     text = text or "There are no two settings to compare"
-    return Verdict(
+    found = ruling(findings).limited(small=not config.is_paper_size)
+    return found.verdict(
         id="table1-complexity",
         title="Table 1, complexity",
         source=SOURCE,
         claim="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
-        outcome=Outcome.CONDITIONAL if outcome == Outcome.HOLDS and is_free else outcome,
-        explanation=(text if config.is_paper_size else SMALL + text) + ".",
+        explanation=_at_size(f"{text}.", config),
+        correction=text,
         evidence=evidence,
     )
 

@@ -201,7 +201,8 @@ def test_the_pairs_verdict_holds_fails_and_sees_controls_that_match(config):
     for controls in ((0.9, 0.2), (0.2, 0.9)):
         matched = by_id(verdicts(made(pairs=(0.9, *controls)), config))["figure10-pairs"]
         assert matched.outcome is Outcome.CONDITIONAL
-        assert "learned nothing" in matched.explanation
+        assert matched.control_passes and "The control passes as well" in matched.explanation
+        assert "learned nothing" in matched.correction
 
 
 def test_the_patterns_verdict_holds_fails_and_sees_controls_that_match(config):

@@ -66,7 +66,7 @@ def test_the_same_config_gives_the_same_numbers(tmp_path_factory):
     assert [len(chart.panels) for chart in charts] == [3, 8, 6]
     found = figure5.verdicts(first, TINY)
     assert all(verdict.sound for verdict in found)
-    assert {verdict.id: verdict.outcome for verdict in found}["figure5-theorem5"] == Outcome.CONDITIONAL
+    assert {verdict.id: verdict.outcome for verdict in found}["figure5-theorem5"] == Outcome.REFUTED
     curves = first.tables["curves"]
     assert set(curves["height"]) == {1, 2, 3, 4} and set(curves["step"]) == {0, 2, 4}
     assert curves.loc[curves["what"] == ATTENTION, "value"].between(0.2, 5).all()  # near uniform at the start
@@ -118,12 +118,13 @@ def test_settings_that_miss_the_end_or_swap_the_trees_are_refused():
         replace(TINY, deep=TINY.shallow)
 
 
-def test_theorem5_holds_with_the_right_root_parameter_and_fails_with_a_wrong_tree(theory):
+def test_theorem5_is_refuted_as_printed_and_right_with_another_root_parameter(theory):
     verdict = judge.theorem_verdict(with_tables(**theory), FULL)
-    assert verdict.sound and verdict.outcome == Outcome.CONDITIONAL
+    assert verdict.sound and verdict.outcome == Outcome.REFUTED and "2P[y₁=0] − 1" in verdict.correction
     wrong = theory["cooccurrence"].assign(formula=lambda table: table["formula"] * 1.01)
-    failed = judge.theorem_verdict(with_tables(cooccurrence=wrong), FULL)
-    assert not failed.sound and failed.outcome == Outcome.REFUTED
+    assert not judge.theorem_verdict(with_tables(cooccurrence=wrong), FULL).sound
+    right = theory["cooccurrence"].assign(printed=theory["cooccurrence"]["formula"])
+    assert judge.theorem_verdict(with_tables(cooccurrence=right), FULL).outcome == Outcome.HOLDS
 
 
 def test_the_limit_is_one_of_small_epsilon(theory):
