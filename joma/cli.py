@@ -56,8 +56,8 @@ def verify(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Statements to explain, such as thm3, or the beginning of several, such as thm1 for all that begin "
-            "with thm1-; all if none."
+            help="Statements to explain, such as thm3; thm1 names all that begin with thm1-, lemma all lemmas. All "
+            "statements if none is named."
         ),
     ] = None,
     list_statements: Annotated[bool, typer.Option("--list", help="List the statements, and check nothing.")] = False,
@@ -229,7 +229,11 @@ def train(
 @app.command()
 def reproduce(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Experiments to run and explain, such as figure4 table1; all if none.")
+        list[str] | None,
+        typer.Argument(
+            help="Experiments to run and explain, such as figure4 table1; figure6 names the one that holds it. All if "
+            "none is named."
+        ),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="quick: small, minutes on two CPU cores; full: the paper's settings on one GPU.")

@@ -39,8 +39,8 @@ class UnknownNameError(ValueError):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a slip may have turned into this one, None if there is none so near.
 
-    Case does not count. Digits tell things apart, so that another digit is no slip; one too many or two in the wrong
-    order may be.
+    Case does not count. Digits tell things apart, so that another digit is no slip, nor is none at all; one too many or
+    two in the wrong order may be.
 
     >>> nearest("Thm22", ["thm2", "thm5"]), nearest("thm6", ["thm2", "thm5"])
     ('thm2', None)
@@ -62,7 +62,7 @@ def in_any_case(name: str, known: Iterable[str]) -> str:
 
 def _digits_agree(one: str, other: str) -> bool:
     short, long = sorted(("".join(filter(str.isdigit, text)) for text in (one, other)), key=len)
-    return long.startswith(short) or sorted(long) == sorted(short)
+    return bool(short) == bool(long) and (long.startswith(short) or sorted(long) == sorted(short))
 
 
 def finite(name: str, value: Any) -> np.ndarray:

@@ -54,7 +54,7 @@ def test_what_else_is_taken_is_said_where_no_name_is_near():
         ("figure44", "figure4"),
         ("figure6", None),
         ("bf61", "bf16"),
-        ("fig", None),
+        ("figure", None),
         ("extra", None),
         ("tabel1", "table1"),
     ],

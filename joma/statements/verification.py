@@ -1,6 +1,7 @@
 """`verify`: runs the checks of statements and turns them into verdicts."""
 
 import importlib
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -37,8 +38,8 @@ def registry() -> dict[str, Statement]:
 def find(ids: str | Iterable[str] | None = None) -> list[Statement]:
     """Return the statements with these ids (one, or all for None), each once, refusing unknown ids with the nearest.
 
-    Case does not count, and what is no id itself stands for all ids that begin with it: `thm1` for `thm1-linear` and
-    the other parts of Theorem 1.
+    Case does not count, and what is no id itself stands for its family: `thm1` for `thm1-linear` and the other parts of
+    Theorem 1, `lemma` for all lemmas.
     """
     known = registry()
     if ids is None:
@@ -52,7 +53,8 @@ def _family(name: str) -> list[str]:
     """Return an id as it is written, or the ids of the family that it names."""
     known = registry()
     exact = in_any_case(name, known)
-    family = [exact] if exact in known else [each for each in known if each.startswith(f"{name.casefold()}-")]
+    part = re.compile(re.escape(name) + r"(-|(?<!\d)\d)", re.IGNORECASE)  # thm1 has the part thm1-exp, and not thm10
+    family = [exact] if exact in known else [each for each in known if part.match(each)]
     if not family:
         raise UnknownNameError("statement", name, known, listing="`joma verify --list`")
     return family
@@ -63,8 +65,8 @@ def verify(
 ) -> list[Verdict]:
     """Check statements of the paper numerically and return one verdict for each.
 
-    `ids` is a statement id or several (`registry()` lists them), or the beginning of some, such as `thm1`; None checks
-    all. `progress` is called after each.
+    `ids` is a statement id or several (`registry()` lists them), or a family of them, such as `thm1`; None checks all.
+    `progress` is called after each.
 
     >>> [verdict] = verify(["thm2"])
     >>> verdict.outcome.value, verdict.sound

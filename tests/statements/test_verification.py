@@ -72,6 +72,9 @@ def test_one_id_may_come_without_a_list():
 def test_unknown_ids_are_refused_with_the_nearest_match():
     with pytest.raises(UnknownNameError, match=r"named 'thm22'\. Did you mean 'thm2'\?"):
         find(["thm22"])
+    for beginning in ("", "th", "eqn7"):  # of a word, or of another number
+        with pytest.raises(UnknownNameError):
+            find(beginning)
     with pytest.raises(UnknownNameError, match=r"named 'thm6'\. `joma verify --list` lists all \d+ of them\."):
         find(["thm6"])
 
@@ -80,10 +83,11 @@ def test_case_does_not_count():
     assert find("THM3") == find("thm3")
 
 
-def test_the_beginning_of_ids_names_them_all_where_it_is_no_id_itself():
+def test_a_family_is_named_by_what_its_ids_begin_with():
     family = [statement.id for statement in find("Thm1")]
     assert "thm1-linear" in family and len(family) > 5 and all(name.startswith("thm1-") for name in family)
     assert [statement.id for statement in find("thm2")] == ["thm2"]
+    assert {statement.id for statement in find("lemma")} == {name for name in registry() if name.startswith("lemma")}
     assert find(["thm1-linear", "thm1"]) == find("thm1")  # each once
 
 
