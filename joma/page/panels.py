@@ -180,9 +180,7 @@ def _flatness(metric: str, rows: Sequence[Curve]) -> list[str]:
     if not ends:
         return []
     low, high = (pick(pick(row.values) for row in rows) for pick in (min, max))
-    return [
-        f"All values lie between {low:.7g} and {high:.7g}; axis and colours span more, so that noise looks like it."
-    ]
+    return [f"All values lie between {low:.7g} and {high:.7g}; axis and colours span more than that."]
 
 
 def _alarms(group: Group) -> list[Mark]:

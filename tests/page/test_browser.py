@@ -5,6 +5,7 @@ import pytest
 from joma.page import reproduction as reproduction_page
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
+from joma.runs.record import open_run
 from joma.statements.verification import verify
 
 from .chromium import CHROMIUM, chromium
@@ -59,6 +60,21 @@ for (const kind of ["log", "linear"]) {
   axes.push(place.layout.xaxis.type, document.querySelector(`[data-steps=${kind}]`).getAttribute("aria-pressed"));
 }
 return { choices, shown, legend, axes };
+"""
+STEADY = """
+await drawEvery();
+const place = document.querySelector("#side-by-side .figure");
+const select = document.querySelector("#side-by-side [data-choice]");
+const span = () => { const [low, high] = place._fullLayout.yaxis.range; return high - low; };
+const spans = [span()];
+for (const layer of ["layer 1", "layer 0"]) {
+  select.value = layer;
+  select.dispatchEvent(new Event("change"));
+  await until(() => place.data.every((trace) => (trace.visible === true) === (trace.meta.choice === layer)), layer);
+  await pause(100);
+  spans.push(span());
+}
+return { spans, hover: place.data[0].hovertemplate };
 """
 SORT = """
 for (const header of all("table.sortable th")) for (const turn of [1, 2, 3]) header.click();
@@ -233,6 +249,20 @@ def test_narrow_screens_need_no_sideways_scrolling(browser, page, width):
     with browser.tab(page, width=width) as tab:
         found = tab.run(TOOLS + LOOK)
         assert found["width"] == width and found["tooWide"] <= 0 and found["outside"] == []
+        assert tab.complaints() == []
+
+
+def test_scales_of_flat_curves_stay_wide_whatever_layer_is_chosen(browser, tmp_path):
+    for name, changes in (("a", (1e-5, 1.0)), ("b", (2e-5, 1.0))):
+        with open_run(tmp_path / name, kind="watch", config={}) as run:
+            for step in range(20):
+                for layer, change in enumerate(changes):
+                    value = 2 - change * step / 19
+                    run.add(step, "entropy", value, site=f"h.{layer}", kind="attention", layer=layer)
+    with browser.tab(report(tmp_path)) as tab:
+        found = tab.run(TOOLS + STEADY)
+        mean, moving, flat = found["spans"]
+        assert 0.5 < mean < 1 < moving < 1.5 and 0.2 <= flat < 0.3 and "%{y:.7~g}" in found["hover"]
         assert tab.complaints() == []
 
 

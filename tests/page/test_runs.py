@@ -416,3 +416,57 @@ def test_columns_that_tell_nothing_are_left_out_and_regimes_are_told_once(grid):
     page = page_of(grid)
     assert not {"alarms", "findings", "unseen", "flagged", "seconds"} & set(page.texts)
     assert "entropy: flat" not in page.texts
+
+
+def steady(folder, *, change, num_layers=2):
+    """Write a run whose entropy moves by this much around 2 nats; return its folder."""
+    with open_run(folder, kind="watch", config={}) as run:
+        for step in range(20):
+            for layer in range(num_layers):
+                value = 2 - change * np.sin(np.pi * step / 19) + 1e-6 * layer
+                run.add(step, "entropy", value, site=f"h.{layer}", kind="attention", layer=layer)
+    return folder
+
+
+def test_what_counts_as_flat_takes_a_fifth_of_axis_and_colours_at_most(tmp_path):
+    for name, change in (("noise", 3e-5), ("flat", 0.039), ("dip", 0.5)):
+        steady(tmp_path / name, change=change)
+    drawn = {}
+    for group in groups_under(tmp_path):
+        panel = panels.panel(group, "entropy", "a", panels.share([group]))
+        lines, map_ = (Page(plot).figures[0] for plot in panel.plots)
+        drawn[group.name] = (lines["layout"]["yaxis"]["autorangeoptions"].get("include"), map_["data"][0], panel.notes)
+        kinds = {kind for each in regimes.classified(group) for kind in each.kinds}
+        assert kinds == {"rebounding" if group.name == "dip" else "flat"}
+    for name, change in (("noise", 3e-5), ("flat", 0.039)):
+        ends, map_, notes = drawn[name]
+        assert ends == [map_["zmin"], map_["zmax"]] and ends[0] < 2 - change < 2 < ends[1]
+        assert change <= regimes.FLAT_SHARE * (ends[1] - ends[0]) and "span more than that" in notes[0]
+    ends, map_, notes = drawn["dip"]
+    assert not ends and "zmin" not in map_ and notes == ()
+
+
+def test_layers_side_by_side_have_a_span_each(tmp_path):
+    for name, change in (("a", 1e-5), ("b", 2e-5)):
+        steady(tmp_path / name, change=change)
+    groups = groups_under(tmp_path)
+    panel = panels.compared(groups, "entropy", "a", panels.share(groups))
+    [figure] = Page(panel.plots[0]).figures
+    spans = figure["layout"]["meta"]["spans"]
+    assert list(spans) == list(panel.choices) == ["mean over layers", "layer 0", "layer 1"]
+    assert figure["layout"]["yaxis"]["autorangeoptions"]["include"] == spans["mean over layers"]
+    assert all(high - low == pytest.approx(0.2, rel=1e-4) for low, high in spans.values())
+
+
+def test_a_loss_may_fill_more_of_its_axis_and_a_fraction_is_a_part_of_one(tmp_path):
+    [group] = groups_under(steady(tmp_path, change=0.1))
+    curves = layers.curves(layers.rows(group, "entropy"))
+    assert regimes.min_span("loss", curves) == pytest.approx(0.02 * 2, rel=1e-5)
+    assert regimes.min_span("entropy", curves) == pytest.approx(0.1 * 2, rel=1e-5)
+    assert regimes.min_span("entropy_fraction", curves) == pytest.approx(0.1) and regimes.min_span("entropy", []) == 0
+
+
+def test_headings_say_how_levels_are_taken(page):
+    titles = [value for name, value in page.attributes if name == "title"]
+    assert any(title.startswith("The median of the first tenth of the points") for title in titles)
+    assert page.shows("level at start", "level at end")
