@@ -27,8 +27,8 @@ NUMBERS = ("measured", "threshold", "control", "published")
 """Columns with the numbers of a claim; the statistic is what they are numbers of, as on the page."""
 UNFINISHED = "unfinished"
 """Status of an experiment for which the time of the call was not enough."""
-DAY = 86400
-"""Seconds from which on an experiment is not one for this machine."""
+HOUR, DAY = 3600, 86400
+"""Seconds from which on an experiment is one to think about, and not one for this machine."""
 LINE_SECONDS = 15.0
 """Time between two lines of progress in a log, where a bar cannot move."""
 
@@ -52,7 +52,9 @@ def _here(lack: str, seconds: float) -> Text:
         return Text(lack, style="yellow")
     if seconds >= DAY:
         return Text(f"about {counted(round(seconds / DAY), 'day')} on a CPU: take a GPU", style="yellow")
-    return Text(f"runs, about {duration(seconds)}" if seconds else "done", style="green")
+    if not seconds:
+        return Text("done", style="green")
+    return Text(f"runs, about {duration(seconds)}", style="yellow" if seconds >= HOUR else "green")
 
 
 def show_reproduction(done: "Reproduction", *, explain: bool) -> None:

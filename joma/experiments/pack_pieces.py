@@ -14,6 +14,7 @@ from joma.engine.snapshots import steps_of
 from joma.engine.speed import counted_seconds, tried_seconds
 from joma.experiments.ended_runs import ended_run
 from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell, Timetable
+from joma.figures.numbers import counted
 
 PACKS = "packs"
 """Kind of these pieces."""
@@ -43,7 +44,7 @@ def pack_pieces(
         def piece(part: PackPlan) -> Piece:
             return Piece(
                 kind=PACKS,
-                name=f"{name}: {part.pack.num_runs} runs",
+                name=f"{name}: {counted(part.pack.num_runs, 'run')}",
                 seconds=part.seconds * _share_left(part, folder) + after * part.pack.num_runs,
                 setup=setup,
                 work=lambda tell: work(part.pack, tell),

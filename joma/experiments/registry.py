@@ -47,9 +47,9 @@ SECONDS = {
 to 4 and 9 are as measured on one core of the CPU, which is all that they use."""
 
 _HOUR, _DAY = 3600, 86400
-CPU_SECONDS = {"figure5": 5 * _HOUR, "figure7": 10 * _HOUR, "figure10": 20 * _HOUR, "table1": 90 * _DAY}
+CPU_SECONDS = {"figure5": 3 * _HOUR, "figure7": 5 * _HOUR, "figure10": 10 * _HOUR, "table1": 45 * _DAY}
 """About how long `full` takes on two CPU cores where that is not its time on a GPU: steps tried there, times their
-number, on cores that others used too. It is good for telling hours from months, and nobody has waited for it."""
+number. The cores were shared, and tries differ by a factor of three: it tells hours from weeks, and nobody waited."""
 
 _NUMBERED = re.compile(r"(figures?|table)(\d[\d-]*)")
 
