@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -30,7 +31,7 @@ from joma.experiments.rebound_shares import (
     rebound_share,
     size_in_words,
 )
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Outcome, Verdict, finding, ruling
 
 LOSS_TOLERANCE = 0.03
 """Distance of a mean lowest loss from the published one that counts as the same."""
@@ -84,20 +85,18 @@ def losses_verdict(result: Result, config: Config, text: str) -> Verdict:
         for depth in config.depths
         if depth in published
     ]
-    agree = bool(evidence) and all(each.holds for each in evidence)
-    evidence.append(_gain_of_depth(losses, untrained, published))
+    found = ruling([finding(row) for row in evidence])
     ours = ", ".join(f"{losses[depth]:.3f} at depth {depth}" for depth in config.depths)
-    outcome = Outcome.HOLDS if agree and evidence[-1].holds else Outcome.REFUTED
-    return Verdict(
+    return at_this_size(found, config).verdict(
         id=id_on("figure6-losses", text),
         title="Validation losses by depth",
         source="Figure 6",
         claim="At learning rate 1e-4 the lowest validation losses are "
         + ", ".join(f"{loss} at depth {depth}" for depth, loss in PUBLISHED.get(text, PUBLISHED[WIKITEXT2]).items())
         + ".",
-        outcome=at_this_size(outcome, config),
         explanation=f"{size_in_words(config, text)} Lowest losses: {ours}; untrained {untrained[min(untrained)]:.2f}.",
-        evidence=tuple(evidence),
+        correction=f"lowest validation losses {ours}; within {LOSS_TOLERANCE:g} they count as the published ones",
+        evidence=(*evidence, _gain_of_depth(losses, untrained, published)),
     )
 
 
@@ -108,16 +107,17 @@ def rebound_verdict(result: Result, config: Config, text: str) -> Verdict:
     single = _shares(regimes, config, text, WINDOW, "the paper's single window")
     idle = regimes[(regimes["condition"] == UNTRAINED) & (regimes["text"] == text) & (regimes["metric"] == ENTROPY)]
     moved = float((idle["first"] - idle["lowest"]).abs().max())
-    return Verdict(
+    beside = [replace(row, decides=False) for row in single]
+    return at_this_size(ruling([finding(row) for row in whole]), config).verdict(
         id=id_on("figure6-rebound", text),
         title="Attention entropy dips and rebounds",
         source="Section 6, Figure 6",
         claim="Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep "
         "ones.",
-        outcome=at_this_size(_by_depth(whole), config),
         explanation=f"{size_in_words(config, text)} {kinds_in_words(regimes, config, text, ENTROPY)}"
         + (f" {SMALL_MODELS}" if config.small else ""),
-        evidence=(*whole, *single),
+        correction=f"layers that are to rebound and do: {_shares_in_words(whole, config)}",
+        evidence=(*whole, *beside),
         sound=moved <= STILL,
     )
 
@@ -126,20 +126,21 @@ def rank_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the stable rank of the lower matrix drops and bounces back in the same layers."""
     regimes = result.tables["regimes"]
     evidence = _shares(regimes, config, text, RANK, "stable rank of the MLP's lower matrix")
-    return Verdict(
+    return at_this_size(ruling([finding(row) for row in evidence]), config).verdict(
         id=id_on("figure6-rank", text),
         title="The lower matrix's rank drops and bounces back",
         source="Section 4, relationship with the rank of the MLP's lower layer",
         claim="The rank of the MLP's lower matrix first drops, then bounces back.",
-        outcome=at_this_size(_by_depth(evidence), config),
         explanation=f"{size_in_words(config, text)} {kinds_in_words(regimes, config, text, RANK)}",
-        evidence=tuple(evidence),
+        correction=f"layers whose stable rank drops and bounces back: {_shares_in_words(evidence, config)}",
+        evidence=evidence,
     )
 
 
 def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdict]:
     """Judge whether the entropy of bottom layers is kept down in deep models, where there are any."""
     regimes = result.tables["regimes"]
+    deep = [depth for depth in config.depths if depth > SHALLOW]
     evidence = [
         Evidence(
             name=f"entropy at the end, top half less bottom half of the layers, depth {depth}",
@@ -151,18 +152,18 @@ def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdic
             control=_top_less_bottom(of_setting(regimes, text, UNTRAINED, depth, 0.0, ENTROPY), depth),
             control_name=UNTRAINED,
         )
-        for depth in config.depths
-        if depth > SHALLOW
+        for depth in deep
     ]
     if evidence:
-        yield Verdict(
+        told = ", ".join(f"{row.value:+.2f} at depth {depth}" for depth, row in zip(deep, evidence, strict=True))
+        yield at_this_size(ruling([finding(row) for row in evidence]), config).verdict(
             id=id_on("figure6-bottom", text),
             title="Bottom layers are suppressed",
             source="Figure 6, caption",
             claim="In deep models the entropy of bottom layers is suppressed by the interaction of layers.",
-            outcome=at_this_size(_by_depth(evidence), config),
-            explanation=size_in_words(config, text),
-            evidence=tuple(evidence),
+            explanation=f"{size_in_words(config, text)} Top half less bottom half of the layers, in nats: {told}.",
+            correction=f"entropy at the end, top half less bottom half of the layers, in nats: {told}",
+            evidence=evidence,
         )
 
 
@@ -175,27 +176,26 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
         ours = of_setting(runs, text, PAPER, depth, config.rate)
         fine = of_setting(runs, text, OTHER_PRECISION, depth, config.rate)
         own = float(ours.loc[ours["seed"] == seed, "best_loss"].iloc[0])
+        between_seeds = float(ours["best_loss"].max() - ours["best_loss"].min())
         evidence.append(
             Evidence(
-                name=f"lowest loss in {config.settings['precision']}, depth {depth}, seed {seed}",
+                name=f"lowest loss in {config.settings['precision']}, depth {depth}, seed {seed} (seeds differ by up "
+                f"to {between_seeds:.3f})",
                 against=f"the same run in {OTHER_PRECISION}",
                 unit="distance in nats",
                 value=abs(own - float(fine["best_loss"].iloc[0])),
                 threshold=PRECISION_TOLERANCE,
-                control=float(ours["best_loss"].max() - ours["best_loss"].min()),
-                control_name="the largest distance between seeds",
             )
         )
-    holds = all(each.holds for each in evidence)
-    return Verdict(
+    return ruling([finding(*evidence)]).verdict(
         id="figure6-precision",
         title="Half precision leaves the losses alone",
         source="Our own check of the runs of figures 6 and 8",
         claim="Products in bf16 with weights in fp32 give the losses of TF32.",
-        outcome=Outcome.HOLDS if holds else Outcome.REFUTED,
         explanation="One seed at each depth is trained a second time.",
-        evidence=tuple(evidence),
-        sound=holds,
+        correction="; ".join(f"{row.name}: off by {row.value:.3f}" for row in evidence),
+        evidence=evidence,
+        sound=all(each.holds for each in evidence),
     )
 
 
@@ -223,6 +223,7 @@ def _gain_of_depth(losses: dict[int, float], untrained: dict[int, float], publis
         control=untrained[last] - untrained[first],
         control_name=UNTRAINED,
         published=published[last] - published[first] if {first, last} <= set(published) else None,
+        decides=False,  # losses that agree with the published ones have it
     )
 
 
@@ -244,10 +245,11 @@ def _shares(regimes: pd.DataFrame, config: Config, text: str, metric: str, what:
     ]
 
 
-def _by_depth(evidence: Sequence[Evidence]) -> Outcome:
-    """All depths, some, or none; a control that does the same takes the claim away."""
-    holding = [each.holds and not each.control_holds for each in evidence]
-    return Outcome.HOLDS if all(holding) else Outcome.CONDITIONAL if any(holding) else Outcome.REFUTED
+def _shares_in_words(evidence: Sequence[Evidence], config: Config) -> str:
+    return ", ".join(
+        f"{row.value:.0%} at depth {depth} (untrained {row.control:.0%})"
+        for depth, row in zip(config.depths, evidence, strict=True)
+    )
 
 
 def _loss(runs: pd.DataFrame, text: str, condition: str, depth: int, lr: float) -> float:

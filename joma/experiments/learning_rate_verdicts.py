@@ -1,6 +1,8 @@
 """The verdicts of figure 8: the best learning rate, the collapse, the dip's time, and what the regime foretells."""
 
+import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pandas as pd
 
@@ -11,17 +13,20 @@ from joma.experiments.learning_rates import (
     LOSS_RULE,
     MIN_RATES,
     REGIME_RULE,
+    SHARES,
     of_rates,
     settled_from,
 )
 from joma.experiments.rebound_shares import ABSENT, REBOUNDS, at_this_size, id_on, size_in_words
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 8"
 REGRET = 0.03
 """Nats by which the learning rate that a rule chooses may end above the best one."""
 EARLY = 0.5
 """Part of the training up to which a prediction is early."""
+SOONER = min(later - sooner for sooner, later in pairwise(SHARES)) / 2
+"""Part of the training by which a rule must be sooner: at all, and so by one of the parts that are looked at."""
 EXPONENT_TOLERANCE = 0.25
 """Distance of the exponent of the dip's time from -1 that counts as in proportion."""
 
@@ -51,13 +56,13 @@ def best_verdict(result: Result, config: Config, text: str) -> Verdict:
         control_name=UNTRAINED,
     )
     told = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
-    return Verdict(
+    return at_this_size(ruling([finding(evidence)]), config).verdict(
         id=id_on("figure8-best", text),
         title="The best learning rate",
         source=SOURCE,
         claim="Learning rate 1e-4 gives the lowest validation loss.",
-        outcome=at_this_size(Outcome.HOLDS if evidence.holds else Outcome.REFUTED, config),
         explanation=f"{size_in_words(config, text)} Lowest losses by learning rate: {told}.",
+        correction=f"the lowest loss is that of learning rate {losses.idxmin():g}: {told}",
         evidence=(evidence,),
     )
 
@@ -79,16 +84,15 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     runs = of_rates(result.tables["runs"], config, text)
     failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
     told = "; ".join(f"{lr:g}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows())
-    return Verdict(
+    return at_this_size(ruling([finding(evidence)]), config).verdict(
         id=id_on("figure8-collapse", text),
         title="Large learning rates collapse attention",
         source=SOURCE,
         claim="With a large learning rate attention becomes extremely sparse.",
-        outcome=at_this_size(
-            Outcome.HOLDS if evidence.holds and not evidence.control_holds else Outcome.REFUTED, config
-        ),
         explanation=f"{size_in_words(config, text)} What most layers do, and their mean entropy at the end, by "
         f"learning rate: {told}. {failed} runs diverged at {largest:g}.",
+        correction=f"curves that collapse: {evidence.value:.0%} at learning rate {largest:g}, {evidence.control:.0%} "
+        f"at {config.rate:g}",
         evidence=(evidence,),
     )
 
@@ -108,16 +112,14 @@ def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=1.0,
         control_name="a dip at the same step for all learning rates",
     )
-    outcome = Outcome.HOLDS if evidence.holds else Outcome.REFUTED
-    if num_rates < MIN_RATES:
-        outcome = Outcome.INCONCLUSIVE
-    return Verdict(
+    found = ruling([finding(evidence) if num_rates >= MIN_RATES else Finding.OPEN])
+    return at_this_size(found, config).verdict(
         id=id_on("figure8-dip", text),
         title="Time and depth of the dip",
         source="Figure 8, asked further",
         claim="The dip comes in inverse proportion to the learning rate.",
-        outcome=at_this_size(outcome, config),
         explanation=f"{size_in_words(config, text)} {_dips_in_words(dips, num_rates)}",
+        correction=f"the dip's step goes with the learning rate to the power of {exponent:.2f} ± {error:.2f}",
         evidence=(evidence,),
     )
 
@@ -134,16 +136,16 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=float(last.loc[ANY_RULE, "regret"]),
         control_name="any learning rate",
     )
-    holds = evidence.holds and not evidence.control_holds
-    return Verdict(
+    return at_this_size(ruling([finding(evidence)]), config).verdict(
         id=id_on("figure8-regime", text),
         title="The regime goes with the lowest loss",
         source=SOURCE,
         claim="The attention patterns that agree with the theory give the lowest validation losses.",
-        outcome=at_this_size(Outcome.HOLDS if holds else Outcome.REFUTED, config),
         explanation=f"{size_in_words(config, text)} "
         + "; ".join(f"{row.lr:g}: {row.rebounding:.0%} rebound" for row in _dips(result, text).itertuples())
         + ".",
+        correction=f"learning rates that rebound most end {evidence.value:.3f} nats above the best one, any learning "
+        f"rate {evidence.control:.3f}",
         evidence=(evidence,),
     )
 
@@ -152,28 +154,38 @@ def early_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the regime tells the best learning rate early, and earlier than the loss itself."""
     rules = _rules(result, text)
     regime, loss = (settled_from(rules, text, rule, REGRET) for rule in (REGIME_RULE, LOSS_RULE))
-    evidence = Evidence(
+    early = Evidence(
         name="part of the training after which the regime tells the best learning rate for good",
         against=f"a regret of at most {REGRET} nats",
         unit="part of the training",
         value=regime,
         threshold=EARLY,
-        control=loss,
-        control_name="the lowest loss so far tells it",
     )
-    outcome = Outcome.REFUTED
-    if evidence.holds:
-        outcome = Outcome.HOLDS if regime < loss else Outcome.CONDITIONAL
-    return Verdict(
+    sooner = Evidence(
+        name="by how much sooner than the lowest loss so far tells it",
+        against="reading the loss",
+        unit="part of the training",
+        value=loss - regime if regime < math.inf else -math.inf,
+        threshold=SOONER,
+        at_least=True,
+    )
+    return at_this_size(ruling([finding(early)], besides=[finding(sooner)]), config).verdict(
         id=id_on("figure8-early", text),
         title="The regime as an early sign",
         source="Figure 8, asked further",
         claim="The regime of the entropy tells the best learning rate early in training.",
-        outcome=at_this_size(outcome, config),
         explanation=f"{size_in_words(config, text)} Reading the loss so far is the rule to beat: a sign that comes no "
         "sooner adds nothing.",
-        evidence=(evidence,),
+        correction=f"{_settled_in_words('the regime', regime)}; {_settled_in_words('the lowest loss so far', loss)}",
+        evidence=(early, sooner),
     )
+
+
+def _settled_in_words(rule: str, settled: float) -> str:
+    """Tell from when on a rule chooses well."""
+    if settled == math.inf:
+        return f"{rule} never tells the best learning rate for good"
+    return f"{rule} tells the best learning rate after {settled:g} of the training"
 
 
 def _dips_in_words(dips: pd.DataFrame, num_rates: int) -> str:

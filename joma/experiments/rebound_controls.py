@@ -8,12 +8,13 @@ from joma.experiments.language_model_config import LINEAR, PAPER, Config
 from joma.experiments.rebound_shares import (
     ABSENT,
     REBOUNDS,
+    at_this_size,
     is_judged,
     of_setting,
     rebound_share,
     size_in_words,
 )
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Verdict, finding, ruling
 
 
 def ingredient_verdict(result: Result, config: Config) -> Verdict:
@@ -24,22 +25,21 @@ def ingredient_verdict(result: Result, config: Config) -> Verdict:
         for name in (PAPER, *config.controls)
         for depth in config.control_depths
     }
-    evidence = tuple(
-        _evidence(name, depth, shares[name, depth], shares[PAPER, depth])
-        for name in config.controls
-        for depth in config.control_depths
+    usual, linear, others = (
+        {(name, depth): _evidence(name, depth, shares) for name in names for depth in config.control_depths}
+        for names in ((PAPER,), (LINEAR,), [name for name in config.controls if name != LINEAR])
     )
-    outcome = Outcome.INCONCLUSIVE if config.small else _outcome(shares, config)
-    return Verdict(
+    settings = [finding(usual[PAPER, depth], linear[LINEAR, depth]) for depth in config.control_depths]
+    found = ruling(settings, besides=[finding(row) for row in others.values()])
+    return at_this_size(found, config).verdict(
         id="rebound-ingredients",
         title="What the rebound needs",
         source="Sections 4 and 5, Figure 6",
         claim="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does "
         "it.",
-        outcome=outcome,
         explanation=f"{size_in_words(config, text)} {_in_words(regimes, shares, config)}",
-        correction="" if config.small or outcome is Outcome.HOLDS else needed_in_words(shares, config),
-        evidence=evidence,
+        correction=needed_in_words(shares, config),
+        evidence=(*linear.values(), *others.values(), *usual.values()),
     )
 
 
@@ -59,28 +59,18 @@ def needed_in_words(shares: dict[tuple[str, int], float], config: Config) -> str
     return f"Of what was taken away: {'; '.join(told)}." if told else "The rebound needs none of what was taken away."
 
 
-def _outcome(shares: dict[tuple[str, int], float], config: Config) -> Outcome:
-    """The claim holds where a linear MLP, and nothing else, takes the rebound away."""
-    depths = [depth for depth in config.control_depths if shares[PAPER, depth] >= REBOUNDS]
-    by_name = needed(shares, config)
-    if not depths or not by_name[LINEAR]:
-        return Outcome.REFUTED
-    alone = not any(by_name[name] for name in config.controls if name != LINEAR)
-    return Outcome.HOLDS if alone and by_name[LINEAR] == list(config.control_depths) else Outcome.CONDITIONAL
-
-
-def _evidence(name: str, depth: int, share: float, usual: float) -> Evidence:
+def _evidence(name: str, depth: int, shares: dict[tuple[str, int], float]) -> Evidence:
     """By the claim a linear MLP must take the rebound away, and nothing else may."""
     is_linear = name == LINEAR
     return Evidence(
-        name=f"curves that dip and rebound with {name}, depth {depth}",
+        name=f"curves that dip and rebound {name if name == PAPER else f'with {name}'}, depth {depth}",
         against="the regime of each curve",
         unit="share of layers and seeds",
-        value=share,
+        value=shares[name, depth],
         threshold=ABSENT if is_linear else REBOUNDS,
         at_least=not is_linear,
-        control=usual,
-        control_name=PAPER,
+        control=shares[PAPER, depth] if is_linear else None,
+        control_name=PAPER if is_linear else "",
     )
 
 

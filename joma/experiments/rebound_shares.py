@@ -6,7 +6,7 @@ import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, UNTRAINED, WIKITEXT103, Config
 from joma.measure.regime import Kind
-from joma.verdicts import Outcome
+from joma.verdicts import Ruling
 
 REBOUNDS = 2 / 3
 """Share of curves from which a setting rebounds: two of three seeds."""
@@ -79,9 +79,9 @@ def size_in_words(config: Config, text: str) -> str:
     )
 
 
-def at_this_size(outcome: Outcome, config: Config) -> Outcome:
-    """Return the outcome of models of the paper's size; of small ones nothing follows for those."""
-    return Outcome.INCONCLUSIVE if config.small else outcome
+def at_this_size(found: Ruling, config: Config) -> Ruling:
+    """Return the ruling on models of the paper's size; of small ones nothing follows for those."""
+    return found.undecided() if config.small else found
 
 
 def id_on(name: str, text: str) -> str:

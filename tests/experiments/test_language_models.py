@@ -212,18 +212,18 @@ FAILING = {
     "no gain by depth": ("figure6-losses", {"loss": lambda *run: 5.2}, Outcome.REFUTED),
     "no rebound": ("figure6-rebound", {"kind": never}, Outcome.REFUTED),
     "no rebound in deep models": ("figure6-rebound", {"kind": not_deep}, Outcome.CONDITIONAL),
-    "an untrained model rebounds": ("figure6-rebound", {"kind": ever}, Outcome.REFUTED),
+    "an untrained model rebounds": ("figure6-rebound", {"kind": ever}, Outcome.CONDITIONAL),
     "no rebound of ranks": ("figure6-rank", {"kind": never}, Outcome.REFUTED),
     "bottom as high as top": ("figure6-bottom", {"end": lambda layer: 1.0}, Outcome.REFUTED),
     "another learning rate": (
         "figure8-best", {"loss": lambda c, d, lr: 5.0 if lr == 1e-3 else paper_loss(c, d, lr)}, Outcome.REFUTED
     ),
     "no collapse": ("figure8-collapse", {"kind": never}, Outcome.REFUTED),
-    "collapse everywhere": ("figure8-collapse", {"kind": lambda *curve: COLLAPSED}, Outcome.REFUTED),
+    "collapse everywhere": ("figure8-collapse", {"kind": lambda *curve: COLLAPSED}, Outcome.CONDITIONAL),
     "no dip": ("figure8-dip", {"kind": never}, Outcome.INCONCLUSIVE),
     "a bad learning rate rebounds": ("figure8-regime", {"kind": slow}, Outcome.REFUTED),
     "nothing to tell them by": ("figure8-regime", {"kind": never}, Outcome.REFUTED),
-    "all learning rates alike": ("figure8-regime", {"loss": lambda *run: 5.2}, Outcome.REFUTED),
+    "all learning rates alike": ("figure8-regime", {"loss": lambda *run: 5.2}, Outcome.CONDITIONAL),
     "no early sign": ("figure8-early", {"kind": slow}, Outcome.REFUTED),
     "no sooner than the loss": ("figure8-early", {}, Outcome.CONDITIONAL),
     "linear rebounds as well": ("rebound-ingredients", {"kind": not_without()}, Outcome.REFUTED),
@@ -264,7 +264,7 @@ def test_an_early_sign_that_beats_the_loss_holds():
     changed = replace(result, tables={**result.tables, "rules": learning_rates.regrets(early)})
     verdict = learning_rate_verdicts.early_verdict(changed, config, WIKITEXT2)
     assert verdict.outcome is Outcome.HOLDS
-    assert (verdict.evidence[0].value, verdict.evidence[0].control) == (0.1, 0.5)
+    assert [row.value for row in verdict.evidence] == [0.1, 0.4]
 
 
 def test_a_run_that_half_precision_spoils_is_a_fault_of_ours():
