@@ -68,10 +68,10 @@ def _counted(
     >>> _counted([("refuted", 1), ("holds", 2)], 3, "claim", "claims", VERBS)
     'Of 3 claims, 1 is refuted and 2 hold.'
     >>> _counted([("not run", 1)], 1, "claim", "claims", VERBS)
-    'The one claim that was looked at was not run.'
+    'The one claim on this page was not run.'
     """
     if total == 1:
-        return f"The one {one} that was looked at {verbs[each[0][0]][0]}."
+        return f"The one {one} on this page {verbs[each[0][0]][0]}."
     parts = [f"{count:,} {verbs[said][count > 1]}" for said, count in each]
     listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     return f"Of {counted(total, one, several)}, {listed}."

@@ -189,11 +189,16 @@ def _alarms(group: Group) -> list[Mark]:
 
 
 def _flag_note(num_flagged: int, num_drawn: int, num_values: int) -> str:
+    """Say what is left out.
+
+    >>> _flag_note(1, 1, 20)
+    '1 of 20 values is not to be trusted (drawn as a cross); lines, means and regimes are without it.'
+    """
+    whole = f"{num_flagged} of {num_values} values"
+    if num_flagged == 1:
+        return f"{whole} is not to be trusted (drawn as a cross); lines, means and regimes are without it."
     drawn = "all drawn" if num_drawn == num_flagged else f"{num_drawn} of them drawn"
-    return (
-        f"{num_flagged} of {num_values} values are not to be trusted ({drawn} as crosses); "
-        "they are left out of lines, means and regimes."
-    )
+    return f"{whole} are not to be trusted ({drawn} as crosses); they are left out of lines, means and regimes."
 
 
 def _thinning(lines: Sequence[Curve], room: Room) -> list[str]:

@@ -25,7 +25,7 @@ from joma.experiments.registry import experiment, named
 from joma.figures.chart import Chart, HeatMap, Panel, to_plotly
 from joma.figures.numbers import counted, duration
 from joma.page.claims import anchor, claims, counts, evidence_table, summary_table
-from joma.page.document import Section, render
+from joma.page.document import Section, code, render
 from joma.page.findings import findings
 from joma.page.plot import plot, plot_scripts
 from joma.page.records import flat
@@ -129,7 +129,7 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
     result, figures, problem = _drawn(record, place, root)
     about = _about(place)
     settings = [[words(name), words(value)] for name, value in _settings(record, about)]
-    facts = [[words(name), words(value)] for name, value in flat(result.facts if result else {}) if name]
+    facts = [[words(name), words(code(value))] for name, value in flat(result.facts if result else {}) if name]
     body = render(
         "reproduction",
         record=record,

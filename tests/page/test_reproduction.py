@@ -97,7 +97,7 @@ def test_nothing_is_folded_away_where_nothing_else_is_left(tmp_path):
     done = read(reproduced(tmp_path))
     save(replace(done, experiments=done.experiments[2:3]))
     summary = without_scripts(text_of(report(tmp_path))).split("</section>")[0]
-    assert "The one claim of the paper that was looked at was not run." in summary
+    assert "The one claim of the paper on this page was not run." in summary
     assert 'data-outcome="not run"' in summary and "Show 1 more" not in summary and 'class="folded"' not in summary
 
 
@@ -105,7 +105,7 @@ def test_the_page_opens_with_what_came_out(parts):
     said = parts["summary"].split("<table")[0]
     assert "Of 8 claims of the paper, 1 failed, 1 is refuted, 1 holds under conditions, 1 holds, " in said
     assert 'Refuted: <a href="#figure6--claim-2">Training adds</a> (Figure 6).' in said
-    assert "The one numbered statement of the paper that was looked at is wrong as printed." in said
+    assert "The one numbered statement of the paper on this page is wrong as printed." in said
     assert 'href="#statements"' in said
 
 
