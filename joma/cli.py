@@ -161,16 +161,16 @@ def scan(
 ) -> None:
     """Measure a series of checkpoints and audit it: ranks from weights alone, entropy with a text."""
     options = {name: value for name, value in locals().items() if name not in ("sources", "as_json")}
-    from joma import terminal
+    from joma import terminal, terminal_scan
     from joma.probe.scan import scan
 
-    with terminal.progress("Scanning checkpoints", quiet=as_json) as show:
+    with terminal_scan.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
         done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
     if as_json:
         terminal.show_json(done.as_dict())
     else:
         terminal.show_scan(done)
-    raise typer.Exit(UNSOUND if done.failures else 0)
+    raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from joma.measure.entropy import AttentionStatistics, attention_entropy
 from joma.measure.entropy_logits import logits_entropy
+from joma.measure.masks import split_mask
 
 
 class Kind(StrEnum):
@@ -84,15 +85,29 @@ def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionSt
     if call.logits is not None:
         return logits_entropy(call.logits, offset=call.offset, companions=companions)
     assert call.q is not None and call.k is not None
+    visible, added = _hidden_and_added(call)
     return attention_entropy(
         call.q,
         call.k,
         causal=call.causal,
-        mask=call.mask,
+        mask=visible,
         window=call.window,
-        bias=call.bias,
+        bias=added,
         scale=call.scale,
         softcap=call.softcap,
         offset=call.offset,
         companions=companions,
     )
+
+
+def _hidden_and_added(call: AttentionCall) -> tuple[Tensor | None, Tensor | None]:
+    """Return what a call hides and what it adds to its logits.
+
+    What a model adds is a fact, be it 0 and 1 alone, which `attention_entropy` takes for a slip of whoever calls it.
+    """
+    if call.mask is None or not call.mask.is_floating_point():
+        return call.mask, call.bias
+    parts = split_mask(call.mask)
+    if parts.added is None or call.bias is None:
+        return parts.visible, call.bias if parts.added is None else parts.added
+    return parts.visible, parts.added + call.bias

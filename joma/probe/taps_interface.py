@@ -79,7 +79,7 @@ def read_interface(module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwa
         "mask": _read_mask(mask, query, key),
         "bias": None if bias is None else bias.detach(),
         "scale": kwargs.get("scaling"),
-        "softcap": kwargs.get("softcap"),
+        "softcap": kwargs.get("softcap") or None,  # 0 is flash attention's word for none
         # A mask for every row and key has causal order and window in it; kernels align both at the last row and key.
         "causal": bool(is_causal) and not whole and num_rows > 1,
         "window": None if whole else kwargs.get("sliding_window"),

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from states import walk
 from test_checkpoint import save_malicious
 
-from joma import terminal
+from joma import cli, terminal
 from joma.errors import UnknownNameError
 from joma.probe.scan import scan
 from joma.runs import description
@@ -88,3 +88,18 @@ def test_errors_keep_their_kind_and_what_the_system_says():
     with pytest.raises(NotADirectoryError) as caught, options_named(OPTIONS):
         raise NotADirectoryError(20, "`out` is no folder")
     assert caught.value.errno == 20 and "`out`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [((), 1, "0 measured now"), (("--mlp-pattern", "("), 2, "`--mlp-pattern`")],
+    ids=["nothing measured", "no pattern"],
+)
+def test_a_scan_without_numbers_ends_with_an_error(tmp_path, capsys, monkeypatch, options, code, words):
+    save_malicious(tmp_path / "step1.pt", tmp_path / "ran", "zip")
+    monkeypatch.setattr("sys.argv", ["joma", "scan", str(tmp_path), "--out", str(tmp_path / "out"), *options])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    said = capsys.readouterr()
+    assert words in said.out + said.err
