@@ -108,17 +108,16 @@ class Verdict:
 
     @property
     def decisive(self) -> Evidence | None:
-        """The evidence to show first, of what decides: a failing number, else what tells most of a control.
+        """The evidence to show first: where a control passes as well, that one; else of what decides a failing number.
 
-        That is a control that passes as well where one does, and one that fails otherwise; else the number that is
-        nearest to its threshold.
+        Where none fails it is one whose control fails, and else the number that is nearest to its threshold.
         """
-        if not self.evidence:
-            return None
-        return max(
-            self.evidence,
-            key=lambda e: (e.decides, not e.holds, e.control_holds is self.control_passes, _strain(e)),
-        )
+
+        def order(row: Evidence) -> tuple[bool, bool, bool, bool, float]:
+            is_matched = self.control_passes and row.holds and row.control_holds is True
+            return is_matched, row.decides, not row.holds, row.control_holds is False, _strain(row)
+
+        return max(self.evidence, key=order, default=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON, with the derived `holds` flags spelled out; null stands for not finite."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling, seeds_say
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -47,3 +47,81 @@ def test_verdicts_survive_json_and_old_records_are_read():
     for name in ("at_least", "published"):
         del old["evidence"][0][name]
     assert Verdict.from_dict(old) == verdict(evidence(0.1, 0.5))
+
+
+SHOWN, MATCHED, FAILED, OPEN = Finding.SHOWN, Finding.MATCHED, Finding.FAILED, Finding.OPEN
+RULE = [
+    ([SHOWN, SHOWN], {}, Outcome.HOLDS),
+    ([SHOWN, FAILED], {}, Outcome.CONDITIONAL),
+    ([SHOWN, FAILED], {"everywhere": True}, Outcome.REFUTED),
+    ([SHOWN, OPEN], {"everywhere": True}, Outcome.CONDITIONAL),
+    ([SHOWN, MATCHED], {}, Outcome.CONDITIONAL),
+    ([MATCHED], {}, Outcome.CONDITIONAL),
+    ([FAILED, FAILED], {}, Outcome.REFUTED),
+    ([FAILED, OPEN], {}, Outcome.INCONCLUSIVE),
+    ([], {}, Outcome.INCONCLUSIVE),
+    ([SHOWN], {"besides": [SHOWN]}, Outcome.HOLDS),
+    ([SHOWN], {"besides": [FAILED]}, Outcome.CONDITIONAL),
+    ([SHOWN], {"besides": [MATCHED]}, Outcome.CONDITIONAL),
+    ([FAILED], {"besides": [SHOWN]}, Outcome.REFUTED),
+]
+
+
+@pytest.mark.parametrize(("settings", "more", "outcome"), RULE)
+def test_what_settings_say_together(settings, more, outcome):
+    found = ruling(settings, **more)
+    assert found.outcome is outcome
+    assert found.control_passes == (MATCHED in [*settings, *more.get("besides", [])])
+
+
+def test_a_setting_is_as_good_as_its_worst_number():
+    good, bad, unknown = (evidence(value, 1.0) for value in (0.5, 2.0, math.nan))
+    matched = evidence(0.5, 1.0, control=0.7)
+    assert finding(good, evidence(0.5, 1.0, control=3.0)) is SHOWN
+    assert finding(good, matched) is MATCHED
+    assert finding(matched, bad, unknown) is FAILED
+    assert finding(matched, unknown) is OPEN and finding() is OPEN
+    assert seeds_say(True, matched) is MATCHED and seeds_say(None, matched) is OPEN
+
+
+def ruled(found: Ruling, *rows: Evidence, correction: str = "half of it") -> Verdict:
+    return found.verdict(
+        id="x", title="t", source="s", claim="c", explanation="Why.", correction=correction, evidence=rows
+    )
+
+
+def test_a_verdict_says_what_holds_only_where_the_claim_does_not():
+    assert {outcome: ruled(Ruling(outcome)).correction for outcome in Outcome} == {
+        Outcome.HOLDS: "",
+        Outcome.CONDITIONAL: "half of it",
+        Outcome.REFUTED: "half of it",
+        Outcome.INCONCLUSIVE: "",
+        Outcome.NOT_RUN: "",
+    }
+    with pytest.raises(AssertionError, match="x is refuted and does not say what holds"):
+        ruled(Ruling(Outcome.REFUTED), correction="")
+
+
+def test_a_control_that_passes_as_well_is_told_and_shown_first():
+    failing = evidence(2.0, 1.0, control=3.0, control_name="frozen")
+    matched = evidence(0.5, 1.0, control=0.7, control_name="untrained")
+    found = ruled(ruling([finding(failing), finding(matched)]), failing, matched)
+    assert (found.outcome, found.control_passes) == (Outcome.CONDITIONAL, True)
+    assert found.explanation == "Why. The control passes as well: untrained."
+    assert found.decisive is matched
+    assert Verdict.from_dict(found.as_dict()) == found
+    with pytest.raises(AssertionError, match="x holds, and so does its control"):
+        ruled(Ruling(Outcome.HOLDS), matched)
+
+
+def test_what_does_not_decide_is_not_shown_first():
+    beside = evidence(2.0, 1.0, decides=False)
+    decides = evidence(0.5, 1.0)
+    assert verdict(beside, decides).decisive is decides
+
+
+def test_a_small_size_refutes_nothing():
+    for outcome in (Outcome.CONDITIONAL, Outcome.REFUTED):
+        assert Ruling(outcome, control_passes=True).limited(small=True) == Ruling(Outcome.INCONCLUSIVE, True)
+        assert Ruling(outcome).limited(small=False).outcome is outcome
+    assert Ruling(Outcome.HOLDS).limited(small=True).outcome is Outcome.HOLDS

@@ -25,7 +25,7 @@ from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G,
 from joma.theory.activations import activation
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import Embeddings, Layer, Samples
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.verdicts import Evidence, Verdict, finding, ruling
 
 ROUNDING = 1e-12
 """Largest difference of the two layers in float64, for numbers of order one."""
@@ -309,18 +309,19 @@ def _layer(result: Result) -> Verdict:
             ),
         ]
     sound = all(e.holds for e in evidence)
-    told_apart = not any(e.control_holds for e in evidence)
-    found = Outcome.HOLDS if told_apart else Outcome.REFUTED
-    return Verdict(
+    found = ruling([finding(*evidence)])
+    worst = max(evidence, key=lambda row: row.value)
+    return (found if sound else found.undecided()).verdict(
         id="eqn1-layer",
         title="One layer, three attentions",
         source="Section 2, figure 1b, Eqns 1 and 2",
         claim="h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by "
         "ẇ_k = E[g h' f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]",
-        outcome=found if sound else Outcome.INCONCLUSIVE,
-        explanation="The layer that is trained here and the one that the theory is written in are two programs; they "
-        "agree in every value and every gradient, and the controls do not.",
-        evidence=tuple(evidence),
+        explanation="The layer that is trained here and the one that the theory is written in are two programs, held "
+        f"against each other in every value and every gradient; their largest distance is {worst.value:.1g}.",
+        correction=f"the two programs differ by {worst.value:.1g} at most, and a layer without one of its parts may do "
+        "no worse",
+        evidence=evidence,
         sound=sound,
     )
 
@@ -335,18 +336,15 @@ def _softmax(result: Result) -> Verdict:
         control=float(result.facts["constant A"]),
         control_name="one constant A, that of the first sentence",
     )
-    if evidence.control_holds:
-        found = Outcome.REFUTED
-    else:
-        found = Outcome.HOLDS if evidence.holds else Outcome.INCONCLUSIVE
-    return Verdict(
+    found = ruling([finding(evidence)])
+    return (found if evidence.holds else found.undecided()).verdict(
         id="fig1-softmax",
         title="Softmax is exp attention with a normalisation of each sample",
         source="Section 2, figure 1b; remark to Theorem 2",
         claim="softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample",
-        outcome=found,
         explanation="The same logits give the second sentence other scores if A is taken from the first: what holds "
         f"of exp attention with a constant A is off by {float(result.facts['constant A']):.2f} in a score.",
+        correction="softmax is exp attention with A of each sentence, and here with a constant A just as well",
         evidence=(evidence,),
         sound=evidence.holds,
     )

@@ -30,6 +30,8 @@ HEADINGS = {
 """In the order in which a reader wants to know."""
 EXPLAINED = (Outcome.REFUTED, Outcome.CONDITIONAL, Outcome.NOT_RUN)
 """Outcomes that need a sentence beside the claim."""
+MATCHED = "control passes too"
+"""Mark beside a verdict whose numbers come out as well without the claim's cause."""
 _GPU = re.compile(r"cuda(:\d+)?")
 
 
@@ -48,8 +50,8 @@ def overview(done: Reproduction) -> list[str]:
         "## What the controls say",
         *_controls(settled),
         "## Every claim in numbers",
-        "Of each claim the number that decides it: a failing one if there is any, else the one nearest to its "
-        "threshold.",
+        "Of each claim the number that decides it: one whose control passes as well if there is any, else a failing "
+        "one, else the one nearest to its threshold.",
         _claims(done),
     ]
 
@@ -168,11 +170,13 @@ def _by_outcome(done: Reproduction) -> Iterator[str]:
             continue
         yield f"### {heading}"
         if outcome in EXPLAINED:
-            yield "\n".join(f"- {_named_link(record, verdict)}. {_why(verdict)}" for record, verdict in judged)
+            yield "\n".join(
+                f"- {_marked(_named_link(record, verdict), verdict)}. {_why(verdict)}" for record, verdict in judged
+            )
         else:
             links: dict[str, list[str]] = {}
             for record, verdict in judged:
-                links.setdefault(named(record.id), []).append(_link(record, verdict))
+                links.setdefault(named(record.id), []).append(_marked(_link(record, verdict), verdict))
             yield "\n".join(f"- {name}: {'; '.join(own)}" for name, own in links.items())
 
 
@@ -193,6 +197,10 @@ def _unfinished(done: Reproduction) -> Iterator[str]:
 
 def _link(record: Record, verdict: Verdict) -> str:
     return f"[{escaped(verdict.title)}](#{claim_anchor(record, verdict)})"
+
+
+def _marked(text: str, verdict: Verdict) -> str:
+    return f"{text} ({MATCHED})" if verdict.control_passes else text
 
 
 def _named_link(record: Record, verdict: Verdict) -> str:
@@ -239,7 +247,7 @@ def _claims(done: Reproduction) -> str:
         [
             f"[{named(record.id)}](#{record.id})",
             _link(record, verdict),
-            record.label if _is_unfinished(record) else verdict.outcome.value,
+            record.label if _is_unfinished(record) else _marked(verdict.outcome.value, verdict),
             *numbers(verdict.decisive),
         ]
         for record, verdict in _with_records(done)

@@ -161,14 +161,24 @@ def test_a_control_that_passes_is_told(tmp_path, out):
     [verdict] = record.read(out).experiments[0].verdicts
     assert "control beside them: 1. No control passes a threshold that its claim passes." in kept(out, tmp_path)
     row = replace(verdict.evidence[0], control=1.0)
-    matched = replace(verdict, outcome=Outcome.REFUTED, evidence=(row,), correction="it stays at all", sound=False)
+    matched = replace(
+        verdict,
+        outcome=Outcome.CONDITIONAL,
+        evidence=(row,),
+        correction="it stays at all",
+        sound=False,
+        control_passes=True,
+    )
     changed(out, a={"verdicts": (matched,)})
     (tmp_path / "other").mkdir()
     text = kept(out, tmp_path / "other")
     assert "control beside them: 1. In 1 of them the claim's number passes" in text
     assert re.search(r"- a: \[The walk stays near\]\(#a--near\): farthest place: ", text)
     assert "control 1 (a straight walk), threshold ≤ 100." in text
-    assert "### Refuted\n\n- a: [The walk stays near](#a--near). What holds: it stays at all." in text
+    heading = "### Holds under conditions that the paper does not state, or in part"
+    link = "[The walk stays near](#a--near)"
+    assert f"{heading}\n\n- a: {link} (control passes too). What holds: it stays at all." in text
+    assert f"| {link} | holds under conditions (control passes too) |" in text
     assert "**One of our own checks fails here.**" in text
 
 
