@@ -118,7 +118,11 @@ def limit_verdict(result: Result, config: Config) -> Verdict:
         source="Section 5, Eqn 8",
         claim="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
         explanation=f"Off by up to {told}: a limit for ρ near 1, left at first order in ε.",
-        correction=f"P[y_l=1 | y_m=1] is off 1 − H/L by {told}; up to {NEAR_LIMIT:g} it is near its limit",
+        correction=(
+            f"1 − H/L for ρ near 1 alone: off by {told}"
+            if near.holds
+            else f"P[y_l=1 | y_m=1] does not come near 1 − H/L: off by {told}"
+        ),
         evidence=(near, far),
     )
 

@@ -91,8 +91,7 @@ def _correlates(result: Result, config: Config) -> Verdict:
             f"same law, it is {others}. Where the two are alike the data decide both sides, and the correlation says "
             "nothing of the run's own law; where only the first is high, it does."
         ),
-        correction="correlation of ẑ with z at the end: "
-        + "; ".join(_correlation_said(law, found) for law, found in findings.items()),
+        correction="; ".join(_correlation_said(law, found) for law, found in findings.items()),
         evidence=(*(row for rows in by_law.values() for row in rows), check),
         sound=check.holds,
     )
@@ -100,10 +99,10 @@ def _correlates(result: Result, config: Config) -> Verdict:
 
 def _correlation_said(law: str, found: Finding) -> str:
     said = {
-        Finding.SHOWN: "high, and with no control",
-        Finding.MATCHED: "high, and a control's is as well, so that the data alone may decide both",
-        Finding.FAILED: "not high",
-        Finding.OPEN: "not measured",
+        Finding.SHOWN: "ẑ correlates with z, and no control does",
+        Finding.MATCHED: "ẑ correlates with z, and so does a control, so that the data alone may decide both",
+        Finding.FAILED: "it does not",
+        Finding.OPEN: "it was not measured",
     }
     return f"on {law} tokens {said[found]}"
 
@@ -145,12 +144,19 @@ def _is_close(result: Result, config: Config) -> Verdict:
             f"{idle}. The estimate takes b̄ as constant, and the mean attention moves by {moved} in L1 (2 is the most)."
         ),
         correction=(
-            f"relative error at a quarter of the training {at_first}; at the end {at_last}, where no estimate at all "
-            f"has {idle}; up to {CLOSE:g} it predicts. What it keeps longer is the order of the tokens, not the scale"
+            f"at a quarter of the training it {_predicts(early)}, with a relative error of {at_first}; at the end it "
+            f"{_predicts(late)}, with {at_last}, where no estimate at all has {idle}"
         ),
         evidence=(*late, *early, check),
         sound=check.holds,
     )
+
+
+def _predicts(rows: list[Evidence]) -> str:
+    findings = {finding(row) for row in rows}
+    if findings <= {Finding.SHOWN, Finding.MATCHED}:
+        return "predicts the logits"
+    return "does not predict the logits" if Finding.SHOWN not in findings else "predicts some of the logits"
 
 
 def _components(result: Result, config: Config) -> Verdict:
@@ -179,13 +185,17 @@ def _components(result: Result, config: Config) -> Verdict:
         source="Caption of figure 2",
         claim="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
         explanation=f"At the end the first term alone has {first}, the second {second}, both together {both}.",
-        correction=(
-            f"correlation with z at the end: the first term alone {first}, the second alone {second}, both {both}; "
-            f"up to {UNCORRELATED:g} a term does not correlate"
-        ),
+        correction=f"the first term alone {_term_said(result, config, FIRST)}; the second alone "
+        f"{_term_said(result, config, SECOND)}; both together: {both}",
         evidence=(*(row for rows in by_law.values() for row in rows), check),
         sound=check.holds,
     )
+
+
+def _term_said(result: Result, config: Config, name: str) -> str:
+    found = _facts(result, config, f"correlation of {name}")
+    is_low = max(found.values()) <= UNCORRELATED
+    return f"{'does not correlate' if is_low else 'correlates'} with z: {_by_law(found, '.3f')}"
 
 
 def _winner_takes_all(result: Result, config: Config) -> Verdict:
@@ -229,10 +239,20 @@ def _winner_takes_all(result: Result, config: Config) -> Verdict:
             "Theorem 2 has one winner, the most salient token; under softmax a single winner would make all samples "
             "alike, and two or more tokens share the growth."
         ),
-        correction=(
-            f"components that still grow at the end: {shares}, where attention does not learn {frozen}; runs in which "
-            f"Theorem 2's one winner grows alone: {winners}"
-        ),
+        correction=(f"{_growth_said(some, config)}. Theorem 2's one winner grows alone in {winners} of the runs"),
         evidence=(*some, *alone, check),
         sound=check.holds,
+    )
+
+
+def _growth_said(some: list[Evidence], config: Config) -> str:
+    """On which tokens only some components grow."""
+    said = {
+        Finding.SHOWN: "only some components grow",
+        Finding.MATCHED: "only some grow, with and without learned attention",
+    }
+    return "; ".join(
+        f"on {law} tokens {said.get(finding(row), 'most grow')} ({row.value:.0%}, where attention does not learn "
+        f"{row.control:.0%})"
+        for law, row in zip(config.laws, some, strict=True)
     )

@@ -45,6 +45,7 @@ def overview(done: Reproduction) -> list[str]:
         *([SMALL] if any(record.preset == QUICK for record in done.experiments) else []),
         "## What holds, and what does not",
         _counts(done),
+        RULE,
         *_by_outcome(settled),
         *_unfinished(done),
         "## What the controls say",
@@ -59,6 +60,13 @@ def overview(done: Reproduction) -> list[str]:
 SMALL = (
     "> **Small size.** Where the preset is `quick` models are small, training is short and the text is what comes with "
     "Python: it shows that everything works, and which way things point."
+)
+
+
+RULE = (
+    "A claim holds if in every setting all numbers that decide pass their thresholds and no control does; it holds "
+    "under conditions if it passes in some settings and not in others, or with a control that passes as well; it is "
+    "refuted if it passes in none, or fails in one where its own words allow no exception."
 )
 
 
