@@ -645,7 +645,7 @@ def test_the_full_preset_at_toy_size_with_runs_that_diverge(text, tmp_path):
     result = compute(config, place(tmp_path))
     found = {verdict.id: verdict for verdict in EXPERIMENT.verdicts(result, config)}
     assert set(found) == {*CONFIG_VERDICTS, "figure8-early", "figure6-precision", "figure6-losses-wikitext103"}
-    assert found["figure6-losses"].outcome is Outcome.REFUTED
+    assert found["figure6-losses"].outcome is Outcome.INCONCLUSIVE  # of this text nothing is published
     runs = result.tables["runs"]
     assert set(runs.loc[runs["failed_at"] >= 0, "lr"]) == {1e20}
     assert "1 runs diverged at 1e+20" in found["figure8-collapse"].explanation
