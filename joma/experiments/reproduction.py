@@ -101,8 +101,9 @@ def reproduce(
 
 def charts_of(folder: Path | str, name: str) -> tuple[Chart, ...]:
     """Return the charts of an experiment, whole or labelled as a part, from the tables in a folder of `reproduce`."""
-    place = Path(folder) / name
-    return labelled(experiment(name).draw(published(place)), published_part(place))
+    [known] = find(name)
+    place = Path(folder) / known
+    return labelled(experiment(known).draw(published(place)), published_part(place))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,7 +67,7 @@ class TrainingForward:
     def _enter(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._owner is not None:
+        if self._owner is not None and not self._was_left_behind(module):
             self._depth += module is self._owner
         elif module in self._waiting and not in_backward():
             self._owner, self._owner_counts, self._depth = module, self._is_training(module), 1
@@ -97,6 +97,10 @@ class TrainingForward:
             return self._root.training or not self._was_in_training_mode
         # Parts that are called one by one run without gradients under reentrant checkpointing: only the mode tells.
         return module is not self._root and self._root.training
+
+    def _was_left_behind(self, entered: nn.Module) -> bool:
+        """Whether the owner is a validation that ended without being left, as by Ctrl-C: the root trains again."""
+        return entered is self._root and not self._owner_counts and self._is_training(entered)
 
     def _close(self) -> None:
         self._owner = None

@@ -8,6 +8,7 @@ Two maps into the same neurons are a gate and what it gates; one twice as wide h
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from joma.probe.blocks import STACKED_AXES, Block, Shapes, find_blocks, is_matrix, leaf, module_path, parent
 from joma.probe.weights import Hints, Inventory, Role, Rows, Unseen, WeightRef
@@ -93,7 +94,7 @@ class _Search:
         refs: list[WeightRef] = []
         for name, shape in self.shapes.items():
             if self.pattern is not None and name not in inside and is_matrix(name, shape):
-                layer = next((int(part) for part in name.split(".") if part.isdigit()), OUTSIDE)
+                layer = _layer_beside(name, blocks)
                 refs += self._chosen(self._read(name), layer, widths.get(layer, widths[0]))
         return refs
 
@@ -246,3 +247,27 @@ def _roles(leaves: list[str]) -> list[Role]:
     if sum(gates) != 1:
         gates = [name == min(leaves) for name in leaves]
     return [Role.GATE if gate else Role.UP for gate in gates]
+
+
+def _layer_beside(name: str, blocks: list[Block]) -> int:
+    """Return the layer that a matrix outside of the blocks belongs to: of the block that has its number.
+
+    Of several (an encoder and a decoder count by themselves) it is the one whose path it shares the most of. A number
+    that no block has is the layer itself, unless that is the place of a block with another number.
+    """
+    number = _first_number(name)
+    of_number = [block for block in blocks if number is not None and _first_number(block.path) == number]
+    if of_number:
+        return max(of_number, key=lambda block: _num_shared(name, block.path)).index
+    is_free = number not in {block.index for block in blocks if _first_number(block.path) is not None}
+    return number if number is not None and is_free else OUTSIDE
+
+
+def _first_number(path: str) -> int | None:
+    return next((int(part) for part in path.split(".") if part.isdigit()), None)
+
+
+def _num_shared(name: str, path: str) -> int:
+    """How many parts two paths have in common from their beginning."""
+    pairs = zip(name.split("."), path.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -86,7 +86,7 @@ def make_plan(
         matrices=tuple((ref.layer, plain_site(ref.site), ref.shape) for ref in specimen.layout.lower),
         query_keys=tuple((pair.query.layer, plain_site(pair.site)) for pair in pairs if pair.num_heads is not None),
         unseen=(
-            *specimen.layout.unseen,
+            *(specimen.layout.unseen if instrument.looks_at(On.MATRIX) or instrument.looks_at(On.QUERY_KEY) else ()),
             *(_without_heads(pairs) if instrument.looks_at(On.QUERY_KEY) else ()),
             *(() if seen is None else seen.unseen),
         ),

@@ -163,16 +163,17 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         findings = recorder.finish(series.findings)
     reached = [checkpoint for checkpoint in series.checkpoints if checkpoint.name not in recorder.failures]
     not_loaded = [each.name for each in reached if each.step in recorder.steps_not_loaded]
-    steps = _steps_with_values(out)
-    measured = [each.name for each in reached if each.name not in not_loaded and each.step in steps]
-    num_new = sum(task.checkpoint.name in measured for task in tasks)
+    steps, asked = _steps_with_values(out), {task.checkpoint.name for task in tasks}
+    loaded = [each for each in reached if each.name not in not_loaded]
+    new = [each.name for each in loaded if each.name in recorder.measured]
+    known = [each.name for each in loaded if each.name not in asked and each.step in steps]
     return Scan(
         folder=out,
         num_checkpoints=len(series.checkpoints),
-        num_measured=num_new,
-        num_known=len(measured) - num_new,
+        num_measured=len(new),
+        num_known=len(known),
         not_loaded=tuple(not_loaded),
-        without_values=tuple(each.name for each in reached if each.name not in (*not_loaded, *measured)),
+        without_values=tuple(each.name for each in loaded if each.name not in (*new, *known)),
         findings=tuple(findings),
         failures=recorder.failures,
     )
@@ -270,6 +271,8 @@ class _Recorder:
 
     def __init__(self, out: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         self.failures: dict[str, str] = {}
+        self.measured: set[str] = set()
+        """Names of the checkpoints that gave values in this call; an earlier one may have left some of another file."""
         self.steps_not_loaded: set[int] = set()
         """Of the whole record, when it is finished."""
         self._out, self._config, self._about = out, config, about
@@ -290,6 +293,8 @@ class _Recorder:
         self._held.append(inspection)
         if inspection.error:
             self.failures[inspection.fingerprint.name] = inspection.error
+        if inspection.rows:
+            self.measured.add(inspection.fingerprint.name)
         if self._run is None and inspection.rows:
             self._open()
         if self._run is not None:

@@ -335,7 +335,8 @@ class Watch:
         return (
             "No attention call was seen in the step's forward pass. Is the watched model the one that is called, by "
             "this process, in training mode, and not compiled as part of a function? A model that is trained in eval "
-            "mode is to be in eval mode when it is attached. A probe batch is measured in any case."
+            "mode is to be in eval mode when it is attached; one that is checkpointed as a whole needs "
+            "use_reentrant=False. A probe batch is measured in any case."
         )
 
     def _log(self, number: int, rows: Sequence[Row]) -> None:

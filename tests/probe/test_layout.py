@@ -230,6 +230,19 @@ def test_a_pattern_reaches_matrices_of_no_layer_and_of_layers_beyond_the_blocks(
     assert [each.site for each in unseen] == ["h.0"]
 
 
+def test_a_matrix_outside_belongs_to_the_block_of_its_number_and_family():
+    paths = ("encoder.layers.0", "encoder.layers.1", "decoder.layers.0", "decoder.layers.1")
+    shapes = {f"{path}.{name}": shape for path in paths for name, shape in _BLOCK.items()}
+    shapes |= {"decoder.extra.0.weight": (32, 8), "encoder.extra.1.weight": (32, 8)}
+    found, _ = lower_matrices(shapes, mlp_pattern="extra")
+    assert {ref.site: ref.layer for ref in found} == {"decoder.extra.0": 2, "encoder.extra.1": 1}
+    shard = {f"layers.{i}.{name}": shape for i in (12, 13) for name, shape in _BLOCK.items()}
+    shard |= {f"adapters.{i}.weight": (32, 8) for i in (0, 12, 13)}
+    found, unseen = lower_matrices(shard, mlp_pattern="adapters")
+    assert {ref.site: ref.layer for ref in found} == {"adapters.0": -1, "adapters.12": 0, "adapters.13": 1}
+    assert unseen == []
+
+
 def test_a_pattern_that_nothing_matches_is_told_once_and_as_it_was_given():
     found, [unseen] = lower_matrices(shapes_of(models.HandWritten()), mlp_pattern=r"mlps\.\d")
     assert found == [] and unseen.site == ""

@@ -103,3 +103,11 @@ def test_a_scan_without_numbers_ends_with_an_error(tmp_path, capsys, monkeypatch
     assert ended.value.code == code
     said = capsys.readouterr()
     assert words in said.out + said.err
+
+
+def test_values_of_an_earlier_file_are_not_counted_as_measured(tmp_path):
+    torch.save(walk(1)[0], tmp_path / "step1.pt")
+    assert scan(tmp_path, out=tmp_path / "out").num_measured == 1
+    torch.save({"embedding.weight": torch.ones(5)}, tmp_path / "step1.pt")
+    again = scan(tmp_path, out=tmp_path / "out")
+    assert (again.num_measured, again.num_known, again.without_values) == (0, 0, ("step1.pt",)) and again.is_empty

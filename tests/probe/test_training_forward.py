@@ -102,3 +102,16 @@ def test_a_model_put_into_eval_mode_after_attaching_is_told():
         seen.step()
     assert "in training mode" in seen.events()["message"].item()
     assert seen.frame().query("metric == 'entropy'").empty
+
+
+def test_a_validation_that_is_interrupted_does_not_silence_the_training():
+    def interrupted(model):
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        handle = model.blocks[-1].register_forward_pre_hook(stop)
+        with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+            model(**loops.batch("hand_written", 50))
+        handle.remove()
+
+    assert entropies(build(), validate=interrupted) == entropies(build())

@@ -123,3 +123,8 @@ def test_a_report_names_the_regime_of_every_curve():
             model(**loops.batch("hand_written", step))
             seen.step()
     assert "rebounding" in next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 0"))
+
+
+def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
+    assert watch(models.Apart(), dry_run=True).unseen
+    assert watch(models.Apart(), dry_run=True, measures="entropy").unseen == ()
