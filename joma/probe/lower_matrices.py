@@ -8,7 +8,6 @@ Two maps into the same neurons are a gate and what it gates; one twice as wide h
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from joma.probe.blocks import STACKED_AXES, Block, Shapes, find_blocks, is_matrix, leaf, module_path, parent
 from joma.probe.weights import Hints, Inventory, Role, Rows, Unseen, WeightRef
@@ -265,9 +264,3 @@ def _layer_beside(name: str, blocks: list[Block]) -> int:
 
 def _first_number(path: str) -> int | None:
     return next((int(part) for part in path.split(".") if part.isdigit()), None)
-
-
-def _num_shared(name: str, path: str) -> int:
-    """How many parts two paths have in common from their beginning."""
-    pairs = zip(name.split("."), path.split("."), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

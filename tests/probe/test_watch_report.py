@@ -126,5 +126,5 @@ def test_a_report_names_the_regime_of_every_curve():
 
 
 def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
-    assert watch(models.Apart(), dry_run=True).unseen
-    assert watch(models.Apart(), dry_run=True, measures="entropy").unseen == ()
+    assert watch(models.Apart(), dry_run=True).plan.unseen
+    assert watch(models.Apart(), dry_run=True, measures="entropy").plan.unseen == ()
