@@ -2,7 +2,8 @@
 
 A claim is asked in one or more settings. In each of them it is *shown* (every number that decides passes its threshold,
 and no control passes the same threshold), *matched* (it passes, and so does a control, so that passing says nothing of
-the claim's cause), *failed* (a number does not pass) or *open* (seeds do not tell, or there is no number).
+the claim's cause), *failed* (a number does not pass) or *open* (seeds do not tell, there is no number, or there is none
+for a control: one that was not measured is not one that fails).
 
 - **Holds**: shown in every setting.
 - **Holds under conditions**: passes in some settings and not in others, or everywhere with a control that passes as
@@ -12,7 +13,8 @@ the claim's cause), *failed* (a number does not pass) or *open* (seeds do not te
 - **Inconclusive at this size**: open wherever it is not failed, or failed at a size from which nothing follows.
 
 Numbers that are shown beside (`decides` is false), among them checks of our own, do not move the outcome; a check of
-our own that fails makes the verdict unsound. A corrected form that holds does not make the printed one hold.
+our own that fails makes the verdict unsound and, in an experiment, inconclusive, since numbers of a faulty measurement
+decide nothing. A corrected form that holds does not make the printed one hold.
 """
 
 import math
@@ -20,6 +22,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+_MEASURED = ("value", "threshold", "control", "published")
+"""Numbers of an evidence that may be NaN or infinite."""
 
 
 class Outcome(StrEnum):
@@ -41,7 +46,7 @@ class Finding(StrEnum):
     """It passes, and so does a control."""
     FAILED = "failed"
     OPEN = "open"
-    """Seeds do not tell, or nothing could be measured."""
+    """Seeds do not tell, or the number or its control could not be measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +86,11 @@ class Evidence:
         """Whether the control is on the right side of the same threshold; None without a control."""
         return None if self.control is None else self._holds(self.control)
 
+    @property
+    def lacks_control(self) -> bool:
+        """Whether there is a control and no number for it."""
+        return self.control is not None and math.isnan(self.control)
+
     def _holds(self, value: float) -> bool:
         return bool(value >= self.threshold if self.at_least else value <= self.threshold)
 
@@ -108,28 +118,33 @@ class Verdict:
 
     @property
     def decisive(self) -> Evidence | None:
-        """The evidence to show first: where a control passes as well, that one; else of what decides a failing number.
+        """The evidence to show first, of what decides: where a control passes as well, that one; else a failing number.
 
-        Where none fails it is one whose control fails, and else the number that is nearest to its threshold.
+        Where none fails it is one whose control fails, and else the number that is nearest to its threshold. Where
+        nothing decides, all evidence is asked.
         """
 
-        def order(row: Evidence) -> tuple[bool, bool, bool, bool, float]:
+        def order(row: Evidence) -> tuple[bool, bool, bool, float]:
             is_matched = self.control_passes and row.holds and row.control_holds is True
-            return is_matched, row.decides, not row.holds, row.control_holds is False, _strain(row)
+            return is_matched, not row.holds, row.control_holds is False, _strain(row)
 
-        return max(self.evidence, key=order, default=None)
+        deciding = [row for row in self.evidence if row.decides]
+        return max(deciding or self.evidence, key=order, default=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types for JSON, with the derived `holds` flags spelled out; null stands for not finite."""
+        """Return plain types for JSON, with the derived `holds` flags spelled out.
+
+        Null stands for NaN, and "inf" and "-inf" for what JSON has no number for.
+        """
         record = asdict(self)
         for row, evidence in zip(record["evidence"], self.evidence, strict=True):
             row |= {"holds": evidence.holds, "control_holds": evidence.control_holds}
-            row |= {key: _finite_or_none(row[key]) for key in ("value", "threshold", "control", "published")}
+            row |= {key: _plain(row[key]) for key in _MEASURED}
         return record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Verdict":
-        """Rebuild a verdict from `as_dict`, with NaN where a measured number was not finite."""
+        """Rebuild a verdict from `as_dict`; null is NaN where a number was measured, also of records without "inf"."""
         fields = record | {
             "outcome": Outcome(record["outcome"]),
             "evidence": tuple(_evidence(row) for row in record["evidence"]),
@@ -138,6 +153,7 @@ class Verdict:
 
 
 CONTROL_PASSES = "the control passes as well"
+CHECK_FAILS = "A check of our own fails, and nothing is decided before it passes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +183,23 @@ class Ruling:
         evidence: Iterable[Evidence],
         sound: bool = True,
     ) -> Verdict:
-        """Return the verdict; `correction` says what holds if the claim does not, and is left out elsewhere."""
+        """Return the verdict; `correction` says what holds if the claim does not, and is left out elsewhere.
+
+        Beside a check of ours that fails, where it is not `sound`, the numbers decide nothing.
+        """
         rows = tuple(evidence)
         control_passes = self.control_passes or any(row.decides and row.holds and row.control_holds for row in rows)
-        is_corrected = self.outcome in (Outcome.CONDITIONAL, Outcome.REFUTED)
-        assert correction or not is_corrected, f"{id} is {self.outcome.value} and does not say what holds"
+        outcome = self.outcome if sound else self.undecided().outcome
+        is_corrected = outcome in (Outcome.CONDITIONAL, Outcome.REFUTED)
+        assert correction or not is_corrected, f"{id} is {outcome.value} and does not say what holds"
         assert not (control_passes and self.outcome is Outcome.HOLDS), f"{id} holds, and so does its control"
         return Verdict(
             id=id,
             title=title,
             source=source,
             claim=claim,
-            outcome=self.outcome,
-            explanation=f"{explanation} {_told(rows)}".strip() if control_passes else explanation,
+            outcome=outcome,
+            explanation=" ".join(filter(None, (explanation, _told(rows) * control_passes, CHECK_FAILS * (not sound)))),
             correction=correction if is_corrected else "",
             evidence=rows,
             sound=sound,
@@ -198,7 +218,7 @@ def finding(*rows: Evidence) -> Finding:
         return Finding.FAILED
     if not rows or any(math.isnan(row.value) for row in rows):
         return Finding.OPEN
-    return Finding.MATCHED if any(row.control_holds for row in rows) else Finding.SHOWN
+    return _passing(*rows)
 
 
 def seeds_say(passes: bool | None, row: Evidence | None = None) -> Finding:
@@ -211,7 +231,7 @@ def seeds_say(passes: bool | None, row: Evidence | None = None) -> Finding:
         return Finding.OPEN
     if not passes:
         return Finding.FAILED
-    return Finding.MATCHED if row is not None and row.control_holds else Finding.SHOWN
+    return Finding.SHOWN if row is None else _passing(row)
 
 
 def ruling(settings: Iterable[Finding], *, besides: Iterable[Finding] = (), everywhere: bool = False) -> Ruling:
@@ -240,6 +260,13 @@ def ruling(settings: Iterable[Finding], *, besides: Iterable[Finding] = (), ever
     return Ruling(outcome, Finding.MATCHED in asked | added)
 
 
+def _passing(*rows: Evidence) -> Finding:
+    """Return what numbers that pass say beside their controls; one control that passes is enough to match them."""
+    if any(row.control_holds for row in rows):
+        return Finding.MATCHED
+    return Finding.OPEN if any(row.lacks_control for row in rows) else Finding.SHOWN
+
+
 def _told(rows: Iterable[Evidence]) -> str:
     """Say that a control passes as well, and which."""
     names = dict.fromkeys(row.control_name for row in rows if row.holds and row.control_holds and row.control_name)
@@ -248,14 +275,17 @@ def _told(rows: Iterable[Evidence]) -> str:
 
 def _evidence(row: dict[str, Any]) -> Evidence:
     kept = {key: value for key, value in row.items() if key not in ("holds", "control_holds")}
-    numbers = {key: math.nan for key in ("value", "threshold") if kept[key] is None}
+    numbers = {key: float(kept[key]) for key in _MEASURED if kept.get(key) in ("inf", "-inf")}
+    numbers |= {key: math.nan for key in ("value", "threshold") if kept[key] is None}
     if kept["control"] is None and kept["control_name"]:
         numbers["control"] = math.nan
     return Evidence(**kept | numbers)
 
 
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _plain(value: float | None) -> float | str | None:
+    if value is None or math.isnan(value):
+        return None
+    return value if math.isfinite(value) else str(float(value))
 
 
 def _strain(evidence: Evidence) -> float:

@@ -1,12 +1,14 @@
 """What evidence says of its claim."""
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling, seeds_say
+from joma.verdicts import CHECK_FAILS, Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling, seeds_say
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -49,6 +51,17 @@ def test_verdicts_survive_json_and_old_records_are_read():
     assert Verdict.from_dict(old) == verdict(evidence(0.1, 0.5))
 
 
+def test_infinite_numbers_survive_json_and_old_records_have_null_for_them():
+    full = verdict(
+        evidence(math.inf, 0.5, at_least=True, control=-math.inf, control_name="inf"), evidence(1.0, math.inf)
+    )
+    written = json.loads(json.dumps(full.as_dict(), allow_nan=False))
+    assert Verdict.from_dict(written) == full
+    written["evidence"][0] |= {"value": None, "control": None}
+    old = Verdict.from_dict(written).evidence[0]
+    assert math.isnan(old.value) and old.lacks_control
+
+
 SHOWN, MATCHED, FAILED, OPEN = Finding.SHOWN, Finding.MATCHED, Finding.FAILED, Finding.OPEN
 RULE = [
     ([SHOWN, SHOWN], {}, Outcome.HOLDS),
@@ -82,6 +95,15 @@ def test_a_setting_is_as_good_as_its_worst_number():
     assert finding(matched, bad, unknown) is FAILED
     assert finding(matched, unknown) is OPEN and finding() is OPEN
     assert seeds_say(True, matched) is MATCHED and seeds_say(None, matched) is OPEN
+
+
+def test_a_control_that_was_not_measured_leaves_the_claim_open():
+    unknown = evidence(0.5, 1.0, control=math.nan)
+    failing, matched = evidence(2.0, 1.0, control=math.nan), evidence(0.5, 1.0, control=0.7)
+    assert finding(unknown) is OPEN and seeds_say(True, unknown) is OPEN
+    assert ruling([finding(unknown)]).outcome is Outcome.INCONCLUSIVE
+    assert finding(failing) is FAILED and seeds_say(False, failing) is FAILED
+    assert finding(unknown, matched) is MATCHED  # whatever the other control is, one passes
 
 
 def ruled(found: Ruling, *rows: Evidence, correction: str = "half of it") -> Verdict:
@@ -118,6 +140,18 @@ def test_what_does_not_decide_is_not_shown_first():
     beside = evidence(2.0, 1.0, decides=False)
     decides = evidence(0.5, 1.0)
     assert verdict(beside, decides).decisive is decides
+    matched = evidence(0.5, 1.0, control=0.7, decides=False)
+    assert replace(verdict(matched, decides), control_passes=True).decisive is decides
+    assert verdict(beside).decisive is beside
+
+
+@pytest.mark.parametrize("outcome", [Outcome.HOLDS, Outcome.CONDITIONAL, Outcome.REFUTED, Outcome.INCONCLUSIVE])
+def test_beside_a_check_of_ours_that_fails_nothing_is_decided(outcome):
+    found = Ruling(outcome).verdict(
+        id="x", title="t", source="s", claim="c", explanation="Why.", correction="half", evidence=(), sound=False
+    )
+    assert (found.outcome, found.correction, found.sound) == (Outcome.INCONCLUSIVE, "", False)
+    assert found.explanation == f"Why. {CHECK_FAILS}"
 
 
 def test_a_small_size_refutes_nothing():

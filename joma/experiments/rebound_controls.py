@@ -51,6 +51,8 @@ def needed(shares: dict[tuple[str, int], float], config: Config) -> dict[str, li
 
 def needed_in_words(shares: dict[tuple[str, int], float], config: Config) -> str:
     """Tell which ingredients the rebound needs, and at which depths."""
+    if not any(shares[PAPER, depth] >= REBOUNDS for depth in config.control_depths):
+        return "The paper's setting rebounds at none of the depths."
     told = [
         f"{name} takes it away at depth {', '.join(map(str, depths))}"
         for name, depths in needed(shares, config).items()

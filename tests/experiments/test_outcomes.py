@@ -96,9 +96,11 @@ def assert_rule_is_kept(verdict: Verdict) -> None:
     matched = [row for row in deciding if row.holds and row.control_holds]
     assert bool(verdict.correction) == (verdict.outcome in (Outcome.CONDITIONAL, Outcome.REFUTED))
     assert verdict.control_passes >= bool(matched)
+    assert verdict.sound or verdict.outcome is Outcome.INCONCLUSIVE
     assert not verdict.control_passes or CONTROL_PASSES in verdict.explanation.lower()
     if verdict.outcome is Outcome.HOLDS:
-        assert deciding and all(row.holds for row in deciding) and not verdict.control_passes
+        assert deciding and all(row.holds and not row.lacks_control for row in deciding)
+        assert verdict.sound and not verdict.control_passes
     if verdict.outcome is Outcome.CONDITIONAL:
         assert any(row.holds for row in verdict.evidence)
     if verdict.outcome is Outcome.REFUTED:  # no harsher than the evidence
