@@ -270,8 +270,10 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
         )
         for row in rows
     )
-    added = [is_added(row["excess"], row["excess_error"], row["excess_shuffled"]) for row in rows]
-    findings = [seeds_say(*each) for each in zip(added, evidence, strict=True)]
+    findings = [
+        seeds_say(exceeds(row["excess"], row["excess_error"], LEAST_EXCESS), each)
+        for row, each in zip(rows, evidence, strict=True)
+    ]
     told = _excess_in_words(rows)
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
@@ -283,15 +285,6 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
         correction=f"training adds, with the standard error between seeds: {told}",
         evidence=evidence,
     )
-
-
-def is_added(excess: float, error: float, control: float) -> bool | None:
-    """Whether training adds what counts as learning, and not as much on shuffled latents; None if seeds do not tell.
-
-    >>> is_added(0.1, 0.01, 0.0), is_added(0.1, 0.01, 0.2), is_added(0.01, 0.01, 0.0), is_added(0.04, 0.02, 0.0)
-    (True, False, False, None)
-    """
-    return False if excess <= control else exceeds(excess, error, LEAST_EXCESS)
 
 
 def _excess_in_words(rows: list[dict]) -> str:
@@ -311,7 +304,7 @@ def _excess_explanation(told: str, findings: list[Finding], config: Config) -> s
         return "There is nothing on these data yet."
     text = (
         f"What training adds: {told}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on, "
-        f"where shuffled latents gain less: {findings.count(Finding.SHOWN)} of {len(findings)} do."
+        f"where shuffled latents gain less than {LEAST_EXCESS}: {findings.count(Finding.SHOWN)} of {len(findings)} do."
     )
     return _at_size(text, config)
 
