@@ -19,6 +19,7 @@ LEAST_SHARE = 0.05
 LEAST_DIFFERENCE = 0.05
 """Share of neurons by which the trained network must exceed its controls in pairs of unrelated contexts."""
 SOURCE = "Appendix, Figure 10 and Eqn 60"
+REACHED = ": what has learned nothing does no worse, and pairs of contexts alone show no superposition"
 
 
 def pairs_verdict(result: Result) -> Verdict:
@@ -54,10 +55,10 @@ def pairs_verdict(result: Result) -> Verdict:
         )
         for control in controls
     ]
-    there = all(row.holds for row in raw)
     found = finding(*beyond)
-    if found is Finding.FAILED and there:
+    if found is Finding.FAILED and any(row.holds and row.control_holds for row in raw):
         found = Finding.MATCHED
+    is_reached = found is Finding.MATCHED and max(share[control] for control in controls) >= share[TRAINED]
     told = f"{share[UNTRAINED]:.0%} before training, {share[SHUFFLED]:.0%} with contexts shuffled"
     return ruling([found]).verdict(
         id="figure10-pairs",
@@ -66,12 +67,7 @@ def pairs_verdict(result: Result) -> Verdict:
         claim="The same neuron can be activated by multiple irrelevant combinations of tokens.",
         explanation=f"The two contexts that fire a neuron most attend to unrelated tokens for {share[TRAINED]:.0%} of "
         f"the neurons; for {told}.",
-        correction=(
-            f"{share[TRAINED]:.0%} of the neurons have such a pair, {told}: networks that learned nothing do no worse, "
-            "and pairs of contexts alone show no superposition"
-            if there
-            else f"{share[TRAINED]:.0%} of the neurons have such a pair, {told}"
-        ),
+        correction=(f"{share[TRAINED]:.0%} of the neurons have such a pair, {told}" + (REACHED if is_reached else "")),
         evidence=(*beyond, *raw),
     )
 
@@ -175,7 +171,7 @@ def _pythia_verdict(name: str, own: pd.DataFrame) -> Verdict:
         for pair, row in raw.items()
     ]
     findings = [
-        Finding.MATCHED if found is Finding.FAILED and there.holds else found
+        Finding.MATCHED if found is Finding.FAILED and there.holds and there.control_holds else found
         for found, there in zip(map(finding, more), raw.values(), strict=True)
     ]
     told = "; ".join(f"{pair}: {row.value:.0f}, before training {row.control:.0f}" for pair, row in raw.items())

@@ -144,19 +144,21 @@ def _is_close(result: Result, config: Config) -> Verdict:
             f"{idle}. The estimate takes b̄ as constant, and the mean attention moves by {moved} in L1 (2 is the most)."
         ),
         correction=(
-            f"at a quarter of the training it {_predicts(early)}, with a relative error of {at_first}; at the end it "
-            f"{_predicts(late)}, with {at_last}, where no estimate at all has {idle}"
+            f"at a quarter of the training it {predicts_in_words(early)}, with a relative error of {at_first}; at the "
+            f"end it {predicts_in_words(late)}, with {at_last}, where no estimate at all has {idle}"
         ),
         evidence=(*late, *early, check),
         sound=check.holds,
     )
 
 
-def _predicts(rows: list[Evidence]) -> str:
+def predicts_in_words(rows: list[Evidence]) -> str:
+    """Say whether the estimate predicts the logits on all tokens, on some, on none, or was not measured."""
     findings = {finding(row) for row in rows}
-    if findings <= {Finding.SHOWN, Finding.MATCHED}:
-        return "predicts the logits"
-    return "does not predict the logits" if Finding.SHOWN not in findings else "predicts some of the logits"
+    passing = findings & {Finding.SHOWN, Finding.MATCHED}
+    if passing:
+        return "predicts the logits" if findings == passing else "predicts some of the logits"
+    return "does not predict the logits" if Finding.FAILED in findings else "was not measured"
 
 
 def _components(result: Result, config: Config) -> Verdict:
@@ -250,9 +252,10 @@ def _growth_said(some: list[Evidence], config: Config) -> str:
     said = {
         Finding.SHOWN: "only some components grow",
         Finding.MATCHED: "only some grow, with and without learned attention",
+        Finding.FAILED: "most grow",
+        Finding.OPEN: "it was not measured",
     }
     return "; ".join(
-        f"on {law} tokens {said.get(finding(row), 'most grow')} ({row.value:.0%}, where attention does not learn "
-        f"{row.control:.0%})"
+        f"on {law} tokens {said[finding(row)]} ({row.value:.0%}, where attention does not learn {row.control:.0%})"
         for law, row in zip(config.laws, some, strict=True)
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from joma.experiments.markdown import enumerated, escaped, first_sentence, table
 from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import find, named
-from joma.figures.numbers import duration, short
+from joma.figures.numbers import counted, duration, short
 from joma.verdicts import Evidence, Outcome, Verdict
 
 DIGITS = 4
@@ -159,7 +159,7 @@ def _counts(done: Reproduction) -> str:
     settled = [verdict for record, verdict in _with_records(done) if not _is_unfinished(record)]
     found = {outcome: sum(verdict.outcome is outcome for verdict in settled) for outcome in Outcome}
     said = [f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in found.items() if count]
-    text = f"Of {len(settled)} claims {enumerated(said)}." if said else "Nothing was judged."
+    text = f"Of {counted(len(settled), 'claim')} {enumerated(said)}." if said else "Nothing was judged."
     if left := [_with_part(record) for record in done.experiments if _is_unfinished(record)]:
         text += f" The claims of {enumerated(left)} are not among them: nothing is decided before all of it is done."
     return text

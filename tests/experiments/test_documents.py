@@ -85,6 +85,12 @@ def test_the_document_holds_every_claim_number_and_picture(tmp_path, out):
     assert re.search(r"!\[A walk\]\(results/a/walk.png\)\n\nIt goes up and down.", text)
 
 
+def test_one_claim_is_counted_as_one(tmp_path, out, install):
+    install(fake("a", draw=draw))
+    reproduce(out=out, device="cpu")
+    assert "Of 1 claim 1 holds." in kept(out, tmp_path)
+
+
 def test_what_was_not_run_says_what_it_needs(tmp_path, out):
     text = kept(out, tmp_path)
     assert re.search(r"### Not run here\n\n- b: \[Walk b\]\(#b--b\)\. Needs a \\\| in a\\_b\.", text)

@@ -203,6 +203,11 @@ def test_the_pairs_verdict_holds_fails_and_sees_controls_that_match(config):
         assert matched.outcome is Outcome.CONDITIONAL
         assert matched.control_passes and "The control passes as well" in matched.explanation
         assert "learned nothing" in matched.correction
+    near = by_id(verdicts(made(pairs=(0.3, 0.26, 0.1)), config))["figure10-pairs"]
+    assert near.outcome is Outcome.CONDITIONAL and near.control_passes
+    assert "learned nothing" not in near.correction and "26% before training" in near.correction
+    alone = by_id(verdicts(made(pairs=(0.06, 0.02, 0.02)), config))["figure10-pairs"]
+    assert alone.outcome is Outcome.REFUTED and not alone.control_passes
 
 
 def test_the_patterns_verdict_holds_fails_and_sees_controls_that_match(config):

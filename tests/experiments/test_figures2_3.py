@@ -10,8 +10,9 @@ from joma.experiments import figures2_3
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.figures2_3_measure import OTHER, SHUFFLED
 from joma.experiments.figures2_3_training import CONSTANT, ESTIMATE, FIRST, NO_LEARNING, SECOND, Config, train
+from joma.experiments.figures2_3_verdicts import predicts_in_words
 from joma.figures.chart import to_matplotlib
-from joma.verdicts import Outcome
+from joma.verdicts import Evidence, Outcome
 
 SHORT = Config(seeds=(0, 1), num_steps=80, num_reported=8)
 PAPER = Config()
@@ -130,6 +131,21 @@ FAILING = [
 @pytest.mark.parametrize(("verdict", "changed", "outcome"), FAILING)
 def test_a_claim_that_fails_is_seen_to_fail(verdict, changed, outcome):
     assert outcomes(made(**changed))[verdict] is outcome
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ((0.1, 0.1), "predicts the logits"),
+        ((0.1, 0.5), "predicts some of the logits"),
+        ((0.5, 0.5), "does not predict the logits"),
+        ((np.nan, np.nan), "was not measured"),
+    ],
+)
+@pytest.mark.parametrize("control", [1.0, 0.2], ids=["shown", "matched"])
+def test_what_is_predicted_is_told_as_it_is(errors, said, control):
+    rows = [Evidence(name="", against="", unit="", value=error, threshold=0.3, control=control) for error in errors]
+    assert predicts_in_words(rows) == said
 
 
 @pytest.mark.parametrize("drift", [1e-3, np.nan])
