@@ -66,7 +66,7 @@ class StepCost:
     validating_bytes: int
     """Alive at the worst moment of an evaluation: parameters, activations, buffers of the loss and of the entropy."""
     state_bytes: int
-    """Parameters and moments, which live as long as the pack."""
+    """Parameters, rounded ones too, and moments, which live as long as the pack."""
     moved_bytes: int
     """Read and written by all operations."""
     flops: int

@@ -23,7 +23,7 @@ def _copy(
     for i in tl.static_range(len(sources)):
         across = tl.cdiv(num_columns[i], TILE)
         if tile < tl.cdiv(num_rows[i], TILE) * across:
-            row = (tile // across) * TILE + tl.arange(0, TILE)[:, None]
+            row = ((tile // across) * TILE + tl.arange(0, TILE)[:, None]).to(tl.int64)
             column = (tile % across) * TILE + tl.arange(0, TILE)[None, :]
             seen = (row < num_rows[i]) & (column < num_columns[i])
             at = sources[i] + run * source_runs[i] + row * row_strides[i] + column * column_strides[i]

@@ -30,6 +30,7 @@ Tokens = Int[Tensor, "R B L"]
 EMBEDDING, OUTPUT, OUTPUT_BIAS = "embedding.weight", "output.weight", "output.bias"
 POSITIONS = "positions.weight"
 MATRIX_AXES = 2
+"""Of a matrix, without the axis of the runs."""
 
 
 class Decoder:

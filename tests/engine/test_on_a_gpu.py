@@ -267,6 +267,16 @@ def kernels_of(stepper, batch):
     return Counter(name for name in names if (name == "aten::bmm" if kind == "CPU" else "Memcpy" not in name))
 
 
+def test_rounded_factors_follow_the_parameters():
+    """The kernel that writes them and the copy that a resumed run starts from round alike."""
+    config = paper_language_model(151, depth=2)
+    stepper = stepper_of(config, [OptimiserConfig(lr=1e-2, clip=0.5)] * 2, "bf16")
+    for _ in range(3):
+        stepper.advance(words(151, 2, 4, 9))
+    for name in stepper.model.factors:
+        assert torch.equal(stepper.working_parameters[name], stepper.parameters[name].bfloat16()), name
+
+
 def test_sixteen_runs_have_the_kernels_of_one():
     vocabulary = 151 if there() == "cpu" else 28_782  # the paper's: libraries split small products as they please
     config = paper_language_model(vocabulary, depth=2)
