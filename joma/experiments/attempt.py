@@ -161,7 +161,7 @@ class Attempt:
         return missed
 
     def _unfinished(self, base: Record, found: Experiment, config: Any) -> Record:
-        """Show what is finished; where that cannot be done it is told, and the work goes on all the same."""
+        """Show what is finished; where that cannot be done it is a fault of ours, and the work goes on all the same."""
         place = self._workplace(found, config, lambda share, doing: None)
         log = place.timetable.log
         left = replace(
@@ -170,14 +170,15 @@ class Attempt:
             device=" and ".join(log.devices) or base.device,
             seconds=log.seconds,
         )
+        verdict = _without_verdict(base)
         try:
             part = None if found.so_far is None else found.so_far(config, place)
             if part is not None:
                 return self._judged_in_part(found, config, part, left, log)
         except Exception as error:
             told = f"What is finished could not be shown: {self._written_down(error)}."
-            left = replace(left, notes=(*left.notes, told))
-        left = replace(left, verdicts=(_without_verdict(base),))
+            left, verdict = replace(left, notes=(*left.notes, told)), replace(verdict, sound=False)
+        left = replace(left, verdicts=(verdict,))
         publish(self.folder, left, {})
         return left
 
