@@ -7,7 +7,7 @@ import numpy as np
 from joma.experiments.experiment import Result
 from joma.experiments.figure4_condition import REFUSED
 from joma.experiments.figure4_flows import LABELS, WITHOUT, Config
-from joma.verdicts import Evidence, Finding, Ruling, Verdict, finding, ruling
+from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
 
 VISIBLE = 0.05
 """Rise of the entropy that can be seen in the figure, as a share of its axis from 0 to ln M."""
@@ -36,10 +36,6 @@ def _solver_check(result: Result) -> Evidence:
     )
 
 
-def _if_sound(found: Ruling, check: Evidence) -> Ruling:
-    return found if check.holds else found.undecided()
-
-
 def _rebounds(result: Result) -> Verdict:
     check = _solver_check(result)
     visible = VISIBLE * float(result.facts["largest entropy"])
@@ -61,7 +57,7 @@ def _rebounds(result: Result) -> Verdict:
         f"{row.rise:.3f} ({LABELS[str(row.flow)]}, T = {row.temperature:g})"
         for row in result.tables["dips"].itertuples()
     )
-    return _if_sound(ruling(findings), check).verdict(
+    return ruling(findings).verdict(
         id="fig4-rebound",
         title="The attention entropy drops, then rebounds",
         source="Section 4, figure 4, Eqn 6",
@@ -129,7 +125,7 @@ def _salient_first(result: Result) -> Verdict:
     )
     findings = [finding(row, order) for row in evidence]
     told = ", ".join(f"{spread[name]:.2f} ({LABELS[name]})" for name in flows)
-    return _if_sound(ruling(findings), check).verdict(
+    return ruling(findings).verdict(
         id="fig4-order",
         title="Salient components are learned first",
         source="Section 4, figure 4",
@@ -173,7 +169,7 @@ def _condition(result: Result) -> Verdict:
         value=float(facts["rising share"]),
     )
     found = ruling([finding(without_zeros)], besides=[finding(all_targets)])
-    return _if_sound(found, check).verdict(
+    return found.verdict(
         id="fig4-condition",
         title="When the entropy rebounds",
         source="Section 4; first sentence of Section 5",

