@@ -293,6 +293,7 @@ def test_training_holds_only_above_the_untrained_network_and_shuffled_latents(ve
     assert verdict(made_up(random_features), table1.quick()).outcome == Outcome.INCONCLUSIVE
     as_good_shuffled = verdict(made_up(learned, shuffled=0.7), FULL)
     assert as_good_shuffled.outcome == Outcome.CONDITIONAL and as_good_shuffled.control_passes
+    assert verdict(made_up(learned, shuffled=0.7, seed_spread=0.5), FULL).outcome == Outcome.INCONCLUSIVE
     assert verdict(made_up(learned, seed_spread=0.5), FULL).outcome == Outcome.INCONCLUSIVE
     one_level = made_up(lambda network, row: learned(network, row) if row["level"] else as_published(row))
     assert verdict(one_level, FULL).outcome == Outcome.CONDITIONAL
