@@ -18,7 +18,6 @@ import torch
 from rank import machine
 from torch import Tensor, nn
 
-from joma.engine import optimiser
 from joma.engine.config import OptimiserConfig
 from joma.engine.grid import grid
 from joma.engine.memory import footprint, in_words
@@ -189,14 +188,7 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
         add_row_gradients(gradient, batch.tokens, hidden.unflatten(1, batch.tokens.shape[1:]))
 
     def update() -> None:
-        optimiser.update(
-            stepper._optimiser,
-            stepper.state.parameters[:, : stepper.layout.num_trained],
-            stepper._gradient,
-            stepper.state.moments,
-            stepper._settled(stepper.losses, optimiser.gradient_norms(stepper._gradient)),
-            None if stepper.state.rounded is None else stepper.state.rounded[:, : stepper.layout.num_trained],
-        )
+        stepper._move(stepper.losses)
 
     size = 2 if precision == "bf16" else FLOAT_BYTES
     sizes = {name: math.prod(shape) for name, shape in model.shapes.items()}

@@ -163,13 +163,18 @@ class Stepper:
         with working_in(self._precision, self.device):
             noise = Noise(keys=self._keys, step=state.step)
             losses = self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
+        self._move(losses)
+
+    def _move(self, losses: Float[Tensor, " R"]) -> None:
+        """Let the optimiser move the parameters by the gradients that are there."""
+        state, num_trained = self.state, self.layout.num_trained
         optimiser.update(
             self._optimiser,
-            state.parameters[:, : self.layout.num_trained],
+            state.parameters[:, :num_trained],
             self._gradient,
             state.moments,
             self._settled(losses, optimiser.gradient_norms(self._gradient)),
-            None if state.rounded is None else state.rounded[:, : self.layout.num_trained],
+            None if state.rounded is None else state.rounded[:, :num_trained],
         )
 
     def _settled(self, losses: Float[Tensor, " R"], norms: Float[Tensor, " R"]) -> StepNumbers:

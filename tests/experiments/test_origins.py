@@ -72,12 +72,16 @@ def test_one_software_in_two_calls_is_one(tmp_path, software, install):
     assert "origins" not in found
 
 
+def damage_what_is_kept(out):
+    [kept] = (out / "a/kept").iterdir()
+    (kept / cache.FILE_NAME).write_text("damaged")
+
+
 def test_whoever_only_puts_the_pieces_together_is_named_with_no_pieces(tmp_path, software, install):
     install(fake_in_pieces("a", WALKS))
     software(ON_A_GPU, joma="0.1")
     reproduce(out=tmp_path, device="cpu")
-    [kept] = (tmp_path / "a/kept").iterdir()
-    (kept / cache.FILE_NAME).write_text("damaged")
+    damage_what_is_kept(tmp_path)
     software(AT_HOME, joma="0.2")
     reproduce(out=tmp_path, device="cpu")
     assert [each["pieces"] for each in record_of(tmp_path)["origins"]] == [{"cpu": {"walks": 4}}, {}]
@@ -96,8 +100,7 @@ def test_a_result_that_is_computed_again_whole_is_of_the_last_software_alone(tmp
     install(fake("a"))
     software(ON_A_GPU, joma="0.1")
     reproduce(out=tmp_path, device="cpu")
-    [kept] = (tmp_path / "a/kept").iterdir()
-    (kept / cache.FILE_NAME).write_text("damaged")
+    damage_what_is_kept(tmp_path)
     software(AT_HOME, joma="0.1")
     reproduce(out=tmp_path, device="cpu")
     assert record_of(tmp_path)["git_commit"] == AT_HOME and "origins" not in record_of(tmp_path)
