@@ -2,7 +2,6 @@
 
 import shutil
 
-import huggingface_hub.constants
 import pytest
 from loopback_hub import REPOSITORY, LoopbackHub
 
@@ -26,6 +25,7 @@ def series(trained, tmp_path):
 @pytest.fixture
 def hub_at(monkeypatch, tmp_path):
     """Point the client at an address, with a cache of its own."""
+    import huggingface_hub.constants  # noqa: PLC0415 (an extra, which the tests of other things do without)
 
     def point(url):
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
@@ -40,6 +40,8 @@ def hub_at(monkeypatch, tmp_path):
 @pytest.fixture
 def serve(hub_at):
     """Serve folders as revisions until the test ends."""
+    import huggingface_hub  # noqa: PLC0415 (as above)
+
     running = []
 
     def start(revisions, **settings):
