@@ -251,15 +251,15 @@ STATEMENTS = (
         id="fig9-lines",
         title="How often a line through zero meets G",
         place="Appendix A.3.1, before Eqn 58; Appendix A.4",
-        printed="there are at most two intersections between G, convex for y > ½, and a straight line",
+        printed="there are at most two intersections between G and a straight line through zero",
         corrected="at most one more than F/θ₁ has turning points: strictly log-concave p one, Student's t two, two "
         "scales three",
-        outcome=Outcome.CONDITIONAL,
+        outcome=Outcome.REFUTED,
         explanation=(
             "A line of slope k meets G where F/θ₁ = k. F/θ₁ increases for a strictly log-concave p (each line meets G "
-            "once at most, so there is no pair at all) and falls once and rises once for Student's t. G need not be "
-            "convex for y < ½: with 0.9 N(1) + 0.1 N(10²), F/θ₁ rises to 6.82, falls to 1.51 and rises again, and "
-            "lines with slopes between these meet G three times."
+            "once at most, so there is no pair at all) and falls once and rises once for Student's t. The paper argues "
+            "from convexity for y > ½, but G need not be convex for y < ½: with 0.9 N(1) + 0.1 N(10²), F/θ₁ rises to "
+            "6.82, falls to 1.51 and rises again, and lines with slopes between these meet G three times."
         ),
         checks=(
             Check(
