@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -39,6 +40,8 @@ COLOURS = {
 }
 PIPED_WIDTH = 160
 """Columns when the output is not a terminal, so that rows stay on one line in a log."""
+LINE_SECONDS = 15.0
+"""Time between two lines of progress in a log, where a bar cannot move."""
 
 
 def console() -> Console:
@@ -72,6 +75,28 @@ def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
     ) as bar:
         bar.add_task(label, total=None)
         yield
+
+
+class LogLines:
+    """Progress as lines of a log, on standard error: when something begins, and every some seconds."""
+
+    def __init__(self) -> None:
+        """Begin with nothing said."""
+        self._current: object = None
+        self._due = 0.0
+
+    def show(self, current: object, line: str) -> None:
+        """Print a line if one is due: `current`, what is being done, is another than before, or it is time."""
+        if current == self._current and monotonic() < self._due:
+            return
+        self._current, self._due = current, monotonic() + LINE_SECONDS
+        say(line)
+
+
+def say(line: str) -> None:
+    """Print a line of a log on standard error, at once."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def _errors() -> Console:

@@ -3,7 +3,9 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,7 +14,6 @@ from rich.progress import (
     BarColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -21,7 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from joma.figures.numbers import counted, duration
-from joma.terminal import console
+from joma.terminal import LogLines, console, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
     from joma.engine import train
@@ -133,17 +134,23 @@ def planning_progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]
             task = bar.add_task("")
             yield lambda doing: bar.update(task, description=escape(doing))
     else:
-        yield _say_planning
-
-
-def _say_planning(doing: str) -> None:
-    sys.stderr.write(f"Planning: {doing}\n")
-    sys.stderr.flush()
+        yield lambda doing: say(f"Planning: {doing}")
 
 
 @contextmanager
 def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progress"], None]]:
-    """Show a bar for all packs and one for those at work, on standard error; yields what to call with progress."""
+    """Show a bar for all packs and one for those at work, on standard error; in a log a line now and then."""
+    if quiet:
+        yield lambda at: None
+    elif sys.stderr.isatty():
+        with _bars() as show:
+            yield show
+    else:
+        yield _Log().show
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[["train.Progress"], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -153,8 +160,7 @@ def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progr
         TimeRemainingColumn(table_column=Column(min_width=TIME_WIDTH)),
         TextColumn("[dim]{task.fields[latest]}"),
     )
-    is_off = quiet or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=is_off, transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         whole = bar.add_task("Training", total=None, count="", latest="")
         part = bar.add_task("Pack", total=None, count="", latest="", visible=False)
         seen = [-1]
@@ -166,29 +172,74 @@ def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progr
             count = f"{at.num_packs_done}/{len(at.plan.packs)} packs"
             bar.update(whole, completed=at.seconds_done, total=at.plan.seconds, count=count)
             if at.pack is not None:
-                _show_packs(bar, part, [at.pack, *at.beside])
+                now = _AtWork.of([at.pack, *at.beside])
+                bar.update(
+                    part,
+                    visible=True,
+                    description=now.runs,
+                    completed=now.step,
+                    total=now.num_steps,
+                    count=now.count,
+                    latest=escape(now.latest),
+                )
 
         yield show
 
 
-def _show_packs(bar: Progress, task: TaskID, at_work: "Sequence[PackProgress]") -> None:
-    """Show the packs at work, of which there are several on Ray, as one."""
-    num_failed = sum(len(at.failed) for at in at_work)
-    num_runs = sum(len(at.names) for at in at_work) + num_failed
-    failed = f", {num_failed} diverged" if num_failed else ""
-    step, num_steps = sum(at.step for at in at_work), sum(at.num_steps for at in at_work)
-    packs = f" of {len(at_work)} packs" if len(at_work) > 1 else ""
-    speed = sum(at.tokens_per_second for at in at_work)
-    current = [loss for at in at_work for loss in at.losses.values()]
-    bar.update(
-        task,
-        visible=True,
-        description=f"{counted(num_runs, 'run')}{packs}{failed}",
-        completed=step,
-        total=num_steps,
-        count=f"step {step:,}/{num_steps:,}",
-        latest=escape(f"{speed:,.0f} tokens/s, loss {losses(current)}"),
-    )
+class _Log:
+    """Progress as lines: what there is to do, then when a pack is heard first, and every some seconds."""
+
+    def __init__(self) -> None:
+        self._lines = LogLines()
+        self._begun: tuple[float, float] | None = None
+
+    def show(self, at: "train.Progress") -> None:
+        """Print a line if one is due."""
+        if at.pack is not None:
+            now = _AtWork.of([at.pack, *at.beside])
+            place = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
+            self._lines.show(place, f"{place} {now.runs}: {now.count}, {now.latest}{self._left(at)}")
+        elif at.num_packs_done == 0:
+            say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
+
+    def _left(self, at: "train.Progress") -> str:
+        """Return about how long all packs need at the pace since the first report: where they stood says nothing."""
+        if self._begun is None:
+            self._begun = monotonic(), at.seconds_done
+        time, done = monotonic() - self._begun[0], at.seconds_done - self._begun[1]
+        return f"; about {duration(time / done * (at.plan.seconds - at.seconds_done))} left in all" if done > 0 else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _AtWork:
+    """The packs at work, of which there are several on Ray, as one."""
+
+    runs: str
+    step: int
+    num_steps: int
+    latest: str
+    """Speed and losses."""
+
+    @property
+    def count(self) -> str:
+        """Steps done of those there are."""
+        return f"step {self.step:,}/{self.num_steps:,}"
+
+    @classmethod
+    def of(cls, packs: "Sequence[PackProgress]") -> "_AtWork":
+        """Take them together."""
+        num_failed = sum(len(at.failed) for at in packs)
+        num_runs = sum(len(at.names) for at in packs) + num_failed
+        failed = f", {num_failed} diverged" if num_failed else ""
+        several = f" of {len(packs)} packs" if len(packs) > 1 else ""
+        speed = sum(at.tokens_per_second for at in packs)
+        current = [loss for at in packs for loss in at.losses.values()]
+        return cls(
+            runs=f"{counted(num_runs, 'run')}{several}{failed}",
+            step=sum(at.step for at in packs),
+            num_steps=sum(at.num_steps for at in packs),
+            latest=f"{speed:,.0f} tokens/s, loss {losses(current)}",
+        )
 
 
 def losses(values: list[float]) -> str:

@@ -8,13 +8,12 @@ from types import FrameType
 from typing import Any
 
 
-class Stopped(KeyboardInterrupt):
-    """Ctrl-C was heard between two steps, and everything is saved."""
-
-
 @contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Yield whether Ctrl-C was pressed; a second one does not wait to be asked for."""
+    """Yield whether Ctrl-C was pressed; a second one does not wait to be asked for.
+
+    One that came behind the last question is raised at the end, so that whatever would come next is not begun.
+    """
     asked = threading.Event()
     before: Any = signal.getsignal(signal.SIGINT)
     is_ours = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
@@ -31,3 +30,5 @@ def interruptions() -> Iterator[Callable[[], bool]]:
     finally:
         if is_ours:
             signal.signal(signal.SIGINT, before)
+    if asked.is_set():
+        raise KeyboardInterrupt

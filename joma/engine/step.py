@@ -202,7 +202,7 @@ class Stepper:
                 self._advance(self._batch)
         here.wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        # A stream of its own: libraries keep a workspace for each, and graphs that run at once must not share one.
+        # On the stream of the warm-ups, for which libraries have made their workspaces, outside the graph's memory.
         with torch.cuda.graph(graph, stream=beside):
             self._advance(self._batch)
         for tensor, before in zip(self.state.tensors(), kept, strict=True):

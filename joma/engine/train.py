@@ -3,9 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,9 @@ from joma.engine import grid as grids
 from joma.engine import recipes
 from joma.engine.extent import extent
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
-from joma.engine.memory import USABLE_SHARE, free_bytes
+from joma.engine.memory import free_bytes
 from joma.engine.packs import Pack
 from joma.engine.plan import Plan, device_named, make_plan
-from joma.engine.side_by_side import Told, beside_each_other, train_packs
 from joma.engine.snapshots import steps_of
 from joma.engine.speed import counted_seconds, tried_seconds
 from joma.engine.standing import examined
@@ -43,7 +41,7 @@ class Progress:
     pack: PackProgress | None = None
     """Of the pack that is being trained; where there are several, of the one that was heard last."""
     beside: tuple[PackProgress, ...] = ()
-    """Of the others that are trained at the same time, beside it on a GPU or on Ray."""
+    """Of the others that are trained at the same time, on Ray."""
     seconds_done: float = 0.0
     """Work that is done, in seconds of the plan's own estimate."""
 
@@ -189,33 +187,22 @@ def _ended_before(plan: Plan, out: Path) -> frozenset[str]:
 
 
 def _trained(plan: Plan, out: Path, on: str, report: Callable[[Progress], None]) -> list[PackResult]:
+    """Train the packs: here one after the other, on a cluster several at a time."""
+    kind = torch.device(plan.device).type
+    # Of the GPUs of another machine a task sees the one that it was given.
+    device = plan.device if on == "local" else kind
+    tasks = [_Task(pack=each.pack, folder=out.resolve(), device=device, owner=_owner(on)) for each in plan.packs]
     teller = _Teller(plan, report)
     results = []
-    for position, result in (_here if on == "local" else _on_ray)(plan, out.resolve(), teller.hear):
+    for position, result in run_tasks(_work, tasks, on=on, num_gpus=int(kind == "cuda"), told=teller.hear):
         results.append(result)
         teller.end(position)
     return results
 
 
-def _here(plan: Plan, out: Path, told: Told) -> Iterator[tuple[int, PackResult]]:
-    """Train in this process, on a GPU several small packs at a time."""
-    device = torch.device(plan.device)
-    for group in beside_each_other(plan.packs, usable_bytes=USABLE_SHARE * plan.free_bytes, device=device):
-        packs = [plan.packs[position].pack for position in group]
-        hear = partial(_at, group, told)
-        yield from ((group[at], result) for at, result in train_packs(packs, out, device=device, told=hear))
-
-
-def _at(group: Sequence[int], told: Told, at: int, pack: PackProgress) -> None:
-    told(group[at], pack)
-
-
-def _on_ray(plan: Plan, out: Path, told: Told) -> Iterator[tuple[int, PackResult]]:
-    """Train on a cluster; of the GPUs of another machine a task sees the one that it was given."""
-    kind = torch.device(plan.device).type
-    # Every pack has an owner of its own, for when it is trained elsewhere because its worker is lost.
-    tasks = [_Task(pack=each.pack, folder=out, device=kind, owner=token_hex(8)) for each in plan.packs]
-    yield from run_tasks(_work, tasks, on="ray", num_gpus=int(kind == "cuda"), told=told)
+def _owner(on: str) -> str:
+    """Return fresh digits for a pack that Ray trains elsewhere when its worker is lost; none for this process."""
+    return "" if on == "local" else token_hex(8)
 
 
 class _Teller:

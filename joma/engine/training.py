@@ -5,7 +5,7 @@ stands behind them, so that whoever goes on from a snapshot finds every row up t
 and the last write of a key wins. All runs of a pack are saved before the oldest snapshots go.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from joma.engine import snapshots
 from joma.engine.extent import Extent, extent
-from joma.engine.interruptions import Stopped, interruptions
+from joma.engine.interruptions import interruptions
 from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
 from joma.engine.packs import Pack
 from joma.engine.schedule import due_steps
@@ -107,42 +107,18 @@ def train_pack(
     reaches its end; what it makes of them is all that is left, for then the end is not saved. `owner`, as of
     `open_run`, is for a pack that is trained elsewhere again when its machine is lost.
     """
-    with interruptions() as is_asked_to_stop:
-        caller = Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop, owner=owner)
-        steps = pack_steps(pack, Path(folder), torch.device(device), caller)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Caller:
-    """What whoever trains a pack wants to hear and to get, whether it wants to stop, and its name for the locks."""
-
-    report: Report
-    take: Take | None = None
-    is_asked_to_stop: Callable[[], bool]
-    owner: str = ""
-
-
-def pack_steps(pack: Pack, folder: Path, device: torch.device, caller: Caller) -> Generator[None, None, PackResult]:
-    """Train a pack as `train_pack` does, in pieces: yields behind every step, which a GPU may still be working on.
-
-    Closed before its end, it leaves the runs as they stand on the disk, to be gone on with.
-    """
     how_far = extent(pack.config)
-    members = [examined(run, folder, how_far, owner=caller.owner) for run in pack.runs]
-    with ExitStack() as stack:
-        going = [member for member in members if member.is_open]
+    members = [examined(run, Path(folder), how_far, owner=owner) for run in pack.runs]
+    going = [member for member in members if member.is_open]
+    with interruptions() as is_asked_to_stop, ExitStack() as stack:
         if going:
-            _open_records(going, how_far, caller.owner, stack)
+            _open_records(going, how_far, owner, stack)
             place(members)
             _hold_places(members)
+            caller = _Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop)
             try:
-                yield from _group_steps(members, how_far, device, caller)
-            except (KeyboardInterrupt, GeneratorExit):
+                _train_groups(members, how_far, torch.device(device), caller)
+            except KeyboardInterrupt:
                 _leave_open(going)
                 raise
     return PackResult(runs=tuple(_result(member, is_new=member in going) for member in members))
@@ -177,20 +153,29 @@ def _hold_places(members: Sequence[Member]) -> None:
                 placeholder(member, going[0])
 
 
-def _group_steps(members: Sequence[Member], how_far: Extent, device: torch.device, caller: Caller) -> Iterator[None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Caller:
+    """What whoever trains a pack wants to hear and to get, and whether it wants to stop."""
+
+    report: Report
+    take: Take | None
+    is_asked_to_stop: Callable[[], bool]
+
+
+def _train_groups(members: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
     """Train those that are furthest behind until they meet the next ones, and so on to the end."""
     while going := [member for member in members if member.is_open]:
         start = min(member.step for member in going)
         further = [member.step for member in going if member.step > start]
         group = [member for member in members if member.step == start and member.stand is not Stand.FINISHED]
         # Without a name for it: the next one must not be built while this one still holds its memory.
-        yield from _Trainer(group, how_far, device, caller).steps(start, min(further, default=how_far.num_steps))
+        _Trainer(group, how_far, device, caller).train(start, min(further, default=how_far.num_steps))
 
 
 class _Trainer:
     """Trains runs that stand at one step."""
 
-    def __init__(self, group: Sequence[Member], how_far: Extent, device: torch.device, caller: Caller) -> None:
+    def __init__(self, group: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
         """Build the model, and put every run where it stands."""
         self._group = tuple(group)
         self._configs = [member.config for member in group]
@@ -204,8 +189,8 @@ class _Trainer:
         self._reported_step = 0
         self._save_seconds = 0.0
 
-    def steps(self, start: int, stop: int) -> Iterator[None]:
-        """Train from one step to another, yielding behind each; at the last one the runs are finished."""
+    def train(self, start: int, stop: int) -> None:
+        """Train from one step to another; at the last one the runs are finished."""
         self._reported_step = start
         if start == 0:
             self._begin()
@@ -214,7 +199,6 @@ class _Trainer:
             self._attend_to(step + 1, stop)
             if not self._going:
                 return
-            yield
         if stop == self._how_far.num_steps:
             self._note_failures()
             for run, member in enumerate(self._group):
@@ -267,7 +251,7 @@ class _Trainer:
         if is_stopping or (not is_taken and (step == stop or self._is_save_due(step))):
             self._save(step)
         if is_stopping:
-            raise Stopped
+            raise KeyboardInterrupt
         if monotonic() - self._reported_at >= REPORT_SECONDS or step == stop:
             self._tell(step)
 
@@ -328,10 +312,7 @@ class _Trainer:
     def _write(
         self, step: int, state_of: Callable[[int], dict[str, Tensor]], save: Callable[[Path, Snapshot], Path]
     ) -> None:
-        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time.
-
-        The threads copy on a stream that is not the pack's own: its work must be done, as `_note_failures` sees to.
-        """
+        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
 
         def write(run: int) -> None:
             member = self._group[run]

@@ -1,5 +1,7 @@
 """Settings for the tests of the engine."""
 
+import signal
+
 import pytest
 
 from joma.runs import description
@@ -9,3 +11,11 @@ from joma.runs import description
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening a run takes."""
     monkeypatch.setattr(description, "_git_commit", lambda: None)
+
+
+@pytest.fixture
+def heeding_ctrl_c():
+    """Ctrl-C as Python starts with it, also where the tests run in the background and shells have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -20,7 +20,7 @@ from joma.engine import snapshots, training
 from joma.engine.config import OptimiserConfig, RunConfig
 from joma.engine.extent import completed, extent
 from joma.engine.grid import Run
-from joma.engine.memory import CUDA_BASE, footprint
+from joma.engine.memory import CUDA_BASE, USABLE_SHARE, footprint
 from joma.engine.packs import Pack
 from joma.engine.recipes import recipe
 from joma.engine.step import NOT_FAILED, Stepper
@@ -101,10 +101,9 @@ def records(tmp_path_factory, text):
     return trained
 
 
-def by_rate(done, depth=2):
-    """Return the records of the runs of one depth."""
-    configs = {run.folder: RunConfig.from_dict(info(run.folder).config) for run in done.runs}
-    return {own.optimiser.lr: read(folder) for folder, own in configs.items() if own.model.depth == depth}
+def by_rate(done):
+    """Return the records of runs that differ in their learning rate."""
+    return {RunConfig.from_dict(info(run.folder).config).optimiser.lr: read(run.folder) for run in done.runs}
 
 
 def values(table, *metrics):
@@ -168,17 +167,6 @@ def test_other_models_have_the_cpus_numbers(text, tmp_path, changes):
     for lr, table in found.items():
         assert_learned(table)
         assert_agree(table, right[lr], precision="fp32")
-
-
-def test_packs_side_by_side_have_the_cpus_numbers(text, tmp_path):
-    given = {**GRID, "data": text, "precision": "fp32", "depth": (1, 2), "snapshot_every": 7}
-    found, right = (
-        train(given, out=tmp_path / which, recipe="figure6", device=device)
-        for which, device in (("found", there()), ("right", "cpu"))
-    )
-    for depth in given["depth"]:
-        for lr, table in by_rate(found, depth).items():
-            assert_agree(table, by_rate(right, depth)[lr], precision="fp32")
 
 
 class Stopped(RuntimeError):
@@ -287,7 +275,9 @@ def test_sixteen_runs_have_the_kernels_of_one():
         for _ in range(2):
             stepper.advance(batch)
         found[num_runs] = kernels_of(stepper, batch)
-    assert found[1].total() == found[16].total() > 0, (found[1] - found[16], found[16] - found[1])
+    one, sixteen = (sorted((found[a] - found[b]).items()) for a, b in ((1, 16), (16, 1)))
+    # a string, which pytest prints whole
+    assert found[1].total() == found[16].total() > 0, f"of one run alone: {one}; of sixteen alone: {sixteen}"
 
 
 MEMORY = {
@@ -317,8 +307,9 @@ def test_planned_memory_is_enough_and_not_far_too_much(tmp_path, num_runs, name,
     told = f"planned {planned:,}, taken {taken:,}, held {held:,}"
     assert taken <= planned, told
     assert planned - CUDA_BASE <= 2.5 * taken, told
-    # What a captured step works with stays held for it, and a measurement between two steps comes on top.
-    assert held <= planned, told
+    # More is held than is taken: the allocator rounds up, and what a captured step works with stays held for it while a
+    # measurement comes on top. For that packs are planned into a share of what is free, which must hold it all.
+    assert held <= planned / USABLE_SHARE, told
 
 
 def _memory_from_here():

@@ -1,7 +1,6 @@
 """Whatever ends a training early, the next call goes on, and the record is that of one that was left in peace."""
 
 import errno
-import os
 import signal
 import weakref
 
@@ -131,13 +130,13 @@ def test_a_snapshot_of_another_run_is_not_taken(tmp_path, stopping):
 def count_groups(monkeypatch):
     """The runs and the steps of every group that is trained."""
     seen = []
-    original = training._Trainer.steps
+    original = training._Trainer.train
 
-    def steps(trainer, start, stop):
+    def train(trainer, start, stop):
         seen.append(([member.name for member in trainer._group], start, stop))
-        return original(trainer, start, stop)
+        original(trainer, start, stop)
 
-    monkeypatch.setattr(training._Trainer, "steps", steps)
+    monkeypatch.setattr(training._Trainer, "train", train)
     return seen
 
 
@@ -288,19 +287,13 @@ class FullDisk(Faults):
             self._fail(operation)
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
     wanted = pack(seeds=(1, 2), steps=STEPS)
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        with pytest.raises(KeyboardInterrupt):
-            train_pack(
-                wanted, tmp_path / "out", progress=lambda each: each.step == 5 and os.kill(os.getpid(), signal.SIGINT)
-            )
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    with pytest.raises(KeyboardInterrupt):
+        train_pack(wanted, tmp_path / "out", progress=lambda each: each.step == 5 and press_ctrl_c())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     for folder in folders(tmp_path / "out", wanted):
         assert snapshots.steps_of(folder) == [0, 6]  # the step that was asked in is finished
         assert (info(folder).status, is_open(folder)) == ("running", False)
@@ -309,22 +302,53 @@ def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch):
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
     wanted = pack(seeds=(1, 2), steps=STEPS)
-    handler = signal.getsignal(signal.SIGINT)
 
     def impatient(progress):
         if progress.step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            press_ctrl_c()
+            press_ctrl_c()
 
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        with pytest.raises(KeyboardInterrupt):
-            train_pack(wanted, tmp_path / "out", progress=impatient)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    with pytest.raises(KeyboardInterrupt):
+        train_pack(wanted, tmp_path / "out", progress=impatient)
     assert [snapshots.steps_of(folder) for folder in folders(tmp_path / "out", wanted)] == [[0], [0]]
     train_pack(wanted, tmp_path / "out")
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
+def test_a_second_ctrl_c_while_runs_are_saved_waits_for_no_other_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    wanted = pack(seeds=(1, 2), steps=STEPS)
+    save = snapshots.save_snapshot
+
+    def impatient(folder, snapshot):
+        path = save(folder, snapshot)
+        if snapshot.step > 0:
+            press_ctrl_c()
+        return path
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(snapshots, "save_snapshot", impatient)
+        train_pack(wanted, tmp_path / "out", progress=lambda each: each.step == 5 and press_ctrl_c())
+    both = folders(tmp_path / "out", wanted)
+    assert [snapshots.steps_of(folder) for folder in both] == [[0, 6], [0]]
+    assert not any(is_open(folder) for folder in both)
+    train_pack(wanted, tmp_path / "out")
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
+def test_ctrl_c_behind_the_last_step_is_not_lost(tmp_path):
+    wanted = pack(seeds=(1, 2), steps=STEPS)
+    with pytest.raises(KeyboardInterrupt):  # or whoever trains several packs would go on with the next
+        train_pack(wanted, tmp_path / "out", progress=lambda each: each.step == STEPS and press_ctrl_c())
+    assert [run.is_new for run in train_pack(wanted, tmp_path / "out").runs] == [False, False]
+    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+def press_ctrl_c():
+    signal.raise_signal(signal.SIGINT)

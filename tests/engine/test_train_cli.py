@@ -16,7 +16,7 @@ from joma.engine.recipes import recipe
 from joma.engine.snapshots import path_of
 from joma.engine.train import Progress
 from joma.engine.training import PackProgress
-from joma.runs.record import info, open_run, read
+from joma.runs.record import info, is_open, open_run, read
 
 pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
 
@@ -228,6 +228,36 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capsys):
     assert code == 0 and run["step"] == reached + 10 and run["status"] == "finished"
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
+def test_packs_are_trained_in_order_and_ctrl_c_leaves_those_alone_that_have_not_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr("joma.engine.training.REPORT_SECONDS", 0.0)
+    given = {**TINY, "depth": [1, 2, 3], "seed": [1, 2]}
+    heard: list[tuple[int, int]] = []
+
+    def interrupt(at):
+        if at.pack is not None:
+            assert at.pack.names == at.plan.packs[at.num_packs_done].pack.names and not at.beside
+            heard.append((at.num_packs_done, at.pack.step))
+        if heard[-1:] == [(1, 2)]:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        joma.train(given, recipe="trees", out=tmp_path / "out", device="cpu", progress=interrupt)
+    assert heard == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)]
+    statuses = {folder.name: info(folder).status for folder in (tmp_path / "out").iterdir()}
+    assert sorted(statuses.values()) == ["finished"] * 2 + ["running"] * 2
+    assert not any(is_open(folder) for folder in (tmp_path / "out").iterdir())
+
+    done = joma.train(given, recipe="trees", out=tmp_path / "out", device="cpu")
+    assert [run.name for run in done.runs if not run.is_new] == [
+        run.name for run in done.runs if statuses.get(run.name) == "finished"
+    ]
+    peace = joma.train(given, recipe="trees", out=tmp_path / "peace", device="cpu")
+    assert len(done.runs) == 6
+    for ours, theirs in zip(done.runs, peace.runs, strict=True):
+        assert read(ours.folder).equals(read(theirs.folder))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
@@ -253,6 +283,41 @@ def test_ctrl_c_says_saved_only_where_something_was(tmp_path, capsys, monkeypatc
     monkeypatch.setattr("joma.engine.train.make_plan", interrupted)
     code, _, complaint = joma_says(capsys, *TREES, "--out", str(tmp_path))
     assert code == cli.INTERRUPTED and complaint.startswith(f"joma: {words}")
+
+
+def test_a_log_gets_a_line_for_every_pack_and_json_none(tmp_path, capsys):
+    code, _, said = joma_says(capsys, *TREES, "--depth", "1,2", "--seed", "1", "--out", str(tmp_path / "said"))
+    lines = said.splitlines()
+    assert code == 0 and lines[0] == "Training: 2 runs in 2 packs"
+    assert [line.split(",")[0] for line in lines[1:]] == ["[1/2] 1 run: step 4/4", "[2/2] 1 run: step 4/4"]
+    assert lines[-1].endswith("about 0 s left in all")
+
+    command = (*TREES, "--depth", "1,2", "--seed", "1", "--out", str(tmp_path / "json"), "--json")
+    code, record, said = joma_says(capsys, *command)
+    assert code == 0 and len(json.loads(record)["runs"]) == 2 and not said
+
+
+def test_lines_of_a_log_come_now_and_then_with_the_time_left(monkeypatch, capsys):
+    runs = grid(recipe("trees").base, axes_of({**TINY, "seed": [1, 2]}))
+    plan = make_plan(runs, device=device_named("cpu"), step_seconds=lambda config, num_runs: 1.0)
+    now = [100.0]
+    for module in ("terminal", "terminal_train"):
+        monkeypatch.setattr(f"joma.{module}.monotonic", lambda: now[0])
+
+    def at(share, losses=(1.5, 2.5)):
+        names = tuple(run.name for run in runs)
+        own = dict(zip(names, losses, strict=True))
+        pack = PackProgress(names=names, step=int(400 * share), num_steps=400, tokens_per_second=1e3, losses=own)
+        return Progress(plan=plan, num_packs_done=0, pack=pack, seconds_done=share * plan.seconds)
+
+    with terminal_train.training_progress() as show:
+        show(at(0.5))  # resumed half way, which says nothing of the pace
+        for now[0], share in ((101.0, 0.55), (110.0, 0.65), (120.0, 0.75), (121.0, 0.8)):
+            show(at(share))
+    assert capsys.readouterr().err.splitlines() == [
+        "[1/1] 2 runs: step 200/400, 1,000 tokens/s, loss 1.500 2.500",
+        "[1/1] 2 runs: step 300/400, 1,000 tokens/s, loss 1.500 2.500; about 20 s left in all",
+    ]
 
 
 def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
