@@ -13,7 +13,7 @@ What sampling alone does to the cosine shows between the two halves of the windo
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,8 @@ ALONE = "one layer at a time"
 Deltas = list[Float[Tensor, "R V F"]]
 """Of every layer."""
 STEPS_BETWEEN_REPORTS = 20
+MEASURED = ["cosine", "length_ratio", "between_halves", "loss"]
+COLUMNS = ["mode", "layer", "seed", "step", *MEASURED]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,20 +76,29 @@ def drift_pieces(config: Config, workplace: Workplace) -> list[Piece]:
     ]
 
 
-def is_followed(config: Config, workplace: Workplace) -> bool:
-    """Whether every training is done."""
-    return all(path.exists() for path in _paths(config, workplace).values())
-
-
 def drift_table(config: Config, workplace: Workplace) -> pd.DataFrame:
     """Return how far each layer's matrix is from that of the end, once all trainings are done."""
-    return pd.concat([pd.read_parquet(path) for path in _paths(config, workplace).values()], ignore_index=True)
+    return _joined(_paths(config, workplace).values())
+
+
+def drift_so_far(config: Config, workplace: Workplace) -> pd.DataFrame:
+    """Return the same of the trainings that are done."""
+    return _joined(path for path in _paths(config, workplace).values() if path.exists())
+
+
+def not_followed(config: Config, workplace: Workplace) -> list[str]:
+    """Return the names of the trainings that are not done."""
+    return [path.stem for path in _paths(config, workplace).values() if not path.exists()]
+
+
+def num_trainings(config: Config) -> int:
+    """Return how many trainings there are: of the model as a whole, and of each block alone."""
+    return 1 + config.drift.depth
 
 
 def over_seeds(drift: pd.DataFrame) -> pd.DataFrame:
     """Return the means over the seeds, for drawing."""
-    columns = ["cosine", "length_ratio", "between_halves", "loss"]
-    return drift.groupby(["mode", "layer", "step"], as_index=False)[columns].mean()
+    return drift.groupby(["mode", "layer", "step"], as_index=False)[MEASURED].mean()
 
 
 def context_gradients(model: Decoder, parameters: Parameters, batch: Batch) -> tuple[Deltas, Float[Tensor, " R"]]:
@@ -218,6 +229,11 @@ def _numbers(reading: _Reading, end: _Reading, layer: int) -> list[dict[str, Any
     return [
         {"step": reading.step, **{name: column[run] for name, column in numbers.items()}} for run in range(len(own))
     ]
+
+
+def _joined(paths: Iterable[Path]) -> pd.DataFrame:
+    tables = [pd.read_parquet(path) for path in paths]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
 
 
 def _bytes(table: pd.DataFrame) -> bytes:

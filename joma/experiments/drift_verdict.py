@@ -1,6 +1,7 @@
 """The verdict on Assumption 1: is E[g x] stationary, trained whole and layer by layer?"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -22,11 +23,17 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
     """Judge Assumption 1: one counterexample is enough, at any size."""
     drift = result.tables["drift"]
     start = reference_step(config)
-    by_mode = {mode: _Moved.of(drift, mode, start, config) for mode in (ALONE, TOGETHER)}
+    num_layers = {mode: drift.loc[drift["mode"] == mode, "layer"].nunique() for mode in (ALONE, TOGETHER)}
+    by_mode = {
+        mode: _Moved.of(drift, mode, start, config) for mode, num in num_layers.items() if num == config.drift.depth
+    }
+    lacking = [
+        f"{mode} ({num} of {config.drift.depth} layers)" for mode, num in num_layers.items() if mode not in by_mode
+    ]
     found = ruling(finding(moved.direction, moved.length) for moved in by_mode.values())
     end = config.drift.steps[-1]
     seeds = "one seed" if len(config.drift.seeds) == 1 else f"{len(config.drift.seeds)} seeds"
-    return found.verdict(
+    return (found.undecided() if lacking else found).verdict(
         id="assumption1",
         title="E[g x] stays as it is",
         source="Section 2, Assumption 1",
@@ -34,16 +41,30 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
         "approximately for joint training.",
         explanation=(
             f"The matrix of token frequencies and gradients of the hidden neurons at step {start:,}, held against step "
-            f"{end:,}, mean over layers and {seeds}. From the very start the cosines are "
-            f"{_mean(drift, ALONE, 0, 'cosine'):.2f} layer by layer and {_mean(drift, TOGETHER, 0, 'cosine'):.2f} "
-            f"together; the loss went from {_mean(drift, TOGETHER, 0, 'loss'):.2f} to "
-            f"{_mean(drift, ALONE, end, 'loss'):.2f} and {_mean(drift, TOGETHER, end, 'loss'):.2f}. A layer that is "
-            "trained changes its own output, and with it the error that comes back."
+            f"{end:,}, mean over layers and {seeds}. "
+            + (_not_yet(lacking, by_mode) if lacking else _from_the_start(drift, end))
+            + " A layer that is trained changes its own output, and with it the error that comes back."
         ),
-        correction=_correction(by_mode, start),
+        correction="" if lacking else _correction(by_mode, start),
         evidence=[row for moved in by_mode.values() for row in (moved.direction, moved.length)]
         + [row for moved in by_mode.values() for row in (moved.halves, moved.from_start)],
     )
+
+
+def _from_the_start(drift: pd.DataFrame, end: int) -> str:
+    """Tell how far the matrix and the loss move over all of the training, in both modes."""
+    return (
+        f"From the very start the cosines are {_mean(drift, ALONE, 0, 'cosine'):.2f} layer by layer and "
+        f"{_mean(drift, TOGETHER, 0, 'cosine'):.2f} together; the loss went from "
+        f"{_mean(drift, TOGETHER, 0, 'loss'):.2f} to {_mean(drift, ALONE, end, 'loss'):.2f} and "
+        f"{_mean(drift, TOGETHER, end, 'loss'):.2f}."
+    )
+
+
+def _not_yet(lacking: Sequence[str], by_mode: "dict[str, _Moved]") -> str:
+    """Tell which modes of training lack layers, and what the matrix does in those that do not."""
+    told = "".join(f" {mode.capitalize()} it {moved.in_words()}." for mode, moved in by_mode.items())
+    return f"Not trained yet: {', '.join(lacking)}.{told}"
 
 
 def reference_step(config: Config) -> int:

@@ -1,6 +1,7 @@
 """The drawings of figures 6 and 8."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -17,24 +18,32 @@ from joma.experiments.language_model_config import (
     WIKITEXT103,
 )
 from joma.experiments.rebound_shares import id_on
-from joma.figures.chart import Bars, Chart, Line, Panel
+from joma.figures.chart import Bars, Chart, Line, Panel, Style
 
 TEXT_NAMES = {WIKITEXT2: "WikiText-2", WIKITEXT103: "WikiText-103", EMBEDDED: "Python's documentation, small models"}
 BAND = "Lines are means over the seeds, bands reach from the lowest to the highest."
+IN_PART = " Settings of which a seed has not ended are left out."
 
 
 def draw(result: Result) -> tuple[Chart, ...]:
-    """Draw curves by depth and by learning rate, what the dips do, the controls and the drift of E[g x]."""
+    """Draw curves by depth and by learning rate, what the dips do, the controls and the drift of E[g x].
+
+    Of a part, charts and panels are left out for which there is nothing yet.
+    """
     charts: list[Chart] = []
-    for text in result.tables["dips"]["text"].unique():
-        charts += [*_by_depth(result, text), _by_rate(result, text), _dips(result, text), _rules(result, text)]
-    return (*charts, _controls(result), _drift(result))
+    for text in result.tables["runs"]["text"].unique():
+        charts += [*_by_depth(result, text), *_by_rate(result, text), *_dips(result, text), *_rules(result, text)]
+    charts += [*_controls(result), *_drift(result)]
+    note = IN_PART if "not_finished" in result.facts else ""
+    return tuple(replace(chart, caption=chart.caption + note) for chart in charts)
 
 
 def _by_depth(result: Result, text: str) -> Iterator[Chart]:
     rate = result.facts["rate"]
     curves = _of(result, text, PAPER)
     curves = curves[curves["lr"] == rate]
+    if curves.empty:
+        return
     drawn = {
         ENTROPY: ("figure6-entropy", "Attention entropy by depth", "nats", "The whole validation set is averaged."),
         WINDOW: ("figure6-window", "Attention entropy of one window", "nats", "The paper's single validation window."),
@@ -67,10 +76,12 @@ def _losses(losses: pd.DataFrame, text: str) -> Iterator[Line]:
             yield Line("", ends, [PUBLISHED[text][depth]] * len(ends), style="dashed", color=color)
 
 
-def _by_rate(result: Result, text: str) -> Chart:
+def _by_rate(result: Result, text: str) -> Iterator[Chart]:
     curves = _of(result, text, PAPER)
     curves = curves[(curves["depth"] == result.facts["rate_depth"]) & (curves["metric"] == ENTROPY)]
-    return Chart(
+    if curves.empty:
+        return
+    yield Chart(
         id=id_on("figure8-entropy", text),
         title=f"Attention entropy by learning rate: {_name(text)}",
         caption=f"Depth {result.facts['rate_depth']}; one line for each layer, the darkest at the bottom. {BAND}",
@@ -78,16 +89,18 @@ def _by_rate(result: Result, text: str) -> Chart:
     )
 
 
-def _dips(result: Result, text: str) -> Chart:
-    dips = result.tables["dips"]
-    dips = dips[dips["text"] == text]
+def _dips(result: Result, text: str) -> Iterator[Chart]:
+    dips, rules = (table[table["text"] == text] for table in (result.tables["dips"], result.tables["rules"]))
+    if dips.empty:
+        return
     rates = dips["lr"]
+    style: Style = "points" if rules.empty else "line"  # no line across learning rates that are not there
 
     def panel(title: str, label: str, columns: dict[str, str], *, log_y: bool = False) -> Panel:
-        lines = [Line(name, rates, dips[column]) for column, name in columns.items()]
+        lines = [Line(name, rates, dips[column], style=style) for column, name in columns.items()]
         return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y)
 
-    return Chart(
+    yield Chart(
         id=id_on("figure8-dip", text),
         title=f"Dip, rebound and loss by learning rate: {_name(text)}",
         caption="Time and size of the dip are means over the layers and seeds whose entropy rebounds; where none does "
@@ -101,13 +114,15 @@ def _dips(result: Result, text: str) -> Chart:
     )
 
 
-def _rules(result: Result, text: str) -> Chart:
+def _rules(result: Result, text: str) -> Iterator[Chart]:
     rules = result.tables["rules"]
     lines = [
         Line(rule, own["share"], own["regret"])
         for rule, own in rules[rules["text"] == text].groupby("rule", sort=False)
     ]
-    return Chart(
+    if not lines:
+        return
+    yield Chart(
         id=id_on("figure8-early", text),
         title=f"How early the best learning rate is known: {_name(text)}",
         caption="Each rule chooses a learning rate from what is known after a part of the training; its regret is how "
@@ -116,21 +131,24 @@ def _rules(result: Result, text: str) -> Chart:
     )
 
 
-def _controls(result: Result) -> Chart:
+def _controls(result: Result) -> Iterator[Chart]:
     text, rate = result.facts["text"], result.facts["rate"]
     curves = result.tables["curves"]
     names = [name for name in (PAPER, *CONTROLS) if name in set(curves["condition"])]
     wanted = (curves["text"] == text) & (curves["lr"] == rate) & (curves["metric"] == ENTROPY)
-    controlled = sorted(set(curves.loc[curves["condition"].isin(names[1:]), "depth"]))
+    controlled = sorted(set(curves.loc[curves["condition"].isin(CONTROLS), "depth"]))
+    if not controlled:
+        return
     panels = []
     for depth in controlled:
-        own = curves[wanted & (curves["depth"] == depth) & (curves["layer"] == depth - 1)]
-        lines = [_band(name, own[own["condition"] == name], color=color) for color, name in enumerate(names)]
+        top = curves[wanted & (curves["depth"] == depth) & (curves["layer"] == depth - 1)]
+        by_name = dict(iter(top.groupby("condition")))
+        lines = [_band(name, by_name[name], color=color) for color, name in enumerate(names) if name in by_name]
         panels.append(Panel(f"top layer, depth {depth}", "step", "nats", lines))
     shares = result.tables["shares"].set_index(["condition", "depth"])["rebounding"]
-    told = [*names, UNTRAINED]
+    told = [*names, *([UNTRAINED] if UNTRAINED in set(curves["condition"]) else [])]
     bars = [Bars(f"depth {depth}", told, [shares[name, depth] for name in told]) for depth in controlled]
-    return Chart(
+    yield Chart(
         id="rebound-controls",
         title=f"The rebound with one ingredient taken away: {_name(str(text))}",
         caption=f"Learning rate {rate:g}. Left: entropy of the top layer. Right: share of curves, over seeds and the "
@@ -139,8 +157,11 @@ def _controls(result: Result) -> Chart:
     )
 
 
-def _drift(result: Result) -> Chart:
+def _drift(result: Result) -> Iterator[Chart]:
     means = result.tables["drift_means"]
+    modes = [mode for mode in (TOGETHER, ALONE) if mode in set(means["mode"])]
+    if not modes:
+        return
 
     def panel(mode: str, column: str, label: str) -> Panel:
         own = means[means["mode"] == mode]
@@ -150,7 +171,7 @@ def _drift(result: Result) -> Chart:
         ]
         return Panel(mode, "step + 1", label, lines, log_x=True)
 
-    return Chart(
+    yield Chart(
         id="assumption1-drift",
         title="Assumption 1: E[g x] of a step against that of the end",
         caption="By the assumption all lines lie at 1. Trained whole, and with one block moving while everything else "
@@ -158,7 +179,7 @@ def _drift(result: Result) -> Chart:
         panels=[
             panel(mode, column, label)
             for column, label in (("cosine", "cosine"), ("length_ratio", "ratio of lengths"))
-            for mode in (TOGETHER, ALONE)
+            for mode in modes
         ],
     )
 

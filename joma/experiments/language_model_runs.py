@@ -26,6 +26,7 @@ from joma.experiments.language_model_config import (
     UNTRAINED,
     Config,
 )
+from joma.experiments.language_model_settings import Setting
 from joma.experiments.pack_pieces import pack_pieces
 from joma.experiments.timetable import Piece, Tell
 from joma.measure.regime import MIN_POINTS
@@ -33,8 +34,17 @@ from joma.runs.record import read
 
 DRAWN = (LOSS, ENTROPY, WINDOW, RANK)
 """Metrics whose curves are kept."""
-SETTING = ["text", "condition", "depth", "lr"]
+SETTING = list(Setting._fields)
 """Columns that runs have in common which differ in their seed alone."""
+RUN_COLUMNS = [
+    *SETTING, "seed", "status", "failed_at", "num_steps", "first_loss", "best_loss", "best_step", "end_loss",
+]  # fmt: skip
+REGIME_COLUMNS = [
+    *SETTING, "seed", "metric", "layer", "kind", "confidence", "dip_step", "dip_depth", "rebound", "first", "end",
+    "lowest", "lowest_step",
+]  # fmt: skip
+CURVE_COLUMNS = [*SETTING, "metric", "layer", "step", "mean", "low", "high"]
+"""A table has its columns before there is a run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +60,10 @@ class Suite:
     def name(self) -> str:
         """What it trains, in words."""
         return f"{self.text}, {self.condition}, depth {', '.join(map(str, self.grid['depth']))}"
+
+    def setting_of(self, run: Run) -> Setting:
+        """What one of its runs has in common with those that differ in their seed alone."""
+        return Setting(self.text, self.condition, run.config.get("depth"), run.config.get("lr"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,17 +135,26 @@ def training_pieces(config: Config, workplace: Workplace) -> list[Piece]:
 def ended_runs(config: Config, workplace: Workplace) -> list[Found]:
     """Return all runs that have ended, each once, by their records."""
     folder = runs_folder(workplace)
-    found: dict[Path, Found] = {}
-    for suite in suites(config):
-        for run in filter(None, (ended_run(each, folder) for each in runs_of(suite))):
-            found.setdefault(run.folder, Found(run=run, text=suite.text, condition=suite.condition))
-    return list(found.values())
+    return [
+        Found(run=end, text=suite.text, condition=suite.condition)
+        for suite, run in planned_runs(config).values()
+        if (end := ended_run(run, folder)) is not None
+    ]
 
 
 def are_trained(config: Config, workplace: Workplace) -> bool:
     """Whether every run has ended."""
     folder = runs_folder(workplace)
-    return all(ended_run(run, folder) for suite in suites(config) for run in runs_of(suite))
+    return all(ended_run(run, folder) for _, run in planned_runs(config).values())
+
+
+def planned_runs(config: Config) -> dict[str, tuple[Suite, Run]]:
+    """Return every run once, by its name, with the first suite that has it."""
+    planned: dict[str, tuple[Suite, Run]] = {}
+    for suite in suites(config):
+        for run in runs_of(suite):
+            planned.setdefault(run.name, (suite, run))
+    return planned
 
 
 def runs_folder(workplace: Workplace) -> Path:
@@ -175,9 +198,9 @@ def tables_of(found: list[Found]) -> dict[str, pd.DataFrame]:
         curves.append(table[table["metric"].isin(DRAWN)].assign(**each.labels))
         named += _regime_rows(each, table)
     return {
-        "runs": pd.DataFrame(runs),
-        "curves": _over_seeds(pd.concat(curves, ignore_index=True)),
-        "regimes": pd.DataFrame(named),
+        "runs": pd.DataFrame(runs, columns=RUN_COLUMNS),
+        "curves": _over_seeds(curves),
+        "regimes": pd.DataFrame(named, columns=REGIME_COLUMNS),
     }
 
 
@@ -224,9 +247,12 @@ def _regime_rows(found: Found, table: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }
 
 
-def _over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
+def _over_seeds(curves: list[pd.DataFrame]) -> pd.DataFrame:
     """Average runs that differ in their seed alone; in single precision, which is enough to draw."""
-    kept = curves[(curves["metric"] != LOSS) | (curves["site"] == VALIDATION)]
+    if not curves:
+        return pd.DataFrame(columns=CURVE_COLUMNS)
+    together = pd.concat(curves, ignore_index=True)
+    kept = together[(together["metric"] != LOSS) | (together["site"] == VALIDATION)]
     grouped = kept.groupby([*SETTING, "metric", "layer", "step"])["value"]
     means = grouped.agg(mean="mean", low="min", high="max").reset_index()
     return means.astype({"mean": "float32", "low": "float32", "high": "float32"})

@@ -18,12 +18,14 @@ from joma.experiments.language_model_config import (
     WIKITEXT103,
     Config,
 )
+from joma.experiments.language_model_settings import Setting, absent, by_depth, in_words
 from joma.experiments.learning_rate_verdicts import rate_verdicts
 from joma.experiments.rebound_controls import ingredient_verdict
 from joma.experiments.rebound_shares import (
+    NOTHING_YET,
     REBOUNDS,
     SHALLOW,
-    at_this_size,
+    decided,
     id_on,
     is_top,
     kinds_in_words,
@@ -49,7 +51,7 @@ SMALL_MODELS = (
 
 
 def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
-    """Judge every claim, on every text that was trained on."""
+    """Judge every claim, on every text that was trained on; one that lacks runs says which, and decides nothing."""
     found: list[Verdict] = []
     for text in config.texts:
         found += [
@@ -69,7 +71,8 @@ def losses_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Hold the lowest validation losses against the published ones, and deep models against shallow ones."""
     runs = result.tables["runs"]
     published = PUBLISHED.get(text, {})
-    losses = {depth: _loss(runs, text, PAPER, depth, config.rate) for depth in config.depths}
+    lacking, depths = _lacking(runs, config, text, config.depths)
+    losses = {depth: _loss(runs, text, PAPER, depth, config.rate) for depth in depths}
     untrained = {depth: _loss(runs, text, UNTRAINED, depth, 0.0) for depth in config.depths}
     evidence = [
         Evidence(
@@ -82,58 +85,64 @@ def losses_verdict(result: Result, config: Config, text: str) -> Verdict:
             control_name=UNTRAINED,
             published=published[depth],
         )
-        for depth in config.depths
+        for depth in depths
         if depth in published
     ]
     found = ruling([finding(row) for row in evidence])
-    ours = ", ".join(f"{losses[depth]:.3f} at depth {depth}" for depth in config.depths)
-    return at_this_size(found, config).verdict(
+    if {min(config.depths), max(config.depths)} <= set(depths):
+        evidence.append(_gain_of_depth(losses, untrained, published))
+    ours = ", ".join(f"{loss:.3f} at depth {depth}" for depth, loss in losses.items())
+    idle = [f"untrained {loss:.2f}" for _, loss in sorted(untrained.items()) if not math.isnan(loss)][:1]
+    told = "; ".join(filter(None, (ours, *idle)))
+    return decided(found, config, lacking).verdict(
         id=id_on("figure6-losses", text),
         title="Validation losses by depth",
         source="Figure 6",
         claim="At learning rate 1e-4 the lowest validation losses are "
         + ", ".join(f"{loss} at depth {depth}" for depth, loss in PUBLISHED.get(text, PUBLISHED[WIKITEXT2]).items())
         + ".",
-        explanation=f"{size_in_words(config, text)} Lowest losses: {ours}; untrained {untrained[min(untrained)]:.2f}.",
+        explanation=f"{size_in_words(config, text, lacking)} " + (f"Lowest losses: {told}." if told else NOTHING_YET),
         correction=f"lowest validation losses {ours}; within {LOSS_TOLERANCE:g} they count as the published ones",
-        evidence=(*evidence, _gain_of_depth(losses, untrained, published)),
+        evidence=evidence,
     )
 
 
 def rebound_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether every layer of shallow models and the top layers of deep ones dip and rebound."""
     regimes = result.tables["regimes"]
-    whole = _shares(regimes, config, text, ENTROPY, "whole validation set")
-    single = _shares(regimes, config, text, WINDOW, "the paper's single window")
+    lacking, depths = _lacking(result.tables["runs"], config, text, config.depths)
+    whole = _shares(regimes, config, text, ENTROPY, "whole validation set", depths)
+    single = _shares(regimes, config, text, WINDOW, "the paper's single window", depths)
     idle = regimes[(regimes["condition"] == UNTRAINED) & (regimes["text"] == text) & (regimes["metric"] == ENTROPY)]
     moved = float((idle["first"] - idle["lowest"]).abs().max())
-    beside = [replace(row, decides=False) for row in single]
-    return at_this_size(ruling([finding(row) for row in whole]), config).verdict(
+    beside = [replace(row, decides=False) for row in single.values()]
+    return decided(ruling([finding(row) for row in whole.values()]), config, lacking).verdict(
         id=id_on("figure6-rebound", text),
         title="Attention entropy dips and rebounds",
         source="Section 6, Figure 6",
         claim="Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep "
         "ones.",
-        explanation=f"{size_in_words(config, text)} {kinds_in_words(regimes, config, text, ENTROPY)}"
+        explanation=f"{size_in_words(config, text, lacking)} {kinds_in_words(regimes, config, text, ENTROPY)}"
         + (f" {SMALL_MODELS}" if config.small else ""),
-        correction=f"layers that are to rebound and do: {_shares_in_words(whole, config)}",
-        evidence=(*whole, *beside),
-        sound=moved <= STILL,
+        correction=f"layers that are to rebound and do: {_shares_in_words(whole)}",
+        evidence=(*whole.values(), *beside),
+        sound=idle.empty or moved <= STILL,
     )
 
 
 def rank_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the stable rank of the lower matrix drops and bounces back in the same layers."""
     regimes = result.tables["regimes"]
-    evidence = _shares(regimes, config, text, RANK, "stable rank of the MLP's lower matrix")
-    return at_this_size(ruling([finding(row) for row in evidence]), config).verdict(
+    lacking, depths = _lacking(result.tables["runs"], config, text, config.depths)
+    shares = _shares(regimes, config, text, RANK, "stable rank of the MLP's lower matrix", depths)
+    return decided(ruling([finding(row) for row in shares.values()]), config, lacking).verdict(
         id=id_on("figure6-rank", text),
         title="The lower matrix's rank drops and bounces back",
         source="Section 4, relationship with the rank of the MLP's lower layer",
         claim="The rank of the MLP's lower matrix first drops, then bounces back.",
-        explanation=f"{size_in_words(config, text)} {kinds_in_words(regimes, config, text, RANK)}",
-        correction=f"layers whose stable rank drops and bounces back: {_shares_in_words(evidence, config)}",
-        evidence=evidence,
+        explanation=f"{size_in_words(config, text, lacking)} {kinds_in_words(regimes, config, text, RANK)}",
+        correction=f"layers whose stable rank drops and bounces back: {_shares_in_words(shares)}",
+        evidence=shares.values(),
     )
 
 
@@ -141,8 +150,9 @@ def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdic
     """Judge whether the entropy of bottom layers is kept down in deep models, where there are any."""
     regimes = result.tables["regimes"]
     deep = [depth for depth in config.depths if depth > SHALLOW]
-    evidence = [
-        Evidence(
+    lacking, depths = _lacking(result.tables["runs"], config, text, deep)
+    evidence = {
+        depth: Evidence(
             name=f"entropy at the end, top half less bottom half of the layers, depth {depth}",
             against="the other half",
             unit="nats, mean over seeds",
@@ -152,18 +162,19 @@ def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdic
             control=_top_less_bottom(of_setting(regimes, text, UNTRAINED, depth, 0.0, ENTROPY), depth),
             control_name=UNTRAINED,
         )
-        for depth in deep
-    ]
-    if evidence:
-        told = ", ".join(f"{row.value:+.2f} at depth {depth}" for depth, row in zip(deep, evidence, strict=True))
-        yield at_this_size(ruling([finding(row) for row in evidence]), config).verdict(
+        for depth in depths
+    }
+    if deep:
+        told = ", ".join(f"{row.value:+.2f} at depth {depth}" for depth, row in evidence.items())
+        yield decided(ruling([finding(row) for row in evidence.values()]), config, lacking).verdict(
             id=id_on("figure6-bottom", text),
             title="Bottom layers are suppressed",
             source="Figure 6, caption",
             claim="In deep models the entropy of bottom layers is suppressed by the interaction of layers.",
-            explanation=f"{size_in_words(config, text)} Top half less bottom half of the layers, in nats: {told}.",
+            explanation=f"{size_in_words(config, text, lacking)} "
+            + (f"Top half less bottom half of the layers, in nats: {told}." if told else NOTHING_YET),
             correction=f"entropy at the end, top half less bottom half of the layers, in nats: {told}",
-            evidence=evidence,
+            evidence=evidence.values(),
         )
 
 
@@ -172,7 +183,13 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
     runs, text = result.tables["runs"], config.texts[0]
     seed = config.seeds[0]
     evidence = []
+    lacking = absent(
+        [each for name in (PAPER, OTHER_PRECISION) for each in by_depth(config, text, config.checked_depths, name)],
+        runs,
+    )
     for depth in config.checked_depths:
+        if depth in {setting.depth for setting in lacking}:
+            continue
         ours = of_setting(runs, text, PAPER, depth, config.rate)
         fine = of_setting(runs, text, OTHER_PRECISION, depth, config.rate)
         own = float(ours.loc[ours["seed"] == seed, "best_loss"].iloc[0])
@@ -187,12 +204,14 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
                 threshold=PRECISION_TOLERANCE,
             )
         )
-    return ruling([finding(*evidence)]).verdict(
+    found = ruling([finding(*evidence)])
+    return (found.undecided() if lacking else found).verdict(
         id="figure6-precision",
         title="Half precision leaves the losses alone",
         source="Our own check of the runs of figures 6 and 8",
         claim="Products in bf16 with weights in fp32 give the losses of TF32.",
-        explanation="One seed at each depth is trained a second time.",
+        explanation="One seed at each depth is trained a second time."
+        + (f" Not trained yet: {in_words(lacking)}." if lacking else ""),
         correction="; ".join(f"{row.name}: off by {row.value:.3f}" for row in evidence),
         evidence=evidence,
         sound=all(each.holds for each in evidence),
@@ -227,10 +246,19 @@ def _gain_of_depth(losses: dict[int, float], untrained: dict[int, float], publis
     )
 
 
-def _shares(regimes: pd.DataFrame, config: Config, text: str, metric: str, what: str) -> list[Evidence]:
+def _lacking(runs: pd.DataFrame, config: Config, text: str, depths: Sequence[int]) -> tuple[list[Setting], list[int]]:
+    """Return what a claim on these depths lacks, trained or untrained, and the depths that are trained."""
+    trained, untrained = (by_depth(config, text, depths, condition) for condition in (PAPER, UNTRAINED))
+    gone = {setting.depth for setting in absent(trained, runs)}
+    return absent([*trained, *untrained], runs), [depth for depth in depths if depth not in gone]
+
+
+def _shares(
+    regimes: pd.DataFrame, config: Config, text: str, metric: str, what: str, depths: Sequence[int]
+) -> dict[int, Evidence]:
     """Return for each depth the share of curves that rebound, of the layers that should."""
-    return [
-        Evidence(
+    return {
+        depth: Evidence(
             name=f"curves that dip and rebound, {what}, depth {depth}"
             + ("" if depth <= SHALLOW else ", top half of the layers"),
             against="the regime of each curve",
@@ -241,15 +269,12 @@ def _shares(regimes: pd.DataFrame, config: Config, text: str, metric: str, what:
             control=rebound_share(regimes, text, UNTRAINED, depth, 0.0, metric),
             control_name=UNTRAINED,
         )
-        for depth in config.depths
-    ]
+        for depth in depths
+    }
 
 
-def _shares_in_words(evidence: Sequence[Evidence], config: Config) -> str:
-    return ", ".join(
-        f"{row.value:.0%} at depth {depth} (untrained {row.control:.0%})"
-        for depth, row in zip(config.depths, evidence, strict=True)
-    )
+def _shares_in_words(shares: dict[int, Evidence]) -> str:
+    return ", ".join(f"{row.value:.0%} at depth {depth} (untrained {row.control:.0%})" for depth, row in shares.items())
 
 
 def _loss(runs: pd.DataFrame, text: str, condition: str, depth: int, lr: float) -> float:

@@ -5,16 +5,27 @@ puts down to the MLP's nonlinearity, the same models with one ingredient taken a
 does it, pack by pack, so that an interrupted reproduction goes on where it stopped.
 """
 
+from dataclasses import replace
+
 import pandas as pd
 
 from joma.data.corpora import find_text
 from joma.engine.measuring import ENTROPY
 from joma.experiments import learning_rates
-from joma.experiments.assumption1 import drift_pieces, drift_table, is_followed, over_seeds
-from joma.experiments.experiment import Experiment, Fact, Result, Workplace
+from joma.experiments.assumption1 import (
+    drift_pieces,
+    drift_so_far,
+    drift_table,
+    not_followed,
+    num_trainings,
+    over_seeds,
+)
+from joma.experiments.experiment import Experiment, Fact, Part, Result, Workplace
 from joma.experiments.language_model_charts import draw
 from joma.experiments.language_model_config import Config, full, quick
-from joma.experiments.language_model_runs import are_trained, ended_runs, tables_of, training_pieces
+from joma.experiments.language_model_finished import finished
+from joma.experiments.language_model_runs import Found, are_trained, ended_runs, tables_of, training_pieces
+from joma.experiments.language_model_settings import absent, by_rate
 from joma.experiments.language_model_verdicts import verdicts
 from joma.experiments.rebound_shares import share_table
 
@@ -24,28 +35,60 @@ __all__ = ["EXPERIMENT", "Config", "compute", "missing"]
 def compute(config: Config, workplace: Workplace) -> Result:
     """Train what is not trained yet and follow E[g x], then read the records, which is all that is needed of runs."""
     workplace.work_off([*training_pieces(config, workplace), *drift_pieces(config, workplace)])
-    found = ended_runs(config, workplace)
-    drift = drift_table(config, workplace)
+    return _result(config, ended_runs(config, workplace), drift_table(config, workplace))
+
+
+def so_far(config: Config, workplace: Workplace) -> Part | None:
+    """Read what has ended, as `language_model_finished` says; None until a setting or a training of E[g x] has.
+
+    The trainings that follow E[g x] are counted with the runs: without them not all is done.
+    """
+    ended, drift = finished(config, workplace), drift_so_far(config, workplace)
+    if not ended.found and drift.empty:
+        return None
+    unfollowed = not_followed(config, workplace)
+    num_done = ended.num_done + num_trainings(config) - len(unfollowed)
+    num_all = ended.num_all + num_trainings(config)
+    drift_in_words = f"drift of E[g x]: {', '.join(unfollowed)}" if unfollowed else ""
+    left = "; ".join(filter(None, (ended.absent_in_words, drift_in_words)))
+    notes = [f"Settings are shown of which all seeds have ended. Not yet: {left}."]
+    if ended.num_waiting:
+        notes.append(
+            f"Finished runs that wait for other seeds of their setting, and are not shown: {ended.num_waiting}."
+        )
+    result = _result(config, ended.found, drift)
+    part: dict[str, Fact] = {"num_finished": num_done, "num_in_all": num_all, "not_finished": left}
+    return Part(
+        result=replace(result, facts={**result.facts, **part}),
+        num_done=num_done,
+        num_all=num_all,
+        what="trainings",
+        notes=tuple(notes),
+    )
+
+
+def _result(config: Config, found: list[Found], drift: pd.DataFrame) -> Result:
+    """Read the records; learning rates are held against each other on texts that have all of them."""
     tables = tables_of(found)
-    early = learning_rates.early_signs(found, config)
-    dips = [learning_rates.dips(tables["regimes"], tables["runs"], config, text) for text in config.texts]
+    texts = [text for text in config.texts if not absent(by_rate(config, text), tables["runs"])]
+    early = learning_rates.early_signs([each for each in found if each.text in texts], config)
     return Result(
         tables={
             **tables,
             "early": early,
             "rules": learning_rates.regrets(early),
-            "dips": pd.concat(dips, ignore_index=True),
+            "dips": learning_rates.dips(tables["regimes"], tables["runs"], config, *config.texts),
             "shares": share_table(tables["regimes"], config, ENTROPY),
             "drift": drift,
             "drift_means": over_seeds(drift),
         },
-        facts=_facts(config, tables["regimes"]),
+        facts=_facts(config, tables["regimes"], texts),
     )
 
 
 def missing(config: Config, workplace: Workplace) -> str:
     """Return what is missing to train these models here, a GPU or a text; nothing where they are trained."""
-    if are_trained(config, workplace) and is_followed(config, workplace):
+    if are_trained(config, workplace) and not not_followed(config, workplace):
         return ""
     if config.needs_gpu and workplace.device == "cpu":
         return "It needs a GPU: on a CPU the runs of figures 6 and 8 would take weeks."
@@ -57,8 +100,8 @@ def missing(config: Config, workplace: Workplace) -> str:
     return ""
 
 
-def _facts(config: Config, regimes: pd.DataFrame) -> dict[str, Fact]:
-    laws = {text: learning_rates.dip_law(regimes, config, text) for text in config.texts}
+def _facts(config: Config, regimes: pd.DataFrame, texts: list[str]) -> dict[str, Fact]:
+    laws = {text: learning_rates.dip_law(regimes, config, text) for text in texts}
     return {
         "text": config.texts[0],
         "rate": config.rate,
@@ -81,5 +124,6 @@ EXPERIMENT = Experiment(
     verdicts=verdicts,
     missing=missing,
     in_pieces=True,
+    so_far=so_far,
     schema=2,
 )

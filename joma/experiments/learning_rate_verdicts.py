@@ -8,6 +8,7 @@ import pandas as pd
 
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import UNTRAINED, Config
+from joma.experiments.language_model_settings import Setting, absent, by_depth, by_rate
 from joma.experiments.learning_rates import (
     ANY_RULE,
     LOSS_RULE,
@@ -17,7 +18,7 @@ from joma.experiments.learning_rates import (
     of_rates,
     settled_from,
 )
-from joma.experiments.rebound_shares import ABSENT, REBOUNDS, at_this_size, id_on, size_in_words
+from joma.experiments.rebound_shares import ABSENT, NOTHING_YET, REBOUNDS, decided, id_on, size_in_words
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 8"
@@ -42,11 +43,28 @@ def rate_verdicts(result: Result, config: Config, text: str) -> Iterator[Verdict
 
 def best_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the paper's learning rate gives the lowest loss."""
-    dips = _dips(result, text)
-    losses = dips.set_index("lr")["best_loss"]
+    runs = result.tables["runs"]
+    lacking = _lacking(result, config, text)
+    losses = _dips(result, text).set_index("lr")["best_loss"]
+    evidence = [] if lacking else [_best_and_others(losses, runs, config, text)]
+    lacking += absent(by_depth(config, text, [config.rate_depth], UNTRAINED), runs)
+    told = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
+    return decided(ruling(map(finding, evidence)), config, lacking).verdict(
+        id=id_on("figure8-best", text),
+        title="The best learning rate",
+        source=SOURCE,
+        claim="Learning rate 1e-4 gives the lowest validation loss.",
+        explanation=f"{size_in_words(config, text, lacking)} "
+        + (f"Lowest losses by learning rate: {told}." if told else NOTHING_YET),
+        correction=f"the lowest loss is that of learning rate {losses.idxmin():g}: {told}" if evidence else "",
+        evidence=evidence,
+    )
+
+
+def _best_and_others(losses: pd.Series, runs: pd.DataFrame, config: Config, text: str) -> Evidence:
     others = losses.drop(config.rate)
-    untrained = of_rates(result.tables["runs"], config, text, UNTRAINED)["best_loss"].mean()
-    evidence = Evidence(
+    untrained = of_rates(runs, config, text, UNTRAINED)["best_loss"].mean()
+    return Evidence(
         name=f"lowest loss at {config.rate:g} less that of the best other learning rate, {others.idxmin():g}",
         against="zero",
         unit="nats, means over seeds",
@@ -55,53 +73,51 @@ def best_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=float(untrained - others.min()),
         control_name=UNTRAINED,
     )
-    told = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
-    return at_this_size(ruling([finding(evidence)]), config).verdict(
-        id=id_on("figure8-best", text),
-        title="The best learning rate",
-        source=SOURCE,
-        claim="Learning rate 1e-4 gives the lowest validation loss.",
-        explanation=f"{size_in_words(config, text)} Lowest losses by learning rate: {told}.",
-        correction=f"the lowest loss is that of learning rate {losses.idxmin():g}: {told}",
-        evidence=(evidence,),
-    )
 
 
 def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether attention collapses at the largest learning rate, and not at the usual one."""
     dips = _dips(result, text).set_index("lr")
     largest = max(config.rates)
+    shares = {lr: float(dips["collapsed"].get(lr, math.nan)) for lr in (largest, config.rate)}
     evidence = Evidence(
         name=f"curves that collapse at learning rate {largest:g}",
         against="the regime of each curve",
         unit="share of layers and seeds",
-        value=float(dips.loc[largest, "collapsed"]),
+        value=shares[largest],
         threshold=REBOUNDS,
         at_least=True,
-        control=float(dips.loc[config.rate, "collapsed"]),
+        control=shares[config.rate],
         control_name=f"learning rate {config.rate:g}",
     )
+    lacking = [each for each in _lacking(result, config, text) if each.lr in shares]
     runs = of_rates(result.tables["runs"], config, text)
     failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
     told = "; ".join(f"{lr:g}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows())
-    return at_this_size(ruling([finding(evidence)]), config).verdict(
+    return decided(ruling([finding(evidence)]), config, lacking).verdict(
         id=id_on("figure8-collapse", text),
         title="Large learning rates collapse attention",
         source=SOURCE,
         claim="With a large learning rate attention becomes extremely sparse.",
-        explanation=f"{size_in_words(config, text)} What most layers do, and their mean entropy at the end, by "
-        f"learning rate: {told}. {failed} runs diverged at {largest:g}.",
-        correction=f"curves that collapse: {evidence.value:.0%} at learning rate {largest:g}, {evidence.control:.0%} "
-        f"at {config.rate:g}",
-        evidence=(evidence,),
+        explanation=f"{size_in_words(config, text, lacking)} "
+        + (
+            f"What most layers do, and their mean entropy at the end, by learning rate: {told}. "
+            f"{failed} runs diverged at {largest:g}."
+            if told
+            else NOTHING_YET
+        ),
+        correction=f"curves that collapse: {shares[largest]:.0%} at learning rate {largest:g}, "
+        f"{shares[config.rate]:.0%} at {config.rate:g}",
+        evidence=() if largest in {each.lr for each in lacking} else (evidence,),
     )
 
 
 def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the dip's time goes with the inverse of the learning rate, and tell where the dip breaks."""
-    dips = _dips(result, text)
-    exponent, error = (float(result.facts[f"{name} {text}"]) for name in ("dip_exponent", "dip_exponent_error"))
-    num_rates = int(result.facts[f"dip_rates {text}"])
+    lacking = _lacking(result, config, text)
+    facts = [result.facts.get(f"dip_{name} {text}", math.nan) for name in ("exponent", "exponent_error")]
+    exponent, error = map(float, facts)
+    num_rates = int(result.facts.get(f"dip_rates {text}", 0))
     fitted = f": {exponent:.2f} ± {error:.2f}" if num_rates >= MIN_RATES else ", not fitted"
     evidence = Evidence(
         name=f"exponent of the dip's step as a power of the learning rate{fitted}",
@@ -113,20 +129,23 @@ def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
         control_name="a dip at the same step for all learning rates",
     )
     found = ruling([finding(evidence) if num_rates >= MIN_RATES else Finding.OPEN])
-    return at_this_size(found, config).verdict(
+    return decided(found, config, lacking).verdict(
         id=id_on("figure8-dip", text),
         title="Time and depth of the dip",
         source="Figure 8, asked further",
         claim="The dip comes in inverse proportion to the learning rate.",
-        explanation=f"{size_in_words(config, text)} {_dips_in_words(dips, num_rates)}",
+        explanation=f"{size_in_words(config, text, lacking)} "
+        + ("" if lacking else f"{num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. ")
+        + _dips_in_words(_dips(result, text)),
         correction=f"the dip's step goes with the learning rate to the power of {exponent:.2f} ± {error:.2f}",
-        evidence=(evidence,),
+        evidence=() if lacking else (evidence,),
     )
 
 
 def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the learning rates whose attention dips and rebounds are the ones with the lowest loss."""
-    last = _rules(result, text).query("share == 1").set_index("rule")
+    lacking = _lacking(result, config, text)
+    last = _rules(result, text).query("share == 1").set_index("rule").reindex([REGIME_RULE, ANY_RULE])
     evidence = Evidence(
         name=f"regret of the learning rates that rebound most: {last.loc[REGIME_RULE, 'choice']}",
         against="the best learning rate",
@@ -136,23 +155,22 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=float(last.loc[ANY_RULE, "regret"]),
         control_name="any learning rate",
     )
-    return at_this_size(ruling([finding(evidence)]), config).verdict(
+    told = "; ".join(f"{row.lr:g}: {row.rebounding:.0%} rebound" for row in _dips(result, text).itertuples())
+    return decided(ruling([finding(evidence)]), config, lacking).verdict(
         id=id_on("figure8-regime", text),
         title="The regime goes with the lowest loss",
         source=SOURCE,
         claim="The attention patterns that agree with the theory give the lowest validation losses.",
-        explanation=f"{size_in_words(config, text)} "
-        + "; ".join(f"{row.lr:g}: {row.rebounding:.0%} rebound" for row in _dips(result, text).itertuples())
-        + ".",
+        explanation=f"{size_in_words(config, text, lacking)} " + (f"{told}." if told else NOTHING_YET),
         correction=f"learning rates that rebound most end {evidence.value:.3f} nats above the best one, any learning "
         f"rate {evidence.control:.3f}",
-        evidence=(evidence,),
+        evidence=() if lacking else (evidence,),
     )
 
 
 def early_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the regime tells the best learning rate early, and earlier than the loss itself."""
-    rules = _rules(result, text)
+    lacking, rules = _lacking(result, config, text), _rules(result, text)
     regime, loss = (settled_from(rules, text, rule, REGRET) for rule in (REGIME_RULE, LOSS_RULE))
     early = Evidence(
         name="part of the training after which the regime tells the best learning rate for good",
@@ -169,15 +187,15 @@ def early_verdict(result: Result, config: Config, text: str) -> Verdict:
         threshold=SOONER,
         at_least=True,
     )
-    return at_this_size(ruling([finding(early)], besides=[finding(sooner)]), config).verdict(
+    return decided(ruling([finding(early)], besides=[finding(sooner)]), config, lacking).verdict(
         id=id_on("figure8-early", text),
         title="The regime as an early sign",
         source="Figure 8, asked further",
         claim="The regime of the entropy tells the best learning rate early in training.",
-        explanation=f"{size_in_words(config, text)} Reading the loss so far is the rule to beat: a sign that comes no "
-        "sooner adds nothing.",
+        explanation=f"{size_in_words(config, text, lacking)} Reading the loss so far is the rule to beat: a sign that "
+        "comes no sooner adds nothing.",
         correction=f"{_settled_in_words('the regime', regime)}; {_settled_in_words('the lowest loss so far', loss)}",
-        evidence=(early, sooner),
+        evidence=() if lacking else (early, sooner),
     )
 
 
@@ -188,8 +206,10 @@ def _settled_in_words(rule: str, settled: float) -> str:
     return f"{rule} tells the best learning rate after {settled:g} of the training"
 
 
-def _dips_in_words(dips: pd.DataFrame, num_rates: int) -> str:
+def _dips_in_words(dips: pd.DataFrame) -> str:
     """Tell where the dip lies by learning rate, and from where to where it exists."""
+    if dips.empty:
+        return NOTHING_YET
     there = dips[dips["rebounding"] >= REBOUNDS]["lr"]
     gone = dips[dips["rebounding"] <= ABSENT]
     reach = f"Most curves rebound from {there.min():g} to {there.max():g}." if len(there) else "It is nowhere usual."
@@ -199,9 +219,12 @@ def _dips_in_words(dips: pd.DataFrame, num_rates: int) -> str:
         if row.rebounding > 0
     ]
     breaks = "; ".join(f"{row.lr:g}: {row.usual_kind}" for row in gone.itertuples())
-    return f"{num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. {'; '.join(told)}. {reach}" + (
-        f" Where it breaks: {breaks}." if breaks else ""
-    )
+    lies = f"{'; '.join(told)}. " if told else ""
+    return f"{lies}{reach}" + (f" Where it breaks: {breaks}." if breaks else "")
+
+
+def _lacking(result: Result, config: Config, text: str) -> list[Setting]:
+    return absent(by_rate(config, text), result.tables["runs"])
 
 
 def _dips(result: Result, text: str) -> pd.DataFrame:

@@ -5,7 +5,7 @@ entropy dip and rebound; the one with the lowest validation loss so far; and any
 higher the loss of its choice gets in the end than that of the best one, and its mean where it cannot decide.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,32 +20,40 @@ from joma.measure.regime import Kind
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Parts of the training after which the rules are asked."""
 REGIME_RULE, LOSS_RULE, ANY_RULE = "entropy rebounds", "lowest loss so far", "any"
+DIP_COLUMNS = [
+    "text", "lr", "rebounding", "collapsed", "usual_kind", "dip_step", "dip_depth", "rebound", "end_entropy",
+    "best_loss",
+]  # fmt: skip
+EARLY_COLUMNS = ["text", "condition", "depth", "lr", "seed", "share", "rebounding", "loss_so_far", "best_loss"]
+RULE_COLUMNS = ["text", "share", "rule", "regret", "choice"]
+"""A table has its columns before there is a run."""
 MIN_RATES = 3
 """Learning rates with a dip that a law of its time needs."""
 
 
-def dips(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, text: str) -> pd.DataFrame:
-    """Return for each learning rate how often the entropy rebounds, collapses, and where its dips lie on average."""
+def dips(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, *texts: str) -> pd.DataFrame:
+    """Return by text and learning rate how often the entropy rebounds, collapses, and where its dips lie on average."""
+    rows = [row for text in texts for row in _dip_rows(regimes, runs, config, text)]
+    return pd.DataFrame(rows, columns=DIP_COLUMNS)
+
+
+def _dip_rows(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, text: str) -> Iterator[dict[str, Fact]]:
     curves = of_rates(regimes[regimes["metric"] == ENTROPY], config, text)
     losses = of_rates(runs, config, text).groupby("lr")["best_loss"].mean()
-    rows = []
     for lr, own in curves.groupby("lr"):
         rebounding = own[own["kind"] == Kind.REBOUNDING.value]
-        rows.append(
-            {
-                "text": text,
-                "lr": lr,
-                "rebounding": len(rebounding) / len(own),
-                "collapsed": float((own["kind"] == Kind.COLLAPSED.value).mean()),
-                "usual_kind": own["kind"].mode().iloc[0],
-                "dip_step": rebounding["dip_step"].mean(),
-                "dip_depth": rebounding["dip_depth"].mean(),
-                "rebound": rebounding["rebound"].mean(),
-                "end_entropy": own["end"].mean(),
-                "best_loss": losses[lr],
-            }
-        )
-    return pd.DataFrame(rows)
+        yield {
+            "text": text,
+            "lr": lr,
+            "rebounding": len(rebounding) / len(own),
+            "collapsed": float((own["kind"] == Kind.COLLAPSED.value).mean()),
+            "usual_kind": own["kind"].mode().iloc[0],
+            "dip_step": rebounding["dip_step"].mean(),
+            "dip_depth": rebounding["dip_depth"].mean(),
+            "rebound": rebounding["rebound"].mean(),
+            "end_entropy": own["end"].mean(),
+            "best_loss": losses[lr],
+        }
 
 
 def dip_law(regimes: pd.DataFrame, config: Config, text: str) -> dict[str, Fact]:
@@ -89,7 +97,7 @@ def early_signs(found: Sequence[Found], config: Config) -> pd.DataFrame:
                     "best_loss": losses.min(),
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=EARLY_COLUMNS)
 
 
 def regrets(early: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +121,7 @@ def regrets(early: pd.DataFrame) -> pd.DataFrame:
             }
             for rule, which in chosen.items()
         ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=RULE_COLUMNS)
 
 
 def settled_from(rules: pd.DataFrame, text: str, rule: str, most: float) -> float:

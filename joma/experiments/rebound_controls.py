@@ -1,14 +1,18 @@
 """Which ingredient the rebound of the attention entropy needs: one taken away at a time."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from joma.engine.measuring import ENTROPY
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import LINEAR, PAPER, Config
+from joma.experiments.language_model_settings import absent, by_depth
 from joma.experiments.rebound_shares import (
     ABSENT,
+    NOTHING_YET,
     REBOUNDS,
-    at_this_size,
+    decided,
     is_judged,
     of_setting,
     rebound_share,
@@ -20,24 +24,32 @@ from joma.verdicts import Evidence, Verdict, finding, ruling
 def ingredient_verdict(result: Result, config: Config) -> Verdict:
     """Judge the claim that it is the MLP's nonlinearity which brings the entropy back, and nothing else."""
     regimes, text = result.tables["regimes"], config.texts[0]
+    conditions = (PAPER, *config.controls)
     shares = {
         (name, depth): rebound_share(regimes, text, name, depth, config.rate, ENTROPY)
-        for name in (PAPER, *config.controls)
+        for name in conditions
         for depth in config.control_depths
     }
+    wanted = [each for name in conditions for each in by_depth(config, text, config.control_depths, name)]
+    lacking = absent(wanted, result.tables["runs"])
+    there = [(each.condition, each.depth) for each in wanted if each not in lacking]
     usual, linear, others = (
-        {(name, depth): _evidence(name, depth, shares) for name in names for depth in config.control_depths}
+        {(name, depth): _evidence(name, depth, shares) for name, depth in there if name in names}
         for names in ((PAPER,), (LINEAR,), [name for name in config.controls if name != LINEAR])
     )
-    settings = [finding(usual[PAPER, depth], linear[LINEAR, depth]) for depth in config.control_depths]
+    settings = [
+        finding(usual[PAPER, depth], linear[LINEAR, depth])
+        for depth in config.control_depths
+        if {(PAPER, depth), (LINEAR, depth)} <= set(there)
+    ]
     found = ruling(settings, besides=[finding(row) for row in others.values()])
-    return at_this_size(found, config).verdict(
+    return decided(found, config, lacking).verdict(
         id="rebound-ingredients",
         title="What the rebound needs",
         source="Sections 4 and 5, Figure 6",
         claim="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does "
         "it.",
-        explanation=f"{size_in_words(config, text)} {_in_words(regimes, shares, config)}",
+        explanation=f"{size_in_words(config, text, lacking)} {_in_words(regimes, shares, there, config)}",
         correction=needed_in_words(shares, config),
         evidence=(*linear.values(), *others.values(), *usual.values()),
     )
@@ -76,14 +88,20 @@ def _evidence(name: str, depth: int, shares: dict[tuple[str, int], float]) -> Ev
     )
 
 
-def _in_words(regimes: pd.DataFrame, shares: dict[tuple[str, int], float], config: Config) -> str:
+def _in_words(
+    regimes: pd.DataFrame, shares: dict[tuple[str, int], float], there: Sequence[tuple[str, int]], config: Config
+) -> str:
     told = []
     for depth in config.control_depths:
         parts = [
             f"{name} {shares[name, depth]:.0%} (rise {_rise(regimes, config, name, depth):.3f})"
-            for name in (PAPER, *config.controls)
+            for name, own in there
+            if own == depth
         ]
-        told.append(f"depth {depth}: {', '.join(parts)}")
+        if parts:
+            told.append(f"depth {depth}: {', '.join(parts)}")
+    if not told:
+        return NOTHING_YET
     return f"Curves that rebound, and the mean rise in nats from the lowest point to the end. {'; '.join(told)}."
 
 

@@ -1,10 +1,12 @@
 """How often curves of language models dip and rebound, in the layers where the paper says that they do."""
 
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, UNTRAINED, WIKITEXT103, Config
+from joma.experiments.language_model_settings import Setting, in_words
 from joma.measure.regime import Kind
 from joma.verdicts import Ruling
 
@@ -12,6 +14,7 @@ REBOUNDS = 2 / 3
 """Share of curves from which a setting rebounds: two of three seeds."""
 ABSENT = 1 / 3
 """Share of curves up to which it does not."""
+NOTHING_YET = "There is nothing on this yet."
 SHALLOW = 2
 """Models of up to this depth are shallow: all their layers are to rebound, of deeper ones the top half."""
 
@@ -64,24 +67,28 @@ def kinds_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: str
     for depth in config.depths:
         curves = of_setting(regimes, text, PAPER, depth, config.rate, metric)
         kinds = [str(own["kind"].mode().iloc[0]) for _, own in curves.groupby("layer")]
-        told.append(f"depth {depth}: {', '.join(kinds)}")
+        if kinds:
+            told.append(f"depth {depth}: {', '.join(kinds)}")
+    if not told:
+        return NOTHING_YET
     return f"What the layers do from the bottom up, by depth. {'; '.join(told).capitalize()}."
 
 
-def size_in_words(config: Config, text: str) -> str:
-    """Tell how large the models are, and what cannot be decided at that size."""
-    if not config.small:
-        return f"{len(config.seeds)} seeds on {text}."
-    own = config.settings
-    return (
-        f"Small models on {text} (width {own['width']}, {own['steps']} steps, {len(config.seeds)} seeds, learning rate "
-        f"{config.rate:g}) decide nothing; the full preset does."
-    )
+def size_in_words(config: Config, text: str, lacking: Sequence[Setting] = ()) -> str:
+    """Tell how large the models are, what cannot be decided at that size, and which settings a claim lacks."""
+    told = f"{len(config.seeds)} seeds on {text}."
+    if config.small:
+        own = config.settings
+        told = (
+            f"Small models on {text} (width {own['width']}, {own['steps']} steps, {len(config.seeds)} seeds, learning "
+            f"rate {config.rate:g}) decide nothing; the full preset does."
+        )
+    return f"{told} Not trained yet: {in_words(lacking)}." if lacking else told
 
 
-def at_this_size(found: Ruling, config: Config) -> Ruling:
-    """Return the ruling on models of the paper's size; of small ones nothing follows for those."""
-    return found.undecided() if config.small else found
+def decided(found: Ruling, config: Config, lacking: Sequence[Setting] = ()) -> Ruling:
+    """Return the ruling on models of the paper's size; from small ones, or without all settings, nothing follows."""
+    return found.undecided() if config.small or lacking else found
 
 
 def id_on(name: str, text: str) -> str:

@@ -1,0 +1,59 @@
+"""Settings of language models, each with its seeds: which of them a claim needs, which are there, and how to name them.
+
+A number of figures 6 and 8 is a mean over seeds, so that a setting is there once all its seeds have ended.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pandas as pd
+
+from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
+
+
+class Setting(NamedTuple):
+    """What runs have in common which differ in their seed alone; its fields are columns of the tables."""
+
+    text: str
+    condition: str
+    depth: int
+    lr: float
+
+
+def by_depth(config: Config, text: str, depths: Iterable[int], condition: str = PAPER) -> list[Setting]:
+    """Return settings at the learning rate of figure 6, or untrained ones."""
+    lr = 0.0 if condition == UNTRAINED else config.rate
+    return [Setting(text, condition, depth, lr) for depth in depths]
+
+
+def by_rate(config: Config, text: str) -> list[Setting]:
+    """Return the settings of figure 8."""
+    return [Setting(text, PAPER, config.rate_depth, lr) for lr in config.rates]
+
+
+def absent(wanted: Iterable[Setting], runs: pd.DataFrame) -> list[Setting]:
+    """Return the settings of which a table of runs has none."""
+    there = set(runs[list(Setting._fields)].itertuples(index=False, name=None))
+    return [setting for setting in wanted if setting not in there]
+
+
+def in_words(settings: Iterable[Setting]) -> str:
+    """Name settings of one text, those that differ in depth or learning rate together.
+
+    >>> in_words([Setting("t", "no dropout", 1, 1e-4), Setting("t", "no dropout", 5, 1e-4), Setting("t", "a", 1, 1e-3)])
+    'no dropout, depth 1, 5 at learning rate 0.0001; a, depth 1 at learning rate 0.001'
+    """
+    return "; ".join(_groups_in_words(settings))
+
+
+def _groups_in_words(settings: Iterable[Setting]) -> Iterator[str]:
+    depths: dict[tuple[str, float], list[int]] = defaultdict(list)
+    for each in settings:
+        depths[each.condition, each.lr].append(each.depth)
+    rates: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
+    for (condition, lr), own in depths.items():
+        rates[condition, tuple(own)].append(lr)
+    for (condition, deep), lrs in rates.items():
+        at = "" if condition == UNTRAINED else f" at learning rate {', '.join(f'{lr:g}' for lr in lrs)}"
+        yield f"{condition}, depth {', '.join(map(str, deep))}{at}"
