@@ -11,6 +11,8 @@ question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from math import isnan
+from typing import Any
 
 import pandas as pd
 
@@ -18,7 +20,17 @@ from joma.engine.config import HIERARCHY, TREES
 from joma.experiments.experiment import Experiment, Part, Result, Workplace, nothing_missing
 from joma.experiments.seed_errors import NUM_ERRORS, exceeds
 from joma.experiments.table1_finished import finished
-from joma.experiments.table1_measure import KEYS, Config, by_choice, by_setting, fall_along, score_runs
+from joma.experiments.table1_measure import Config, by_choice, by_setting, fall_along, grids_of, score_runs
+from joma.experiments.table1_seeds import (
+    DIVERGED,
+    NUM_PLANNED,
+    SETTING,
+    diverged_runs,
+    of_planned,
+    planned_numbers,
+    setting_in_words,
+    told,
+)
 from joma.figures.chart import Bars, Chart, Line, Panel
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling, seeds_say
 
@@ -68,7 +80,8 @@ def full() -> Config:
 
 def compute(config: Config, workplace: Workplace) -> Result:
     """Train and score all runs; average over seeds."""
-    return _result(score_runs(config, workplace), config)
+    planned = planned_numbers(run.config for runs in grids_of(config) for run in runs)
+    return _result(score_runs(config, workplace), planned, config)
 
 
 def so_far(config: Config, workplace: Workplace) -> Part | None:
@@ -76,12 +89,13 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
     found = finished(config, workplace)
     if found is None or (found.whole.empty and found.in_part.empty):
         return None
-    whole = _result(found.whole, config)
+    whole = _result(found.whole, found.whole_planned, config)
+    in_part = {IN_PART: by_setting(found.in_part, found.in_part_planned)} if len(found.in_part_planned) else {}
     notes = [
         "Means and verdicts rest on the open choices of which all settings and seeds are finished. Not yet: "
         f"{'; '.join(found.absent)}."
     ]
-    if len(found.in_part):
+    if in_part:
         notes.append(f"Of these, settings with all their seeds are shown by themselves, in the table {IN_PART}.")
     if found.num_waiting:
         notes.append(
@@ -89,7 +103,7 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
         )
     return Part(
         result=Result(
-            tables={**whole.tables, **({IN_PART: by_setting(found.in_part)} if len(found.in_part) else {})},
+            tables={**whole.tables, **in_part},
             facts={
                 **whole.facts,
                 "num_finished": found.num_done,
@@ -103,23 +117,26 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
     )
 
 
-def _result(runs: pd.DataFrame, config: Config) -> Result:
-    settings, choices = by_setting(runs), by_choice(runs)
+def _result(runs: pd.DataFrame, planned: pd.DataFrame, config: Config) -> Result:
+    settings, choices, diverged = by_setting(runs, planned), by_choice(runs, planned), diverged_runs(runs, planned)
     fits = _fits(settings)
     best = min(fits, key=lambda choice: fits[choice]) if fits else None
     facts: dict[str, float | int | str | bool] = {
-        "num_runs": len(runs[["seed", *KEYS]].drop(columns="level").drop_duplicates()),
+        "num_runs": len(runs[["seed", *SETTING]].drop_duplicates()),
+        NUM_PLANNED: len(planned[["seed", *SETTING]].drop_duplicates()),
+        "num_diverged": len(diverged),
         "is_paper_size": config.is_paper_size,
     }
     if best is not None:
         facts |= {"best_hidden": best[0], "best_lr": best[1]}
         facts |= {f"distance_hidden{hidden}_lr{lr:g}": fit for (hidden, lr), fit in fits.items()}
-    return Result(tables={"runs": runs, "settings": settings, "choices": choices}, facts=facts)
+    tables = {"runs": runs, "settings": settings, "choices": choices}
+    return Result(tables=tables | ({DIVERGED: diverged} if len(diverged) else {}), facts=facts)
 
 
 def _fits(settings: pd.DataFrame) -> dict[tuple[int, float], float]:
     """Return the mean distance from the published numbers for each open choice."""
-    known = settings[settings["published"].notna()]
+    known = settings.dropna(subset=["published", "trained"])
     distance = (known["trained"] - known["published"]).abs()
     means = distance.groupby([known["hidden"], known["lr"]]).mean()
     return {(int(hidden), float(lr)): float(value) for (hidden, lr), value in means.items()}
@@ -131,7 +148,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     is_small = not result.facts["is_paper_size"]
     scores = [*_score_panels(settings), *_score_panels(result.tables.get(IN_PART, settings[:0]), " (some settings)")]
     adds = [_excess_panel(own, data) for data in (HIERARCHY, TREES) if len(own := choices[choices["data"] == data])]
-    note = " Small size: not the paper's settings." if is_small else ""
+    note = f" {told(result)}".rstrip() + (" Small size: not the paper's settings." if is_small else "")
     if "not_finished" in result.facts:
         note += " Open choices that are not finished are left out, or shown by some settings alone."
     score_words = (
@@ -156,7 +173,7 @@ def _score_panels(settings: pd.DataFrame, remark: str = "") -> Iterator[Panel]:
 
 
 def _score_panel(part: pd.DataFrame, title: str) -> Panel:
-    names = [f"{row.num_classes}/{row.num_children}/{row.num_latents}" for row in part.itertuples()]
+    names = [_setting_name(row) for row in part.to_dict("records")]
     items: list[Bars | Line] = [
         Bars("trained", names, part["trained"], errors=part["trained_error"].fillna(0.0)),
         Bars("untrained", names, part["untrained"], errors=part["untrained_error"].fillna(0.0)),
@@ -165,6 +182,11 @@ def _score_panel(part: pd.DataFrame, title: str) -> Panel:
     if part["published"].notna().any():
         items.append(Line("published", list(range(len(part))), part["published"], style="points"))
     return Panel(title, "setting", "NCorr", items)
+
+
+def _setting_name(row: dict[Any, Any]) -> str:
+    name = setting_in_words(row)
+    return name + of_planned(row["num_seeds"], row["num_seeds_planned"], "seed") if "num_seeds" in row else name
 
 
 def _excess_panel(part: pd.DataFrame, data: str) -> Panel:
@@ -190,7 +212,7 @@ def verdicts(result: Result, config: Config) -> tuple[Verdict, ...]:
 
 def numbers_verdict(result: Result, config: Config) -> Verdict:
     """Say whether any open choice gives the published numbers, and whether no training at all gives them too."""
-    known = result.tables["settings"].dropna(subset="published")
+    known = result.tables["settings"].dropna(subset=["published", "trained"])
     evidence = [
         Evidence(
             name=f"hidden {hidden}, learning rate {lr:g}: mean of {len(part)} numbers {part['trained'].mean():.3f}",
@@ -207,9 +229,9 @@ def numbers_verdict(result: Result, config: Config) -> Verdict:
     best = min(evidence, key=lambda each: each.value, default=None)
     # The sources leave the choice open: the one that comes nearest decides.
     findings = [] if best is None else [finding(best)]
-    told = "There is nothing yet to hold against the published numbers"
+    text = "There is nothing yet to hold against the published numbers"
     if best is not None:
-        told = (
+        text = (
             f"Nearest to the published numbers: {best.name}, off by {best.value:.3f}; the untrained network is off by "
             f"{best.control:.3f}"
         )
@@ -219,14 +241,15 @@ def numbers_verdict(result: Result, config: Config) -> Verdict:
         title="Table 1, the numbers",
         source=SOURCE,
         claim="NCorr between latents and their best hidden node is .94 to 1.00 at s = 0 and .55 to .81 at s = 1",
-        explanation=_at_size(f"{told}.", config),
-        correction=told,
+        explanation=_in_full(f"{text}.", result, config),
+        correction=text,
         evidence=[replace(each, decides=each is best) for each in evidence],
     )
 
 
-def _at_size(text: str, config: Config) -> str:
-    return text if config.is_paper_size else SMALL + text
+def _in_full(text: str, result: Result, config: Config) -> str:
+    """Add the size that the numbers are of, and which runs they do not contain."""
+    return f"{'' if config.is_paper_size else SMALL}{text} {told(result) if DIVERGED in result.tables else ''}".rstrip()
 
 
 def training_verdict(result: Result, config: Config) -> Verdict:
@@ -258,8 +281,7 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
     rows = choices[choices["data"] == data].to_dict("records")
     evidence = tuple(
         Evidence(
-            name=f"level {row['level']}, hidden {row['hidden']}, learning rate {row['lr']:g}: "
-            f"{row['trained']:.3f} trained, {row['untrained']:.3f} untrained, ± {row['excess_error']:.3f}",
+            name=_excess_name(row),
             against="the same network untrained",
             unit="excess of NCorr",
             value=row["excess"],
@@ -274,24 +296,38 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
         seeds_say(exceeds(row["excess"], row["excess_error"], LEAST_EXCESS), each)
         for row, each in zip(rows, evidence, strict=True)
     ]
-    told = _excess_in_words(rows)
+    text = _excess_in_words(rows)
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
         id=id,
         title=title,
         source=SOURCE if data == HIERARCHY else "Section 5 and Table 1",
         claim=claim,
-        explanation=_excess_explanation(told, findings, config),
-        correction=f"training adds, with the standard error between seeds: {told}",
+        explanation=_excess_explanation(text, findings, result, config),
+        correction=f"training adds, with the standard error between seeds: {text}",
         evidence=evidence,
     )
+
+
+def _excess_name(row: dict[Any, Any]) -> str:
+    """Name an open choice and level, with the numbers behind the excess and of how many runs they are."""
+    choice = f"level {row['level']}, hidden {row['hidden']}, learning rate {row['lr']:g}"
+    missing = of_planned(row["num_runs"], row["num_runs_planned"], "run") if "num_runs" in row else ""
+    if isnan(row["excess"]):
+        return f"{choice}{missing}"
+    scores = f"{row['trained']:.3f} trained, {row['untrained']:.3f} untrained, ± {row['excess_error']:.3f}"
+    return f"{choice}: {scores}{missing}"
+
+
+def _excess_number(row: dict[Any, Any]) -> str:
+    return "no number" if isnan(row["excess"]) else f"{row['excess']:+.3f} ± {row['excess_error']:.3f}"
 
 
 def _excess_in_words(rows: list[dict]) -> str:
     return "; ".join(
         f"level {level} "
         + ", ".join(
-            f"{row['excess']:+.3f} ± {row['excess_error']:.3f} (hidden {row['hidden']}, rate {row['lr']:g})"
+            f"{_excess_number(row)} (hidden {row['hidden']}, rate {row['lr']:g})"
             for row in rows
             if row["level"] == level
         )
@@ -299,20 +335,21 @@ def _excess_in_words(rows: list[dict]) -> str:
     )
 
 
-def _excess_explanation(told: str, findings: list[Finding], config: Config) -> str:
+def _excess_explanation(excess: str, findings: list[Finding], result: Result, config: Config) -> str:
     if not findings:
         return "There is nothing on these data yet."
     text = (
-        f"What training adds: {told}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on, "
-        f"where shuffled latents gain less than {LEAST_EXCESS}: {findings.count(Finding.SHOWN)} of {len(findings)} do."
+        f"What training adds: {excess}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors "
+        f"on, where shuffled latents gain less than {LEAST_EXCESS}: "
+        f"{findings.count(Finding.SHOWN)} of {len(findings)} do."
     )
-    return _at_size(text, config)
+    return _in_full(text, result, config)
 
 
 def chance_verdict(result: Result, config: Config) -> Verdict:
     """Say whether NCorr is above that of shuffled latents, and needs a neuron of its own for each latent."""
     choices = result.tables["choices"]
-    own = choices[choices["data"] == HIERARCHY]
+    own = choices[choices["data"] == HIERARCHY].dropna(subset="trained")
     by_level = [
         (
             Evidence(
@@ -335,7 +372,7 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
         )
         for level, part in own.groupby("level")
     ]
-    told = "; ".join(
+    text = "; ".join(
         f"{above.name} {above.value:+.3f}, untrained {above.control:+.3f}, by one-to-one matching {-lost.value:+.3f}"
         for above, lost in by_level
     )
@@ -345,8 +382,8 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
         title="Table 1, against chance",
         source=SOURCE,
         claim="For each latent there is a hidden node with a high normalised correlation with it",
-        explanation=_at_size(f"NCorr: {told}.", config) if by_level else "There is nothing on these data yet.",
-        correction=f"NCorr: {told}; what an untrained network has as well is no sign of learning",
+        explanation=_in_full(f"NCorr: {text}.", result, config) if by_level else "There is nothing on these data yet.",
+        correction=f"NCorr: {text}; what an untrained network has as well is no sign of learning",
         evidence=[row for rows in by_level for row in rows],
     )
 
@@ -384,7 +421,7 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         title="Table 1, complexity",
         source=SOURCE,
         claim="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
-        explanation=_at_size(f"{text}.", config),
+        explanation=_in_full(f"{text}.", result, config),
         correction=text,
         evidence=evidence,
     )

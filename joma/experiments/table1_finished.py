@@ -10,16 +10,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from joma.engine.config import HIERARCHY
 from joma.engine.extent import completed
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import rows_path
-from joma.experiments.table1_measure import KEYS, Config, grids_of, measure_settings, run_settings
-
-CHOICE = ["data", "hidden", "lr"]
-"""What a mean over settings and seeds is taken for."""
-SETTING = [name for name in KEYS if name != "level"]
-"""What a mean over seeds is taken for."""
+from joma.experiments.table1_measure import Config, grids_of, measure_settings
+from joma.experiments.table1_seeds import CHOICE, SETTING, choice_in_words, planned_numbers, run_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +25,12 @@ class Finished:
     num_all: int
     whole: pd.DataFrame
     """Rows of choices of which all runs are finished."""
+    whole_planned: pd.DataFrame
+    """What these choices have if no run of them diverged, as `planned_numbers` has it."""
     in_part: pd.DataFrame
     """Rows of the other choices, of settings of which all seeds are finished."""
+    in_part_planned: pd.DataFrame
+    """What these settings have if no run of them diverged."""
     num_waiting: int
     """Finished runs of settings of which a seed is not."""
     absent: tuple[str, ...]
@@ -56,10 +55,17 @@ def finished(config: Config, workplace: Workplace) -> Finished | None:
         return None
     found = pd.concat(rows, ignore_index=True)
     labels = ["is_whole", "has_all_seeds"]
+    in_part = runs["has_all_seeds"] & ~runs["is_whole"]
+
+    def planned_where(is_meant: pd.Series) -> pd.DataFrame:
+        return planned_numbers(run for run, is_one in zip(planned, is_meant, strict=True) if is_one)
+
     return Finished(
         num_done=int(runs["is_done"].sum()),
         num_all=len(runs),
         whole=found[found["is_whole"]].drop(columns=labels).reset_index(drop=True),
+        whole_planned=planned_where(runs["is_whole"]),
+        in_part_planned=planned_where(in_part),
         in_part=found[found["has_all_seeds"] & ~found["is_whole"]].drop(columns=labels).reset_index(drop=True),
         num_waiting=int((runs["is_done"] & ~runs["has_all_seeds"]).sum()),
         absent=tuple(_in_words(own) for _, own in runs[~runs["is_whole"]].groupby(CHOICE, sort=False)),
@@ -67,7 +73,4 @@ def finished(config: Config, workplace: Workplace) -> Finished | None:
 
 
 def _in_words(choice: pd.DataFrame) -> str:
-    first = choice.iloc[0]
-    data = "hierarchy" if first["data"] == HIERARCHY else "latent trees"
-    done = f"{choice['is_done'].sum()} of {len(choice)} runs"
-    return f"{data}, hidden {first['hidden']}, learning rate {first['lr']:g} ({done})"
+    return f"{choice_in_words(choice)} ({choice['is_done'].sum()} of {len(choice)} runs)"

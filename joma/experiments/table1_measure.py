@@ -29,6 +29,7 @@ from joma.experiments.latent_neurons import (
     read_neurons,
 )
 from joma.experiments.seed_errors import mean_and_error
+from joma.experiments.table1_seeds import CHOICE, KEYS, run_settings
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
@@ -39,8 +40,6 @@ TREE_DEPTH = TABLE1_BLOCKS + 1
 """Edges from the root to a leaf: a level of latents between them for each block."""
 NUM_STARTS = 8
 """Untrained networks that are held at a time: a start depends on sizes and seed alone, not on the data."""
-KEYS = ["data", "num_classes", "num_children", "num_latents", "rho", "hidden", "lr", "level"]
-"""What one number of the table depends on; over seeds it is averaged."""
 
 _PUBLISHED = {
     (0, "10x20"): (0.99, 1.00, 0.99, 0.99, 0.99, 0.99),
@@ -107,27 +106,38 @@ def measure_settings(config: Config) -> list[Any]:
     return ["table1", config.num_samples, config.num_shuffles]
 
 
-def by_setting(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return means over seeds with standard errors, trained beside untrained, and the published number."""
+def by_setting(runs: pd.DataFrame, planned: pd.DataFrame) -> pd.DataFrame:
+    """Return means over seeds with standard errors, trained beside untrained, and the published number.
+
+    Every planned setting has its row, with how many seeds the means are over; without any they are NaN.
+    """
     wide = _side_by_side(runs)
-    groups = wide.groupby(KEYS)
+    groups, planned_groups = wide.groupby(KEYS), planned.groupby(KEYS)
     table = groups.mean().drop(columns="seed")
     errors = groups[["trained", "untrained", "excess"]].sem()
-    table = table.join(errors.add_suffix("_error")).reset_index()
+    table = table.join(errors.add_suffix("_error")).reindex(planned_groups.size().index)
+    table["num_seeds"] = groups.size().reindex(table.index, fill_value=0)
+    table["num_seeds_planned"] = planned_groups.size()
+    table = table.reset_index()
     table["published"] = [_published(row) for row in table.to_dict("records")]
     return table
 
 
-def by_choice(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return means over all settings for each open choice and level.
+def by_choice(runs: pd.DataFrame, planned: pd.DataFrame) -> pd.DataFrame:
+    """Return means over all settings for each planned open choice and level, with how many runs they are over.
 
     Networks of one seed start alike in all settings: errors are those between the seeds' means.
     """
-    keys = ["data", "hidden", "lr", "level"]
-    by_seed = _side_by_side(runs).drop(columns="num_latents").groupby([*keys, "seed"]).mean()
+    keys = [*CHOICE, "level"]
+    wide, planned_groups = _side_by_side(runs), planned.groupby(keys)
+    by_seed = wide.drop(columns="num_latents").groupby([*keys, "seed"]).mean()
     groups = by_seed.groupby(level=keys)
     table = groups.mean().drop(columns=["num_classes", "num_children", "rho"])
     table = table.join(groups[["trained", "untrained", "excess"]].sem().add_suffix("_error"))
+    table = table.reindex(planned_groups.size().index)
+    table["num_seeds"] = groups.size().reindex(table.index, fill_value=0)
+    table["num_runs"] = wide.groupby(keys).size().reindex(table.index, fill_value=0)
+    table["num_runs_planned"] = planned_groups.size()
     return table.reset_index()
 
 
@@ -243,19 +253,3 @@ def _levels(
         ncorr(latents, peaks, seed=seed, num_shuffles=num_shuffles, groups=samples.drawn) | {"loss": reading.loss}
         for latents, peaks in compared
     ]
-
-
-def run_settings(run: RunConfig) -> Row:
-    """Return what tells a run from the others, as columns of its rows."""
-    data = run.data
-    is_hierarchy = data.data == HIERARCHY
-    return {
-        "data": data.data,
-        "num_classes": data.num_classes,
-        "num_children": data.num_children if is_hierarchy else data.branching,
-        "num_latents": "x".join(map(str, data.num_latents)) if is_hierarchy else "",
-        "rho": 1.0 if is_hierarchy else data.rho,
-        "hidden": run.model.hidden,
-        "lr": run.optimiser.lr,
-        "seed": run.seed,
-    }

@@ -22,8 +22,9 @@ from joma.experiments.table1_measure import (
     by_setting,
     grids_of,
     measure_settings,
-    run_settings,
 )
+from joma.experiments.table1_seeds import KEYS, run_settings
+from joma.figures.chart import to_matplotlib, to_plotly
 from joma.models.decoder import Decoder
 from joma.verdicts import Outcome
 
@@ -130,8 +131,8 @@ TWO_CHOICES = replace(TINY, lrs=(1e-3, 1e-2), num_classes=(20, 30))
 """Two learning rates of four settings and two seeds each, and two of trees with one setting: 20 runs."""
 
 
-def finish(folder, is_finished):
-    """Write the rows of the runs that are finished, as training would, without any."""
+def finish(folder, is_finished, has_diverged=lambda labels: False):
+    """Write the rows of the runs that are finished, as training would, without any; those that diverged have none."""
     folder.mkdir(exist_ok=True)
     place, planned_runs = workplace(folder), [run for runs in grids_of(TWO_CHOICES) for run in runs]
     for run in planned_runs:
@@ -147,7 +148,7 @@ def finish(folder, is_finished):
                 for level in range(num_levels)
             ]
             path = rows_path(config, place, settings=measure_settings(TWO_CHOICES))
-            pd.DataFrame(rows).to_parquet(path, index=False)
+            pd.DataFrame([] if has_diverged(labels) else rows).to_parquet(path, index=False)
     return place
 
 
@@ -218,6 +219,74 @@ def test_what_is_finished_is_what_compute_would_find(tmp_path):
         pd.testing.assert_frame_equal(part.result.tables[name], result.tables[name], check_exact=True)
 
 
+def diverged_here(run):
+    """One seed of a setting, both of another, and all of the trees at the larger rate."""
+    hierarchy = run["data"] == HIERARCHY and run["lr"] == 1e-2 and run["num_latents"] == "10x20"
+    one, both = run["num_classes"] == 20 and run["seed"] == 2, run["num_classes"] == 30
+    return (hierarchy and (one or both)) or (run["data"] == TREES and run["lr"] == 1e-2)
+
+
+@pytest.fixture
+def with_diverged(tmp_path):
+    """A result of which five runs diverged."""
+    place = finish(tmp_path, lambda run: True, diverged_here)
+    return table1.compute(TWO_CHOICES, place), table1.so_far(TWO_CHOICES, place).result
+
+
+def test_tables_say_over_how_many_seeds_a_mean_is_and_which_runs_diverged(with_diverged):
+    for result in with_diverged:
+        settings = result.tables["settings"].query("data == 'hierarchy' and level == 0 and num_latents == '10x20'")
+        assert settings.set_index(["lr", "num_classes"])["num_seeds"].to_dict() == {
+            (1e-3, 20): 2, (1e-3, 30): 2, (1e-2, 20): 1, (1e-2, 30): 0,
+        }  # fmt: skip
+        assert set(result.tables["settings"]["num_seeds_planned"]) == {2}
+        assert settings["trained"].isna().tolist() == [False, False, False, True]  # kept in its place
+        diverged = result.tables["diverged"]
+        assert len(diverged) == result.facts["num_diverged"] == 5 and result.facts["num_runs"] == 15
+        assert all(diverged_here(run) for run in diverged.to_dict("records"))
+        choices = result.tables["choices"].query("level == 0").set_index(["data", "lr"])
+        assert choices.loc[(HIERARCHY, 1e-2), ["num_runs", "num_runs_planned"]].tolist() == [5, 8]
+        assert choices.loc[(TREES, 1e-2), "num_runs"] == 0 and np.isnan(choices.loc[(TREES, 1e-2), "trained"])
+
+
+def test_page_and_charts_say_which_runs_diverged(with_diverged):
+    said = (
+        "5 of 20 runs diverged and are in no mean, so that means are over 1 to 2 seeds. They are: "
+        "hierarchy, hidden 12, learning rate 0.01: 20/2/10x20 seed 2, 30/2/10x20 all seeds; "
+        "latent trees, hidden 12, learning rate 0.01: ρ = 0.8 all seeds. "
+        "Without any seed, and so without a number: 2 settings."
+    )
+    for result in with_diverged:
+        found = table1.verdicts(result, FULL)
+        assert all(said in verdict.explanation and "nan" not in verdict.explanation for verdict in found)
+        charts = table1.draw(result)
+        assert all(said in chart.caption and to_matplotlib(chart) and to_plotly(chart) for chart in charts)
+        bars = next(panel for panel in charts[0].panels if "s = 0" in panel.title and "0.01" in panel.title).items[0]
+        assert bars.categories[0] == "20/2/10x20 (1 of 2 seeds)" and "30/2/10x20 (none of 2 seeds)" in bars.categories
+        trees = table1.trees_verdict(result, FULL)
+        assert [row.name for row in trees.evidence if np.isnan(row.value)] == [
+            f"level {level}, hidden 12, learning rate 0.01 (none of 2 runs)" for level in range(3)
+        ]
+
+
+def test_without_diverged_runs_the_number_of_seeds_is_told(tmp_path):
+    result = table1.compute(TWO_CHOICES, finish(tmp_path, lambda run: True))
+    assert "diverged" not in result.tables and result.facts["num_diverged"] == 0
+    for chart in table1.draw(result):
+        assert chart.caption.count("Every mean is over 2 seeds, and no run diverged.") == 1
+
+
+def test_results_that_were_kept_without_a_number_of_seeds_are_shown_as_before(with_diverged):
+    result, _ = with_diverged
+    columns = ["num_seeds", "num_seeds_planned", "num_runs", "num_runs_planned"]
+    tables = {
+        name: result.tables[name].drop(columns=columns, errors="ignore") for name in ("runs", "settings", "choices")
+    }
+    before = Result(tables=tables, facts={"is_paper_size": True})
+    assert all("diverged" not in verdict.explanation for verdict in table1.verdicts(before, FULL))
+    assert [chart.id for chart in table1.draw(before)] == ["table1", "table1-training"]
+
+
 def test_full_has_the_papers_runs_one_pack_for_each_number_of_classes_and_children():
     config = replace(table1.full(), hiddens=(400,), lrs=(1e-5,))
     packs = [each.pack for each in planned(_hierarchy_grids(config), "cpu")]
@@ -258,7 +327,8 @@ def made_up(score, *, shuffled=0.3, shuffled_untrained=0.3, matched_loss=0.01, s
                 null = shuffled if network == "trained" else shuffled_untrained
                 rows.append(row | {"ncorr": value, "shuffled": null, "matched": value - matched_loss, "loss": 0.1})
     runs = pd.DataFrame(rows)
-    tables = {"runs": runs, "settings": by_setting(runs), "choices": by_choice(runs)}
+    planned = runs[[*KEYS, "seed"]].drop_duplicates()
+    tables = {"runs": runs, "settings": by_setting(runs, planned), "choices": by_choice(runs, planned)}
     return Result(tables=tables, facts={"is_paper_size": True})
 
 
