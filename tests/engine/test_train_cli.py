@@ -1,6 +1,7 @@
 """`joma train` as a user types it, and `joma.train` from Python."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -285,7 +286,8 @@ def test_ctrl_c_says_saved_only_where_something_was(tmp_path, capsys, monkeypatc
     assert code == cli.INTERRUPTED and complaint.startswith(f"joma: {words}")
 
 
-def test_a_log_gets_a_line_for_every_pack_and_json_none(tmp_path, capsys):
+def test_a_log_gets_a_line_for_every_pack_and_json_none(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("joma.engine.training.REPORT_SECONDS", math.inf)  # but at the end, however slow it is here
     code, _, said = joma_says(capsys, *TREES, "--depth", "1,2", "--seed", "1", "--out", str(tmp_path / "said"))
     lines = said.splitlines()
     assert code == 0 and lines[0] == "Training: 2 runs in 2 packs"
