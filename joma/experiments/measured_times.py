@@ -1,6 +1,8 @@
 """How long pieces of work took beside what was counted beforehand, kept in a folder, so that others can be foretold."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,18 @@ def device_label(device: str) -> str:
     if torch.device(device).type == "cpu":
         return "cpu"
     return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def tried_once(work: Callable[[], object], device: str) -> float:
+    """Return the seconds that work takes, by doing it; on a GPU a second time, since the first loads what it needs.
+
+    The work must wait for its numbers, as what returns them does.
+    """
+    if torch.device(device).type != "cpu":
+        work()
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
 
 
 class MeasuredTimes:

@@ -28,6 +28,7 @@ from joma.experiments.latent_neurons import (
     planned,
     read_neurons,
 )
+from joma.experiments.measured_times import tried_once
 from joma.experiments.seed_errors import mean_and_error
 from joma.experiments.table1_seeds import CHOICE, KEYS, run_settings
 from joma.models.batch import Parameters
@@ -90,8 +91,15 @@ def score_runs(config: Config, workplace: Workplace) -> pd.DataFrame:
     def measure(run: Run, folder: Path, trained: Parameters) -> list[Row]:
         return _scores(run.config, trained, config, workplace.device)
 
+    seconds: dict[DecoderConfig, float] = {}
+
+    def measuring(run: RunConfig) -> float:
+        if run.model not in seconds:  # packs that differ in their learning rate are measured alike
+            seconds[run.model] = _measuring_seconds(run, config, workplace.device)
+        return seconds[run.model]
+
     packs = planned(grids_of(config), workplace.device)
-    table = measured_packs(packs, workplace, measure, settings=measure_settings(config))
+    table = measured_packs(packs, workplace, measure, settings=measure_settings(config), measuring=measuring)
     _start.cache_clear()
     return table
 
@@ -236,6 +244,11 @@ def _scores(run: RunConfig, trained: Parameters, config: Config, device: str) ->
         for network, parameters in networks.items()
         for level, row in enumerate(_levels(Decoder(run.model), parameters, samples, run.seed, config.num_shuffles))
     ]
+
+
+def _measuring_seconds(run: RunConfig, config: Config, device: str) -> float:
+    """Return what measuring a run takes, by its network at the start in place of the trained one."""
+    return tried_once(lambda: _scores(run, _start(run.model, run.seed, device), config, device), device)
 
 
 @lru_cache(maxsize=NUM_STARTS)

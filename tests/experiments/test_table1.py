@@ -1,5 +1,6 @@
 """Table 1: NCorr against a naive loop, runs that repeat and resume, and verdicts that can fail."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from joma.engine import recipes
 from joma.engine.config import HIERARCHY, TREES
 from joma.engine.extent import completed
-from joma.experiments import latent_neurons, table1
+from joma.experiments import latent_neurons, table1, table1_measure
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.latent_neurons import latent_samples, ncorr, of_one_run, planned, read_neurons, rows_path
 from joma.experiments.table1_measure import (
@@ -24,6 +25,7 @@ from joma.experiments.table1_measure import (
     measure_settings,
 )
 from joma.experiments.table1_seeds import KEYS, run_settings
+from joma.experiments.timetable import Timetable
 from joma.figures.chart import to_matplotlib, to_plotly
 from joma.models.decoder import Decoder
 from joma.verdicts import Outcome
@@ -125,6 +127,37 @@ def test_the_same_config_gives_the_same_numbers_and_resumes(tmp_path, monkeypatc
     assert [chart.id for chart in charts] == ["table1", "table1-training"]
     found = table1.verdicts(first, TINY)
     assert all(verdict.outcome != Outcome.REFUTED and verdict.sound for verdict in found)
+
+
+def planned_seconds(folder, monkeypatch):
+    """Return the seconds counted for each pack, without training any."""
+    seconds = []
+    monkeypatch.setattr(Timetable, "work_off", lambda table, pieces, tell: seconds.extend(map(_seconds, pieces)))
+    with pytest.raises(FileNotFoundError):  # there are no rows, since nothing was done
+        computed(folder)
+    return seconds
+
+
+def _seconds(piece):
+    return piece.seconds
+
+
+def test_the_time_that_is_foretold_contains_the_measuring(tmp_path, monkeypatch):
+    monkeypatch.setattr(table1_measure, "_measuring_seconds", lambda run, config, device: 0.0)
+    training = planned_seconds(tmp_path, monkeypatch)
+    monkeypatch.setattr(table1_measure, "_measuring_seconds", lambda run, config, device: 100.0)
+    measured_too = planned_seconds(tmp_path, monkeypatch)
+    num_runs = (4, 2)  # of the pack of the hierarchy, and of that of the trees
+    assert measured_too == pytest.approx([each + 100.0 * num for each, num in zip(training, num_runs, strict=True)])
+    assert all(each > 0 for each in training)
+
+
+def test_the_time_of_measuring_is_that_of_all_levels_of_both_networks(monkeypatch):
+    pause, networks = 0.05, []
+    monkeypatch.setattr(table1_measure, "_levels", lambda *given: networks.append(given) or time.sleep(pause) or [{}])
+    run = completed(grids_of(TINY)[0][0].config)
+    found = table1_measure._measuring_seconds(run, TINY, "cpu")
+    assert len(networks) == 2 and 2 * pause <= found < 40 * pause  # others may keep the machine busy
 
 
 TWO_CHOICES = replace(TINY, lrs=(1e-3, 1e-2), num_classes=(20, 30))
