@@ -10,6 +10,7 @@ import math
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from functools import partial
 import torch
 from rank import machine
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 
 from joma.engine.config import OptimiserConfig
 from joma.engine.grid import grid
@@ -44,6 +46,9 @@ GOAL_TABLE_1 = 5.0
 """Minutes for Table 1 at hidden width 400 on an H200."""
 ROUNDS = 5
 FLOAT_BYTES = 4
+SECOND_PASS = "splitKreduce"
+"""In the name of the kernel that adds the parts of a product. cuBLAS divides one whose result is too small to keep a
+GPU busy: of a single run, not of many."""
 ADAM_TRANSFERS = 7
 """Parameter, mean and square are read and written, the gradient read."""
 
@@ -221,12 +226,13 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
         )
 
 
-def num_kernels(stepper: Stepper, batch: Batch) -> int:
-    """Kernels of one step, from a profile."""
+def kernels_of(stepper: Stepper, batch: Batch) -> Counter[str]:
+    """Kernels of one step by name, from a profile; copies and clears of memory are none."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         stepper.advance(batch)
         torch.cuda.synchronize()
-    return sum(event.count for event in profile.key_averages() if "Memcpy" not in event.key)
+    found = {event.key: event.count for event in profile.key_averages() if event.device_type == DeviceType.CUDA}
+    return Counter({name: count for name, count in found.items() if not name.startswith(("Memcpy", "Memset"))})
 
 
 def show_text(device: torch.device, depths: tuple[int, ...]) -> bool:
@@ -268,15 +274,19 @@ def show_memory(num_runs: int, precision: str, device: torch.device) -> None:
 
 
 def show_kernels(device: torch.device) -> None:
-    """Print how many kernels a step has for one run and for many."""
-    counts = {}
+    """Print how many kernels a step has for one run and for many, second passes of divided products apart."""
     for num_runs in (1, 16):
         config = paper_language_model(28_782, depth=GOAL_DEPTH)
         batch = text_batch(config, num_runs, 20, 35, device)
         stepper = stepper_of(config, num_runs, "bf16", device, clip=CLIP)
         stepper.advance(batch)
-        counts[num_runs] = num_kernels(stepper, batch)
-    print(f"kernels a step: {counts[1]} with 1 run, {counts[16]} with 16", flush=True)
+        found = kernels_of(stepper, batch)
+        second = sum(count for name, count in found.items() if SECOND_PASS in name)
+        print(
+            f"kernels a step, {num_runs} at once: {found.total() - second}, and {second} more for products that the "
+            "library divides",
+            flush=True,
+        )
 
 
 def show_table_1(device: torch.device) -> None:
