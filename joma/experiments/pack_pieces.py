@@ -38,8 +38,9 @@ def pack_pieces(
     is_limited = math.isfinite(timetable.limit)
 
     def pieces_of(plan: PackPlan) -> list[Piece]:
-        paced = replace(plan, seconds=plan.seconds * _pace(plan, device)) if is_limited else plan
-        after = afterwards(plan.pack.config)
+        with timetable.log.aside():  # what is tried to foretell the work
+            paced = replace(plan, seconds=plan.seconds * _pace(plan, device)) if is_limited else plan
+            after = afterwards(plan.pack.config)
 
         def piece(part: PackPlan) -> Piece:
             return Piece(

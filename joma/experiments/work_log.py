@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,21 @@ class WorkLog:
         """The software that has worked on it, oldest first, with the pieces that each did."""
         self._own: Origin | None = None
         self._begun = self._noted = time.monotonic()
+        self._aside = 0.0
 
     @property
     def seconds(self) -> float:
-        """Time spent until now."""
-        return self._before + time.monotonic() - self._begun
+        """Time spent on it until now."""
+        return self._before + time.monotonic() - self._begun - self._aside
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do what is no work on the experiment, as foretelling how long that takes: its time is not counted."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._aside += time.monotonic() - begun
 
     @property
     def devices(self) -> tuple[str, ...]:

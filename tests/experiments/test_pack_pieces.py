@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from engine.small_runs import pack as small_pack
 from joma.engine.plan import make_plan
 from joma.engine.training import train_pack
 from joma.experiments import pack_pieces as module
+from joma.experiments import work_log
 from joma.experiments.ended_runs import ended_run
 from joma.experiments.pack_pieces import pack_pieces
 from joma.experiments.timetable import MOST_OF_A_CALL, SETUP_SECONDS, USUAL_RATIO, Timetable
+from joma.experiments.work_log import WorkLog
 
 NUM_RUNS = 7
 
@@ -71,6 +74,32 @@ def test_what_comes_behind_the_training_counts_for_every_run(plan, tmp_path):
     assert len(pieces_in(tmp_path, plan, limit)) == 1
     parts = pieces_in(tmp_path, plan, limit, **behind)
     assert len(parts) > 1 and sum(each.seconds for each in parts) == pytest.approx(whole.seconds)
+
+
+def test_what_is_tried_to_foretell_the_time_is_no_work_on_the_experiment(plan, tmp_path, monkeypatch):
+    now = [1000.0]
+
+    def passing(seconds, returned):
+        now[0] += seconds
+        return returned
+
+    monkeypatch.setattr(work_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "_pace", lambda plan, device: passing(30.0, 1.0))
+    log = WorkLog(tmp_path / "log.json")
+    timetable = Timetable(limit=1000.0, log=log)
+    pack_pieces(
+        [plan, plan],
+        tmp_path,
+        device="cpu",
+        timetable=timetable,
+        name="small",
+        work=lambda pack, tell: None,
+        afterwards=lambda config: passing(7.0, 10.0),
+    )
+    assert now == [1074.0] and log.seconds == 0.0
+    now[0] += 5.0  # work
+    log.save()
+    assert log.seconds == WorkLog(tmp_path / "log.json").seconds == 5.0
 
 
 def test_what_was_trained_before_does_not_count(plan, tmp_path):
