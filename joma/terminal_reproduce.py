@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from joma.figures.numbers import counted, duration, short
-from joma.terminal import COLOURS, console, summary
+from joma.terminal import COLOURS, LogLines, console, summary
 from joma.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:  # these import torch, which `joma reproduce --help` can do without
@@ -29,8 +28,6 @@ UNFINISHED = "unfinished"
 """Status of an experiment for which the time of the call was not enough."""
 HOUR, DAY = 3600, 86400
 """Seconds from which on an experiment is one to think about, and not one for this machine."""
-LINE_SECONDS = 15.0
-"""Time between two lines of progress in a log, where a bar cannot move."""
 
 
 def show_available(experiments: "Sequence[Availability]") -> None:
@@ -96,7 +93,8 @@ def reproduction_progress(*, quiet: bool = False) -> "Iterator[Callable[[progres
         with _bars() as show:
             yield show
     else:
-        yield _Lines().show
+        lines = LogLines()
+        yield lambda at: lines.show(at.id, _line(at)) if at.id else None
 
 
 @contextmanager
@@ -127,23 +125,9 @@ def _bars() -> "Iterator[Callable[[progress.Progress], None]]":
         yield show
 
 
-class _Lines:
-    """Progress as lines of a log: when an experiment begins, and every some seconds."""
-
-    def __init__(self) -> None:
-        self._current = ""
-        self._due = 0.0
-
-    def show(self, at: "progress.Progress") -> None:
-        """Print a line if one is due."""
-        if not at.id or (at.id == self._current and monotonic() < self._due):
-            return
-        self._current, self._due = at.id, monotonic() + LINE_SECONDS
-        doing = f", {at.doing}" if at.doing else ""
-        sys.stderr.write(
-            f"[{at.num_done + 1}/{len(at.ids)}] {at.id}: {at.share:.0%}{doing}; {_left(at.total_seconds_left)} in all\n"
-        )
-        sys.stderr.flush()
+def _line(at: "progress.Progress") -> str:
+    doing = f", {at.doing}" if at.doing else ""
+    return f"[{at.num_done + 1}/{len(at.ids)}] {at.id}: {at.share:.0%}{doing}; {_left(at.total_seconds_left)} in all"
 
 
 def _left(seconds: float) -> str:
