@@ -56,12 +56,12 @@ class Snapshot:
 
 def save_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     """Write a snapshot into a run's folder, whole or not at all."""
-    return write_bytes(folder / SNAPSHOTS / name_of(snapshot.step), encoded(snapshot))
+    return write_bytes(folder / SNAPSHOTS / name_of(snapshot.step), *encoded(snapshot))
 
 
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     """Write parameters that are to be kept into a run's folder."""
-    return write_bytes(folder / CHECKPOINTS / name_of(snapshot.step), encoded(snapshot))
+    return write_bytes(folder / CHECKPOINTS / name_of(snapshot.step), *encoded(snapshot))
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -112,12 +112,16 @@ def clear_leftovers(folder: Path) -> None:
         remove_leftovers(folder / name)
 
 
-def encoded(snapshot: Snapshot) -> bytes:
-    """Return a snapshot as the bytes of a safetensors file with its own checksum."""
+def encoded(snapshot: Snapshot) -> tuple[bytes, memoryview]:
+    """Return a snapshot as a safetensors file with its own checksum, which ends the first of two parts.
+
+    In parts, since to put the checksum into one piece would copy the whole of it once more.
+    """
     metadata = {"format": FORMAT, "step": str(snapshot.step), "run": snapshot.run, "sha256": _ZEROS.decode()}
     blank = save_tensors(dict(snapshot.tensors), metadata)
-    digest = hashlib.sha256(blank).hexdigest().encode()
-    return blank.replace(b'"sha256":"' + _ZEROS, b'"sha256":"' + digest, 1)
+    found = _DIGEST.search(blank)
+    assert found is not None
+    return blank[: found.start(1)] + hashlib.sha256(blank).hexdigest().encode(), memoryview(blank)[found.end(1) :]
 
 
 def decoded(content: bytes, name: str) -> Snapshot:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -150,7 +151,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@cache
 def _versions() -> dict[str, str]:
+    """Return what is installed, which a process looks up once: a grid opens many records."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}

@@ -15,8 +15,8 @@ class DiskFullError(OSError):
     """There is no room for a file; every file that was whole before still is."""
 
 
-def write_bytes(path: Path | str, content: bytes) -> Path:
-    """Write `content` under another name in the same folder, then rename it to `path`; folders are made as needed.
+def write_bytes(path: Path | str, *parts: bytes | memoryview) -> Path:
+    """Write the parts under another name in the same folder, then rename it to `path`; folders are made as needed.
 
     Whoever reads `path` sees the old file until the new one is complete, after a power failure too. A write that
     fails leaves nothing behind; one that is killed leaves a hidden file that `remove_leftovers` takes away.
@@ -27,7 +27,7 @@ def write_bytes(path: Path | str, content: bytes) -> Path:
         with full_disk_explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "xb") as file:
-                file.write(content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())  # the rename must not reach the disk before the content
             os.replace(part, path)
