@@ -22,18 +22,19 @@ def write_bytes(path: Path | str, *parts: bytes | memoryview) -> Path:
     fails leaves nothing behind; one that is killed leaves a hidden file that `remove_leftovers` takes away.
     """
     path = Path(path)
-    part = beside(path)
+    unfinished = beside(path)
     try:
         with full_disk_explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "xb") as file:
-                file.writelines(parts)
+            with open(unfinished, "xb") as file:
+                for part in parts:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())  # the rename must not reach the disk before the content
-            os.replace(part, path)
+            os.replace(unfinished, path)
             _sync_folder(path.parent)
     finally:
-        part.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
     return path
 
 
