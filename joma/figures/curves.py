@@ -21,6 +21,8 @@ LIGHT_RANGE, DARK_RANGE = (0.0, 0.88), (0.3, 1.0)
 """Parts of the map that are visible on a light page and on a dark one."""
 INK, SOFT, GRID = "#1d2433", "#5b6478", "#d9dde6"
 ALARM = {"light": "#b3261e", "dark": "#ff8a80"}
+OUTSIDE = {"light": SOFT, "dark": "#a9b1c4"}
+"""What is measured outside of the layers, beside lines that are coloured by theirs."""
 PALETTE = (
     {"light": "#0b62a8", "dark": "#6db3f2"},
     {"light": "#c4500b", "dark": "#ff9d5c"},
@@ -59,8 +61,8 @@ class Curve:
     """Short, for the legend and the axis."""
     detail: str
     """All of the name, for the pointer."""
-    shade: float
-    """Place on the colour map: the layer."""
+    shade: float | None
+    """Place on the colour map: the layer; None outside of the layers."""
     steps: Int[np.ndarray, " n"]
     values: Float[np.ndarray, " n"]
     errors: Float[np.ndarray, " n"] | None = None
@@ -107,11 +109,16 @@ def curves(
     `min_span` at least.
     """
     named = len(lines) <= MAX_LEGEND
-    low, high = (pick((line.shade for line in lines), default=0.0) for pick in (min, max))
+    layers = [line.shade for line in lines if line.shade is not None]
+    low, high = (pick(layers, default=0.0) for pick in (min, max))
+    outside_named = named or 0 < len(lines) - len(layers) <= MAX_LEGEND  # beside layers that a colour bar names
     traces = []
     for line in lines:
-        colors = shades((line.shade - low) / (high - low) if high > low else 0.0)
-        traces.append(_line(line, colors, max_points) | {"showlegend": named, "meta": colors})
+        if line.shade is None:
+            colors, is_named = OUTSIDE if layers else shades(0.0), outside_named
+        else:
+            colors, is_named = shades((line.shade - low) / (high - low) if high > low else 0.0), named
+        traces.append(_line(line, colors, max_points) | {"showlegend": is_named, "meta": colors})
     if not named and high > low:
         traces.append(_layer_bar(low, high))
     figure = _over_steps([*traces, *_marks(flagged, alarms)], quantity, log_steps=log_steps)

@@ -2,6 +2,8 @@
 
 import math
 
+NO_LAYER = -1
+"""Number, in records, of what is measured outside of the layers: a pooling head, an embedding, the loss."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -31,6 +33,15 @@ def duration(seconds: float | int) -> str:
         if whole >= unit:
             return f"{whole // unit} {name} {whole % unit // below} {below_name}"
     return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+
+
+def layer_name(layer: int, preposition: str = "") -> str:
+    """Return a layer by its number, behind a preposition if one is given; what has none lies outside of them.
+
+    >>> layer_name(3), layer_name(3, "in"), layer_name(NO_LAYER, "in")
+    ('layer 3', 'in layer 3', 'outside of the layers')
+    """
+    return "outside of the layers" if layer == NO_LAYER else f"{preposition} layer {layer}".lstrip()
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:

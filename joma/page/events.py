@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from joma.page.layers import layer_cell
 from joma.page.records import Group, flat
 from joma.page.table import Cell, number, table, words
 
@@ -67,7 +68,7 @@ def _alarms(group: Group, events: pd.DataFrame) -> Rows:
     return columns, [
         [
             _step(row.step),
-            number(row.evidence.get("layer")) if isinstance(row.evidence.get("layer"), int) else words(""),
+            layer_cell(row.evidence["layer"]) if isinstance(row.evidence.get("layer"), int) else words(""),
             words(row.site),
             words(row.message, tone=_TONES.get(row.level, "")),
             *_run(group, row.run),

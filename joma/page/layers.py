@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 
 from joma.figures.curves import COMBINED, MAX_LABEL, Compared, Curve, Mark
+from joma.figures.numbers import NO_LAYER, layer_name
 from joma.figures.thinning import extremes
 from joma.page.records import COST, Group
+from joma.page.table import Cell, number
 
 Item = TypeVar("Item")
 
 ALL_HEADS = -1
-NO_LAYER = -1
 MAX_MARKS = 300
 """Flagged values that one picture shows."""
 QUANTITIES = {
@@ -54,9 +55,9 @@ def quantity(metric: str) -> str:
     return QUANTITIES.get(metric, metric)
 
 
-def layer_name(layer: int) -> str:
-    """Name a layer for people."""
-    return "outside of layers" if layer == NO_LAYER else f"layer {layer}"
+def layer_cell(layer: int) -> Cell:
+    """Return a layer as a cell; what is outside of the layers sorts behind them."""
+    return Cell(text=layer_name(layer), raw="", is_number=True) if layer == NO_LAYER else number(layer)
 
 
 def rows(group: Group, metric: str, *, heads: bool = False) -> pd.DataFrame:
@@ -230,7 +231,7 @@ def _curve(own: pd.DataFrame, label: str, detail: str, layer: int, dash: int = 0
     return Curve(
         label=label,
         detail=detail,
-        shade=float(layer),
+        shade=None if layer == NO_LAYER else float(layer),
         steps=own.index.to_numpy(),
         values=own["value"].to_numpy(),
         errors=own["error"].to_numpy(dtype=np.float64) if is_mean else None,

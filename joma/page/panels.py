@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from joma.figures import curves as drawing
 from joma.figures.curves import Curve, Mark
+from joma.figures.numbers import NO_LAYER
 from joma.page import events, layers, regimes
 from joma.page.plot import plot
 from joma.page.records import Group
@@ -98,7 +99,7 @@ def panel(group: Group, metric: str, anchor: str, room: Room) -> Panel | None:
         log_steps=are_logarithmic([group]),
     )
     plots = [plot(figure, f"{quantity} over training steps, one line for each layer")]
-    if (values["layer"] != layers.NO_LAYER).any():
+    if (values["layer"] != NO_LAYER).any():
         plots += _heat_map(metric, "layer", rows, marks, room)
     if (values["head"] == layers.ALL_HEADS).all():
         heads = layers.rows(group, metric, heads=True)

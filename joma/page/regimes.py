@@ -62,7 +62,7 @@ def rows(found: Sequence[SiteRegimes]) -> list[list[Cell]]:
     """Return the rows of the table of layers, under `COLUMNS`; several runs by mean and standard error."""
     return [
         [
-            number(each.layer if each.layer != layers.NO_LAYER else None),
+            layers.layer_cell(each.layer),
             words(each.site),
             words(each.metric.replace("_", " "), tone="tag"),
             words(told(each.kinds), tone=_tone(each.kinds)),

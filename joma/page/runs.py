@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from joma.figures.numbers import counted
+from joma.figures.numbers import NO_LAYER, counted
 from joma.page import events, layers, panels, regimes
 from joma.page.document import Section, render
 from joma.page.panels import Room
@@ -75,7 +75,7 @@ def _overview(entries: Sequence[_Entry], unreadable: Sequence[Unreadable], scrip
 def _overview_row(entry: _Entry, index: int) -> list[Cell]:
     run = entry.group.runs[index]
     values, alone = run.values, Group(name=run.name, runs=(run,))
-    measured = values[values["layer"] != layers.NO_LAYER]
+    measured = values[values["layer"] != NO_LAYER]
     counts = [_num_events(alone, kind) for kind in ("alarm", "audit", "unseen")]
     tones = ["bad", "bad", "warned"]
     return [

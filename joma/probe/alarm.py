@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
-from joma.figures.numbers import counted
+from joma.figures.numbers import counted, layer_name
 
 COLLAPSE = 0.05
 """Below this fraction a layer looks at one key or two: over 512 keys, e^{0.05 log 512} = 1.4 of them."""
@@ -82,7 +82,7 @@ in 3 measurements since step 100.
         """
         what, side = _WORDS[self.kind]
         return (
-            f"{what} at step {self.step} in layer {self.layer} ({self.site}): {self.entropy:.3g} nats, "
+            f"{what} at step {self.step} {layer_name(self.layer, 'in')} ({self.site}): {self.entropy:.3g} nats, "
             f"{100 * self.fraction:.4g} % of its maximum, {side} {100 * self.threshold:g} % "
             f"in {counted(self.num_measurements, 'measurement')} since step {self.since}."
         )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from joma.figures.numbers import counted
+from joma.figures.numbers import NO_LAYER, counted, layer_name
 from joma.probe.examination import Examination
 from joma.probe.layout import QueryKey
 from joma.probe.measures import Instrument, Measure, On
@@ -43,15 +43,17 @@ class Plan:
         """Return the plan as text."""
         how = "seen in a forward pass" if self.ran else "by structure; the first measured step tells"
         lines = [f"{self.model}, {self.num_parameters / MILLION:.3g} million parameters, measured at: {self.schedule}."]
-        sites, layers = len(self.attention), len({layer for layer, _ in self.attention})
+        sites, layers = len(self.attention), len({layer for layer, _ in self.attention} - {NO_LAYER})
         lines.append(f"Attention: {counted(sites, 'site')} in {counted(layers, 'layer')} ({how}).")
-        lines += [f"  layer {layer}: {site or '(the model itself)'}" for layer, site in self.attention]
+        lines += [f"  {layer_name(layer)}: {site or '(the model itself)'}" for layer, site in self.attention]
         if self._looks_at(On.MATRIX):
             lines.append(f"Ranks: {counted(len(self.matrices), 'matrix', 'matrices')}.")
-            lines += [f"  layer {layer}: {site} {rows}×{columns}" for layer, site, (rows, columns) in self.matrices]
+            lines += [
+                f"  {layer_name(layer)}: {site} {rows}×{columns}" for layer, site, (rows, columns) in self.matrices
+            ]
         if self._looks_at(On.QUERY_KEY):
             lines.append(f"Query-key norms: {counted(len(self.query_keys), 'site')}.")
-            lines += [f"  layer {layer}: {site}" for layer, site in self.query_keys]
+            lines += [f"  {layer_name(layer)}: {site}" for layer, site in self.query_keys]
         lines += [f"Unseen: {each.site or 'the model'}: {each.reason}" for each in self.unseen]
         if self.seconds is not None:
             lines.append(f"Cost of a measurement: {MILLISECONDS * self.seconds:.3g} ms by the clock{self._on_top()}.")

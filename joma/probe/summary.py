@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from joma.figures.numbers import layer_name
 from joma.probe.readings import ALL_HEADS
 
 if TYPE_CHECKING:
@@ -27,5 +28,6 @@ def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
             lowest, most = min(lower, values.min()), None if upper is None else max(upper, values.max())
             regime = classify(steps, values, lower=lowest, upper=most)
             course = f"{values[0]:.3g} → {values[-1]:.3g}"
-            lines.append(f"{name} of layer {layer} ({site}){unit}: {course}, {regime.kind}. {regime.why}")
+            where = f"{layer_name(int(layer), 'of')} ({site})"
+            lines.append(f"{name} {where}{unit}: {course}, {regime.kind}. {regime.why}")
     return lines

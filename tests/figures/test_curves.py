@@ -1,6 +1,7 @@
 """Pictures of measured curves show the numbers, the flags and the names, all of them as they are."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,18 @@ def test_many_layers_get_a_colour_bar_instead_of_a_legend():
     *lines, bar = figure.data
     assert not any(trace.showlegend for trace in lines)
     assert bar.marker.cmin == 0 and bar.marker.cmax == MAX_LEGEND and bar.marker.colorbar.tickprefix == "layer "
+
+
+def test_what_is_outside_of_the_layers_has_a_name_and_no_place_among_their_colours():
+    outside = replace(made(0, label="pooler"), shade=None)
+    *lines, bar = curves(
+        [outside, *(made(layer) for layer in range(MAX_LEGEND + 1))], quantity="q", max_points=100
+    ).data
+    assert bar.marker.cmin == 0
+    assert [trace.name for trace in lines if trace.showlegend] == ["pooler"]
+    assert lines[0].line.color not in {trace.line.color for trace in lines[1:]}
+    alone, among = (curves(own, quantity="q", max_points=100).data for own in ([made(3)], [outside, made(3)]))
+    assert alone[0].line.color == among[1].line.color
 
 
 def test_heat_map_has_a_row_for_each_layer_and_a_column_for_each_step():

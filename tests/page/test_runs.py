@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from joma.figures.curves import MAX_LEGEND
+from joma.figures.numbers import NO_LAYER
 from joma.page import events, layers, panels, regimes
 from joma.page.document import document
 from joma.page.plot import script_json
@@ -217,6 +219,21 @@ def test_alarms_findings_unseen_and_exceptions_are_listed(page):
     assert page.shows("Audit of the checkpoints (2)", "out of place", "Step 256 is missing.", "no text was given")
     assert page.shows("steps.before: 32; steps.after: 128; across: 0.4")
     assert "An old finding." not in page.texts  # it was withdrawn
+
+
+def test_what_is_outside_of_the_layers_is_called_so(tmp_path):
+    with open_run(tmp_path / "pooled", kind="watch", config={}) as run:
+        for step in range(20):
+            for layer in range(MAX_LEGEND + 1):
+                run.add(step, "entropy", 2.0 + layer, site=f"h.{layer}.attn", kind="attention", layer=layer)
+            run.add(step, "entropy", 1.0, site="pooler.attn", kind="attention", layer=NO_LAYER)
+        evidence = {"kind": "collapse", "layer": NO_LAYER}
+        run.event(9, "alarm", "collapsed", level="warning", site="pooler.attn", evidence=evidence)
+    page = page_of(tmp_path)
+    assert page.texts.count("outside of the layers") == 2  # in the table of regimes and in that of alarms
+    assert "-1" not in page.texts
+    bars = [trace["marker"] for figure in page.figures for trace in figure.get("data", []) if "marker" in trace]
+    assert [bar["cmin"] for bar in bars if "cmin" in bar] == [0]
 
 
 def test_cost_configuration_and_versions_are_shown(page):

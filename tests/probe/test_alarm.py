@@ -1,6 +1,7 @@
 """The alarm rings once for a layer in trouble, with the numbers, and not for healthy curves."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,12 @@ def test_collapse_rings_once_with_step_layer_and_numbers():
     assert alert.threshold == 0.05
     for part in ("collapsed at step 1100", "layer 0 (h.0.attn)", "0.06 nats", "1 % of its maximum", "below 5 %"):
         assert part in alert.message
+
+
+def test_an_alarm_outside_of_the_layers_says_so():
+    [alert] = alerts([0.5, 0.01, 0.01, 0.01])
+    assert " in layer 0 (h.0.attn): " in alert.message
+    assert " at step 150 outside of the layers (h.0.attn): " in replace(alert, layer=-1).message
 
 
 def test_attention_that_goes_uniform_rings():

@@ -1,6 +1,7 @@
 """What a watch tells: beforehand in a dry run, of what it cannot see, and in its report."""
 
 import math
+from dataclasses import replace
 
 import loops
 import models
@@ -113,6 +114,26 @@ def test_values_that_round_over_their_bounds_are_told():
     )
     entropy, rank = curves_in_words(frame)
     assert "uniform" in entropy and "flat" in rank
+
+
+def test_what_is_outside_of_the_layers_is_told_as_such():
+    frame = pandas.DataFrame(
+        [
+            {"step": step, "site": "pooler", "layer": -1, "head": -1, "metric": "stable_rank", "value": 2.0}
+            for step in range(20)
+        ]
+    )
+    [rank] = curves_in_words(frame)
+    assert rank.startswith("Stable rank outside of the layers (pooler): 2 → 2,")
+    plan = watch(models.HandWritten(layers=1), dry_run=True, measures="full").plan
+    outside = replace(
+        plan,
+        attention=((0, "blocks.0"), (-1, "pooler")),
+        matrices=((-1, "head", (3, 4)),),
+        query_keys=((-1, "pooler"),),
+    ).lines()
+    assert "Attention: 2 sites in 1 layer (by structure; the first measured step tells)." in outside
+    assert outside.count("  outside of the layers: pooler") == 2 and "  outside of the layers: head 3×4" in outside
 
 
 def test_a_report_names_the_regime_of_every_curve():
