@@ -15,6 +15,8 @@ from joma.figures.chart_style import (
     brief,
     edges,
     kept,
+    least_colors,
+    least_ends,
     names_of,
     stretches,
     visible,
@@ -72,6 +74,8 @@ def _figure(panel: Panel, painter: Painter) -> "go.Figure":
     figure.update_yaxes(_axis(panel.y_label, names_of(panel, "y"), log=panel.log_y) | {"automargin": True})
     if names_of(panel, "y"):
         figure.update_yaxes(autorange="reversed", showgrid=False)
+    if ends := least_ends(panel):  # a logarithmic axis is given its range in exponents, and includes no values
+        figure.update_yaxes({"range": np.log10(ends).tolist()} if panel.log_y else {"autorangeoptions_include": ends})
     return figure
 
 
@@ -164,7 +168,8 @@ def _bars(bars: Bars, panel: Panel, paint: Paint) -> dict[str, Any]:
 
 def _map(heat_map: HeatMap, panel: Panel) -> dict[str, Any]:
     rows, columns = ([_shown(tick) for tick in ticks] for ticks in (heat_map.y, heat_map.x))
-    return {
+    ends = least_colors(heat_map)
+    return ({"zmin": ends[0], "zmax": ends[1]} if ends else {}) | {
         "type": "heatmap",
         "x": edges(heat_map.x, log=panel.log_x),
         "y": edges(heat_map.y, log=panel.log_y),

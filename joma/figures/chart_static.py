@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joma.figures.chart import Bars, Chart, HeatMap, Item, Line, Panel
-from joma.figures.chart_style import MAX_LABEL, MAX_TICK_LABEL, Painter, band, brief, edges, kept, names_of, visible
+from joma.figures.chart_style import (
+    MAX_LABEL,
+    MAX_TICK_LABEL,
+    Painter,
+    band,
+    brief,
+    edges,
+    kept,
+    least_colors,
+    least_ends,
+    names_of,
+    visible,
+)
 from joma.figures.curves import COLOR_MAP, GRID, INK, LIGHT_RANGE, MAX_LEGEND, MAX_LINE_MARKERS, MAX_TICKS, SOFT
 from joma.runs.files import write_bytes
 
@@ -101,6 +113,9 @@ def _panel(axes: "Axes", panel: Panel, painter: Painter) -> dict[str, Any]:
         axes.set_axisbelow(True)
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
+    if ends := least_ends(panel):
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, ends[0]), max(high, ends[1]))
     _name_ticks(axes, panel)
     return handles
 
@@ -144,7 +159,8 @@ def _bars(axes: "Axes", item: Bars, panel: Panel, color: str, bars: list[Bars]) 
 
 def _map(axes: "Axes", item: HeatMap, panel: Panel) -> None:
     x, y = edges(item.x, log=panel.log_x), edges(item.y, log=panel.log_y)
-    mesh = axes.pcolormesh(x, y, np.ma.masked_invalid(item.z), cmap=COLOR_MAP, rasterized=True)
+    low, high = least_colors(item) or (None, None)
+    mesh = axes.pcolormesh(x, y, np.ma.masked_invalid(item.z), cmap=COLOR_MAP, vmin=low, vmax=high, rasterized=True)
     bar = axes.figure.colorbar(mesh, ax=axes)
     bar.set_label(_text(item.label), color=INK)
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 
 from joma.figures.chart import Bars, Chart, HeatMap, Item, Line, Panel
 from joma.figures.curves import PALETTE, shades
+from joma.figures.span import least_span, widened
 from joma.figures.thinning import extremes
 
 MAX_LINE_POINTS = 1200
@@ -59,6 +60,25 @@ def visible(values: Float[np.ndarray, "..."], *, log: bool) -> Float[np.ndarray,
     """Return the values with NaN for what the axis cannot show."""
     seen = np.isfinite(values) & ((values > 0) if log else True)
     return np.where(seen, values, np.nan)
+
+
+def least_ends(panel: Panel) -> list[float]:
+    """Return what the scale of y must reach; nothing where the lines fill it, or bars or a map make it."""
+    if not all(isinstance(item, Line) for item in panel.items):
+        return []
+    rows = [row for item in panel.items if isinstance(item, Line) for row in (item.y, item.low, item.high)]
+    return _least_ends(np.concatenate([visible(row, log=panel.log_y) for row in rows if row is not None]))
+
+
+def least_colors(heat_map: HeatMap) -> list[float]:
+    """Return what the colours of a heat map must reach; nothing where its values fill them."""
+    return _least_ends(heat_map.z.ravel())
+
+
+def _least_ends(values: Float[np.ndarray, " n"]) -> list[float]:
+    """A chart does not know what its quantity is, so that a small change may matter."""
+    known = values[np.isfinite(values)]
+    return widened(known, least_span(known, fine=True))
 
 
 def kept(line: Line, *, log_x: bool) -> Int[np.ndarray, " k"]:

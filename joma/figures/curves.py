@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from joma.figures.span import widened
 from joma.figures.thinning import columns, extremes
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def curves(
     if not named and high > low:
         traces.append(_layer_bar(low, high))
     figure = _over_steps([*traces, *_marks(flagged, alarms)], quantity, log_steps=log_steps)
-    figure.update_layout(yaxis_autorangeoptions_include=widened(lines, min_span))
+    figure.update_layout(yaxis_autorangeoptions_include=widened(all_values(lines), min_span))
     if not named:
         figure.update_layout(margin_b=BAR_MARGIN, legend={"y": 1.0, "yanchor": "bottom"})
     return figure
@@ -150,7 +151,7 @@ def comparison(
         traces.append(trace | shown | {"meta": colors | {"choice": each.choice}})
     figure = _over_steps(traces, quantity, log_steps=log_steps)
     spans = {
-        each: widened([other.curve for other in curves if other.choice == each], min_span)
+        each: widened(all_values([other.curve for other in curves if other.choice == each]), min_span)
         for each in dict.fromkeys(other.choice for other in curves)
     }
     figure.update_layout(yaxis_autorangeoptions_include=spans.get(choice, []), meta={"spans": spans})
@@ -180,7 +181,7 @@ def heat_map(
         "colorbar": BAR,
         "hovertemplate": "%{y}<br>step %{x}: %{z:.7~g}<extra></extra>",
     }
-    if ends := widened(rows, min_span):
+    if ends := widened(all_values(rows), min_span):
         trace |= {"zmin": ends[0], "zmax": ends[1]}
     known = {row.detail for row in rows}
     shown = [each for each in flagged if each.detail in known]
@@ -200,13 +201,9 @@ def heat_map(
     return figure
 
 
-def widened(lines: Sequence[Curve], min_span: float) -> list[float]:
-    """Return the ends of a scale that spans `min_span` around values that differ by less; none where they fill it."""
-    values = np.concatenate([line.values for line in lines]) if lines else np.empty(0)
-    if not values.size or values.max() - values.min() >= min_span:
-        return []
-    middle = float(values.max() + values.min()) / 2
-    return [middle - min_span / 2, middle + min_span / 2]
+def all_values(lines: Sequence[Curve]) -> Float[np.ndarray, " n"]:
+    """Return the values of several curves in a row."""
+    return np.concatenate([line.values for line in lines]) if lines else np.empty(0)
 
 
 def _line(line: Curve, colors: dict[str, str], max_points: int) -> dict[str, Any]:

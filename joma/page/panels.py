@@ -10,6 +10,7 @@ from markupsafe import Markup
 from joma.figures import curves as drawing
 from joma.figures.curves import Curve, Mark
 from joma.figures.numbers import NO_LAYER
+from joma.figures.span import widened
 from joma.page import events, layers, regimes
 from joma.page.plot import plot
 from joma.page.records import Group
@@ -177,8 +178,7 @@ def _heat_map(metric: str, unit: str, rows: list[Curve], marks: Sequence[Mark], 
 
 def _flatness(metric: str, rows: Sequence[Curve]) -> list[str]:
     """Say where the scales span more than the values do."""
-    ends = drawing.widened(rows, regimes.min_span(metric, rows))
-    if not ends:
+    if not widened(drawing.all_values(rows), regimes.min_span(metric, rows)):
         return []
     low, high = (pick(pick(row.values) for row in rows) for pick in (min, max))
     return [f"All values lie between {low:.7g} and {high:.7g}; axis and colours span more than that."]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from joma.figures.curves import Curve
-from joma.measure.regime import MIN_CHANGE, MIN_HEIGHT, MIN_POINTS, Kind, Regime, classify
+from joma.figures.curves import Curve, all_values
+from joma.figures.span import least_span
+from joma.measure.regime import MIN_POINTS, Kind, Regime, classify
 from joma.page import layers
 from joma.page.records import Group
 from joma.page.table import Cell, number, words
@@ -20,8 +21,6 @@ UPPER = {FRACTION: 1.0, "sink_mass": 1.0}
 """The largest value possible, where that is known."""
 FINE = ("loss",)
 """Quantities in which a small change may matter."""
-FLAT_SHARE = 0.2
-"""Part of an axis that the largest change takes which still counts as none."""
 COLUMNS = [
     *("layer", "site", "quantity", "regime", "level at start"),
     *("dip at step", "depth of the dip", "rebound", "level at end"),
@@ -73,15 +72,8 @@ def rows(found: Sequence[SiteRegimes]) -> list[list[Cell]]:
 
 
 def min_span(metric: str, curves: Sequence[Curve]) -> float:
-    """Return how much a scale must span at least, so that what counts as flat looks flat.
-
-    The classifier's smallest change is a part of what values are possible or, where that is not known, of the height
-    of the curve; here the highest of them.
-    """
-    top = max((float(np.abs(curve.values).max()) for curve in curves if curve.values.size), default=0.0)
-    lower = LOWER.get(metric, 0.0)
-    height = UPPER[metric] - lower if metric in UPPER else max(top - lower, MIN_HEIGHT * top)
-    return MIN_CHANGE * height / (1.0 if metric in FINE else FLAT_SHARE)
+    """Return how much a scale must span at least, by what is known of the metric."""
+    return least_span(all_values(curves), lower=LOWER.get(metric, 0.0), upper=UPPER.get(metric), fine=metric in FINE)
 
 
 def counted(found: Sequence[SiteRegimes], metric: str, run: int) -> Cell:

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from joma.figures.chart import Bars, Chart, HeatMap, Line, Panel, save_static, to_matplotlib, to_plotly
 from joma.figures.chart_style import MAX_LINE_POINTS, MAX_SCATTERED, edges, stretches
-from joma.figures.curves import MAX_LEGEND, PALETTE
+from joma.figures.curves import MAX_LEGEND, PALETTE, Curve, curves
+from joma.page.regimes import min_span
 
 HOSTILE = "</script><b>$x$</b>%{y} \x00_"
 STEPS = np.arange(1, 21)
@@ -220,3 +221,52 @@ def test_every_number_lies_in_its_cell(gaps, log):
     ticks = np.cumsum(gaps)
     cells = edges(ticks, log=log)
     assert cells.size == ticks.size + 1 and (cells[:-1] < ticks).all() and (ticks < cells[1:]).all()
+
+
+NOISE = 1e-7 * np.random.default_rng(0).normal(size=50)
+"""Rounding, which is no curve."""
+
+
+@pytest.mark.parametrize("log_y", [False, True], ids=["linear", "logarithmic"])
+def test_a_flat_line_with_noise_looks_flat(log_y):
+    flat = Line("flat", np.arange(50), 3 + NOISE, low=3 + NOISE - 1e-6, high=3 + NOISE + 1e-6)
+    made = chart(flat, log_y=log_y)
+    low, high = drawn(made).get_ylim()
+    assert high - low == pytest.approx(0.02 * 3, rel=1e-3) and low < 3 < high
+    [figure] = to_plotly(made)
+    axis = figure.layout.yaxis
+    ends = 10.0 ** np.array(axis.range) if log_y else axis.autorangeoptions.include
+    assert ends[1] - ends[0] == pytest.approx(0.02 * 3, rel=1e-3)
+
+
+def test_the_least_span_is_that_of_the_pages_of_runs():
+    """One rule: a chart, which does not know its quantity, has the axis of one in which a small change matters."""
+    flat = 3 + NOISE
+    [of_chart] = to_plotly(chart(Line("flat", np.arange(50), flat)))
+    curve = Curve(label="a", detail="a", shade=0.0, steps=np.arange(50), values=flat)
+    of_page = curves([curve], quantity="loss", max_points=100, min_span=min_span("loss", [curve]))
+    assert of_chart.layout.yaxis.autorangeoptions == of_page.layout.yaxis.autorangeoptions
+
+
+def test_what_is_no_noise_fills_its_axis():
+    made = chart(Line("a", [0, 1, 2], [1.0, 1.1, 1.05]))
+    low, high = drawn(made).get_ylim()
+    assert high - low < 0.12
+    assert to_plotly(made)[0].layout.yaxis.autorangeoptions.include is None
+    around_zero = drawn(chart(Line("a", [0, 1], [-1e-9, 1e-9]))).get_ylim()
+    assert around_zero == pytest.approx((-1.1e-9, 1.1e-9))  # there is nothing to call it small against
+
+
+def test_bars_begin_at_zero_and_are_left_alone():
+    low, _ = drawn(chart(Bars("a", ["x", "y"], [3.0, 3.0 + 1e-7]))).get_ylim()
+    assert low == 0
+
+
+def test_a_flat_heat_map_has_one_colour():
+    [figure] = to_plotly(chart(HeatMap("v", [0, 1], [0, 1], 3 + NOISE[:4].reshape(2, 2))))
+    trace = figure.data[0]
+    assert trace.zmax - trace.zmin == pytest.approx(0.02 * 3, rel=1e-3)
+    mesh = drawn(chart(HeatMap("v", [0, 1], [0, 1], 3 + NOISE[:4].reshape(2, 2)))).collections[0]
+    assert mesh.get_clim() == pytest.approx((trace.zmin, trace.zmax))
+    [varied] = to_plotly(chart(HeatMap("v", [0, 1], [0, 1], [[1, 2], [3, 4]])))
+    assert varied.data[0].zmin is None

@@ -10,6 +10,7 @@ import pytest
 
 from joma.figures.curves import MAX_LEGEND
 from joma.figures.numbers import NO_LAYER
+from joma.figures.span import FLAT_SHARE
 from joma.page import events, layers, panels, regimes
 from joma.page.document import document
 from joma.page.plot import script_json
@@ -458,7 +459,7 @@ def test_what_counts_as_flat_takes_a_fifth_of_axis_and_colours_at_most(tmp_path)
     for name, change in (("noise", 3e-5), ("flat", 0.039)):
         ends, map_, notes = drawn[name]
         assert ends == [map_["zmin"], map_["zmax"]] and ends[0] < 2 - change < 2 < ends[1]
-        assert change <= regimes.FLAT_SHARE * (ends[1] - ends[0]) and "span more than that" in notes[0]
+        assert change <= FLAT_SHARE * (ends[1] - ends[0]) and "span more than that" in notes[0]
     ends, map_, notes = drawn["dip"]
     assert not ends and "zmin" not in map_ and notes == ()
 
