@@ -9,6 +9,7 @@ import pandas as pd
 from joma.experiments.assumption1 import ALONE, TOGETHER
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import Config
+from joma.experiments.rebound_shares import not_yet
 from joma.verdicts import Evidence, Verdict, finding, ruling
 
 STATIONARY = 0.9
@@ -42,7 +43,7 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
         explanation=(
             f"The matrix of token frequencies and gradients of the hidden neurons at step {start:,}, held against step "
             f"{end:,}, mean over layers and {seeds}. "
-            + (_not_yet(lacking, by_mode) if lacking else _from_the_start(drift, end))
+            + (_what_is_there(lacking, by_mode) if lacking else _from_the_start(drift, end))
             + " A layer that is trained changes its own output, and with it the error that comes back."
         ),
         correction="" if lacking else _correction(by_mode, start),
@@ -61,10 +62,10 @@ def _from_the_start(drift: pd.DataFrame, end: int) -> str:
     )
 
 
-def _not_yet(lacking: Sequence[str], by_mode: "dict[str, _Moved]") -> str:
+def _what_is_there(lacking: Sequence[str], by_mode: "dict[str, _Moved]") -> str:
     """Tell which modes of training lack layers, and what the matrix does in those that do not."""
     told = "".join(f" {mode.capitalize()} it {moved.in_words()}." for mode, moved in by_mode.items())
-    return f"Not trained yet: {', '.join(lacking)}.{told}"
+    return not_yet(", ".join(lacking)) + told
 
 
 def reference_step(config: Config) -> int:

@@ -64,7 +64,7 @@ def _by_depth(result: Result, text: str) -> Iterator[Chart]:
         id=id_on("figure6-loss", text),
         title=f"Validation loss by depth: {_name(text)}",
         caption=f"Learning rate {rate:g}. Dashed: the lowest losses that were published. {BAND}",
-        panels=[Panel("validation loss", "step", "nats", list(_losses(losses, text)))],
+        panels=[Panel(f"validation loss{_only(losses['depth'])}", "step", "nats", list(_losses(losses, text)))],
     )
 
 
@@ -74,6 +74,11 @@ def _losses(losses: pd.DataFrame, text: str) -> Iterator[Line]:
         if depth in PUBLISHED.get(text, {}):
             ends = [own["step"].min(), own["step"].max()]
             yield Line("", ends, [PUBLISHED[text][depth]] * len(ends), style="dashed", color=color)
+
+
+def _only(depths: pd.Series) -> str:
+    """Name the depth where there is one alone: a single line has no legend."""
+    return f", depth {depths.iloc[0]}" if depths.nunique() == 1 else ""
 
 
 def _by_rate(result: Result, text: str) -> Iterator[Chart]:
@@ -98,7 +103,8 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
 
     def panel(title: str, label: str, columns: dict[str, str], *, log_y: bool = False) -> Panel:
         lines = [Line(name, rates, dips[column], style=style) for column, name in columns.items()]
-        return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y)
+        has_logarithm = bool(dips[list(columns)].gt(0).any(axis=None))  # without a dip there is nothing to scale
+        return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y and has_logarithm)
 
     yield Chart(
         id=id_on("figure8-dip", text),
@@ -144,7 +150,8 @@ def _controls(result: Result) -> Iterator[Chart]:
         top = curves[wanted & (curves["depth"] == depth) & (curves["layer"] == depth - 1)]
         by_name = dict(iter(top.groupby("condition")))
         lines = [_band(name, by_name[name], color=color) for color, name in enumerate(names) if name in by_name]
-        panels.append(Panel(f"top layer, depth {depth}", "step", "nats", lines))
+        alone = f", {lines[0].label}" if len(lines) == 1 else ""  # a single line has no legend
+        panels.append(Panel(f"top layer, depth {depth}{alone}", "step", "nats", lines))
     shares = result.tables["shares"].set_index(["condition", "depth"])["rebounding"]
     told = [*names, *([UNTRAINED] if UNTRAINED in set(curves["condition"]) else [])]
     bars = [Bars(f"depth {depth}", told, [shares[name, depth] for name in told]) for depth in controlled]

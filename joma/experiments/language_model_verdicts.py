@@ -29,6 +29,7 @@ from joma.experiments.rebound_shares import (
     id_on,
     is_top,
     kinds_in_words,
+    not_yet,
     of_setting,
     rebound_share,
     size_in_words,
@@ -211,7 +212,7 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
         source="Our own check of the runs of figures 6 and 8",
         claim="Products in bf16 with weights in fp32 give the losses of TF32.",
         explanation="One seed at each depth is trained a second time."
-        + (f" Not trained yet: {in_words(lacking)}." if lacking else ""),
+        + (f" {not_yet(in_words(lacking))}" if lacking else ""),
         correction="; ".join(f"{row.name}: off by {row.value:.3f}" for row in evidence),
         evidence=evidence,
         sound=all(each.holds for each in evidence),

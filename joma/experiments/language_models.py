@@ -51,7 +51,10 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
     num_all = ended.num_all + num_trainings(config)
     drift_in_words = f"drift of E[g x]: {', '.join(unfollowed)}" if unfollowed else ""
     left = "; ".join(filter(None, (ended.absent_in_words, drift_in_words)))
-    notes = [f"Settings are shown of which all seeds have ended. Not yet: {left}."]
+    notes = [
+        f"Counted are {ended.num_all} runs and {num_trainings(config)} trainings that follow E[g x]. Settings are "
+        f"shown of which all seeds have ended. Not yet: {left}."
+    ]
     if ended.num_waiting:
         notes.append(
             f"Finished runs that wait for other seeds of their setting, and are not shown: {ended.num_waiting}."

@@ -90,7 +90,8 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=shares[config.rate],
         control_name=f"learning rate {config.rate:g}",
     )
-    lacking = [each for each in _lacking(result, config, text) if each.lr in shares]
+    lacking = _lacking(result, config, text)
+    is_there = all(each.lr != largest for each in lacking)
     runs = of_rates(result.tables["runs"], config, text)
     failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
     told = "; ".join(f"{lr:g}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows())
@@ -101,14 +102,14 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
         claim="With a large learning rate attention becomes extremely sparse.",
         explanation=f"{size_in_words(config, text, lacking)} "
         + (
-            f"What most layers do, and their mean entropy at the end, by learning rate: {told}. "
-            f"{failed} runs diverged at {largest:g}."
+            f"What most layers do, and their mean entropy at the end, by learning rate: {told}."
             if told
             else NOTHING_YET
-        ),
+        )
+        + (f" {failed} runs diverged at {largest:g}." if is_there else ""),
         correction=f"curves that collapse: {shares[largest]:.0%} at learning rate {largest:g}, "
         f"{shares[config.rate]:.0%} at {config.rate:g}",
-        evidence=() if largest in {each.lr for each in lacking} else (evidence,),
+        evidence=(evidence,) if is_there else (),
     )
 
 
@@ -136,7 +137,7 @@ def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
         claim="The dip comes in inverse proportion to the learning rate.",
         explanation=f"{size_in_words(config, text, lacking)} "
         + ("" if lacking else f"{num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. ")
-        + _dips_in_words(_dips(result, text)),
+        + _dips_in_words(_dips(result, text), are_all=not lacking),
         correction=f"the dip's step goes with the learning rate to the power of {exponent:.2f} ± {error:.2f}",
         evidence=() if lacking else (evidence,),
     )
@@ -206,8 +207,8 @@ def _settled_in_words(rule: str, settled: float) -> str:
     return f"{rule} tells the best learning rate after {settled:g} of the training"
 
 
-def _dips_in_words(dips: pd.DataFrame) -> str:
-    """Tell where the dip lies by learning rate, and from where to where it exists."""
+def _dips_in_words(dips: pd.DataFrame, *, are_all: bool) -> str:
+    """Tell where the dip lies by learning rate, and where there are all of them, from where to where it exists."""
     if dips.empty:
         return NOTHING_YET
     there = dips[dips["rebounding"] >= REBOUNDS]["lr"]
@@ -219,8 +220,12 @@ def _dips_in_words(dips: pd.DataFrame) -> str:
         if row.rebounding > 0
     ]
     breaks = "; ".join(f"{row.lr:g}: {row.usual_kind}" for row in gone.itertuples())
-    lies = f"{'; '.join(told)}. " if told else ""
-    return f"{lies}{reach}" + (f" Where it breaks: {breaks}." if breaks else "")
+    sentences = [
+        f"{'; '.join(told)}." if told else "",
+        reach if are_all else "",
+        f"Where it breaks: {breaks}." if breaks else "",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def _lacking(result: Result, config: Config, text: str) -> list[Setting]:

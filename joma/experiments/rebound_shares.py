@@ -83,7 +83,12 @@ def size_in_words(config: Config, text: str, lacking: Sequence[Setting] = ()) ->
             f"Small models on {text} (width {own['width']}, {own['steps']} steps, {len(config.seeds)} seeds, learning "
             f"rate {config.rate:g}) decide nothing; the full preset does."
         )
-    return f"{told} Not trained yet: {in_words(lacking)}." if lacking else told
+    return f"{told} {not_yet(in_words(lacking))}" if lacking else told
+
+
+def not_yet(what: str) -> str:
+    """Tell what a claim lacks."""
+    return f"Not there yet: {what}."
 
 
 def decided(found: Ruling, config: Config, lacking: Sequence[Setting] = ()) -> Ruling:

@@ -4,13 +4,13 @@ import dataclasses
 import math
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from experiments.language_model_cases import place, toy, write_text_folder
 from joma.engine.grid import axes_of, grid
 from joma.engine.measuring import ENTROPY, RANK, WINDOW
 from joma.engine.plan import make_plan
@@ -36,8 +36,6 @@ from joma.experiments.language_model_config import (
     UNTRAINED,
     WIKITEXT2,
     WIKITEXT103,
-    Config,
-    DriftConfig,
     full,
     quick,
 )
@@ -345,6 +343,12 @@ def test_charts_of_a_made_result_can_be_drawn():
     to_matplotlib(charts[7])
 
 
+def test_where_nothing_rebounds_there_is_no_logarithm_of_the_time_of_a_dip():
+    [dips] = [chart for chart in EXPERIMENT.draw(made(full(), kind=never)) if chart.id == "figure8-dip"]
+    assert not dips.panels[0].log_y
+    to_matplotlib(dips).draw_without_rendering()
+
+
 # Settings.
 
 
@@ -448,43 +452,10 @@ def test_context_gradients_are_those_of_autograd_and_plain_loops():
 
 # The whole, at toy size.
 
-WORDS = "the cat sat on a mat and saw that dog who ran to her old red house by sea".split()
-
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    random = np.random.default_rng(0)
-    for split, num in (("train", 160), ("valid", 160), ("test", 60)):
-        lines = [" ".join(random.choice(WORDS, 10)) for _ in range(num // 10)]
-        (folder / f"{split}.txt").write_text("\n".join(lines))
-    return folder
-
-
-def toy(text: Path, **changes) -> Config:
-    settings = {
-        "width": 8, "hidden": 8, "embedding_scale": 3.0, "batch": 2, "valid_batch": 2, "window": 8, "steps": 12,
-        "measure_every": 1, "valid_windows": 2, "precision": "fp32",
-    }  # fmt: skip
-    config = Config(
-        texts=(str(text),),
-        settings=settings,
-        depths=(1, 2),
-        rate=1e-2,
-        rates=(1e-3, 1e-2),
-        rate_depth=2,
-        seeds=(1, 2),
-        controls=tuple(CONTROLS),
-        control_depths=(1,),
-        drift=DriftConfig(depth=2, steps=(0, 2, 6), num_windows=4, seeds=(1,)),
-        needs_gpu=False,
-        small=True,
-    )
-    return replace(config, **changes)
-
-
-def place(folder, progress=lambda share, doing: None):
-    return Workplace(folder=folder, device="cpu", progress=progress)
+    return write_text_folder(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")
