@@ -161,7 +161,7 @@ class Fall:
 
 
 def fall_along(runs: pd.DataFrame, level: int, axis: str) -> Fall | None:
-    """Return the fall of a level of the hierarchy; None where the axis has one value."""
+    """Return the fall of a level of the hierarchy, over seeds that have both ends; None where nothing has both."""
     own = _side_by_side(runs[(runs["data"] == HIERARCHY) & (runs["level"] == level)])
     own["published"] = [_published(row) for row in own.to_dict("records")]
     simplest, most = own[axis].min(), own[axis].max()
@@ -170,7 +170,9 @@ def fall_along(runs: pd.DataFrame, level: int, axis: str) -> Fall | None:
     others = [name for name in [*KEYS, "seed"] if name != axis]
     numbers = ["trained", "untrained", "published"]
     low, high = (own[own[axis] == value].set_index(others)[numbers] for value in (simplest, most))
-    by_seed = (low - high).groupby(level="seed").mean()
+    by_seed = (low - high).groupby(level="seed").mean().dropna(subset="trained")  # an end may have diverged
+    if by_seed.empty:
+        return None
     trained, error = mean_and_error(by_seed["trained"])
     published = float(by_seed["published"].mean())
     return Fall(

@@ -21,6 +21,7 @@ from joma.experiments.table1_measure import (
     _tree_grids,
     by_choice,
     by_setting,
+    fall_along,
     grids_of,
     measure_settings,
 )
@@ -300,6 +301,16 @@ def test_page_and_charts_say_which_runs_diverged(with_diverged):
         assert [row.name for row in trees.evidence if np.isnan(row.value)] == [
             f"level {level}, hidden 12, learning rate 0.01 (none of 2 runs)" for level in range(3)
         ]
+
+
+def test_a_fall_is_told_by_the_seeds_that_have_both_ends():
+    runs = made_up(lambda network, row: 0.9 - 0.1 * (row["num_latents"] == "20x30"), seed_spread=0.0).tables["runs"]
+    simplest = (runs["data"] == HIERARCHY) & (runs["num_latents"] == "10x20")
+    without_one = fall_along(runs[~(simplest & (runs["seed"] == 2))], 0, "num_latents")
+    assert without_one.trained == pytest.approx(0.1) and without_one.error == pytest.approx(0.0)
+    most = (runs["data"] == HIERARCHY) & (runs["num_latents"] == "20x30")
+    no_seed_has_both = runs[~((simplest & (runs["seed"] == 2)) | (most & (runs["seed"] != 2)))]
+    assert fall_along(no_seed_has_both, 0, "num_latents") is None
 
 
 def test_without_diverged_runs_the_number_of_seeds_is_told(tmp_path):
