@@ -53,7 +53,7 @@ def _groups_in_words(settings: Iterable[Setting]) -> Iterator[str]:
         depths[each.condition, each.lr].append(each.depth)
     rates: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
     for (condition, lr), own in depths.items():
-        rates[condition, tuple(own)].append(lr)
+        rates[condition, tuple(sorted(own))].append(lr)
     for (condition, deep), lrs in rates.items():
         at = "" if condition == UNTRAINED else f" at learning rate {', '.join(f'{lr:g}' for lr in lrs)}"
         yield f"{condition}, depth {', '.join(map(str, deep))}{at}"
