@@ -67,7 +67,7 @@ def figure(chart: Chart) -> "Figure":
         axes.set_visible(False)
     num_lines = _legends(drawn, legends, painter, num_columns)
     drawn.set_size_inches(width * num_columns, height * num_rows + HEAD + LEGEND_ROW * num_lines)
-    drawn.suptitle(_text(chart.title), color=INK, fontsize=13)
+    drawn.suptitle(_text(chart.title), color=INK, fontsize=13, wrap=True)
     return drawn
 
 

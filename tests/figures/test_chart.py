@@ -188,6 +188,15 @@ def test_places_without_a_panel_are_empty():
     assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False]
 
 
+def test_a_long_title_stays_within_the_picture():
+    panels = [Panel("panel", "x", "y", [line()])]
+    made = Chart("made", "Stable rank of the lower matrix of every layer " * 4, "Caption.", panels)
+    figure = to_matplotlib(made)
+    figure.draw_without_rendering()
+    extent = figure._suptitle.get_window_extent()
+    assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width
+
+
 def test_the_same_chart_is_the_same_three_files(tmp_path):
     panels = [
         Panel(HOSTILE, HOSTILE, "y", [line(HOSTILE), line("_hidden", shade=1), Bars("b", [HOSTILE], [1])]),
