@@ -79,7 +79,7 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
     )
     if left := [record.id for record in done.experiments if _is_left(record)]:
         screen.print(
-            Text(f"Time was up before all was done. Run the same command again to go on with {', '.join(left)}."),
+            Text(f"Not all is done. Run the same command again to go on with {', '.join(left)}."),
             soft_wrap=True,
         )
 

@@ -88,8 +88,10 @@ class Attempt:
         except DamagedResultError as error:
             kept, notes = None, (f"{error} It was computed again.",)
         if kept is None:
-            if reason := found.missing(config, self._workplace(found, config, tell)):
-                return self._not_run(replace(base, reason=reason))
+            place = self._workplace(found, config, tell)
+            if reason := found.missing(config, place):
+                base, is_begun = replace(base, reason=reason, notes=notes), bool(place.timetable.log.devices)
+                return self._unfinished(base, found, config) if is_begun else self._not_run(base)
             try:
                 kept = self._computed(found, config, tell)
             except OutOfTime as left:

@@ -73,8 +73,8 @@ def reproduce(
 
     Returns:
         A record for each experiment asked for. One that cannot run here is `not run`, one for which `minutes` were too
-        few is `unfinished` and shows what is finished if it can, one that raised an exception is `failed`; in each case
-        the others go on.
+        few, or that was begun elsewhere and cannot go on here, is `unfinished` and shows what is finished if it can,
+        one that raised an exception is `failed`; in each case the others go on.
     """
     limit = inf if minutes is None else SECONDS_OF_A_MINUTE * float(positive("minutes", minutes))
     clock = Timetable(limit=limit)

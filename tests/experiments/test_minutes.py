@@ -212,11 +212,11 @@ def test_the_command_says_what_is_left_and_what_to_do(tmp_path, install, clock, 
     assert first.exit_code == 0
     assert "a unfinished: 2 of 4 walks left, about 1 min 0 s: run the same command again." in first.stdout
     assert "Experiments: 1 unfinished, 1 done" in first.stdout
-    assert "Time was up before all was done. Run the same command again to go on with a." in first.stdout
+    assert "Not all is done. Run the same command again to go on with a." in first.stdout
     [row] = [line for line in first.stdout.splitlines() if line.startswith("│ a ")]
     assert "unfinished" in row
     second = CliRunner().invoke(cli.app, call)
-    assert second.exit_code == 0 and "2 done" in second.stdout and "Time was up" not in second.stdout
+    assert second.exit_code == 0 and "2 done" in second.stdout and "Not all is done" not in second.stdout
 
 
 def test_the_command_shows_the_part_with_its_label(tmp_path, install, clock, monkeypatch):
@@ -226,7 +226,7 @@ def test_the_command_shows_the_part_with_its_label(tmp_path, install, clock, mon
     shown = CliRunner().invoke(cli.app, call).stdout
     [row] = [line for line in shown.splitlines() if line.startswith("│ a ")]
     assert "The walk stays near" in row and "unfinished: 2 of 4 walks" in row and "≤ 100" in row
-    assert "1 verdict: 1 holds" in shown and "Time was up" in shown  # what is unfinished is not counted
+    assert "1 verdict: 1 holds" in shown and "Not all is done" in shown  # what is unfinished is not counted
 
 
 def test_a_damaged_result_of_pieces_is_put_together_again(tmp_path, install, clock):
@@ -236,3 +236,16 @@ def test_a_damaged_result_of_pieces_is_put_together_again(tmp_path, install, clo
     begun = clock[0]
     [again] = reproduce(out=tmp_path, device="cpu").experiments
     assert clock[0] == begun and again.verdicts == whole.verdicts and replace(again, notes=()).status is Status.DONE
+
+
+def test_what_was_begun_elsewhere_is_shown_where_it_cannot_go_on(tmp_path, install, clock):
+    """As for figures that need a GPU, on the machine that the finished part was brought to."""
+    lacking = "It needs a GPU."
+    install(fake_in_pieces("a", WALKS, draw=draw, so_far=walked_so_far))
+    [begun] = reproduce(out=tmp_path, device="cpu", minutes=1.4).experiments
+    install(fake_in_pieces("a", WALKS, draw=draw, so_far=walked_so_far, missing=lambda config, place: lacking))
+    [shown] = reproduce(out=tmp_path, device="cpu").experiments
+    assert begun.status is shown.status is Status.UNFINISHED
+    assert shown.reason == lacking and shown.part == begun.part and shown.charts == begun.charts
+    [elsewhere] = reproduce(out=tmp_path / "new", device="cpu").experiments
+    assert elsewhere.status is Status.NOT_RUN and elsewhere.reason == lacking
