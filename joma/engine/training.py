@@ -333,16 +333,20 @@ class _Trainer:
                 member.step, member.state = step, self._stepper.run_state(run)
 
     def _finish(self, run: int, member: Member) -> None:
-        """Name the regimes and end the record; of the snapshots the last one stays, for whoever wants to go on."""
+        """Name the regimes and end the record; of the snapshots the last one stays, unless somebody took the end."""
         assert member.record is not None
+        is_taken = self._caller.take is not None
         if self._caller.take is not None:
             own = {name: tensor[run : run + 1].detach() for name, tensor in self._stepper.parameters.items()}
             self._caller.take(member.name, own)
         member.record.flush()
         member.step = self._how_far.num_steps
         _tell_regimes(member)
-        snapshots.prune(member.folder, member.kept[-1:])
+        if not is_taken:
+            snapshots.prune(member.folder, member.kept[-1:])
         member.record.close("finished")
+        if is_taken:  # not before: one that is killed on the way goes on from them
+            snapshots.prune(member.folder, ())
         member.stand = Stand.FINISHED
 
     def _tell(self, step: int) -> None:

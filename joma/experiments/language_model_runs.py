@@ -30,6 +30,7 @@ from joma.experiments.language_model_settings import Setting
 from joma.experiments.pack_pieces import pack_pieces
 from joma.experiments.timetable import Piece, Tell
 from joma.measure.regime import MIN_POINTS
+from joma.models.batch import Parameters
 from joma.runs.record import read
 
 DRAWN = (LOSS, ENTROPY, WINDOW, RANK)
@@ -184,7 +185,10 @@ def _train(pack: Pack, tell: Tell, *, suite: Suite, folder: Path, device: str) -
     def told(at: PackProgress) -> None:
         tell(at.step / at.num_steps, f"{suite.name}: step {at.step:,} of {at.num_steps:,}")
 
-    train_pack(pack, folder, device=device, progress=told)
+    def leave(name: str, parameters: Parameters) -> None:
+        """Keep nothing of the end: the record is all that is needed, and the weights of a large pack are gigabytes."""
+
+    train_pack(pack, folder, device=device, progress=told, take=leave)
 
 
 def tables_of(found: list[Found]) -> dict[str, pd.DataFrame]:
