@@ -91,12 +91,13 @@ def score_runs(config: Config, workplace: Workplace) -> pd.DataFrame:
     def measure(run: Run, folder: Path, trained: Parameters) -> list[Row]:
         return _scores(run.config, trained, config, workplace.device)
 
-    seconds: dict[DecoderConfig, float] = {}
+    seconds: dict[tuple[str, int], float] = {}
 
     def measuring(run: RunConfig) -> float:
-        if run.model not in seconds:  # packs that differ in their learning rate are measured alike
-            seconds[run.model] = _measuring_seconds(run, config, workplace.device)
-        return seconds[run.model]
+        kind = (run.data.data, run.model.hidden)  # whatever else packs differ in, they take about as long
+        if kind not in seconds:
+            seconds[kind] = _measuring_seconds(run, config, workplace.device)
+        return seconds[kind]
 
     packs = planned(grids_of(config), workplace.device)
     table = measured_packs(packs, workplace, measure, settings=measure_settings(config), measuring=measuring)
