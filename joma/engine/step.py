@@ -1,6 +1,7 @@
 """One training step of all runs of a pack: gradients, failures, optimiser; on a GPU compiled and captured once."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
@@ -21,6 +22,8 @@ NOT_FAILED = -1
 """`failed_at` of a run that goes on."""
 NUM_WARM_UPS = 2
 """Steps that compile and choose kernels before the capture; what they change is put back."""
+NUM_DRAWN_AT_ONCE = 8
+"""Runs whose starts are drawn at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,9 +137,10 @@ class Stepper:
         dtype = parameter_dtype(self._precision)
         flat = self.layout.empty(len(seeds), dtype, self.device).zero_()
         views = self.layout.views(flat)
-        for run, seed in enumerate(seeds):
-            for name, tensor in self.model.initial(seed).items():
-                views[name][run].copy_(tensor)
+        with ThreadPoolExecutor(NUM_DRAWN_AT_ONCE) as threads:  # random numbers take one core a run
+            for run, start in enumerate(threads.map(self.model.initial, seeds)):
+                for name, tensor in start.items():
+                    views[name][run].copy_(tensor)
         moments = tuple(
             torch.zeros_like(flat[:, : self.layout.num_trained]) for _ in range(NUM_MOMENTS[self._optimiser.optimiser])
         )
