@@ -325,7 +325,7 @@ STATEMENTS = (
         place="Appendix A.3.1, Eqn 59 and after",
         printed="every s ∈ S lies in (½, 1) ∪ (1, 2), and Eqn 42 has critical points if a₊/a₋ ∈ S",
         corrected="S ⊂ (½, 1) ∪ (1, 2) for pairs with both y ≥ ½; in general S ⊂ (0, 1) ∪ (1, ∞), without bound",
-        outcome=Outcome.CONDITIONAL,
+        outcome=Outcome.REFUTED,
         explanation=(
             "y = θ₁ ∈ (0, 1), so a ratio lies within (½, 2) if both y are at least ½, which is where the paper "
             "looks when it derives Eqn 58. Lines through the origin usually meet the curve G once on each side of "

@@ -109,7 +109,7 @@ CONSTANTS = (
         id="thm1-temperature",
         title="JoMA with a temperature",
         place="Theorem 1 as used for figure 2, with attention σ(z/T)",
-        printed="z_m²(t) = Σ_k v_k²(t) + c (linear), z_m(t) = ½ Σ_k v_k²(t) + c (exp), whatever the temperature",
+        printed="z_m²(t) = Σ_k v_k²(t) + c (linear), z_m(t) = ½ Σ_k v_k²(t) + c (exp), with no T in either",
         corrected="linear: unchanged; exp: z_m(t) = (1/2T) Σ_k v_k²(t) + c",
         outcome=Outcome.CONDITIONAL,
         explanation=(
@@ -139,10 +139,10 @@ CONSTANTS = (
         place="Slides, remarks to Theorem 1",
         printed="joint dynamics works for any learning rates between self-attention and MLP layer",
         corrected="z_m²(t) = (η_z/η_w) Σ_k v_k²(t) + c (linear), z_m(t) = (η_z/2η_wT) Σ_k v_k²(t) + c (exp)",
-        outcome=Outcome.CONDITIONAL,
+        outcome=Outcome.REFUTED,
         explanation=(
-            "A closed relation exists for any pair of learning rates, but it is not the one of Theorem 1: the ratio of "
-            "the rates multiplies Σ_k v_k²."
+            "The slide says it of Theorem 1, whose relations hold at equal rates alone. A closed relation exists for "
+            "any pair of learning rates, but it is another one: the ratio of the rates multiplies Σ_k v_k²."
         ),
         checks=(
             conservation(

@@ -108,15 +108,15 @@ QUERIES = (
         printed="z_m(t) = ½ Σ_k v_k²(t) + c_m (exp) and z_m²(t) = Σ_k v_k²(t) + c_m (linear) for every query m",
         corrected="Σ_m z_m(t) = ½ Σ_k v_k²(t) + c (exp), Σ_m z_m²(t) = Σ_k v_k²(t) + c (linear); "
         "with conditional expectations in dz_m/dt the sums are weighted by P(q = m)",
-        outcome=Outcome.CONDITIONAL,
+        outcome=Outcome.REFUTED,
         explanation=(
-            "Section 2 trains on inputs with one query, where the printed form holds. When queries share w, v_k moves "
-            "for all of them and z_m for its own samples alone, so only the sum over queries is tied to the weights: "
-            "M numbers, not M times the number of queries. Per query z_m = c_m + Σ_k ∫ v_k ∘ dv_k,m depends on the "
-            "path, with v_k,m the part of v_k that query m's samples moved; its cross terms ∫ v_k,m' ∘ dv_k,m with the "
-            "other queries are 0.14 of the movement at t = 0.8 and 0.42 of it at t = 3 under cross-entropy. The "
-            "printed form survives on tokens that one query alone sees, and with the sum over the nodes that one query "
-            "alone trains."
+            "Section 2 trains on inputs with one query, where the printed form holds (thm1-linear, thm1-exp): what is "
+            "wrong is to read it for every query of one model. When queries share w, v_k moves for all of them and z_m "
+            "for its own samples alone, so only the sum over queries is tied to the weights: M numbers, not M times "
+            "the number of queries. Per query z_m = c_m + Σ_k ∫ v_k ∘ dv_k,m depends on the path, with v_k,m the part "
+            "of v_k that query m's samples moved; its cross terms ∫ v_k,m' ∘ dv_k,m with the other queries are 0.14 of "
+            "the movement at t = 0.8 and 0.42 of it at t = 3 under cross-entropy. The printed form survives on tokens "
+            "that one query alone sees, and with the sum over the nodes that one query alone trains."
         ),
         checks=(
             conservation(
