@@ -24,6 +24,7 @@ from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import (
+    AllDivergedError,
     LatentSamples,
     Reading,
     Row,
@@ -233,7 +234,11 @@ def training_curves(config: Config, workplace: Workplace) -> pd.DataFrame:
 
     settings = ["figure5", config.num_samples, config.num_shuffles, config.checkpoint_every]
     packs = planned([_runs(config, name) for name in (DEEP, SHALLOW)], workplace.device)
-    return measured_packs(packs, workplace, measure, settings=settings, measuring=measuring)
+    table = measured_packs(packs, workplace, measure, settings=settings, measuring=measuring)
+    for name in (DEEP, SHALLOW):
+        if not (table["tree"] == name).any():
+            raise AllDivergedError(len(config.seeds), f"on {name} trees")
+    return table
 
 
 def _runs(config: Config, name: str) -> tuple[Run, ...]:

@@ -47,6 +47,15 @@ Measure = Callable[[Run, Path, Parameters], list[Row]]
 """Finds the rows of a run from its folder, with the checkpoints in it, and from its parameters at the end."""
 
 
+class AllDivergedError(RuntimeError):
+    """No run is left to measure."""
+
+    def __init__(self, num_runs: int, where: str = "") -> None:
+        """Say how many runs there were, and `where`, such as `on deep trees`."""
+        of_them = " ".join(filter(None, (f"all {num_runs} runs", where)))
+        super().__init__(f"A run must stay finite to be measured, but {of_them} diverged. Lower their learning rate.")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LatentSamples:
     """Fresh samples of one run's data, with their latents."""
@@ -156,8 +165,9 @@ def measured_packs(
 
     `measuring` foretells how many seconds that takes for a run, on top of its training.
 
-    Runs that diverged have no rows. Rows are kept run by run under the hash of the run and of `settings`, which is all
-    that they depend on, so that they are found again however runs are packed; weights are not kept.
+    Runs that diverged have no rows, and where all did that is an `AllDivergedError`. Rows are kept run by run
+    under the hash of the run and of `settings`, which is all that they depend on, so that they are found again however
+    runs are packed; weights are not kept.
     """
     training = workplace.folder / TRAINING
 
@@ -176,7 +186,10 @@ def measured_packs(
     workplace.work_off(pieces)
     shutil.rmtree(training, ignore_errors=True)
     tables = [pd.read_parquet(path_of(run)) for plan in packs for run in plan.pack.runs]
-    return pd.concat([table for table in tables if len(table)], ignore_index=True)
+    measured = [table for table in tables if len(table)]
+    if not measured:
+        raise AllDivergedError(len(tables))
+    return pd.concat(measured, ignore_index=True)
 
 
 def _unmeasured(plan: PackPlan, path_of: Callable[[Run], Path]) -> PackPlan | None:

@@ -25,6 +25,7 @@ from joma.experiments.figure5_measure import (
     limits,
     training_curves,
 )
+from joma.experiments.latent_neurons import AllDivergedError
 from joma.experiments.seed_errors import exceeds, mean_and_error
 from joma.experiments.timetable import Timetable
 from joma.verdicts import Outcome
@@ -70,6 +71,14 @@ def test_the_same_config_gives_the_same_numbers(tmp_path_factory):
     curves = first.tables["curves"]
     assert set(curves["height"]) == {1, 2, 3, 4} and set(curves["step"]) == {0, 2, 4}
     assert curves.loc[curves["what"] == ATTENTION, "value"].between(0.2, 5).all()  # near uniform at the start
+
+
+@pytest.mark.parametrize("lost", [DEEP, SHALLOW])
+def test_a_tree_on_which_all_runs_diverge_is_named(tmp_path, monkeypatch, lost):
+    other = pd.DataFrame({"tree": [DEEP if lost == SHALLOW else SHALLOW]})
+    monkeypatch.setattr(measure, "measured_packs", lambda *arguments, **options: other)
+    with pytest.raises(AllDivergedError, match=f"all 2 runs on {lost} trees diverged"):
+        computed(tmp_path)
 
 
 class PlannedError(Exception):

@@ -12,7 +12,7 @@ from joma.engine.plan import make_plan
 from joma.engine.training import train_pack
 from joma.experiments import latent_neurons, pack_pieces, timetable
 from joma.experiments.experiment import Workplace
-from joma.experiments.latent_neurons import measured_packs
+from joma.experiments.latent_neurons import AllDivergedError, measured_packs
 from joma.experiments.timetable import OutOfTime, Timetable
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -111,6 +111,13 @@ def test_runs_that_diverge_have_no_rows_and_are_not_trained_again(tmp_path, trai
     first = rows(tmp_path, diverging=(2,))
     assert set(first["seed"]) == {1, 3, 4, 5}
     rows(tmp_path, diverging=(2,))
+    assert trained == list(SEEDS)
+
+
+def test_where_all_runs_diverge_it_is_told_now_and_later(tmp_path, trained):
+    for _ in range(2):
+        with pytest.raises(AllDivergedError, match=r"finite to be measured, but all 5 runs diverged\. Lower their"):
+            rows(tmp_path, diverging=SEEDS)
     assert trained == list(SEEDS)
 
 
