@@ -5,7 +5,6 @@ tokens, and tokens $l$, $m$ have a common ancestor of height $H$. All comparison
 start, and all error bars are between seeds.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from joma.experiments.latent_neurons import (
     planned,
     read_neurons,
 )
+from joma.experiments.measured_times import tried_once
 from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
 from joma.randomness import run_keys
@@ -280,10 +280,7 @@ def _measuring_seconds(run: RunConfig, config: Config, device: str) -> float:
     """Return what all measurements of a run take, by one of its network at the start."""
     samples = latent_samples(run, config.num_samples, device)
     start = of_one_run(Decoder(run.model).initial(run.seed), device)
-    for _ in range(2 if torch.device(device).type == "cuda" else 1):  # a GPU's first one loads what it needs
-        begun = time.perf_counter()
-        _network_rows(run, start, samples, config.num_shuffles)
-        seconds = time.perf_counter() - begun
+    seconds = tried_once(lambda: _network_rows(run, start, samples, config.num_shuffles), device)
     return len(_measured_steps(config)) * seconds
 
 
