@@ -25,7 +25,7 @@ DIGITS = 4
 NUMBERS = ("measured", "threshold", "control", "published")
 """Columns with the numbers of a claim; the statistic is what they are numbers of, as on the page."""
 UNFINISHED = "unfinished"
-"""Status of an experiment for which the time of the call was not enough."""
+"""Status of an experiment of which some is left, to a later call or to another machine."""
 HOUR, DAY = 3600, 86400
 """Seconds from which on an experiment is one to think about, and not one for this machine."""
 
@@ -78,10 +78,10 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
         soft_wrap=True,
     )
     if left := [record.id for record in done.experiments if _is_left(record)]:
-        screen.print(
-            Text(f"Not all is done. Run the same command again to go on with {', '.join(left)}."),
-            soft_wrap=True,
+        told = (
+            f"Not all is done. Run the same command again, where nothing is missing, to go on with {', '.join(left)}."
         )
+        screen.print(Text(told), soft_wrap=True)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class Attempt:
         try:
             kept = cache.load(self._kept_folder(found, config))
         except DamagedResultError as error:
-            kept, notes = None, (f"{error} It was computed again.",)
+            kept, notes = None, (str(error),)
         if kept is None:
             place = self._workplace(found, config, tell)
             if reason := found.missing(config, place):
@@ -96,6 +96,7 @@ class Attempt:
                 kept = self._computed(found, config, tell)
             except OutOfTime as left:
                 return self._unfinished(replace(base, reason=str(left), notes=notes), found, config)
+            notes = tuple(f"{note} It was computed again." for note in notes)
         return self._judged(found, config, kept, replace(base, notes=notes))
 
     def _computed(self, found: Experiment, config: Any, tell: Tell) -> Kept:

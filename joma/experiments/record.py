@@ -21,7 +21,8 @@ class Status(StrEnum):
     NOT_RUN = "not run"
     """Something that it needs is missing here; this is no failure."""
     UNFINISHED = "unfinished"
-    """The time of the call was not enough for all of it; the next one goes on. What is finished may be shown."""
+    """Some of it is done: the time of a call was not enough, or it was begun where there is what is missing here. A
+    later call goes on. What is finished may be shown."""
     FAILED = "failed"
     """It raised an exception that nobody expected."""
 

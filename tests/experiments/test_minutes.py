@@ -212,7 +212,7 @@ def test_the_command_says_what_is_left_and_what_to_do(tmp_path, install, clock, 
     assert first.exit_code == 0
     assert "a unfinished: 2 of 4 walks left, about 1 min 0 s: run the same command again." in first.stdout
     assert "Experiments: 1 unfinished, 1 done" in first.stdout
-    assert "Not all is done. Run the same command again to go on with a." in first.stdout
+    assert "Not all is done. Run the same command again, where nothing is missing, to go on with a." in first.stdout
     [row] = [line for line in first.stdout.splitlines() if line.startswith("│ a ")]
     assert "unfinished" in row
     second = CliRunner().invoke(cli.app, call)
@@ -247,5 +247,8 @@ def test_what_was_begun_elsewhere_is_shown_where_it_cannot_go_on(tmp_path, insta
     [shown] = reproduce(out=tmp_path, device="cpu").experiments
     assert begun.status is shown.status is Status.UNFINISHED
     assert shown.reason == lacking and shown.part == begun.part and shown.charts == begun.charts
+    call = ["reproduce", "--device", "cpu", "--out", str(tmp_path)]
+    said = CliRunner().invoke(cli.app, call).stdout
+    assert f"a unfinished: {lacking}" in said and "where nothing is missing, to go on with a." in said
     [elsewhere] = reproduce(out=tmp_path / "new", device="cpu").experiments
     assert elsewhere.status is Status.NOT_RUN and elsewhere.reason == lacking

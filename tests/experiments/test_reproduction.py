@@ -162,6 +162,17 @@ def test_a_damaged_result_is_computed_again_and_said(tmp_path, install):
     assert reproduce(out=tmp_path, device="cpu").experiments[0].notes == ()
 
 
+def test_a_damaged_result_that_cannot_be_computed_here_is_not_said_to_be(tmp_path, install):
+    install(fake("a"))
+    reproduce(out=tmp_path, device="cpu")
+    [kept] = (tmp_path / "a/kept").iterdir()
+    (kept / "walk.parquet").write_bytes(b"nonsense")
+    install(fake("a", missing=lambda config, place: "It needs a GPU."))
+    [record] = reproduce(out=tmp_path, device="cpu").experiments
+    [note] = record.notes
+    assert record.reason == "It needs a GPU." and "is damaged" in note and "computed again" not in note
+
+
 def test_the_same_command_twice_gives_the_same_numbers_bit_for_bit(tmp_path, install):
     install(fake("a", Config(num_steps=30), draw=draw))
     for name in ("one", "two"):
