@@ -32,6 +32,7 @@ EXPLAINED = (Outcome.REFUTED, Outcome.CONDITIONAL, Outcome.NOT_RUN)
 """Outcomes that need a sentence beside the claim."""
 MATCHED = "control passes too"
 """Mark beside a verdict whose numbers come out as well without the claim's cause."""
+CLAIM_COLUMNS = ("experiment", "claim", "verdict", "statistic", "measured", "threshold", "control", "published")
 _GPU = re.compile(r"cuda(:\d+)?")
 
 
@@ -134,11 +135,11 @@ def _with_part(record: Record) -> str:
 def _how(done: Reproduction) -> str:
     computed = [record for record in done.experiments if record.is_shown]
     presets = _shared(done.experiments, lambda record: f"`{record.preset}`")
-    devices = _shared(computed, lambda record: device_in_words(record.device))
+    devices = _shared(computed, lambda record: f"on {device_in_words(record.device)}")
     return (
         "The figures and the table of the JoMA paper (arXiv:2310.00535v3), rebuilt by `joma reproduce` with the preset "
         f"{presets}: {duration(done.seconds)} of computing"
-        + (f" on {devices}" if computed else "")
+        + (f" {devices}" if computed else "")
         + ". Thresholds stood in the code before the results. A control is the same number where the claim's cause is "
         "absent: one that does as well as the claim speaks against it. Tables are in [`results/`](../results), and "
         "`joma reproduce` makes all of it again."
@@ -152,7 +153,7 @@ def _shared(records: tuple[Record, ...] | list[Record], word: Callable[[Record],
         by_word.setdefault(word(record), []).append(named(record.id))
     if len(by_word) == 1:
         return next(iter(by_word))
-    return enumerated([f"{each} for {', '.join(names)}" for each, names in by_word.items()])
+    return ", and ".join(f"{each} for {enumerated(names)}" for each, names in by_word.items())
 
 
 def _counts(done: Reproduction) -> str:
@@ -256,8 +257,16 @@ def _claims(done: Reproduction) -> str:
             f"[{named(record.id)}](#{record.id})",
             _link(record, verdict),
             record.label if _is_unfinished(record) else _marked(verdict.outcome.value, verdict),
+            _statistic(verdict.decisive),
             *numbers(verdict.decisive),
         ]
         for record, verdict in _with_records(done)
     ]
-    return table(["experiment", "claim", "verdict", "measured", "threshold", "control", "published"], rows)
+    return table(CLAIM_COLUMNS, rows)
+
+
+def _statistic(evidence: Evidence | None) -> str:
+    """What the numbers of a row are numbers of."""
+    if evidence is None:
+        return "no number"
+    return escaped(f"{evidence.name} ({evidence.unit})" if evidence.unit else evidence.name)

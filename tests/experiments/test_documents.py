@@ -114,8 +114,8 @@ def test_devices_and_presets_are_told_apart_where_they_differ(tmp_path, out, ins
     changed(out, b={"device": "cuda:0 (NVIDIA H200)", "preset": "full"})
     (tmp_path / "other").mkdir()
     told = kept(out, tmp_path / "other")
-    assert "with the preset `quick` for a and `full` for b: " in told
-    assert "on the CPU for a and a GPU (NVIDIA H200) for b." in told
+    assert "with the preset `quick` for a, and `full` for b: " in told
+    assert "of computing on the CPU for a, and on a GPU (NVIDIA H200) for b." in told
     assert "Preset `full`, on a GPU (NVIDIA H200) in" in told
     changed(out, a={"device": "cuda:1 (NVIDIA H200)", "preset": "full"})
     (tmp_path / "third").mkdir()
@@ -148,7 +148,9 @@ def test_a_part_is_kept_with_its_label_and_decides_nothing(tmp_path, out, instal
     assert "Of 2 claims 1 holds and 1 was not run. The claims of c (1 of 2 walks) and d are not among them" in text
     assert "### Unfinished\n\n- c (1 of 2 walks): [The walk stays near](#c--near)\n" in text
     assert "control beside them: 1." in text  # that of `a` alone
-    assert "| [c](#c) | [The walk stays near](#c--near) | unfinished: 1 of 2 walks |" in text
+    said = "| [c](#c) | [The walk stays near](#c--near) | unfinished: 1 of 2 walks | farthest place (steps) |"
+    assert said in text  # and what the numbers after it are numbers of
+    assert "| [d](#d) | [Walk d](#d--d) | unfinished | no number |" in text
     own = text[text.index('<a id="c"></a>') : text.index('<a id="d"></a>')]
     assert "**Unfinished: 1 of 2 walks**, preset `quick`." in own and "rests on 1 of 2 walks and decides nothing" in own
     assert "### The walk stays near: unfinished" in own and "So far 1 of 2 walks." in own
