@@ -166,6 +166,12 @@ def test_what_is_unfinished_says_so_and_has_no_claims_yet(tmp_path):
     text = without_scripts(text_of(report(tmp_path)))
     assert 'data-filter="unfinished"' in text and "<b>Unfinished.</b> 2 of 4 packs left." in text
     assert "claim-3" not in text
+    summary = text[text.index('id="summary"') : text.index("<table")]
+    assert "goes on with it when it is run again" in summary  # what to do, where it is said that not all is there
+
+
+def test_nothing_is_said_of_going_on_where_nothing_is_unfinished(parts):
+    assert "when it is run again" not in parts["summary"]
 
 
 def test_a_part_is_shown_with_its_label_everywhere(tmp_path):
