@@ -335,17 +335,16 @@ class _Trainer:
     def _finish(self, run: int, member: Member) -> None:
         """Name the regimes and end the record; of the snapshots the last one stays, unless somebody took the end."""
         assert member.record is not None
-        is_taken = self._caller.take is not None
-        if self._caller.take is not None:
-            own = {name: tensor[run : run + 1].detach() for name, tensor in self._stepper.parameters.items()}
-            self._caller.take(member.name, own)
+        take = self._caller.take
+        if take is not None:
+            take(member.name, {name: each[run : run + 1].detach() for name, each in self._stepper.parameters.items()})
         member.record.flush()
         member.step = self._how_far.num_steps
         _tell_regimes(member)
-        if not is_taken:
+        if take is None:
             snapshots.prune(member.folder, member.kept[-1:])
         member.record.close("finished")
-        if is_taken:  # not before: one that is killed on the way goes on from them
+        if take is not None:  # not before: one that is killed on the way goes on from them
             snapshots.prune(member.folder, ())
         member.stand = Stand.FINISHED
 

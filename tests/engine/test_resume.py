@@ -350,5 +350,53 @@ def test_ctrl_c_behind_the_last_step_is_not_lost(tmp_path):
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
 
 
+@pytest.fixture
+def taking():
+    """What takes the ends of runs, and where it puts them."""
+    ends = {}
+
+    def take(name, parameters):
+        ends[name] = {key: tensor.clone() for key, tensor in parameters.items()}
+
+    return take, ends
+
+
+def assert_taken_as_in_peace(tmp_path, wanted, ends):
+    """Every row and parameter is what an uninterrupted training that nobody takes the end of leaves."""
+    train_pack(wanted, tmp_path / "peace")
+    for own, reference in zip(folders(tmp_path / "out", wanted), folders(tmp_path / "peace", wanted), strict=True):
+        pandas.testing.assert_frame_equal(read(own), read(reference), check_exact=True)
+        assert info(own).status == "finished"
+        saved = snapshots.load_snapshot(snapshots.path_of(reference, STEPS)).tensors
+        assert all(torch.equal(tensor[0], saved[f"parameters.{key}"]) for key, tensor in ends[own.name].items())
+
+
+@pytest.mark.parametrize("num_left", [0, 1, 2, 9, 20, 30, 31, 32, 33, 40])
+def test_ends_are_taken_whatever_fails_while_runs_finish(tmp_path, taking, num_left):
+    """Two runs finish one after the other in some sixty operations on the disk, and it fails at one of the last."""
+    take, ends = taking
+    wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=8)
+    with Faults(at=0) as all_of_them:
+        train_pack(wanted, tmp_path / "counted", take=take)
+    ends.clear()
+    with pytest.raises(OSError, match="Input/output error"), Faults(at=len(all_of_them.trace) - num_left):
+        train_pack(wanted, tmp_path / "out", take=take)
+    train_pack(wanted, tmp_path / "out", take=take)
+    assert_taken_as_in_peace(tmp_path, wanted, ends)
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
+def test_ctrl_c_at_the_last_step_leaves_the_end_to_be_taken(tmp_path, monkeypatch, taking):
+    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    take, ends = taking
+    wanted = pack(seeds=(1, 2), steps=STEPS)
+    with pytest.raises(KeyboardInterrupt):
+        train_pack(wanted, tmp_path / "out", take=take, progress=lambda each: each.step == STEPS - 1 and press_ctrl_c())
+    assert not ends and [snapshots.steps_of(each)[-1] for each in folders(tmp_path / "out", wanted)] == [STEPS] * 2
+    train_pack(wanted, tmp_path / "out", take=take)
+    assert_taken_as_in_peace(tmp_path, wanted, ends)
+    assert [snapshots.steps_of(each) for each in folders(tmp_path / "out", wanted)] == [[], []]
+
+
 def press_ctrl_c():
     signal.raise_signal(signal.SIGINT)
