@@ -138,9 +138,11 @@ class Stepper:
         flat = self.layout.empty(len(seeds), dtype, self.device).zero_()
         views = self.layout.views(flat)
         with ThreadPoolExecutor(NUM_DRAWN_AT_ONCE) as threads:  # random numbers take one core a run
-            for run, start in enumerate(threads.map(self.model.initial, seeds)):
-                for name, tensor in start.items():
-                    views[name][run].copy_(tensor)
+            for first in range(0, len(seeds), NUM_DRAWN_AT_ONCE):  # no more are asked for, or all would lie in memory
+                some = seeds[first : first + NUM_DRAWN_AT_ONCE]
+                for run, start in enumerate(threads.map(self.model.initial, some), start=first):
+                    for name, tensor in start.items():
+                        views[name][run].copy_(tensor)
         moments = tuple(
             torch.zeros_like(flat[:, : self.layout.num_trained]) for _ in range(NUM_MOMENTS[self._optimiser.optimiser])
         )

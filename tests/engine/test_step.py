@@ -6,6 +6,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from engine.quadratic import Quadratic, batch_of
 from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import rate_factor
 from joma.engine.precision import working_in
-from joma.engine.step import NOT_FAILED, Stepper
+from joma.engine.step import NOT_FAILED, NUM_DRAWN_AT_ONCE, Stepper
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
 from joma.models.presets import paper_language_model
@@ -134,6 +136,26 @@ def test_the_learning_rate_warms_up_and_goes_to_zero():
     factors = [float(rate_factor(config, 10, torch.tensor(step))) for step in range(11)]
     assert factors[:2] == [0.5, 1.0]
     assert factors[2:] == pytest.approx([1 - (step - 2) / 8 for step in range(2, 11)])
+
+
+def test_few_starts_lie_in_memory_at_a_time(monkeypatch):
+    seeds, alive, most = range(5 * NUM_DRAWN_AT_ONCE), WeakSet(), []
+    drawn = Quadratic.initial
+
+    def initial(model, seed):
+        if seed == 0:
+            sleep(0.2)  # the others could all be drawn meanwhile
+        start = drawn(model, seed)
+        alive.update(start.values())
+        most.append(len(alive) / len(start))
+        return start
+
+    monkeypatch.setattr(Quadratic, "initial", initial)
+    found = _stepper(list(seeds), [OptimiserConfig()] * len(seeds)).parameters
+    assert len(most) == len(seeds) and max(most) <= NUM_DRAWN_AT_ONCE + 1  # and the one that was copied last
+    monkeypatch.undo()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, torch.stack([Quadratic().initial(seed)[name] for seed in seeds]))
 
 
 def test_an_empty_pack_is_refused():
