@@ -1,10 +1,13 @@
 """What `joma train` prints: the plan, live progress, and how every run ended."""
 
+import ast
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby, pairwise
+from textwrap import dedent
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -101,13 +104,33 @@ def show_training(training: "train.Training") -> None:
 def show_settings(recipe: "Recipe") -> None:
     """Print every setting with its value in a recipe: each is an option of the command, and an axis of a grid."""
     table = Table(title=f"{recipe.name}: {recipe.about}", title_justify="left", header_style="bold")
-    for name in ("option", "value"):
+    table.add_column("option", no_wrap=True)
+    for name in ("value", "what it is"):
         table.add_column(name)
+    meaning = meanings(type(recipe.base))
     for name, value in recipe.base.flat().items():
         values = recipe.axes.get(name, (value,))
         shown = ",".join("x".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in values)
-        table.add_row(Text("--" + name.replace("_", "-")), Text(shown))
+        table.add_row(Text("--" + name.replace("_", "-")), Text(shown), Text(meaning[name]))
     console().print(table)
+
+
+def meanings(config: type) -> dict[str, str]:
+    """Return what the settings of a config are, those of its parts included, in the words below each field.
+
+    Python keeps no docstrings of fields, so they are read where they are written and need no second place.
+    """
+    [body] = [node.body for node in ast.parse(dedent(inspect.getsource(config))).body if isinstance(node, ast.ClassDef)]
+    written = {
+        ast.unparse(entry.target): " ".join(below.value.value.replace("`", "").split())
+        for entry, below in pairwise(body)
+        if isinstance(entry, ast.AnnAssign)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+    parts = [each.type for each in fields(config) if isinstance(each.type, type) and is_dataclass(each.type)]
+    return written | {name: said for part in parts for name, said in meanings(part).items()}
 
 
 def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:

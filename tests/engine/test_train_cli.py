@@ -118,6 +118,16 @@ def test_a_dry_run_says_what_it_does_and_counts_in_words(capsys):
 def test_settings_are_listed(capsys):
     code, said, _ = joma_says(capsys, "train", "--recipe", "table1", "--settings")
     assert code == 0 and "--num-latents" in said and "10x20,20x30" in said
+    assert "Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear." in said  # which values there are
+
+
+def test_every_setting_says_what_it_is():
+    base = recipe("small").base
+    meaning = terminal_train.meanings(type(base))
+    assert all(meaning[name] for name in base.flat())
+    assert meaning["seed"] == "Seed of initialisation, samples and dropout."  # the run's own
+    assert meaning["data"].startswith("python-docs, wikitext2")  # the setting, and not the part of its name
+    assert meaning["num_classes"] == "Classes of sampled data."  # the model's follows the data's
 
 
 @pytest.mark.parametrize(
