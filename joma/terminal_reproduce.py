@@ -59,9 +59,9 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
     screen = console()
     for record in done.experiments if explain else ():
         for verdict in record.verdicts:
-            screen.print(_explanation(verdict, _said(record, verdict)))
+            screen.print(_explanation(verdict, _said(record, verdict), is_question=not record.is_shown))
             if verdict.evidence:
-                screen.print(_evidence_table(verdict.evidence))
+                screen.print(_evidence_table(verdict.evidence, judged=not _is_left(record)))
     screen.print(_claims_table(done))
     for record in done.experiments:
         for remark in _remarks(record):
@@ -143,7 +143,7 @@ def _claims_table(done: "Reproduction") -> Table:
     for record in done.experiments:
         for verdict in record.verdicts:
             decisive = verdict.decisive
-            cells = ("", "", "", "") if decisive is None else _numbers(decisive)
+            cells = ("", "", "", "") if decisive is None else _numbers(decisive, judged=not _is_left(record))
             table.add_row(record.id, Text(verdict.title), _said(record, verdict), *cells)
         if not record.verdicts:
             table.add_row(record.id, Text(record.title), Text(record.status.value, style="bold red"), "", "", "", "")
@@ -158,11 +158,12 @@ def _remarks(record: "Record") -> Iterator[Text]:
         yield Text.assemble((f"{record.id}: ", "yellow"), note)
 
 
-def _numbers(evidence: Evidence) -> tuple[Text, str, Text, str]:
+def _numbers(evidence: Evidence, *, judged: bool) -> tuple[Text, str, Text, str]:
+    """Return measured value, threshold, control and published value; red is for what decides, so not for a part."""
     return (
-        Text(short(evidence.value, DIGITS), style="" if evidence.holds else "red"),
+        Text(short(evidence.value, DIGITS), style="red" if judged and not evidence.holds else ""),
         f"{'≥' if evidence.at_least else '≤'} {short(evidence.threshold, DIGITS)}",
-        Text(short(evidence.control, DIGITS), style="red" if evidence.control_holds else ""),
+        Text(short(evidence.control, DIGITS), style="red" if judged and evidence.control_holds else ""),
         short(evidence.published, DIGITS),
     )
 
@@ -181,8 +182,10 @@ def _said(record: "Record", verdict: Verdict) -> Text:
     return Text(record.label, style="yellow") if _is_left(record) else _outcome(verdict)
 
 
-def _explanation(verdict: Verdict, outcome: Text) -> Panel:
-    body = Text.assemble(("Claim    ", "bold"), verdict.claim, "\n", ("Verdict  ", "bold"), outcome)
+def _explanation(verdict: Verdict, outcome: Text, *, is_question: bool) -> Panel:
+    """Return all that is said of a claim; where there is none yet, the question of its experiment."""
+    label = "Question" if is_question else "Claim   "
+    body = Text.assemble((f"{label} ", "bold"), verdict.claim, "\n", ("Verdict  ", "bold"), outcome)
     if verdict.outcome is not Outcome.NOT_RUN and verdict.correction:
         body.append("\n").append("Instead  ", style="bold").append(verdict.correction)
     if verdict.explanation:
@@ -190,7 +193,7 @@ def _explanation(verdict: Verdict, outcome: Text) -> Panel:
     return Panel(body, title=escape(verdict.title), subtitle=escape(verdict.source), title_align="left")
 
 
-def _evidence_table(rows: Sequence[Evidence]) -> Table:
+def _evidence_table(rows: Sequence[Evidence], *, judged: bool) -> Table:
     table = Table(header_style="bold")
     table.add_column("statistic")
     for name in NUMBERS:
@@ -198,5 +201,5 @@ def _evidence_table(rows: Sequence[Evidence]) -> Table:
     for name in ("control is", "unit"):
         table.add_column(name)
     for row in rows:
-        table.add_row(Text(row.name), *_numbers(row), Text(row.control_name), Text(row.unit))
+        table.add_row(Text(row.name), *_numbers(row, judged=judged), Text(row.control_name), Text(row.unit))
     return table

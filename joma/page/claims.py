@@ -110,12 +110,15 @@ def summary_table(found: Sequence[Claim]) -> Markup:
     )
 
 
-def evidence_table(verdict: Verdict) -> Markup:
-    """Return a row for each number of a verdict, without the columns that none of them has."""
+def evidence_table(verdict: Verdict, *, judged: bool = True) -> Markup:
+    """Return a row for each number of a verdict, without the columns that none of them has.
+
+    None is marked as failing unless they are `judged`: those of a part are not.
+    """
     rows = [
         [
             words(each.name, tone="what"),
-            *_numbers(each),
+            *_numbers(each, judged=judged),
             words(each.control_name, mark=_control_mark(each)),
             *(words(text, tone="brief") for text in (each.against, each.unit)),
         ]
@@ -140,7 +143,7 @@ def _row(claim: Claim) -> list[Cell]:
         said = words(code(_statistic(shown, record.part)), tone="long", mark=_mark(verdict, shown))
     else:
         said = words(code(verdict.explanation if verdict else record.reason), tone="long")
-    return [here, title, _outcome(claim.said), said, *_numbers(shown)]
+    return [here, title, _outcome(claim.said), said, *_numbers(shown, judged=claim.said != Status.UNFINISHED)]
 
 
 def _outcome(said: str) -> Cell:
@@ -170,7 +173,7 @@ def _is_matched(evidence: Evidence) -> bool:
     return evidence.holds and evidence.control_holds is True
 
 
-def _numbers(evidence: Evidence | None) -> list[Cell]:
+def _numbers(evidence: Evidence | None, *, judged: bool) -> list[Cell]:
     """Measured, threshold, control and published value."""
     if evidence is None:
         return [number(None)] * 4
@@ -180,7 +183,7 @@ def _numbers(evidence: Evidence | None) -> list[Cell]:
         is_number=True,
     )
     return [
-        _measured(evidence.value, tone="" if evidence.holds else "bad"),
+        _measured(evidence.value, tone="bad" if judged and not evidence.holds else ""),
         bound,
         number(None) if evidence.control is None else _measured(evidence.control),
         number(evidence.published),

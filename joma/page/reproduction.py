@@ -139,7 +139,7 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
         problem=problem,
         runs=_runs(place, root),
         verdicts=[
-            (each, record.said_of(each), anchor(record, each), evidence_table(each))
+            (each, record.said_of(each), anchor(record, each), evidence_table(each, judged=is_done))
             for each in record.verdicts
             if record.is_shown
         ],

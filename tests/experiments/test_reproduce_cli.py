@@ -11,7 +11,7 @@ from experiments.fakes import fake, verdicts
 from joma import cli, terminal_reproduce
 from joma.experiments import registry
 from joma.experiments.progress import Pace, Progress
-from joma.verdicts import Outcome
+from joma.verdicts import Evidence, Outcome
 
 
 @pytest.fixture
@@ -38,6 +38,19 @@ def test_a_row_for_every_claim_with_statistic_threshold_control_and_published_va
     assert first[:3] == ["a", "The walk stays near", "holds"] and first[4:] == ["≤ 100", "200", "0.5"]
     assert float(first[3]) < 100 and second[2] == "refuted"
     assert "Experiments: 2 done" in done.stdout and (tmp_path / "joma-out/reproduction.json").exists()
+
+
+def test_where_there_is_no_claim_yet_the_question_is_called_one(joma, install):
+    install(fake("a", missing=lambda config, place: "Needs."), fake("b"))
+    done = joma("a", "b")
+    assert done.stdout.count("Question ") == 1 and done.stdout.count("│ Claim ") == 1
+
+
+@pytest.mark.parametrize(("is_judged", "colours"), [(True, ["red", "red"]), (False, ["", ""])])
+def test_red_is_for_what_decides(is_judged, colours):
+    row = Evidence(name="n", against="ODE", unit="u", value=2.0, threshold=1.0, control=0.5, control_name="none")
+    value, _, control, _ = terminal_reproduce._numbers(row, judged=is_judged)
+    assert [value.style, control.style] == colours
 
 
 def test_ids_are_explained(joma, install):

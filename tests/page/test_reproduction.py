@@ -188,6 +188,7 @@ def test_a_part_is_shown_with_its_label_everywhere(tmp_path):
     assert own.index('<span class="badge">unfinished: 120 of 270 runs</span>') < own.index(EXPERIMENT.question)
     assert "<b>Unfinished.</b> 2 of 4 packs left." in own
     assert own.count('class="verdict unfinished">unfinished</span>') == 5 and "verdict refuted" not in own
+    assert not re.search(r'class="[^"]*\bbad\b', own)  # red says that a claim fails, which a part does not say
     assert "Attention entropy over training (unfinished: 120 of 270 runs)</h3>" in own
     assert own.count('class="figure"') == 5 and 'download="figure6-scores.csv"' in own
 
