@@ -62,17 +62,19 @@ class _Reading:
 
 def drift_pieces(config: Config, workplace: Workplace) -> list[Piece]:
     """Return the trainings that are left, of the model whole and block by block; each ends in a file that is kept."""
-    device = workplace.device
+    device, timetable = workplace.device, workplace.timetable
+    left = {block: path for block, path in _paths(config, workplace).items() if not path.exists()}
+    with timetable.log.aside():  # what is tried to foretell the work
+        seconds = {block: _seconds(config, block, device, is_limited=math.isfinite(timetable.limit)) for block in left}
     return [
         Piece(
             kind="drift trainings",
             name=f"drift of E[g x], {path.stem}",
-            seconds=_seconds(config, block, device, is_limited=math.isfinite(workplace.timetable.limit)),
+            seconds=seconds[block],
             setup=SETUP_SECONDS[torch.device(device).type],
             work=partial(_follow, config, block, path, device),
         )
-        for block, path in _paths(config, workplace).items()
-        if not path.exists()
+        for block, path in left.items()
     ]
 
 

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from joma.engine.plan import make_plan
+from joma.engine.training import train_pack
+from joma.experiments import assumption1, language_model_runs, pack_pieces, timetable
 from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import CONTROLS, Config, DriftConfig
 
@@ -40,6 +43,27 @@ def toy(*texts, **changes):
         small=True,
     )
     return replace(config, **changes)
+
+
+def twenty_seconds_a_pack(monkeypatch):
+    """Let a pack take twenty seconds of a clock that stands otherwise; return the clock and the runs as they come."""
+    now, trained = [0.0], []
+
+    def slow(pack, *arguments, **options):
+        now[0] += 20.0
+        trained.extend(pack.names)
+        return train_pack(pack, *arguments, **options)
+
+    def plan(runs, **options):
+        found = make_plan(runs, **options)
+        return replace(found, packs=tuple(replace(each, seconds=10.0) for each in found.packs))
+
+    monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
+    monkeypatch.setattr(language_model_runs, "train_pack", slow)
+    monkeypatch.setattr(language_model_runs, "make_plan", plan)
+    monkeypatch.setattr(pack_pieces, "_pace", lambda plan, device: 1.0)
+    monkeypatch.setattr(assumption1, "_seconds", lambda *arguments, **options: 10.0)
+    return now, trained
 
 
 def place(folder, progress=lambda share, doing: None):

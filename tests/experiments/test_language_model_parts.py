@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.language_model_cases import place, toy, write_text_folder
-from joma.engine.plan import make_plan
-from joma.engine.training import train_pack
-from joma.experiments import assumption1, cache, keeping, language_model_runs, pack_pieces, timetable
+from experiments.language_model_cases import place, toy, twenty_seconds_a_pack, write_text_folder
+from joma.experiments import assumption1, cache, keeping
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import LINEAR, OTHER_PRECISION, PAPER, UNTRAINED
 from joma.experiments.language_model_runs import planned_runs, runs_folder
@@ -243,21 +241,7 @@ def test_time_is_up_and_the_same_command_finishes(tmp_path, install, monkeypatch
     install(replace(EXPERIMENT, configs={"quick": lambda: config, "full": lambda: config}))
     monkeypatch.setattr(chart_static, "STAMPS", {"png": chart_static.STAMPS["png"]})
     whole = compute(config, place(tmp_path / "whole"))
-    now = [0.0]
-    monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
-
-    def slow(pack, *arguments, **options):
-        now[0] += 20.0
-        return train_pack(pack, *arguments, **options)
-
-    def plan(runs, **options):
-        found = make_plan(runs, **options)
-        return replace(found, packs=tuple(replace(each, seconds=10.0) for each in found.packs))
-
-    monkeypatch.setattr(language_model_runs, "train_pack", slow)
-    monkeypatch.setattr(language_model_runs, "make_plan", plan)
-    monkeypatch.setattr(pack_pieces, "_pace", lambda plan, device: 1.0)
-    monkeypatch.setattr(assumption1, "_seconds", lambda *arguments, **options: 10.0)
+    twenty_seconds_a_pack(monkeypatch)
     call = {"out": tmp_path / "out", "device": "cpu", "minutes": 95 / 60}
     [part] = reproduce(**call).experiments
     assert part.status is Status.UNFINISHED and part.part == "10 of 15 trainings" and part.sound

@@ -4,16 +4,16 @@ import dataclasses
 import math
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from experiments.language_model_cases import place, toy, write_text_folder
+from experiments.language_model_cases import place, toy, twenty_seconds_a_pack, write_text_folder
 from joma.engine.grid import axes_of, grid
 from joma.engine.measuring import ENTROPY, RANK, WINDOW
-from joma.engine.plan import make_plan
 from joma.engine.recipes import recipe
 from joma.engine.training import train_pack
 from joma.experiments import (
@@ -22,8 +22,7 @@ from joma.experiments import (
     language_model_runs,
     learning_rate_verdicts,
     learning_rates,
-    pack_pieces,
-    timetable,
+    work_log,
 )
 from joma.experiments import language_model_verdicts as judged
 from joma.experiments.experiment import Result, Workplace
@@ -500,6 +499,20 @@ def test_the_end_agrees_with_itself_and_a_still_model_does_not_turn(done, text, 
     np.testing.assert_allclose(table[["cosine", "length_ratio"]], 1, rtol=1e-6)
 
 
+def test_what_is_tried_to_foretell_the_drift_is_no_work_on_the_experiment(text, tmp_path, monkeypatch):
+    now = [1000.0]
+
+    def tried(*arguments, **options):
+        now[0] += 30.0
+        return 10.0
+
+    monkeypatch.setattr(work_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(assumption1, "_seconds", tried)
+    there = place(tmp_path)
+    assert [each.seconds for each in assumption1.drift_pieces(toy(text), there)] == [10.0] * 3
+    assert now == [1090.0] and there.timetable.log.seconds == 0.0
+
+
 def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(done, text, tmp_path):
     config, whole, _, _ = done
 
@@ -576,22 +589,7 @@ def test_runs_without_weights_that_have_not_ended_start_anew_and_alone(done, tex
 
 def test_with_a_limit_all_is_trained_once_in_several_calls(done, text, tmp_path, monkeypatch):
     config, whole, _, _ = done
-    now, trained = [0.0], []
-    monkeypatch.setattr(timetable, "monotonic", lambda: now[0])
-
-    def slow(pack, *arguments, **options):
-        now[0] += 20.0
-        trained.extend(pack.names)
-        return train_pack(pack, *arguments, **options)
-
-    def plan(runs, **options):
-        found = make_plan(runs, **options)
-        return replace(found, packs=tuple(replace(each, seconds=10.0) for each in found.packs))
-
-    monkeypatch.setattr(language_model_runs, "train_pack", slow)
-    monkeypatch.setattr(language_model_runs, "make_plan", plan)
-    monkeypatch.setattr(pack_pieces, "_pace", lambda plan, device: 1.0)
-    monkeypatch.setattr(assumption1, "_seconds", lambda *arguments, **options: 10.0)
+    now, trained = twenty_seconds_a_pack(monkeypatch)
     reasons = []
     while True:
         limited = Timetable(limit=75.0, begun=now[0], log=WorkLog(tmp_path / "log.json"))
