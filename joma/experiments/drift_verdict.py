@@ -9,7 +9,7 @@ import pandas as pd
 from joma.experiments.assumption1 import ALONE, TOGETHER
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import Config
-from joma.experiments.rebound_shares import not_yet
+from joma.experiments.language_model_settings import not_yet
 from joma.verdicts import Evidence, Verdict, finding, ruling
 
 STATIONARY = 0.9

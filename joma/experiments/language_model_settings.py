@@ -11,6 +11,9 @@ import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
 
+NOTHING_YET = "There is nothing on this yet."
+"""Said of a claim of which no setting is there."""
+
 
 class Setting(NamedTuple):
     """What runs have in common which differ in their seed alone; its fields are columns of the tables."""
@@ -45,6 +48,11 @@ def in_words(settings: Iterable[Setting]) -> str:
     'no dropout, depth 1, 5 at learning rate 0.0001; a, depth 1 at learning rate 0.001'
     """
     return "; ".join(_groups_in_words(settings))
+
+
+def not_yet(what: str) -> str:
+    """Tell what a claim lacks."""
+    return f"Not there yet: {what}."
 
 
 def _groups_in_words(settings: Iterable[Setting]) -> Iterator[str]:

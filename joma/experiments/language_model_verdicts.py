@@ -18,18 +18,16 @@ from joma.experiments.language_model_config import (
     WIKITEXT103,
     Config,
 )
-from joma.experiments.language_model_settings import Setting, absent, by_depth, in_words
+from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent, by_depth, in_words, not_yet
 from joma.experiments.learning_rate_verdicts import rate_verdicts
 from joma.experiments.rebound_controls import ingredient_verdict
 from joma.experiments.rebound_shares import (
-    NOTHING_YET,
     REBOUNDS,
     SHALLOW,
     decided,
     id_on,
     is_top,
     kinds_in_words,
-    not_yet,
     of_setting,
     rebound_share,
     size_in_words,
@@ -188,9 +186,8 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
         [each for name in (PAPER, OTHER_PRECISION) for each in by_depth(config, text, config.checked_depths, name)],
         runs,
     )
-    for depth in config.checked_depths:
-        if depth in {setting.depth for setting in lacking}:
-            continue
+    gone = {setting.depth for setting in lacking}
+    for depth in (each for each in config.checked_depths if each not in gone):
         ours = of_setting(runs, text, PAPER, depth, config.rate)
         fine = of_setting(runs, text, OTHER_PRECISION, depth, config.rate)
         own = float(ours.loc[ours["seed"] == seed, "best_loss"].iloc[0])

@@ -8,7 +8,7 @@ import pandas as pd
 
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import UNTRAINED, Config
-from joma.experiments.language_model_settings import Setting, absent, by_depth, by_rate
+from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent, by_depth, by_rate
 from joma.experiments.learning_rates import (
     ANY_RULE,
     LOSS_RULE,
@@ -18,7 +18,7 @@ from joma.experiments.learning_rates import (
     of_rates,
     settled_from,
 )
-from joma.experiments.rebound_shares import ABSENT, NOTHING_YET, REBOUNDS, decided, id_on, size_in_words
+from joma.experiments.rebound_shares import ABSENT, REBOUNDS, decided, id_on, size_in_words
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 8"

@@ -7,10 +7,9 @@ import pandas as pd
 from joma.engine.measuring import ENTROPY
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import LINEAR, PAPER, Config
-from joma.experiments.language_model_settings import absent, by_depth
+from joma.experiments.language_model_settings import NOTHING_YET, absent, by_depth
 from joma.experiments.rebound_shares import (
     ABSENT,
-    NOTHING_YET,
     REBOUNDS,
     decided,
     is_judged,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, UNTRAINED, WIKITEXT103, Config
-from joma.experiments.language_model_settings import Setting, in_words
+from joma.experiments.language_model_settings import NOTHING_YET, Setting, in_words, not_yet
 from joma.measure.regime import Kind
 from joma.verdicts import Ruling
 
@@ -14,7 +14,6 @@ REBOUNDS = 2 / 3
 """Share of curves from which a setting rebounds: two of three seeds."""
 ABSENT = 1 / 3
 """Share of curves up to which it does not."""
-NOTHING_YET = "There is nothing on this yet."
 SHALLOW = 2
 """Models of up to this depth are shallow: all their layers are to rebound, of deeper ones the top half."""
 
@@ -84,11 +83,6 @@ def size_in_words(config: Config, text: str, lacking: Sequence[Setting] = ()) ->
             f"rate {config.rate:g}) decide nothing; the full preset does."
         )
     return f"{told} {not_yet(in_words(lacking))}" if lacking else told
-
-
-def not_yet(what: str) -> str:
-    """Tell what a claim lacks."""
-    return f"Not there yet: {what}."
 
 
 def decided(found: Ruling, config: Config, lacking: Sequence[Setting] = ()) -> Ruling:
