@@ -35,7 +35,7 @@ from joma.models.parameters import Layout
 USABLE_SHARE = 0.9
 """Share of the free memory that packs may take: allocators round up, and other things grow."""
 COPIES_OF_A_SNAPSHOT = 3
-"""Of one run's state while it is saved: on the host, as a file, and with the checksum in it."""
+"""Of one run's state while it is saved: on the host, as a file, and in bytes that older safetensors make in between."""
 CUDA_BASE = 2**30
 """Bytes that the libraries of a GPU take for themselves, and kernels for their work."""
 MEMINFO = Path("/proc/meminfo")

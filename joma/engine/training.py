@@ -35,7 +35,7 @@ REPORT_SECONDS = 1.0
 SAVE_SHARE = 0.03
 """Part of the time that saving by the clock may take: large packs are saved less often than `snapshot_seconds`."""
 NUM_WRITERS = 8
-"""Snapshots that are written at a time while a GPU waits; each takes three times its size of the host's memory."""
+"""Snapshots that are written at a time while a GPU waits; each is in the host's memory up to three times."""
 REGIME = "regime"
 """Kind of the events that name what a curve does."""
 
