@@ -72,7 +72,7 @@ class Evidence:
     at_least: bool = False
     """Whether larger is better: then the value holds from the threshold up, not down."""
     published: float | None = None
-    """The same number as the paper prints it, where it does."""
+    """What the paper prints, where it does: the same number, or the one that the value is a distance from."""
     decides: bool = True
     """Whether the outcome rests on it; false for a check of our own and for what is shown beside."""
 

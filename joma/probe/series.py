@@ -18,6 +18,10 @@ UNITS = {
     "epoch": r"epochs?|ep",
 }
 """Words before a number that make it the step, the surest first."""
+CHECKPOINTS = "checkpoints"
+"""Folder of the series that a run of `joma train` keeps."""
+SNAPSHOTS = "snapshots"
+"""Folder of what such a run goes on from."""
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _KEYED = {
     unit: re.compile(rf"(?<![a-z])(?:{word})[-_=:. ]*(?:(\d+(?:\.\d+)?)([kmb])(?![a-z0-9])|(\d+))")
@@ -156,6 +160,8 @@ def _local_places(path: Path, leftover: list[Finding]) -> list[tuple[str, LocalP
             raise ValueError(f"{path} is no checkpoint: needed is {SAFETENSORS} or one of {', '.join(PICKLED)}.")
         name = f"{path.parent.name}/{path.name}" if path.name in BUNDLES else path.name
         return [(name, LocalPlace(path=path))]
+    if _is_record(path) and (path / CHECKPOINTS).is_dir():
+        return _local_places(path / CHECKPOINTS, leftover)
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_part(entry))
     files = [entry.name for entry in path.iterdir() if entry.is_file()]
     inside = [folder for folder in folders if _is_checkpoint(folder)]
@@ -172,14 +178,26 @@ def _local_places(path: Path, leftover: list[Finding]) -> list[tuple[str, LocalP
     if not states:
         raise FileNotFoundError(
             f"{path} holds no checkpoint: needed are folders with model.safetensors or pytorch_model.bin, or files "
-            f"{SAFETENSORS}, {', '.join(PICKLED)}."
+            f"{SAFETENSORS}, {', '.join(PICKLED)}.{_what_runs_need(path)}"
         )
     return [(name, LocalPlace(path=path / name)) for name in states]
 
 
+def _what_runs_need(path: Path) -> str:
+    """Return what to do with a run that has no series, and with a folder of runs."""
+    if _is_record(path):
+        return " It is a run: train with --checkpoint-every, which keeps a series."
+    return " It holds runs, each of which may be a series: name one." if any(map(_is_record, path.iterdir())) else ""
+
+
 def _is_no_part(folder: Path) -> bool:
-    """Whether a folder is hidden, or the record of a run, and so no checkpoint whatever its name."""
-    return folder.name.startswith(".") or (folder / "run.json").exists()
+    """Whether a folder is hidden, the record of a run, or what it goes on from: no checkpoint whatever its name."""
+    is_to_go_on_from = folder.name == SNAPSHOTS and _is_record(folder.parent)
+    return folder.name.startswith(".") or _is_record(folder) or is_to_go_on_from
+
+
+def _is_record(folder: Path) -> bool:
+    return (folder / "run.json").exists()
 
 
 def _is_checkpoint(folder: Path) -> bool:

@@ -173,3 +173,19 @@ def test_a_folder_of_series_is_no_series(tmp_path):
             write(tmp_path / f"seed{seed}", f"step{step}.safetensors")
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         find_series([tmp_path])
+
+
+def test_a_run_is_the_series_that_it_keeps(tmp_path):
+    """Not the snapshots beside it, which are there to go on from."""
+    kept, bare = (tmp_path / "runs" / name for name in ("kept", "bare"))
+    for run in (kept, bare):
+        write(run / "snapshots", "step-000002.safetensors")
+        (run / "run.json").write_text("{}")
+    write(kept / "checkpoints", "step-000001.safetensors")
+    write(kept / "checkpoints", "step-000002.safetensors")
+    assert len(find_series([kept]).checkpoints) == 2
+    assert find_series([kept]).checkpoints == find_series([kept / "checkpoints"]).checkpoints
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint.*It is a run: train with --checkpoint-every"):
+        find_series([bare])
+    with pytest.raises(FileNotFoundError, match="It holds runs, each of which may be a series: name one"):
+        find_series([kept.parent])
