@@ -185,7 +185,7 @@ def test_a_run_is_the_series_that_it_keeps(tmp_path):
     write(kept / "checkpoints", "step-000002.safetensors")
     assert len(find_series([kept]).checkpoints) == 2
     assert find_series([kept]).checkpoints == find_series([kept / "checkpoints"]).checkpoints
-    with pytest.raises(FileNotFoundError, match="holds no checkpoint.*It is a run: train with --checkpoint-every"):
+    with pytest.raises(FileNotFoundError, match=r"holds no checkpoint.*It is a run: train with --checkpoint-every"):
         find_series([bare])
     with pytest.raises(FileNotFoundError, match="It holds runs, each of which may be a series: name one"):
         find_series([kept.parent])
