@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,20 @@ def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
     ) as bar:
         bar.add_task(label, total=None)
         yield
+
+
+@contextmanager
+def bars_or_lines(
+    bars: Callable[[], AbstractContextManager[Callable[[Any], None]]], log: Callable[[Any], None], *, quiet: bool
+) -> Iterator[Callable[[Any], None]]:
+    """Show progress on standard error, by bars that move on a terminal, by lines elsewhere; not at all if quiet."""
+    if quiet:
+        yield lambda at: None
+    elif sys.stderr.isatty():
+        with bars() as show:
+            yield show
+    else:
+        yield log
 
 
 class LogLines:

@@ -1,8 +1,7 @@
 """What `joma reproduce` prints: the experiments, live progress, and for every claim its verdict with the numbers."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from joma.figures.numbers import counted, duration, short
-from joma.terminal import COLOURS, LogLines, console, summary
+from joma.terminal import COLOURS, LogLines, bars_or_lines, console, summary
 from joma.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:  # these import torch, which `joma reproduce --help` can do without
@@ -84,17 +83,10 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
         screen.print(Text(told), soft_wrap=True)
 
 
-@contextmanager
-def reproduction_progress(*, quiet: bool = False) -> "Iterator[Callable[[progress.Progress], None]]":
+def reproduction_progress(*, quiet: bool = False) -> "AbstractContextManager[Callable[[progress.Progress], None]]":
     """Show a bar for all experiments and one for the one at work, on standard error; in a log a line now and then."""
-    if quiet:
-        yield lambda at: None
-    elif sys.stderr.isatty():
-        with _bars() as show:
-            yield show
-    else:
-        lines = LogLines()
-        yield lambda at: lines.show(at.id, _line(at)) if at.id else None
+    lines = LogLines()
+    return bars_or_lines(_bars, lambda at: lines.show(at.id, _line(at)) if at.id else None, quiet=quiet)
 
 
 @contextmanager

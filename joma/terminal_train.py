@@ -2,9 +2,8 @@
 
 import ast
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby, pairwise
 from textwrap import dedent
@@ -25,7 +24,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from joma.figures.numbers import counted, duration
-from joma.terminal import LogLines, console, say
+from joma.terminal import LogLines, bars_or_lines, console, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
     from joma.engine import train
@@ -146,30 +145,22 @@ def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     return "stopped before anything was saved; the same command begins at the start."
 
 
-@contextmanager
-def planning_progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show what is done for a plan on standard error, in a log as lines; yields what to call with it."""
-    if quiet:
-        yield lambda doing: None
-    elif sys.stderr.isatty():
-        columns = (SpinnerColumn(), TextColumn("Planning: {task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("")
-            yield lambda doing: bar.update(task, description=escape(doing))
-    else:
-        yield lambda doing: say(f"Planning: {doing}")
+def planning_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[[str], None]]:
+    """Show what is done for a plan on standard error, in a log as lines; gives what to call with it."""
+    return bars_or_lines(_planning_mark, lambda doing: say(f"Planning: {doing}"), quiet=quiet)
 
 
 @contextmanager
-def training_progress(*, quiet: bool = False) -> Iterator[Callable[["train.Progress"], None]]:
+def _planning_mark() -> Iterator[Callable[[str], None]]:
+    columns = (SpinnerColumn(), TextColumn("Planning: {task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda doing: bar.update(task, description=escape(doing))
+
+
+def training_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[["train.Progress"], None]]:
     """Show a bar for all packs and one for those at work, on standard error; in a log a line now and then."""
-    if quiet:
-        yield lambda at: None
-    elif sys.stderr.isatty():
-        with _bars() as show:
-            yield show
-    else:
-        yield _Log().show
+    return bars_or_lines(_bars, _Log().show, quiet=quiet)
 
 
 @contextmanager

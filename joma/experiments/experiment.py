@@ -1,8 +1,8 @@
 """What an experiment is: settings, a seeded computation, drawings without mathematics, and verdicts that can fail."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ PRESETS = ("quick", "full")
 """Sizes that every experiment has: minutes on two CPU cores, and the paper's settings on one GPU."""
 TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """Names of tables are names of files."""
+
+NOT_FINISHED = "not_finished"
+"""Fact of a part: what is left, in words; a whole result has none."""
 
 Fact = float | int | str | bool
 """A number, word or flag that verdicts and captions use."""
@@ -50,6 +53,29 @@ class Part:
     """What is counted, in the plural."""
     notes: tuple[str, ...] = ()
     """Sentences on what is absent or left out."""
+
+    @classmethod
+    def of(
+        cls,
+        result: Result,
+        *,
+        num_done: int,
+        num_all: int,
+        left: str,
+        num_waiting: int,
+        what: str = "runs",
+        notes: Iterable[str] = (),
+    ) -> "Part":
+        """Put a part together of what is finished; `num_waiting` finished runs are not in it, for want of seeds."""
+        facts: dict[str, Fact] = {"num_finished": num_done, "num_in_all": num_all, NOT_FINISHED: left}
+        waiting = f"Finished runs that wait for other seeds of their setting, and are not shown: {num_waiting}."
+        return cls(
+            result=replace(result, facts={**result.facts, **facts}),
+            num_done=num_done,
+            num_all=num_all,
+            what=what,
+            notes=(*notes, *([waiting] if num_waiting else [])),
+        )
 
     @property
     def words(self) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from joma.engine.measuring import ENTROPY, LOSS, RANK, WINDOW
 from joma.experiments.assumption1 import ALONE, TOGETHER
-from joma.experiments.experiment import Result
+from joma.experiments.experiment import NOT_FINISHED, Result
 from joma.experiments.language_model_config import (
     CONTROLS,
     EMBEDDED,
@@ -34,7 +34,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     for text in result.tables["runs"]["text"].unique():
         charts += [*_by_depth(result, text), *_by_rate(result, text), *_dips(result, text), *_rules(result, text)]
     charts += [*_controls(result), *_drift(result)]
-    note = IN_PART if "not_finished" in result.facts else ""
+    note = IN_PART if NOT_FINISHED in result.facts else ""
     return tuple(replace(chart, caption=chart.caption + note) for chart in charts)
 
 

@@ -5,8 +5,6 @@ puts down to the MLP's nonlinearity, the same models with one ingredient taken a
 does it, pack by pack, so that an interrupted reproduction goes on where it stopped.
 """
 
-from dataclasses import replace
-
 import pandas as pd
 
 from joma.data.corpora import find_text
@@ -51,22 +49,18 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
     num_all = ended.num_all + num_trainings(config)
     drift_in_words = f"drift of E[g x]: {', '.join(unfollowed)}" if unfollowed else ""
     left = "; ".join(filter(None, (ended.absent_in_words, drift_in_words)))
-    notes = [
+    counted = (
         f"Counted are {ended.num_all} runs and {num_trainings(config)} trainings that follow E[g x]. Settings are "
         f"shown of which all seeds have ended. Not yet: {left}."
-    ]
-    if ended.num_waiting:
-        notes.append(
-            f"Finished runs that wait for other seeds of their setting, and are not shown: {ended.num_waiting}."
-        )
-    result = _result(config, ended.found, drift)
-    part: dict[str, Fact] = {"num_finished": num_done, "num_in_all": num_all, "not_finished": left}
-    return Part(
-        result=replace(result, facts={**result.facts, **part}),
+    )
+    return Part.of(
+        _result(config, ended.found, drift),
         num_done=num_done,
         num_all=num_all,
+        left=left,
+        num_waiting=ended.num_waiting,
         what="trainings",
-        notes=tuple(notes),
+        notes=[counted],
     )
 
 

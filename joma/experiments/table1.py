@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from joma.engine.config import HIERARCHY, TREES
-from joma.experiments.experiment import Experiment, Part, Result, Workplace, nothing_missing
+from joma.experiments.experiment import NOT_FINISHED, Experiment, Part, Result, Workplace, nothing_missing
 from joma.experiments.seed_errors import NUM_ERRORS, exceeds
 from joma.experiments.table1_finished import finished
 from joma.experiments.table1_measure import Config, by_choice, by_setting, fall_along, grids_of, score_runs
@@ -91,29 +91,19 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
         return None
     whole = _result(found.whole, found.whole_planned, config)
     in_part = {IN_PART: by_setting(found.in_part, found.in_part_planned)} if len(found.in_part_planned) else {}
+    left = "; ".join(found.absent)
     notes = [
-        "Means and verdicts rest on the open choices of which all settings and seeds are finished. Not yet: "
-        f"{'; '.join(found.absent)}."
+        f"Means and verdicts rest on the open choices of which all settings and seeds are finished. Not yet: {left}."
     ]
     if in_part:
         notes.append(f"Of these, settings with all their seeds are shown by themselves, in the table {IN_PART}.")
-    if found.num_waiting:
-        notes.append(
-            f"Finished runs that wait for other seeds of their setting, and are not shown: {found.num_waiting}."
-        )
-    return Part(
-        result=Result(
-            tables={**whole.tables, **in_part},
-            facts={
-                **whole.facts,
-                "num_finished": found.num_done,
-                "num_in_all": found.num_all,
-                "not_finished": "; ".join(found.absent),
-            },
-        ),
+    return Part.of(
+        replace(whole, tables={**whole.tables, **in_part}),
         num_done=found.num_done,
         num_all=found.num_all,
-        notes=tuple(notes),
+        left=left,
+        num_waiting=found.num_waiting,
+        notes=notes,
     )
 
 
@@ -149,7 +139,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     scores = [*_score_panels(settings), *_score_panels(result.tables.get(IN_PART, settings[:0]), " (some settings)")]
     adds = [_excess_panel(own, data) for data in (HIERARCHY, TREES) if len(own := choices[choices["data"] == data])]
     note = f" {told(result)}".rstrip() + (" Small size: not the paper's settings." if is_small else "")
-    if "not_finished" in result.facts:
+    if NOT_FINISHED in result.facts:
         note += " Open choices that are not finished are left out, or shown by some settings alone."
     score_words = (
         "Each setting is classes / children / latents. The untrained network is the same one at its start; shuffled "
