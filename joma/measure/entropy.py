@@ -2,8 +2,8 @@ r"""Attention entropy of any attention call, with no L×L matrix.
 
 For $p = \mathrm{softmax}(s)$ a row's entropy is $H_i = \mathrm{lse}_i - \sum_j p_{ij}s_{ij}$. With $s = c\,QK^\top$
 the sum is $c\,\langle q_i, \mathrm{Attn}(Q, K, V{=}K)_i\rangle$: one more attention call, and the log-sum-exp that
-fused kernels return anyway. Three paths compute it: that identity where a CPU of many cores is asked for the entropy
-alone, a Triton kernel on a GPU, and exact row chunks for all else. The result says which one ran.
+fused kernels return anyway. Three paths compute it: that identity where one of Intel's CPUs, or one of many cores, is
+asked for the entropy alone, a Triton kernel on a GPU, and exact row chunks for all else. The result says which one ran.
 """
 
 import importlib.util

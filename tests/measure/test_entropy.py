@@ -39,15 +39,51 @@ def test_the_path_that_is_chosen_agrees_with_float64(case):
     assert_close(attention_entropy(case.q, case.k, **case.options), case)
 
 
-def entropy_on_many_cores(q: torch.Tensor, k: torch.Tensor, **options) -> AttentionStatistics:
-    """Measure the entropy alone, by fused attention where that can."""
+def entropy_alone(q: torch.Tensor, k: torch.Tensor, *, few_threads: int, intel: bool, **options) -> AttentionStatistics:
+    """Measure the entropy alone as on a processor of that kind; all have more than 0 threads and fewer than 10,000."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entropy_identity, "FEW_THREADS", 0)
+        patch.setattr(entropy_identity, "FEW_THREADS", few_threads)
+        patch.setattr(entropy_identity, "is_intel", lambda: intel)
         return attention_entropy(q, k, **options, companions=False)
 
 
+entropy_on_many_cores = partial(entropy_alone, few_threads=0, intel=False)
+PROCESSORS = {"many": (0, False), "few of Intel": (10_000, True), "few": (10_000, False)}
+
+
 @pytest.mark.parametrize(
-    "measure", [entropy_on_many_cores, partial(attention_entropy, companions=False)], ids=["many", "few"]
+    ("processor", "path"), [("many", Path.IDENTITY), ("few of Intel", Path.IDENTITY), ("few", Path.CHUNKED)]
+)
+def test_the_fused_call_is_taken_on_many_cores_and_on_those_of_intel(processor, path):
+    few_threads, intel = PROCESSORS[processor]
+    q, k = torch.randn(2, 1, 2, 8, 4).unbind()
+    assert entropy_alone(q, k, few_threads=few_threads, intel=intel, causal=True).path is path
+
+
+@pytest.mark.parametrize(
+    ("processor", "cpuinfo", "expected"),
+    [
+        ("Intel64 Family 6 Model 143 Stepping 8, GenuineIntel", "", True),
+        ("", "vendor_id\t: GenuineIntel\n", True),
+        ("x86_64", "vendor_id\t: AuthenticAMD\n", False),
+        ("arm", None, False),
+    ],
+)
+def test_a_processor_is_intels_if_it_says_so(monkeypatch, processor, cpuinfo, expected):
+    def read_text(self, encoding):
+        if cpuinfo is None:
+            raise FileNotFoundError
+        return cpuinfo
+
+    monkeypatch.setattr(entropy_identity.platform, "processor", lambda: processor)
+    monkeypatch.setattr(entropy_identity.Path, "read_text", read_text)
+    assert entropy_identity.is_intel.__wrapped__() is expected
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [partial(entropy_alone, few_threads=few, intel=intel) for few, intel in PROCESSORS.values()],
+    ids=list(PROCESSORS),
 )
 @given(case=cases())
 def test_the_entropy_alone_agrees_with_float64(measure, case):
