@@ -61,15 +61,21 @@ class SiteRegime:
     regime: Regime
 
 
-def measure(model: Model, parameters: Parameters, source: Source, precision: str) -> list[Values]:
-    """Measure all runs in evaluation mode; most numbers are still on the device when this returns."""
+def measure(
+    model: Model, parameters: Parameters, source: Source, precision: str, *, working: Parameters | None = None
+) -> list[Values]:
+    """Measure all runs in evaluation mode; most numbers are still on the device when this returns.
+
+    `working` are the parameters that the model runs with where some of them are there in another precision as well.
+    """
+    working = parameters if working is None else working
     with torch.no_grad():
         whole = AttentionMeans(num_runs=source.num_runs)
         total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
         num_rows = 0
         for batch in source.validation():
             with working_in(precision, source.device):
-                losses = model.losses(parameters, batch, whole.take)
+                losses = model.losses(working, batch, whole.take)
             total += losses.double() * batch.targets.shape[1]
             num_rows += batch.targets.shape[1]
         found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]
@@ -78,7 +84,7 @@ def measure(model: Model, parameters: Parameters, source: Source, precision: str
         if window is not None:
             single = AttentionMeans(num_runs=source.num_runs)
             with working_in(precision, source.device):
-                model.losses(parameters, window, single.take)
+                model.losses(working, window, single.take)
             found += single.values(WINDOW)
         return found + stable_ranks(parameters, gated=_is_gated(model))
 
@@ -137,7 +143,7 @@ def _is_gated(model: Model) -> bool:
 def _ranks(weights: Float[Tensor, "R depth m n"]) -> Float[Tensor, "R depth"]:
     """Measure all matrices at once: small ones exactly, others by iteration, and exactly where that leaves doubt."""
     weights = weights if weights.shape[-2] >= weights.shape[-1] else weights.mT
-    if weights.shape[-1] <= SMALL and weights.device.type == "cpu":
+    if weights.shape[-1] <= SMALL:
         return stable_rank(weights)
     start = torch.randn(weights.shape[-1], generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
     found = power_step(weights, start.to(weights.device).expand(*weights.shape[:2], -1), num_steps=NUM_RANK_STEPS)

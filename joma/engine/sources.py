@@ -93,11 +93,18 @@ class TextSource(Source):
 
     def validation(self) -> Iterator[Batch]:
         """Yield all validation windows, some at a time."""
+        yield from self._validation
+
+    @cached_property
+    def _validation(self) -> tuple[Batch, ...]:
         at_once = max(1, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
-        for first in range(0, self._num_valid, at_once):
-            windows = [self._valid.window(i) for i in range(first, min(first + at_once, self._num_valid))]
-            inputs, targets = (torch.cat(parts) for parts in zip(*windows, strict=True))
-            yield self._shared(inputs, targets)
+        firsts = range(0, self._num_valid, at_once)
+        return tuple(self._windows(first, min(first + at_once, self._num_valid)) for first in firsts)
+
+    def _windows(self, first: int, stop: int) -> Batch:
+        windows = [self._valid.window(i) for i in range(first, stop)]
+        inputs, targets = (torch.cat(parts) for parts in zip(*windows, strict=True))
+        return self._shared(inputs, targets)
 
     def single_window(self) -> Batch:
         """Return the paper's window, or the last one of a text that has fewer."""

@@ -267,9 +267,16 @@ class _Trainer:
         self._note_failures()
         if not self._going:
             return
-        found = measure(self._stepper.model, self._stepper.parameters, self._source, self._training.precision)
+        stepper = self._stepper
+        found = measure(
+            stepper.model,
+            stepper.parameters,
+            self._source,
+            self._training.precision,
+            working=stepper.working_parameters,
+        )
         if step > 0:
-            found.append(Values(metric=LOSS, by_run=self._stepper.losses, site=TRAINING, kind="loss"))
+            found.append(Values(metric=LOSS, by_run=stepper.losses, site=TRAINING, kind="loss"))
         numbers = on_host(found)
         for run, member in enumerate(self._group):
             if member.is_open:

@@ -7,9 +7,9 @@ $\theta = \|Wx\|^2$ and relative residual $\rho = \|W^\top W x - \theta x\| / \t
 $$\theta \le \lambda, \qquad \text{and some eigenvalue lies within } \rho\,\theta \text{ of } \theta.$$
 
 `stable_rank` and `spectral_norm` are for scans: Lanczos iteration from a random start in float32, with $W^\top W$
-itself where many products are needed, then in float64 until $\rho$ is verified; a matrix that does not get there is
-decomposed. `power_step` is for live use: a few products from the vector of the last call, with the residual that they
-leave.
+itself where many products are needed, then in float64 until $\rho$ is verified; a matrix that does not get there, or
+is small, is decomposed. `power_step` is for live use: a few products from the vector of the last call, with the
+residual that they leave.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +50,8 @@ SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
 LIVE_STEPS = 3
 """Steps of a live estimate: four products. One step would follow the norm, and miss a direction that overtakes."""
+NUM_SQUARINGS = 30
+"""Of a Gram matrix on a GPU: leaves the top eigenvalue within 2^-30 log n, 6e-9 for 256 columns."""
 MANY_STEPS = 16
 """Steps from which on a GPU is given a copy of all matrices in one."""
 ROUNDING_UNITS = 8
@@ -83,7 +85,7 @@ def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     tensor(3., dtype=torch.float64)
     """
     scaled = _Scaled.of(w)
-    squares = torch.stack([_frobenius_squared(matrix) for matrix in scaled.matrices])
+    squares = _frobenius_squared(scaled.matrices)
     return scaled.restore(squares / _top_eigenvalues(scaled.matrices))  # 0/0 is NaN: no direction stands out
 
 
@@ -358,7 +360,7 @@ class _Scaled:
         _refuse_unmeasurable(w)
         flat = w.detach().flatten(end_dim=-3) if w.ndim > MATRIX_AXES else w.detach()[None]
         flat = flat.mT if flat.shape[-1] > flat.shape[-2] else flat
-        largest = torch.stack([_largest_entry(matrix) for matrix in flat])
+        largest = _largest_entry(flat)
         broken = ~torch.isfinite(largest)
         _, exponent = torch.frexp(largest.masked_fill(broken, 1.0))
         scale = torch.where(exponent.abs() > SAFE_EXPONENT, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
@@ -373,9 +375,8 @@ class _Scaled:
         return values.masked_fill(self.broken, torch.nan).reshape(self.batch)
 
 
-def _largest_entry(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
-    low, high = torch.aminmax(w)
-    return torch.maximum(-low, high).double()
+def _largest_entry(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
+    return torch.maximum(-w.amin(dim=(-2, -1)), w.amax(dim=(-2, -1))).double()
 
 
 def _refuse_unmeasurable(w: Tensor) -> None:
@@ -396,8 +397,8 @@ def _random_start(shape: tuple[int, ...], device: torch.device) -> Float[Tensor,
     return torch.randn(shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64).to(device)
 
 
-def _frobenius_squared(w: Float[Tensor, "m n"]) -> Float[Tensor, ""]:
-    return torch.linalg.vector_norm(w.to(_working_dtype(w)), dim=-1).double().square().sum()
+def _frobenius_squared(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
+    return torch.linalg.vector_norm(w.to(_working_dtype(w)), dim=-1).double().square().sum(dim=-1)
 
 
 def _top_eigenvalues(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
@@ -440,4 +441,28 @@ def _decomposed(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
     gram = w.new_zeros((num_batch, n, n), dtype=torch.float64)
     for chunk in _upcast_chunks(w, torch.float64):
         gram += chunk.mT @ chunk
+    if gram.device.type == "cuda":  # which decomposes one matrix after another
+        return top_by_squaring(gram)
     return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0)
+
+
+def top_by_squaring(gram: Float[Tensor, "B n n"]) -> Float[Tensor, " B"]:
+    r"""Largest eigenvalue of matrices that are positive semidefinite, by products alone; float64.
+
+    For a matrix $A$ of trace 1 it lies between $1/n$ and 1. So with $A_0 = G / t_0$ and $A_j = A_{j-1}^2 / t_j$, where
+    every $t_j$ makes the trace 1,
+
+    $$\log \lambda = \sum_{j=0}^{k} 2^{-j} \log t_j - \delta, \qquad 0 \le \delta \le 2^{-k} \log n,$$
+
+    whatever the gaps of the spectrum, and the rounding of a squaring counts as little as its $2^{-j}$.
+
+    >>> top_by_squaring(torch.diag(torch.tensor([3.0, 5.0, 1.0])).double()[None])
+    tensor([5.0000], dtype=torch.float64)
+    """
+    logarithm, power = gram.new_zeros(len(gram)), gram
+    for j in range(NUM_SQUARINGS + 1):
+        power = torch.bmm(power, power) if j else power
+        trace = power.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        power = power / trace.clamp(min=TINY)[:, None, None]
+        logarithm = logarithm + trace.log() * 0.5**j
+    return logarithm.exp()  # of a zero matrix the logarithm is -inf

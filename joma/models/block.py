@@ -19,6 +19,8 @@ from joma.models.mlp import mlp, mlp_shapes
 from joma.models.normalisation import norm, norm_shapes
 
 State = Float[Tensor, "R B L D"]
+_Parts = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor]
+"""Fields of `Passed`, as a compiled function returns them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +102,25 @@ def compiled_block(backend: str = "inductor") -> Callable[..., State]:
         return block(config, parameters, x, tokens, streams, key_bias).state
 
     return compiled(state, backend)
+
+
+@cache
+def compiled_inside(backend: str = "inductor") -> Callable[..., Passed]:
+    """Return `block` with its inside, compiled, for evaluation: tensors that a tap reads are there anyway."""
+
+    def parts(config: DecoderConfig, parameters: Parameters, x: State, tokens: Tensor, key_bias: KeyBias) -> _Parts:
+        passed = block(config, parameters, x, tokens, {}, key_bias)
+        return passed.state, passed.q, passed.k, passed.logits, passed.hidden
+
+    inside = compiled(parts, backend)
+
+    def passed(
+        config: DecoderConfig, parameters: Parameters, x: State, tokens: Tensor, key_bias: KeyBias = None
+    ) -> Passed:
+        state, q, k, logits, hidden = inside(config, parameters, x, tokens, key_bias)
+        return Passed(state=state, q=q, k=k, logits=logits, hidden=hidden)
+
+    return passed
 
 
 @cache

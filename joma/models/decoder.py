@@ -15,7 +15,15 @@ from torch import Tensor
 
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise, Parameters, Tap
-from joma.models.block import KeyBias, block, block_of_last, block_shapes, compiled_block, compiled_block_of_last
+from joma.models.block import (
+    KeyBias,
+    block,
+    block_of_last,
+    block_shapes,
+    compiled_block,
+    compiled_block_of_last,
+    compiled_inside,
+)
 from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout, site_streams
@@ -150,7 +158,9 @@ class Decoder:
                 f"Learned positions reach `max_length` {self.config.max_length}, got {length} tokens. "
                 "Shorten the window, or enlarge `max_length`."
             )
-        return (compiled_entrance() if rows.is_cuda else entrance)(self.config, rows, learned, stream)
+        # An evaluation has few batches, and shapes of its own: to compile for them takes longer than it saves.
+        is_compiled = rows.is_cuda and torch.is_grad_enabled()
+        return (compiled_entrance() if is_compiled else entrance)(self.config, rows, learned, stream)
 
     def _pass(
         self,
@@ -162,12 +172,15 @@ class Decoder:
         tap: Tap | None,
         key_bias: KeyBias,
     ) -> Float[Tensor, "R B P D"]:
-        """Pass the states through one block, on a GPU the compiled one, which has no inside to tap."""
+        """Pass the states through one block, on a GPU a compiled one unless it is for a single sequence."""
         if tap is None and not streams and self._reads_last_only(layer):
             return (compiled_block_of_last() if x.is_cuda else block_of_last)(self.config, parameters, x, key_bias)
         if tap is None and x.is_cuda:
             return compiled_block()(self.config, parameters, x, tokens, streams, key_bias)
-        passed = block(self.config, parameters, x, tokens, streams, key_bias)
+        if x.is_cuda and x.shape[1] > 1 and not streams:
+            passed = compiled_inside()(self.config, parameters, x, tokens, key_bias)
+        else:
+            passed = block(self.config, parameters, x, tokens, streams, key_bias)
         if tap is not None:
             tap(passed.reading(layer, self.config))
         return passed.state

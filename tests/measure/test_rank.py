@@ -357,3 +357,20 @@ def test_a_broken_head_spoils_only_the_heads_that_use_it():
 def test_bad_input_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@given(seeds, st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.0, 1e-9, 1e-4, 0.1, 1.0]))
+def test_squaring_finds_the_top_whatever_the_gap_below_it(seed, n, num_nonzero, gap):
+    num_nonzero = min(n, num_nonzero)
+    eigenvalues = torch.zeros(n, dtype=torch.float64)
+    eigenvalues[:num_nonzero] = 1 - gap * torch.linspace(0, 1, num_nonzero).double()
+    basis = orthogonal(n, n, seed)
+    scales = torch.tensor([1.0, 1e-30, 1e30]).double()
+    grams = scales[:, None, None] * ((basis * eigenvalues) @ basis.T)
+    bound = 2.0**-rank.NUM_SQUARINGS * np.log(n)
+    found = rank.top_by_squaring(grams) / scales
+    assert (found >= 1 - 1e-12).all() and (found <= 1 + bound + 1e-12).all()
+
+
+def test_squaring_of_nothing_is_nothing():
+    assert rank.top_by_squaring(torch.zeros(2, 3, 3).double()).tolist() == [0, 0]

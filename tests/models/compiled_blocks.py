@@ -1,9 +1,11 @@
 """Compiles a block for many settings in one process; a script, since the shape checker's wrappers do not compile."""
 
+from dataclasses import fields
+
 import torch
 from decoders import ROWS, make_pack, small_config
 
-from joma.models.block import block, block_shapes, compiled_block
+from joma.models.block import block, block_shapes, compiled_block, compiled_inside
 from joma.models.dropout import site_streams
 
 NUM_SETTINGS = 10
@@ -11,13 +13,18 @@ NUM_SETTINGS = 10
 
 
 def greatest_difference(row: dict) -> float:
-    """How far the compiled block of a decoder is from the plain one."""
+    """How far the compiled blocks of a decoder, in training and in evaluation, are from the plain one."""
     config = small_config(row)
     pack = make_pack(config, [1, 2])
     _, (streams, *_) = site_streams(pack.noise, config.dropout, config.depth)
     own = {name: pack.parameters[f"blocks.0.{name}"] for name in block_shapes(config)}
-    given = config, own, pack.decoder.embed(pack.parameters, pack.batch.tokens), pack.batch.tokens, streams
-    return float((compiled_block("aot_eager")(*given) - block(*given).state).abs().max())
+    given = config, own, pack.decoder.embed(pack.parameters, pack.batch.tokens), pack.batch.tokens
+    pairs = [(compiled_block("aot_eager")(*given, streams), block(*given, streams).state)]
+    with torch.no_grad():
+        inside, plain = compiled_inside("aot_eager")(*given), block(*given, {})
+    pairs += [(getattr(inside, each.name), getattr(plain, each.name)) for each in fields(plain)]
+    assert all((found is None) == (expected is None) for found, expected in pairs)
+    return max(float((found - expected).abs().max()) for found, expected in pairs if found is not None)
 
 
 if __name__ == "__main__":
