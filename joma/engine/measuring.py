@@ -62,11 +62,18 @@ class SiteRegime:
 
 
 def measure(
-    model: Model, parameters: Parameters, source: Source, precision: str, *, working: Parameters | None = None
+    model: Model,
+    parameters: Parameters,
+    source: Source,
+    precision: str,
+    *,
+    working: Parameters | None = None,
+    often: bool = False,
 ) -> list[Values]:
     """Measure all runs in evaluation mode; most numbers are still on the device when this returns.
 
     `working` are the parameters that the model runs with where some of them are there in another precision as well.
+    `often` says that it will be called so many times that compiling for it pays.
     """
     working = parameters if working is None else working
     with torch.no_grad():
@@ -75,7 +82,7 @@ def measure(
         num_rows = 0
         for batch in source.validation():
             with working_in(precision, source.device):
-                losses = model.losses(working, batch, whole.take)
+                losses = model.losses(working, batch, whole.take, compiled_tap=often)
             total += losses.double() * batch.targets.shape[1]
             num_rows += batch.targets.shape[1]
         found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]

@@ -36,6 +36,8 @@ SAVE_SHARE = 0.03
 """Part of the time that saving by the clock may take: large packs are saved less often than `snapshot_seconds`."""
 NUM_WRITERS = 8
 """Snapshots that are written at a time while a GPU waits; each is in the host's memory up to three times."""
+MANY_MEASUREMENTS = 30
+"""Those of a run from which on they are compiled for, on a GPU."""
 REGIME = "regime"
 """Kind of the events that name what a curve does."""
 
@@ -274,6 +276,7 @@ class _Trainer:
             self._source,
             self._training.precision,
             working=stepper.working_parameters,
+            often=len(self._due) >= MANY_MEASUREMENTS,
         )
         if step > 0:
             found.append(Values(metric=LOSS, by_run=stepper.losses, site=TRAINING, kind="loss"))

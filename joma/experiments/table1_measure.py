@@ -106,7 +106,7 @@ def score_runs(config: Config, workplace: Workplace) -> pd.DataFrame:
 
 
 def grids_of(config: Config) -> list[tuple[Run, ...]]:
-    """Return all runs, those of an open choice together."""
+    """Return all runs, those of one hidden width together."""
     return [*_hierarchy_grids(config), *_tree_grids(config)]
 
 
@@ -204,15 +204,15 @@ def _published(row: dict[Any, Any]) -> float:
 
 
 def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
-    """Yield a grid for each open choice; its runs of one number of classes make a pack."""
+    """Yield a grid for each hidden width; its runs of one number of classes and of children make a pack."""
     base = recipes.recipe("table1").base.update(_common(config, config.steps))
-    for hidden, lr in product(config.hiddens, config.lrs):
+    for hidden in config.hiddens:
         axes: dict[str, tuple[Any, ...]] = {
             "num_classes": config.num_classes,
             "num_latents": config.num_latents,
             "num_children": config.num_children,
             "hidden": (hidden,),
-            "lr": (lr,),
+            "lr": config.lrs,
             "seed": config.seeds,
         }
         yield grid(base, axes, tuple(axes))

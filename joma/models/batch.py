@@ -83,6 +83,11 @@ class Model(Protocol):
         """Loss of each run; `gradients`, one for each trained parameter, are overwritten."""
         ...
 
-    def losses(self, parameters: Parameters, batch: Batch, tap: Tap | None = None) -> Float[Tensor, " R"]:
-        """Loss of each run in evaluation mode: no dropout, no gradient."""
+    def losses(
+        self, parameters: Parameters, batch: Batch, tap: Tap | None = None, *, compiled_tap: bool = False
+    ) -> Float[Tensor, " R"]:
+        """Loss of each run in evaluation mode: no dropout, no gradient.
+
+        `compiled_tap` is for batches of a shape that comes again and again: on a GPU what is tapped may be compiled.
+        """
         ...

@@ -6,6 +6,7 @@ It knows its parameters by names that are the same in every layer, so that it is
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,8 +20,6 @@ from joma.models.mlp import mlp, mlp_shapes
 from joma.models.normalisation import norm, norm_shapes
 
 State = Float[Tensor, "R B L D"]
-_Parts = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor]
-"""Fields of `Passed`, as a compiled function returns them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,18 +105,16 @@ def compiled_block(backend: str = "inductor") -> Callable[..., State]:
 
 @cache
 def compiled_inside(backend: str = "inductor") -> Callable[..., Passed]:
-    """Return `block` with its inside, compiled, for evaluation: tensors that a tap reads are there anyway."""
+    """Return `block` with its inside, compiled: where nothing is differentiated, what a tap reads is there anyway."""
 
-    def parts(config: DecoderConfig, parameters: Parameters, x: State, tokens: Tensor, key_bias: KeyBias) -> _Parts:
-        passed = block(config, parameters, x, tokens, {}, key_bias)
+    def parts(*given: Any) -> tuple[Tensor | None, ...]:
+        passed = block(*given)
         return passed.state, passed.q, passed.k, passed.logits, passed.hidden
 
     inside = compiled(parts, backend)
 
-    def passed(
-        config: DecoderConfig, parameters: Parameters, x: State, tokens: Tensor, key_bias: KeyBias = None
-    ) -> Passed:
-        state, q, k, logits, hidden = inside(config, parameters, x, tokens, key_bias)
+    def passed(*given: Any) -> Passed:
+        state, q, k, logits, hidden = inside(*given)
         return Passed(state=state, q=q, k=k, logits=logits, hidden=hidden)
 
     return passed

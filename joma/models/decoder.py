@@ -17,6 +17,7 @@ from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise, Parameters, Tap
 from joma.models.block import (
     KeyBias,
+    Passed,
     block,
     block_of_last,
     block_shapes,
@@ -73,16 +74,20 @@ class Decoder:
         noise: Noise | None = None,
         tap: Tap | None = None,
         key_bias: KeyBias = None,
+        *,
+        compiled_tap: bool = False,
     ) -> Float[Tensor, "R B P D"]:
         """Run everything between the embedding's rows and the output layer; no dropout without noise.
 
-        The positions are all, or the last one where a class is read off it and nothing else is asked for.
+        The positions are all, or the last one where a class is read off it and nothing else is asked for. On a GPU
+        blocks are compiled, those with a tap where `compiled_tap` says so: each shape of an evaluation takes seconds.
         """
         config = self.config
         embedding, streams = site_streams(noise, config.dropout, config.depth)
         x = self._entered(parameters, rows, embedding)
+        inside = compiled_inside() if compiled_tap and x.is_cuda else block
         for layer in range(config.depth):
-            x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap, key_bias)
+            x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap, key_bias, inside)
         return self._final(parameters, x).to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
@@ -93,11 +98,15 @@ class Decoder:
         """Return the states that the output layer reads: of all positions, or of the last."""
         return hidden[:, :, -1] if self.config.readout == "class" else hidden.flatten(1, 2)
 
-    def losses(self, parameters: Parameters, batch: Batch, tap: Tap | None = None) -> Float[Tensor, " R"]:
+    def losses(
+        self, parameters: Parameters, batch: Batch, tap: Tap | None = None, *, compiled_tap: bool = False
+    ) -> Float[Tensor, " R"]:
         """Loss of each run in evaluation mode."""
         with torch.no_grad():
-            rows = self.embed(parameters, batch.tokens)
-            hidden = self.read(self.hidden(parameters, rows, batch.tokens, tap=tap, key_bias=batch.key_bias))
+            rows, key_bias = self.embed(parameters, batch.tokens), batch.key_bias
+            hidden = self.read(
+                self.hidden(parameters, rows, batch.tokens, tap=tap, key_bias=key_bias, compiled_tap=compiled_tap)
+            )
             return vocabulary_loss.loss(
                 hidden,
                 *self.readout(parameters),
@@ -171,16 +180,14 @@ class Decoder:
         streams: Mapping[str, Stream],
         tap: Tap | None,
         key_bias: KeyBias,
+        inside: Callable[..., Passed],
     ) -> Float[Tensor, "R B P D"]:
-        """Pass the states through one block, on a GPU a compiled one unless it is for a single sequence."""
+        """Pass the states through one block, on a GPU the compiled one; a tap gets what was `inside`."""
         if tap is None and not streams and self._reads_last_only(layer):
             return (compiled_block_of_last() if x.is_cuda else block_of_last)(self.config, parameters, x, key_bias)
         if tap is None and x.is_cuda:
             return compiled_block()(self.config, parameters, x, tokens, streams, key_bias)
-        if x.is_cuda and x.shape[1] > 1 and not streams:
-            passed = compiled_inside()(self.config, parameters, x, tokens, key_bias)
-        else:
-            passed = block(self.config, parameters, x, tokens, streams, key_bias)
+        passed = inside(self.config, parameters, x, tokens, streams, key_bias)
         if tap is not None:
             tap(passed.reading(layer, self.config))
         return passed.state

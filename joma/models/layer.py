@@ -164,7 +164,9 @@ class AnalysedLayer:
         f = torch.baddbmm(u_q, self.scores(parameters, batch), parameters[CONTEXTUAL])
         return ACTIVATIONS[self.config.activation](torch.bmm(f, parameters[W].mT))
 
-    def losses(self, parameters: Parameters, batch: Batch, tap: Tap | None = None) -> Float[Tensor, " R"]:
+    def losses(
+        self, parameters: Parameters, batch: Batch, tap: Tap | None = None, *, compiled_tap: bool = False
+    ) -> Float[Tensor, " R"]:
         """Loss of each run; the layer is no block of a decoder, and `tap` is never called."""
         hidden = self.hidden(parameters, batch)
         if self.config.objective == "linear":

@@ -35,7 +35,7 @@ class Quadratic:
         gradients["b"].copy_(parameters["b"])
         return self.losses(parameters, batch)
 
-    def losses(self, parameters: Parameters, batch: Batch, tap: object = None) -> Tensor:
+    def losses(self, parameters: Parameters, batch: Batch, tap: object = None, *, compiled_tap: bool = False) -> Tensor:
         apart = parameters["w"] - batch.tokens[:, :1, :1]
         squares = parameters["scale"][:, None] * apart.square()
         return squares.sum(dim=(1, 2)) / 2 + parameters["b"].square().sum(dim=1) / 2

@@ -80,6 +80,14 @@ def write_text(folder, num_words=150, num_tokens=2400):
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_measurements():
+    """Compile measurements however few there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "MANY_MEASUREMENTS", 1)
+        yield
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     return str(write_text(tmp_path_factory.mktemp("data") / "text"))

@@ -21,7 +21,7 @@ def greatest_difference(row: dict) -> float:
     given = config, own, pack.decoder.embed(pack.parameters, pack.batch.tokens), pack.batch.tokens
     pairs = [(compiled_block("aot_eager")(*given, streams), block(*given, streams).state)]
     with torch.no_grad():
-        inside, plain = compiled_inside("aot_eager")(*given), block(*given, {})
+        inside, plain = compiled_inside("aot_eager")(*given, {}), block(*given, {})
     pairs += [(getattr(inside, each.name), getattr(plain, each.name)) for each in fields(plain)]
     assert all((found is None) == (expected is None) for found, expected in pairs)
     return max(float((found - expected).abs().max()) for found, expected in pairs if found is not None)
