@@ -4,11 +4,11 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from joma.engine.config import BESIDE, RunConfig, digest, field_homes, parse, takes_several
 from joma.errors import UnknownNameError, nearest
+from joma.figures.numbers import fewest_letters
 
 UNNAMED = ("vocabulary", *BESIDE)
 """Fields that leave a run what it is, or follow from others; they are no part of its name."""
@@ -158,13 +158,4 @@ def _spelt(value: Any) -> str:
     if isinstance(value, str):
         safe = _UNSAFE.sub("_", value).strip("_.")
         return safe if safe == value else f"{safe[-24:]}_{digest(value)[:6]}"
-    return str(value) if isinstance(value, int) else _number(value)
-
-
-def _number(value: float) -> str:
-    """Spell a number in as few letters as it needs: 0.2, 1e-4, 200."""
-    if value in (float("inf"), float("-inf")):
-        return str(value)
-    exact = Decimal(repr(value)).normalize()
-    short, scaled = f"{exact:f}", f"{exact:e}".replace("e+", "e")
-    return scaled if len(scaled) < len(short) or (len(scaled) == len(short) and abs(value) < 1) else short
+    return str(value) if isinstance(value, int) else fewest_letters(value)

@@ -1,6 +1,7 @@
 """Numbers as people read them: short enough for a table, and with their word in a sentence."""
 
 import math
+from decimal import Decimal
 
 NO_LAYER = -1
 """Number, in records, of what is measured outside of the layers: a pooling head, an embedding, the loss."""
@@ -18,6 +19,19 @@ def short(value: float | None, digits: int = 2) -> str:
     if math.isnan(value):
         return "none"
     return f"{value:.{digits}g}".replace("inf", "∞")
+
+
+def fewest_letters(value: float) -> str:
+    """Spell a number, with all its digits, in as few letters as it needs: what a setting is called, and names of runs.
+
+    >>> [fewest_letters(value) for value in (0.2, 0.01, 1e-4, 5e-06, 200.0, 1e20)]
+    ['0.2', '1e-2', '1e-4', '5e-6', '200', '1e20']
+    """
+    if not math.isfinite(value):
+        return str(float(value))
+    exact = Decimal(repr(float(value))).normalize()
+    plain, scaled = f"{exact:f}", f"{exact:e}".replace("e+", "e")
+    return scaled if len(scaled) < len(plain) or (len(scaled) == len(plain) and abs(value) < 1) else plain
 
 
 def duration(seconds: float | int) -> str:
