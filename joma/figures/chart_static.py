@@ -16,6 +16,7 @@ from joma.figures.chart_style import (
     Painter,
     band,
     brief,
+    can_share_legend,
     edges,
     kept,
     least_colors,
@@ -36,7 +37,8 @@ SINGLE, SEVERAL = (7.0, 4.4), (4.4, 3.5)
 HEAD, LEGEND_ROW = 0.45, 0.24
 """Inches above the panels, and of a row of the legend below them."""
 MAX_COLUMNS = 3
-LEGEND_COLUMNS = 4
+LEGEND_MARK, LETTER = 0.6, 0.07
+"""Inches of an entry of the legend below the panels, beside its name, and of a letter."""
 BAND_OPACITY = 0.18
 BAR_ROOM = 0.8
 """Part of a category's place that its bars take."""
@@ -52,7 +54,7 @@ STAMPS: dict[str, dict[str, Any]] = {
 
 
 def figure(chart: Chart) -> "Figure":
-    """Draw all panels, with one legend below them where they share their labels."""
+    """Draw all panels, with one legend below them where it can name what is in each."""
     from matplotlib.figure import Figure
 
     num = len(chart.panels)
@@ -65,7 +67,7 @@ def figure(chart: Chart) -> "Figure":
     legends = [_panel(axes, panel, painter) for axes, panel in zip(grid, chart.panels, strict=False)]
     for axes in grid[num:]:
         axes.set_visible(False)
-    num_lines = _legends(drawn, legends, painter, num_columns)
+    num_lines = _legends(drawn, legends, chart, painter, width * num_columns)
     drawn.set_size_inches(width * num_columns, height * num_rows + HEAD + LEGEND_ROW * num_lines)
     drawn.suptitle(_text(chart.title), color=INK, fontsize=13, wrap=True)
     return drawn
@@ -179,27 +181,38 @@ def _name_ticks(axes: "Axes", panel: Panel) -> None:
             axes.invert_yaxis()
 
 
-def _legends(drawn: "Figure", legends: list[dict[str, Any]], painter: Painter, num_columns: int) -> int:
+def _legends(drawn: "Figure", legends: list[dict[str, Any]], chart: Chart, painter: Painter, inches: float) -> int:
     """Name the lines; return how many rows of the figure's own legend that takes."""
     every = {label: handle for legend in legends for label, handle in legend.items()}
     if len(every) > MAX_LEGEND and painter.shades:
         _shade_bar(drawn, painter)
         return 0
-    look: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": INK}
     if len(every) < 2:  # noqa: PLR2004 (one line needs no name beside the title)
         return 0
-    if all(set(legend) in (set(every), set()) for legend in legends):
-        width = min(LEGEND_COLUMNS, 2 * num_columns)
-        _legend(drawn, every, look | {"loc": "outside lower center", "ncols": width})
-        return -(-len(every) // width)
+    if can_share_legend(chart, painter):
+        return _legend_below(drawn, every, inches)
     for axes, legend in zip(drawn.axes, legends, strict=False):
         if legend:
-            _legend(axes, legend, look | {"loc": "best", "fontsize": 7.5})
+            _legend(axes, legend, {"loc": "best", "fontsize": 7.5})
     return 0
 
 
+def _legend_below(drawn: "Figure", handles: dict[str, Any], inches: float) -> int:
+    """Name what is in all panels, in rows about as long as each other; return how many."""
+    longest = max(len(brief(label, MAX_LABEL)) for label in handles)
+    most = max(1, int(inches / (LEGEND_MARK + LETTER * longest)))
+    num_rows = -(-len(handles) // most)
+    num_columns = -(-len(handles) // num_rows)
+    names = list(handles)
+    by_column = [name for column in range(num_columns) for name in names[column::num_columns]]  # as it is filled
+    look = {"loc": "outside lower center", "ncols": num_columns, "fontsize": 8.5}
+    _legend(drawn, {name: handles[name] for name in by_column}, look)
+    return num_rows
+
+
 def _legend(place: Any, handles: dict[str, Any], look: dict[str, Any]) -> None:
-    place.legend(list(handles.values()), [_text(brief(label, MAX_LABEL)) for label in handles], **look)
+    names = [_text(brief(label, MAX_LABEL)) for label in handles]
+    place.legend(list(handles.values()), names, frameon=False, labelcolor=INK, **look)
 
 
 def _shade_bar(drawn: "Figure", painter: Painter) -> None:

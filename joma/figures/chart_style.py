@@ -1,5 +1,6 @@
 """What both renderings of a chart agree on: colours, places of names, gaps, and how many points are drawn."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,25 @@ class Painter:
             return Paint(colors=shades((item.shade - low) / (high - low) if high > low else 0.0))
         place = self._order[item.label] if item.color is None else item.color
         return Paint(colors=PALETTE[place % len(PALETTE)], turn=place // len(PALETTE))
+
+
+def can_share_legend(chart: Chart, painter: Painter) -> bool:
+    """Whether one legend can name what is in all panels.
+
+    It can where no panel has names that are all its own, a name has one colour, and no two of them look alike.
+    """
+    named = [[item for item in panel.items if item.label and not isinstance(item, HeatMap)] for panel in chart.panels]
+    labels = [{item.label for item in items} for items in named if items]
+    num_panels = Counter(label for own in labels for label in own)
+    are_shared = len(labels) == 1 or all(any(num_panels[label] > 1 for label in own) for own in labels)
+    colors: set[tuple[str, ...]] = set()
+    looks: dict[str, tuple[str, ...]] = {}
+    for item in (item for items in named for item in items):
+        paint = painter(item)
+        color = (paint.colors["light"], str(paint.turn))
+        colors.add((item.label, *color))
+        looks.setdefault(item.label, (*color, item.style if isinstance(item, Line) else "bars"))
+    return are_shared and len(colors) == len(looks) == len(set(looks.values()))
 
 
 def names_of(panel: Panel, axis: str) -> tuple[str, ...]:

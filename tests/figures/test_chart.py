@@ -183,6 +183,37 @@ def test_panels_that_share_their_labels_have_one_legend():
     assert not figure.legends and [len(axes.get_legend().texts) for axes in figure.axes] == [2, 2, 1]
 
 
+def test_panels_with_some_names_in_common_have_one_legend_of_all_of_them():
+    panels = [
+        Panel(f"depth {depth}", "x", "y", [line(f"layer {layer}", shade=layer) for layer in range(depth)])
+        for depth in (1, 2, 5, 10)
+    ]
+    figure = to_matplotlib(Chart("made", "t", "c", panels))
+    [legend] = figure.legends
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    assert {text.get_text() for text in legend.texts} == {f"layer {layer}" for layer in range(10)}
+    figure.draw_without_rendering()
+    tops = {round(text.get_window_extent().y1) for text in legend.texts}
+    by_row = sorted(legend.texts, key=lambda text: (-round(text.get_window_extent().y1), text.get_window_extent().x0))
+    assert len(tops) == 2 and [text.get_text() for text in by_row] == [f"layer {layer}" for layer in range(10)]
+    lowest = min(axes.get_tightbbox().y0 for axes in figure.axes if axes.get_visible())
+    extent = legend.get_window_extent()
+    assert 0 <= extent.x0 and extent.x1 <= figure.bbox.width and 0 <= extent.y0 and extent.y1 <= lowest
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([line("a", color=0), line("b", color=1)], [line("a", color=1), line("b", color=0)]),
+        ([line("a", color=0), line("b", color=1)], [line("b", color=1), line("c", color=0)]),
+    ],
+    ids=["one name in two colours", "two names in one colour"],
+)
+def test_a_legend_for_all_panels_would_mislead(first, second):
+    figure = to_matplotlib(Chart("made", "t", "c", [Panel("p", "x", "y", first), Panel("q", "x", "y", second)]))
+    assert not figure.legends and [len(axes.get_legend().texts) for axes in figure.axes] == [2, 2]
+
+
 def test_places_without_a_panel_are_empty():
     figure = to_matplotlib(Chart("made", "t", "c", [Panel("p", "x", "y", [line()])] * 5))
     assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False]
