@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.engine.precision import working_in
@@ -18,7 +19,7 @@ from joma.engine.sources import Source
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 from joma.measure.entropy_logits import logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
-from joma.measure.regime import Kind, Regime, classify
+from joma.measure.regime import Curve, Kind, Regime, classify_all
 from joma.models.batch import LayerReading, Model, Parameters
 
 if TYPE_CHECKING:
@@ -123,24 +124,34 @@ def regimes(table: "pandas.DataFrame") -> Iterator[SiteRegime]:
 
     Whether attention has collapsed or is uniform is read off its entropy as a fraction of the maximum.
     """
-    over_heads = table[(table["head"] == ALL_HEADS) & table["value"].abs().lt(float("inf"))]
-    curves = dict(iter(over_heads.groupby(["layer", "site", "metric"])))
-    for (layer, site, metric), curve in curves.items():
-        if metric not in SMALLEST:
+    curves = _curves(table)
+    found = dict(zip(curves, classify_all(curves.values()), strict=True))
+    for (layer, site, metric), own in found.items():
+        if metric == FRACTION:
             continue
-        found = _classified(curve, SMALLEST[metric], None)
-        fraction = curves.get((layer, site, FRACTION)) if metric == ENTROPY else None
-        if fraction is not None:
-            relative = _classified(fraction, 0.0, 1.0).kind
-            found = replace(found, kind=relative) if relative in (Kind.COLLAPSED, Kind.UNIFORM) else found
-        yield SiteRegime(metric=metric, site=site, layer=int(layer), regime=found)
+        regime, fraction = own, found.get((layer, site, FRACTION)) if metric == ENTROPY else None
+        if fraction is not None and fraction.kind in (Kind.COLLAPSED, Kind.UNIFORM):
+            regime = replace(own, kind=fraction.kind)
+        yield SiteRegime(metric=metric, site=site, layer=layer, regime=regime)
 
 
-def _classified(curve: "pandas.DataFrame", lower: float, upper: float | None) -> Regime:
-    values = curve["value"].to_numpy()
-    lower = min(lower, float(values.min()))  # by rounding
-    upper = None if upper is None else max(upper, float(values.max()))
-    return classify(curve["step"].to_numpy(), values, lower=lower, upper=upper)
+def _curves(table: "pandas.DataFrame") -> dict[tuple[int, str, str], Curve]:
+    """Return the curves whose regimes are wanted, by layer, site and metric, in the order of these."""
+    is_wanted = (table["head"] == ALL_HEADS) & table["metric"].isin([*SMALLEST, FRACTION])
+    wanted = table[is_wanted & table["value"].abs().lt(float("inf"))]
+    steps, values = wanted["step"].to_numpy(), wanted["value"].to_numpy()
+    rows = wanted.groupby(["layer", "site", "metric"]).indices
+    return {
+        (int(layer), site, metric): _curve(metric, steps[rows[layer, site, metric]], values[rows[layer, site, metric]])
+        for layer, site, metric in sorted(rows)
+    }
+
+
+def _curve(metric: str, steps: Int[np.ndarray, " N"], values: Float[np.ndarray, " N"]) -> Curve:
+    """Return a curve with the bounds of its metric, which rounding may pass."""
+    lower = min(SMALLEST.get(metric, 0.0), float(values.min()))
+    upper = max(1.0, float(values.max())) if metric == FRACTION else None
+    return Curve(steps=steps, values=values, lower=lower, upper=upper)
 
 
 def _is_gated(model: Model) -> bool:
