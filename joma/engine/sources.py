@@ -97,7 +97,7 @@ class TextSource(Source):
 
     @cached_property
     def _validation(self) -> tuple[Batch, ...]:
-        at_once = max(1, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
+        at_once = even_share(self._num_valid, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
         firsts = range(0, self._num_valid, at_once)
         return tuple(self._windows(first, min(first + at_once, self._num_valid)) for first in firsts)
 
@@ -118,6 +118,18 @@ class TextSource(Source):
 
     def _shared(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"]) -> Batch:
         return Batch(tokens=inputs.expand(self.num_runs, -1, -1), targets=targets.reshape(-1).expand(self.num_runs, -1))
+
+
+def even_share(num: int, most: int) -> int:
+    """Return how many of `num` to take at a time, up to `most` or one: all shares alike, if they need not be small.
+
+    A GPU compiles for every shape that it meets.
+
+    >>> even_share(612, 80), even_share(613, 80), even_share(3, 80), even_share(5, 0)
+    (68, 80, 3, 1)
+    """
+    most = max(1, min(num, most))
+    return next((share for share in range(most, most // 2, -1) if num % share == 0), most)
 
 
 class SampledSource(Source):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from joma.data.hierarchy import Hierarchy
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
 from joma.engine.extent import corpus_of
-from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, source_of
+from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, even_share, source_of
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
@@ -205,3 +205,12 @@ def test_a_model_that_does_not_fit_the_data(text):
         source_of([text_config(text).update({"vocabulary": 3})])
     with pytest.raises(ValueError, match="got none"):
         source_of([])
+
+
+@given(st.integers(1, 5000), st.integers(0, 300))
+def test_shares_are_even_where_that_does_not_make_many_of_them(num, most):
+    share = even_share(num, most)
+    assert 1 <= share <= max(1, min(num, most))
+    assert 2 * share > min(num, most)
+    divisors = [each for each in range(1, min(num, most) + 1) if num % each == 0 and 2 * each > min(num, most)]
+    assert share == (max(divisors) if divisors else max(1, min(num, most)))
