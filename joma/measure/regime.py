@@ -271,7 +271,7 @@ def _spread(differences: Float[np.ndarray, "C n"]) -> Float[np.ndarray, " C"]:
     return np.sqrt(np.mean(np.minimum(sizes, bounds) ** 2, axis=1))
 
 
-def _variance_of_difference(correlation: Any) -> Any:
+def _variance_of_difference(correlation: float | Float[np.ndarray, "..."]) -> Any:
     r"""Variance of a second difference over that of a point, $g(\varphi) = 6 - 8\varphi + 2\varphi^2$."""
     return 6 - 8 * correlation + 2 * correlation**2
 

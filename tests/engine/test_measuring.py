@@ -204,6 +204,12 @@ def test_regimes_of_a_record():
         ("blocks.0.mlp.lower", "stable_rank"): "rising",
     }
     assert found["blocks.0.attention", "entropy"].dip_step == 200
+    assert list(found) == sorted(found)  # whatever the order of the rows, events are told by site and metric
+
+
+def test_a_record_of_losses_alone_has_no_regimes():
+    table = table_of({("validation", -1, "loss"): np.linspace(5, 1, 60)})
+    assert list(regimes(table)) == list(regimes(table[:0])) == []
 
 
 def test_other_precisions_measure_nearly_the_same(text):

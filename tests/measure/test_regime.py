@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.measure import regime as module
-from joma.measure.regime import Kind, classify
+from joma.measure.regime import Curve, Kind, classify, classify_all
 
 ROOT = Path(__file__).parents[2]
 UPPER = 7.0
@@ -185,6 +185,22 @@ def test_long_curves_are_averaged_first(num):
     found = classify(x, np.interp(x, X, DIP) + 0.2 * noise(1, num), upper=UPPER)
     assert found.kind is Kind.REBOUNDING
     assert found.dip_step == pytest.approx(0.3, abs=0.1) and found.dip_depth == pytest.approx(2, abs=0.4)
+
+
+@pytest.mark.parametrize("together", [3, module.MAX_TOGETHER], ids=["in several turns", "at once"])
+def test_many_curves_get_what_each_gets_alone(together, monkeypatch):
+    monkeypatch.setattr(module, "MAX_TOGETHER", together)
+    curves = [
+        Curve(steps=np.arange(num) + seed, values=noisy(kind, seed)[:num], upper=upper, lower=lower)
+        for seed, kind in enumerate(CLEAN)
+        for num, upper, lower in ((101, UPPER, 0.0), (101, None, -1.0), (40, None, 0.0), (5, UPPER, 0.0))
+    ]
+    curves += [Curve(steps=np.arange(1000), values=4 + noise(seed, 1000) / 9) for seed in range(2)]
+    alone = [classify(curve.steps, curve.values, upper=curve.upper, lower=curve.lower) for curve in curves]
+    assert {regime.kind for regime in alone} == set(Kind)
+    # As text, in which NaN equals itself and floats are exact to the last bit.
+    assert [repr(regime) for regime in classify_all(curves)] == [repr(regime) for regime in alone]
+    assert classify_all([]) == []
 
 
 def test_without_an_upper_bound_sizes_are_the_curves_own():
