@@ -46,6 +46,8 @@ CHECK_EVERY = 8
 """Steps between two looks at the residual of the search."""
 CHUNK_BYTES = 2**21
 """On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
+GPU_CHUNK_BYTES = 2**28
+"""On a GPU, which takes longer to be told than to multiply."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
 LIVE_STEPS = 3
@@ -334,13 +336,17 @@ def _gram_matrix(w: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
 
 def _upcast_chunks(w: Float[Tensor, "*batch m n"], dtype: torch.dtype) -> Iterator[Float[Tensor, "*batch rows n"]]:
     """Rows of w in `dtype`, a chunk at a time; where they are upcast, into one buffer that the next one overwrites."""
-    num_rows = min(w.shape[-2], max(1, CHUNK_BYTES // (w[..., :1, :].numel() * dtype.itemsize)))
+    num_rows = min(w.shape[-2], max(1, _chunk_bytes(w) // (w[..., :1, :].numel() * dtype.itemsize)))
     if w.dtype == dtype:
         yield from w.split(num_rows, dim=-2)
         return
     buffer = w.new_empty((*w.shape[:-2], num_rows, w.shape[-1]), dtype=dtype)
     for part in w.split(num_rows, dim=-2):
         yield buffer[..., : part.shape[-2], :].copy_(part)
+
+
+def _chunk_bytes(w: Tensor) -> int:
+    return CHUNK_BYTES if w.device.type == "cpu" else GPU_CHUNK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -405,7 +411,7 @@ def _top_eigenvalues(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
     """Largest eigenvalue of each WᵀW, where n is the shorter side."""
     if w.shape[-1] > SMALL:
         return torch.stack([_iterated(matrix) for matrix in w])
-    num_together = max(1, CHUNK_BYTES // (8 * w.shape[-1] ** 2))
+    num_together = max(1, _chunk_bytes(w) // (8 * w.shape[-1] ** 2))
     return torch.cat([_decomposed(part) for part in w.split(num_together)])
 
 
