@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from joma.experiments import record
-from joma.experiments.markdown import escaped, table
-from joma.experiments.origins import commits
+from joma.experiments.markdown import enumerated, escaped, table
+from joma.experiments.origins import UNKNOWN, commits
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.publication import TABLES
 from joma.experiments.record import Record, Status
@@ -71,7 +71,7 @@ def _run(done: Record, root: Path) -> str:
         f"on {device_in_words(done.device)} in {duration(done.seconds)}",
         ("seeds " if len(done.seeds) > 1 else "seed ") + ", ".join(map(str, done.seeds)) if done.seeds else "",
         f"on {str(about['computed'])[:10]}" if about.get("computed") else "",
-        f"at commit {commits(about, COMMIT_LETTERS)}" if about.get("git_commit") else "",
+        _commits(about),
     ]
     files = [("settings and facts", RESULTS / done.id / RESULT)]
     files += [(name, RESULTS / done.id / TABLES / f"{name}.parquet") for name in done.tables]
@@ -80,6 +80,20 @@ def _run(done: Record, root: Path) -> str:
     if done.status is Status.DONE:
         return computed
     return f"{said}.\n\nAll that follows rests on {done.part} and decides nothing yet. {computed}"
+
+
+def _commits(about: dict[str, Any]) -> str:
+    """At which states of the software, as a sentence lists them.
+
+    >>> _commits({"git_commit": "0123456789 and abcdef0123 and 9876543210"}), _commits({"git_commit": "unknown and a1"})
+    ('at commits 0123456, abcdef0 and 9876543', 'at commit a1 and one that is not known')
+    """
+    if not about.get("git_commit"):
+        return ""
+    found = commits(about, COMMIT_LETTERS).split(" and ")
+    known = [each for each in found if each != UNKNOWN]
+    named = known if known == found else [*known, "one that is not known"]
+    return f"at {'commits' if len(known) > 1 else 'commit'} {enumerated(named)}"
 
 
 def _pictures(done: Record, root: Path) -> list[str]:

@@ -13,14 +13,14 @@ from joma.experiments.language_model_config import (
     EMBEDDED,
     PAPER,
     PUBLISHED,
+    TEXT_NAMES,
     UNTRAINED,
-    WIKITEXT2,
-    WIKITEXT103,
 )
 from joma.experiments.rebound_shares import id_on
 from joma.figures.chart import Bars, Chart, Line, Panel, Style
+from joma.figures.numbers import fewest_letters
 
-TEXT_NAMES = {WIKITEXT2: "WikiText-2", WIKITEXT103: "WikiText-103", EMBEDDED: "Python's documentation, small models"}
+ONE_LINE_EACH = "one line for each layer, the darkest at the bottom."
 BAND = "Lines are means over the seeds, bands reach from the lowest to the highest."
 IN_PART = " Settings of which a seed has not ended are left out."
 
@@ -39,7 +39,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
 
 
 def _by_depth(result: Result, text: str) -> Iterator[Chart]:
-    rate = result.facts["rate"]
+    rate = float(result.facts["rate"])
     curves = _of(result, text, PAPER)
     curves = curves[curves["lr"] == rate]
     if curves.empty:
@@ -53,7 +53,7 @@ def _by_depth(result: Result, text: str) -> Iterator[Chart]:
         yield Chart(
             id=id_on(name, text),
             title=f"{title}: {_name(text)}",
-            caption=f"Learning rate {rate:g}; one line for each layer, the darkest at the bottom. {what} {BAND}",
+            caption=f"Learning rate {fewest_letters(rate)}; {ONE_LINE_EACH} {what} {BAND}",
             panels=[
                 Panel(f"depth {depth}", "step", label, _layers(own[own["metric"] == metric]))
                 for depth, own in curves.groupby("depth")
@@ -63,7 +63,7 @@ def _by_depth(result: Result, text: str) -> Iterator[Chart]:
     yield Chart(
         id=id_on("figure6-loss", text),
         title=f"Validation loss by depth: {_name(text)}",
-        caption=f"Learning rate {rate:g}. Dashed: the lowest losses that were published. {BAND}",
+        caption=f"Learning rate {fewest_letters(rate)}. Dashed: the lowest losses that were published. {BAND}",
         panels=[Panel(f"validation loss{_only(losses['depth'])}", "step", "nats", list(_losses(losses, text)))],
     )
 
@@ -89,8 +89,11 @@ def _by_rate(result: Result, text: str) -> Iterator[Chart]:
     yield Chart(
         id=id_on("figure8-entropy", text),
         title=f"Attention entropy by learning rate: {_name(text)}",
-        caption=f"Depth {result.facts['rate_depth']}; one line for each layer, the darkest at the bottom. {BAND}",
-        panels=[Panel(f"learning rate {lr:g}", "step", "nats", _layers(own)) for lr, own in curves.groupby("lr")],
+        caption=f"Depth {result.facts['rate_depth']}; {ONE_LINE_EACH} {BAND}",
+        panels=[
+            Panel(f"learning rate {fewest_letters(lr)}", "step", "nats", _layers(own))
+            for lr, own in curves.groupby("lr")
+        ],
     )
 
 
@@ -106,18 +109,30 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
         has_logarithm = bool(dips[list(columns)].gt(0).any(axis=None))  # without a dip there is nothing to scale
         return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y and has_logarithm)
 
+    time = panel("time of the dip", "step", {"dip_step": "dip"}, log_y=True)
+    if not rules.empty:
+        time = replace(time, items=[*time.items, *_inverse(dips, float(result.facts["rate"]))])
     yield Chart(
         id=id_on("figure8-dip", text),
         title=f"Dip, rebound and loss by learning rate: {_name(text)}",
         caption="Time and size of the dip are means over the layers and seeds whose entropy rebounds; where none does "
         "there is a gap.",
         panels=[
-            panel("time of the dip", "step", {"dip_step": "dip"}, log_y=True),
+            time,
             panel("size", "nats", {"dip_depth": "fall into the dip", "rebound": "rise out of it"}),
             panel("what curves do", "share of layers and seeds", {"rebounding": "rebound", "collapsed": "collapse"}),
             panel("lowest validation loss", "nats", {"best_loss": "loss"}),
         ],
     )
+
+
+def _inverse(dips: pd.DataFrame, rate: float) -> Iterator[Line]:
+    """Draw what the claim says of the learning rates with a dip, from the dip at the usual one."""
+    known = dips.dropna(subset="dip_step")
+    usual = known.loc[known["lr"] == rate, "dip_step"]
+    if len(usual):
+        label = f"in inverse proportion, from {fewest_letters(rate)}"
+        yield Line(label, known["lr"], float(usual.iloc[0]) * rate / known["lr"], style="dashed", color=1)
 
 
 def _rules(result: Result, text: str) -> Iterator[Chart]:
@@ -138,7 +153,7 @@ def _rules(result: Result, text: str) -> Iterator[Chart]:
 
 
 def _controls(result: Result) -> Iterator[Chart]:
-    text, rate = result.facts["text"], result.facts["rate"]
+    text, rate = result.facts["text"], float(result.facts["rate"])
     curves = result.tables["curves"]
     names = [name for name in (PAPER, *CONTROLS) if name in set(curves["condition"])]
     wanted = (curves["text"] == text) & (curves["lr"] == rate) & (curves["metric"] == ENTROPY)
@@ -158,8 +173,8 @@ def _controls(result: Result) -> Iterator[Chart]:
     yield Chart(
         id="rebound-controls",
         title=f"The rebound with one ingredient taken away: {_name(str(text))}",
-        caption=f"Learning rate {rate:g}. Left: entropy of the top layer. Right: share of curves, over seeds and the "
-        f"layers that should, whose entropy dips and rebounds. {BAND}",
+        caption=f"Learning rate {fewest_letters(rate)}. Left: entropy of the top layer. Right: share of curves, over "
+        f"seeds and the layers that should, whose entropy dips and rebounds. {BAND}",
         panels=[*panels, Panel("curves that rebound", "", "share", bars)],
     )
 
@@ -205,4 +220,4 @@ def _band(label: str, own: pd.DataFrame, *, color: int | None = None, shade: flo
 
 
 def _name(text: str) -> str:
-    return TEXT_NAMES.get(text, text)
+    return TEXT_NAMES.get(text, text) + (", small models" if text == EMBEDDED else "")

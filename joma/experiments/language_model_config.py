@@ -19,6 +19,8 @@ CONTROLS: dict[str, dict[str, Any]] = {
 }
 """Ingredients that the rebound of the entropy may need, each taken away on its own."""
 WIKITEXT2, WIKITEXT103, EMBEDDED = "wikitext2", "wikitext103", "python-docs"
+TEXT_NAMES = {WIKITEXT2: "WikiText-2", WIKITEXT103: "WikiText-103", EMBEDDED: "Python's documentation"}
+"""What texts are called in a sentence; one that is not here is called as it was given."""
 TEXT_SETTINGS: dict[str, dict[str, Any]] = {
     WIKITEXT2: {"measure_every": 1000, "measure_spacing": "early"},
     WIKITEXT103: {"epochs": 5, "measure_every": 2500, "measure_spacing": "early"},

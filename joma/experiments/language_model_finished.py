@@ -8,7 +8,7 @@ where all of them were followed: that is for the verdicts to see.
 from dataclasses import dataclass
 
 from joma.experiments.experiment import Workplace
-from joma.experiments.language_model_config import Config
+from joma.experiments.language_model_config import TEXT_NAMES, Config
 from joma.experiments.language_model_runs import Found, ended_runs, planned_runs
 from joma.experiments.language_model_settings import Setting, in_words
 
@@ -34,7 +34,8 @@ class Finished:
         """The settings that are not there, text by text; empty where all are."""
         texts = dict.fromkeys(setting.text for setting in self.absent)
         return "; ".join(
-            f"on {text}: {in_words(setting for setting in self.absent if setting.text == text)}" for text in texts
+            f"on {TEXT_NAMES.get(text, text)}: {in_words(setting for setting in self.absent if setting.text == text)}"
+            for text in texts
         )
 
 

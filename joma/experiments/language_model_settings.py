@@ -10,6 +10,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
+from joma.experiments.markdown import enumerated
+from joma.figures.numbers import fewest_letters
 
 NOTHING_YET = "There is nothing on this yet."
 """Said of a claim of which no setting is there."""
@@ -42,10 +44,12 @@ def absent(wanted: Iterable[Setting], runs: pd.DataFrame) -> list[Setting]:
 
 
 def in_words(settings: Iterable[Setting]) -> str:
-    """Name settings of one text, those that differ in depth or learning rate together.
+    """Name settings of one text, those together that differ in depth, learning rate or condition alone.
 
-    >>> in_words([Setting("t", "no dropout", 1, 1e-4), Setting("t", "no dropout", 5, 1e-4), Setting("t", "a", 1, 1e-3)])
-    'no dropout, depth 1, 5 at learning rate 0.0001; a, depth 1 at learning rate 0.001'
+    >>> in_words(Setting("t", name, depth, 1e-4) for name in ("linear", "no dropout") for depth in (1, 5))
+    'linear and no dropout at depths 1 and 5, learning rate 1e-4'
+    >>> in_words([Setting("t", "untrained", 1, 0.0), Setting("t", "linear", 1, 1e-4), Setting("t", "linear", 1, 1e-3)])
+    'untrained at depth 1; linear at depth 1, learning rates 1e-4 and 1e-3'
     """
     return "; ".join(_groups_in_words(settings))
 
@@ -62,6 +66,14 @@ def _groups_in_words(settings: Iterable[Setting]) -> Iterator[str]:
     rates: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
     for (condition, lr), own in depths.items():
         rates[condition, tuple(sorted(own))].append(lr)
+    conditions: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = defaultdict(list)
     for (condition, deep), lrs in rates.items():
-        at = "" if condition == UNTRAINED else f" at learning rate {', '.join(f'{lr:g}' for lr in lrs)}"
-        yield f"{condition}, depth {', '.join(map(str, deep))}{at}"
+        conditions[deep, () if condition == UNTRAINED else tuple(lrs)].append(condition)
+    for (deep, trained_at), names in conditions.items():
+        at = f", {_each('learning rate', map(fewest_letters, trained_at))}" if trained_at else ""
+        yield f"{enumerated(names)} at {_each('depth', map(str, deep))}{at}"
+
+
+def _each(what: str, values: Iterable[str]) -> str:
+    named = list(values)
+    return f"{what}{'s' if len(named) > 1 else ''} {enumerated(named)}"

@@ -32,6 +32,7 @@ from joma.experiments.rebound_shares import (
     rebound_share,
     size_in_words,
 )
+from joma.figures.numbers import short
 from joma.verdicts import Evidence, Outcome, Verdict, finding, ruling
 
 LOSS_TOLERANCE = 0.03
@@ -98,7 +99,7 @@ def losses_verdict(result: Result, config: Config, text: str) -> Verdict:
         title="Validation losses by depth",
         source="Figure 6",
         claim="At learning rate 1e-4 the lowest validation losses are "
-        + ", ".join(f"{loss} at depth {depth}" for depth, loss in PUBLISHED.get(text, PUBLISHED[WIKITEXT2]).items())
+        + ", ".join(f"{loss:.3f} at depth {depth}" for depth, loss in PUBLISHED.get(text, PUBLISHED[WIKITEXT2]).items())
         + ".",
         explanation=f"{size_in_words(config, text, lacking)} " + (f"Lowest losses: {told}." if told else NOTHING_YET),
         correction=f"lowest validation losses {ours}; within {LOSS_TOLERANCE:g} they count as the published ones",
@@ -195,7 +196,7 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
         evidence.append(
             Evidence(
                 name=f"lowest loss in {config.settings['precision']}, depth {depth}, seed {seed} (seeds differ by up "
-                f"to {between_seeds:.3f})",
+                f"to {short(between_seeds)})",
                 against=f"the same run in {OTHER_PRECISION}",
                 unit="distance in nats",
                 value=abs(own - float(fine["best_loss"].iloc[0])),
@@ -208,7 +209,7 @@ def precision_verdict(result: Result, config: Config) -> Verdict:
         title="Half precision leaves the losses alone",
         source="Our own check of the runs of figures 6 and 8",
         claim="Products in bf16 with weights in fp32 give the losses of TF32.",
-        explanation="One seed at each depth is trained a second time."
+        explanation=f"One seed at each of these depths is trained a second time, in {OTHER_PRECISION.upper()}."
         + (f" {not_yet(in_words(lacking))}" if lacking else ""),
         correction="; ".join(f"{row.name}: off by {row.value:.3f}" for row in evidence),
         evidence=evidence,

@@ -5,6 +5,8 @@ puts down to the MLP's nonlinearity, the same models with one ingredient taken a
 does it, pack by pack, so that an interrupted reproduction goes on where it stopped.
 """
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from joma.data.corpora import find_text
@@ -25,6 +27,7 @@ from joma.experiments.language_model_finished import finished
 from joma.experiments.language_model_runs import Found, are_trained, ended_runs, tables_of, training_pieces
 from joma.experiments.language_model_settings import absent, by_rate
 from joma.experiments.language_model_verdicts import verdicts
+from joma.experiments.markdown import enumerated
 from joma.experiments.rebound_shares import share_table
 
 __all__ = ["EXPERIMENT", "Config", "compute", "missing"]
@@ -47,11 +50,10 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
     unfollowed = not_followed(config, workplace)
     num_done = ended.num_done + num_trainings(config) - len(unfollowed)
     num_all = ended.num_all + num_trainings(config)
-    drift_in_words = f"drift of E[g x]: {', '.join(unfollowed)}" if unfollowed else ""
-    left = "; ".join(filter(None, (ended.absent_in_words, drift_in_words)))
+    left = "; ".join(filter(None, (ended.absent_in_words, _unfollowed_in_words(unfollowed, config))))
     counted = (
-        f"Counted are {ended.num_all} runs and {num_trainings(config)} trainings that follow E[g x]. Settings are "
-        f"shown of which all seeds have ended. Not yet: {left}."
+        f"The {num_all} trainings are {ended.num_all} runs and {num_trainings(config)} that follow E[g x]. A setting "
+        f"is shown once all its seeds have ended. Not yet: {left}."
     )
     return Part.of(
         _result(config, ended.found, drift),
@@ -62,6 +64,12 @@ def so_far(config: Config, workplace: Workplace) -> Part | None:
         what="trainings",
         notes=[counted],
     )
+
+
+def _unfollowed_in_words(names: Sequence[str], config: Config) -> str:
+    if len(names) == num_trainings(config):
+        return "all trainings that follow E[g x]"
+    return f"trainings that follow E[g x]: {enumerated(names)}" if names else ""
 
 
 def _result(config: Config, found: list[Found], drift: pd.DataFrame) -> Result:

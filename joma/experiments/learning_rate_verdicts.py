@@ -1,7 +1,7 @@
 """The verdicts of figure 8: the best learning rate, the collapse, the dip's time, and what the regime foretells."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import pandas as pd
@@ -15,10 +15,14 @@ from joma.experiments.learning_rates import (
     MIN_RATES,
     REGIME_RULE,
     SHARES,
+    PowerLaw,
+    fitted_law,
     of_rates,
     settled_from,
 )
+from joma.experiments.markdown import enumerated
 from joma.experiments.rebound_shares import ABSENT, REBOUNDS, decided, id_on, size_in_words
+from joma.figures.numbers import counted, fewest_letters
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 8"
@@ -30,6 +34,9 @@ SOONER = min(later - sooner for sooner, later in pairwise(SHARES)) / 2
 """Part of the training by which a rule must be sooner: at all, and so by one of the parts that are looked at."""
 EXPONENT_TOLERANCE = 0.25
 """Distance of the exponent of the dip's time from -1 that counts as in proportion."""
+AFTERWARDS = "chosen after the result was seen"
+"""Said of numbers that no threshold was set for beforehand."""
+NOWHERE = "At no learning rate do most curves rebound."
 
 
 def rate_verdicts(result: Result, config: Config, text: str) -> Iterator[Verdict]:
@@ -48,7 +55,7 @@ def best_verdict(result: Result, config: Config, text: str) -> Verdict:
     losses = _dips(result, text).set_index("lr")["best_loss"]
     evidence = [] if lacking else [_best_and_others(losses, runs, config, text)]
     lacking += absent(by_depth(config, text, [config.rate_depth], UNTRAINED), runs)
-    told = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
+    told = ", ".join(f"{loss:.3f} at {fewest_letters(lr)}" for lr, loss in losses.items())
     return decided(ruling(map(finding, evidence)), config, lacking).verdict(
         id=id_on("figure8-best", text),
         title="The best learning rate",
@@ -56,7 +63,9 @@ def best_verdict(result: Result, config: Config, text: str) -> Verdict:
         claim="Learning rate 1e-4 gives the lowest validation loss.",
         explanation=f"{size_in_words(config, text, lacking)} "
         + (f"Lowest losses by learning rate: {told}." if told else NOTHING_YET),
-        correction=f"the lowest loss is that of learning rate {losses.idxmin():g}: {told}" if evidence else "",
+        correction=f"the lowest loss is that of learning rate {fewest_letters(losses.idxmin())}: {told}"
+        if evidence
+        else "",
         evidence=evidence,
     )
 
@@ -65,7 +74,8 @@ def _best_and_others(losses: pd.Series, runs: pd.DataFrame, config: Config, text
     others = losses.drop(config.rate)
     untrained = of_rates(runs, config, text, UNTRAINED)["best_loss"].mean()
     return Evidence(
-        name=f"lowest loss at {config.rate:g} less that of the best other learning rate, {others.idxmin():g}",
+        name=f"lowest loss at {fewest_letters(config.rate)} less that of the best other learning rate, "
+        f"{fewest_letters(others.idxmin())}",
         against="zero",
         unit="nats, means over seeds",
         value=float(losses[config.rate] - others.min()),
@@ -79,22 +89,25 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether attention collapses at the largest learning rate, and not at the usual one."""
     dips = _dips(result, text).set_index("lr")
     largest = max(config.rates)
+    name, usual_name = fewest_letters(largest), fewest_letters(config.rate)
     shares = {lr: float(dips["collapsed"].get(lr, math.nan)) for lr in (largest, config.rate)}
     evidence = Evidence(
-        name=f"curves that collapse at learning rate {largest:g}",
+        name=f"curves that collapse at learning rate {name}",
         against="the regime of each curve",
         unit="share of layers and seeds",
         value=shares[largest],
         threshold=REBOUNDS,
         at_least=True,
         control=shares[config.rate],
-        control_name=f"learning rate {config.rate:g}",
+        control_name=f"learning rate {usual_name}",
     )
     lacking = _lacking(result, config, text)
     is_there = all(each.lr != largest for each in lacking)
     runs = of_rates(result.tables["runs"], config, text)
     failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
-    told = "; ".join(f"{lr:g}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows())
+    told = "; ".join(
+        f"{fewest_letters(lr)}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows()
+    )
     return decided(ruling([finding(evidence)]), config, lacking).verdict(
         id=id_on("figure8-collapse", text),
         title="Large learning rates collapse attention",
@@ -106,9 +119,9 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
             if told
             else NOTHING_YET
         )
-        + (f" {failed} runs diverged at {largest:g}." if is_there else ""),
-        correction=f"curves that collapse: {shares[largest]:.0%} at learning rate {largest:g}, "
-        f"{shares[config.rate]:.0%} at {config.rate:g}",
+        + (f" {counted(failed, 'run') if failed else 'No run'} diverged at {name}." if is_there else ""),
+        correction=f"curves that collapse: {shares[largest]:.0%} at learning rate {name}, "
+        f"{shares[config.rate]:.0%} at {usual_name}",
         evidence=(evidence,) if is_there else (),
     )
 
@@ -116,12 +129,16 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
 def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the dip's time goes with the inverse of the learning rate, and tell where the dip breaks."""
     lacking = _lacking(result, config, text)
-    facts = [result.facts.get(f"dip_{name} {text}", math.nan) for name in ("exponent", "exponent_error")]
-    exponent, error = map(float, facts)
-    num_rates = int(result.facts.get(f"dip_rates {text}", 0))
-    fitted = f": {exponent:.2f} ± {error:.2f}" if num_rates >= MIN_RATES else ", not fitted"
+    dips, regimes = _dips(result, text), result.tables["regimes"]
+    exponent, error = (
+        float(result.facts.get(f"dip_{name} {text}", math.nan)) for name in ("exponent", "exponent_error")
+    )
+    law = PowerLaw(num_rates=int(result.facts.get(f"dip_rates {text}", 0)), exponent=exponent, error=error)
+    rebounding = _rebounding(dips)
+    narrow = fitted_law(regimes, config, text, rebounding)
     evidence = Evidence(
-        name=f"exponent of the dip's step as a power of the learning rate{fitted}",
+        name="exponent of the dip's step as a power of the learning rate"
+        + (f": {law}" if law.is_fitted else ", not fitted"),
         against="-1: as many steps times learning rate at every learning rate",
         unit="distance",
         value=abs(exponent + 1),
@@ -129,16 +146,18 @@ def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=1.0,
         control_name="a dip at the same step for all learning rates",
     )
-    found = ruling([finding(evidence) if num_rates >= MIN_RATES else Finding.OPEN])
+    found = ruling([finding(evidence) if law.is_fitted else Finding.OPEN])
     return decided(found, config, lacking).verdict(
         id=id_on("figure8-dip", text),
         title="Time and depth of the dip",
         source="Figure 8, asked further",
         claim="The dip comes in inverse proportion to the learning rate.",
         explanation=f"{size_in_words(config, text, lacking)} "
-        + ("" if lacking else f"{num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. ")
-        + _dips_in_words(_dips(result, text), are_all=not lacking),
-        correction=f"the dip's step goes with the learning rate to the power of {exponent:.2f} ± {error:.2f}",
+        + ("" if lacking else f"{law.num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. ")
+        + _dips_in_words(dips, are_all=not lacking)
+        + (f" {_narrow_in_words(narrow, rebounding)}" if narrow.is_fitted and not lacking else ""),
+        correction=f"the dip's step goes with the learning rate to the power of {law}"
+        + (f"; where most curves rebound, of {narrow} ({AFTERWARDS})" if narrow.is_fitted else ""),
         evidence=() if lacking else (evidence,),
     )
 
@@ -156,13 +175,14 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=float(last.loc[ANY_RULE, "regret"]),
         control_name="any learning rate",
     )
-    told = "; ".join(f"{row.lr:g}: {row.rebounding:.0%} rebound" for row in _dips(result, text).itertuples())
+    told = ", ".join(f"{row.rebounding:.0%} at {fewest_letters(row.lr)}" for row in _dips(result, text).itertuples())
     return decided(ruling([finding(evidence)]), config, lacking).verdict(
         id=id_on("figure8-regime", text),
         title="The regime goes with the lowest loss",
         source=SOURCE,
         claim="The attention patterns that agree with the theory give the lowest validation losses.",
-        explanation=f"{size_in_words(config, text, lacking)} " + (f"{told}." if told else NOTHING_YET),
+        explanation=f"{size_in_words(config, text, lacking)} "
+        + (f"Curves that rebound, by learning rate: {told}." if told else NOTHING_YET),
         correction=f"learning rates that rebound most end {evidence.value:.3f} nats above the best one, any learning "
         f"rate {evidence.control:.3f}",
         evidence=() if lacking else (evidence,),
@@ -211,21 +231,40 @@ def _dips_in_words(dips: pd.DataFrame, *, are_all: bool) -> str:
     """Tell where the dip lies by learning rate, and where there are all of them, from where to where it exists."""
     if dips.empty:
         return NOTHING_YET
-    there = dips[dips["rebounding"] >= REBOUNDS]["lr"]
-    gone = dips[dips["rebounding"] <= ABSENT]
-    reach = f"Most curves rebound from {there.min():g} to {there.max():g}." if len(there) else "It is nowhere usual."
+    known = dips[dips["rebounding"] > 0]
     told = [
-        f"{row.lr:g}: step {row.dip_step:.0f}, depth {row.dip_depth:.3f}, rise {row.rebound:.3f}"
-        for row in dips.itertuples()
-        if row.rebounding > 0
+        f"{fewest_letters(row.lr)}: step {row.dip_step:,.0f}, fall {row.dip_depth:.3f}, rise {row.rebound:.3f}, "
+        f"in {row.rebounding:.0%} of the curves"
+        for row in known.itertuples()
     ]
-    breaks = "; ".join(f"{row.lr:g}: {row.usual_kind}" for row in gone.itertuples())
+    products = ", ".join(f"{row.lr * row.dip_step:.3g} at {fewest_letters(row.lr)}" for row in known.itertuples())
+    reach = f"Most curves rebound at {_enumerated(rates)}." if (rates := _rebounding(dips)) else NOWHERE
+    few = dips[dips["rebounding"] <= ABSENT].groupby("usual_kind", sort=False)["lr"]
+    breaks = "; ".join(f"{kind} at {_enumerated(lrs)}" for kind, lrs in few)
     sentences = [
         f"{'; '.join(told)}." if told else "",
+        f"Step times learning rate, which the law keeps the same: {products}." if told else "",
         reach if are_all else "",
-        f"Where it breaks: {breaks}." if breaks else "",
+        f"Where few do, the usual curve is {breaks}." if breaks else "",
     ]
     return " ".join(filter(None, sentences))
+
+
+def _narrow_in_words(law: PowerLaw, rates: Sequence[float]) -> str:
+    """Tell the law where the curves follow the claim, which was looked for once the law over all had been seen."""
+    return (
+        f"Over {_enumerated(rates)} alone the exponent is {law}. This restriction, to learning rates at which most "
+        f"curves rebound, was {AFTERWARDS}: it decides nothing."
+    )
+
+
+def _rebounding(dips: pd.DataFrame) -> list[float]:
+    """Return the learning rates at which most curves rebound."""
+    return dips.loc[dips["rebounding"] >= REBOUNDS, "lr"].tolist()
+
+
+def _enumerated(rates: Iterable[float]) -> str:
+    return enumerated([fewest_letters(rate) for rate in rates])
 
 
 def _lacking(result: Result, config: Config, text: str) -> list[Setting]:

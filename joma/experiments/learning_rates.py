@@ -5,7 +5,8 @@ entropy dip and rebound; the one with the lowest validation loss so far; and any
 higher the loss of its choice gets in the end than that of the best one, and its mean where it cannot decide.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from joma.engine.measuring import ENTROPY, FRACTION, regimes
 from joma.experiments.experiment import Fact
 from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
 from joma.experiments.language_model_runs import Found, validation_losses
+from joma.figures.numbers import fewest_letters
 from joma.measure.regime import Kind
 
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
@@ -56,19 +58,42 @@ def _dip_rows(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, text: s
         }
 
 
-def dip_law(regimes: pd.DataFrame, config: Config, text: str) -> dict[str, Fact]:
-    """Fit the exponent of the dip's time as a power of the learning rate, over all curves that rebound."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PowerLaw:
+    """The dip's time as a power of the learning rate."""
+
+    num_rates: int
+    """Learning rates with a dip."""
+    exponent: float = float("nan")
+    """NaN where these are fewer than `MIN_RATES`."""
+    error: float = float("nan")
+    """Its standard error."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there were learning rates enough."""
+        return self.num_rates >= MIN_RATES
+
+    def __str__(self) -> str:
+        """The exponent with its error."""
+        return f"{self.exponent:.2f} ± {self.error:.2f}"
+
+
+def fitted_law(regimes: pd.DataFrame, config: Config, text: str, rates: Collection[float]) -> PowerLaw:
+    """Fit the exponent over all curves of some learning rates that rebound."""
     curves = of_rates(regimes[regimes["metric"] == ENTROPY], config, text)
-    curves = curves[(curves["kind"] == Kind.REBOUNDING.value) & (curves["dip_step"] > 0)]
+    curves = curves[(curves["kind"] == Kind.REBOUNDING.value) & (curves["dip_step"] > 0) & curves["lr"].isin(rates)]
     num_rates = curves["lr"].nunique()
     if num_rates < MIN_RATES:
-        return {"dip_rates": num_rates, "dip_exponent": float("nan"), "dip_exponent_error": float("nan")}
+        return PowerLaw(num_rates=num_rates)
     fit = linregress(np.log(curves["lr"]), np.log(curves["dip_step"]))
-    return {
-        "dip_rates": num_rates,
-        "dip_exponent": float(fit.slope),
-        "dip_exponent_error": float(fit.stderr),
-    }
+    return PowerLaw(num_rates=num_rates, exponent=float(fit.slope), error=float(fit.stderr))
+
+
+def dip_law(regimes: pd.DataFrame, config: Config, text: str) -> dict[str, Fact]:
+    """Return the law over all learning rates, as it is kept."""
+    law = fitted_law(regimes, config, text, config.rates)
+    return {"dip_rates": law.num_rates, "dip_exponent": law.exponent, "dip_exponent_error": law.error}
 
 
 def early_signs(found: Sequence[Found], config: Config) -> pd.DataFrame:
@@ -117,7 +142,7 @@ def regrets(early: pd.DataFrame) -> pd.DataFrame:
                 "share": share,
                 "rule": rule,
                 "regret": float(excess[which].mean()),
-                "choice": ", ".join(f"{lr:g}" for lr in excess.index[which]),
+                "choice": ", ".join(map(fewest_letters, excess.index[which])),
             }
             for rule, which in chosen.items()
         ]

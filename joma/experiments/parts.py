@@ -17,9 +17,9 @@ def undecided(verdict: Verdict, part: str) -> Verdict:
 
     >>> whole = Verdict(id="a", title="", source="", claim="", outcome=Outcome.REFUTED, explanation="It is off.")
     >>> undecided(whole, "1 of 2 runs").outcome.value, undecided(whole, "1 of 2 runs").explanation
-    ('inconclusive at this size', 'So far 1 of 2 runs: It is off.')
+    ('inconclusive at this size', 'So far 1 of 2 runs are done. It is off.')
     """
     if verdict.outcome is Outcome.NOT_RUN:
         return verdict
-    explanation = f"So far {part}: {verdict.explanation}" if verdict.explanation else f"So far {part}."
+    explanation = f"So far {part} are done. {verdict.explanation}".rstrip()
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, explanation=explanation, correction="")

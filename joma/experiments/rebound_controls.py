@@ -101,7 +101,7 @@ def _in_words(
             told.append(f"depth {depth}: {', '.join(parts)}")
     if not told:
         return NOTHING_YET
-    return f"Curves that rebound, and the mean rise in nats from the lowest point to the end. {'; '.join(told)}."
+    return f"Curves that rebound, and the mean rise in nats from the lowest point to the end, at {'; at '.join(told)}."
 
 
 def _rise(regimes: pd.DataFrame, config: Config, name: str, depth: int) -> float:

@@ -1,12 +1,14 @@
 """How often curves of language models dip and rebound, in the layers where the paper says that they do."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import pandas as pd
 
-from joma.experiments.language_model_config import PAPER, UNTRAINED, WIKITEXT103, Config
+from joma.experiments.language_model_config import PAPER, TEXT_NAMES, UNTRAINED, WIKITEXT103, Config
 from joma.experiments.language_model_settings import NOTHING_YET, Setting, in_words, not_yet
+from joma.figures.numbers import counted, fewest_letters
 from joma.measure.regime import Kind
 from joma.verdicts import Ruling
 
@@ -67,20 +69,30 @@ def kinds_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: str
         curves = of_setting(regimes, text, PAPER, depth, config.rate, metric)
         kinds = [str(own["kind"].mode().iloc[0]) for _, own in curves.groupby("layer")]
         if kinds:
-            told.append(f"depth {depth}: {', '.join(kinds)}")
+            told.append(f"depth {depth}: {alike_in_words(kinds)}")
     if not told:
         return NOTHING_YET
     return f"What the layers do from the bottom up, by depth. {'; '.join(told).capitalize()}."
 
 
+def alike_in_words(kinds: Iterable[str]) -> str:
+    """Name kinds in their order, neighbours that are alike together.
+
+    >>> alike_in_words(["falling", "falling", "rebounding", "falling"])
+    '2 falling, 1 rebounding, 1 falling'
+    """
+    return ", ".join(f"{sum(1 for _ in own)} {kind}" for kind, own in groupby(kinds))
+
+
 def size_in_words(config: Config, text: str, lacking: Sequence[Setting] = ()) -> str:
     """Tell how large the models are, what cannot be decided at that size, and which settings a claim lacks."""
-    told = f"{len(config.seeds)} seeds on {text}."
+    name, seeds = TEXT_NAMES.get(text, text), counted(len(config.seeds), "seed")
+    told = f"Models are trained on {name}, with {seeds} each."
     if config.small:
         own = config.settings
         told = (
-            f"Small models on {text} (width {own['width']}, {own['steps']} steps, {len(config.seeds)} seeds, learning "
-            f"rate {config.rate:g}) decide nothing; the full preset does."
+            f"Small models on {name} (width {own['width']}, {own['steps']} steps, {seeds}, learning rate "
+            f"{fewest_letters(config.rate)}) decide nothing; the full preset does."
         )
     return f"{told} {not_yet(in_words(lacking))}" if lacking else told
 

@@ -32,6 +32,7 @@ from joma.experiments.table1_seeds import (
     told,
 )
 from joma.figures.chart import Bars, Chart, Line, Panel
+from joma.figures.numbers import fewest_letters
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling, seeds_say
 
 SOURCE = "Section 6, Table 1"
@@ -159,7 +160,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
 def _score_panels(settings: pd.DataFrame, remark: str = "") -> Iterator[Panel]:
     own = settings[settings["data"] == HIERARCHY]
     for (hidden, lr, level), part in own.groupby(["hidden", "lr", "level"]):
-        yield _score_panel(part, f"s = {level}, hidden {hidden}, learning rate {lr:g}{remark}")
+        yield _score_panel(part, f"s = {level}, hidden {hidden}, learning rate {fewest_letters(lr)}{remark}")
 
 
 def _score_panel(part: pd.DataFrame, title: str) -> Panel:
@@ -184,7 +185,7 @@ def _excess_panel(part: pd.DataFrame, data: str) -> Panel:
     for (hidden, lr), own in part.groupby(["hidden", "lr"]):
         names = [f"level {level}" for level in own["level"]]
         errors = own["excess_error"].fillna(0.0)
-        items.append(Bars(f"hidden {hidden}, rate {lr:g}", names, own["excess"], errors=errors))
+        items.append(Bars(f"hidden {hidden}, rate {fewest_letters(lr)}", names, own["excess"], errors=errors))
     title = "hierarchy of Table 1" if data == HIERARCHY else "latent trees"
     return Panel(title, "level of latents, from the tokens up", "trained − untrained NCorr", items)
 
@@ -205,7 +206,8 @@ def numbers_verdict(result: Result, config: Config) -> Verdict:
     known = result.tables["settings"].dropna(subset=["published", "trained"])
     evidence = [
         Evidence(
-            name=f"hidden {hidden}, learning rate {lr:g}: mean of {len(part)} numbers {part['trained'].mean():.3f}",
+            name=f"hidden {hidden}, learning rate {fewest_letters(lr)}: mean of {len(part)} numbers "
+            f"{part['trained'].mean():.3f}",
             against="Table 1 as printed",
             unit="mean absolute difference of NCorr",
             value=float((part["trained"] - part["published"]).abs().mean()),
@@ -301,7 +303,7 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
 
 def _excess_name(row: dict[Any, Any]) -> str:
     """Name an open choice and level, with the numbers behind the excess and of how many runs they are."""
-    choice = f"level {row['level']}, hidden {row['hidden']}, learning rate {row['lr']:g}"
+    choice = f"level {row['level']}, hidden {row['hidden']}, learning rate {fewest_letters(row['lr'])}"
     missing = of_planned(row["num_runs"], row["num_runs_planned"], "run") if "num_runs" in row else ""
     if isnan(row["excess"]):
         return f"{choice}{missing}"
@@ -317,7 +319,7 @@ def _excess_in_words(rows: list[dict]) -> str:
     return "; ".join(
         f"level {level} "
         + ", ".join(
-            f"{_excess_number(row)} (hidden {row['hidden']}, rate {row['lr']:g})"
+            f"{_excess_number(row)} (hidden {row['hidden']}, rate {fewest_letters(row['lr'])})"
             for row in rows
             if row["level"] == level
         )
@@ -404,7 +406,7 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         for (_, _, fall), row in zip(falls, evidence, strict=True)
     ]
     text = "; ".join(f"{each.name}: {each.value:+.3f} (untrained {each.control:+.3f})" for each in evidence)
-    text = text or "There are no two settings to compare"
+    text = f"Falls of NCorr: {text}" if text else "There are no two settings to compare"
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
         id="table1-complexity",

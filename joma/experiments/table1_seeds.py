@@ -11,7 +11,7 @@ import pandas as pd
 
 from joma.engine.config import HIERARCHY, RunConfig
 from joma.experiments.experiment import Result
-from joma.figures.numbers import counted
+from joma.figures.numbers import counted, fewest_letters
 
 KEYS = ["data", "num_classes", "num_children", "num_latents", "rho", "hidden", "lr", "level"]
 """What one number of the table depends on; over seeds it is averaged."""
@@ -86,7 +86,7 @@ def choice_in_words(runs: pd.DataFrame) -> str:
     """Name the open choice that runs have in common."""
     first = runs.iloc[0]
     data = "hierarchy" if first["data"] == HIERARCHY else "latent trees"
-    return f"{data}, hidden {first['hidden']}, learning rate {first['lr']:g}"
+    return f"{data}, hidden {first['hidden']}, learning rate {fewest_letters(first['lr'])}"
 
 
 def setting_in_words(row: dict[Any, Any]) -> str:

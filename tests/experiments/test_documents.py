@@ -153,7 +153,7 @@ def test_a_part_is_kept_with_its_label_and_decides_nothing(tmp_path, out, instal
     assert "| [d](#d) | [Walk d](#d--d) | unfinished | no number |" in text
     own = text[text.index('<a id="c"></a>') : text.index('<a id="d"></a>')]
     assert "**Unfinished: 1 of 2 walks**, preset `quick`." in own and "rests on 1 of 2 walks and decides nothing" in own
-    assert "### The walk stays near: unfinished" in own and "So far 1 of 2 walks." in own
+    assert "### The walk stays near: unfinished" in own and "So far 1 of 2 walks are done." in own
     assert "![A walk (unfinished: 1 of 2 walks)](results/c/walk.png)" in own
     assert "holds" not in own and published(tmp_path / "results/c").tables["walk"]["seed"].tolist() == [3]
 

@@ -161,21 +161,23 @@ def test_the_pack_of_learning_rates_alone(trained, tmp_path):
     assert all("Settings of which a seed has not ended are left out." in chart.caption for chart in charts.values())
     found = {verdict.id: verdict for verdict in EXPERIMENT.verdicts(part.result, config)[:9]}
     losses, best, regime = (found[name] for name in ("figure6-losses", "figure8-best", "figure8-regime"))
-    assert "Not there yet: as in the paper, depth 1 at learning rate 0.01; untrained, depth 1, 3." in losses.explanation
-    assert "at depth 3" in losses.explanation and "at depth 1" not in losses.explanation
-    assert "Not there yet: untrained, depth 3." in best.explanation and np.isnan(best.evidence[0].control)
+    lacking = "Not there yet: as in the paper at depth 1, learning rate 1e-2; untrained at depths 1 and 3."
+    assert lacking in losses.explanation
+    told = losses.explanation.partition("Lowest losses: ")[2]
+    assert "at depth 3" in told and "at depth 1" not in told
+    assert "Not there yet: untrained at depth 3." in best.explanation and np.isnan(best.evidence[0].control)
     assert NOT_THERE not in regime.explanation and regime.evidence
     [note] = part.notes
-    assert f"on {config.texts[0]}: as in the paper, depth 1 at learning rate 0.01; untrained, depth 1, 3; " in note
-    assert note.endswith("drift of E[g x]: together, block-0, block-1.")
+    assert f"on {config.texts[0]}: {PAPER} and {OTHER_PRECISION} at depth 1, learning rate 1e-2; untrained at d" in note
+    assert note.endswith("; all trainings that follow E[g x].")
 
 
 def test_a_text_on_which_nothing_is_trained_yet(trained, tmp_path):
     config, work, whole = trained
     both = replace(config, texts=(*config.texts, "another"))
     part = so_far(both, with_these(chain(*pieces_of(config, work)), work, tmp_path))
-    assert "Not yet: on another: as in the paper, depth 3 at learning rate 0.001, 0.1; as in the" in part.notes[0]
-    assert "the paper, depth 1, 3 at learning rate 0.01; untrained, depth 1, 3." in part.notes[0]
+    assert "Not yet: on another: as in the paper at depth 3, learning rates 1e-3 and 0.1; as in the" in part.notes[0]
+    assert "the paper at depths 1 and 3, learning rate 1e-2; untrained at depths 1 and 3." in part.notes[0]
     assert [chart.id for chart in EXPERIMENT.draw(part.result)] == [chart.id for chart in EXPERIMENT.draw(whole)]
     found, at_last = EXPERIMENT.verdicts(part.result, both), EXPERIMENT.verdicts(whole, config)
     first, second, others = found[:9], found[9:18], found[18:]
@@ -194,8 +196,8 @@ def test_learning_rates_are_held_against_each_other_only_when_all_are_there(trai
     assert {item.style for panel in charts["figure8-dip"].panels for item in panel.items} == {"points"}
     found = {verdict.id: verdict for verdict in EXPERIMENT.verdicts(part.result, config)[:9]}
     for name in ("best", "collapse", "dip", "regime", "early"):
-        assert "at learning rate 0.1" in found[f"figure8-{name}"].explanation and not found[f"figure8-{name}"].evidence
-    assert "0.001: " in found["figure8-best"].explanation and "diverged" not in found["figure8-collapse"].explanation
+        assert ", learning rate 0.1" in found[f"figure8-{name}"].explanation and not found[f"figure8-{name}"].evidence
+    assert "at 1e-3" in found["figure8-best"].explanation and "diverged" not in found["figure8-collapse"].explanation
 
 
 def test_no_mean_is_over_some_of_the_seeds(trained, tmp_path):
@@ -210,7 +212,7 @@ def test_no_mean_is_over_some_of_the_seeds(trained, tmp_path):
     part = so_far(config, with_these([path for path in packs if not is_second_of_linear(path)], work, tmp_path))
     assert LINEAR not in set(part.result.tables["runs"]["condition"])
     assert part.notes[-1] == "Finished runs that wait for other seeds of their setting, and are not shown: 2."
-    assert part.num_done == len(packs) - 2 and f"{LINEAR}, depth 1, 3 at learning rate 0.01" in part.notes[0]
+    assert part.num_done == len(packs) - 2 and f"{LINEAR} at depths 1 and 3, learning rate 1e-2" in part.notes[0]
 
 
 def test_a_mode_that_lacks_a_layer_has_no_mean_over_layers(trained, tmp_path):

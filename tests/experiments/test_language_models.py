@@ -78,7 +78,7 @@ def paper_loss(condition, depth, lr):
     return PUBLISHED[WIKITEXT2][depth] + 0.2 * abs(math.log10(lr / 1e-4))
 
 
-def made(config, *, kind=paper_kind, loss=paper_loss, cosine=None, length_ratio=1.0, end=None):
+def made(config, *, kind=paper_kind, loss=paper_loss, cosine=None, length_ratio=1.0, end=None, change=None):
     """Return a result as `compute` would, from a kind for each curve and a loss for each run."""
     end = end or (lambda layer: 1.0 + 0.3 * layer)
     runs, regimes = [], []
@@ -90,6 +90,7 @@ def made(config, *, kind=paper_kind, loss=paper_loss, cosine=None, length_ratio=
                     runs.append(own | {"best_loss": loss(suite.condition, depth, lr), "failed_at": -1})
                     regimes += [own | row for row in _curves(kind, end, own)]
     runs, regimes = (pd.DataFrame(rows).drop_duplicates() for rows in (runs, regimes))
+    regimes = change(regimes) if change else regimes
     text = config.texts[0]
     early = _early(regimes, runs, config)
     return Result(
@@ -250,6 +251,25 @@ def test_a_dip_that_does_not_wait_for_small_learning_rates_breaks_the_law():
     verdict = learning_rate_verdicts.dip_verdict(replace(result, facts={**result.facts, **law}), config, WIKITEXT2)
     assert verdict.outcome is Outcome.REFUTED
     assert law[f"dip_exponent {WIKITEXT2}"] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_law_where_most_curves_rebound_is_told_and_decides_nothing():
+    def kind(condition, depth, lr, layer):
+        usual = paper_kind(condition, depth, lr, layer)
+        return REBOUNDING if 5e-5 <= lr <= 1e-3 or (lr == 1e-2 and layer == 0) else usual
+
+    def late(regimes):
+        return regimes.assign(dip_step=regimes["dip_step"].where(regimes["lr"] < 1e-2, 12_500.0))
+
+    config = full()
+    verdict = learning_rate_verdicts.dip_verdict(made(config, kind=kind, change=late), config, WIKITEXT2)
+    assert verdict.outcome is Outcome.REFUTED and verdict.evidence[0].value > learning_rate_verdicts.EXPONENT_TOLERANCE
+    for words in (verdict.explanation, verdict.correction):
+        assert "-1.00 ± 0.00" in words and learning_rate_verdicts.AFTERWARDS in words
+    assert "Over 5e-5, 1e-4 and 1e-3 alone the exponent is -1.00" in verdict.explanation
+    assert "0.5 at 5e-5, 0.5 at 1e-4, 0.5 at 1e-3, 125 at 1e-2." in verdict.explanation
+    nowhere_usual = learning_rate_verdicts.dip_verdict(made(config), config, WIKITEXT2)
+    assert learning_rate_verdicts.AFTERWARDS not in nowhere_usual.explanation + nowhere_usual.correction
 
 
 def test_an_early_sign_that_beats_the_loss_holds():
@@ -620,4 +640,4 @@ def test_the_full_preset_at_toy_size_with_runs_that_diverge(text, tmp_path):
     assert found["figure6-losses"].outcome is Outcome.INCONCLUSIVE  # of this text nothing is published
     runs = result.tables["runs"]
     assert set(runs.loc[runs["failed_at"] >= 0, "lr"]) == {1e20}
-    assert "1 runs diverged at 1e+20" in found["figure8-collapse"].explanation
+    assert "1 run diverged at 1e20" in found["figure8-collapse"].explanation

@@ -81,7 +81,7 @@ def test_what_is_finished_is_shown_as_a_part(tmp_path, install, clock):
     assert part.status is Status.UNFINISHED and part.part == "2 of 4 walks" and part.sound
     assert part.notes == ("The other 2 have not set out.",)
     [verdict] = part.verdicts
-    assert verdict.outcome is Outcome.INCONCLUSIVE and verdict.explanation == "So far 2 of 4 walks."
+    assert verdict.outcome is Outcome.INCONCLUSIVE and verdict.explanation == "So far 2 of 4 walks are done."
     assert verdict.evidence[0].holds  # what was measured stays, though it decides nothing
     assert published(tmp_path / "a").tables["walk"]["seed"].unique().tolist() == [3, 4]
     assert record.read(tmp_path).experiments == (part,)

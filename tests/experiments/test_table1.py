@@ -200,10 +200,10 @@ def test_a_finished_choice_is_shown_and_judged_without_the_others(tmp_path):
     assert set(part.result.tables["choices"]["lr"]) == {1e-3} and set(part.result.tables["runs"]["seed"]) == {1, 2}
     assert table1.IN_PART not in part.result.tables and is_numbered(part)
     [note] = part.notes
-    assert "latent trees, hidden 12, learning rate 0.01 (0 of 2 runs)" in note and "learning rate 0.001 (" in note
+    assert "latent trees, hidden 12, learning rate 1e-2 (0 of 2 runs)" in note and "learning rate 1e-3 (" in note
     scores, adds = table1.draw(part.result)
     assert len(scores.panels) == 2 and [panel.title for panel in adds.panels] == ["hierarchy of Table 1"]
-    assert "hierarchy, hidden 12, learning rate 0.01 (0 of 8 runs)" in part.result.facts["not_finished"]
+    assert "hierarchy, hidden 12, learning rate 1e-2 (0 of 8 runs)" in part.result.facts["not_finished"]
     assert "Open choices that are not finished are left out" in scores.caption
     trees = table1.trees_verdict(part.result, TWO_CHOICES)
     assert trees.evidence == () and trees.explanation == "There is nothing on these data yet."
@@ -226,7 +226,7 @@ def test_settings_of_an_unfinished_choice_are_drawn_and_not_judged(tmp_path):
     assert set(alone["lr"]) == {1e-2} and set(alone["num_classes"]) == {20} and len(alone) == 2  # its two levels
     assert part.notes[-1] == "Finished runs that wait for other seeds of their setting, and are not shown: 1."
     titles = [panel.title for panel in table1.draw(part.result)[0].panels]
-    assert titles[-1] == "s = 1, hidden 12, learning rate 0.01 (some settings)" and len(titles) == 4
+    assert titles[-1] == "s = 1, hidden 12, learning rate 1e-2 (some settings)" and len(titles) == 4
     assert table1.verdicts(part.result, TWO_CHOICES) == table1.verdicts(whole.result, TWO_CHOICES)
 
 
@@ -286,8 +286,8 @@ def test_tables_say_over_how_many_seeds_a_mean_is_and_which_runs_diverged(with_d
 def test_page_and_charts_say_which_runs_diverged(with_diverged):
     said = (
         "5 of 20 runs diverged and are in no mean, so that means are over 1 to 2 seeds. They are: "
-        "hierarchy, hidden 12, learning rate 0.01: 20/2/10x20 seed 2, 30/2/10x20 all seeds; "
-        "latent trees, hidden 12, learning rate 0.01: ρ = 0.8 all seeds. "
+        "hierarchy, hidden 12, learning rate 1e-2: 20/2/10x20 seed 2, 30/2/10x20 all seeds; "
+        "latent trees, hidden 12, learning rate 1e-2: ρ = 0.8 all seeds. "
         "Without any seed, and so without a number: 2 settings."
     )
     for result in with_diverged:
@@ -295,11 +295,11 @@ def test_page_and_charts_say_which_runs_diverged(with_diverged):
         assert all(said in verdict.explanation and "nan" not in verdict.explanation for verdict in found)
         charts = table1.draw(result)
         assert all(said in chart.caption and to_matplotlib(chart) and to_plotly(chart) for chart in charts)
-        bars = next(panel for panel in charts[0].panels if "s = 0" in panel.title and "0.01" in panel.title).items[0]
+        bars = next(panel for panel in charts[0].panels if "s = 0" in panel.title and "1e-2" in panel.title).items[0]
         assert bars.categories[0] == "20/2/10x20 (1 of 2 seeds)" and "30/2/10x20 (none of 2 seeds)" in bars.categories
         trees = table1.trees_verdict(result, FULL)
         assert [row.name for row in trees.evidence if np.isnan(row.value)] == [
-            f"level {level}, hidden 12, learning rate 0.01 (none of 2 runs)" for level in range(3)
+            f"level {level}, hidden 12, learning rate 1e-2 (none of 2 runs)" for level in range(3)
         ]
 
 
