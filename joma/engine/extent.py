@@ -3,13 +3,19 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import torch
+
 from joma.data.corpora import OWN_TEXT
 from joma.data.hierarchy import Hierarchy
-from joma.data.latent_trees import class_patterns
+from joma.data.latent_trees import TreeSampler, class_patterns
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TEXTS, TREES, DataConfig, RunConfig
+from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.errors import UnknownNameError
+from joma.randomness import run_keys
+from joma.theory.latent_tree import LatentTree, regular_tree
 
+NUM_HASHED = 16
+"""Samples by whose hash data are known again."""
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
 
@@ -32,8 +38,6 @@ class Extent:
     """Tokens that a measurement goes over."""
     data_bytes: int
     """Tokens that lie on the device."""
-    data_hash: str
-    """Of the tokens of a text; empty for samples, which follow from the config."""
 
 
 def completed(config: RunConfig) -> RunConfig:
@@ -90,7 +94,6 @@ def _of_text(config: RunConfig) -> Extent:
         num_steps=steps,
         valid_tokens=min(data.valid_windows or valid.num_windows, valid.num_windows) * data.valid_batch * data.window,
         data_bytes=corpus.train.nbytes + corpus.valid.nbytes,
-        data_hash=corpus.hash,
     )
 
 
@@ -103,7 +106,48 @@ def _of_samples(config: RunConfig) -> Extent:
         num_steps=steps,
         valid_tokens=num_validation_samples(config.data) * config.data.length,
         data_bytes=0,
-        data_hash="",
+    )
+
+
+def data_hash(data: DataConfig) -> str:
+    """Return a hash of the tokens of a text, or of some samples: data that are others by now show."""
+    return corpus_of(data.data, data.vocabulary_cap).hash if data.is_text else _samples_hash(data)
+
+
+@lru_cache(maxsize=256)
+def _samples_hash(data: DataConfig) -> str:
+    """Hash samples of one seed, always the same: what a run draws follows from the law and its own."""
+    keys = run_keys([0])
+    if data.data == HIERARCHY:
+        hierarchy = hierarchy_of(data, 0)
+        drawn = [hierarchy.sequences, hierarchy.classes(keys, 0, NUM_HASHED)]
+    else:
+        samples = TreeSampler.of(tree_of(data)).sample(keys, 0, NUM_HASHED)
+        drawn = [samples.tokens, samples.label]
+    return digest([each.tolist() for each in drawn])
+
+
+def hierarchy_of(data: DataConfig, seed: int, device: torch.device | str = "cpu") -> Hierarchy:
+    """Draw the sets of one run's `hierarchy`."""
+    return Hierarchy.draw(
+        seed,
+        num_latents=data.num_latents,
+        num_children=data.num_children,
+        num_classes=data.num_classes,
+        num_tokens=data.num_tokens,
+        length=data.length,
+        device=device,
+    )
+
+
+def tree_of(data: DataConfig) -> LatentTree:
+    """Return the law of `trees`: equally likely classes, each of which switches on children of the root of its own."""
+    return regular_tree(
+        data.tree_depth,
+        data.branching,
+        data.rho,
+        class_probabilities=[1 / data.num_classes] * data.num_classes,
+        zero_given_class=class_patterns(data.num_classes, data.branching),
     )
 
 
@@ -111,14 +155,7 @@ def _vocabulary(data: DataConfig, seed: int) -> int:
     """Return the number of tokens of samples, once it is known that they can be drawn."""
     match data.data:
         case name if name == HIERARCHY:
-            return Hierarchy.draw(
-                seed,
-                num_latents=data.num_latents,
-                num_children=data.num_children,
-                num_classes=data.num_classes,
-                num_tokens=data.num_tokens,
-                length=data.length,
-            ).num_tokens
+            return hierarchy_of(data, seed).num_tokens
         case name if name == TREES:
             class_patterns(data.num_classes, data.branching)
             return 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off

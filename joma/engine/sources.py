@@ -8,7 +8,6 @@ padding is merged where the model cannot tell one position of it from another, e
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import cached_property
 
 import torch
@@ -16,14 +15,20 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from joma.data import latent_trees
-from joma.data.hierarchy import Hierarchy
 from joma.data.text import Windows
-from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig, digest
-from joma.engine.extent import NUM_VALIDATION_SAMPLES, TOKENS_AT_ONCE, corpus_of, extent
+from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig
+from joma.engine.extent import (
+    NUM_VALIDATION_SAMPLES,
+    TOKENS_AT_ONCE,
+    corpus_of,
+    data_hash,
+    extent,
+    hierarchy_of,
+    tree_of,
+)
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
 from joma.randomness import run_keys
-from joma.theory.latent_tree import LatentTree, regular_tree
 
 VALIDATION = "validation"
 """Site of the validation samples, which are the same at every step."""
@@ -137,8 +142,8 @@ class SampledSource(Source):
 
     @property
     def hash(self) -> str:
-        """Hash of what is drawn; the seeds are in the configs."""
-        return digest(asdict(self.data))
+        """Hash of some samples; the seeds are in the configs."""
+        return data_hash(self.data)
 
     def batch(self, step: int) -> Batch:
         """Draw each run's samples of a step."""
@@ -177,18 +182,7 @@ class HierarchySource(SampledSource):
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
         """Draw the hierarchies."""
         super().__init__(configs, device)
-        self.hierarchies = tuple(
-            Hierarchy.draw(
-                config.seed,
-                num_latents=config.data.num_latents,
-                num_children=config.data.num_children,
-                num_classes=config.data.num_classes,
-                num_tokens=config.data.num_tokens,
-                length=config.data.window,
-                device=self.device,
-            )
-            for config in configs
-        )
+        self.hierarchies = tuple(hierarchy_of(config.data, config.seed, self.device) for config in configs)
         self._sequences = torch.stack([hierarchy.sequences for hierarchy in self.hierarchies])
         merged = [hierarchy.merged_padding(configs[0].trained_length) for hierarchy in self.hierarchies]
         self._merged, log_counts = (torch.stack(parts) for parts in zip(*merged, strict=True))
@@ -218,17 +212,6 @@ class HierarchySource(SampledSource):
     def _of_classes(self, values: Shaped[Tensor, "R C L"], label: Int[Tensor, "R B"]) -> Shaped[Tensor, "R B L"]:
         """Return the rows of classes, of values with a row for each."""
         return values[torch.arange(self.num_runs, device=self.device)[:, None], label]
-
-
-def tree_of(data: DataConfig) -> LatentTree:
-    """Return the law of `trees`: equally likely classes, each of which switches on children of the root of its own."""
-    return regular_tree(
-        data.tree_depth,
-        data.branching,
-        data.rho,
-        class_probabilities=[1 / data.num_classes] * data.num_classes,
-        zero_given_class=latent_trees.class_patterns(data.num_classes, data.branching),
-    )
 
 
 _SAMPLED = {TREES: TreeSource, HIERARCHY: HierarchySource}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from joma.engine import snapshots
 from joma.engine.config import BESIDE, RunConfig, digest
-from joma.engine.extent import Extent
+from joma.engine.extent import Extent, data_hash
 from joma.engine.grid import Run
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
 from joma.engine.step import NOT_FAILED
@@ -172,11 +172,11 @@ def _demand_same(member: Member, record: RunInfo, extent: Extent) -> None:
             f"The learning rate of {member.folder} goes down to zero at step {length}, so the run cannot have "
             f"{extent.num_steps} steps. Take a new folder, or a constant `schedule`."
         )
-    data = record.about.get("data_hash", "")
-    if data != extent.data_hash:
+    was, found = record.about.get("data_hash", ""), data_hash(member.config.data)
+    if was not in ("", found):  # samples had no hash at first
         raise ValueError(
-            f"The data of {member.folder} have changed since it was begun: their hash was {data[:12]}, and is "
-            f"{extent.data_hash[:12]}. Restore them, or take a new folder."
+            f"The data of {member.folder} have changed since it was begun: their hash was {was[:12]}, and is "
+            f"{found[:12]}. Restore them, or take a new folder."
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.engine import snapshots
-from joma.engine.extent import Extent, extent
+from joma.engine.extent import Extent, data_hash, extent
 from joma.engine.interruptions import interruptions
 from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
 from joma.engine.packs import Pack
@@ -128,9 +128,10 @@ def train_pack(
 
 def _open_records(going: Sequence[Member], how_far: Extent, owner: str, stack: ExitStack) -> None:
     """Open all records, or none."""
-    about = {"num_steps": how_far.num_steps, "steps_per_epoch": how_far.steps_per_epoch, "data_hash": how_far.data_hash}
+    shared = {"num_steps": how_far.num_steps, "steps_per_epoch": how_far.steps_per_epoch}
     try:
         for member in going:
+            about = {**shared, "data_hash": data_hash(member.config.data)}
             record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about, owner=owner)
             stack.callback(record.abandon)  # when it could not even be closed, as on a full disk
             member.record = stack.enter_context(record)

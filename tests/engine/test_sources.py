@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.data.hierarchy import Hierarchy
+from joma.engine import extent as extent_module
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
-from joma.engine.extent import corpus_of
+from joma.engine.extent import corpus_of, data_hash
 from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, even_share, source_of
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
+from joma.randomness import run_keys
 
 WORDS = ["the", "tree", "has", "a", "leaf", "and", "one", "root"]
 
@@ -214,3 +216,20 @@ def test_shares_are_even_where_that_does_not_make_many_of_them(num, most):
     assert 2 * share > min(num, most)
     divisors = [each for each in range(1, min(num, most) + 1) if num % each == 0 and 2 * each > min(num, most)]
     assert share == (max(divisors) if divisors else max(1, min(num, most)))
+
+
+def test_samples_are_known_again_by_their_hash():
+    trees = DataConfig(data="trees", num_classes=2)
+    hashes = [
+        data_hash(each)
+        for each in (trees, replace(trees, rho=0.5), replace(trees, tree_depth=4), DataConfig(data="hierarchy"))
+    ]
+    assert len({*hashes}) == len(hashes) and data_hash(replace(trees)) == hashes[0]
+
+
+def test_a_sampler_that_draws_otherwise_has_another_hash(monkeypatch):
+    trees = DataConfig(data="trees", num_classes=2, rho=0.31)
+    before = data_hash(trees)
+    extent_module._samples_hash.cache_clear()
+    monkeypatch.setattr(extent_module, "run_keys", lambda seeds: run_keys([seed + 1 for seed in seeds]))
+    assert data_hash(trees) != before

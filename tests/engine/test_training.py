@@ -8,6 +8,7 @@ import torch
 from engine.small_runs import config, folders, pack
 from joma.engine import snapshots, training
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
+from joma.engine.extent import data_hash
 from joma.engine.grid import Run
 from joma.engine.packs import Pack
 from joma.engine.sources import source_of
@@ -30,7 +31,7 @@ def test_the_record_of_a_run(tmp_path):
         about = info(run.folder)
         assert (about.kind, about.status) == ("train", "finished")
         assert RunConfig.from_dict(about.config) == own
-        assert about.about == {"num_steps": 12, "steps_per_epoch": 12, "data_hash": ""}
+        assert about.about == {"num_steps": 12, "steps_per_epoch": 12, "data_hash": data_hash(own.data)}
         table = read(run.folder)
         assert table["step"].unique().tolist() == [0, 4, 8, 12]
         last = table[table["step"] == 12]
