@@ -169,13 +169,15 @@ def _controls(result: Result) -> Iterator[Chart]:
         panels.append(Panel(f"top layer, depth {depth}{alone}", "step", "nats", lines))
     shares = result.tables["shares"].set_index(["condition", "depth"])["rebounding"]
     told = [*names, *([UNTRAINED] if UNTRAINED in set(curves["condition"]) else [])]
-    bars = [Bars(f"depth {depth}", told, [shares[name, depth] for name in told]) for depth in controlled]
+    for depth in controlled:
+        bars = Bars("", told, [shares[name, depth] for name in told], color=len(names))  # a colour of no line
+        panels.append(Panel(f"curves that rebound, depth {depth}", "", "share", [bars]))
     yield Chart(
         id="rebound-controls",
         title=f"The rebound with one ingredient taken away: {_name(str(text))}",
-        caption=f"Learning rate {fewest_letters(rate)}. Left: entropy of the top layer. Right: share of curves, over "
+        caption=f"Learning rate {fewest_letters(rate)}. Lines: entropy of the top layer. Bars: share of curves, over "
         f"seeds and the layers that should, whose entropy dips and rebounds. {BAND}",
-        panels=[*panels, Panel("curves that rebound", "", "share", bars)],
+        panels=panels,
     )
 
 

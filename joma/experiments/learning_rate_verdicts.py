@@ -1,29 +1,19 @@
-"""The verdicts of figure 8: the best learning rate, the collapse, the dip's time, and what the regime foretells."""
+"""The verdicts of figure 8: the best learning rate, the collapse, and what the regime foretells."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pandas as pd
 
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import UNTRAINED, Config
-from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent, by_depth, by_rate
-from joma.experiments.learning_rates import (
-    ANY_RULE,
-    LOSS_RULE,
-    MIN_RATES,
-    REGIME_RULE,
-    SHARES,
-    PowerLaw,
-    fitted_law,
-    of_rates,
-    settled_from,
-)
-from joma.experiments.markdown import enumerated
-from joma.experiments.rebound_shares import ABSENT, REBOUNDS, decided, id_on, size_in_words
+from joma.experiments.language_model_settings import NOTHING_YET, absent, by_depth
+from joma.experiments.learning_rate_dips import dip_verdict, dips_on, lacking_rates
+from joma.experiments.learning_rates import ANY_RULE, LOSS_RULE, REGIME_RULE, SHARES, of_rates, settled_from
+from joma.experiments.rebound_shares import REBOUNDS, decided, id_on, size_in_words
 from joma.figures.numbers import counted, fewest_letters
-from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
+from joma.verdicts import Evidence, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 8"
 REGRET = 0.03
@@ -32,11 +22,6 @@ EARLY = 0.5
 """Part of the training up to which a prediction is early."""
 SOONER = min(later - sooner for sooner, later in pairwise(SHARES)) / 2
 """Part of the training by which a rule must be sooner: at all, and so by one of the parts that are looked at."""
-EXPONENT_TOLERANCE = 0.25
-"""Distance of the exponent of the dip's time from -1 that counts as in proportion."""
-AFTERWARDS = "chosen after the result was seen"
-"""Said of numbers that no threshold was set for beforehand."""
-NOWHERE = "At no learning rate do most curves rebound."
 
 
 def rate_verdicts(result: Result, config: Config, text: str) -> Iterator[Verdict]:
@@ -51,8 +36,8 @@ def rate_verdicts(result: Result, config: Config, text: str) -> Iterator[Verdict
 def best_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the paper's learning rate gives the lowest loss."""
     runs = result.tables["runs"]
-    lacking = _lacking(result, config, text)
-    losses = _dips(result, text).set_index("lr")["best_loss"]
+    lacking = lacking_rates(result, config, text)
+    losses = dips_on(result, text).set_index("lr")["best_loss"]
     evidence = [] if lacking else [_best_and_others(losses, runs, config, text)]
     lacking += absent(by_depth(config, text, [config.rate_depth], UNTRAINED), runs)
     told = ", ".join(f"{loss:.3f} at {fewest_letters(lr)}" for lr, loss in losses.items())
@@ -87,7 +72,7 @@ def _best_and_others(losses: pd.Series, runs: pd.DataFrame, config: Config, text
 
 def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether attention collapses at the largest learning rate, and not at the usual one."""
-    dips = _dips(result, text).set_index("lr")
+    dips = dips_on(result, text).set_index("lr")
     largest = max(config.rates)
     name, usual_name = fewest_letters(largest), fewest_letters(config.rate)
     shares = {lr: float(dips["collapsed"].get(lr, math.nan)) for lr in (largest, config.rate)}
@@ -101,7 +86,7 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=shares[config.rate],
         control_name=f"learning rate {usual_name}",
     )
-    lacking = _lacking(result, config, text)
+    lacking = lacking_rates(result, config, text)
     is_there = all(each.lr != largest for each in lacking)
     runs = of_rates(result.tables["runs"], config, text)
     failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
@@ -126,45 +111,9 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     )
 
 
-def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
-    """Judge whether the dip's time goes with the inverse of the learning rate, and tell where the dip breaks."""
-    lacking = _lacking(result, config, text)
-    dips, regimes = _dips(result, text), result.tables["regimes"]
-    exponent, error = (
-        float(result.facts.get(f"dip_{name} {text}", math.nan)) for name in ("exponent", "exponent_error")
-    )
-    law = PowerLaw(num_rates=int(result.facts.get(f"dip_rates {text}", 0)), exponent=exponent, error=error)
-    rebounding = _rebounding(dips)
-    narrow = fitted_law(regimes, config, text, rebounding)
-    evidence = Evidence(
-        name="exponent of the dip's step as a power of the learning rate"
-        + (f": {law}" if law.is_fitted else ", not fitted"),
-        against="-1: as many steps times learning rate at every learning rate",
-        unit="distance",
-        value=abs(exponent + 1),
-        threshold=EXPONENT_TOLERANCE,
-        control=1.0,
-        control_name="a dip at the same step for all learning rates",
-    )
-    found = ruling([finding(evidence) if law.is_fitted else Finding.OPEN])
-    return decided(found, config, lacking).verdict(
-        id=id_on("figure8-dip", text),
-        title="Time and depth of the dip",
-        source="Figure 8, asked further",
-        claim="The dip comes in inverse proportion to the learning rate.",
-        explanation=f"{size_in_words(config, text, lacking)} "
-        + ("" if lacking else f"{law.num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. ")
-        + _dips_in_words(dips, are_all=not lacking)
-        + (f" {_narrow_in_words(narrow, rebounding)}" if narrow.is_fitted and not lacking else ""),
-        correction=f"the dip's step goes with the learning rate to the power of {law}"
-        + (f"; where most curves rebound, of {narrow} ({AFTERWARDS})" if narrow.is_fitted else ""),
-        evidence=() if lacking else (evidence,),
-    )
-
-
 def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the learning rates whose attention dips and rebounds are the ones with the lowest loss."""
-    lacking = _lacking(result, config, text)
+    lacking = lacking_rates(result, config, text)
     last = _rules(result, text).query("share == 1").set_index("rule").reindex([REGIME_RULE, ANY_RULE])
     evidence = Evidence(
         name=f"regret of the learning rates that rebound most: {last.loc[REGIME_RULE, 'choice']}",
@@ -175,7 +124,7 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=float(last.loc[ANY_RULE, "regret"]),
         control_name="any learning rate",
     )
-    told = ", ".join(f"{row.rebounding:.0%} at {fewest_letters(row.lr)}" for row in _dips(result, text).itertuples())
+    told = ", ".join(f"{row.rebounding:.0%} at {fewest_letters(row.lr)}" for row in dips_on(result, text).itertuples())
     return decided(ruling([finding(evidence)]), config, lacking).verdict(
         id=id_on("figure8-regime", text),
         title="The regime goes with the lowest loss",
@@ -191,7 +140,7 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
 
 def early_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the regime tells the best learning rate early, and earlier than the loss itself."""
-    lacking, rules = _lacking(result, config, text), _rules(result, text)
+    lacking, rules = lacking_rates(result, config, text), _rules(result, text)
     regime, loss = (settled_from(rules, text, rule, REGRET) for rule in (REGIME_RULE, LOSS_RULE))
     early = Evidence(
         name="part of the training after which the regime tells the best learning rate for good",
@@ -225,55 +174,6 @@ def _settled_in_words(rule: str, settled: float) -> str:
     if settled == math.inf:
         return f"{rule} never tells the best learning rate for good"
     return f"{rule} tells the best learning rate after {settled:g} of the training"
-
-
-def _dips_in_words(dips: pd.DataFrame, *, are_all: bool) -> str:
-    """Tell where the dip lies by learning rate, and where there are all of them, from where to where it exists."""
-    if dips.empty:
-        return NOTHING_YET
-    known = dips[dips["rebounding"] > 0]
-    told = [
-        f"{fewest_letters(row.lr)}: step {row.dip_step:,.0f}, fall {row.dip_depth:.3f}, rise {row.rebound:.3f}, "
-        f"in {row.rebounding:.0%} of the curves"
-        for row in known.itertuples()
-    ]
-    products = ", ".join(f"{row.lr * row.dip_step:.3g} at {fewest_letters(row.lr)}" for row in known.itertuples())
-    reach = f"Most curves rebound at {_enumerated(rates)}." if (rates := _rebounding(dips)) else NOWHERE
-    few = dips[dips["rebounding"] <= ABSENT].groupby("usual_kind", sort=False)["lr"]
-    breaks = "; ".join(f"{kind} at {_enumerated(lrs)}" for kind, lrs in few)
-    sentences = [
-        f"{'; '.join(told)}." if told else "",
-        f"Step times learning rate, which the law keeps the same: {products}." if told else "",
-        reach if are_all else "",
-        f"Where few do, the usual curve is {breaks}." if breaks else "",
-    ]
-    return " ".join(filter(None, sentences))
-
-
-def _narrow_in_words(law: PowerLaw, rates: Sequence[float]) -> str:
-    """Tell the law where the curves follow the claim, which was looked for once the law over all had been seen."""
-    return (
-        f"Over {_enumerated(rates)} alone the exponent is {law}. This restriction, to learning rates at which most "
-        f"curves rebound, was {AFTERWARDS}: it decides nothing."
-    )
-
-
-def _rebounding(dips: pd.DataFrame) -> list[float]:
-    """Return the learning rates at which most curves rebound."""
-    return dips.loc[dips["rebounding"] >= REBOUNDS, "lr"].tolist()
-
-
-def _enumerated(rates: Iterable[float]) -> str:
-    return enumerated([fewest_letters(rate) for rate in rates])
-
-
-def _lacking(result: Result, config: Config, text: str) -> list[Setting]:
-    return absent(by_rate(config, text), result.tables["runs"])
-
-
-def _dips(result: Result, text: str) -> pd.DataFrame:
-    dips = result.tables["dips"]
-    return dips[dips["text"] == text]
 
 
 def _rules(result: Result, text: str) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from joma.experiments import (
     assumption1,
     drift_verdict,
     language_model_runs,
+    learning_rate_dips,
     learning_rate_verdicts,
     learning_rates,
     work_log,
@@ -248,7 +249,7 @@ def test_a_dip_that_does_not_wait_for_small_learning_rates_breaks_the_law():
         dip_step=lambda table: table["dip_step"].where(table["lr"].isna(), 4000.0)
     )
     law = {f"{name} {WIKITEXT2}": value for name, value in learning_rates.dip_law(regimes, config, WIKITEXT2).items()}
-    verdict = learning_rate_verdicts.dip_verdict(replace(result, facts={**result.facts, **law}), config, WIKITEXT2)
+    verdict = learning_rate_dips.dip_verdict(replace(result, facts={**result.facts, **law}), config, WIKITEXT2)
     assert verdict.outcome is Outcome.REFUTED
     assert law[f"dip_exponent {WIKITEXT2}"] == pytest.approx(0, abs=1e-9)
 
@@ -262,14 +263,14 @@ def test_the_law_where_most_curves_rebound_is_told_and_decides_nothing():
         return regimes.assign(dip_step=regimes["dip_step"].where(regimes["lr"] < 1e-2, 12_500.0))
 
     config = full()
-    verdict = learning_rate_verdicts.dip_verdict(made(config, kind=kind, change=late), config, WIKITEXT2)
-    assert verdict.outcome is Outcome.REFUTED and verdict.evidence[0].value > learning_rate_verdicts.EXPONENT_TOLERANCE
+    verdict = learning_rate_dips.dip_verdict(made(config, kind=kind, change=late), config, WIKITEXT2)
+    assert verdict.outcome is Outcome.REFUTED and verdict.evidence[0].value > learning_rate_dips.EXPONENT_TOLERANCE
     for words in (verdict.explanation, verdict.correction):
-        assert "-1.00 ± 0.00" in words and learning_rate_verdicts.AFTERWARDS in words
+        assert "-1.00 ± 0.00" in words and learning_rate_dips.AFTERWARDS in words
     assert "Over 5e-5, 1e-4 and 1e-3 alone the exponent is -1.00" in verdict.explanation
     assert "0.5 at 5e-5, 0.5 at 1e-4, 0.5 at 1e-3, 125 at 1e-2." in verdict.explanation
-    nowhere_usual = learning_rate_verdicts.dip_verdict(made(config), config, WIKITEXT2)
-    assert learning_rate_verdicts.AFTERWARDS not in nowhere_usual.explanation + nowhere_usual.correction
+    nowhere_usual = learning_rate_dips.dip_verdict(made(config), config, WIKITEXT2)
+    assert learning_rate_dips.AFTERWARDS not in nowhere_usual.explanation + nowhere_usual.correction
 
 
 def test_an_early_sign_that_beats_the_loss_holds():
@@ -359,7 +360,11 @@ def test_charts_of_a_made_result_can_be_drawn():
         "figure8-early", "rebound-controls", "assumption1-drift",
     ]  # fmt: skip
     assert len(charts[0].panels) == 4 and len(charts[4].panels) == 7
-    to_matplotlib(charts[7])
+    for at in (0, 7):
+        figure = to_matplotlib(charts[at])
+        assert len(figure.legends) == 1 and not any(axes.get_legend() for axes in figure.axes)
+    dip, inverse = charts[5].panels[0].items
+    np.testing.assert_allclose(inverse.y, dip.y[np.isfinite(dip.y)])  # made dips come in inverse proportion
 
 
 def test_where_nothing_rebounds_there_is_no_logarithm_of_the_time_of_a_dip():
