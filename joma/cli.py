@@ -3,6 +3,9 @@
 import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +14,11 @@ import typer
 import joma
 
 DEBUG = "JOMA_DEBUG"
-"""Variable of the environment that has the traceback of an error printed."""
+"""Variable of the environment that has the traceback of an error printed, and the place of a warning."""
 
 app = typer.Typer(
-    help=f"joma shows how a transformer learns.\n\nAn error is one line; {DEBUG}=1 in the environment shows where it "
-    "came from.",
+    help=f"joma shows how a transformer learns.\n\nAn error or a warning is one line; {DEBUG}=1 in the environment "
+    "shows where it came from.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -159,7 +162,13 @@ def scan(
     on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
     as_json: Json = False,
 ) -> None:
-    """Measure a series of checkpoints and audit it: ranks from weights alone, entropy with a text."""
+    """Measure a series of checkpoints and audit it: ranks from weights alone, entropy with a text.
+
+    Exit code 0: every checkpoint was reached, and there are values to show.
+    Exit code 1: some checkpoints were not reached, or none has a value.
+    Exit code 2: the command cannot do its job with what it was given.
+    What the audit finds leaves the exit code as it is: --json has `sound`.
+    """
     options = {name: value for name, value in locals().items() if name not in ("sources", "as_json")}
     from joma import terminal, terminal_scan
     from joma.probe.scan import scan
@@ -291,14 +300,29 @@ def report(
 
 
 def main() -> None:
-    """Run the command; turn errors that a user can mend into one line on standard error."""
+    """Run the command; turn warnings, and errors that a user can mend, into one line each on standard error."""
     try:
-        app()
+        with _warnings_in_one_line():
+            app()
     except (ValueError, ArithmeticError, OSError) as error:
         if _is_debugging():
             traceback.print_exc()
         sys.stderr.write(f"joma: {_in_one_line(error)}\n")
         sys.exit(BAD_INPUT)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show warnings as errors are shown: as they are worded, and where they came from only when that is asked for."""
+    with warnings.catch_warnings():
+        if not _is_debugging():
+            warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    kind = "warning" if category is RuntimeWarning else category.__name__  # ours are of that kind
+    sys.stderr.write(f"joma: {kind}: {' '.join(str(message).split())}\n")
 
 
 def _is_debugging() -> bool:

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from joma.figures.numbers import counted, short
+from joma.figures.numbers import counted, duration, short
 from joma.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
@@ -49,9 +50,16 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
 
 
+def progress(label: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[str, int, int], None]]:
+    """Show a count with the time left on standard error, by a bar or by lines.
+
+    Gives a function of what was just done, how many are done, and of how many.
+    """
+    return bars_or_lines(partial(_bar, label), _CountLines(label).show, quiet=quiet)
+
+
 @contextmanager
-def progress(label: str, *, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar with time left on standard error; yields a function of what was just done, how many, of how many."""
+def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -61,7 +69,7 @@ def progress(label: str, *, quiet: bool = False) -> Iterator[Callable[[str, int,
         TimeRemainingColumn(),
         TextColumn("[dim]{task.fields[latest]}"),
     )
-    with Progress(*columns, console=_errors(), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, latest="")
         yield lambda latest, done, total: bar.update(task, completed=done, total=total, latest=escape(latest))
 
@@ -79,11 +87,11 @@ def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
 
 @contextmanager
 def bars_or_lines(
-    bars: Callable[[], AbstractContextManager[Callable[[Any], None]]], log: Callable[[Any], None], *, quiet: bool
-) -> Iterator[Callable[[Any], None]]:
+    bars: Callable[[], AbstractContextManager[Callable[..., None]]], log: Callable[..., None], *, quiet: bool
+) -> Iterator[Callable[..., None]]:
     """Show progress on standard error, by bars that move on a terminal, by lines elsewhere; not at all if quiet."""
     if quiet:
-        yield lambda at: None
+        yield lambda *at: None
     elif sys.stderr.isatty():
         with bars() as show:
             yield show
@@ -107,14 +115,30 @@ class LogLines:
         say(line)
 
 
+class _CountLines:
+    """A count as lines of a log: the first, one every some seconds, and the last."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._lines = label, LogLines()
+        self._begun: tuple[float, int] | None = None
+
+    def show(self, latest: str, done: int, total: int) -> None:
+        """Print a line if one is due; of nothing to do there is nothing to say."""
+        if total:
+            named = f", {latest}" if latest else ""
+            self._lines.show(done == total, f"{self._label}: {done}/{total}{named}{self._left(done, total)}")
+
+    def _left(self, done: int, total: int) -> str:
+        if self._begun is None:
+            self._begun = monotonic(), done
+        time, num = monotonic() - self._begun[0], done - self._begun[1]
+        return f"; about {duration(time / num * (total - done))} left" if 0 < num and done < total else ""
+
+
 def say(line: str) -> None:
     """Print a line of a log on standard error, at once."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def _errors() -> Console:
-    return Console(stderr=True)
 
 
 def show_json(record: Any) -> None:
@@ -188,6 +212,8 @@ def show_scan(scan: "Scan") -> None:
         screen.print(table)
     for name, reason in scan.failures.items():
         screen.print(Text(f"Not reached: {name}: {reason}", style="bold red"))
+    if not scan.sound:
+        screen.print(Text(_unsound(scan), style="bold red"), soft_wrap=True)
     counts = [f"{scan.num_measured} measured now", f"{scan.num_known} known before"]
     if scan.not_loaded:
         counts.append(f"{len(scan.not_loaded)} not loaded")
@@ -203,6 +229,14 @@ def show_scan(scan: "Scan") -> None:
         ),
         soft_wrap=True,
     )
+
+
+def _unsound(scan: "Scan") -> str:
+    """Say why a series is not sound, and where scripts find that: most findings leave the exit code at 0."""
+    reasons = list(dict.fromkeys(finding.kind.value for finding in scan.grave))
+    if scan.failures:
+        reasons.append("not reached")
+    return f"Not sound: {', '.join(reasons)}. The exit code does not tell what the audit finds: `sound` of --json does."
 
 
 def _digits(value: float) -> str:

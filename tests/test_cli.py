@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
@@ -86,6 +87,30 @@ def test_an_error_that_was_not_foreseen_says_how_to_see_more(monkeypatch, capsys
     assert said.startswith(words) and f"{cli.DEBUG}=1" in said and len(said.splitlines()) == 1
 
 
+@pytest.mark.filterwarnings("default")  # as outside of the tests, where a warning is no error
+@pytest.mark.parametrize(
+    ("category", "line"),
+    [
+        (RuntimeWarning, "joma: warning: x.bin is damaged; it is made again."),
+        (FutureWarning, "joma: FutureWarning: x.bin is damaged; it is made again."),
+    ],
+)
+def test_a_warning_is_one_line_and_shows_its_place_where_that_is_asked_for(monkeypatch, capsys, category, line):
+    def warn():
+        warnings.warn("x.bin is damaged;\n it is made again.", category, stacklevel=1)
+
+    monkeypatch.setattr(cli, "app", warn)
+    monkeypatch.delenv(cli.DEBUG, raising=False)
+    before = warnings.showwarning
+    cli.main()
+    assert capsys.readouterr().err == line + "\n"
+    assert warnings.showwarning is before  # it is the command's way, not the library's
+    monkeypatch.setenv(cli.DEBUG, "1")
+    with pytest.warns(category):
+        cli.main()
+    assert not capsys.readouterr().err.startswith("joma:")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -114,4 +139,5 @@ def test_an_error_that_was_not_foreseen_says_how_to_see_more(monkeypatch, capsys
 def test_bad_input_is_one_line_and_no_traceback(arguments, line):
     done = joma(*arguments)
     assert done.returncode == 2
-    assert line in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    said = [each for each in done.stderr.splitlines() if not each.startswith("Checking statements: ")]
+    assert len(said) == 1 and line in said[0]

@@ -1,5 +1,7 @@
 """What the terminal shows."""
 
+import sys
+
 from joma import terminal
 from joma.verdicts import Evidence, Outcome, Verdict
 
@@ -20,3 +22,33 @@ def test_rows_stay_on_one_line_in_a_log(capsys):
     terminal.show_verdicts([verdict(sound=True)], explain=False)
     [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert [cell.strip() for cell in row.strip("│").split("│")] == ["x", "t", "refuted", "1e-12", "1e-09", "0.5", "ODE"]
+
+
+def test_a_count_is_told_in_lines_where_no_bar_can_move(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr("joma.terminal.monotonic", lambda: now[0])
+    with terminal.progress("Scanning") as show:
+        for now[0], done in ((100.0, 0), (105.0, 1), (120.0, 2), (121.0, 3), (122.0, 4)):
+            show(f"step{done}.pt" if done else "", done, 4)
+    assert capsys.readouterr().err.splitlines() == [
+        "Scanning: 0/4",
+        "Scanning: 2/4, step2.pt; about 20 s left",
+        "Scanning: 4/4, step4.pt",
+    ]
+
+
+def test_a_count_is_not_told_if_quiet_or_of_nothing(capsys):
+    for total, quiet in ((0, False), (3, True)):
+        with terminal.progress("Scanning", quiet=quiet) as show:
+            show("", 0, total)
+    assert not capsys.readouterr().err
+
+
+def test_a_count_is_a_bar_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with terminal.progress("Scanning") as show:
+        show("step2.pt", 2, 4)
+    said = capsys.readouterr().err
+    assert "2/4" in said and "━" in said

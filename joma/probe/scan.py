@@ -64,7 +64,12 @@ class Scan:
     @property
     def sound(self) -> bool:
         """Whether every checkpoint was reached, and no measured value is to be distrusted."""
-        return not self.failures and all(finding.kind in NO_FLAG for finding in self.findings)
+        return not self.failures and not self.grave
+
+    @property
+    def grave(self) -> tuple[Finding, ...]:
+        """Findings by which a checkpoint was not loaded, or its values are not to be trusted."""
+        return tuple(finding for finding in self.findings if finding.kind not in NO_FLAG)
 
     @property
     def is_empty(self) -> bool:

@@ -105,6 +105,36 @@ def test_a_scan_without_numbers_ends_with_an_error(tmp_path, capsys, monkeypatch
     assert words in said.out + said.err
 
 
+def test_what_the_audit_finds_is_said_and_leaves_the_exit_code(tmp_path, capsys, monkeypatch):
+    for step, state in enumerate(walk(3), start=1):
+        torch.save(state, tmp_path / f"step{step}.pt")
+    save_malicious(tmp_path / "step4.pt", tmp_path / "ran", "zip")
+    monkeypatch.setattr("sys.argv", ["joma", "scan", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr()
+    assert not ended.value.code
+    assert "Not sound: unsafe. The exit code does not tell what the audit finds: `sound` of --json does." in said.out
+    assert said.err.splitlines() == ["Scanning checkpoints: 0/4", "Scanning checkpoints: 4/4, step4.pt"]
+
+
+def test_a_sound_series_is_not_said_to_be_anything_else(tmp_path, capsys):
+    for step, state in enumerate(walk(3), start=1):
+        torch.save(state, tmp_path / f"step{step}.pt")
+    found = scan(tmp_path, out=tmp_path / "out")
+    terminal.show_scan(found)
+    assert found.sound and not found.grave and "Not sound" not in capsys.readouterr().out
+
+
+def test_help_says_what_exit_codes_mean(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["joma", "scan", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"Exit code {code}: " in said for code in (0, cli.UNSOUND, cli.BAD_INPUT))
+    assert "What the audit finds leaves the exit code as it is: --json has `sound`." in said
+
+
 def test_values_of_an_earlier_file_are_not_counted_as_measured(tmp_path):
     torch.save(walk(1)[0], tmp_path / "step1.pt")
     assert scan(tmp_path, out=tmp_path / "out").num_measured == 1
