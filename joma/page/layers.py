@@ -11,7 +11,7 @@ import pandas as pd
 from joma.figures.curves import COMBINED, MAX_LABEL, Compared, Curve, Mark
 from joma.figures.numbers import NO_LAYER, layer_name
 from joma.figures.thinning import extremes
-from joma.page.records import COST, Group
+from joma.page.records import Group, trusted
 from joma.page.table import Cell, number
 
 Item = TypeVar("Item")
@@ -45,7 +45,7 @@ def metrics(groups: Sequence[Group]) -> list[str]:
     """Return the names of what was measured, the well known first; what measuring took is not among them."""
     found = set()
     for run in (run for group in groups for run in group.runs):
-        found |= set(run.values["metric"][run.values["kind"] != COST].unique())
+        found |= set(run.measured["metric"].unique())
     known = list(QUANTITIES)
     return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
@@ -67,8 +67,8 @@ def rows(group: Group, metric: str, *, heads: bool = False) -> pd.DataFrame:
     """
     tables = []
     for index, run in enumerate(group.runs):
-        values = run.values
-        chosen = values[(values["metric"] == metric) & (values["kind"] != COST)]
+        values = run.measured
+        chosen = values[values["metric"] == metric]
         over_all = chosen["head"] == ALL_HEADS
         single = heads or not over_all.any()
         tables.append(chosen[~over_all if single else over_all].assign(run=index))
@@ -76,7 +76,7 @@ def rows(group: Group, metric: str, *, heads: bool = False) -> pd.DataFrame:
     return table.assign(
         site=table["site"].astype(str),
         flag=table["flag"].astype(str),
-        trusted=(table["flag"] == "") & np.isfinite(table["value"]),
+        trusted=trusted(table),
     )
 
 

@@ -107,7 +107,7 @@ def panel(group: Group, metric: str, anchor: str, room: Room) -> Panel | None:
         plots += _heat_map(metric, "head", layers.curves(heads), layers.flagged(group, heads)[0], room)
     notes += _flatness(metric, rows)
     if num_flagged:
-        notes.append(_flag_note(num_flagged, len(marks), len(values)))
+        notes.append(_flag_note(title(metric), num_flagged, len(marks), len(values)))
     return Panel(anchor=anchor, title=title(metric), plots=tuple(plots), notes=(*notes, *_thinning(lines, room)))
 
 
@@ -189,13 +189,13 @@ def _alarms(group: Group) -> list[Mark]:
     return [Mark(detail=row.site, step=row.step, value=np.nan, text=row.message) for row in rows]
 
 
-def _flag_note(num_flagged: int, num_drawn: int, num_values: int) -> str:
-    """Say what is left out.
+def _flag_note(name: str, num_flagged: int, num_drawn: int, num_values: int) -> str:
+    """Say what is left out of the pictures of one quantity; the overview counts those of all.
 
-    >>> _flag_note(1, 1, 20)
-    '1 of 20 values is not to be trusted (drawn as a cross); lines, means and regimes are without it.'
+    >>> _flag_note("loss", 1, 1, 20)
+    '1 of 20 values of loss is not to be trusted (drawn as a cross); lines, means and regimes are without it.'
     """
-    whole = f"{num_flagged} of {num_values} values"
+    whole = f"{num_flagged} of {num_values} values of {name}"
     if num_flagged == 1:
         return f"{whole} is not to be trusted (drawn as a cross); lines, means and regimes are without it."
     drawn = "all drawn" if num_drawn == num_flagged else f"{num_drawn} of them drawn"

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from joma.runs.record import RunInfo, info, is_open, read, read_events
 
 if TYPE_CHECKING:
@@ -41,8 +43,13 @@ class Run:
 
     @property
     def num_measurements(self) -> int:
-        """Steps with a measured value."""
-        return int(self.values["step"].nunique())
+        """Steps with a measured value; what was not loaded has a cost alone."""
+        return int(self.measured["step"].nunique())
+
+    @property
+    def measured(self) -> "pandas.DataFrame":
+        """Rows of what was measured, without what that took."""
+        return self.values[self.values["kind"] != COST]
 
     @property
     def seconds(self) -> float:
@@ -110,6 +117,11 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
         else:
             groups += [Group(name=run.name, runs=(run,)) for run in members]
     return sorted(groups, key=lambda group: group.name)
+
+
+def trusted(values: "pandas.DataFrame") -> "pandas.Series[bool]":
+    """Return which values are to be trusted: those that have no flag and are finite."""
+    return (values["flag"] == "") & np.isfinite(values["value"])
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -13,17 +13,25 @@ from joma.page import events, layers, panels, regimes
 from joma.page.document import Section, render
 from joma.page.panels import Room
 from joma.page.plot import plot_scripts
-from joma.page.records import Group, Run, Unreadable, flat, grouped, load
+from joma.page.records import Group, Run, Unreadable, flat, grouped, load, trusted
 from joma.page.table import Cell, number, table, words
 from joma.runs.record import find_runs
 
 COLUMNS = (
     *("run", "kind", "status", "seed", "last step", "measured", "layers", "best loss", "last loss"),
-    *("entropy", "stable rank", "alarms", "findings", "unseen", "flagged", "seconds"),
+    *("entropy", "stable rank", "alarms", "findings", "unseen", "not trusted", "seconds"),
 )
 """Of the overview."""
-OPTIONAL = ("best loss", "last loss", "alarms", "findings", "unseen", "flagged", "seconds")
+TITLES = {
+    "measured": "steps with a measured value",
+    "not trusted": "values that are flagged or not finite, of those of all quantities, layers and heads together",
+    "seconds": "what measuring took, reading what could not be measured included",
+}
+"""What the headings of the overview count."""
+OPTIONAL = ("best loss", "last loss", "alarms", "findings", "unseen", "not trusted", "seconds")
 """Columns that are left out where no run has anything but 0 there."""
+_COUNTED = {"scan": "checkpoint"}
+"""What has a cost in runs of a kind: a scan reads also what it cannot measure."""
 OWN_SETTINGS = ("seed", "started", "ended", "resumed")
 """Entries of a run's description in which runs differ in any case."""
 
@@ -67,7 +75,7 @@ def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = 
 def _overview(entries: Sequence[_Entry], unreadable: Sequence[Unreadable], scripts: Markup) -> Section:
     rows = [_overview_row(entry, index) for entry in entries for index in range(len(entry.group.runs))]
     told = [place for place, name in enumerate(COLUMNS) if name not in OPTIONAL or any(row[place].raw for row in rows)]
-    shown = table([COLUMNS[place] for place in told], [[row[place] for place in told] for row in rows])
+    shown = table([COLUMNS[place] for place in told], [[row[place] for place in told] for row in rows], titles=TITLES)
     body = render("runs", scripts=scripts, unreadable=unreadable, table=shown)
     return Section(anchor="runs", title=counted(len(rows), "run"), body=body)
 
@@ -89,9 +97,14 @@ def _overview_row(entry: _Entry, index: int) -> list[Cell]:
         *_losses(alone),
         *(regimes.counted(entry.sites, metric, index) for metric in ("entropy", "stable_rank")),
         *(number(num, tone=tone if num else "") for num, tone in zip(counts, tones, strict=True)),
-        number(int((values["flag"] != "").sum())),
+        _not_trusted(run),
         number(run.seconds),
     ]
+
+
+def _not_trusted(run: Run) -> Cell:
+    num = int((~trusted(run.measured)).sum())
+    return Cell(text=f"{num} of {len(run.measured)}" if num else "0", raw=num, is_number=True)
 
 
 def _losses(group: Group) -> list[Cell]:
@@ -194,7 +207,7 @@ def _cost(group: Group) -> list[dict[str, str]]:
         wall = run.wall_seconds
         part = f", {100 * run.seconds / wall:.2g} % of its {wall:.4g} s" if wall else ""
         whose = f"Measuring {run.name}" if group.is_averaged else "Measuring"
-        each = f"{counted(len(seconds), 'measurement')}, median {np.median(seconds):.3g} s"
+        each = f"{counted(len(seconds), _COUNTED.get(run.info.kind, 'measurement'))}, median {np.median(seconds):.3g} s"
         remarks.append(_remark(f"{whose} took {run.seconds:.3g} s{part} ({each})."))
     return remarks
 

@@ -15,7 +15,7 @@ from joma.page import events, layers, panels, regimes
 from joma.page.document import document
 from joma.page.plot import script_json
 from joma.page.records import flat, grouped, load
-from joma.page.runs import sections
+from joma.page.runs import TITLES, sections
 from joma.runs.record import find_runs, open_run
 
 from .made_runs import ALARM, EXCEPTION, FLAG, HOSTILE, large, scanned, trained, watched
@@ -246,6 +246,43 @@ def test_what_differs_between_groups_has_a_table(page):
     assert page.shows("What differs", "learning_rate", "0.0003", "0.001")
 
 
+def test_a_checkpoint_that_gave_no_value_is_not_counted_as_measured(tmp_path):
+    with open_run(tmp_path, kind="scan", config={}) as run:
+        for step in range(6):
+            if step < 4:
+                flag = "identical checkpoint" if step in (1, 2) else ""
+                for metric in ("stable_rank", "spectral_norm"):
+                    run.add(step, metric, 2.0, site="h.0.mlp", kind="mlp", layer=0, flag=flag)
+            run.add(step, "seconds", 0.5, kind="cost")  # also of what could not be read
+    [group] = groups_under(tmp_path)
+    assert group.runs[0].num_measurements == 4
+    assert any(text.endswith("(6 checkpoints, median 0.5 s).") for text in page_of(tmp_path).texts)
+
+
+def test_values_that_are_not_trusted_are_counted_alike_in_the_overview_and_below_the_pictures(several, page):
+    group = next(group for group in groups_under(several) if group.name == "pythia")
+    notes = [
+        note
+        for metric in layers.metrics([group])
+        for note in panels.panel(group, metric, "a", panels.share([group])).notes
+        if "trusted" in note
+    ]
+    assert [note.partition(" are not")[0] for note in notes] == [
+        "4 of 72 values of stable rank",
+        "4 of 72 values of spectral norm",
+    ]
+    assert page.shows("not trusted", "8 of 144")  # of both together
+    assert ("title", TITLES["not trusted"]) in page.attributes
+
+
+def test_a_value_that_is_not_finite_is_not_trusted_in_the_overview_either(tmp_path):
+    with open_run(tmp_path, kind="watch", config={}) as run:
+        for step in range(4):
+            run.add(step, "loss", np.inf if step == 3 else 1.0, kind="model")
+            run.add(step, "seconds", 0.1, kind="cost")
+    assert page_of(tmp_path).shows("not trusted", "1 of 4")
+
+
 def test_flagged_values_are_in_the_figures(page):
     texts = [text for figure in page.figures for trace in figure.get("data", []) for text in trace.get("text", [])]
     assert any(FLAG in text for text in texts) and any("out of place" in text for text in texts)
@@ -432,7 +469,7 @@ def test_overview_of_training_has_losses_and_marks_what_failed(grid):
 
 def test_columns_that_tell_nothing_are_left_out_and_regimes_are_told_once(grid):
     page = page_of(grid)
-    assert not {"alarms", "findings", "unseen", "flagged", "seconds"} & set(page.texts)
+    assert not {"alarms", "findings", "unseen", "not trusted", "seconds"} & set(page.texts)
     assert "entropy: flat" not in page.texts
 
 
