@@ -26,8 +26,10 @@ TOKEN_LAWS = ("smooth", "random")
 TREES = "trees"
 HIERARCHY = "hierarchy"
 CLASS_TOKENS = "class-tokens"
-SAMPLED_DATA = (TREES, HIERARCHY, CLASS_TOKENS)
-"""Data that are drawn by a seed, without end; everything else is text."""
+SEQUENCES = (TREES, HIERARCHY)
+"""Sequences that are drawn by a seed, without end: what a decoder is trained on where that is no text."""
+SAMPLED_DATA = (*SEQUENCES, CLASS_TOKENS)
+"""All data that are drawn by a seed; everything else is text."""
 TEXTS = ("python-docs", "wikitext2", "wikitext103")
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
@@ -85,8 +87,8 @@ class DataConfig:
     """What the model is trained on, and how it is cut into batches."""
 
     data: str = "python-docs"
-    """`python-docs`, `wikitext2`, `wikitext103`, a folder of train, valid and test files, `trees`, `hierarchy` or
-    `class-tokens`."""
+    """`python-docs`, `wikitext2`, `wikitext103`, a folder of train, valid and test files, `trees` or `hierarchy`;
+    `class-tokens` are for the analysed layer in Python, and no decoder reads them."""
     vocabulary_cap: int | None = None
     """Words of a text to keep, the most frequent ones; the rest is `<unk>`."""
     batch: int = 20
@@ -112,16 +114,17 @@ class DataConfig:
     branching: int = 2
     """Children of every node of `trees`."""
     num_distinct: int = 10
-    """Tokens of `class-tokens` whose frequency depends on the class."""
+    """Only for the analysed layer in Python, `joma.data.class_tokens`: tokens whose frequency depends on the class."""
     num_common: int = 10
-    """Tokens of `class-tokens` that all classes share."""
+    """Only for the analysed layer in Python, `joma.data.class_tokens`: tokens that all classes share."""
     token_law: str = "smooth"
-    """Frequencies of distinct tokens over the classes: `smooth` bumps, or `random`."""
+    """Only for the analysed layer in Python, `joma.data.class_tokens`: frequencies of the distinct tokens over the
+    classes, `smooth` bumps or `random`."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and a name that is nearly one of ours."""
         if not self.data:
-            raise UnknownNameError("data", self.data, (*TEXTS, *SAMPLED_DATA))
+            raise UnknownNameError("data", self.data, (*TEXTS, *SEQUENCES))
         for name in ("batch", "window", "valid_batch", "num_children", "tree_depth", "num_common", "num_distinct"):
             whole(name, getattr(self, name), low=1)
         for name in ("num_tokens", "num_classes", "branching"):
@@ -201,6 +204,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Refuse parts that do not go together."""
         whole("seed", self.seed, low=0)
+        if self.data.data == CLASS_TOKENS:
+            raise ValueError(
+                f"{CLASS_TOKENS!r} are frequencies for the analysed layer, and a decoder reads sequences. Take "
+                f"{' or '.join(SEQUENCES)}, or build the layer in Python with joma.models.layer.AnalysedLayer."
+            )
         if self.model.num_classes != self._num_classes(self.model.readout, self.data):
             raise ValueError(
                 f"`num_classes` must be that of the data, {self.data.num_classes}, for a class read-out, else 0; "
@@ -208,7 +216,7 @@ class RunConfig:
             )
         if self.model.readout == "class" and self.data.is_text:
             raise ValueError(
-                f"A class read-out needs data with classes, got {self.data.data!r}. Take {' or '.join(SAMPLED_DATA)}, "
+                f"A class read-out needs data with classes, got {self.data.data!r}. Take {' or '.join(SEQUENCES)}, "
                 "or `readout` next_token."
             )
         if self.model.readout != "class" and not self.data.is_text:

@@ -9,7 +9,7 @@ from joma.data.corpora import OWN_TEXT
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import CLASS_TOKENS, HIERARCHY, SAMPLED_DATA, TEXTS, TREES, DataConfig, RunConfig, digest
+from joma.engine.config import HIERARCHY, SEQUENCES, TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.errors import UnknownNameError
 from joma.randomness import run_keys
 from joma.theory.latent_tree import LatentTree, regular_tree
@@ -61,7 +61,7 @@ def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
     try:
         return load_text(data, vocabulary_cap=vocabulary_cap)
     except UnknownNameError:
-        raise UnknownNameError("data", data, (*TEXTS, *SAMPLED_DATA), remark=OWN_TEXT) from None
+        raise UnknownNameError("data", data, (*TEXTS, *SEQUENCES), remark=OWN_TEXT) from None
 
 
 def num_sequences(data: DataConfig) -> int:
@@ -153,15 +153,8 @@ def tree_of(data: DataConfig) -> LatentTree:
 
 def _vocabulary(data: DataConfig, seed: int) -> int:
     """Return the number of tokens of samples, once it is known that they can be drawn."""
-    match data.data:
-        case name if name == HIERARCHY:
-            return hierarchy_of(data, seed).num_tokens
-        case name if name == TREES:
-            class_patterns(data.num_classes, data.branching)
-            return 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off
-        case _:
-            assert data.data == CLASS_TOKENS
-            raise ValueError(
-                f"{CLASS_TOKENS!r} are frequencies for the analysed layer, and a decoder reads sequences. Take "
-                f"{HIERARCHY!r} or {TREES!r}, or build the layer with joma.models.analysed_layer."
-            )
+    if data.data == HIERARCHY:
+        return hierarchy_of(data, seed).num_tokens
+    assert data.data == TREES  # a RunConfig refuses what is neither
+    class_patterns(data.num_classes, data.branching)
+    return 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off

@@ -1,5 +1,6 @@
 """The settings of a decoder, and which of them cannot go together."""
 
+import math
 from dataclasses import dataclass
 
 from joma.errors import UnknownNameError, finite, whole
@@ -115,9 +116,10 @@ class DecoderConfig:
 
     def _require_widths(self) -> None:
         if self.width % self.heads:
+            unit = {"rotary": 2 * self.heads, "sinusoidal": math.lcm(2, self.heads)}.get(self.positions, self.heads)
             raise ValueError(
                 f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}. "
-                f"Take {self.width // self.heads * self.heads or self.heads} or another number of heads."
+                f"Take `width` {self.width // unit * unit or unit}, or `heads` that divide {self.width}."
             )
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"Sinusoidal positions need an even `width`, got {self.width}. Add one.")

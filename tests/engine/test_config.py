@@ -2,6 +2,8 @@
 
 import json
 import math
+import pkgutil
+import re
 from dataclasses import fields
 
 import pytest
@@ -18,8 +20,10 @@ from joma.engine.config import (
     field_homes,
     parse,
 )
+from joma.engine.extent import completed
 from joma.engine.recipes import RECIPES, recipe
 from joma.models.decoder_config import DecoderConfig
+from joma.models.layer import AnalysedLayer
 
 OTHER_VALUES = {
     "lr": 0.5,
@@ -132,7 +136,8 @@ def test_text_becomes_the_type_of_the_field(name, text, value):
         ({"positions": "learned", "window": 2000}, "`max_length` is 1024, and a sequence has 2000"),
         ({"data": "trees"}, "sequences with a class"),
         ({"data": "trees", "readout": "class", "epochs": 2}, "have no end, so no `epochs`"),
-        ({"readout": "class"}, "A class read-out needs data with classes"),
+        ({"readout": "class"}, "A class read-out needs data with classes.* Take trees or hierarchy, or `readout`"),
+        ({"data": "class-tokens"}, "are frequencies for the analysed layer.* Take trees or hierarchy, or build"),
         ({"seed": -1}, "`seed` must be a whole number of at least 0"),
     ],
     ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",
@@ -140,3 +145,20 @@ def test_text_becomes_the_type_of_the_field(name, text, value):
 def test_impossible_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         small().update(values)
+
+
+def test_data_that_are_offered_are_taken():
+    with pytest.raises(ValueError) as refused:
+        small().update({"readout": "class"})
+    [offered] = re.findall(r"Take (.*?), or", str(refused.value))
+    for data in offered.split(" or "):
+        assert (
+            completed(small().update({"readout": "class", "data": data, "steps": 1, "num_classes": 3})).model.vocabulary
+            > 1
+        )
+
+
+def test_the_layer_that_reads_class_tokens_is_where_it_is_said_to_be():
+    with pytest.raises(ValueError) as refused:
+        small().update({"data": "class-tokens"})
+    assert pkgutil.resolve_name(re.search(r"joma\.[\w.]*\w", str(refused.value))[0]) is AnalysedLayer

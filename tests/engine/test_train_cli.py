@@ -14,7 +14,7 @@ from joma import cli, terminal_train
 from joma.engine.grid import axes_of, grid
 from joma.engine.plan import device_named, make_plan
 from joma.engine.recipes import recipe
-from joma.engine.snapshots import path_of
+from joma.engine.snapshots import path_of, steps_of
 from joma.engine.train import Progress
 from joma.engine.training import PackProgress
 from joma.runs.record import info, is_open, open_run, read
@@ -121,6 +121,13 @@ def test_settings_are_listed(capsys):
     assert "Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear." in said  # which values there are
 
 
+def test_settings_that_no_decoder_has_say_whose_they_are():
+    meaning = terminal_train.meanings(type(recipe("small").base))
+    for name in ("num_distinct", "num_common", "token_law"):
+        assert meaning[name].startswith("Only for the analysed layer in Python, joma.data.class_tokens: ")
+    assert "class-tokens are for the analysed layer in Python" in meaning["data"]
+
+
 def test_every_setting_says_what_it_is():
     base = recipe("small").base
     meaning = terminal_train.meanings(type(base))
@@ -145,11 +152,13 @@ def test_every_setting_says_what_it_is():
         ),
         (("--data", "nowhere/text", "--readout", "next_token"), "There is no folder nowhere/text"),
         (
-            (
-                "--data",
-                "class-tokens",
-            ),
-            "are frequencies for the analysed layer",
+            ("--data", "class-tokens"),
+            "are frequencies for the analysed layer, and a decoder reads sequences. Take trees",
+        ),
+        (("--data", "python-docs"), "got 'python-docs'. Take trees or hierarchy, or `readout` next_token."),
+        (
+            ("--data", "zzz", "--readout", "next_token"),
+            "Known: hierarchy, python-docs, trees, wikitext103, wikitext2. A text of your own",
         ),
         (("--num-classes", "9"), "tell 3 classes apart, got 9"),
         (("--memory", "0.0001"), "may be used of"),
@@ -237,6 +246,20 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capsys):
     code, said, _ = joma_says(capsys, *tiny, *more, "--json")
     [run] = json.loads(said)["runs"]
     assert code == 0 and run["step"] == reached + 10 and run["status"] == "finished"
+
+
+@pytest.mark.filterwarnings("default")  # as outside of the tests, where a warning is no error
+def test_a_damaged_snapshot_is_told_in_one_line(tmp_path, capsys):
+    tiny = options(**TINY | {"snapshot_every": 2, "seed": 1})
+    joma_says(capsys, "train", "--recipe", "trees", "--device", "cpu", *tiny, "--out", str(tmp_path))
+    [folder] = tmp_path.iterdir()
+    damaged = path_of(folder, max(steps_of(folder)))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    longer = options(**TINY | {"snapshot_every": 2, "seed": 1, "steps": 6})
+    command = ("train", "--recipe", "trees", "--device", "cpu", *longer, "--out", str(tmp_path), "--json")
+    code, _, complaint = joma_says(capsys, *command)
+    [line] = complaint.splitlines()
+    assert code == 0 and line.startswith(f"joma: warning: {damaged} does not match its checksum")
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")

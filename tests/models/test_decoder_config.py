@@ -1,11 +1,16 @@
 """Settings that cannot be are refused before anything is built."""
 
+import re
+
 import pytest
 
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import CHOICES, DecoderConfig
 
 REFUSED = {
-    "heads": ({"heads": 3}, r"`width` must be a multiple of `heads`, got 8 and 3\. Take 6"),
+    "heads": (
+        {"heads": 3},
+        r"`width` must be a multiple of `heads`, got 8 and 3\. Take `width` 6, or `heads` that divide 8\.",
+    ),
     "odd head": ({"width": 6, "heads": 2}, r"even width per head, got 3 \(6 / 2\)"),
     "odd width": ({"width": 7, "positions": "sinusoidal"}, r"even `width`, got 7"),
     "free and rotary": ({"attention_logits": "free"}, r"free logits have none"),
@@ -28,3 +33,13 @@ REFUSED = {
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         DecoderConfig(**{"vocabulary": 11, "width": 8, "hidden": 4} | change)
+
+
+@pytest.mark.parametrize("positions", CHOICES["positions"])
+def test_the_width_that_is_offered_for_the_heads_is_taken(positions):
+    for width, heads in ((10, 3), (2, 3), (20, 7)):
+        settings = {"vocabulary": 11, "hidden": 4, "heads": heads, "positions": positions}
+        with pytest.raises(ValueError) as refused:
+            DecoderConfig(width=width, **settings)
+        offered = int(re.search(r"Take `width` (\d+)", str(refused.value))[1])
+        assert DecoderConfig(width=offered, **settings).head_width * heads == offered
