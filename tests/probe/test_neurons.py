@@ -1,0 +1,497 @@
+"""Hidden neurons and attended tokens of any model are those of hand hooks and of materialised float64 attention."""
+
+import copy
+import logging
+import random
+
+import models
+import numpy as np
+import pytest
+import torch
+from tapping import snapshot
+from torch import nn
+from torch.nn import functional
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    FalconConfig,
+    FalconForCausalLM,
+    GPTJConfig,
+    GPTJForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+)
+
+from joma.measure.superposition import superposed_neurons
+from joma.probe.calls import AttentionCall, Kind, Source
+from joma.probe.neurons import read_neurons
+from joma.probe.query_rows import mean_weights
+
+UPPER = {
+    "gpt_neox": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+    "gpt2": "transformer.h.{}.mlp.c_proj",
+    "opt": "model.decoder.layers.{}.fc2",
+    "llama": "model.layers.{}.mlp.down_proj",
+    "qwen2": "model.layers.{}.mlp.down_proj",
+    "qwen3": "model.layers.{}.mlp.down_proj",
+    "mistral": "model.layers.{}.mlp.down_proj",
+    "gemma2": "model.layers.{}.mlp.down_proj",
+    "bloom": "transformer.h.{}.mlp.dense_4h_to_h",
+    "mpt": "transformer.blocks.{}.ffn.down_proj",
+    "bert": "bert.encoder.layer.{}.output.dense",
+}
+"""Modules that the hidden neurons go into."""
+
+
+def hidden_by_hand(model, sites, call):
+    """What goes into modules, in one forward pass of all contexts."""
+    found = {}
+    hooks = [
+        model.get_submodule(site).register_forward_pre_hook(lambda m, args, site=site: found.update({site: args[0]}))
+        for site in sites
+    ]
+    with torch.no_grad():
+        model(**call)
+    for hook in hooks:
+        hook.remove()
+    return [found[site] for site in sites]
+
+
+def at_queries(values, call):
+    """The last visible position of each sequence, also where a model has put all positions in one axis."""
+    values = values.reshape(*call["input_ids"].shape, -1)
+    mask = call.get("attention_mask", torch.ones_like(call["input_ids"]))
+    last = [int(row.nonzero()[-1]) for row in mask]
+    return torch.stack([value[position] for value, position in zip(values, last, strict=True)])
+
+
+def by_layer(readings):
+    return {each.layer: each for each in readings.layers}
+
+
+def assert_same(found, wanted, **tolerances):
+    tolerances = {"atol": 1e-6, "rtol": 1e-5} | tolerances  # single precision, batches of another size
+    assert [each.layer for each in found.layers] == [each.layer for each in wanted.layers]
+    for one, other in zip(found.layers, wanted.layers, strict=True):
+        torch.testing.assert_close(one.activations, other.activations, **tolerances)
+        torch.testing.assert_close(one.attended.weights, other.attended.weights, **tolerances)
+
+
+@pytest.mark.parametrize("left", [None, False, True], ids=["whole", "padded", "padded on the left"])
+@pytest.mark.parametrize("family", UPPER)
+def test_neurons_and_attention_are_those_of_a_float64_twin(family, left):
+    model = models.build(family)
+    call = models.inputs(family, batch=5, padded=left is not None, left=bool(left))
+    found = read_neurons(model, call, at_once=2)
+    sites = [UPPER[family].format(layer) for layer in range(models.LAYERS)]
+    # In float64, rows that see no key make NaN of what an eager twin attends to: its masks are those of float32.
+    dtype = torch.float32 if left else torch.float64
+    exact = models.twin(family, model, attn_implementation="eager").to(dtype)
+    with torch.no_grad():
+        attentions = exact(**call, output_attentions=True).attentions
+    hidden = hidden_by_hand(exact, sites, call)
+    below = 1 if family == "gpt_neox" else 0
+    assert [each.layer for each in found.layers] == [*range(below, models.LAYERS)]
+    for each in found.layers:
+        assert (each.site, each.attention_layer) == (sites[each.layer], each.layer - below)
+        neurons = at_queries(hidden[each.layer], call)
+        torch.testing.assert_close(each.activations.to(dtype), neurons, atol=1e-4, rtol=1e-4)  # single precision
+        weights = at_queries(attentions[each.attention_layer].mean(dim=1), call)
+        torch.testing.assert_close(each.attended.weights.to(dtype), weights, atol=1e-5, rtol=0)
+        assert torch.equal(each.attended.ids, call["input_ids"])
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama", "bert"])
+def test_neurons_are_bit_for_bit_what_a_hook_sees_in_the_same_pass(family):
+    model, call = models.build(family), models.inputs(family, batch=3)
+    found = read_neurons(model, call)
+    sites = [each.site for each in found.layers]
+    for each, hidden in zip(found.layers, hidden_by_hand(model, sites, call), strict=True):
+        assert torch.equal(each.activations, at_queries(hidden, call))
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "opt", "llama", "bert"])
+def test_padding_changes_nothing(family):
+    model = models.build(family)
+    whole = models.inputs(family, batch=4, length=9, padded=False)
+    longer = {
+        "input_ids": functional.pad(whole["input_ids"], (0, 4), value=7),
+        "attention_mask": functional.pad(torch.ones_like(whole["input_ids"]), (0, 4)),
+    }
+    plain, padded = read_neurons(model, whole), read_neurons(model, longer)
+    assert plain.position.tolist() == padded.position.tolist() == [8] * 4
+    for one, other in zip(plain.layers, padded.layers, strict=True):
+        torch.testing.assert_close(one.activations, other.activations, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(one.attended.weights, other.attended.weights[:, :9], atol=1e-6, rtol=0)
+        assert (other.attended.weights[:, 9:] == 0).all()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 12])
+def test_the_size_of_batches_changes_nothing(at_once):
+    model, call = models.build("llama"), models.inputs("llama", batch=25)
+    assert_same(read_neurons(model, call, at_once=at_once), read_neurons(model, call, at_once=25))
+
+
+def test_a_model_written_by_hand_is_read_from_its_tokens():
+    torch.manual_seed(0)
+    model = models.HandWritten().eval()
+    tokens = torch.randint(models.VOCABULARY, (6, 10))
+    found = read_neurons(model, tokens, at_once=4)
+    assert [(each.site, each.attention_layer) for each in found.layers] == [
+        ("blocks.0.mlp.2", 0),
+        ("blocks.1.mlp.2", 1),
+    ]
+    x = model.double().embedding(tokens)
+    for block, each in zip(model.blocks, found.layers, strict=True):
+        q, k, _ = (
+            part.unflatten(-1, (models.HEADS, -1)).transpose(1, 2) for part in block.qkv(block.norm(x)).chunk(3, -1)
+        )
+        weights = (q[:, :, -1:] @ k.mT / q.shape[-1] ** 0.5).softmax(-1).mean(1)[:, 0]
+        torch.testing.assert_close(each.attended.weights.double(), weights.detach(), atol=1e-6, rtol=0)
+        attended = functional.scaled_dot_product_attention(
+            *(part.unflatten(-1, (models.HEADS, -1)).transpose(1, 2) for part in block.qkv(block.norm(x)).chunk(3, -1)),
+            is_causal=True,
+        )
+        x = x + block.out(attended.transpose(1, 2).flatten(2))
+        hidden = block.mlp[:2](x)
+        torch.testing.assert_close(each.activations.double(), hidden[:, -1].detach(), atol=1e-5, rtol=1e-5)
+        x = x + block.mlp[2](hidden)
+
+
+SMALL = {"vocab_size": models.VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
+WIDE = SMALL | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+BESIDE = {
+    "gpt_neox": lambda: models.gpt_neox(use_parallel_residual=True),
+    "gpt_j": lambda: GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **SMALL)),
+    "phi": lambda: PhiForCausalLM(PhiConfig(intermediate_size=64, **WIDE)),
+    "falcon": lambda: FalconForCausalLM(FalconConfig(parallel_attn=True, **WIDE)),
+}
+AFTER = {
+    "gpt_neox": lambda: models.gpt_neox(use_parallel_residual=False),
+    "falcon": lambda: FalconForCausalLM(FalconConfig(parallel_attn=False, new_decoder_architecture=False, **WIDE)),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(intermediate_size=64, num_key_value_heads=2, pad_token_id=0, **WIDE)),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_mlp_beside_attention_sees_that_of_the_layer_below(name):
+    found = read_neurons(BESIDE[name]().eval(), models.inputs("gpt2"))
+    assert [(each.layer, each.attention_layer) for each in found.layers] == [(1, 0)]
+    (unseen,) = found.unseen
+    assert ".0." in unseen.site and "there is none" in unseen.reason
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_an_mlp_after_attention_sees_its_own(name):
+    found = read_neurons(AFTER[name]().eval(), models.inputs("gpt2"))
+    assert [(each.layer, each.attention_layer) for each in found.layers] == [(0, 0), (1, 1)]
+    assert found.unseen == ()
+
+
+def test_attention_whose_output_is_zero_so_far_still_belongs_to_its_layer():
+    model = models.HandWritten().eval()
+    for block in model.blocks:
+        nn.init.zeros_(block.out.weight)
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [each.attention_layer for each in found.layers] == [0, 1]
+
+
+class Swapped(models.HandWrittenBlock):
+    """MLP first, then attention."""
+
+    def forward(self, x):
+        mlp, self.mlp = self.mlp, nn.Identity()
+        try:
+            return super().forward(x + mlp(x)) / 2
+        finally:
+            self.mlp = mlp
+
+
+def test_an_mlp_before_attention_sees_that_of_the_layer_below():
+    model = models.HandWritten().eval()
+    model.blocks = nn.ModuleList(Swapped(models.WIDTH, models.HEADS, 0.0) for _ in range(2))
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [(each.layer, each.attention_layer) for each in found.layers] == [(1, 0)]
+
+
+def test_mlps_beside_the_blocks_are_read_by_their_pattern():
+    torch.manual_seed(0)
+    model = models.Apart().eval()
+    tokens = torch.randint(models.VOCABULARY, (4, 6))
+    found = read_neurons(model, tokens, mlp_pattern=r"mlps\.\d\.0\.weight")
+    assert [(each.layer, each.site, each.attention_layer) for each in found.layers] == [
+        (0, "mlps.0.2", 0),
+        (1, "mlps.1.2", 1),
+    ]
+
+
+class SequenceFirst(nn.Module):
+    """PyTorch's encoder with positions in the first axis."""
+
+    def __init__(self):
+        """Build it."""
+        super().__init__()
+        self.embedding = nn.Embedding(models.VOCABULARY, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 24)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens):
+        return self.encoder(self.embedding(tokens).transpose(0, 1))
+
+
+def test_positions_may_stand_in_the_first_axis():
+    torch.manual_seed(0)
+    model = SequenceFirst().eval()
+    tokens = torch.randint(models.VOCABULARY, (6, 6))
+    turned = copy.deepcopy(model)
+    for module in turned.modules():
+        if hasattr(module, "batch_first"):
+            module.batch_first = True
+    turned.forward = lambda tokens: turned.encoder(turned.embedding(tokens))
+    assert_same(read_neurons(model, tokens), read_neurons(turned, tokens))
+
+
+@pytest.mark.parametrize("positions", [[5, 5, 5], [2, 5, 3]], ids=["one", "several"])
+@pytest.mark.parametrize(
+    "shaping",
+    [
+        {},
+        {"causal": True},
+        {"causal": True, "window": 2},
+        {"window": 3},
+        {"scale": 0.7, "softcap": 0.5},
+        {"bias": torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(1))},
+        {"mask": torch.ones(3, 1, 6, 6).tril().bool()},
+        {"mask": torch.zeros(3, 1, 1, 6).index_fill(3, torch.tensor([0]), -1e9)},
+        {"mask": torch.randn(6, 6, generator=torch.Generator().manual_seed(2))},
+    ],
+    ids=["plain", "causal", "causal window", "window", "capped", "biased", "boolean", "padding", "added"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(3, 4, 6, 8, generator=generator).to(dtype)
+    k = torch.randn(3, 2, 6, 8, generator=generator).to(dtype)
+    call = AttentionCall(site="", kind=Kind.SELF, layer=0, source=Source.SDPA, q=q, k=k, **shaping)
+    s = shaping.get("scale", 8**-0.5) * q.double() @ k.double().repeat_interleave(2, dim=1).mT
+    if "softcap" in shaping:
+        s = shaping["softcap"] * (s / shaping["softcap"]).tanh()
+    ahead = torch.arange(6) - torch.arange(6)[:, None]
+    visible = (ahead <= 0) if "causal" in shaping else torch.ones(6, 6, dtype=torch.bool)
+    visible = visible & (ahead.abs() < shaping.get("window", 6))
+    mask = shaping.get("mask", torch.ones(1, dtype=torch.bool))
+    s = s + shaping.get("bias", torch.zeros(1)) + (torch.zeros(1) if mask.dtype == torch.bool else mask)
+    visible = visible & mask if mask.dtype == torch.bool else visible
+    wanted = s.masked_fill(~visible, -torch.inf).softmax(-1).mean(1)[torch.arange(3), positions]
+    found = mean_weights(call, torch.tensor(positions))
+    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=0)
+    logits = AttentionCall(
+        site="", kind=Kind.SELF, layer=0, source=Source.SOFTMAX, logits=s.masked_fill(~visible, -1e9)
+    )
+    torch.testing.assert_close(mean_weights(logits, torch.tensor(positions)), wanted)
+
+
+def test_no_matrix_of_the_length_squared_is_built():
+    model = models.HandWritten(layers=1).eval()
+    length, largest = 512, 0
+
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        """Notes the largest tensor that anything makes."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            made = func(*args, **(kwargs or {}))
+            largest = max(
+                [largest, *(each.numel() for each in torch.utils._pytree.tree_leaves(made) if torch.is_tensor(each))]
+            )
+            return made
+
+    with Largest():
+        read_neurons(model, torch.arange(2 * length).reshape(2, length) % models.VOCABULARY)
+    assert largest < length**2
+
+
+@pytest.mark.usefixtures("as_a_user_runs_it")
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
+def test_the_model_and_the_random_states_are_as_they_were(training):
+    model = models.build("gpt2").train(training)
+    model(**models.inputs("gpt2")).logits.sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    hooks = snapshot(model)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    contexts = models.inputs("gpt2", batch=5)
+    given = {name: value.clone() for name, value in contexts.items()}
+    first = read_neurons(model, contexts)
+    assert random.getstate() == states[0] and np.random.get_state()[1].tolist() == states[1]
+    assert torch.equal(torch.get_rng_state(), states[2])
+    assert snapshot(model) == hooks
+    assert all(module.training is training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(p.grad, old) for p, old in zip(model.parameters(), gradients, strict=True))
+    assert all(torch.equal(contexts[name], value) for name, value in given.items())
+    assert not any(each.activations.requires_grad or each.attended.weights.requires_grad for each in first.layers)
+    assert_same(read_neurons(model, contexts), first, atol=0, rtol=0)  # without dropout
+
+
+def test_hooks_are_gone_when_the_model_fails(caplog):
+    model = models.build("gpt2")
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=r"does not run on the contexts .*Pass what its forward takes"):
+        read_neurons(model, torch.full((2, 4), models.VOCABULARY))
+    assert snapshot(model) == before
+    assert not caplog.records
+
+
+def test_a_model_that_takes_no_nan_is_read_all_the_same_and_that_is_told(caplog):
+    class Strict(models.HandWrittenBlock):
+        """A block that looks at its input."""
+
+        def forward(self, x):
+            if x.isnan().any():
+                raise FloatingPointError("NaN")
+            return super().forward(x)
+
+    model = models.HandWritten().eval()
+    model.blocks[0] = Strict(models.WIDTH, models.HEADS, 0.0)
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [each.attention_layer for each in found.layers] == [0, 1]
+    assert "joma takes the MLPs of this HandWritten to come after attention" in caplog.text
+
+
+def test_layers_that_cannot_be_seen_are_told_with_their_reason(caplog):
+    decoder = models.inputs("t5")
+    with caplog.at_level(logging.WARNING, logger="joma"):
+        found = read_neurons(models.build("t5"), decoder | {"decoder_input_ids": decoder["input_ids"]})
+    assert [each.site for each in found.layers] == [f"encoder.block.{i}.layer.1.DenseReluDense.wo" for i in (0, 1)]
+    assert [each.site for each in found.unseen] == [f"decoder.block.{i}.layer.2.DenseReluDense.wi_0" for i in (0, 1)]
+    assert all("another sequence" in each.reason for each in found.unseen)
+    assert "joma cannot see decoder.block.0.layer.2.DenseReluDense.wi_0" in caplog.text
+
+
+def test_a_layer_whose_mlp_is_no_module_is_told():
+    class Bare(models.HandWrittenBlock):
+        """A block whose MLP multiplies by bare parameters."""
+
+        def __init__(self):
+            """Replace the MLP."""
+            super().__init__(models.WIDTH, models.HEADS, 0.0)
+            self.w_up = nn.Parameter(torch.randn(64, models.WIDTH))
+            self.w_down = nn.Parameter(torch.randn(models.WIDTH, 64))
+            self.mlp = nn.Identity()
+
+        def forward(self, x):
+            x = super().forward(x)
+            return x + functional.linear(functional.linear(x, self.w_up).relu(), self.w_down)
+
+    model = models.HandWritten().eval()
+    model.blocks[1] = Bare()
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [each.layer for each in found.layers] == [0]
+    assert [each.site for each in found.unseen] == ["blocks.1.w_up"]
+    assert "takes hooks" in found.unseen[0].reason
+
+
+def test_a_layer_whose_attention_cannot_be_seen_is_told():
+    class Hidden(models.HandWrittenBlock):
+        """A block whose attention nothing sees from outside."""
+
+        def forward(self, x):
+            with torch._C.DisableTorchFunction():
+                q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+                x = x + self.out((q @ k.mT).softmax(-1) @ v)
+            return x + self.mlp(x)
+
+    model = models.HandWritten().eval()
+    model.blocks[1] = Hidden(models.WIDTH, models.HEADS, 0.0)
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [each.layer for each in found.layers] == [0]
+    assert "No attention of layer 1 was seen before its MLP ran." in {each.reason for each in found.unseen}
+
+
+def test_experts_and_layers_used_twice_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"no hidden neurons of this MixtralForCausalLM.*experts"):
+        read_neurons(models.build("mixtral"), models.inputs("mixtral"))
+    albert = AlbertModel(
+        AlbertConfig(
+            hidden_size=32, embedding_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+            vocab_size=models.VOCABULARY,
+        )
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="ran 2 times in one forward pass"):
+        read_neurons(albert.eval(), models.inputs("bert"))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "settings", "message"),
+    [
+        ({"tokens": torch.zeros(2, 4, dtype=torch.long)}, {}, r"must hold the tokens as 'input_ids', got \['tokens'\]"),
+        (torch.zeros(2, 4), {}, "token ids, got torch.float32"),
+        (torch.zeros(2, 1, dtype=torch.long), {}, "at least 2 token ids"),
+        (torch.zeros(4, dtype=torch.long), {}, r"axes \(C, L\)"),
+        (torch.zeros(2, 4, dtype=torch.long), {"at_once": 0}, "`at_once` must be positive"),
+        (torch.zeros(2, 4, dtype=torch.long), {"mlp_pattern": "nowhere"}, "No matrix matches"),
+        (
+            {"input_ids": torch.zeros(2, 4, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 1, 1], [0] * 4])},
+            {},
+            "context 1 has none",
+        ),
+        (
+            {"input_ids": torch.zeros(2, 4, dtype=torch.long), "attention_mask": torch.ones(2, 5)},
+            {},
+            r"shape of the tokens, \(2, 4\), got \(2, 5\)",
+        ),
+    ],
+    ids=["names", "floats", "one token", "one axis", "no batch", "pattern", "nothing visible", "mask"],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(contexts, settings, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read_neurons(models.build("gpt2"), contexts, **settings)
+    assert "\n" not in str(caught.value)
+
+
+class MadeLayer(nn.Module):
+    """The query attends to tokens that are marked in the first entry, and each neuron fires for some topics."""
+
+    def __init__(self, u, topics, held):
+        """Write the patterns into the weights."""
+        super().__init__()
+        width = u.shape[1]
+        self.qkv = nn.Linear(width, 3 * width)
+        self.fc1, self.fc2 = nn.Linear(width, len(held)), nn.Linear(len(held), width)
+        with torch.no_grad():
+            self.qkv.weight.copy_(torch.cat([torch.zeros(width, width), *torch.eye(width).expand(2, -1, -1)]))
+            self.qkv.bias.copy_(functional.one_hot(torch.tensor(0), 3 * width))
+            self.fc1.weight.copy_(u[topics[held].flatten(1)].sum(dim=1).index_fill(1, torch.tensor([0]), 0.0))
+            self.fc1.bias.fill_(-0.5)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x)[:, None].chunk(3, dim=-1)
+        x = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=12.0)[:, 0]
+        return self.fc2(self.fc1(x).relu())
+
+
+def made_model(topics, per_neuron, *, num_neurons=16, vocabulary=200, width=128):
+    generator = torch.Generator().manual_seed(0)
+    u = functional.normalize(torch.randn(vocabulary, width, generator=generator))
+    u[:, 0], u[topics.flatten(), 0] = 0.0, 1.0
+    held = torch.rand(num_neurons, len(topics), generator=generator).argsort(dim=1)[:, :per_neuron]
+    return nn.Sequential(nn.Embedding.from_pretrained(u), MadeLayer(u, topics, held))
+
+
+@pytest.mark.parametrize(("per_neuron", "score"), [(1, 0.0), (2, 1.0)], ids=["one pattern", "two patterns"])
+def test_a_made_models_neurons_come_out_as_they_were_made(per_neuron, score):
+    generator = torch.Generator().manual_seed(1)
+    topics = torch.randperm(199, generator=generator)[:100].reshape(25, 4)
+    topic = torch.arange(500) % 25
+    others = torch.tensor([token for token in range(199) if token not in set(topics.flatten().tolist())])
+    rest = others[torch.randint(len(others), (500, 8), generator=generator)]
+    tokens = torch.cat([topics[topic], rest], dim=1)[:, torch.randperm(12, generator=generator)]
+    (layer,) = read_neurons(made_model(topics, per_neuron), tokens).layers
+    found = superposed_neurons(layer.activations, layer.attended, generator=generator)
+    assert abs(found.average - score) < 0.05
+    assert set(found.num_patterns.tolist()) == {per_neuron}
+    top = found.top_contexts(int(found.neuron[0]), num_tokens=4)
+    assert all({token for token, _ in each.tokens} == set(topics[topic[each.context]].tolist()) for each in top)
