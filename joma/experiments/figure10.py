@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from joma.engine.config import digest
 from joma.experiments.cache import encode
@@ -39,12 +39,12 @@ from joma.experiments.neox_series import (
     train_series,
     training_seconds,
 )
-from joma.experiments.neuron_readings import read_last
 from joma.experiments.threads import one_thread
 from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell
 from joma.figures.chart import Bars, Chart, Panel
 from joma.measure.attended import Attended, Profiles
 from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.probe.neurons import read_neurons
 from joma.runs.files import write_bytes
 from joma.verdicts import Verdict
 
@@ -172,10 +172,7 @@ def _keep_tables(
 ) -> None:
     train_series(config.neox, series.folder.parent, device=device, tell=lambda share, doing: tell(share / 2, doing))
     steps = {TRAINED: config.neox.num_steps, UNTRAINED: 0}
-    readings = {
-        name: read_last(series.model(step, device), contexts.to(device), batch=READ_AT_ONCE)
-        for name, step in steps.items()
-    }
+    readings = {name: readings_of(series.model(step, device), contexts) for name, step in steps.items()}
     readings[SHUFFLED] = _dealt_anew(readings[TRAINED], config.seed)
     found = dict(_look(readings, config.seed, lambda share, doing: tell(0.6 + 0.4 * share, doing)))
     layers = [
@@ -201,6 +198,12 @@ def _public_piece(name: str, device: str, pairs: Path, failures: dict[str, str])
 
 Readings = dict[int, tuple[Tensor, Attended]]
 """Activations of each layer, contexts by neurons, and what the contexts attend to."""
+
+
+def readings_of(model: nn.Module, contexts: Int64[Tensor, "C L"]) -> Readings:
+    """Read the neurons at the last position of each context, in all layers that see attention."""
+    found = read_neurons(model, {"input_ids": contexts, "use_cache": False}, at_once=READ_AT_ONCE)
+    return {each.layer: (each.activations, each.attended) for each in found.layers}
 
 
 def _dealt_anew(readings: Readings, seed: int) -> Readings:

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from joma.experiments.neuron_readings import read_layers
 from joma.experiments.timetable import Tell
 from joma.measure.attended import Attended, Profiles
 from joma.measure.firing import Firing
+from joma.probe.neurons import read_neurons
 from joma.probe.text import quiet_transformers
 
 RELATED = 0.2
@@ -117,7 +117,7 @@ def _rows_of(name: str, revision: str, device: str) -> list[dict[str, Any]]:
     with quiet_transformers():
         model: Any = GPTNeoXForCausalLM.from_pretrained(name, revision=revision, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-    layers = list(positions_of(model.to(device).eval(), tokenizer, TEXTS, device))
+    layers = list(positions_of(model.to(device).eval(), tokenizer, TEXTS))
     return [{"model": name, "revision": revision} | _shared(pair, layers, tokenizer) for pair in PAIRS[name]]
 
 
@@ -133,20 +133,17 @@ class Positions:
     attended: Attended
 
 
-def positions_of(model: Any, tokenizer: Any, texts: Sequence[str], device: str) -> Iterator[Positions]:
-    """Read every position of the texts; yields a layer at a time."""
+def positions_of(model: Any, tokenizer: Any, texts: Sequence[str]) -> Iterator[Positions]:
+    """Read every position of the texts, as the last one of a context that ends there; yields a layer at a time."""
     ids = [torch.tensor(tokenizer(text)["input_ids"]) for text in texts]
-    readings = [read_layers(model, each[None].to(device)) for each in ids]
     longest = max(map(len, ids))
     tokens = torch.cat([_padded(each.expand(len(each) - 1, -1), longest) for each in ids])
+    visible = torch.cat([_padded(torch.ones(len(each), len(each)).tril()[1:], longest) for each in ids])
+    found = read_neurons(model, {"input_ids": tokens, "attention_mask": visible.long(), "use_cache": False})
     number = np.repeat(np.arange(len(ids)), [len(each) - 1 for each in ids])
-    for of_layer in zip(*readings, strict=True):
-        weights = torch.cat([_padded(each.attention[0, 1:].cpu(), longest) for each in of_layer])
+    for each in found.layers:
         yield Positions(
-            layer=of_layer[0].layer,
-            text=number,
-            activations=torch.cat([each.hidden[0, 1:].cpu() for each in of_layer]).double().numpy(),
-            attended=Attended(ids=tokens, weights=weights),
+            layer=each.layer, text=number, activations=each.activations.double().numpy(), attended=each.attended
         )
 
 

@@ -34,6 +34,7 @@ AT_ONCE = 32
 """Contexts that run together."""
 LEAST_TOKENS = 2
 """A context of one token attends to nothing else."""
+NOTHING_BELOW = "Its MLP runs beside its attention and sees that of the layer below, and there is none."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -102,7 +103,8 @@ def read_neurons(
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
         raise ValueError(f"joma can read no hidden neurons of this {specimen.name}. {reason}")
     for reason, sites in by_reason(readings.unseen).items():
-        LOG.warning("joma cannot see %s: %s", some(sites), reason)
+        level = logging.INFO if reason == NOTHING_BELOW else logging.WARNING  # there, nothing is missing
+        LOG.log(level, "joma cannot see %s: %s", some(sites), reason)
     return readings
 
 
@@ -361,7 +363,7 @@ class _Reader:
     def _attention_for(self, mlp: _Mlp) -> Float[Tensor, "B L"] | str:
         layer = self._attention_layer(mlp)
         if layer < 0:
-            return "Its MLP runs beside its attention and sees that of the layer below, and there is none."
+            return NOTHING_BELOW
         return self._rows.get(layer, f"No attention of layer {layer} was seen before its MLP ran.")
 
     def _attention_layer(self, mlp: _Mlp) -> int:

@@ -1,5 +1,6 @@
 """Figure 10: neurons and what they attend to are read as the model has them; every verdict can fail."""
 
+import copy
 import shutil
 from dataclasses import replace
 
@@ -12,10 +13,17 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 from experiments.neox_cases import text_and_cache, tiny_neox, workplace_in
 from joma.experiments import figure10, figure10_public
 from joma.experiments.experiment import Result
-from joma.experiments.figure10 import Config, compute, draw, unrelated_pairs, verdicts
-from joma.experiments.figure10_public import COLUMNS, PAIRS, TEXTS, Positions, read_public, shared_neurons
+from joma.experiments.figure10 import Config, compute, draw, readings_of, unrelated_pairs, verdicts
+from joma.experiments.figure10_public import (
+    COLUMNS,
+    PAIRS,
+    TEXTS,
+    Positions,
+    positions_of,
+    read_public,
+    shared_neurons,
+)
 from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
-from joma.experiments.neuron_readings import read_last, read_layers
 from joma.experiments.threads import one_thread
 from joma.measure.attended import Attended
 from joma.verdicts import Outcome
@@ -62,7 +70,7 @@ def test_what_was_found_is_complete_without_the_weights(result, config, place, m
     moved = shutil.copytree(place / "first", tmp_path / "moved", ignore=shutil.ignore_patterns("*.safetensors"))
     with monkeypatch.context() as patch:
         patch.setattr(figure10, "train_series", None)
-        patch.setattr(figure10, "read_last", None)
+        patch.setattr(figure10, "readings_of", None)
         again = compute(config, workplace_in(moved, "figure10"))
     for name, table in result.tables.items():
         pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
@@ -72,49 +80,59 @@ def test_what_was_found_is_complete_without_the_weights(result, config, place, m
     pd.testing.assert_frame_equal(result.tables["neurons"], again.tables["neurons"], check_exact=True)
 
 
+def materialised(model, tokens):
+    """Neurons after the nonlinearity and the mean attention of every layer and position, of a float64 twin."""
+    twin = copy.deepcopy(model).double()
+    twin.set_attn_implementation("eager")
+    hidden = []
+    for layer in twin.gpt_neox.layers:
+        layer.mlp.act.register_forward_hook(lambda module, inputs, output: hidden.append(output))
+    with torch.no_grad():
+        attention = twin(tokens, output_attentions=True, use_cache=False).attentions
+    return hidden, [weights.mean(dim=1) for weights in attention]
+
+
 @pytest.mark.parametrize("parallel", [True, False], ids=["side by side", "one after the other"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_readings_are_the_models_own_attention_and_neurons(parallel, implementation):
     model = small_model(parallel=parallel)
-    tokens = torch.randint(40, (3, 7), generator=torch.Generator().manual_seed(1))
-    expected = torch.stack(model(tokens, output_attentions=True, use_cache=False).attentions).mean(dim=2)
     model.set_attn_implementation(implementation)
-    hidden = []
-    hooks = [
-        layer.mlp.act.register_forward_hook(lambda m, i, out: hidden.append(out)) for layer in model.gpt_neox.layers
-    ]
-    readings = read_layers(model, tokens)
-    for hook in hooks:
-        hook.remove()
-    assert [each.layer for each in readings] == ([1, 2] if parallel else [0, 1, 2])
-    for each in readings:
-        seen = expected[each.layer - 1 if parallel else each.layer]
-        torch.testing.assert_close(each.attention, seen.detach(), atol=1e-5, rtol=1e-4)  # single precision
-        assert torch.equal(each.hidden, hidden[each.layer])
+    tokens = torch.randint(40, (3, 7), generator=torch.Generator().manual_seed(1))
+    readings, (hidden, attention) = readings_of(model, tokens), materialised(model, tokens)
+    assert [*readings] == ([1, 2] if parallel else [0, 1, 2])
+    for layer, (activations, attended) in readings.items():
+        seen = attention[layer - 1 if parallel else layer]
+        torch.testing.assert_close(attended.weights.double(), seen[:, -1], atol=1e-5, rtol=0)  # single precision
+        torch.testing.assert_close(activations.double(), hidden[layer][:, -1], atol=1e-5, rtol=1e-5)
+        assert torch.equal(attended.ids, tokens)
 
 
 def test_an_mlp_side_by_side_with_attention_does_not_see_it():
     model = small_model(parallel=True, depth=2)
     tokens = torch.randint(40, (1, 7), generator=torch.Generator().manual_seed(1))
-    before = {each.layer: each.hidden for each in read_layers(model, tokens)}
+    before, _ = readings_of(model, tokens)[1]
     with torch.no_grad():
         model.gpt_neox.layers[1].attention.query_key_value.weight.mul_(3)
-    after = {each.layer: each.hidden for each in read_layers(model, tokens)}
-    assert torch.equal(before[1], after[1])
+    assert torch.equal(before, readings_of(model, tokens)[1][0])
     with torch.no_grad():
         model.gpt_neox.layers[0].attention.query_key_value.weight.mul_(3)
-    assert not torch.equal(before[1], read_layers(model, tokens)[0].hidden)
+    assert not torch.equal(before, readings_of(model, tokens)[1][0])
 
 
-def test_reading_in_parts_is_reading_at_once():
-    model = small_model(parallel=True)
-    tokens = torch.randint(40, (10, 7), generator=torch.Generator().manual_seed(1))
-    parts, once = (read_last(model, tokens, batch=batch) for batch in (3, 10))
-    for layer, (activations, attended) in once.items():
-        torch.testing.assert_close(parts[layer][0], activations)
-        torch.testing.assert_close(parts[layer][1].weights, attended.weights)
-        assert torch.allclose(attended.weights.sum(dim=1), torch.ones(10))
-        assert torch.equal(attended.ids, tokens)
+def test_every_position_of_a_text_but_the_first_is_read_as_in_the_whole_text():
+    model, tokenizer, texts = small_model(parallel=True), Letters(), (TEXTS[0], TEXTS[1][:9])
+    ids = [torch.tensor(tokenizer(text)["input_ids"]) for text in texts]
+    layers = list(positions_of(model, tokenizer, texts))
+    assert [layer.layer for layer in layers] == [1, 2]
+    for layer in layers:
+        assert layer.text.tolist() == [0] * (len(ids[0]) - 1) + [1] * (len(ids[1]) - 1)
+        for number, tokens in enumerate(ids):
+            hidden, attention = materialised(model, tokens[None])
+            rows = torch.from_numpy(layer.text == number)
+            weights = layer.attended.weights[rows].double()
+            np.testing.assert_allclose(layer.activations[rows], hidden[layer.layer][0, 1:], atol=1e-5)
+            torch.testing.assert_close(weights[:, : len(tokens)], attention[layer.layer - 1][0, 1:], atol=1e-5, rtol=0)
+            assert (weights[:, len(tokens) :] == 0).all()
 
 
 def test_the_same_command_twice_gives_the_same_numbers(result, config, place):

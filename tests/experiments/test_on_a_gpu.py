@@ -16,7 +16,6 @@ from joma.experiments.experiment import Workplace
 from joma.experiments.figure5_measure import ATTENTION, NCORR
 from joma.experiments.language_model_config import CONTROLS, UNTRAINED, Config, DriftConfig
 from joma.experiments.neox_series import first_text, train_series
-from joma.experiments.neuron_readings import read_last
 
 pytestmark = needs_a_gpu
 
@@ -187,9 +186,7 @@ def test_figure10_reads_the_same_neurons_and_attention(data, computed):
     models = place(data / "cpu", "figure10", "cpu").folder.parents[2] / "models"
     series = train_series(neox, models, device="cpu", tell=lambda share, doing: None)
     contexts = first_text(neox).valid[:480].reshape(-1, 12)
-    found, right = (
-        read_last(series.model(neox.num_steps, device), contexts.to(device), batch=16) for device in (there(), "cpu")
-    )
+    found, right = (figure10.readings_of(series.model(neox.num_steps, device), contexts) for device in (there(), "cpu"))
     assert found.keys() == right.keys() and right
     for layer, (activations, attended) in right.items():
         np.testing.assert_allclose(found[layer][0], activations, atol=SAME)
