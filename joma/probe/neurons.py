@@ -18,22 +18,19 @@ from torch import Tensor, nn
 
 from joma.errors import positive
 from joma.measure.attended import Attended
-from joma.measure.tensors import tensor_with_axes
-from joma.probe.blocks import MATRIX_AXES, module_path, parent
 from joma.probe.calls import AttentionCall, Kind
+from joma.probe.contexts import Contexts
 from joma.probe.findings import some
 from joma.probe.isolation import demand_module
-from joma.probe.lower_matrices import OUTSIDE
+from joma.probe.mlps import Mlp, find_mlps, ways_back
 from joma.probe.query_rows import mean_weights
 from joma.probe.side_by_side import side_by_side
 from joma.probe.specimen import Specimen, plain_site
-from joma.probe.weights import Unseen, WeightRef, by_reason
+from joma.probe.weights import Unseen, by_reason
 
 LOG = logging.getLogger("joma")
 AT_ONCE = 32
 """Contexts that run together."""
-LEAST_TOKENS = 2
-"""A context of one token attends to nothing else."""
 NOTHING_BELOW = "Its MLP runs beside its attention and sees that of the layer below, and there is none."
 
 
@@ -91,9 +88,9 @@ def read_neurons(
     """
     demand_module(model)
     positive("at_once", at_once)
-    given = _Contexts.of(contexts, tokens, visible)
+    given = Contexts.of(contexts, tokens, visible)
     specimen = Specimen.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
-    mlps, unseen = _find_mlps(specimen)
+    mlps, unseen = find_mlps(specimen)
     reader = _Reader(specimen, mlps, unseen)
     reader.read(given, at_once)
     readings = NeuronReadings(
@@ -109,121 +106,6 @@ def read_neurons(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Contexts:
-    """The contexts, and where their queries stand."""
-
-    arguments: Mapping[str, Any] | Tensor
-    tokens: Int[Tensor, "C L"]
-    position: Int[Tensor, " C"]
-    num_visible: Int[Tensor, " C"]
-
-    @classmethod
-    def of(cls, contexts: Mapping[str, Any] | Tensor, tokens: str, visible: str) -> "_Contexts":
-        named = {tokens: contexts} if isinstance(contexts, Tensor) else dict(contexts)
-        if tokens not in named:
-            raise ValueError(
-                f"`contexts` must hold the tokens as {tokens!r}, got {sorted(named)}. Name them by `tokens`."
-            )
-        ids = tensor_with_axes(tokens, named[tokens], "C L").detach().cpu()
-        if len(ids) == 0 or ids.shape[1] < LEAST_TOKENS or ids.is_floating_point():
-            raise ValueError(
-                f"Contexts must be rows of at least {LEAST_TOKENS} token ids, got {ids.dtype} of shape "
-                f"{tuple(ids.shape)}. Pass whole texts, one in each row."
-            )
-        seen = named.get(visible)
-        mask = torch.ones_like(ids) if seen is None else tensor_with_axes(visible, seen, "C L").cpu()
-        if mask.shape != ids.shape:
-            raise ValueError(
-                f"`{visible}` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(mask.shape)}."
-            )
-        mask = mask != 0
-        if not bool(mask.any(dim=1).all()):
-            empty = int((~mask.any(dim=1)).nonzero()[0])
-            raise ValueError(f"Every context must have a visible token, context {empty} has none. Drop it.")
-        position = ids.shape[1] - 1 - mask.flip(1).to(torch.uint8).argmax(dim=1)
-        arguments = contexts if isinstance(contexts, Tensor) else named
-        return cls(arguments=arguments, tokens=ids, position=position, num_visible=mask.sum(dim=1))
-
-    @property
-    def length(self) -> int:
-        return self.tokens.shape[1]
-
-    def cuts(self, at_once: int) -> Iterator[tuple[int, int]]:
-        """Yield which contexts run together, never as many as they have tokens: that would hide which axis is which."""
-        first = 0
-        while first < len(self.tokens):
-            stop = min(first + at_once, len(self.tokens))
-            stop -= stop - first == self.length
-            yield first, stop
-            first = stop
-
-    def part(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
-        """Cut some contexts out of every argument that has one row for each."""
-        if isinstance(self.arguments, Tensor):
-            return self.arguments[first:stop]
-        return {name: self._cut(value, first, stop) for name, value in self.arguments.items()}
-
-    def _cut(self, value: Any, first: int, stop: int) -> Any:
-        is_per_context = isinstance(value, Tensor) and value.ndim and len(value) == len(self.tokens)
-        return value[first:stop] if is_per_context else value
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mlp:
-    """Lower matrices with the same neurons, and where the matrix behind these is looked for."""
-
-    layer: int
-    lower: tuple[str, ...]
-    """Modules; of a gated MLP both, where they are apart."""
-    width: int
-    """Hidden neurons."""
-    within: str
-    """Module: the layer, or what holds the lower matrix where that lies outside."""
-
-
-def _find_mlps(specimen: Specimen) -> tuple[list[_Mlp], list[Unseen]]:
-    """Gather the lower matrices of each MLP, and say which have no neurons that could be read."""
-    groups: dict[tuple[int, str, int], dict[str, WeightRef]] = defaultdict(dict)
-    unseen: dict[Unseen, None] = {}
-    modules = dict(specimen.root.named_modules())
-    for ref in specimen.layout.lower:
-        name = module_path(ref.name)
-        reason = _why_not(ref, modules.get(name))
-        if reason:
-            unseen[Unseen(site=plain_site(parent(name) if ref.expert is not None else name), reason=reason)] = None
-        else:
-            groups[ref.layer, parent(name), ref.shape[0]][name] = ref
-    told = {each.site: each for each in specimen.layout.unseen}
-    for layer in specimen.layout.layers:
-        if not layer.lower:
-            unseen[told.get(layer.path) or told[""]] = None
-    paths = {layer.index: layer.path for layer in specimen.layout.layers}
-    mlps = [
-        _Mlp(layer=layer, lower=tuple(refs), width=width, within=_container(paths.get(layer, holder), holder))
-        for (layer, holder, width), refs in groups.items()
-    ]
-    return mlps, list(unseen)
-
-
-def _why_not(ref: WeightRef, module: nn.Module | None) -> str:
-    if ref.expert is not None:
-        return "Its neurons belong to experts, of which every token has its own."
-    if ref.layer == OUTSIDE:
-        return "It belongs to no layer, so that nobody knows which attention it sees."
-    if module is None or isinstance(module, torch.jit.ScriptModule):
-        return "Its lower matrix is no module that takes hooks, so that nobody sees what is made of its output."
-    return ""
-
-
-def _container(layer: str, holder: str) -> str:
-    return layer if _is_inside(holder, layer) else holder
-
-
-def _is_inside(path: str, holder: str) -> bool:
-    return not holder or f"{path}.".startswith(f"{holder}.")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Seen:
     """Neurons of one MLP in one forward pass."""
 
@@ -231,6 +113,11 @@ class _Seen:
     neurons: Float[Tensor, "B J"] | str
     """Or why they could not be read; so below."""
     attention: Float[Tensor, "B L"] | str
+
+    @property
+    def failure(self) -> str:
+        """Why one of the two is missing; "" if neither is."""
+        return next((part for part in (self.neurons, self.attention) if isinstance(part, str)), "")
 
 
 @dataclass(slots=True)
@@ -242,11 +129,18 @@ class _Kept:
     attention: list[Tensor] = field(default_factory=list)
     failure: str = ""
 
+    def add(self, seen: _Seen) -> None:
+        """Move what a forward pass showed to the CPU."""
+        assert isinstance(seen.neurons, Tensor) and isinstance(seen.attention, Tensor)
+        self.site = seen.site
+        self.neurons.append(seen.neurons.cpu())
+        self.attention.append(seen.attention.cpu())
+
 
 class _Reader:
     """Sees neurons and attention during forward passes."""
 
-    def __init__(self, specimen: Specimen, mlps: list[_Mlp], unseen: list[Unseen]) -> None:
+    def __init__(self, specimen: Specimen, mlps: list[Mlp], unseen: list[Unseen]) -> None:
         """Take MLPs that can be hooked, and what is known to be unseen already."""
         self._specimen, self._mlps = specimen, mlps
         self._unseen: dict[Unseen, None] = dict.fromkeys(unseen)
@@ -254,7 +148,7 @@ class _Reader:
         self._beside: frozenset[int] = frozenset()
         self._begin(torch.zeros(0, dtype=torch.long), 0)
 
-    def read(self, contexts: _Contexts, at_once: int) -> None:
+    def read(self, contexts: Contexts, at_once: int) -> None:
         """Run all contexts."""
         doubt = self._find_beside(contexts)
         with self._hooked(), self._specimen.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True):
@@ -269,7 +163,7 @@ class _Reader:
                 doubt,
             )
 
-    def _find_beside(self, contexts: _Contexts) -> Exception | None:
+    def _find_beside(self, contexts: Contexts) -> Exception | None:
         """Find the layers whose MLP runs beside their attention, or return why that is not known."""
         fullest = int(contexts.num_visible.argmax())
         try:
@@ -297,7 +191,7 @@ class _Reader:
         self._position, self._length = position, length
         self._rows: dict[int, Tensor | str] = {}
         """What the queries attend to in the last call of each layer so far."""
-        self._seen: dict[_Mlp, list[_Seen]] = defaultdict(list)
+        self._seen: dict[Mlp, list[_Seen]] = defaultdict(list)
         self._to_run = {mlp: set(mlp.lower) for mlp in self._mlps}
         """Lower matrices that have to run before the neurons come."""
 
@@ -309,7 +203,7 @@ class _Reader:
             for mlp in self._mlps:
                 for name in mlp.lower:
                     handles.append(modules[name].register_forward_hook(self._lower_ran(mlp, name)))
-                for name in self._candidates(mlp, modules):
+                for name in ways_back(mlp, self._specimen):
                     hook = self._comes_next(mlp, name)
                     handles.append(modules[name].register_forward_pre_hook(hook, with_kwargs=True))
             yield
@@ -317,26 +211,13 @@ class _Reader:
             for handle in handles:
                 handle.remove()
 
-    def _candidates(self, mlp: _Mlp, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-        """Yield the modules with a matrix that takes the neurons: the first of them to run has them."""
-        lower = {name for each in self._mlps for name in each.lower}
-        attention = [
-            path for path in self._specimen.layout.attention if not any(_is_inside(name, path) for name in mlp.lower)
-        ]
-        for name, module in modules.items():
-            outside = not _is_inside(name, mlp.within) or any(_is_inside(name, path) for path in attention)
-            fits = any(_takes(parameter, mlp.width) for parameter in module.parameters(recurse=False))
-            scripted = isinstance(module, torch.jit.ScriptModule)
-            if fits and not outside and not scripted and not any(_is_inside(name, each) for each in lower):
-                yield name
-
-    def _lower_ran(self, mlp: _Mlp, name: str) -> Callable[..., None]:
+    def _lower_ran(self, mlp: Mlp, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple, output: Any) -> None:
             self._to_run[mlp].discard(name)
 
         return hook
 
-    def _comes_next(self, mlp: _Mlp, name: str) -> Callable[..., None]:
+    def _comes_next(self, mlp: Mlp, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             given = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)), None)
             if self._to_run[mlp] or given is None or given.shape[-1:] != (mlp.width,):
@@ -360,13 +241,13 @@ class _Reader:
             return hidden[sequence * length + position]
         return f"Its neurons have the shape {tuple(hidden.shape)}, where there are {num} contexts of {length} tokens."
 
-    def _attention_for(self, mlp: _Mlp) -> Float[Tensor, "B L"] | str:
+    def _attention_for(self, mlp: Mlp) -> Float[Tensor, "B L"] | str:
         layer = self._attention_layer(mlp)
         if layer < 0:
             return NOTHING_BELOW
         return self._rows.get(layer, f"No attention of layer {layer} was seen before its MLP ran.")
 
-    def _attention_layer(self, mlp: _Mlp) -> int:
+    def _attention_layer(self, mlp: Mlp) -> int:
         return mlp.layer - 1 if mlp.layer in self._beside else mlp.layer
 
     def _on_call(self, call: AttentionCall) -> None:
@@ -391,21 +272,15 @@ class _Reader:
         self._unseen[Unseen(site=plain_site(unseen.site), reason=unseen.reason)] = None
 
     def _keep(self) -> None:
-        """Move what a forward pass showed to the CPU, or note why it showed nothing."""
+        """Keep what a forward pass showed of each MLP, or why it showed nothing."""
         for mlp, kept in self._kept.items():
             seen = self._seen[mlp]
-            if len(seen) != 1:
-                kept.failure = kept.failure or _why_not_once(len(seen), mlp)
+            kept.failure = kept.failure or (seen[0].failure if len(seen) == 1 else _why_not_once(len(seen), mlp))
+            if kept.failure:
                 continue
-            (one,) = seen
-            for part in (one.neurons, one.attention):
-                if isinstance(part, str):
-                    kept.failure = kept.failure or part
-            kept.site = one.site
-            if not kept.failure:
-                assert isinstance(one.neurons, Tensor) and isinstance(one.attention, Tensor)
-                kept.neurons.append(one.neurons.cpu())
-                kept.attention.append(one.attention.cpu())
+            kept.add(seen[0])
+            if not bool(kept.attention[-1].isfinite().all()):
+                kept.failure = "Its attention is NaN, or the query of a context sees no key."
 
     def readings(self, tokens: Int[Tensor, "C L"]) -> Iterator[NeuronReading]:
         """Yield what was read, a place once; two maps into the same neurons in different modules read them twice."""
@@ -432,12 +307,7 @@ class _Reader:
         return [*self._unseen, *failures]
 
 
-def _why_not_once(times: int, mlp: _Mlp) -> str:
+def _why_not_once(times: int, mlp: Mlp) -> str:
     if times > 1:
         return f"Its MLP ran {times} times in one forward pass, and which of them is meant is not known."
     return f"No module with a matrix that takes its {mlp.width} neurons ran after it."
-
-
-def _takes(parameter: Tensor, width: int) -> bool:
-    """Whether a matrix may take this many neurons."""
-    return parameter.ndim == MATRIX_AXES and width in parameter.shape

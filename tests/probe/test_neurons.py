@@ -411,6 +411,23 @@ def test_a_layer_whose_attention_cannot_be_seen_is_told():
     assert "No attention of layer 1 was seen before its MLP ran." in {each.reason for each in found.unseen}
 
 
+def test_a_layer_whose_attention_is_nan_is_told():
+    model = models.HandWritten().eval()
+    nn.init.constant_(model.blocks[1].qkv.weight, torch.nan)
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [each.layer for each in found.layers] == [0]
+    assert [(each.site, each.reason[:20]) for each in found.unseen] == [("blocks.1.mlp.0", "Its attention is NaN")]
+
+
+def test_a_layer_without_mlp_is_told():
+    model = models.HandWritten().eval()
+    model.blocks[1].mlp = nn.Identity()
+    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    assert [each.layer for each in found.layers] == [0]
+    assert [each.site for each in found.unseen] == ["blocks.1"]
+    assert "No lower matrix of an MLP" in found.unseen[0].reason
+
+
 def test_experts_and_layers_used_twice_are_refused_with_the_reason():
     with pytest.raises(ValueError, match=r"no hidden neurons of this MixtralForCausalLM.*experts"):
         read_neurons(models.build("mixtral"), models.inputs("mixtral"))
@@ -450,6 +467,37 @@ def test_what_cannot_be_read_is_refused_in_one_line(contexts, settings, message)
     with pytest.raises(ValueError, match=message) as caught:
         read_neurons(models.build("gpt2"), contexts, **settings)
     assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_tokens_is_refused(as_a_user_runs_it):
+    with pytest.raises(
+        TypeError, match="must be a tensor of token ids or the keyword arguments of the model, got list"
+    ):
+        read_neurons(models.build("gpt2"), [[1, 2, 3]])
+
+
+@pytest.mark.parametrize("part", ["whole", "one block"])
+def test_a_compiled_model_is_read_as_the_plain_one(part):
+    torch.manual_seed(0)
+    model = models.HandWritten().eval()
+    tokens = torch.randint(models.VOCABULARY, (3, 6))
+    plain = read_neurons(model, tokens)
+    if part == "whole":
+        model = torch.compile(model, backend="eager")
+    else:
+        model.blocks[1] = torch.compile(model.blocks[1], backend="eager")
+    found = read_neurons(model, tokens)
+    assert_same(found, plain, atol=0, rtol=0)
+    assert [each.site for each in found.layers] == [each.site for each in plain.layers]
+
+
+def test_half_precision_is_read_and_its_attention_kept_in_single():
+    model, call = models.build("llama"), models.inputs("llama")
+    found, right = read_neurons(model.bfloat16(), call), read_neurons(model.float(), call)
+    for one, other in zip(found.layers, right.layers, strict=True):
+        assert one.activations.dtype == torch.bfloat16 and one.attended.weights.dtype == torch.float32
+        assert torch.nn.functional.cosine_similarity(one.activations.float(), other.activations).min() > 0.98
+        torch.testing.assert_close(one.attended.weights.sum(dim=1), torch.ones(2))
 
 
 class MadeLayer(nn.Module):
