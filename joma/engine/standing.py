@@ -142,7 +142,7 @@ def _load(member: Member, step: int | None) -> bool:
     try:
         snapshot = _own(snapshots.load_snapshot(path), member, path)
     except DamagedSnapshotError as error:
-        message = f"{error} It is set aside, and the run goes on from the snapshot before it."
+        message = f"{error} It is set aside, and the run goes on from the one before it, or starts again."
         assert member.record is not None
         member.record.event(step, "snapshot", message, level="warning", evidence={"file": path.name})
         warnings.warn(message, RuntimeWarning, stacklevel=2)

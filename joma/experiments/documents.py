@@ -88,9 +88,9 @@ def _commits(about: dict[str, Any]) -> str:
     >>> _commits({"git_commit": "0123456789 and abcdef0123 and 9876543210"}), _commits({"git_commit": "unknown and a1"})
     ('at commits 0123456, abcdef0 and 9876543', 'at commit a1 and one that is not known')
     """
-    if not about.get("git_commit"):
+    found = commits(about, COMMIT_LETTERS)
+    if not found:
         return ""
-    found = commits(about, COMMIT_LETTERS).split(" and ")
     known = [each for each in found if each != UNKNOWN]
     named = known if known == found else [*known, "one that is not known"]
     return f"at {'commits' if len(known) > 1 else 'commit'} {enumerated(named)}"

@@ -68,15 +68,16 @@ def told(origins: Sequence[Origin]) -> dict[str, Any]:
     }
 
 
-def commits(about: Mapping[str, Any], num_letters: int) -> str:
-    """Return the commits that a record names, each shortened; empty where it names none.
+def commits(about: Mapping[str, Any], num_letters: int) -> list[str]:
+    """Return the commits that a record names, each shortened; none where it names none.
 
     >>> commits(told([Origin(git_commit="0123456789"), Origin(git_commit="9876543210")]), 7)
-    '0123456 and 9876543'
+    ['0123456', '9876543']
     >>> commits({"git_commit": None}, 7)
-    ''
+    []
     """
-    return _joined(commit[:num_letters] for commit in (about.get("git_commit") or "").split(_AND))
+    named = about.get("git_commit")
+    return list(dict.fromkeys(commit[:num_letters] for commit in named.split(_AND))) if named else []
 
 
 def _version(origin: Origin, name: str) -> str:

@@ -136,7 +136,7 @@ def test_a_piece_that_was_not_finished_counts_as_work(tmp_path, software):
 def test_the_document_names_every_commit_in_short(tmp_path, software, install):
     in_two_calls(tmp_path / "results", software, install, (AT_HOME, {"joma": "0.1"}))
     assert "at commits aaaaaaa and bbbbbbb" in documents.results(tmp_path)
-    assert commits({"git_commit": AT_HOME}, 7) == "b" * 7
+    assert commits({"git_commit": AT_HOME}, 7) == ["b" * 7]
 
 
 def test_without_any_commit_none_is_named():
