@@ -28,13 +28,12 @@ def takes(problem: Problem) -> bool:
 
 @cache
 def is_intel() -> bool:
-    """Whether the processor says that it is Intel's, to the system or, on Linux, in a file."""
-    if INTEL in platform.processor():
-        return True
+    """Whether the processor says that it is Intel's, on Linux in a file and elsewhere to the system."""
     try:
-        return INTEL in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        said = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return False
+        said = platform.processor()
+    return INTEL in said
 
 
 def _is_enough(problem: Problem) -> bool:
