@@ -83,8 +83,8 @@ def attention_of_last(
     name, width = "attention.qkv", config.width
     weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
     last = x[:, :, -1:]
-    (q,) = _parts(config, linear(last, weight[:, :width], None if bias is None else bias[:, :width]))
-    k, v = _parts(config, linear(x, weight[:, width:], None if bias is None else bias[:, width:]))
+    (q,) = _parts(config, linear(last, weight[:, :width], None if bias is None else bias[..., :width]))
+    k, v = _parts(config, linear(x, weight[:, width:], None if bias is None else bias[..., width:]))
     logits = _biased((q * k).sum(dim=-1) * config.head_width**-0.5, key_bias)
     weights = logits.softmax(dim=-1)[..., None]
     mixed = (weights * v).sum(dim=-2, keepdim=True)  # sums, not products of a single row: those are slow on a GPU

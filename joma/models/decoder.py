@@ -30,6 +30,7 @@ from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout, site_streams
 from joma.models.embedding import add_row_gradients, embedding_rows
 from joma.models.initialisation import initial_parameters
+from joma.models.linear import beside_sequences
 from joma.models.normalisation import norm, norm_shapes
 from joma.models.positions import positioned
 
@@ -121,7 +122,7 @@ class Decoder:
     ) -> Float[Tensor, " R"]:
         """Loss of each run; the gradient of every trained parameter overwrites its entry of `gradients`."""
         rows = self.embed(parameters, batch.tokens).detach()
-        leaves = self._leaves(parameters, gradients)
+        leaves = self._leaves(parameters, gradients, num_sequences=batch.tokens.shape[1])
         with torch.enable_grad():
             rows.requires_grad_(EMBEDDING in gradients)
             hidden = self.read(
@@ -132,17 +133,22 @@ class Decoder:
         inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
         found = dict(zip(names, torch.autograd.grad(hidden, inputs, hidden_gradient), strict=True))
         for group in _by_block(leaves):
-            _copy_all([gradients[name] for name in group], [found[name] for name in group])
+            _gather([gradients[name] for name in group], [found[name] for name in group])
         if rows.requires_grad:
             if not self.config.tied:
                 gradients[EMBEDDING].zero_()
             add_row_gradients(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
         return losses
 
-    def _leaves(self, parameters: Parameters, gradients: Parameters) -> dict[str, Tensor]:
-        """The trained parameters between embedding and output, as leaves of a graph of their own."""
+    def _leaves(self, parameters: Parameters, gradients: Parameters, num_sequences: int) -> dict[str, Tensor]:
+        """The trained parameters between embedding and output, as leaves of a graph; vectors beside each sequence."""
         ends = (EMBEDDING, OUTPUT, OUTPUT_BIAS)
-        return {name: parameters[name].detach().requires_grad_() for name in gradients if name not in ends}
+        own = {name: parameters[name].detach() for name in gradients if name not in ends}
+        is_vector = {name: len(self.shapes[name]) == 1 for name in own}
+        return {
+            name: (beside_sequences(each, num_sequences) if is_vector[name] else each).requires_grad_()
+            for name, each in own.items()
+        }
 
     def _output(
         self, parameters: Parameters, gradients: Parameters, hidden: Float[Tensor, "R N D"], batch: Batch
@@ -223,14 +229,15 @@ def _by_block(names: Iterable[str]) -> list[list[str]]:
     return [list(group) for _, group in groupby(names, key=lambda name: name.split(".")[:2])]
 
 
-def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensors of all runs to where they belong, on a GPU as one kernel."""
+def _gather(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Bring gradients of all runs to where they belong, those of vectors summed over sequences; on a GPU at once."""
     if targets[0].is_cuda and targets[0].dtype != torch.float64:
-        from joma.models.copies_triton import copy_all  # noqa: PLC0415 (Triton is there where a GPU is)
+        from joma.models.gather_triton import gather_all  # noqa: PLC0415 (Triton is there where a GPU is)
 
-        copy_all(targets, sources)
-    else:
-        torch._foreach_copy_(targets, sources)
+        gather_all(targets, sources)
+        return
+    pairs = list(zip(targets, sources, strict=True))
+    torch._foreach_copy_(targets, [each.sum(dim=1) if each.ndim > to.ndim else each for to, each in pairs])
 
 
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

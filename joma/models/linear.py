@@ -4,9 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+Vectors = Float[Tensor, "R D"] | Float[Tensor, "R B D"]
+"""A vector of each run, or the same laid beside each of its sequences (`beside_sequences`)."""
+
 
 def linear(
-    x: Float[Tensor, "R *rows I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None = None
+    x: Float[Tensor, "R *rows I"], weight: Float[Tensor, "R O I"], bias: Vectors | None = None
 ) -> Float[Tensor, "R *rows O"]:
     r"""Return $x W_r^\top + b_r$ for the rows of each run r, with weights laid out as in `torch.nn.Linear`.
 
@@ -20,12 +23,16 @@ def linear(
     return (product.to(bias.dtype) + along_rows(bias, product)).to(product.dtype)
 
 
-def along_rows(vector: Float[Tensor, "R D"], x: Float[Tensor, "R *rows D"]) -> Float[Tensor, "R ... D"]:
-    """Lay a vector of each run along the last axis of x, to be combined with it.
+def along_rows(vector: Vectors, x: Float[Tensor, "R *rows D"]) -> Float[Tensor, "R ... D"]:
+    """Lay a vector of each run along the last axis of x, to be combined with it."""
+    first = vector.shape[:-1]
+    return vector.reshape(*first, *(1,) * (x.ndim - vector.ndim), vector.shape[-1])
 
-    It is repeated along all axes of the rows but the last, so that its gradient is summed in two stages, over the last
-    axis and then over the others: a compiler chooses one or two by the number of runs, and a step would have more
-    kernels for fewer runs.
+
+def beside_sequences(vector: Float[Tensor, "R D"], num_sequences: int) -> Float[Tensor, "R B D"]:
+    """Repeat a vector of each run for each of its sequences, with no copy.
+
+    Its gradient is then summed over the positions of a sequence alone, and what is left is summed for all vectors of a
+    block at once: a compiler would take two kernels for each of them, or one, by the number of runs.
     """
-    rows = (1,) * (x.ndim - 2)
-    return vector.reshape(vector.shape[0], *rows, vector.shape[1]).expand(-1, *x.shape[1:-2], *rows[:1], -1)
+    return vector[:, None].expand(-1, num_sequences, -1)

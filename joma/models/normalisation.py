@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
-from joma.models.linear import along_rows
+from joma.models.linear import Vectors, along_rows
 
 EPSILON = 1e-5
 """Added to the variance, as in torch.nn.LayerNorm."""
@@ -33,14 +33,12 @@ def norm(
             return x
 
 
-def layer_norm(
-    x: Float[Tensor, "R *rows D"], weight: Float[Tensor, "R D"], bias: Float[Tensor, "R D"]
-) -> Float[Tensor, "R *rows D"]:
+def layer_norm(x: Float[Tensor, "R *rows D"], weight: Vectors, bias: Vectors) -> Float[Tensor, "R *rows D"]:
     r"""Return $\gamma_r (x - \bar x)/\sqrt{\mathrm{var}(x) + \epsilon} + \beta_r$ over the last axis."""
     normed = functional.layer_norm(x, x.shape[-1:], eps=EPSILON)
     return normed * along_rows(weight, x) + along_rows(bias, x)
 
 
-def rms_norm(x: Float[Tensor, "R *rows D"], weight: Float[Tensor, "R D"]) -> Float[Tensor, "R *rows D"]:
+def rms_norm(x: Float[Tensor, "R *rows D"], weight: Vectors) -> Float[Tensor, "R *rows D"]:
     r"""Return $\gamma_r\, x/\sqrt{\overline{x^2} + \epsilon}$ over the last axis."""
     return functional.rms_norm(x, x.shape[-1:], eps=EPSILON) * along_rows(weight, x)

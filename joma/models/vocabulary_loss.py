@@ -51,20 +51,20 @@ def loss_and_gradients(
     rows = _row_weights(hidden, weights)
     working = hidden.dtype if working is None else working
     hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
-    losses = hidden.new_zeros(hidden.shape[0])
+    losses: list[Tensor] = []
     hidden_gradient = torch.empty_like(hidden)
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
         part, is_first = hidden_low[:, chunk], chunk.start == 0
         logits = _logits(part, weight_low)
-        losses = losses + _differentiate(
-            logits, bias, targets[:, chunk], rows[:, chunk], scale, bias_gradient, add=not is_first
+        losses.append(
+            _differentiate(logits, bias, targets[:, chunk], rows[:, chunk], scale, bias_gradient, add=not is_first)
         )
         for words in _tiles(logits):
             gradient = logits[..., words]
             _product(gradient, weight_low[:, words], out=hidden_gradient[:, chunk], add=words.start > 0)
             if weight_gradient is not None:
                 _product(gradient.mT, part, out=weight_gradient[:, words], add=not is_first)
-    return losses, hidden_gradient
+    return sum(losses[1:], start=losses[0]), hidden_gradient
 
 
 def loss(
@@ -81,11 +81,11 @@ def loss(
     rows = _row_weights(hidden, weights)
     working = hidden.dtype if working is None else working
     hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
-    losses = hidden.new_zeros(hidden.shape[0])
+    losses: list[Tensor] = []
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
         logits = _logits(hidden_low[:, chunk], weight_low)
-        losses = losses + _value(logits, bias, targets[:, chunk], rows[:, chunk], scale)
-    return losses
+        losses.append(_value(logits, bias, targets[:, chunk], rows[:, chunk], scale))
+    return sum(losses[1:], start=losses[0])
 
 
 def _row_weights(hidden: Hidden, weights: RowWeights | None) -> RowWeights:

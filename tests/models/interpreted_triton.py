@@ -15,8 +15,8 @@ import torch
 
 from joma.models import attention, vocabulary_loss, vocabulary_loss_triton
 from joma.models.attention_triton import short_attention
-from joma.models.copies_triton import copy_all
 from joma.models.decoder_config import DecoderConfig
+from joma.models.gather_triton import gather_all
 from joma.randomness import run_keys, streams
 
 RATE = 0.3
@@ -69,20 +69,25 @@ def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
     }
 
 
-def of_copies(num_runs: int) -> dict[str, float]:
-    """Distances of copies from what was copied: turned, in another precision, out of and into rows of a buffer."""
+def of_gathering(num_runs: int) -> dict[str, float]:
+    """Distances of gradients from what was brought: turned, in another precision, summed, into rows of a buffer."""
     generator = torch.Generator().manual_seed(num_runs)
     shapes = {"turned": (70, 130), "vector": (200,), "plain": (64, 64), "axes": (2, 5, 7)}
-    sources = {name: torch.randn(num_runs, *shape, generator=generator) for name, shape in shapes.items()}
+    shapes |= {"sum of 1": (33,), "sum of 20": (200,), "sum of 130": (70,)}
+    sources = {
+        name: torch.randn(num_runs, *([int(name.split()[-1])] if "sum" in name else []), *shape, generator=generator)
+        for name, shape in shapes.items()
+    }
     sources["turned"] = sources["turned"].bfloat16().mT.contiguous().mT
-    room = torch.full((num_runs, sum(each[0].numel() + 9 for each in sources.values())), torch.nan)
+    expected = {name: each.float().sum(dim=1) if "sum" in name else each.float() for name, each in sources.items()}
+    room = torch.full((num_runs, sum(each[0].numel() + 9 for each in expected.values())), torch.nan)
     targets, at = {}, 0
-    for name, source in sources.items():
-        targets[name] = room[:, at : at + source[0].numel()].unflatten(1, source.shape[1:])
-        at += source[0].numel() + 9
-    copy_all(list(targets.values()), list(sources.values()))
+    for name, right in expected.items():
+        targets[name] = room[:, at : at + right[0].numel()].unflatten(1, right.shape[1:])
+        at += right[0].numel() + 9
+    gather_all(list(targets.values()), list(sources.values()))
     assert room.isnan().sum() == 9 * len(shapes) * num_runs  # what lies between is not touched
-    return {name: relative(targets[name], source.float()) for name, source in sources.items()}
+    return {name: relative(targets[name], right) for name, right in expected.items()}
 
 
 if __name__ == "__main__":
@@ -97,5 +102,5 @@ if __name__ == "__main__":
         for num_words in (7, 2048, 5000)
         for has_bias in (True, False)
     }
-    distances |= {f"copies of {num_runs}": of_copies(num_runs) for num_runs in (1, 3)}
+    distances |= {f"gathering for {num_runs}": of_gathering(num_runs) for num_runs in (1, 3)}
     json.dump(distances, sys.stdout)
