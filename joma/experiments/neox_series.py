@@ -1,8 +1,9 @@
 """A small GPT-NeoX, the architecture of Pythia, trained here with its checkpoints kept: a series like the public ones.
 
 A plain loop over a text, seeded. What is there already is not trained again: an interrupted training goes on from the
-last checkpoint whose optimiser state was written, and gives the same weights on the CPU bit for bit. Checkpoints whose
-weights were lost, as when a folder is moved without them, count as not there.
+last checkpoint whose optimiser state was written, and gives the same weights on the CPU bit for bit. On a GPU it does
+not, so checkpoints behind that one are written anew. Checkpoints whose weights were lost, as when a folder is moved
+without them, count as not there.
 """
 
 import json
@@ -11,20 +12,18 @@ import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from safetensors.torch import load_file, save
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from joma.data.cache import digest
 from joma.data.text import Corpus, Windows, load_text
 from joma.errors import positive, whole
 from joma.experiments.experiment import Workplace
 from joma.experiments.measured_times import device_label
+from joma.experiments.neox_step import Step
 from joma.experiments.timetable import Tell
 from joma.probe.text import quiet_transformers
 from joma.runs.files import beside, remove_leftovers, write_bytes, write_text
@@ -37,14 +36,15 @@ TRAINED = "trained.json"
 """File of a series that tells what trained it."""
 EXPANSION = 4
 """Hidden neurons of the MLP for each component of the stream, as in Pythia."""
-BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
-"""Pythia's optimiser: Adam with decoupled decay, the gradient clipped at norm 1."""
 LEAST_RATE = 0.1
 """Part of the learning rate that is left at the end of the cosine."""
 NUM_VALIDATION = 8
 """Windows of the validation text, each as many sequences as a batch, that the loss is taken on."""
 NUM_TRIED = 3
 """Steps that are tried to see how long one takes."""
+STATE_SECONDS = {"cpu": 0.0, "cuda": 20.0}
+"""Least time between two writings of the optimiser's state, which is twice as large as a checkpoint: a GPU would wait
+for it longer than it trains from one checkpoint to the next."""
 SHARED = "models"
 _ABOVE_WORK = 2
 _KEY_LETTERS = 16
@@ -71,6 +71,8 @@ class NeoxConfig:
     lr: float
     warmup: int
     """Steps until the learning rate is reached; then a cosine down to a tenth."""
+    precision: str = "fp32"
+    """Of the products of a training step, as of a grid: `tf32` rounds their factors on a GPU, and nowhere else."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -198,12 +200,9 @@ class _Training:
             saved = {}  # weights were lost: they are made again from the start
         self.step = int(saved["step"]) if saved else 0
         self.model = (_load(series.checkpoint(self.step)) if saved else _new_model(config, series.corpus)).to(device)
-        self.parameters = dict(self.model.named_parameters())
-        self.optimiser = torch.optim.AdamW(
-            self.parameters.values(), lr=config.lr, betas=BETAS, weight_decay=WEIGHT_DECAY
-        )
-        if saved:
-            self._restore(saved)
+        self._step = Step(self.model, precision=config.precision, device=device)
+        self._step.load_state(saved)
+        self._begun_at, self._state_step, self._state_written = self.step, self.step if saved else None, monotonic()
 
     def run(self, tell: Tell) -> None:
         """Train to the end, a checkpoint every so often."""
@@ -212,55 +211,46 @@ class _Training:
             self.advance()
             if self.step % self.config.every == 0:
                 self._keep()
-                tell(self.step / self.config.num_steps, f"training a small GPT-NeoX, step {self.step}")
+                self._tell(tell)
 
     def advance(self) -> None:
         """Do a step."""
         tokens, targets = self.train.window(self.step % self.train.num_windows)
-        for group in self.optimiser.param_groups:
-            group["lr"] = _rate(self.config, self.step)
-        self.model.train()
-        self.optimiser.zero_grad()
-        self._loss(tokens, targets).backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters.values(), CLIP)
-        self.optimiser.step()
+        self._step.advance(tokens, targets, _rate(self.config, self.step))
         self.step += 1
 
-    def _loss(self, tokens: Int64[Tensor, "B L"], targets: Int64[Tensor, "B L"]) -> Tensor:
-        logits = self.model(input_ids=tokens, use_cache=False).logits
-        return cross_entropy(logits.flatten(0, 1), targets.flatten())
+    def _tell(self, tell: Tell) -> None:
+        try:
+            tell(self.step / self.config.num_steps, f"training a small GPT-NeoX, step {self.step}")
+        except BaseException:  # whoever hears of it may end the training here
+            self._keep_state()
+            raise
 
     @torch.no_grad()
     def _validation_loss(self) -> float:
         self.model.eval()
         count = min(NUM_VALIDATION, self.valid.num_windows)
-        return sum(float(self._loss(*self.valid.window(i))) for i in range(count)) / count
+        return sum(float(self._step.loss(*self.valid.window(i))) for i in range(count)) / count
 
     def _keep(self) -> None:
-        """Write a checkpoint, whole or not at all, and then the state that goes with it."""
+        """Write a checkpoint, whole or not at all, and then, if it is time, the state that goes with it."""
         place = self.series.checkpoint(self.step)
-        if not self.series.has_weights(self.step):
+        if self.step > self._begun_at or not self.series.has_weights(self.step):
             part = beside(place)
             with quiet_transformers():
                 self.model.save_pretrained(part)
             write_text(part / LOSS, json.dumps({"loss": self._validation_loss()}))
-            shutil.rmtree(place, ignore_errors=True)  # of lost weights
+            shutil.rmtree(place, ignore_errors=True)  # of lost weights, or of those that an earlier call came to
             os.replace(part, place)
             remove_leftovers(place.parent, "checkpoint-*")
-        write_bytes(self.state, save(self._state()))
+        if monotonic() - self._state_written >= STATE_SECONDS[torch.device(self.device).type]:
+            self._keep_state()
 
-    def _state(self) -> dict[str, Tensor]:
-        state = {"step": torch.tensor(self.step)}
-        for name, parameter in self.parameters.items():
-            own = self.optimiser.state.get(parameter, {})
-            state |= {f"{name}|{key}": value.contiguous() for key, value in own.items()}
-        return state
-
-    def _restore(self, saved: dict[str, Tensor]) -> None:
-        for entry, value in saved.items():
-            name, _, key = entry.partition("|")
-            if key:
-                self.optimiser.state[self.parameters[name]][key] = value.cpu() if key == "step" else value
+    def _keep_state(self) -> None:
+        """Write what the training goes on from at the checkpoint that was written last."""
+        if self._state_step != self.step:
+            write_bytes(self.state, save({"step": torch.tensor(self.step)} | self._step.state()))
+            self._state_step, self._state_written = self.step, monotonic()
 
 
 def _rate(config: NeoxConfig, step: int) -> float:
