@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import DeviceType
 
 from joma.engine.config import OptimiserConfig
+from joma.engine.determinism import in_one_order
 from joma.engine.grid import grid
 from joma.engine.memory import footprint, in_words
 from joma.engine.plan import make_plan
@@ -175,17 +176,17 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
     noise = Noise(keys=stepper._keys, step=stepper.state.step)
 
     def output() -> None:
-        with working_in(precision, device):
+        with in_one_order(device), working_in(precision, device):
             model._output(stepper.working_parameters, stepper._gradients, hidden, batch)
 
     def blocks() -> None:
-        with working_in(precision, device):
+        with in_one_order(device), working_in(precision, device):
             rows = model.embed(stepper.parameters, batch.tokens).detach()
-            leaves = model._leaves(stepper.working_parameters, stepper._gradients)
+            leaves = model._leaves(stepper.working_parameters, stepper._gradients, batch.tokens.shape[1])
             with torch.enable_grad():
                 rows.requires_grad_()
                 states = model.hidden({**stepper.working_parameters, **leaves}, rows, batch.tokens, noise).flatten(1, 2)
-            torch.autograd.grad(states, [*leaves.values(), rows], hidden)
+            model._backward(leaves, rows, states, hidden, stepper._gradients)
 
     def embedding() -> None:
         gradient = stepper._gradients[EMBEDDING]

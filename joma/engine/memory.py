@@ -209,7 +209,7 @@ def _counted(
 def _step(decoder: Decoder, optimiser: OptimiserConfig, precision: str, batch: Batch) -> int:
     """Do one step; return the bytes of its state."""
     num_runs, dtype = batch.tokens.shape[0], parameter_dtype(precision)
-    layout = Layout.of(decoder.shapes, decoder.frozen)
+    layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
     flat = layout.empty(num_runs, dtype, _META)
     rounded = [] if product_dtype(precision) == dtype else [layout.empty(num_runs, product_dtype(precision), _META)]
     trained = flat[:, : layout.num_trained]
@@ -234,7 +234,7 @@ def _step(decoder: Decoder, optimiser: OptimiserConfig, precision: str, batch: B
 def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:
     """Do one evaluation with its entropies, as a CPU computes them, which takes more than a GPU does."""
     num_runs = batch.tokens.shape[0]
-    layout = Layout.of(decoder.shapes, decoder.frozen)
+    layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
     flat = layout.empty(num_runs, dtype, _META)
     decoder.losses(layout.views(flat), batch, AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED).take)
 

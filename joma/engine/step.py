@@ -11,6 +11,7 @@ from torch import Tensor
 
 from joma.engine import optimiser
 from joma.engine.config import OptimiserConfig
+from joma.engine.determinism import in_one_order
 from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
 from joma.engine.precision import parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
@@ -70,7 +71,7 @@ class Stepper:
             )
         self.model = model
         self.device = torch.device(device)
-        self.layout = Layout.of(model.shapes, model.frozen)
+        self.layout = Layout.of(model.shapes, model.frozen, model.tiled)
         self._optimiser = optimisers[0]
         self._precision = precision
         self._num_steps = num_steps
@@ -79,10 +80,10 @@ class Stepper:
         self._rates = _rates(optimisers, self.device)
         self.state = self._started(seeds)
         self.parameters = self.layout.views(self.state.parameters)
-        self.working_parameters = self.parameters | self._rounded_factors()
+        self.working_parameters = self._working_views(self.state.parameters) | self._rounded_factors()
         """Those that a step works with: factors of products in the precision of products."""
         self._gradient = torch.zeros_like(self.state.parameters[:, : self.layout.num_trained])
-        self._gradients = self.layout.views(self._gradient)
+        self._gradients = self._working_views(self._gradient)
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None
 
@@ -112,7 +113,8 @@ class Stepper:
         """Everything that one run needs to go on elsewhere, on the CPU."""
         state = self.state
         own = {f"parameters.{name}": tensor[run] for name, tensor in self.parameters.items()}
-        own |= {f"moments.{i}": moment[run] for i, moment in enumerate(state.moments)}
+        for i, moment in enumerate(state.moments):
+            own |= {f"moments.{i}.{name}": tensor[run] for name, tensor in self.layout.views(moment).items()}
         own |= {"step": state.step, "failed_at": state.failed_at[run]}
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
 
@@ -122,7 +124,8 @@ class Stepper:
         for name, tensor in self.parameters.items():
             tensor[run].copy_(own[f"parameters.{name}"])
         for i, moment in enumerate(state.moments):
-            moment[run].copy_(own[f"moments.{i}"])
+            for name, tensor in self.layout.views(moment).items():
+                tensor[run].copy_(own[f"moments.{i}.{name}"])
         state.step.copy_(own["step"])
         state.failed_at[run].copy_(own["failed_at"])
         state.alive[run].copy_(own["failed_at"] == NOT_FAILED)
@@ -161,12 +164,16 @@ class Stepper:
     def _rounded_factors(self) -> dict[str, Tensor]:
         if self.state.rounded is None:
             return {}
-        views = self.layout.views(self.state.rounded)
+        views = self._working_views(self.state.rounded)
         return {name: views[name] for name in self.model.factors}
+
+    def _working_views(self, buffer: Float[Tensor, "R P"]) -> dict[str, Tensor]:
+        """Views for products: on a GPU with whole tiles."""
+        return self.layout.views(buffer, with_room=self.device.type == "cuda")
 
     def _advance(self, batch: Batch) -> None:
         state = self.state
-        with working_in(self._precision, self.device):
+        with in_one_order(self.device), working_in(self._precision, self.device):
             noise = Noise(keys=self._keys, step=state.step)
             losses = self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
         self._move(losses)

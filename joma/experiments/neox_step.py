@@ -1,6 +1,6 @@
 """One training step of the small GPT-NeoX: plain on a CPU, on a GPU captured once and then replayed.
 
-As written a step calls more than a thousand small kernels, and a GPU would wait for most of them to be called.
+As written a step calls some five hundred small kernels, and a GPU would wait for most of them to be called.
 """
 
 from typing import Any

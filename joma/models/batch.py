@@ -73,6 +73,11 @@ class Model(Protocol):
         """Names of the parameters that are nothing but factors of matrix products: a step in bf16 gets them rounded."""
         ...
 
+    @property
+    def tiled(self) -> frozenset[str]:
+        """Names of the matrices that a step on a GPU gets with rows of zeros behind theirs, up to a whole tile."""
+        ...
+
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Parameters of one run at its start, on the CPU, from its seed alone."""
         ...

@@ -58,6 +58,7 @@ class Decoder:
         self._block_names = tuple(block_shapes(config))
         self.frozen = frozenset(name for name in self.shapes if _is_frozen(config, name))
         self.factors = frozenset(name for name, shape in self.shapes.items() if _is_factor(name, shape))
+        self.tiled = frozenset([EMBEDDING if config.tied else OUTPUT])
 
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Parameters of one run at its start, from its seed alone; no run axis."""
@@ -92,7 +93,7 @@ class Decoder:
         return self._final(parameters, x).to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
-        """Return matrix and bias of the output layer."""
+        """Return matrix and bias of the output layer; the matrix may have rows of zeros behind the words'."""
         return parameters[EMBEDDING if self.config.tied else OUTPUT], parameters[OUTPUT_BIAS]
 
     def read(self, hidden: State) -> Float[Tensor, "R N D"]:
@@ -129,15 +130,11 @@ class Decoder:
                 self.hidden({**parameters, **leaves}, rows, batch.tokens, noise, key_bias=batch.key_bias)
             )
         losses, hidden_gradient = self._output(parameters, gradients, hidden.detach(), batch)
-        names = [*leaves, *([EMBEDDING] if rows.requires_grad else [])]
-        inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
-        found = dict(zip(names, torch.autograd.grad(hidden, inputs, hidden_gradient), strict=True))
-        for group in _by_block(leaves):
-            _gather([gradients[name] for name in group], [found[name] for name in group])
-        if rows.requires_grad:
+        rows_gradient = self._backward(leaves, rows, hidden, hidden_gradient, gradients)
+        if rows_gradient is not None:
             if not self.config.tied:
                 gradients[EMBEDDING].zero_()
-            add_row_gradients(gradients[EMBEDDING], batch.tokens, found[EMBEDDING])
+            add_row_gradients(gradients[EMBEDDING], batch.tokens, rows_gradient)
         return losses
 
     def _leaves(self, parameters: Parameters, gradients: Parameters, num_sequences: int) -> dict[str, Tensor]:
@@ -149,6 +146,17 @@ class Decoder:
             name: (beside_sequences(each, num_sequences) if is_vector[name] else each).requires_grad_()
             for name, each in own.items()
         }
+
+    def _backward(
+        self, leaves: Parameters, rows: State, hidden: Tensor, hidden_gradient: Tensor, gradients: Parameters
+    ) -> State | None:
+        """Write the gradients of the leaves where they belong; return that of the embedding's rows if it is needed."""
+        inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
+        found = torch.autograd.grad(hidden, inputs, hidden_gradient)
+        by_name = dict(zip(leaves, found, strict=False))
+        for group in _by_block(leaves):
+            _gather([gradients[name] for name in group], [by_name[name] for name in group])
+        return found[-1] if rows.requires_grad else None
 
     def _output(
         self, parameters: Parameters, gradients: Parameters, hidden: Float[Tensor, "R N D"], batch: Batch

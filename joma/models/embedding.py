@@ -16,12 +16,14 @@ def embedding_rows(weight: Float[Tensor, "R V D"], tokens: Int[Tensor, "R B L"])
 def add_row_gradients(
     gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R B L"], rows: Float[Tensor, "R B L D"]
 ) -> None:
-    """Add the gradients of the rows onto the gradient of the embedding, in place.
+    """Add the gradients of the rows onto the gradient of the embedding, in place and always in the same order.
 
-    With few tokens many rows meet in one, and on a GPU would queue up for it: there they are added by a product.
+    With few tokens many rows meet in one, and on a GPU would wait for each other: there they are added by a product.
     """
-    is_few = gradient.is_cuda and gradient.shape[1] <= MOST_BY_A_PRODUCT
-    add = _add_by_product if is_few else _add_one_by_one
+    if not gradient.is_cuda:
+        add = _add_one_by_one
+    else:
+        add = _add_by_product if gradient.shape[1] <= MOST_BY_A_PRODUCT else _add_sorted
     add(gradient, tokens.flatten(1), rows.flatten(1, -2))
 
 
@@ -34,6 +36,15 @@ def _add_by_product(gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R N"]
     gradient.baddbmm_(is_token.to(rows.dtype), rows)
 
 
-def _runs(tokens: Int[Tensor, "R B L"]) -> Int[Tensor, "R 1 1"]:
+def _add_sorted(gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R N"], rows: Float[Tensor, "R N D"]) -> None:
+    if rows.dtype == torch.float64:  # the kernel sums in float32
+        gradient.index_put_((_runs(tokens), tokens), rows, accumulate=True)
+        return
+    from joma.models.embedding_triton import add_sorted  # noqa: PLC0415 (Triton is there where a GPU is)
+
+    add_sorted(gradient, tokens, rows)
+
+
+def _runs(tokens: Int[Tensor, "R ..."]) -> Int[Tensor, "R ..."]:
     """The number of each run, along the first axis."""
-    return torch.arange(tokens.shape[0], device=tokens.device)[:, None, None]
+    return torch.arange(tokens.shape[0], device=tokens.device).reshape(-1, *(1 for _ in tokens.shape[1:]))

@@ -131,6 +131,11 @@ class AnalysedLayer:
         """None: products of this layer are so small that their precision costs nothing."""
         return frozenset()
 
+    @property
+    def tiled(self) -> frozenset[str]:
+        """None, likewise."""
+        return frozenset()
+
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Draw one run's w, z and embeddings from its seed, and lay its data beside them; float64."""
         shapes, scale = self.shapes, self.config.start_scale

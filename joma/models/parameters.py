@@ -1,6 +1,6 @@
 """All parameters of all runs in one buffer, so that the optimiser is one pass over it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 ALIGNMENT = 64
 """Every parameter starts at a multiple of this many numbers: wide loads, and matrix units read it where it lies."""
-
-
+TILE = 64
+"""Rows of a matrix that a GPU's matrix units take at a time: of 28,782 words they would leave most of a tile idle."""
 UNEVEN = 17 * ALIGNMENT
 """Added to a power of two, so that the rows of all runs do not fall on the same channels of the memory."""
 
@@ -27,23 +27,30 @@ class Layout:
     size: int
     """Length of a row."""
     trained: tuple[str, ...]
+    rooms: dict[str, tuple[int, ...]]
+    """Shape of each parameter with the rows that it has room for: of a tiled one whole tiles."""
 
     @staticmethod
-    def of(shapes: Mapping[str, tuple[int, ...]], frozen: Iterable[str] = ()) -> "Layout":
-        """Lay the parameters out in their order, frozen ones behind.
+    def of(shapes: Mapping[str, tuple[int, ...]], frozen: Iterable[str] = (), tiled: Collection[str] = ()) -> "Layout":
+        """Lay the parameters out in their order, frozen ones behind, tiled ones with room for whole tiles of rows.
 
         >>> Layout.of({"w": (3, 5), "b": (3,)}, frozen=["w"]).offsets
         {'b': 0, 'w': 64}
         """
         unmoved = set(frozen)
         trained = tuple(name for name in shapes if name not in unmoved)
+        rooms = {
+            name: (_whole(shape[0], TILE), *shape[1:]) if name in tiled else shape for name, shape in shapes.items()
+        }
         offsets, at, num_trained = {}, 0, 0
         for name in (*trained, *(name for name in shapes if name in unmoved)):
             offsets[name] = at
-            at += -(-prod(shapes[name]) // ALIGNMENT) * ALIGNMENT
+            at += _whole(prod(rooms[name]), ALIGNMENT)
             if name in trained:
                 num_trained = at
-        return Layout(shapes=dict(shapes), offsets=offsets, num_trained=num_trained, size=at, trained=trained)
+        return Layout(
+            shapes=dict(shapes), offsets=offsets, num_trained=num_trained, size=at, trained=trained, rooms=rooms
+        )
 
     @property
     def row_length(self) -> int:
@@ -57,11 +64,20 @@ class Layout:
         """Return room for the parameters of so many runs."""
         return torch.empty((num_runs, self.row_length), dtype=dtype, device=device)[:, : self.size]
 
-    def views(self, buffer: Float[Tensor, "R P"]) -> dict[str, Tensor]:
-        """Each parameter as a view (R, *shape) of the buffer; of its front part alone, the trained ones."""
-        names = self.shapes if buffer.shape[1] == self.size else self.trained
-        return {name: self._view(buffer, name) for name in names}
+    def views(self, buffer: Float[Tensor, "R P"], *, with_room: bool = False) -> dict[str, Tensor]:
+        """Each parameter as a view (R, *shape) of the buffer; of its front part alone, the trained ones.
 
-    def _view(self, buffer: Tensor, name: str) -> Tensor:
-        shape, at = self.shapes[name], self.offsets[name]
+        With room, tiled parameters have the rows behind theirs too, which stay zero.
+        """
+        names = self.shapes if buffer.shape[1] == self.size else self.trained
+        shapes = self.rooms if with_room else self.shapes
+        return {name: self._view(buffer, name, shapes[name]) for name in names}
+
+    def _view(self, buffer: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+        at = self.offsets[name]
         return buffer[:, at : at + prod(shape)].unflatten(1, shape) if shape else buffer[:, at]
+
+
+def _whole(length: int, unit: int) -> int:
+    """Return the length, rounded up to a multiple of the unit."""
+    return -(-length // unit) * unit

@@ -17,12 +17,12 @@ from joma.models.compilation import compiled
 
 CHUNK_BYTES = 2**26
 """Logits of one run that exist at a time. A run's own, so that packing runs together adds no kernels."""
-ALIGNMENT = 64
-"""Matrix units of a GPU take whole tiles of words: a product with all of 28,782 would leave most of them idle."""
 
 Hidden = Float[Tensor, "R N D"]
-Weight = Float[Tensor, "R V D"]
+Weight = Float[Tensor, "R W D"]
+"""May have rows of zeros behind those of the V words, so that products take whole tiles (`Layout.rooms`)."""
 Bias = Float[Tensor, "R V"]
+Logits = Float[Tensor, "R N W"]
 Targets = Int[Tensor, "R N"]
 RowWeights = Float[Tensor, "R N"]
 
@@ -30,7 +30,7 @@ RowWeights = Float[Tensor, "R N"]
 def loss_and_gradients(
     hidden: Hidden,
     weight: Weight,
-    bias: Bias | None,
+    bias: Bias,
     targets: Targets,
     weights: RowWeights | None = None,
     *,
@@ -45,7 +45,7 @@ def loss_and_gradients(
     (that of `hidden` when None) and accumulated in that of `hidden`. A gradient whose buffer is None is not computed.
 
     >>> h, w = torch.zeros(1, 2, 3), torch.ones(1, 4, 3)
-    >>> loss_and_gradients(h, w, None, torch.zeros(1, 2, dtype=torch.int64))[0]
+    >>> loss_and_gradients(h, w, torch.zeros(1, 4), torch.zeros(1, 2, dtype=torch.int64))[0]
     tensor([1.3863])
     """
     rows = _row_weights(hidden, weights)
@@ -55,22 +55,20 @@ def loss_and_gradients(
     hidden_gradient = torch.empty_like(hidden)
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
         part, is_first = hidden_low[:, chunk], chunk.start == 0
-        logits = _logits(part, weight_low)
+        logits = torch.bmm(part, weight_low.mT)
         losses.append(
             _differentiate(logits, bias, targets[:, chunk], rows[:, chunk], scale, bias_gradient, add=not is_first)
         )
-        for words in _tiles(logits):
-            gradient = logits[..., words]
-            _product(gradient, weight_low[:, words], out=hidden_gradient[:, chunk], add=words.start > 0)
-            if weight_gradient is not None:
-                _product(gradient.mT, part, out=weight_gradient[:, words], add=not is_first)
+        _product(logits, weight_low, out=hidden_gradient[:, chunk])
+        if weight_gradient is not None:
+            _product(logits.mT, part, out=weight_gradient, add=not is_first)
     return sum(losses[1:], start=losses[0]), hidden_gradient
 
 
 def loss(
     hidden: Hidden,
     weight: Weight,
-    bias: Bias | None,
+    bias: Bias,
     targets: Targets,
     weights: RowWeights | None = None,
     *,
@@ -83,7 +81,7 @@ def loss(
     hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
     losses: list[Tensor] = []
     for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
-        logits = _logits(hidden_low[:, chunk], weight_low)
+        logits = torch.bmm(hidden_low[:, chunk], weight_low.mT)
         losses.append(_value(logits, bias, targets[:, chunk], rows[:, chunk], scale))
     return sum(losses[1:], start=losses[0])
 
@@ -116,68 +114,46 @@ def _chunks(num_rows: int, bytes_per_row: int) -> Iterator[slice]:
     return (slice(start, min(start + length, num_rows)) for start in range(0, num_rows, length))
 
 
-def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Products of states and output rows, without the bias; on a GPU a row has room for a multiple of `ALIGNMENT`."""
-    num_runs, num_rows, _ = hidden.shape
-    num_words = weight.shape[1]
-    unit = ALIGNMENT if hidden.is_cuda else 1
-    room = hidden.new_empty((num_runs, num_rows, -(-num_words // unit) * unit))
-    logits = room[..., :num_words]
-    for words in _tiles(logits):
-        torch.bmm(hidden, weight[:, words].mT, out=logits[..., words])
-    return logits
-
-
-def _tiles(logits: Tensor) -> list[slice]:
-    """Parts of the vocabulary for one product each: on a GPU as much as fills whole tiles, and the rest apart."""
-    num_words = logits.shape[-1]
-    even = num_words // ALIGNMENT * ALIGNMENT
-    if not logits.is_cuda or even in (0, num_words):
-        return [slice(0, num_words)]
-    return [slice(0, even), slice(even, num_words)]
-
-
 def _differentiate(
-    logits: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    rows: Tensor,
+    logits: Logits,
+    bias: Bias,
+    targets: Targets,
+    rows: RowWeights,
     scale: float,
-    bias_gradient: Tensor | None,
+    bias_gradient: Bias | None,
     *,
     add: bool,
-) -> Tensor:
+) -> Float[Tensor, " R"]:
     """Return each run's share of the loss; overwrite the logits by their gradient, and fill or add to the bias's."""
     if _in_a_kernel(logits):
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415 (Triton is there where a GPU is)
 
         return vocabulary_loss_triton.differentiate(logits, bias, targets, rows, scale, bias_gradient, add=add)
-    log_p = torch.log_softmax(_scaled(logits, bias, rows.dtype, scale), dim=-1)
+    words = logits[..., : bias.shape[1]]  # what lies behind them is zero, and stays
+    log_p = torch.log_softmax(_scaled(words, bias, rows.dtype, scale), dim=-1)
     picked = log_p.gather(-1, targets[..., None])
     value = -(picked[..., 0] * rows).sum(dim=1)
     gradient = log_p.exp_()
-    gradient.scatter_add_(-1, targets[..., None], torch.full_like(picked, -1.0))
-    torch.mul(gradient, (scale * rows)[..., None], out=logits)
+    gradient.scatter_(-1, targets[..., None], picked.exp() - 1)
+    torch.mul(gradient, (scale * rows)[..., None], out=words)
     if bias_gradient is not None:
-        total = logits.sum(dim=1, dtype=bias_gradient.dtype)
+        total = words.sum(dim=1, dtype=bias_gradient.dtype)
         bias_gradient.add_(total) if add else bias_gradient.copy_(total)
     return value
 
 
-def _value(logits: Tensor, bias: Tensor | None, targets: Tensor, rows: Tensor, scale: float) -> Tensor:
+def _value(logits: Logits, bias: Bias, targets: Targets, rows: RowWeights, scale: float) -> Float[Tensor, " R"]:
     """Return each run's share of the loss."""
     if _in_a_kernel(logits):
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415
 
         return vocabulary_loss_triton.value(logits, bias, targets, rows, scale)
-    log_p = torch.log_softmax(_scaled(logits, bias, rows.dtype, scale), dim=-1)
+    log_p = torch.log_softmax(_scaled(logits[..., : bias.shape[1]], bias, rows.dtype, scale), dim=-1)
     return -(log_p.gather(-1, targets[..., None])[..., 0] * rows).sum(dim=1)
 
 
-def _scaled(logits: Tensor, bias: Tensor | None, dtype: torch.dtype, scale: float) -> Tensor:
-    exact = logits.to(dtype)
-    if bias is not None:
-        exact.add_(bias[:, None])
+def _scaled(words: Float[Tensor, "R N V"], bias: Bias, dtype: torch.dtype, scale: float) -> Float[Tensor, "R N V"]:
+    exact = words.to(dtype).add_(bias[:, None])
     return exact if scale == 1 else exact.mul_(scale)
 
 

@@ -15,6 +15,7 @@ class Quadratic:
     width: int = 3
     frozen: frozenset[str] = frozenset({"scale"})
     factors: frozenset[str] = frozenset()
+    tiled: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.neox_cases import tiny_neox, write_text_folder
+from joma.experiments import neox_series
 from joma.experiments.neox_series import first_text, series_of, train_series, training_seconds
+from joma.experiments.neox_step import Step
 from joma.experiments.threads import one_thread
 
 
@@ -79,6 +81,54 @@ def test_a_checkpoint_whose_optimiser_state_was_not_written_is_made_again_the_sa
     again = train_series(config, tmp_path / "whole", device="cpu", tell=silent)
     for name, tensor in weights_of(again)[10].items():
         assert torch.equal(tensor, expected[10][name])
+
+
+def stopped_at(share_done):
+    def tell(share, doing):
+        if share >= share_done:
+            raise StoppedError
+
+    return tell
+
+
+def test_a_state_that_was_not_due_is_written_when_the_training_is_stopped(text, tmp_path, monkeypatch):
+    config = tiny_neox(text, every=2)
+    whole = train_series(config, tmp_path / "whole", device="cpu", tell=silent)
+    monkeypatch.setitem(neox_series.STATE_SECONDS, "cpu", 3600.0)
+    with pytest.raises(StoppedError):
+        train_series(config, tmp_path / "parts", device="cpu", tell=stopped_at(0.6))
+    told = []
+    resumed = train_series(config, tmp_path / "parts", device="cpu", tell=lambda share, doing: told.append(share))
+    assert told == [0.8, 1.0]
+    assert_same(whole, resumed)
+
+
+def test_checkpoints_behind_the_state_are_written_anew(text, tmp_path):
+    """On a GPU a second training is not the first one bit for bit, and a series must not hold two halves."""
+    config = tiny_neox(text, every=2)
+    with pytest.raises(StoppedError):
+        train_series(config, tmp_path, device="cpu", tell=stopped_at(0.4))
+    series = series_of(config, tmp_path)
+    state = (series.folder / "optimiser.safetensors").read_bytes()
+    with pytest.raises(StoppedError):
+        train_series(config, tmp_path, device="cpu", tell=stopped_at(0.8))
+    (series.folder / "optimiser.safetensors").write_bytes(state)  # as if that of step 8 had not been due
+
+    def written():
+        return {step: (series.checkpoint(step) / "model.safetensors").stat().st_mtime_ns for step in (0, 2, 4, 6, 8)}
+
+    before = written()
+    train_series(config, tmp_path, device="cpu", tell=silent)
+    assert [step for step, time in written().items() if time != before[step]] == [6, 8]
+
+
+def test_the_mask_that_a_gpu_is_given_is_the_one_that_the_model_makes(text):
+    config = tiny_neox(text)
+    model = neox_series._new_model(config, first_text(config))
+    tokens = torch.randint(10, (4, 12), generator=torch.Generator().manual_seed(0))
+    plain, masked = (Step(model, precision="fp32", device="cpu") for _ in range(2))
+    masked._is_captured = True
+    assert float(masked.loss(tokens, tokens)) == pytest.approx(float(plain.loss(tokens, tokens)), rel=1e-6)
 
 
 @pytest.mark.parametrize("lost", ["checkpoint-5/*", "checkpoint-*/*", "*"])

@@ -211,3 +211,14 @@ def test_a_series_that_was_interrupted_goes_on(data, computed):
     assert told[0] > 0.5 and told[-1] == 1.0
     peace = computed("figure7", there()).tables["loss"].set_index("step")["loss"]
     assert series.losses() == pytest.approx(peace.to_dict(), rel=TRAINED)
+
+
+def test_a_batch_of_thousands_of_tokens_is_trained_on_the_same(data):
+    """From 3073 tokens on, the gradient of the embedding is summed by other kernels."""
+    neox = tiny_neox(data / "sentences", batch=300, num_steps=8, every=4)
+    losses = [
+        train_series(neox, data / "large" / device, device=device, tell=lambda share, doing: None).losses()
+        for device in (there(), "cpu")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=TRAINED)
+    assert losses[1][8] < losses[1][0] - 0.1

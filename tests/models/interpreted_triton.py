@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from joma.models import attention, vocabulary_loss, vocabulary_loss_triton
+from joma.models import attention, embedding, vocabulary_loss, vocabulary_loss_triton
 from joma.models.attention_triton import short_attention
 from joma.models.decoder_config import DecoderConfig
 from joma.models.gather_triton import gather_all
@@ -47,26 +47,37 @@ def of_attention(length: int, causal: bool, dropped: bool, biased: bool) -> dict
     return {"output": relative(found, right), "gradient": relative(found_gradient, right_gradient)}
 
 
-def of_loss(num_words: int, has_bias: bool) -> dict[str, float]:
-    """Distances of loss and gradient of the logits from torch's, with rows of different weights."""
+def of_loss(num_words: int, num_rows: int, add: bool) -> dict[str, float]:
+    """Distances of loss and gradients from torch's, with rows of different weights and room behind the words."""
     generator = torch.Generator().manual_seed(num_words)
-    room = torch.randn(2, 3, num_words + 5, generator=generator)
-    logits = room[..., :num_words]
-    bias = torch.randn(2, num_words, generator=generator) if has_bias else None
-    targets = torch.randint(num_words, (2, 3), generator=generator)
-    rows = torch.rand(2, 3, generator=generator)
-    exact = logits.double().clone()
+    logits = torch.randn(2, num_rows, num_words + 5, generator=generator)
+    bias = torch.randn(2, num_words, generator=generator)
+    targets = torch.randint(num_words, (2, num_rows), generator=generator)
+    rows = torch.rand(2, num_rows, generator=generator)
+    exact = logits.double()
+    exact[..., num_words:] = 0
     sums, right_sums = torch.ones(2, num_words), torch.ones(2, num_words, dtype=torch.float64)
-    bias_exact = None if bias is None else bias.double()
-    right = vocabulary_loss._differentiate(exact, bias_exact, targets, rows.double(), 0.5, right_sums, add=has_bias)
+    right = vocabulary_loss._differentiate(exact, bias.double(), targets, rows.double(), 0.5, right_sums, add=add)
     value = vocabulary_loss_triton.value(logits, bias, targets, rows, 0.5)
-    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5, sums, add=has_bias)
+    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5, sums, add=add)
     return {
         "value": relative(value, right),
         "loss": relative(found, right),
         "gradient": relative(logits, exact),
         "bias": relative(sums, right_sums),
     }
+
+
+def of_embedding(num_rows: int, num_tokens: int, width: int) -> dict[str, float]:
+    """Distance of an embedding's gradient, beside what is there, from that of torch."""
+    generator = torch.Generator().manual_seed(num_rows)
+    tokens = torch.randint(num_tokens, (2, num_rows), generator=generator)
+    rows = torch.randn(2, num_rows, width, generator=generator)
+    found = torch.randn(2, num_tokens, width, generator=generator)
+    right = found.double()
+    embedding._add_one_by_one(right, tokens, rows.double())
+    embedding._add_sorted(found, tokens, rows)
+    return {"gradient": relative(found, right)}
 
 
 def of_gathering(num_runs: int) -> dict[str, float]:
@@ -98,9 +109,13 @@ if __name__ == "__main__":
         for dropped, biased in ((True, False), (False, False), (False, True), (True, True))
     }
     distances |= {
-        f"loss over {num_words}, {'bias' if has_bias else 'no bias'}": of_loss(num_words, has_bias)
-        for num_words in (7, 2048, 5000)
-        for has_bias in (True, False)
+        f"loss of {num_rows} rows over {num_words}, {add=}": of_loss(num_words, num_rows, add)
+        for num_words, num_rows in ((7, 3), (2048, 3), (5000, 3), (7, 800))
+        for add in (True, False)
+    }
+    distances |= {
+        f"embedding of {num_rows} rows and {num_tokens} tokens, {width} wide": of_embedding(num_rows, num_tokens, width)
+        for num_rows, num_tokens, width in ((1, 1, 3), (70, 3, 130), (40, 90, 128), (64, 2, 5))
     }
     distances |= {f"gathering for {num_runs}": of_gathering(num_runs) for num_runs in (1, 3)}
     json.dump(distances, sys.stdout)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
 from joma.models.presets import paper_language_model
@@ -46,8 +45,3 @@ def test_gpu_step_is_the_cpus(dropout):
     for name, right in found["cpu"].items():
         distance = (found["cuda"][name].cpu() - right).norm() / right.norm()
         assert distance < 1e-5, name  # float32 through two blocks
-
-
-def test_odd_vocabularies_are_split_into_tiles_on_a_gpu_alone():
-    assert vocabulary_loss._tiles(torch.empty(1, 1, 70)) == [slice(0, 70)]
-    assert vocabulary_loss._tiles(torch.empty(1, 1, 64, device="meta")) == [slice(0, 64)]

@@ -75,7 +75,8 @@ def of_loss(dtype, num_rows, num_words=70, room=128):
     from joma.models import vocabulary_loss, vocabulary_loss_triton  # noqa: PLC0415 (as above)
 
     generator = torch.Generator().manual_seed(num_rows)
-    logits = torch.randn(2, num_rows, room, generator=generator).to(dtype)[..., :num_words]
+    logits = torch.randn(2, num_rows, room, generator=generator).to(dtype)
+    logits[..., num_words:] = 0
     bias = torch.randn(2, num_words, generator=generator)
     targets = torch.randint(num_words, (1, num_rows), generator=generator).expand(2, -1)
     rows = torch.full((1, 1), 1 / num_rows).expand(2, num_rows)
@@ -94,9 +95,9 @@ def leaves_its_neighbour():
     calm = torch.randn(2, 5, 70, generator=torch.Generator().manual_seed(0))
     broken = calm.clone()
     broken[1, 3, 4] = torch.nan
-    targets, rows = torch.zeros(2, 5, dtype=torch.int64), torch.full((2, 5), 0.2)
+    targets, rows, bias = torch.zeros(2, 5, dtype=torch.int64), torch.full((2, 5), 0.2), torch.zeros(2, 70)
     alone, beside = (
-        vocabulary_loss_triton.differentiate(logits, None, targets, rows, 1.0, None, add=False)
+        vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 1.0, None, add=False)
         for logits in (calm, broken)
     )
     is_same = torch.equal(alone[0], beside[0]) and torch.equal(calm[0], broken[0])

@@ -60,6 +60,33 @@ def test_loss_and_gradients_are_autograds(seed, num_runs, num_rows, num_words, s
         assert torch.allclose(found, right, rtol=0, atol=1e-12)  # rounding of float64 sums of a few terms of order 1
 
 
+@pytest.mark.parametrize("working", [None, torch.float32])
+def test_rows_of_zeros_behind_the_words_change_nothing(working):
+    hidden, weight, bias, targets, rows = _case(3, num_runs=2, num_rows=5, num_words=6, width=3)
+    roomy = torch.cat([weight, torch.zeros(2, 4, 3, dtype=torch.float64)], dim=1)
+    found = {}
+    for name, each in (("plain", weight), ("roomy", roomy)):
+        gradients = torch.full_like(each, torch.nan), torch.full_like(bias, torch.nan)
+        found[name] = (
+            *vocabulary_loss.loss_and_gradients(
+                hidden,
+                each,
+                bias,
+                targets,
+                rows,
+                weight_gradient=gradients[0],
+                bias_gradient=gradients[1],
+                working=working,
+            ),
+            vocabulary_loss.loss(hidden, each, bias, targets, rows, working=working),
+            gradients[1],
+            gradients[0][:, :6],
+        )
+        assert not gradients[0][:, 6:].any()
+    for one, other in zip(found["plain"], found["roomy"], strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12 if working is None else 1e-6)
+
+
 def test_no_weights_is_the_mean():
     hidden, weight, bias, targets, rows = _case(0, num_runs=2, num_rows=5, num_words=6, width=3)
     even = torch.full_like(rows, 1 / 5)

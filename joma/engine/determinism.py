@@ -1,0 +1,38 @@
+"""A step that adds in the same order every time, on a GPU too: so a run that fails changes no bit of its neighbours.
+
+Most of it is in how the models are written. What is left are kernels of libraries that are fast in any order or slow in
+one: which are used is a switch of torch's, for the whole process, that is on while a step is compiled and captured.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+WORKSPACE = ":16:8"
+"""Room that cuBLAS has for parts of a product: the smaller of the two sizes with which it is deterministic.
+
+A product that is divided to keep a GPU busy needs more. So a step has no second passes that add such parts up, and as
+many kernels for one run as for many."""
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)  # here: it is read when a process takes its first product
+
+
+@contextmanager
+def in_one_order(device: torch.device) -> Iterator[None]:
+    """Let kernels that would add in any order be replaced, or warn where there is no other; on a CPU there are none."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    is_filled = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    memory.fill_uninitialized_memory = False  # everything that is read has been written
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = is_filled
