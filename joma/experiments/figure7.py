@@ -68,7 +68,7 @@ QUICK_NEOX = NeoxConfig(
 )  # fmt: skip
 FULL_NEOX = NeoxConfig(
     texts=("wikitext2", "python-docs"), vocabulary=10_000, width=256, depth=6, heads=8, window=128, batch=32,
-    num_steps=6000, every=150, lr=1e-3, warmup=150,
+    num_steps=6000, every=150, lr=1e-3, warmup=150, precision="tf32",
 )  # fmt: skip
 
 
