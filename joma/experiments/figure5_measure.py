@@ -6,6 +6,7 @@ start, and all error bars are between seeds.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +55,8 @@ HALF = 0.5
 """Part of the way at which something counts as learned."""
 NUM_LAST = 3
 """Measurements at the end of a run that its end is the mean of."""
+NUM_READERS = 4
+"""Checkpoints that are read, and held against their checksums, while others are measured."""
 NO_ORDER = 0.0
 """ρ of the control: leaves below one child of the root all occur together as often."""
 
@@ -261,10 +264,12 @@ def _run_rows(run: RunConfig, folder: Path, config: Config, device: str) -> list
     samples = latent_samples(run, config.num_samples, device)
     name = DEEP if run.data.tree_depth == config.deep.tree_depth else SHALLOW
     rows: list[Row] = []
-    for step in _measured_steps(config):
-        parameters = of_one_run(load_snapshot(folder / CHECKPOINTS / name_of(step)).tensors, device)
-        about = {"tree": name, "seed": run.seed, "step": step}
-        rows += [about | row for row in _network_rows(run, parameters, samples, config.num_shuffles)]
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        paths = [folder / CHECKPOINTS / name_of(step) for step in _measured_steps(config)]
+        for snapshot in readers.map(load_snapshot, paths):
+            parameters = of_one_run(snapshot.tensors, device)
+            about = {"tree": name, "seed": run.seed, "step": snapshot.step}
+            rows += [about | row for row in _network_rows(run, parameters, samples, config.num_shuffles)]
     return rows
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 from joma.experiments.experiment import Experiment, Fact, Result, Workplace
 from joma.experiments.figure7_regimes import ENTROPY, LOWER, OURS, RANK, UNTRAINED, regimes_of
 from joma.experiments.figure7_verdicts import SOURCE, audit_verdict, public_verdicts, rank_verdict, salience_verdict
 from joma.experiments.hub_access import hub_missing, transformers_missing
 from joma.experiments.neox_series import (
+    SETUP_SECONDS,
     NeoxConfig,
     NeoxSeries,
     series_of,
@@ -26,7 +26,7 @@ from joma.experiments.neox_series import (
 )
 from joma.experiments.public_series import PUBLIC, PublicSeries, Scanned, scan_public
 from joma.experiments.threads import one_thread
-from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell
+from joma.experiments.timetable import Piece, Tell
 from joma.figures.chart import Chart, Line, Panel
 from joma.measure.regime import MIN_POINTS
 from joma.probe.audit import NO_FLAG, audit
@@ -153,7 +153,7 @@ def _piece(series: NeoxSeries, config: Config, out: Path, device: str) -> Piece:
         kind="networks",
         name=f"a small GPT-NeoX, {series.config.num_steps} steps",
         seconds=training_seconds(series, device) + SCAN_SECONDS * num_scanned,
-        setup=SETUP_SECONDS[torch.device(device).type],
+        setup=SETUP_SECONDS,
         work=lambda tell: _train_and_scan(series, config, out, device, tell),
     )
 

@@ -40,6 +40,8 @@ LEAST_RATE = 0.1
 """Part of the learning rate that is left at the end of the cosine."""
 NUM_VALIDATION = 8
 """Windows of the validation text, each as many sequences as a batch, that the loss is taken on."""
+SETUP_SECONDS = 5.0
+"""What comes before the first step, on a GPU too: nothing is compiled."""
 NUM_TRIED = 3
 """Steps that are tried to see how long one takes."""
 STATE_SECONDS = {"cpu": 0.0, "cuda": 20.0}
