@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from experiments.neox_cases import tiny_neox, write_text_folder
 from joma.experiments import neox_series
 from joma.experiments.neox_series import first_text, series_of, train_series, training_seconds
-from joma.experiments.neox_step import Step
+from joma.experiments.neox_step import NUM_WARM_UPS, Step
 from joma.experiments.threads import one_thread
 
 
@@ -204,3 +204,41 @@ def test_sizes_that_do_not_fit_are_refused(text):
 def test_losses_are_plain_json(text, tmp_path):
     series = train_series(tiny_neox(text, num_steps=1), tmp_path, device="cpu", tell=silent)
     assert json.loads((series.checkpoint(0) / "loss.json").read_text()) == {"loss": series.losses()[0]}
+
+
+class ReplayedOnACpu(Step):
+    """What a GPU does, without one: steps one by one at first, then replays that see the kept batch and rate alone."""
+
+    def __init__(self, model):
+        """Take the rate from where a graph would."""
+        super().__init__(model, precision="fp32", device="cpu")
+        self._is_captured = True
+        self._rate = self.optimiser.param_groups[0]["lr"] = torch.zeros(())
+        self.optimiser.param_groups[0]["fused"] = True
+        self.num_replays = 0
+
+    def _warm_up(self):
+        self._move(*self._batch)
+        self._num_warm += 1
+
+    def _capture(self):
+        return self
+
+    def replay(self):
+        self._move(*self._batch)
+        self.num_replays += 1
+
+
+def test_a_replayed_step_sees_each_batch_and_each_rate(text):
+    config = tiny_neox(text)
+    plain, replayed = (neox_series._new_model(config, first_text(config)) for _ in range(2))
+    steps = Step(plain, precision="fp32", device="cpu"), ReplayedOnACpu(replayed)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(6):
+        tokens = torch.randint(10, (4, 12), generator=generator)
+        for step in steps:
+            step.advance(tokens, tokens.flip(0), rate=1e-3 * number)
+    assert steps[1].num_replays == 6 - NUM_WARM_UPS
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(replayed.state_dict()[name], tensor, rtol=1e-3, atol=1e-5)
+    assert {float(value) for entry, value in steps[1].state().items() if entry.endswith("|step")} == {6.0}
