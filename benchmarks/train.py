@@ -32,7 +32,7 @@ from joma.engine.step import Stepper
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import EMBEDDING, OUTPUT, OUTPUT_BIAS, Decoder
 from joma.models.decoder_config import DecoderConfig
-from joma.models.embedding import add_row_gradients
+from joma.models.embedding import add_row_gradients, clear
 from joma.models.presets import paper_language_model
 
 DROPOUT = 0.2
@@ -190,7 +190,7 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
 
     def embedding() -> None:
         gradient = stepper._gradients[EMBEDDING]
-        gradient.zero_()
+        clear(gradient)
         add_row_gradients(gradient, batch.tokens, hidden.unflatten(1, batch.tokens.shape[1:]))
 
     def update() -> None:

@@ -30,7 +30,7 @@ NUM_KEPT = 2
 """Snapshots that are left of a run that goes on."""
 DAMAGED = ".damaged"
 """Added to the name of a file that does not match its checksum, so that it is not taken for a snapshot again."""
-FORMAT = "joma snapshot 1"
+FORMAT = "joma snapshot 2"
 _SUFFIX = ".safetensors"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _ZEROS = b"0" * 64
@@ -138,6 +138,10 @@ def decoded(content: bytes, name: str) -> Snapshot:
             f"{actual[:12]}."
         )
     metadata = _metadata(header)
+    if metadata.get("format") != FORMAT:
+        raise DamagedSnapshotError(
+            f"{name} is a {metadata.get('format', 'file')!r}, and {FORMAT!r} is what is read here."
+        )
     try:
         return Snapshot(step=int(metadata["step"]), run=metadata["run"], tensors=load_tensors(content))
     except (KeyError, ValueError, SafetensorError) as error:

@@ -233,8 +233,8 @@ class _Trainer:
     def _begin(self) -> None:
         """Measure the start, and on a CPU save it, so that there is always a snapshot that all runs have.
 
-        Then all go on together, and sums are taken in the same order. A GPU takes them in any order, and to write a
-        start that follows from the seed would hold it up.
+        Then all go on together, and sums are taken in the same order. A GPU would be held up by writing what follows
+        from the seeds.
         """
         self._measure(0)
         if self._training.checkpoint_every is not None:

@@ -28,7 +28,7 @@ from joma.models.block import (
 from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
 from joma.models.dropout import Stream, dropout, site_streams
-from joma.models.embedding import add_row_gradients, embedding_rows
+from joma.models.embedding import add_row_gradients, clear, embedding_rows
 from joma.models.initialisation import initial_parameters
 from joma.models.linear import beside_sequences
 from joma.models.normalisation import norm, norm_shapes
@@ -133,7 +133,7 @@ class Decoder:
         rows_gradient = self._backward(leaves, rows, hidden, hidden_gradient, gradients)
         if rows_gradient is not None:
             if not self.config.tied:
-                gradients[EMBEDDING].zero_()
+                clear(gradients[EMBEDDING])
             add_row_gradients(gradients[EMBEDDING], batch.tokens, rows_gradient)
         return losses
 

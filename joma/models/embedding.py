@@ -27,6 +27,16 @@ def add_row_gradients(
     add(gradient, tokens.flatten(1), rows.flatten(1, -2))
 
 
+def clear(gradient: Float[Tensor, "R V D"]) -> None:
+    """Fill the gradient of the embedding with zeros."""
+    if not gradient.is_cuda or gradient.dtype == torch.float64:
+        gradient.zero_()
+        return
+    from joma.models import embedding_triton  # noqa: PLC0415 (Triton is there where a GPU is)
+
+    embedding_triton.clear(gradient)
+
+
 def _add_one_by_one(gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R N"], rows: Float[Tensor, "R N D"]) -> None:
     gradient.scatter_add_(1, tokens[:, :, None].expand_as(rows), rows)
 

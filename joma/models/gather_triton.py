@@ -6,6 +6,7 @@ a sum.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import triton
@@ -17,14 +18,14 @@ _TILE, _NUM_WARPS = 64, 4
 
 @triton.jit
 def _gather(
-    targets, target_runs, sources, source_runs, row_strides, column_strides, num_rows, num_columns, num_summed,
+    targets, target_runs, sources, source_runs, row_strides, column_strides, num_rows, num_columns, num_summed, ends,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     for i in tl.static_range(len(sources)):
         across = tl.cdiv(num_columns[i], TILE)
-        if tile < tl.cdiv(num_rows[i], TILE) * across:
+        tile = tl.program_id(0) - ends[i] + tl.cdiv(num_rows[i], TILE) * across
+        if (tile >= 0) & (tl.program_id(0) < ends[i]):  # the tiles of all tensors in a row: a program has one
             column = (tile % across) * TILE + tl.arange(0, TILE)
             is_column = column < num_columns[i]
             source = sources[i] + run * source_runs[i] + column[None, :] * column_strides[i]
@@ -52,9 +53,9 @@ def gather_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     lengths = [matrix.shape[1] for matrix in matrices]
     rows = tuple(1 if summed else length for summed, length in zip(is_summed, lengths, strict=True))
     columns = tuple(matrix.shape[2] for matrix in matrices)
-    num_tiles = max(triton.cdiv(r, _TILE) * triton.cdiv(c, _TILE) for r, c in zip(rows, columns, strict=True))
+    ends = tuple(accumulate(triton.cdiv(r, _TILE) * triton.cdiv(c, _TILE) for r, c in zip(rows, columns, strict=True)))
     with torch.cuda.device_of(matrices[0]):  # kernels start on the current device, not on their data's
-        _gather[(num_tiles, matrices[0].shape[0])](
+        _gather[(ends[-1], matrices[0].shape[0])](
             tuple(targets),
             tuple(target.stride(0) for target in targets),
             tuple(matrices),
@@ -62,6 +63,7 @@ def gather_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
             rows,
             columns,
             tuple(length if summed else 0 for summed, length in zip(is_summed, lengths, strict=True)),
+            ends,
             TILE=_TILE,
             num_warps=_NUM_WARPS,
         )

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS, _ROW_BLOCK, _ROW_WARPS = 4, 1024, 4
+_LANE = 8  # neighbours that a thread loads at once: it keeps a sum of its own, and threads meet at the end of a row
 _COLUMN_ROWS, _COLUMN_BLOCK, _COLUMN_WARPS = 8, 256, 4
 _GROUP_ROWS = 352
 
@@ -20,26 +21,28 @@ _GROUP_ROWS = 352
 def _row_totals(
     logits, bias, targets, rows, losses, totals, num_words, num_rows, scale,
     logits_run, logits_row, bias_run, targets_run, targets_row, rows_run, rows_row,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, LANE: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = row < num_rows
     columns = tl.arange(0, BLOCK)
     base = logits + run * logits_run
-    top = tl.full((ROWS,), -1e30, dtype=tl.float32)
-    total = tl.zeros((ROWS,), dtype=tl.float32)
+    top = tl.full((ROWS, BLOCK // LANE), -1e30, dtype=tl.float32)
+    total = tl.zeros((ROWS, BLOCK // LANE), dtype=tl.float32)
     for start in range(0, num_words, BLOCK):
         seen = start + columns < num_words
         at = row[:, None] * logits_row + start + columns[None, :]
         within = exists[:, None] & (start + columns < logits_row)[None, :]
         s = tl.load(base + at, mask=within, other=0.0).to(tl.float32)
         s += tl.load(bias + run * bias_run + start + columns, mask=seen, other=0.0)[None, :]
-        s = tl.where(seen[None, :], s * scale, float("-inf"))
-        higher = tl.maximum(top, tl.max(s, axis=1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(s - higher[:, None]), axis=1)
+        s = tl.where(seen[None, :], s * scale, float("-inf")).reshape(ROWS, BLOCK // LANE, LANE)
+        higher = tl.maximum(top, tl.max(s, axis=2))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(s - higher[:, :, None]), axis=2)
         top = higher
-    log_total = top + tl.log(tl.where(exists, total, 1.0))
+    highest = tl.max(top, axis=1)
+    whole = tl.sum(total * tl.exp(top - highest[:, None]), axis=1)
+    log_total = highest + tl.log(tl.where(exists, whole, 1.0))
     target = tl.load(targets + run * targets_run + row * targets_row, mask=exists, other=0)
     picked = tl.load(base + row * logits_row + target, mask=exists, other=0.0).to(tl.float32)
     picked += tl.load(bias + run * bias_run + target)
@@ -145,6 +148,7 @@ def _totals(logits: Tensor, bias: Tensor, targets: Tensor, rows: Tensor, scale: 
             *_strides(logits, bias, targets, rows),
             ROWS=_ROWS,
             BLOCK=_ROW_BLOCK,
+            LANE=_LANE,
             num_warps=_ROW_WARPS,
         )
     return losses, totals

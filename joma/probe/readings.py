@@ -1,7 +1,7 @@
 """From readings of single calls to rows of the record: reduced over rows and calls, per head and over heads."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,14 +52,15 @@ class _Transfer:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        self._num: Counter[tuple[torch.device, torch.dtype]] = Counter()
         self._read: dict[tuple[torch.device, torch.dtype], list[float]] = {}
 
     def put(self, numbers: Tensor) -> Callable[[], list[float]]:
         """Take a tensor in, and return a function that gives its numbers once all are read."""
         key = numbers.device, numbers.dtype
-        waiting = self._waiting.setdefault(key, [])
-        start = sum(len(tensor) for tensor in waiting)
-        waiting.append(numbers.reshape(-1))
+        start = self._num[key]
+        self._num[key] += numbers.numel()
+        self._waiting.setdefault(key, []).append(numbers.reshape(-1))
         return lambda: self._read[key][start : start + numbers.numel()]
 
     def read(self) -> None:

@@ -25,6 +25,8 @@ from joma.probe.weights import Unseen
 DEFAULT_WINDOW = 512
 """Tokens of a window, or as many as the model takes if that is less."""
 DEFAULT_NUM_WINDOWS = 8
+MOST_TOKENS = 4096
+"""Of one forward on a GPU."""
 _CHARACTERS_PER_TOKEN = 8
 """Of the text as much is read first as will do for most tokenizers; then twice as much, and so on."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
@@ -101,8 +103,8 @@ def measure_text(folder: Path, windows: Windows, *, heads: bool) -> tuple[list[R
             on_unseen=unseen.append,
         ),
     ):
-        for window in windows.tokens.to(device):
-            model(**_inputs(model, window[None]))
+        for part in windows.tokens.to(device).split(_num_at_once(device, windows.tokens.shape[1])):
+            model(**_inputs(model, part))
     return list(readings.rows(heads=heads)), unseen
 
 
@@ -146,7 +148,12 @@ def _build(folder: Path) -> Any:
     return model
 
 
-def _inputs(model: Any, tokens: Int[Tensor, "1 length"]) -> dict[str, Any]:
+def _num_at_once(device: str, length: int) -> int:
+    """Windows of one forward: many small ones keep a GPU busy, and a CPU is busy with one."""
+    return 1 if device == "cpu" else max(1, MOST_TOKENS // length)
+
+
+def _inputs(model: Any, tokens: Int[Tensor, "windows length"]) -> dict[str, Any]:
     inputs = {"input_ids": tokens}
     if getattr(model.config, "is_encoder_decoder", False):
         return inputs | {"decoder_input_ids": tokens}

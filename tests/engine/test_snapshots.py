@@ -63,10 +63,18 @@ def test_a_torn_file_shows(length):
         snapshots.decoded(content + b"\0", "it")
 
 
-def test_a_file_that_only_has_a_checksum_is_no_snapshot():
-    blank = save({"w": torch.zeros(2)}, {"sha256": "0" * 64})
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"format": snapshots.FORMAT}, "cannot be read: 'step'"),
+        ({"format": "joma snapshot 1", "step": "3", "run": "0"}, "is a 'joma snapshot 1', and"),
+        ({}, "is a 'file', and"),
+    ],
+)
+def test_a_file_that_only_has_a_checksum_is_no_snapshot(metadata, message):
+    blank = save({"w": torch.zeros(2)}, {"sha256": "0" * 64, **metadata})
     digest = hashlib.sha256(blank).hexdigest().encode()
-    with pytest.raises(DamagedSnapshotError, match="cannot be read: 'step'"):
+    with pytest.raises(DamagedSnapshotError, match=message):
         snapshots.decoded(blank.replace(b"0" * 64, digest, 1), "it")
 
 

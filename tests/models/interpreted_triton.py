@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from joma.models import attention, embedding, vocabulary_loss, vocabulary_loss_triton
+from joma.models import attention, embedding, embedding_triton, vocabulary_loss, vocabulary_loss_triton
 from joma.models.attention_triton import short_attention
 from joma.models.decoder_config import DecoderConfig
 from joma.models.gather_triton import gather_all
@@ -77,6 +77,9 @@ def of_embedding(num_rows: int, num_tokens: int, width: int) -> dict[str, float]
     right = found.double()
     embedding._add_one_by_one(right, tokens, rows.double())
     embedding._add_sorted(found, tokens, rows)
+    room = torch.full((2, num_tokens * width + 9), torch.nan)
+    embedding_triton.clear(room[:, : num_tokens * width].unflatten(1, (num_tokens, width)))
+    assert not room[:, : num_tokens * width].any() and room[:, num_tokens * width :].isnan().all()
     return {"gradient": relative(found, right)}
 
 
