@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-WORKSPACE = ":16:8"
-"""Room that cuBLAS has for parts of a product: the smaller of the two sizes with which it is deterministic.
+WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
+"""Room that cuBLAS has for parts of a product, 128 KiB: the smaller of the two sizes with which it is deterministic.
 
 A product that is divided to keep a GPU busy needs more. So a step has no second passes that add such parts up, and as
 many kernels for one run as for many."""
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)  # here: it is read when a process takes its first product
+for _name, _size in WORKSPACES.items():  # here: they are read when a process takes its first product
+    os.environ.setdefault(_name, _size)
 
 
 @contextmanager
