@@ -40,9 +40,6 @@ NUM_BOOTSTRAPS = 2
 """As few as can be: errors here are those between seeds."""
 TRAINING = "training"
 """Folder of the runs that are being trained."""
-SNAPSHOT_SECONDS = 300.0
-"""Between snapshots on a GPU, where a pack takes a few minutes: one of twenty wide networks is 9 GB, and to write it in
-the middle of a pack takes longer than what it might save."""
 MEASURING_SHARE = 0.1
 """Of the time of a pack, for the progress."""
 
@@ -179,7 +176,7 @@ def measured_packs(
         return rows_path(run.config, workplace, settings=settings)
 
     pieces = pack_pieces(
-        [left for plan in packs if (left := _unmeasured(plan, path_of, workplace.device)) is not None],
+        [left for plan in packs if (left := _unmeasured(plan, path_of)) is not None],
         training,
         device=workplace.device,
         timetable=workplace.timetable,
@@ -196,14 +193,9 @@ def measured_packs(
     return pd.concat(measured, ignore_index=True)
 
 
-def _unmeasured(plan: PackPlan, path_of: Callable[[Run], Path], device: str) -> PackPlan | None:
+def _unmeasured(plan: PackPlan, path_of: Callable[[Run], Path]) -> PackPlan | None:
     """Return a pack without the runs whose rows are kept, each named by its hash, under which any packing finds it."""
-    seldom = {} if torch.device(device).type == "cpu" else {"snapshot_seconds": SNAPSHOT_SECONDS}
-    runs = tuple(
-        Run(name=run.config.hash, config=run.config.update(seldom))
-        for run in plan.pack.runs
-        if not path_of(run).exists()
-    )
+    runs = tuple(Run(name=run.config.hash, config=run.config) for run in plan.pack.runs if not path_of(run).exists())
     if not runs:
         return None
     return part_of(plan, Pack(runs=runs))

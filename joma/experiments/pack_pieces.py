@@ -18,6 +18,9 @@ from joma.figures.numbers import counted
 
 PACKS = "packs"
 """Kind of these pieces."""
+SNAPSHOT_SECONDS = 300.0
+"""Between snapshots on a GPU, where a pack takes a few minutes: one of twenty networks is 3 to 9 GB, and to write it in
+the middle of a pack takes longer than what it might save."""
 
 
 def pack_pieces(
@@ -48,13 +51,21 @@ def pack_pieces(
                 name=f"{name}: {counted(part.pack.num_runs, 'run')}",
                 seconds=part.seconds * _share_left(part, folder) + after * part.pack.num_runs,
                 setup=setup,
-                work=lambda tell: work(part.pack, tell),
+                work=lambda tell: work(_seldom_saved(part.pack, device), tell),
             )
 
         parts = _parts(paced, lambda part: timetable.expected(piece(part)), timetable.longest)
         return [piece(part) for part in parts]
 
     return [each for plan in plans for each in pieces_of(plan)]
+
+
+def _seldom_saved(pack: Pack, device: str) -> Pack:
+    """Return the pack with its snapshots as far apart as suits the device."""
+    if torch.device(device).type == "cpu":
+        return pack
+    seldom = {"snapshot_seconds": SNAPSHOT_SECONDS}
+    return Pack(runs=tuple(replace(run, config=run.config.update(seldom)) for run in pack.runs))
 
 
 def _pace(plan: PackPlan, device: str) -> float:

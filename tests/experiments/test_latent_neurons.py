@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,11 +9,10 @@ import torch
 from engine.small_runs import pack as small_pack
 
 from joma.engine.plan import make_plan
-from joma.engine.standing import identity
 from joma.engine.training import train_pack
 from joma.experiments import latent_neurons, pack_pieces, timetable
 from joma.experiments.experiment import Workplace
-from joma.experiments.latent_neurons import SNAPSHOT_SECONDS, AllDivergedError, _unmeasured, measured_packs
+from joma.experiments.latent_neurons import AllDivergedError, measured_packs
 from joma.experiments.timetable import OutOfTime, Timetable
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -121,15 +119,6 @@ def test_where_all_runs_diverge_it_is_told_now_and_later(tmp_path, trained):
         with pytest.raises(AllDivergedError, match=r"finite to be measured, but all 5 runs diverged\. Lower their"):
             rows(tmp_path, diverging=SEEDS)
     assert trained == list(SEEDS)
-
-
-def test_on_a_gpu_packs_are_saved_seldom_and_are_the_same_runs():
-    [plan] = packs_of(5)
-    there = {device: _unmeasured(plan, lambda run: Path("nowhere"), device).pack.runs for device in ("cpu", "cuda")}
-    assert [run.config.training.snapshot_seconds for run in there["cuda"]] == 5 * [SNAPSHOT_SECONDS]
-    assert plan.pack.config.training.snapshot_seconds < SNAPSHOT_SECONDS
-    for one, other in zip(there["cpu"], there["cuda"], strict=True):
-        assert one.name == other.name == other.config.hash and identity(one.config) == identity(other.config)
 
 
 def test_a_limit_leaves_packs_and_the_next_call_does_them(tmp_path, trained, monkeypatch):

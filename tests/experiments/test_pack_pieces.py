@@ -9,6 +9,7 @@ import torch
 from engine.small_runs import pack as small_pack
 
 from joma.engine.plan import make_plan
+from joma.engine.standing import identity
 from joma.engine.training import train_pack
 from joma.experiments import pack_pieces as module
 from joma.experiments import work_log
@@ -32,16 +33,28 @@ def _as_planned(monkeypatch):
     monkeypatch.setattr(module, "_pace", lambda plan, device: 1.0)
 
 
-def pieces_in(folder, plan, limit, trained=None, **options):
+def pieces_in(folder, plan, limit, trained=None, device="cpu", **options):
     return pack_pieces(
         [plan],
         folder,
-        device="cpu",
+        device=device,
         timetable=Timetable(limit=limit),
         name="small",
         work=lambda pack, tell: trained.append(pack),
         **options,
     )
+
+
+def test_on_a_gpu_packs_are_saved_seldom_and_are_the_same_runs(plan, tmp_path):
+    trained = []
+    for device in ("cpu", "cuda"):
+        [piece] = pieces_in(tmp_path, plan, math.inf, trained, device)
+        piece.work(lambda share, doing: None)
+    here, there = trained
+    assert here.config.training.snapshot_seconds < module.SNAPSHOT_SECONDS
+    assert all(run.config.training.snapshot_seconds == module.SNAPSHOT_SECONDS for run in there.runs)
+    assert [run.name for run in here.runs] == [run.name for run in there.runs]
+    assert all(identity(a.config) == identity(b.config) for a, b in zip(here.runs, there.runs, strict=True))
 
 
 @pytest.mark.parametrize("limit", [math.inf, 300.0, 150.0, 80.0, 50.0])
