@@ -28,6 +28,10 @@ def test_importing_joma_loads_nothing_heavy():
     assert not modules_after("import joma") & {"torch", "numpy", "scipy", "pandas", "matplotlib", "plotly"}
 
 
+def test_the_command_line_is_there_without_torch():
+    assert "torch" not in modules_after("import joma.cli")
+
+
 def test_the_theory_never_imports_torch():
     every = "; ".join(f"import joma.theory.{path.stem}" for path in sorted((ROOT / "joma/theory").glob("[a-z]*.py")))
     assert not modules_after(every) & {"torch", "pandas", "matplotlib", "plotly", "typer"}

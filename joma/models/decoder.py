@@ -92,7 +92,7 @@ class Decoder:
             x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap, key_bias, inside)
         return self._final(parameters, x).to(rows.dtype)
 
-    def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R V D"], Float[Tensor, "R V"]]:
+    def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R W D"], Float[Tensor, "R V"]]:
         """Return matrix and bias of the output layer; the matrix may have rows of zeros behind the words'."""
         return parameters[EMBEDDING if self.config.tied else OUTPUT], parameters[OUTPUT_BIAS]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import reference
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,6 +11,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import NOT_FAILED, Stepper
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
+from joma.models.decoder_config import DecoderConfig
 from joma.models.presets import paper_language_model
 from joma.randomness import keep_mask, run_keys, streams
 
@@ -58,6 +60,44 @@ def test_a_diverging_neighbour_changes_no_bit():
     beside = _trained(_stepper(SEEDS, [OPTIMISERS[0], wild, OPTIMISERS[2]]))
     for name in calm:
         assert torch.equal(calm[name][0], beside[name][0]) and torch.equal(calm[name][2], beside[name][2]), name
+
+
+class RoomyStepper(Stepper):
+    """Works with whole tiles of the output matrix, as on a GPU."""
+
+    def _working_views(self, buffer):
+        return self.layout.views(buffer, with_room=True)
+
+
+OUTPUTS = {
+    "trained": {},
+    "tied": {"tied": True},
+    "frozen": {"only_block": 0},
+    "of classes": {"readout": "class", "num_classes": 3},
+}
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw", "sgd", "momentum"])
+@pytest.mark.parametrize("changes", OUTPUTS.values(), ids=OUTPUTS)
+def test_room_for_whole_tiles_stays_zero_and_changes_nothing(changes, optimiser):
+    config = DecoderConfig(vocabulary=23, width=8, hidden=10, heads=2, depth=2, **changes)
+    each = OptimiserConfig(optimiser=optimiser, lr=1e-2, weight_decay=0.1)
+    plain, roomy = (
+        kind(Decoder(config), SEEDS, [each] * 3, num_steps=9, steps_per_epoch=4, precision="float64")
+        for kind in (Stepper, RoomyStepper)
+    )
+    for step in range(9):
+        batch = _batch(step, 3)
+        if config.readout == "class":
+            batch = replace(batch, targets=batch.tokens[:, :, 0] % 3)
+        plain.advance(batch)
+        roomy.advance(batch)
+    assert roomy.state.failed_at.tolist() == [NOT_FAILED] * 3
+    for name, right in plain.parameters.items():
+        assert torch.allclose(roomy.parameters[name], right, rtol=0, atol=TOGETHER), name
+    for buffer in (roomy.state.parameters, *roomy.state.moments):
+        for name, view in roomy.layout.views(buffer, with_room=True).items():
+            assert not view[:, roomy.parameters[name].shape[1] :].any(), name
 
 
 def test_one_run_is_a_plain_twin_under_torchs_adam():

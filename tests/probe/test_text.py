@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models
 from trained_series import TEXT
 from transformers import AutoModelForCausalLM, BertConfig, BertModel, PreTrainedTokenizerFast, T5Config, T5Model
 
+from joma.probe import text as probe_text
 from joma.probe.findings import Fault, Flaw
 from joma.probe.text import Windows, measure_text, windows_of
 
@@ -84,6 +85,23 @@ def test_entropy_agrees_with_the_attention_that_the_model_gives_out(trained):
     assert unseen == []
     assert {row.metric for row in rows} >= {"entropy_fraction", "effective_keys", "sink_mass", "max_logit"}
     assert {row.site for row in rows} == {f"gpt_neox.layers.{layer}.attention" for layer in range(2)}
+
+
+def test_several_windows_at_a_time_are_those_one_by_one(trained, monkeypatch):
+    tokens = torch.randint(0, 256, (5, 24), generator=torch.Generator().manual_seed(0))
+    found = []
+    for num_at_once in (1, 2):  # of five windows, the last part has one
+        monkeypatch.setattr(probe_text, "_num_at_once", lambda device, length, num=num_at_once: num)
+        rows, unseen = measure_text(trained / "checkpoint-40", Windows(tokens=tokens), heads=True)
+        assert unseen == []
+        found.append({(row.site, row.head, row.metric): row.value for row in rows})
+    one_by_one, together = found
+    assert together == pytest.approx(one_by_one, rel=1e-5, abs=1e-5)  # products of float32 in other batches
+
+
+def test_a_forward_on_a_gpu_has_so_many_tokens_or_one_window():
+    assert [probe_text._num_at_once("cuda", length) for length in (1, 128, 4096, 5000)] == [4096, 32, 1, 1]
+    assert probe_text._num_at_once("cpu", 128) == 1
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5"])
