@@ -76,13 +76,19 @@ def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show a moving mark and the time that has passed, on standard error, for work without steps to count."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True
-    ) as bar:
-        bar.add_task(label, total=None)
+    """Show on standard error that work without steps to count has begun: by a mark that moves, or by a line."""
+    with bars_or_lines(_mark, say, quiet=quiet) as show:
+        show(label)
         yield
+
+
+@contextmanager
+def _mark() -> Iterator[Callable[[str], None]]:
+    """Show a mark that moves and the time that has passed, for what the function is told."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda doing: bar.update(task, description=escape(doing))
 
 
 @contextmanager

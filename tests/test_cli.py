@@ -16,6 +16,8 @@ from joma.statements.verification import registry
 HELP_SECONDS = 0.5
 SLACK = 6
 """Machines that run tests are shared; the goal itself is measured by benchmarks/theory.py."""
+PROGRESS = ("Checking statements: ", "Solving the flow")
+"""How lines of progress begin, which stand on standard error before an error does."""
 
 
 def joma(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +40,13 @@ def test_verify_explains_one_statement():
 def test_verify_as_json_is_json_alone():
     [record] = json.loads(joma("verify", "thm2", "--json").stdout)
     assert record["outcome"] == "refuted" and record["evidence"][0]["control_holds"] is False
+
+
+def test_a_log_says_what_has_begun_and_json_stays_alone(tmp_path):
+    simulate = ("simulate", "--targets", "1,2", "--num-points", "8", "--out", str(tmp_path))
+    assert joma(*simulate).stderr.splitlines() == ["Solving the flow", "Drawing"]
+    done = joma(*simulate, "--json")
+    assert json.loads(done.stdout) and not done.stderr
 
 
 def test_verify_writes_a_record_and_a_page(tmp_path):
@@ -139,5 +148,5 @@ def test_a_warning_is_one_line_and_shows_its_place_where_that_is_asked_for(monke
 def test_bad_input_is_one_line_and_no_traceback(arguments, line):
     done = joma(*arguments)
     assert done.returncode == 2
-    said = [each for each in done.stderr.splitlines() if not each.startswith("Checking statements: ")]
+    said = [each for each in done.stderr.splitlines() if not each.startswith(PROGRESS)]
     assert len(said) == 1 and line in said[0]

@@ -52,3 +52,27 @@ def test_a_count_is_a_bar_on_a_terminal(monkeypatch, capsys):
         show("step2.pt", 2, 4)
     said = capsys.readouterr().err
     assert "2/4" in said and "━" in said
+
+
+def test_work_without_steps_is_told_in_one_line_where_no_mark_can_move(capsys):
+    with terminal.busy("Writing [the page]"):
+        begun = capsys.readouterr()
+    assert begun.err == "Writing [the page]\n"  # before the work is done, not after it
+    assert not begun.out
+    assert capsys.readouterr() == ("", "")
+
+
+def test_work_without_steps_is_not_told_if_quiet(capsys):
+    with terminal.busy("Writing the page", quiet=True):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_work_without_steps_is_a_mark_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with terminal.busy("Writing [the page]"):
+        pass
+    said = capsys.readouterr()
+    assert "Writing [the page]" in said.err and "0:00:00" in said.err and not said.out
