@@ -47,11 +47,8 @@ GOAL_TABLE_1 = 5.0
 """Minutes for Table 1 at hidden width 400 on an H200."""
 ROUNDS = 5
 FLOAT_BYTES = 4
-SECOND_PASS = "splitKreduce"
-"""In the name of the kernel that adds the parts of a product. cuBLAS divides one whose result is too small to keep a
-GPU busy: of a single run, not of many."""
-ADAM_TRANSFERS = 7
-"""Parameter, mean and square are read and written, the gradient read."""
+ADAM_TRANSFERS = 6
+"""Parameter, mean and square are read and written; the gradient is read, for its norm too, in its own precision."""
 
 
 class Rival(nn.Module):
@@ -196,7 +193,8 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
     def update() -> None:
         stepper._move(stepper.losses)
 
-    size = 2 if precision == "bf16" else FLOAT_BYTES
+    is_rounded = precision == "bf16"
+    size = 2 if is_rounded else FLOAT_BYTES
     sizes = {name: math.prod(shape) for name, shape in model.shapes.items()}
     in_blocks = sum(number for name, number in sizes.items() if name not in (EMBEDDING, OUTPUT, OUTPUT_BIAS))
     floors = {
@@ -204,17 +202,17 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
         # as their gradient, which both products of the backward read
         "output layer": (
             6 * num_rows * sizes[OUTPUT],
-            2 * sizes[OUTPUT] * FLOAT_BYTES + 5 * num_rows * config.vocabulary * size,
+            2 * sizes[OUTPUT] * size + 5 * num_rows * config.vocabulary * size,
         ),
         # two operations for each weight and row, forward and twice backward; states in and out of a block, both ways
         "blocks": (
             6 * num_rows * in_blocks,
-            2 * in_blocks * FLOAT_BYTES + 4 * config.depth * num_rows * width * FLOAT_BYTES,
+            2 * in_blocks * size + 4 * config.depth * num_rows * width * FLOAT_BYTES,
         ),
-        "embedding's gradient": (0, (sizes[EMBEDDING] + 2 * num_rows * width) * FLOAT_BYTES),
+        "embedding's gradient": (0, sizes[EMBEDDING] * size + 2 * num_rows * width * FLOAT_BYTES),
         "norm and optimiser": (
             0,
-            ((ADAM_TRANSFERS + 1) * FLOAT_BYTES + (size if size < FLOAT_BYTES else 0)) * stepper.layout.num_trained,
+            (ADAM_TRANSFERS * FLOAT_BYTES + (2 + is_rounded) * size) * stepper.layout.num_trained,
         ),
     }
     for (name, (operations, moved)), part in zip(floors.items(), (output, blocks, embedding, update), strict=True):
@@ -275,19 +273,13 @@ def show_memory(num_runs: int, precision: str, device: torch.device) -> None:
 
 
 def show_kernels(device: torch.device) -> None:
-    """Print how many kernels a step has for one run and for many, second passes of divided products apart."""
+    """Print how many kernels a step has for one run and for many."""
     for num_runs in (1, 16):
         config = paper_language_model(28_782, depth=GOAL_DEPTH)
         batch = text_batch(config, num_runs, 20, 35, device)
         stepper = stepper_of(config, num_runs, "bf16", device, clip=CLIP)
         stepper.advance(batch)
-        found = kernels_of(stepper, batch)
-        second = sum(count for name, count in found.items() if SECOND_PASS in name)
-        print(
-            f"kernels a step, {num_runs} at once: {found.total() - second}, and {second} more for products that the "
-            "library divides",
-            flush=True,
-        )
+        print(f"kernels a step, {num_runs} at once: {kernels_of(stepper, batch).total()}", flush=True)
 
 
 def show_table_1(device: torch.device) -> None:

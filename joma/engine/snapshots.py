@@ -29,8 +29,9 @@ CHECKPOINTS = "checkpoints"
 NUM_KEPT = 2
 """Snapshots that are left of a run that goes on."""
 DAMAGED = ".damaged"
-"""Added to the name of a file that does not match its checksum, so that it is not taken for a snapshot again."""
+"""Added to the name of a file that is not what was written, or of another format: it is no longer a snapshot."""
 FORMAT = "joma snapshot 2"
+"""Moments are named like the parameters that they belong to; in the first format they were one row."""
 _SUFFIX = ".safetensors"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _ZEROS = b"0" * 64
@@ -40,7 +41,7 @@ _LENGTH_BYTES = 8
 
 
 class DamagedSnapshotError(ValueError):
-    """A snapshot is not what was written."""
+    """A snapshot is not what was written, or is of another format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -76,7 +76,11 @@ def of_embedding(num_rows: int, num_tokens: int, width: int) -> dict[str, float]
     found = torch.randn(2, num_tokens, width, generator=generator)
     right = found.double()
     embedding._add_one_by_one(right, tokens, rows.double())
+    beside = found.clone()
     embedding._add_sorted(found, tokens, rows)
+    rows[1] = torch.nan
+    embedding._add_sorted(beside, tokens, rows)
+    assert torch.equal(beside[0], found[0]) and beside[1].isnan().any()  # a run that diverges stays by itself
     room = torch.full((2, num_tokens * width + 9), torch.nan)
     embedding_triton.clear(room[:, : num_tokens * width].unflatten(1, (num_tokens, width)))
     assert not room[:, : num_tokens * width].any() and room[:, num_tokens * width :].isnan().all()
@@ -113,12 +117,12 @@ if __name__ == "__main__":
     }
     distances |= {
         f"loss of {num_rows} rows over {num_words}, {add=}": of_loss(num_words, num_rows, add)
-        for num_words, num_rows in ((7, 3), (2048, 3), (5000, 3), (7, 800))
+        for num_words, num_rows in ((7, 3), (1019, 1), (2048, 3), (5000, 3), (7, 800))
         for add in (True, False)
     }
     distances |= {
         f"embedding of {num_rows} rows and {num_tokens} tokens, {width} wide": of_embedding(num_rows, num_tokens, width)
-        for num_rows, num_tokens, width in ((1, 1, 3), (70, 3, 130), (40, 90, 128), (64, 2, 5))
+        for num_rows, num_tokens, width in ((1, 1, 3), (32, 1, 3), (70, 3, 130), (40, 90, 128), (64, 2, 5))
     }
     distances |= {f"gathering for {num_runs}": of_gathering(num_runs) for num_runs in (1, 3)}
     json.dump(distances, sys.stdout)
