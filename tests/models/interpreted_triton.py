@@ -78,10 +78,6 @@ def of_embedding(num_rows: int, num_tokens: int, width: int) -> dict[str, float]
     embedding._add_one_by_one(right, tokens, rows.double())
     beside = found.clone()
     embedding._add_sorted(found, tokens, rows)
-    rounded, summed = torch.zeros(2, *found.shape, dtype=torch.float16)
-    embedding._add_sorted(rounded, tokens, rows)
-    embedding._add_one_by_one(summed, tokens, rows)
-    assert torch.allclose(rounded, summed, rtol=2**-10, atol=1e-6)  # one rounding of sums in another order
     rows[1] = torch.nan
     embedding._add_sorted(beside, tokens, rows)
     assert torch.equal(beside[0], found[0]) and beside[1].isnan().any()  # a run that diverges stays by itself
