@@ -9,7 +9,9 @@ Vectors = Float[Tensor, "R D"] | Float[Tensor, "R B D"]
 
 
 def linear(
-    x: Float[Tensor, "R *rows I"], weight: Float[Tensor, "R O I"], bias: Vectors | None = None
+    x: Float[Tensor, "R *rows I"],
+    weight: Float[Tensor, "R O I"],
+    bias: Float[Tensor, "R O"] | Float[Tensor, "R B O"] | None = None,
 ) -> Float[Tensor, "R *rows O"]:
     r"""Return $x W_r^\top + b_r$ for the rows of each run r, with weights laid out as in `torch.nn.Linear`.
 

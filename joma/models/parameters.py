@@ -11,7 +11,8 @@ from torch import Tensor
 ALIGNMENT = 64
 """Every parameter starts at a multiple of this many numbers: wide loads, and matrix units read it where it lies."""
 TILE = 64
-"""Rows of a matrix that a GPU's matrix units take at a time: of 28,782 words they would leave most of a tile idle."""
+"""Rows of a matrix that a GPU's matrix units take at a time; rows of logits over whole tiles are whole wide loads too,
+which 28,782 words are not."""
 UNEVEN = 17 * ALIGNMENT
 """Added to a power of two, so that the rows of all runs do not fall on the same channels of the memory."""
 
