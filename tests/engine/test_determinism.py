@@ -47,3 +47,9 @@ def test_the_room_of_cublas_is_set_unless_a_user_has_set_it(own):
     bare = {name: value for name, value in os.environ.items() if name not in WORKSPACES}
     done = subprocess.run([sys.executable, "-c", code], env=bare | own, capture_output=True, text=True, check=True)
     assert done.stdout.split() == list((WORKSPACES | own).values())
+
+
+def test_watching_a_training_of_ones_own_leaves_cublas_alone():
+    code = "import sys, joma; joma.watch, joma.scan, joma.stable_rank; print('joma.engine.determinism' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
