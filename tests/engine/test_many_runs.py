@@ -95,6 +95,9 @@ def test_room_for_whole_tiles_stays_zero_and_changes_nothing(changes, optimiser)
     assert roomy.state.failed_at.tolist() == [NOT_FAILED] * 3
     for name, right in plain.parameters.items():
         assert torch.allclose(roomy.parameters[name], right, rtol=0, atol=TOGETHER), name
+    plain.load_run_state(0, roomy.run_state(0))  # a snapshot holds no room: it fits on either device
+    for name, tensor in roomy.run_state(0).items():
+        assert torch.equal(plain.run_state(0)[name], tensor), name
     for buffer in (roomy.state.parameters, *roomy.state.moments):
         for name, view in roomy.layout.views(buffer, with_room=True).items():
             assert not view[:, roomy.parameters[name].shape[1] :].any(), name
