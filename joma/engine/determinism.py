@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
-WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
-"""Room that cuBLAS has for parts of a product, 128 KiB: the smaller of the two sizes with which it is deterministic.
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+DETERMINISTIC = (":16:8", ":4096:8")
+"""Values of it with which cuBLAS takes products in one order."""
+WORKSPACES = {CUBLAS: ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
+"""Room that cuBLAS has for parts of a product, 128 KiB: the smaller of the two.
 
 A product that is divided to keep a GPU busy needs more. So a step has no second passes that add such parts up, and as
 many kernels for one run as for many."""
@@ -23,14 +26,18 @@ for _name, _size in WORKSPACES.items():  # here: they are read when a process ta
 
 @contextmanager
 def in_one_order(device: torch.device) -> Iterator[None]:
-    """Let kernels that would add in any order be replaced, or warn where there is no other; on a CPU there are none."""
+    """Let kernels that would add in any order be replaced; on a CPU there are none.
+
+    Where torch has no other it raises an error, which is so for nothing that a decoder does. It would warn instead, and
+    leave attention over long windows as it is, where a user gives cuBLAS a room with which that is not deterministic.
+    """
     if device.type != "cuda":
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic
     is_filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=os.environ[CUBLAS] not in DETERMINISTIC)
     memory.fill_uninitialized_memory = False  # everything that is read has been written
     try:
         yield

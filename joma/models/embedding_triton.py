@@ -1,8 +1,8 @@
 """Gradients of an embedding's rows added up token by token, always in the same order (GPU).
 
 Added by whoever comes first, as atomics do, the last bit of a sum would be chance, and two trainings would part. Here
-the rows are sorted by token, and a program adds those of one token by itself. The sort is for a step's few hundred or
-thousand rows: each finds its place by comparing itself with all, which takes a few microseconds and one kernel.
+the rows are sorted by token, and a program adds those of one token by itself. Of a step's few hundred or thousand rows
+each finds its place by comparing itself with all, which takes a few microseconds and one kernel.
 """
 
 import torch
@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 _SORTED, _NUM_WARPS = 64, 4
+_MOST_COMPARED = 16_384  # more rows are sorted by torch: comparing all pairs would take longer than its many kernels
 _ROWS, _COLUMNS = 16, 128
 _CLEARED = 4096
 
@@ -68,12 +69,9 @@ def _add(
 def add_sorted(gradient: Tensor, tokens: Tensor, rows: Tensor) -> None:
     """Add rows (R, N, D) onto those of the gradient (R, V, D) that their tokens (R, N) name, in place."""
     num_runs, num_rows, width = rows.shape
-    in_order, order = torch.empty((2, num_runs, num_rows), dtype=torch.int32, device=rows.device)
+    in_order, order = _sorted(tokens) if num_rows <= _MOST_COMPARED else tokens.sort(dim=1, stable=True)
     packed = rows.contiguous()
     with torch.cuda.device_of(gradient):  # kernels start on the current device, not on their data's
-        _sort[(triton.cdiv(num_rows, _SORTED), num_runs)](
-            tokens.contiguous(), in_order, order, num_rows, BLOCK=_SORTED, num_warps=_NUM_WARPS
-        )
         _add[(num_rows, triton.cdiv(width, _COLUMNS), num_runs)](
             gradient,
             packed,
@@ -87,6 +85,17 @@ def add_sorted(gradient: Tensor, tokens: Tensor, rows: Tensor) -> None:
             COLUMNS=_COLUMNS,
             num_warps=_NUM_WARPS,
         )
+
+
+def _sorted(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the tokens of each run in order, and where each of them was."""
+    num_runs, num_rows = tokens.shape
+    in_order, order = torch.empty((2, num_runs, num_rows), dtype=torch.int32, device=tokens.device)
+    with torch.cuda.device_of(tokens):
+        _sort[(triton.cdiv(num_rows, _SORTED), num_runs)](
+            tokens.contiguous(), in_order, order, num_rows, BLOCK=_SORTED, num_warps=_NUM_WARPS
+        )
+    return in_order, order
 
 
 def clear(gradient: Tensor) -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from joma.engine.determinism import WORKSPACES, in_one_order
+from joma.engine.determinism import CUBLAS, WORKSPACES, in_one_order
 
 
 def switches():
@@ -27,11 +27,13 @@ def before(request):
     torch.use_deterministic_algorithms(default[0], warn_only=default[1])
 
 
-def test_the_switch_is_on_for_a_step_on_a_gpu_alone(before):
+@pytest.mark.parametrize(("room", "is_warned"), [(":16:8", False), (":4096:8", False), (":4096:2:16:8", True)])
+def test_the_switch_is_on_for_a_step_on_a_gpu_alone(before, monkeypatch, room, is_warned):
+    monkeypatch.setenv(CUBLAS, room)
     with in_one_order(torch.device("cpu")):
         assert switches() == before
     with in_one_order(torch.device("cuda")):
-        assert switches() == (True, True, False)
+        assert switches() == (True, is_warned, False)
     assert switches() == before
 
 

@@ -78,6 +78,10 @@ def of_embedding(num_rows: int, num_tokens: int, width: int) -> dict[str, float]
     embedding._add_one_by_one(right, tokens, rows.double())
     beside = found.clone()
     embedding._add_sorted(found, tokens, rows)
+    again, embedding_triton._MOST_COMPARED = beside.clone(), 0  # by torch's sort
+    embedding._add_sorted(again, tokens, rows)
+    embedding_triton._MOST_COMPARED = 16_384
+    assert torch.equal(again, found)
     rows[1] = torch.nan
     embedding._add_sorted(beside, tokens, rows)
     assert torch.equal(beside[0], found[0]) and beside[1].isnan().any()  # a run that diverges stays by itself
