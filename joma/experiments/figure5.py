@@ -97,14 +97,20 @@ def draw(result: Result) -> tuple[Chart, ...]:
             ],
         ),
         Chart(
-            id="figure5-attention",
-            title="Attention to tokens by the height of their common ancestor with the query",
-            caption="By the flow of Eqn 6 with saliency proportional to co-occurrence, the query itself left out; then "
-            "in the blocks of a trained network. 1 is uniform attention." + note,
+            id="figure5-flow",
+            title="Attention by the height of the common ancestor: the flow",
+            caption="Eqn 6 with saliency proportional to co-occurrence, the query itself left out. 1 is uniform "
+            "attention." + note,
             panels=[
-                *(_flow_panel(part, tree) for tree, part in flow[flow["flow"] == "Eqn 6"].groupby("tree", sort=False)),
-                *_training_panels(curves, ATTENTION, "attention / uniform"),
+                _flow_panel(part, tree) for tree, part in flow[flow["flow"] == "Eqn 6"].groupby("tree", sort=False)
             ],
+        ),
+        Chart(
+            id="figure5-attention",
+            title="Attention by the height of the common ancestor: in training",
+            caption="Of the query to the other tokens in each block of a trained network, means over the seeds with "
+            "their standard errors. 1 is uniform attention." + note,
+            panels=_training_panels(curves, ATTENTION, "attention / uniform"),
         ),
         Chart(
             id="figure5-levels",
