@@ -25,6 +25,8 @@ DOCUMENT = Path("docs") / "results.md"
 CAPTIONS = "captions.json"
 """What is written below the pictures of an experiment, kept beside its record: title and caption by chart."""
 COMMIT_LETTERS = 7
+BESIDE = " *(beside)*"
+"""Mark of a number that does not decide its claim."""
 EVIDENCE_COLUMNS = ("statistic", "measured", "threshold", "control", "published", "what the control is", "unit")
 
 
@@ -116,14 +118,20 @@ def _claim(done: Record, verdict: Verdict) -> list[str]:
         "**One of our own checks fails here.**" if not verdict.sound else "",
         escaped(verdict.explanation),
         f"**What holds:** {escaped(verdict.correction)}" if verdict.correction else "",
-        _evidence(verdict),
+        _evidence(verdict, judged=done.status is Status.DONE),
     ]
     return [part for part in told if part]
 
 
-def _evidence(verdict: Verdict) -> str:
+def _evidence(verdict: Verdict, *, judged: bool) -> str:
     rows = [
-        [escaped(row.name), *numbers(row), escaped(row.control_name), escaped(row.unit)] for row in verdict.evidence
+        [
+            escaped(row.name) + ("" if row.decides else BESIDE),
+            *numbers(row, judged=judged),
+            escaped(row.control_name),
+            escaped(row.unit),
+        ]
+        for row in verdict.evidence
     ]
     return table(EVIDENCE_COLUMNS, rows) if rows else ""
 

@@ -67,7 +67,8 @@ SMALL = (
 RULE = (
     "A claim holds if in every setting all numbers that decide pass their thresholds and no control does; it holds "
     "under conditions if it passes in some settings and not in others, or with a control that passes as well; it is "
-    "refuted if it passes in none, or fails in one where its own words allow no exception."
+    "refuted if it passes in none, or fails in one where its own words allow no exception. In the tables a number in "
+    "bold fails its threshold, and one marked *beside* does not decide."
 )
 
 
@@ -86,12 +87,13 @@ def device_in_words(device: str) -> str:
     return enumerated(list(dict.fromkeys(words)))
 
 
-def numbers(evidence: Evidence | None) -> tuple[str, str, str, str]:
-    """Measured value, threshold, control and published value."""
+def numbers(evidence: Evidence | None, *, judged: bool) -> tuple[str, str, str, str]:
+    """Measured value, threshold, control and published value; where they are `judged`, one that fails says so."""
     if evidence is None:
         return "", "", "", ""
+    value = _digits(evidence.value)
     return (
-        _digits(evidence.value),
+        f"**{value}** (fails)" if judged and not evidence.holds else value,
         f"{'≥' if evidence.at_least else '≤'} {_digits(evidence.threshold)}",
         _digits(evidence.control),
         _digits(evidence.published),
@@ -245,7 +247,7 @@ def _controls(done: Reproduction) -> Iterator[str]:
 
 def _beside(rows: list[Evidence]) -> str:
     first, *others = rows
-    value, threshold, control, _ = numbers(first)
+    value, threshold, control, _ = numbers(first, judged=False)
     more = f"; and {len(others)} more" if others else ""
     name = f" ({escaped(first.control_name)})" if first.control_name else ""
     return f"{escaped(first.name)}: {value}, control {control}{name}, threshold {threshold}{more}."
@@ -258,7 +260,7 @@ def _claims(done: Reproduction) -> str:
             _link(record, verdict),
             record.label if _is_unfinished(record) else _marked(verdict.outcome.value, verdict),
             _statistic(verdict.decisive),
-            *numbers(verdict.decisive),
+            *numbers(verdict.decisive, judged=record.status is Status.DONE),
         ]
         for record, verdict in _with_records(done)
     ]

@@ -37,6 +37,8 @@ EVIDENCE_COLUMNS = (
     "against",
     "unit",
 )
+BESIDE = "beside"
+"""Mark, and class of the style sheet, of a number that does not decide its claim."""
 OPTIONAL = ("published",)
 """Columns of all claims that are left out where no row has anything there."""
 NO_NUMBER = Cell(
@@ -113,17 +115,9 @@ def summary_table(found: Sequence[Claim]) -> Markup:
 def evidence_table(verdict: Verdict, *, judged: bool = True) -> Markup:
     """Return a row for each number of a verdict, without the columns that none of them has.
 
-    None is marked as failing unless they are `judged`: those of a part are not.
+    None is marked as failing unless they are `judged`: those of a part are not. Those that do not decide are muted.
     """
-    rows = [
-        [
-            words(each.name, tone="what"),
-            *_numbers(each, judged=judged),
-            words(each.control_name, mark=_control_mark(each)),
-            *(words(text, tone="brief") for text in (each.against, each.unit)),
-        ]
-        for each in verdict.evidence
-    ]
+    rows = [_evidence_row(each, judged=judged) for each in verdict.evidence]
     used = [place for place in range(len(EVIDENCE_COLUMNS)) if any(row[place].text or row[place].mark for row in rows)]
     shown = [[row[place] for place in used] for row in rows]
     return table([EVIDENCE_COLUMNS[place] for place in used], shown, cards=True)
@@ -144,6 +138,16 @@ def _row(claim: Claim) -> list[Cell]:
     else:
         said = words(code(verdict.explanation if verdict else record.reason), tone="long")
     return [here, title, _outcome(claim.said), said, *_numbers(shown, judged=claim.said != Status.UNFINISHED)]
+
+
+def _evidence_row(evidence: Evidence, *, judged: bool) -> list[Cell]:
+    row = [
+        words(evidence.name, tone="what", mark="" if evidence.decides else BESIDE),
+        *_numbers(evidence, judged=judged),
+        words(evidence.control_name, mark=_control_mark(evidence)),
+        *(words(text, tone="brief") for text in (evidence.against, evidence.unit)),
+    ]
+    return row if evidence.decides else [replace(cell, tone=f"{cell.tone} {BESIDE}".strip()) for cell in row]
 
 
 def _outcome(said: str) -> Cell:

@@ -190,6 +190,17 @@ def test_a_control_that_passes_is_told(tmp_path, out):
     assert "**One of our own checks fails here.**" in text
 
 
+def test_numbers_that_fail_and_numbers_that_do_not_decide_say_so(tmp_path, out):
+    [verdict] = record.read(out).experiments[0].verdicts
+    [row] = verdict.evidence
+    rows = (replace(row, value=101.0), replace(row, value=7.0, decides=False))
+    changed(out, a={"verdicts": (replace(verdict, outcome=Outcome.REFUTED, correction="less", evidence=rows),)})
+    text = kept(out, tmp_path)
+    assert "| farthest place | **101** (fails) | ≤ 100 |" in text
+    assert "| farthest place *(beside)* | 7 | ≤ 100 |" in text
+    assert "| refuted | farthest place (steps) | **101** (fails) | ≤ 100 |" in text
+
+
 def test_failures_and_large_tables_are_not_kept(tmp_path, out, install, monkeypatch):
     monkeypatch.setattr(keeping, "MOST_BYTES", 100)
     with pytest.raises(ValueError, match="must stay below 100 bytes"):

@@ -12,7 +12,7 @@ import pytest
 
 from joma.experiments.record import Record, Status, read, save
 from joma.page import reproduction as reproduction_page
-from joma.page.claims import claims, summary_table
+from joma.page.claims import claims, evidence_table, summary_table
 from joma.page.findings import findings
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
@@ -140,6 +140,19 @@ def test_marks_follow_the_numbers_that_are_shown(value, control, mark, is_told):
     found = claims([record])
     assert re.findall('class="mark">(.*?)<', summary_table(found)) == ([mark] if mark else [])
     assert any("a control passes too: <a" in sentence for sentence in findings(found)) == is_told
+
+
+def test_numbers_that_do_not_decide_are_marked_and_muted_and_a_failing_one_stays_red():
+    deciding, aside, failing = evidence(0), replace(evidence(0), decides=False), replace(evidence(3), decides=False)
+    made = replace(verdicts(None, None)[0], evidence=(deciding, aside, failing))
+    rows = re.findall("<tr>.*?</tr>", evidence_table(made), re.S)[1:]
+    assert ['class="mark">beside<' in row for row in rows] == [False, True, True]
+    assert ["beside" in row for row in rows] == [False, True, True]
+    assert "bad" not in rows[1] and 'class="num bad beside"' in rows[2]
+
+
+def test_a_claim_is_told_without_quotation_marks(parts):
+    assert "Section 4, figure 6: Attention entropy dips and comes back in every layer.</p>" in parts["figure6"]
 
 
 def test_what_stands_in_backticks_is_code_and_links_say_what_they_need(tmp_path):
