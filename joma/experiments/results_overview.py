@@ -1,9 +1,11 @@
 """The first part of docs/results.md: how it was computed, what holds, what does not, and what the controls say."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from joma.experiments.claim_kinds import by_kind
 from joma.experiments.markdown import enumerated, escaped, first_sentence, table
 from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import find, named
@@ -20,16 +22,26 @@ COUNTED = {
     Outcome.NOT_RUN: ("was not run", "were not run"),
 }
 """What is said of one claim, and of several."""
-HEADINGS = {
+BY_OUTCOME = {
     Outcome.REFUTED: "Refuted",
     Outcome.CONDITIONAL: "Holds under conditions that the paper does not state, or in part",
     Outcome.HOLDS: "Holds",
     Outcome.INCONCLUSIVE: "Not decided at this size",
     Outcome.NOT_RUN: "Not run here",
 }
+PASSES_ALIKE = "Passes, but so does the control"
+"""Heading of claims that are said to hold under conditions since a control passes too."""
+HEADINGS = (
+    BY_OUTCOME[Outcome.REFUTED],
+    PASSES_ALIKE,
+    *(heading for outcome, heading in BY_OUTCOME.items() if outcome is not Outcome.REFUTED),
+)
 """In the order in which a reader wants to know."""
-EXPLAINED = (Outcome.REFUTED, Outcome.CONDITIONAL, Outcome.NOT_RUN)
-"""Outcomes that need a sentence beside the claim."""
+EXPLAINED = (
+    PASSES_ALIKE,
+    *(BY_OUTCOME[outcome] for outcome in (Outcome.REFUTED, Outcome.CONDITIONAL, Outcome.NOT_RUN)),
+)
+"""Headings below which a sentence stands beside each claim."""
 MATCHED = "control passes too"
 """Mark beside a verdict whose numbers come out as well without the claim's cause."""
 CLAIM_COLUMNS = ("experiment", "claim", "verdict", "statistic", "measured", "threshold", "control", "published")
@@ -160,12 +172,26 @@ def _shared(records: tuple[Record, ...] | list[Record], word: Callable[[Record],
 
 def _counts(done: Reproduction) -> str:
     settled = [verdict for record, verdict in _with_records(done) if not _is_unfinished(record)]
-    found = {outcome: sum(verdict.outcome is outcome for verdict in settled) for outcome in Outcome}
-    said = [f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in found.items() if count]
-    text = f"Of {counted(len(settled), 'claim')} {enumerated(said)}." if said else "Nothing was judged."
+    each = by_kind(settled, lambda verdict: verdict)
+    told = [f"Of {counted(len(own), kind.value, kind.several)} {_outcomes(own)}." for kind, own in each.items()]
+    text = " ".join(told) or "Nothing was judged."
+    if matched := sum(map(_is_matched, settled)):
+        passes = "passes" if matched == 1 else "pass"
+        text += f" Of those that hold under conditions {matched} {passes} with a control that passes as well."
     if left := [_with_part(record) for record in done.experiments if _is_unfinished(record)]:
         text += f" The claims of {enumerated(left)} are not among them: nothing is decided before all of it is done."
     return text
+
+
+def _outcomes(verdicts: list[Verdict]) -> str:
+    found = Counter(verdict.outcome for verdict in verdicts)
+    counts = [(outcome, found[outcome]) for outcome in Outcome if found[outcome]]
+    return enumerated([f"{count} {COUNTED[outcome][count > 1]}" for outcome, count in counts])
+
+
+def _is_matched(verdict: Verdict) -> bool:
+    """Whether it passes, and so does a control."""
+    return verdict.outcome is Outcome.CONDITIONAL and verdict.control_passes
 
 
 def _with_records(done: Reproduction) -> Iterator[tuple[Record, Verdict]]:
@@ -175,20 +201,29 @@ def _with_records(done: Reproduction) -> Iterator[tuple[Record, Verdict]]:
 
 
 def _by_outcome(done: Reproduction) -> Iterator[str]:
-    for outcome, heading in HEADINGS.items():
-        judged = [(record, verdict) for record, verdict in _with_records(done) if verdict.outcome is outcome]
-        if not judged:
-            continue
-        yield f"### {heading}"
-        if outcome in EXPLAINED:
-            yield "\n".join(
-                f"- {_marked(_named_link(record, verdict), verdict)}. {_why(verdict)}" for record, verdict in judged
-            )
-        else:
-            links: dict[str, list[str]] = {}
-            for record, verdict in judged:
-                links.setdefault(named(record.id), []).append(_marked(_link(record, verdict), verdict))
-            yield "\n".join(f"- {name}: {'; '.join(own)}" for name, own in links.items())
+    for heading in HEADINGS:
+        judged = [(record, verdict) for record, verdict in _with_records(done) if _heading(verdict) == heading]
+        if judged:
+            yield f"### {heading}"
+            yield "\n".join(_explained(judged) if heading in EXPLAINED else _listed(judged))
+
+
+def _heading(verdict: Verdict) -> str:
+    return PASSES_ALIKE if _is_matched(verdict) else BY_OUTCOME[verdict.outcome]
+
+
+def _explained(judged: list[tuple[Record, Verdict]]) -> Iterator[str]:
+    for record, verdict in judged:
+        link = _named_link(record, verdict)
+        yield f"- {link if _is_matched(verdict) else _marked(link, verdict)}. {_why(verdict)}"
+
+
+def _listed(judged: list[tuple[Record, Verdict]]) -> Iterator[str]:
+    links: dict[str, list[str]] = {}
+    for record, verdict in judged:
+        links.setdefault(named(record.id), []).append(_marked(_link(record, verdict), verdict))
+    for name, own in links.items():
+        yield f"- {name}: {'; '.join(own)}"
 
 
 def _unfinished(done: Reproduction) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from joma.experiments.claim_kinds import by_kind
 from joma.experiments.record import Status
 from joma.experiments.registry import named
 from joma.figures.numbers import counted
@@ -37,11 +38,13 @@ def findings(found: Sequence[Claim], statements: Sequence[Verdict] = ()) -> list
     """Return sentences on the claims of a reproduction, and on the paper's statements where they were checked too."""
     refuted = [claim for claim in found if claim.said == Outcome.REFUTED]
     doubtful = [claim for claim in found if claim.control_passes_too]
-    said = [Markup.escape(_counted(counts(found), len(found), "claim of the paper", "claims of the paper", VERBS))]
+    each = by_kind(found, lambda claim: claim.verdict)
+    told = [_counted(counts(own), len(own), kind.value, kind.several, VERBS) for kind, own in each.items()]
+    said = [Markup.escape(" ".join(told))]
     if refuted:
         said.append(Markup("Refuted: {}.").format(_links(refuted)))
     if doubtful:
-        said.append(Markup("Said to hold, though a control passes too: {}.").format(_links(doubtful)))
+        said.append(Markup("Passes, but so does the control: {}.").format(_links(doubtful)))
     if statements:
         said.append(statements_finding(statements))
     return said

@@ -81,14 +81,25 @@ def test_the_document_holds_every_claim_number_and_picture(tmp_path, out):
     text = kept(out, tmp_path)
     for part in ("The walk stays near: holds", "≤ 100", "| 200 | 0.5 | a straight walk |", "seeds 3, 4", "on the CPU"):
         assert part in text
-    assert "Of 2 claims 1 holds and 1 was not run." in text
+    assert "Of 2 claims of the paper 1 holds and 1 was not run." in text
     assert re.search(r"!\[A walk\]\(results/a/walk.png\)\n\nIt goes up and down.", text)
 
 
 def test_one_claim_is_counted_as_one(tmp_path, out, install):
     install(fake("a", draw=draw))
     reproduce(out=out, device="cpu")
-    assert "Of 1 claim 1 holds." in kept(out, tmp_path)
+    assert "Of 1 claim of the paper 1 holds." in kept(out, tmp_path)
+
+
+def test_the_papers_claims_are_counted_apart_from_ours(tmp_path, out):
+    [verdict] = record.read(out).experiments[0].verdicts
+    sources = ("Figure 8", "Figure 8, asked further", "joma", "Our own check of the runs")
+    own = tuple(replace(verdict, id=f"v{place}", source=source) for place, source in enumerate(sources))
+    changed(out, a={"verdicts": own})
+    assert (
+        "Of 2 claims of the paper 1 holds and 1 was not run. Of 1 claim that goes further than the paper's 1 holds. "
+        "Of 2 checks of our own 2 hold."
+    ) in kept(out, tmp_path)
 
 
 def test_what_was_not_run_says_what_it_needs(tmp_path, out):
@@ -145,7 +156,10 @@ def test_a_part_is_kept_with_its_label_and_decides_nothing(tmp_path, out, instal
     )
     assert first < text.index("The figures and the table of the JoMA paper")  # before anything else is said
     assert " Begun, with nothing to show yet: d. Not run, since something is missing: b. Not run yet: z." in text
-    assert "Of 2 claims 1 holds and 1 was not run. The claims of c (1 of 2 walks) and d are not among them" in text
+    assert (
+        "Of 2 claims of the paper 1 holds and 1 was not run. The claims of c (1 of 2 walks) and d are not among them"
+        in text
+    )
     assert "### Unfinished\n\n- c (1 of 2 walks): [The walk stays near](#c--near)\n" in text
     assert "control beside them: 1." in text  # that of `a` alone
     said = "| [c](#c) | [The walk stays near](#c--near) | unfinished: 1 of 2 walks | farthest place (steps) |"
@@ -183,9 +197,11 @@ def test_a_control_that_passes_is_told(tmp_path, out):
     assert "control beside them: 1. In 1 of them the claim's number passes" in text
     assert re.search(r"- a: \[The walk stays near\]\(#a--near\): farthest place: ", text)
     assert "control 1 (a straight walk), threshold ≤ 100." in text
-    heading = "### Holds under conditions that the paper does not state, or in part"
+    heading = "### Passes, but so does the control"
     link = "[The walk stays near](#a--near)"
-    assert f"{heading}\n\n- a: {link} (control passes too). What holds: it stays at all." in text
+    assert f"{heading}\n\n- a: {link}. What holds: it stays at all." in text
+    assert "Of those that hold under conditions 1 passes with a control that passes as well." in text
+    assert "### Holds under conditions" not in text
     assert f"| {link} | holds under conditions (control passes too) |" in text
     assert "**One of our own checks fails here.**" in text
 

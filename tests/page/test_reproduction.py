@@ -9,6 +9,7 @@ from html import unescape
 
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
 from joma.experiments.record import Record, Status, read, save
 from joma.page import reproduction as reproduction_page
@@ -109,6 +110,27 @@ def test_the_page_opens_with_what_came_out(parts):
     assert 'href="#statements"' in said
 
 
+def test_claims_of_the_paper_are_counted_apart_from_ours():
+    own = tuple(
+        replace(verdict, source=source)
+        for verdict, source in zip(
+            verdicts(None, None),
+            ("Figure 8", "Figure 8", "joma", "Our own check", "Figure 8, asked further"),
+            strict=True,
+        )
+    )
+    record = Record(
+        **dict.fromkeys(("id", "title", "place", "question", "preset", "device"), "figure6"),
+        seconds=1.0,
+        status=Status.DONE,
+        verdicts=own,
+    )
+    assert findings(claims([record]))[0] == Markup.escape(
+        "Of 2 claims of the paper, 1 holds under conditions and 1 holds. The one claim that goes further than the "
+        "paper's on this page was not run. Of 2 checks of our own, 1 is refuted and 1 is inconclusive at this size."
+    )
+
+
 def test_a_control_that_passes_too_is_marked_in_its_row(parts):
     rows = [row for row in rows_of(parts["summary"]) if row]
     marks = {row[2]: re.findall('class="mark">(.*?)<', row[3]) for row in rows if "mark" in row[3]}
@@ -139,7 +161,7 @@ def test_marks_follow_the_numbers_that_are_shown(value, control, mark, is_told):
     )
     found = claims([record])
     assert re.findall('class="mark">(.*?)<', summary_table(found)) == ([mark] if mark else [])
-    assert any("a control passes too: <a" in sentence for sentence in findings(found)) == is_told
+    assert any("Passes, but so does the control: <a" in sentence for sentence in findings(found)) == is_told
 
 
 def test_numbers_that_do_not_decide_are_marked_and_muted_and_a_failing_one_stays_red():
