@@ -108,16 +108,20 @@ def draw(result: Result) -> tuple[Chart, ...]:
         Chart(
             id="figure5-attention",
             title="Attention by the height of the common ancestor: in training",
-            caption="Of the query to the other tokens in each block of a trained network, means over the seeds with "
-            "their standard errors. 1 is uniform attention." + note,
+            caption="Of the query to the other tokens in each block of a trained network, by the height H of their "
+            "lowest common ancestor (1 is the nearest). 1 is uniform attention. Lines are means over the seeds, bands "
+            "one standard error between seeds. Dashed: relabelled, the same attention with the leaves dealt to other "
+            "places in the tree." + note,
             panels=_training_panels(curves, ATTENTION, "attention / uniform"),
         ),
         Chart(
             id="figure5-levels",
             title="Latents in hidden neurons over training",
-            caption="NCorr of the latents of each height with the best neuron of a block; what was there at step 0 was "
-            "not learned. Dashed: shuffled latents." + note,
-            panels=_training_panels(curves, NCORR, "NCorr"),
+            caption="What training added since step 0 to NCorr, the largest correlation of a latent with a "
+            "neuron of the block, averaged over the latents of height H (1 lies above tokens). Lines are means "
+            "over the seeds; bands are one standard error of NCorr itself between seeds, so they have a width at step 0 too. "
+            "Dashed: shuffled latents." + note,
+            panels=_training_panels(_since_start(curves), NCORR, "NCorr added since step 0"),
         ),
     )
 
@@ -159,22 +163,29 @@ def _flow_panel(flow: pd.DataFrame, tree: str) -> Panel:
     return Panel(f"Eqn 6, {tree} tree", "time", "attention / uniform", items)
 
 
+def _since_start(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the curves less their values at the first step."""
+    own = curves.sort_values("step")
+    means = own[["value", "control"]]
+    first = own.groupby(["tree", "what", "layer", "height"])[["value", "control"]].transform("first")
+    return own.assign(**(means - first))
+
+
 def _training_panels(curves: pd.DataFrame, what: str, label: str) -> list[Panel]:
     own = curves[curves["what"] == what]
     return [
-        Panel(f"{tree} tree, block {layer}", "step", label, _training_lines(part, what))
+        Panel(f"{tree} tree, block {layer}", "step", label, _training_lines(part))
         for (tree, layer), part in own.groupby(["tree", "layer"])
     ]
 
 
-def _training_lines(part: pd.DataFrame, what: str) -> list[Line]:
+def _training_lines(part: pd.DataFrame) -> list[Line]:
     items = []
     for height, one in part.groupby("height"):
         value, error = one["value"], one["error"]
         shade = float(height)
         items.append(Line(f"H = {height}", one["step"], value, low=value - error, high=value + error, shade=shade))
-        if what == NCORR:
-            items.append(Line("", one["step"], one["control"], style="dashed", shade=shade))
+        items.append(Line("", one["step"], one["control"], style="dashed", shade=shade))
     return items
 
 

@@ -64,7 +64,9 @@ def test_the_same_config_gives_the_same_numbers(tmp_path_factory):
     for name, table in first.tables.items():
         pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
     charts = figure5.draw(first)
-    assert [len(chart.panels) for chart in charts] == [3, 8, 6]
+    assert [len(chart.panels) for chart in charts] == [3, 2, 6, 6]
+    assert all(len(panel.items) % 2 == 0 for chart in charts[2:] for panel in chart.panels)  # each with its control
+    assert all(line.y[0] == 0 for panel in charts[3].panels for line in panel.items)  # since step 0
     found = figure5.verdicts(first, TINY)
     assert all(verdict.sound for verdict in found)
     assert {verdict.id: verdict.outcome for verdict in found}["figure5-theorem5"] == Outcome.REFUTED
@@ -188,8 +190,25 @@ def made_up_curves(value, *, control=lambda what, height, step: 1.0, noise=0.002
     return pd.DataFrame(rows)
 
 
+LATER_ON_DEEP = pd.DataFrame(
+    [
+        {"tree": tree, "rho": FULL.rho, "flow": flow, "height": height, "half": half}
+        for tree, halves in ((DEEP, {1: 1.0, 4: 1.5}), (SHALLOW, {1: 1.0, 2: 1.2}))
+        for flow in measure.FLOWS
+        for height, half in halves.items()
+    ]
+)
+"""Half times as the claim on depth has them."""
+
+
+def judged_in_full(verdict, curves, config=FULL, flow_times=LATER_ON_DEEP):
+    tables = {"levels": learned_levels(curves), "leads": attention_leads(curves), "flow_times": flow_times}
+    facts = {"loss_deep": 0.5, "loss_shallow": 0.1}
+    return verdict(Result(tables=tables | {"cooccurrence": cooccurrences(figure5.quick())}, facts=facts), config)
+
+
 def judged(verdict, curves, config=FULL):
-    return verdict(with_tables(levels=learned_levels(curves), leads=attention_leads(curves)), config).outcome
+    return judged_in_full(verdict, curves, config).outcome
 
 
 def flat(tree, what, layer, height, step):
@@ -244,6 +263,28 @@ def test_a_lead_that_stays_holds_under_conditions():
         return np.exp(0.05 * step) if what == ATTENTION and height == 1 else 1.0
 
     assert judged(judge.attention_verdict, made_up_curves(staying)) == Outcome.CONDITIONAL
+
+
+@pytest.mark.parametrize("shape", [bottom_up, top_down], ids=["as claimed", "against the claim"])
+def test_trees_on_which_the_theory_itself_denies_the_claim_cannot_decide_it(theory, shape):
+    found = judged_in_full(judge.depth_verdict, made_up_curves(shape), flow_times=theory["flow_times"])
+    assert found.outcome == Outcome.INCONCLUSIVE and "Depth alone is not separated" in found.explanation
+    assert [row.holds for row in found.evidence if not row.decides] == [False, False, False]
+    one_denies = LATER_ON_DEEP.copy()
+    is_far = one_denies["tree"].eq(SHALLOW) & one_denies["flow"].eq("Eqn 6") & one_denies["height"].eq(2)
+    one_denies.loc[is_far, "half"] = 1.6
+    found = judged_in_full(judge.depth_verdict, made_up_curves(shape), flow_times=one_denies)
+    assert found.outcome == Outcome.INCONCLUSIVE and "foretold by Eqn 6 from" in found.explanation
+
+
+def test_the_part_of_a_lead_that_is_gone_is_one_of_means_and_no_small_lead_drives_it():
+    leads = pd.DataFrame({"largest": [0.3, 0.3, 0.3, 0.01], "end": [0.2, 0.2, 0.2, -0.04]})
+    gone, error = judge.part_gone(leads)
+    assert gone == pytest.approx(1 - 0.56 / 0.91) and 0 < error < 0.1
+    assert (1 - leads["end"] / leads["largest"]).mean() > 1.4  # what the mean of parts would say
+    assert judge.part_gone(leads.assign(end=leads["largest"] / 2)) == pytest.approx((0.5, 0.0))
+    assert all(np.isnan(judge.part_gone(leads.assign(largest=0.0))))
+    assert np.isnan(judge.part_gone(leads[:1])[1])
 
 
 def test_half_steps_lie_between_measurements():
