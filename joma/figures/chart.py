@@ -78,6 +78,8 @@ class Bars:
     values: Values
     errors: Values = None
     """Half lengths of error bars."""
+    labels: Values = None
+    """A few words above each bar: "0 of 6" where a bar of no height would not be seen."""
     color: Any = None
     """Place in the palette, from 0; when it is not given, labels get theirs as they first come."""
 
@@ -96,6 +98,14 @@ class Bars:
             if (errors < 0).any():
                 raise ValueError(f"`errors` of bars {self.label!r} must not be negative. Pass half lengths.")
             _set(self, errors=errors)
+        if self.labels is not None:
+            labels = tuple(str(each) for each in self.labels)
+            if len(labels) != values.size:
+                raise ValueError(
+                    f"Bars {self.label!r} need one label for each value: got {len(labels)} for {values.size}. "
+                    "Pass as many."
+                )
+            _set(self, labels=labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -151,18 +151,20 @@ def _bars(bars: Bars, panel: Panel, paint: Paint) -> dict[str, Any]:
     names = names_of(panel, "x")
     trace = _entry(bars.label, paint) | {
         "type": "bar",
-        "text": [literal(f"{bars.label}, {name}" if bars.label else name) for name in bars.categories],
-        "textposition": "none",
+        "hovertext": [literal(f"{bars.label}, {name}" if bars.label else name) for name in bars.categories],
         "x": [names.index(name) for name in bars.categories],
         "y": visible(bars.values, log=panel.log_y).astype(np.float32),
         "marker": {"color": paint.colors["light"]},
-        "hovertemplate": "%{text}: %{y:.5~g}<extra></extra>",
+        "hovertemplate": "%{hovertext}: %{y:.5~g}<extra></extra>",
     }
+    if bars.labels is not None:
+        trace |= {"text": [literal(label) for label in bars.labels], "textposition": "outside", "cliponaxis": False}
+        trace["hovertemplate"] = "%{hovertext}: %{y:.5~g} (%{text})<extra></extra>"
     if bars.errors is not None:
         errors = visible(bars.errors, log=False).astype(np.float32)
         trace["error_y"] = {"type": "data", "array": errors, "color": INK, "thickness": 1.5, "width": 3}
         trace["customdata"] = np.nan_to_num(errors)
-        trace["hovertemplate"] = "%{text}: %{y:.5~g} ± %{customdata:.2~g}<extra></extra>"
+        trace["hovertemplate"] = "%{hovertext}: %{y:.5~g} ± %{customdata:.2~g}<extra></extra>"
     return trace
 
 

@@ -42,6 +42,8 @@ LEGEND_MARK, LETTER = 0.6, 0.07
 BAND_OPACITY = 0.18
 BAR_ROOM = 0.8
 """Part of a category's place that its bars take."""
+LABEL_ROOM = 0.12
+"""Part of the scale that is left free above bars with words on top."""
 LINE_STYLES = ("-", "--", ":", "-.")
 SALT = "joma"
 """What names inside of an SVG are made from; matplotlib draws it at random otherwise."""
@@ -156,7 +158,11 @@ def _bars(axes: "Axes", item: Bars, panel: Panel, color: str, bars: list[Bars]) 
     places = [names.index(name) + shift for name in item.categories]
     values = visible(item.values, log=panel.log_y)
     errors = None if item.errors is None else visible(item.errors, log=False)
-    return axes.bar(places, values, width, yerr=errors, color=color, ecolor=INK, capsize=2)
+    drawn = axes.bar(places, values, width, yerr=errors, color=color, ecolor=INK, capsize=2)
+    if item.labels is not None:
+        axes.bar_label(drawn, [_text(label) for label in item.labels], padding=2, fontsize=8, color=INK)
+        axes.margins(y=LABEL_ROOM)
+    return drawn
 
 
 def _map(axes: "Axes", item: HeatMap, panel: Panel) -> None:

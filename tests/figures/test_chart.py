@@ -53,6 +53,7 @@ def drawn(made):
         (lambda: Bars("a", ["p", "q"], [1]), "one value for each category"),
         (lambda: Bars("a", ["p", "p"], [1, 2]), "each category once"),
         (lambda: Bars("a", ["p"], [1], errors=[-1]), "must not be negative"),
+        (lambda: Bars("a", ["p"], [1], labels=["x", "y"]), "one label for each value"),
         (lambda: HeatMap("a", [1, 2], [1], [[1], [2]]), r"\(y, x\) = \(1, 2\)"),
         (lambda: HeatMap("a", [2, 1], [1], [[1, 2]]), "must ascend"),
         (lambda: HeatMap("a", [], [], np.zeros((0, 0))), "an entry at least"),
@@ -140,6 +141,15 @@ def test_bars_stand_at_their_category_side_by_side():
     [figure] = to_plotly(made)
     assert figure.layout.xaxis.ticktext == ("p", "q", "r") and figure.layout.barmode == "group"
     np.testing.assert_allclose(first.error_y.array, [0.1, np.nan], rtol=1e-6)
+
+
+def test_bars_say_what_is_written_above_them_also_where_they_have_no_height():
+    made = chart(Bars("a", ["p", "q"], [0.0, 1.0], labels=["0 of 6", "6 of 6"]))
+    [trace] = traces(made)
+    assert list(trace.text) == ["0 of 6", "6 of 6"] and trace.textposition == "outside"
+    assert list(trace.hovertext) == ["a, p", "a, q"]
+    axes = drawn(made)
+    assert [text.get_text() for text in axes.texts] == ["0 of 6", "6 of 6"] and axes.get_ylim()[1] > 1.1
 
 
 def test_heat_maps_have_cells_around_their_numbers_and_names_from_the_top():
