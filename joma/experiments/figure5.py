@@ -119,8 +119,8 @@ def draw(result: Result) -> tuple[Chart, ...]:
             title="Latents in hidden neurons over training",
             caption="What training added since step 0 to NCorr, the largest correlation of a latent with a "
             "neuron of the block, averaged over the latents of height H (1 lies above tokens). Lines are means "
-            "over the seeds; bands are one standard error of NCorr itself between seeds, so they have a width at step 0 too. "
-            "Dashed: shuffled latents." + note,
+            "over the seeds; bands are one standard error of NCorr itself between seeds, so they have a width at step "
+            "0 too. Dashed: shuffled latents." + note,
             panels=_training_panels(_since_start(curves), NCORR, "NCorr added since step 0"),
         ),
     )

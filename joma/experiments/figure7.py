@@ -257,7 +257,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     for name in dict.fromkeys(curves["series"]):
         own = curves[curves["series"] == name]
         panels = [
-            Panel(label, "step", label, _lines(own[own["metric"] == metric]))
+            Panel(label, "step", label, _lines(own[own["metric"] == metric]), log_y=metric == RANK)
             for metric, label in ((RANK, "stable rank"), (ENTROPY, "attention entropy (nats)"))
             if (own["metric"] == metric).any()
         ]
@@ -269,13 +269,14 @@ def draw(result: Result) -> tuple[Chart, ...]:
 
 def _chart(name: str, panels: list[Panel], facts: Mapping[str, Fact]) -> Chart:
     about = {
-        OURS: f"A small GPT-NeoX trained here on {facts['text']}; not one of the paper's models.",
+        OURS: f"A small GPT-NeoX trained here on {facts['text']}; one seed, not one of the paper's models.",
         UNTRAINED: "Control: the same training with learning rate 0, all checkpoints alike.",
     }.get(name, "From the Hugging Face hub; checkpoints that the audit distrusts are left out.")
     return Chart(
         id=f"figure7-{name.rpartition('/')[2].lower().replace(' ', '-').replace('.', '-')}",
         title=f"Stable rank and entropy over checkpoints: {name}",
-        caption=f"{about} The paper: top layers drop and bounce, bottom layers fall.",
+        caption=f"{about} The stable rank is on a logarithmic axis. The paper: top layers drop and bounce, "
+        "bottom layers fall.",
         panels=panels,
     )
 

@@ -66,6 +66,23 @@ def of_series(regimes: pd.DataFrame, series: str, metric: str, order: str) -> pd
     return regimes[chosen].sort_values("layer")
 
 
+def turns_of(curves: pd.DataFrame, series: str, metric: str) -> pd.DataFrame:
+    """Return for each layer of a series the curve's first, lowest and last value, as they are, whatever its regime.
+
+    Indexed by layer, the bottom one first; flagged values are left out where the series is trained.
+    """
+    own = curves[(curves["series"] == series) & (curves["metric"] == metric)]
+    own = own if series == UNTRAINED else own[own["flag"] == ""]
+    by_layer = own.sort_values("step").groupby("layer")
+    lowest = own.loc[by_layer["value"].idxmin()].set_index("layer")
+    turns = pd.DataFrame({"first": by_layer["value"].first(), "last": by_layer["value"].last()})
+    turns = turns.assign(lowest=lowest["value"], step=lowest["step"])
+    turns["fall"], turns["rise"] = turns["first"] - turns["lowest"], turns["last"] - turns["lowest"]
+    depth = int(curves.loc[curves["series"] == series, "layer"].max()) + 1
+    return turns.assign(part=[part_of(int(layer), depth) for layer in turns.index])
+
+
 def in_words(regimes: pd.DataFrame, series: str, metric: str) -> str:
-    """List what the layers do, from the bottom up."""
-    return ", ".join(of_series(regimes, series, metric, IN_ORDER)["kind"])
+    """List what the layers do, from the bottom up, or say it once where all do the same."""
+    kinds = list(of_series(regimes, series, metric, IN_ORDER)["kind"])
+    return f"{kinds[0]} in all layers" if len(set(kinds)) == 1 else ", ".join(kinds)

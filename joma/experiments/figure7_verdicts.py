@@ -1,6 +1,7 @@
 """The verdicts of figure 7: shape of the stable rank, its salience, the audit, and the public series."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -17,9 +18,10 @@ from joma.experiments.figure7_regimes import (
     UNTRAINED,
     in_words,
     of_series,
+    turns_of,
 )
 from joma.experiments.neox_series import NeoxConfig
-from joma.measure.regime import Kind
+from joma.measure.regime import MIN_REBOUND, Kind
 from joma.probe.findings import Fault
 from joma.verdicts import Evidence, Outcome, Ruling, Verdict, finding, ruling
 
@@ -29,6 +31,9 @@ MOST_LAYERS = 2 / 3
 """Share of the upper half of the layers that must dip and rebound, and of the lower half that must fall."""
 MIN_SALIENCE = 0.02
 """Smallest drop and bounce that matters, as part of the value at the start."""
+LEAST_WITHOUT_TENTHS = 20.0
+"""Numbers from which on words leave out what follows the point."""
+CORRECTED = "Corrected after the result was seen"
 SHUFFLED_NAME = f"the same checkpoints in {NUM_SHUFFLES} shuffled orders"
 LEAST_CAUGHT = 0.95
 """Share of planted duplicates that the audit must find."""
@@ -66,9 +71,47 @@ def _shape_ruling(top: Evidence, bottom: Evidence) -> Ruling:
     return ruling([finding(top)], besides=[finding(bottom)])
 
 
-def _shape_in_words(top: Evidence, bottom: Evidence) -> str:
+def _what_the_rank_does(result: Result, series: str) -> str:
+    """Say how far the stable rank falls and rises again, in words that do not depend on its regime."""
+    turns = turns_of(result.tables["curves"], series, RANK)
+    regimes = of_series(result.tables["regimes"], series, RANK, IN_ORDER)
     return "; ".join(
-        f"{row.name}: {row.value:.0%}, with shuffled checkpoints {row.control:.0%}" for row in (top, bottom)
+        f"in {part} layers the stable rank falls from {_span(own['first'])} to {_span(own['lowest'])} and rises again "
+        f"by {_span(100 * own['rise'] / own['lowest'])} % of that ({_span(100 * own['rise'] / own['first'])} % of the "
+        f"start), by the rule {', '.join(dict.fromkeys(regimes.loc[regimes['part'] == part, 'kind']))}"
+        for part, own in ((part, turns[turns["part"] == part]) for part in (TOP, BOTTOM))
+        if len(own)
+    )
+
+
+def _span(values: pd.Series) -> str:
+    """Return the smallest and the largest value, or the one that both are.
+
+    >>> _span(pd.Series([3.541, 8.9])), _span(pd.Series([115.2, 115.4]))
+    ('3.5–8.9', '115')
+    """
+    low, high = (
+        f"{value:.0f}" if value >= LEAST_WITHOUT_TENTHS else f"{value:.1f}" for value in (values.min(), values.max())
+    )
+    return low if low == high else f"{low}–{high}"
+
+
+def _layer_by_layer(result: Result, series: str, metric: str) -> str:
+    """List for each layer its lowest point, where that is, its end, and the rise as part of the lowest point."""
+    return "; ".join(
+        f"layer {layer} {row.lowest:.3g} at step {row.step:,.0f}, then {row.last:.3g} ({row.rise / row.lowest:+.0%})"
+        for layer, row in turns_of(result.tables["curves"], series, metric).iterrows()
+    )
+
+
+def _loss_in_words(loss: pd.DataFrame) -> str:
+    """Say from which step on the validation loss rises again, if it does."""
+    lowest, last = loss.loc[loss["loss"].idxmin()], loss.loc[loss["step"].idxmax()]
+    if lowest["step"] == last["step"]:
+        return "The validation loss falls to the end."
+    return (
+        f"The validation loss rises again from step {lowest['step']:,.0f} on, from {lowest['loss']:.2f} to "
+        f"{last['loss']:.2f}."
     )
 
 
@@ -89,11 +132,12 @@ def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
         source=SOURCE,
         claim=CLAIM,
         explanation=(
-            f"{size}. Layers from the bottom up: {in_words(regimes, OURS, RANK)}. With learning rate 0: "
-            f"{in_words(regimes, UNTRAINED, RANK)}. "
+            f"{size}. One seed. Lowest stable rank, and the end: {_layer_by_layer(result, OURS, RANK)}. By the rule, "
+            f"which wants a rise of {MIN_REBOUND:.0%} of the fall before: {in_words(regimes, OURS, RANK)}; with "
+            f"learning rate 0: {in_words(regimes, UNTRAINED, RANK)}. {_loss_in_words(result.tables['loss'])} "
             + (_too_small(neox) if small else "It is a series of its own and says nothing of OPT or Pythia.")
         ),
-        correction=_shape_in_words(top, bottom),
+        correction=_what_the_rank_does(result, OURS),
         evidence=(top, bottom),
         sound=bool((idle["kind"] == Kind.FLAT.value).all()),
     )
@@ -103,18 +147,28 @@ def _too_small(neox: NeoxConfig) -> str:
     return f"{neox.num_steps} steps of so small a model do not decide what the paper saw in far larger ones."
 
 
-def salience(regimes: pd.DataFrame, metric: str, order: str = IN_ORDER) -> float:
-    """Mean over top layers of the smaller of fall and rise, as a part of the start; 0 where there is no rebound."""
-    chosen = of_series(regimes, OURS, metric, order)
-    top = chosen[chosen["part"] == TOP]
-    swing = top[["dip_depth", "rebound"]].min(axis=1) / top["start"]
-    return float(swing.fillna(0.0).mean())
+def salience(turns: pd.DataFrame, start: pd.Series) -> float:
+    """Mean over top layers of the smaller of fall and rise, as a part of the start, whatever the regime."""
+    top = turns[turns["part"] == TOP]
+    return float((top[["fall", "rise"]].min(axis=1) / start[top.index]).mean())
 
 
 def salience_verdict(result: Result, *, small: bool) -> Verdict:
-    """Judge whether the stable rank drops and bounces more than the entropy does, in the top layers of our series."""
-    regimes = result.tables["regimes"]
-    rank, entropy = salience(regimes, RANK), salience(regimes, ENTROPY)
+    """Judge whether the stable rank drops and bounces more than the entropy does, in the top layers of our series.
+
+    The start is the first checkpoint, the untrained network; over the first tenth of them, which regimes start from,
+    the rank has lost half already. The control is the series without learning and not shuffled orders, since any
+    unequal values fall and rise in some order.
+    """
+    regimes, curves = result.tables["regimes"], result.tables["curves"]
+    turns, idle = (
+        {metric: turns_of(curves, series, metric) for metric in (RANK, ENTROPY)} for series in (OURS, UNTRAINED)
+    )
+    rank, entropy = (salience(own, own["first"]) for own in turns.values())
+    late_rank, late_entropy = (
+        salience(own, of_series(regimes, OURS, metric, IN_ORDER).set_index("layer")["start"])
+        for metric, own in turns.items()
+    )
     evidence = Evidence(
         name="drop-and-bounce of the stable rank less that of the entropy, top layers",
         against="the entropy of the same layers",
@@ -122,8 +176,14 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
         value=rank - entropy,
         threshold=MIN_SALIENCE,
         at_least=True,
-        control=salience(regimes, RANK, SHUFFLED) - salience(regimes, ENTROPY, SHUFFLED),
-        control_name=SHUFFLED_NAME,
+        control=salience(idle[RANK], idle[RANK]["first"]) - salience(idle[ENTROPY], idle[ENTROPY]["first"]),
+        control_name="learning rate 0",
+    )
+    late = replace(
+        evidence,
+        unit="smaller of fall and rise, as part of the median of the first tenth of the checkpoints",
+        value=late_rank - late_entropy,
+        decides=False,
     )
     neither = max(rank, entropy) < MIN_SALIENCE
     found = ruling([finding(evidence)]).limited(small=small or neither)
@@ -133,13 +193,17 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
         source=SOURCE,
         claim="The drop and bounce is less salient in the attention patterns than in the stable ranks.",
         explanation=(
-            f"Smaller of fall and rise in the top layers, as part of the start: stable rank {rank:.3g}, entropy "
-            f"{entropy:.3g}. Entropy from the bottom up: {in_words(regimes, OURS, ENTROPY)}."
-            + (f" Neither rebounds by {MIN_SALIENCE:.0%}." if neither else "")
+            f"Smaller of fall and rise in the top layers, as part of the first checkpoint: stable rank {rank:.3f}, "
+            f"entropy {entropy:.3f}; as part of the median of the first tenth of them {late_rank:.3f} and "
+            f"{late_entropy:.3f}{', by which the outcome would be another' if late.holds != evidence.holds else ''}. "
+            + (f"Neither comes to {MIN_SALIENCE:.0%} of the first: too little to compare. " if neither else "")
+            + f"Lowest entropy, and the end: {_layer_by_layer(result, OURS, ENTROPY)}; by the rule "
+            f"{in_words(regimes, OURS, ENTROPY)}. One seed. {CORRECTED}: what is no rebound by the rule counted as 0, "
+            "the start was that median, the control shuffled checkpoints."
         ),
-        correction=f"in top layers the stable rank drops and bounces by {rank:.3g} of its start, the entropy by "
-        f"{entropy:.3g}",
-        evidence=(evidence,),
+        correction=f"in top layers the stable rank drops and bounces by {rank:.3f} of its start, the entropy by "
+        f"{entropy:.3f}",
+        evidence=(evidence, late),
     )
 
 
@@ -198,7 +262,7 @@ def public_verdicts(result: Result) -> Iterator[Verdict]:
         flagged = audited[audited["series"].eq(name) & audited["flags_values"].astype(bool)]
         words = f"Stable rank from the bottom up: {in_words(regimes, name, RANK)}. Audit: {len(flagged)} findings."
         words += f" Not all was reached: {failures[name]}" if name in failures else ""
-        yield _public_verdict(_shape_ruling(*evidence), name, words, _shape_in_words(*evidence), evidence)
+        yield _public_verdict(_shape_ruling(*evidence), name, words, _what_the_rank_does(result, name), evidence)
     for name in sorted(failures.keys() - set(scanned)):
         yield _public_verdict(Ruling(Outcome.NOT_RUN), name, failures[name])
 

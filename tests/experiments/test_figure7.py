@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -10,7 +11,7 @@ from experiments.neox_cases import text_and_cache, tiny_neox, workplace_in
 from joma.experiments import figure7, public_series, timetable
 from joma.experiments.experiment import Result
 from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
-from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of
+from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of, turns_of
 from joma.experiments.neox_series import train_series
 from joma.experiments.public_series import PublicSeries
 from joma.experiments.timetable import OutOfTime, Timetable
@@ -142,6 +143,7 @@ def test_charts_show_each_series_with_its_panels(result):
         ("figure7-untrained", 2),
     ]
     assert [line.label for line in charts[0].panels[0].items] == ["layer 0", "layer 1"]
+    assert [panel.log_y for panel in charts[0].panels] == [True, False, False]
 
 
 def made(top, bottom, *, shuffled=("unclear", "unclear"), swing=(0.5, 0.1), series=OURS, untrained="flat", **facts):
@@ -162,6 +164,17 @@ def made(top, bottom, *, shuffled=("unclear", "unclear"), swing=(0.5, 0.1), seri
             *rows(UNTRAINED, IN_ORDER, (untrained, untrained), float("nan"), float("nan")),
         ]
     )
+    still = (1.0, 1.0, 1.0)
+    curves = pd.DataFrame(
+        [
+            {"series": name, "metric": metric, "layer": layer, "step": step, "value": value, "flag": ""}
+            for name, shapes in ((series, [bouncing(size) for size in swing]), (UNTRAINED, [still, still]))
+            for metric, values in zip((RANK, ENTROPY), shapes, strict=True)
+            for layer in range(4)
+            for step, value in enumerate(values)
+        ]
+    )
+    loss = pd.DataFrame({"step": [0, 100, 200], "loss": [7.0, 3.5, 4.0]})
     audited = pd.DataFrame(
         [(UNTRAINED, 0, Fault.IDENTICAL_CHECKPOINT.value, True, "copies")],
         columns=["series", "step", "kind", "flags_values", "message"],
@@ -170,7 +183,13 @@ def made(top, bottom, *, shuffled=("unclear", "unclear"), swing=(0.5, 0.1), seri
         "text": "made", "num_layers": 4, "first_loss": 7.0, "last_loss": 4.0, "num_planted": 20, "num_caught": 20,
         "public_missing": "no hub",
     }  # fmt: skip
-    return Result(tables={"regimes": regimes, "audit": audited}, facts=known | facts)
+    tables = {"curves": curves, "regimes": regimes, "audit": audited, "loss": loss}
+    return Result(tables=tables, facts=known | facts)
+
+
+def bouncing(size):
+    """Values that start at 1, fall and rise by `size`; ones that fall to the end if it is NaN."""
+    return (1.0, 0.9, 0.8) if np.isnan(size) else (1.0, 1.0 - size, 1.0)
 
 
 def outcome_of(result, config, name):
@@ -206,6 +225,44 @@ def test_the_salience_verdict_compares_rank_with_entropy(config):
     assert outcome_of(weaker, large, "figure7-salience") is Outcome.REFUTED
     neither = made("falling", "falling", swing=(float("nan"), float("nan")))
     assert outcome_of(neither, large, "figure7-salience") is Outcome.INCONCLUSIVE
+    only_entropy = made("falling", "falling", swing=(float("nan"), 0.5))
+    assert outcome_of(only_entropy, large, "figure7-salience") is Outcome.REFUTED
+
+
+def test_a_bounce_that_is_no_rebound_by_the_rule_is_told_as_it_is(config):
+    found = by_id(verdicts(made("falling", "falling", swing=(0.6, 0.01)), replace(config, small=False)))
+    rank, salience = found["figure7-rank"], found["figure7-salience"]
+    assert rank.outcome is Outcome.REFUTED
+    assert "layer 3 0.4 at step 1, then 1 (+150%)" in rank.explanation and "One seed" in rank.explanation
+    assert "in top layers the stable rank falls from 1.0 to 0.4 and rises again by 150 % of that" in rank.correction
+    assert salience.evidence[0].value == pytest.approx(0.59) and salience.evidence[0].control == 0.0
+
+
+def test_what_the_outcome_would_be_from_another_start_is_told(config):
+    late = made("falling", "falling", swing=(0.018, 0.0))
+    late.tables["regimes"]["start"] = 0.5
+    verdict = by_id(verdicts(late, replace(config, small=False)))["figure7-salience"]
+    assert verdict.outcome is Outcome.INCONCLUSIVE and "by which the outcome would be another" in verdict.explanation
+    assert [row.holds for row in verdict.evidence] == [False, True]
+    same = by_id(verdicts(made("falling", "falling"), config))["figure7-salience"]
+    assert "another" not in same.explanation
+
+
+def test_a_loss_that_rises_again_is_told_with_its_step(config):
+    risen = made("falling", "falling")
+    assert (
+        "rises again from step 100 on, from 3.50 to 4.00" in by_id(verdicts(risen, config))["figure7-rank"].explanation
+    )
+    risen.tables["loss"]["loss"] = [7.0, 4.0, 3.5]
+    assert "falls to the end" in by_id(verdicts(risen, config))["figure7-rank"].explanation
+
+
+def test_turns_leave_out_flagged_values_and_know_the_lowest_step():
+    curves = made("falling", "falling").tables["curves"]
+    curves.loc[curves["series"].eq(OURS) & curves["step"].eq(1) & curves["layer"].eq(2), "flag"] = "copy"
+    turns = turns_of(curves, OURS, RANK)
+    assert turns["step"].tolist() == [1, 1, 0, 1] and turns["fall"].tolist() == [0.5, 0.5, 0.0, 0.5]
+    assert turns["part"].tolist() == ["bottom", "bottom", "top", "top"]
 
 
 def test_the_audit_verdict_is_unsound_when_a_duplicate_is_missed_or_a_sound_series_accused(config):
