@@ -5,6 +5,7 @@ figure shows, and chance gives it too. Do they fall into several patterns, each 
 Both are asked of a model trained here, of the same before training, and with neurons and contexts dealt anew.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +198,8 @@ def _public_piece(name: str, device: str, pairs: Path, failures: dict[str, str])
     return Piece(kind="public models", name=f"reading {name}", seconds=PUBLIC_SECONDS, work=work)
 
 
+TOKEN_AND_SHARE = re.compile(r"(\S+) (\d\.\d+)")
+"""An attended token and its share, as the table of neurons lists them."""
 Readings = dict[int, tuple[Tensor, Attended]]
 """Activations of each layer, contexts by neurons, and what the contexts attend to."""
 
@@ -320,14 +323,31 @@ def draw(result: Result) -> tuple[Chart, ...]:
             id="figure10",
             title="Superposed neurons of a small GPT-NeoX",
             caption=(
-                f"Neurons of a model trained here on {result.facts['text']}, before and after training, and with "
-                "contexts shuffled. A pattern is a bundle of contexts that attend alike, larger than chance makes it. "
-                f"{none}The contexts of the top neurons are in the table. Attention is that of the layer below: here, "
-                "as in Pythia, MLP and attention of a layer run side by side."
+                f"Neurons of a model trained here on {result.facts['text']} (one seed), before and after training, and "
+                "with contexts shuffled. A pattern is a bundle of contexts that attend alike, larger than chance makes "
+                f"it. {none}{_example(result.tables['neurons'])}Attention is that of the layer below: here, as in "
+                "Pythia, MLP and attention of a layer run side by side."
             ),
             panels=panels,
         ),
     )
+
+
+def _example(neurons: pd.DataFrame) -> str:
+    """Show the neuron with the highest score: the context of each pattern that fires it most, and what that attends to.
+
+    Empty where no neuron has several patterns.
+    """
+    own = neurons[neurons["num_patterns"] > 1]
+    if own.empty:
+        return ""
+    own = own[(own["layer"] == own["layer"].iloc[0]) & (own["neuron"] == own["neuron"].iloc[0])]
+    strongest = own.loc[own.groupby("pattern")["activation"].idxmax()]
+    quoted = (TOKEN_AND_SHARE.sub(r"“\1” \2", attended) for attended in strongest["attended"])
+    shown = "; ".join(
+        f"“… {context}” attends to {attended}" for context, attended in zip(strongest["context"], quoted, strict=True)
+    )
+    return f"The highest score has neuron {own['neuron'].iloc[0]} of layer {own['layer'].iloc[0]}: {shown}. "
 
 
 def _bars(layers: pd.DataFrame, column: str) -> Iterator[Bars]:

@@ -18,6 +18,11 @@ LEAST_SHARE = 0.05
 """Share of neurons with a pair of unrelated contexts from which the paper's examples are no exceptions."""
 LEAST_DIFFERENCE = 0.05
 """Share of neurons by which the trained network must exceed its controls in pairs of unrelated contexts."""
+MOST_SILENT = 0.05
+"""Share of silent neurons by which the untrained network may exceed the trained one and still be a strong control.
+
+Shown beside, and set after the result was seen.
+"""
 SOURCE = "Appendix, Figure 10 and Eqn 60"
 REACHED = ": what has learned nothing does no worse, and pairs of contexts alone show no superposition"
 
@@ -112,7 +117,16 @@ def patterns_verdict(result: Result) -> Verdict:
     )
     # Too few neurons with patterns to tell from chance refute nothing.
     chance = seeds_say(above_chance.holds or None, above_chance)
-    counts = layers.groupby("network")[["one_pattern", "several_patterns", "num_neurons"]].sum()
+    counts = layers.groupby("network")[["one_pattern", "several_patterns", "num_neurons", "num_silent"]].sum()
+    silent = counts["num_silent"] / counts["num_neurons"]
+    more_silent = Evidence(
+        name="silent neurons, which can have no pattern: untrained less trained",
+        against="the same network before training",
+        unit="share of the neurons",
+        value=float(silent[UNTRAINED] - silent[TRAINED]),
+        threshold=MOST_SILENT,
+        decides=False,
+    )
     told = "; ".join(
         f"{name}: {row.several_patterns} of {row.num_neurons} neurons with several patterns, {row.one_pattern} with one"
         for name, row in counts.loc[[TRAINED, UNTRAINED, SHUFFLED]].iterrows()
@@ -122,10 +136,14 @@ def patterns_verdict(result: Result) -> Verdict:
         title="One neuron, several patterns",
         source=SOURCE,
         claim="One weight vector holds several query tokens with their pattern templates.",
-        explanation=f"{told}. {result.facts['num_contexts']} contexts of {result.facts['text']}.",
+        explanation=f"{told}. {result.facts['num_contexts']} contexts of {result.facts['text']}, one seed. The result "
+        f"rests on {counts.loc[TRAINED, 'several_patterns']} neurons: {above_chance.value:.2f} standard errors, where "
+        f"{STANDARD_ERRORS:g} were demanded, a margin of {above_chance.value - STANDARD_ERRORS:+.2f}. Silent neurons: "
+        f"{silent[UNTRAINED]:.0%} untrained, {silent[TRAINED]:.0%} trained"
+        + ("." if more_silent.holds else ", so that the untrained network is a weak control."),
         correction=f"the score is {above_chance.value:.1f} standard errors above that of random contexts, before "
         f"training {above_chance.control:.1f}; above the untrained network's it is by {above_untrained.value:.1f}",
-        evidence=(above_chance, above_untrained),
+        evidence=(above_chance, above_untrained, more_silent),
     )
 
 

@@ -184,11 +184,11 @@ def test_neurons_with_two_made_patterns_come_into_the_table_with_their_contexts(
     assert set(table.loc[table["neuron"] == 1, "num_patterns"]) == {1}
 
 
-def made(*, pairs=(0.9, 0.2, 0.2), excess=(0.2, 0.0, 0.0), error=0.01, public=(), **facts):
+def made(*, pairs=(0.9, 0.2, 0.2), excess=(0.2, 0.0, 0.0), error=0.01, silent=(0, 0, 0), public=(), **facts):
     networks = (TRAINED, UNTRAINED, SHUFFLED)
     layers = pd.DataFrame(
         {
-            "network": networks, "layer": 1, "num_neurons": 100, "num_silent": 0, "one_pattern": 5,
+            "network": networks, "layer": 1, "num_neurons": 100, "num_silent": silent, "one_pattern": 5,
             "several_patterns": [round(100 * value) for value in excess], "score": excess, "excess": excess,
             "error": error, "unrelated_pairs": pairs,
         }
@@ -198,7 +198,9 @@ def made(*, pairs=(0.9, 0.2, 0.2), excess=(0.2, 0.0, 0.0), error=0.01, public=()
         for revision, pair, count in public
     ]
     known = {"text": "made", "num_contexts": 100, "public_missing": "no hub"}
-    return Result(tables={"layers": layers, "pairs": pd.DataFrame(rows, columns=COLUMNS)}, facts=known | facts)
+    neurons = pd.DataFrame(columns=figure10.NEURON_COLUMNS)
+    tables = {"layers": layers, "neurons": neurons, "pairs": pd.DataFrame(rows, columns=COLUMNS)}
+    return Result(tables=tables, facts=known | facts)
 
 
 def test_a_chart_without_superposed_neurons_says_so():
@@ -207,6 +209,25 @@ def test_a_chart_without_superposed_neurons_says_so():
     assert [panel.title for panel in chart.panels] == ["Neurons with one pattern", "Two strongest contexts unrelated"]
     (chart,) = draw(made())
     assert len(chart.panels) == 3
+
+
+def test_the_caption_shows_the_neuron_with_the_highest_score_by_its_strongest_contexts():
+    found = made()
+    found.tables["neurons"] = pd.DataFrame(
+        [
+            (2, 7, 0.9, 2, 0, 1.0, "a weak", "weak 0.9"),
+            (2, 7, 0.9, 2, 0, 2.0, "on the first", "first 0.8, , 0.1"),
+            (2, 7, 0.9, 2, 1, 1.5, "was a second", "second 0.7"),
+            (2, 8, 0.5, 1, 0, 9.0, "of another", "another 0.6"),
+        ],
+        columns=figure10.NEURON_COLUMNS,
+    )
+    (chart,) = draw(found)
+    shown = (
+        "neuron 7 of layer 2: “… on the first” attends to “first” 0.8, “,” 0.1; “… was a second” attends to "
+        "“second” 0.7."
+    )
+    assert shown in chart.caption and "weak" not in chart.caption and "another" not in chart.caption
 
 
 def outcome_of(result, config, name):
@@ -234,6 +255,16 @@ def test_the_patterns_verdict_holds_fails_and_sees_controls_that_match(config):
     assert outcome_of(made(excess=(0.01, 0.0, 0.0)), config, "figure10-patterns") is Outcome.INCONCLUSIVE
     nothing = made(excess=(0.0, 0.0, 0.0), error=0.0)
     assert outcome_of(nothing, config, "figure10-patterns") is Outcome.INCONCLUSIVE
+
+
+def test_the_patterns_verdict_says_how_few_neurons_it_rests_on_and_how_weak_its_control_is(config):
+    near = by_id(verdicts(made(excess=(0.04, 0.0, 0.0), error=0.0099, silent=(1, 49, 1)), config))["figure10-patterns"]
+    assert near.outcome is Outcome.CONDITIONAL  # above chance by 4.04, above the untrained network by 2.9 alone
+    assert "one seed" in near.explanation and "rests on 4 neurons: 4.04 standard errors" in near.explanation
+    assert "49% untrained, 1% trained, so that the untrained network is a weak control" in near.explanation
+    assert not near.evidence[-1].holds and not near.evidence[-1].decides
+    fair = by_id(verdicts(made(), config))["figure10-patterns"]
+    assert fair.evidence[-1].holds and "weak" not in fair.explanation
 
 
 def test_the_pythia_verdict_wants_a_neuron_for_each_pair_and_more_than_before_training(config):
