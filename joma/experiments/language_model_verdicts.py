@@ -24,16 +24,20 @@ from joma.experiments.rebound_controls import ingredient_verdict
 from joma.experiments.rebound_shares import (
     REBOUNDS,
     SHALLOW,
+    Count,
+    counts_in_words,
     decided,
     id_on,
     is_top,
+    judged_in_words,
     kinds_in_words,
     of_setting,
-    rebound_share,
+    rebound_count,
     size_in_words,
 )
 from joma.figures.numbers import short
-from joma.verdicts import Evidence, Outcome, Verdict, finding, ruling
+from joma.measure.regime import Kind
+from joma.verdicts import Evidence, Finding, Outcome, Verdict, finding, ruling
 
 LOSS_TOLERANCE = 0.03
 """Distance of a mean lowest loss from the published one that counts as the same."""
@@ -44,6 +48,17 @@ SUPPRESSED = 0.1
 STILL = 1e-3
 """Nats by which an untrained model's entropy may move: by the order of sums on a GPU, and nothing else."""
 
+CAUSE = Finding.OPEN
+"""That the interaction of layers is what keeps the bottom down is claimed besides, and no run takes it away."""
+CAUSE_IN_WORDS = (
+    "That the interaction of layers does it is claimed besides and was not tested: no run takes the interaction away "
+    "(said so since the result was seen)."
+)
+COLLAPSED_RANK = "A rank that collapsed fell nearly all the way to 1, the smallest there is."
+JUDGED_LAYERS = (
+    f"The paper names the top layers of deep models: above depth {SHALLOW} the upper half of the layers decides, and a "
+    "middle layer is not of it."
+)
 SMALL_MODELS = (
     "A model of width 64 with 2,000 words dips on any text within a few hundred steps; it rebounds clearly on "
     "WikiText-2 and weakly on the embedded text."
@@ -122,9 +137,20 @@ def rebound_verdict(result: Result, config: Config, text: str) -> Verdict:
         source="Section 6, Figure 6",
         claim="Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep "
         "ones.",
-        explanation=f"{size_in_words(config, text, lacking)} {kinds_in_words(regimes, config, text, ENTROPY)}"
-        + (f" {SMALL_MODELS}" if config.small else ""),
-        correction=f"layers that are to rebound and do: {_shares_in_words(whole)}",
+        explanation=" ".join(
+            filter(
+                None,
+                (
+                    size_in_words(config, text, lacking),
+                    counts_in_words(regimes, config, text, ENTROPY, "on the whole validation set"),
+                    counts_in_words(regimes, config, text, WINDOW, "on the paper's single window"),
+                    kinds_in_words(regimes, config, text, ENTROPY),
+                    JUDGED_LAYERS if any(depth > SHALLOW for depth in depths) else "",
+                    SMALL_MODELS if config.small else "",
+                ),
+            )
+        ),
+        correction=f"curves that are to rebound and do: {_counts_in_words(regimes, config, text, ENTROPY, depths)}",
         evidence=(*whole.values(), *beside),
         sound=idle.empty or moved <= STILL,
     )
@@ -134,14 +160,17 @@ def rank_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the stable rank of the lower matrix drops and bounces back in the same layers."""
     regimes = result.tables["regimes"]
     lacking, depths = _lacking(result.tables["runs"], config, text, config.depths)
+    curves = _ranks(result, config, text, depths)
     shares = _shares(regimes, config, text, RANK, "stable rank of the MLP's lower matrix", depths)
     return decided(ruling([finding(row) for row in shares.values()]), config, lacking).verdict(
         id=id_on("figure6-rank", text),
         title="The lower matrix's rank drops and bounces back",
         source="Section 4, relationship with the rank of the MLP's lower layer",
         claim="The rank of the MLP's lower matrix first drops, then bounces back.",
-        explanation=f"{size_in_words(config, text, lacking)} {kinds_in_words(regimes, config, text, RANK)}",
-        correction=f"layers whose stable rank drops and bounces back: {_shares_in_words(shares)}",
+        explanation=f"{size_in_words(config, text, lacking)} {kinds_in_words(regimes, config, text, RANK)}"
+        + (f" {COLLAPSED_RANK}" if Kind.COLLAPSED.value in set(curves["kind"]) else ""),
+        correction=f"{_ranks_in_words(curves, result.tables['runs'])}; curves that drop and bounce back: "
+        + _counts_in_words(regimes, config, text, RANK, depths),
         evidence=shares.values(),
     )
 
@@ -153,7 +182,7 @@ def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdic
     lacking, depths = _lacking(result.tables["runs"], config, text, deep)
     evidence = {
         depth: Evidence(
-            name=f"entropy at the end, top half less bottom half of the layers, depth {depth}",
+            name=f"entropy at the end, {judged_in_words(depth)} less the others, depth {depth}",
             against="the other half",
             unit="nats, mean over seeds",
             value=_top_less_bottom(of_setting(regimes, text, PAPER, depth, config.rate, ENTROPY), depth),
@@ -165,15 +194,23 @@ def bottom_verdict(result: Result, config: Config, text: str) -> Iterator[Verdic
         for depth in depths
     }
     if deep:
-        told = ", ".join(f"{row.value:+.2f} at depth {depth}" for depth, row in evidence.items())
-        yield decided(ruling([finding(row) for row in evidence.values()]), config, lacking).verdict(
+        told = ", ".join(f"{row.value:+.2f} nats at depth {depth}" for depth, row in evidence.items())
+        halves = ", ".join(judged_in_words(depth) for depth in evidence)
+        is_lower = all(row.holds for row in evidence.values())
+        found = ruling([finding(row) for row in evidence.values()], besides=[CAUSE])
+        yield decided(found, config, lacking).verdict(
             id=id_on("figure6-bottom", text),
             title="Bottom layers are suppressed",
             source="Figure 6, caption",
             claim="In deep models the entropy of bottom layers is suppressed by the interaction of layers.",
             explanation=f"{size_in_words(config, text, lacking)} "
-            + (f"Top half less bottom half of the layers, in nats: {told}." if told else NOTHING_YET),
-            correction=f"entropy at the end, top half less bottom half of the layers, in nats: {told}",
+            + (
+                f"Entropy at the end, upper layers ({halves}) less the others: {told}. {CAUSE_IN_WORDS}"
+                if told
+                else NOTHING_YET
+            ),
+            correction=f"{'lower' if is_lower else 'not lower everywhere'} at the bottom (entropy at the end, upper "
+            f"less lower layers: {told}); that the interaction of layers does it was not tested",
             evidence=evidence.values(),
         )
 
@@ -256,24 +293,62 @@ def _shares(
     regimes: pd.DataFrame, config: Config, text: str, metric: str, what: str, depths: Sequence[int]
 ) -> dict[int, Evidence]:
     """Return for each depth the share of curves that rebound, of the layers that should."""
-    return {
-        depth: Evidence(
-            name=f"curves that dip and rebound, {what}, depth {depth}"
-            + ("" if depth <= SHALLOW else ", top half of the layers"),
+    shares = {}
+    for depth in depths:
+        trained, untrained = _counts(regimes, config, text, metric, depth)
+        shares[depth] = Evidence(
+            name=f"curves that dip and rebound, {what}, depth {depth}, {judged_in_words(depth)}: {trained}",
             against="the regime of each curve",
             unit="share of layers and seeds",
-            value=rebound_share(regimes, text, PAPER, depth, config.rate, metric),
+            value=trained.share,
             threshold=REBOUNDS,
             at_least=True,
-            control=rebound_share(regimes, text, UNTRAINED, depth, 0.0, metric),
+            control=untrained.share,
             control_name=UNTRAINED,
         )
-        for depth in depths
-    }
+    return shares
 
 
-def _shares_in_words(shares: dict[int, Evidence]) -> str:
-    return ", ".join(f"{row.value:.0%} at depth {depth} (untrained {row.control:.0%})" for depth, row in shares.items())
+def _counts(regimes: pd.DataFrame, config: Config, text: str, metric: str, depth: int) -> tuple[Count, Count]:
+    """Count the curves that rebound, of the layers that should: of the paper's setting, and untrained."""
+    return (
+        rebound_count(regimes, text, PAPER, depth, config.rate, metric),
+        rebound_count(regimes, text, UNTRAINED, depth, 0.0, metric),
+    )
+
+
+def _counts_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: str, depths: Sequence[int]) -> str:
+    told = []
+    for depth in depths:
+        trained, untrained = _counts(regimes, config, text, metric, depth)
+        told.append(f"{trained} at depth {depth} ({judged_in_words(depth)}; untrained {untrained})")
+    return ", ".join(told)
+
+
+def _ranks(result: Result, config: Config, text: str, depths: Sequence[int]) -> pd.DataFrame:
+    """Return the curves of the stable rank of the paper's setting, of all layers."""
+    regimes = result.tables["regimes"]
+    there = regimes[regimes["depth"].isin(depths) & (regimes["text"] == text) & (regimes["condition"] == PAPER)]
+    return there[(there["lr"] == config.rate) & (there["metric"] == RANK)]
+
+
+def _ranks_in_words(curves: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """Tell from where to where the stable rank goes by depth, and when it is lowest."""
+    if curves.empty:
+        return ""
+    means = curves.groupby(["depth", "layer"])[["first", "end"]].mean()
+    ends = [f"{_range(own)} at depth {depth}" for depth, own in means["end"].groupby("depth")]
+    num_steps = runs["num_steps"].max()
+    verb = "falls in every layer" if (curves["end"] < curves["first"]).all() else "goes"
+    return (
+        f"the stable rank {verb} from {_range(means['first'])} to {', '.join(ends)} (means over seeds, smallest to "
+        f"largest layer) and is lowest at step {_range(curves['lowest_step'], '{:,.0f}')} of {num_steps:,}"
+    )
+
+
+def _range(values: pd.Series, form: str = "{:.2g}") -> str:
+    low, high = form.format(values.min()), form.format(values.max())
+    return low if low == high else f"{low}-{high}"
 
 
 def _loss(runs: pd.DataFrame, text: str, condition: str, depth: int, lr: float) -> float:

@@ -2,22 +2,28 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
+from joma.engine.measuring import ENTROPY
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import Config
 from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent, by_rate
-from joma.experiments.learning_rates import MIN_RATES, PowerLaw, fitted_law
+from joma.experiments.learning_rates import MIN_RATES, PowerLaw, fitted_law, of_rates
 from joma.experiments.markdown import enumerated
-from joma.experiments.rebound_shares import ABSENT, REBOUNDS, decided, id_on, size_in_words
-from joma.figures.numbers import fewest_letters
+from joma.experiments.rebound_shares import ABSENT, REBOUNDS, Count, decided, id_on, size_in_words
+from joma.figures.numbers import fewest_letters, short
+from joma.measure.regime import Kind
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling
 
 EXPONENT_TOLERANCE = 0.25
 """Distance of the exponent of the dip's time from -1 that counts as in proportion."""
 AFTERWARDS = "chosen after the result was seen"
 """Said of numbers that no threshold was set for beforehand."""
+MANY = 100
+"""From here on two digits are said without a power of ten."""
 NOWHERE = "At no learning rate do most curves rebound."
 
 
@@ -35,7 +41,7 @@ def dips_on(result: Result, text: str) -> pd.DataFrame:
 def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the dip's time goes with the inverse of the learning rate, and tell where the dip breaks."""
     lacking = lacking_rates(result, config, text)
-    dips = dips_on(result, text)
+    dips, curves = dips_on(result, text), entropies_of(result, config, text)
     exponent, error = (
         float(result.facts.get(f"dip_{name} {text}", math.nan)) for name in ("exponent", "exponent_error")
     )
@@ -61,43 +67,89 @@ def dip_verdict(result: Result, config: Config, text: str) -> Verdict:
         claim="The dip comes in inverse proportion to the learning rate.",
         explanation=f"{size_in_words(config, text, lacking)} "
         + ("" if lacking else f"{law.num_rates} learning rates have a dip, {MIN_RATES} are needed for a law. ")
-        + _dips_in_words(dips, are_all=not lacking)
-        + (f" {_narrow_in_words(narrow, rebounding)}" if is_narrow and not lacking else ""),
+        + _dips_in_words(dips, curves, are_all=not lacking)
+        + (f" {_narrow_in_words(narrow, rebounding, curves)}" if is_narrow and not lacking else ""),
         correction=f"the dip's step goes with the learning rate to the power of {law}"
         + (f"; at those where most curves rebound, of {narrow} (a restriction {AFTERWARDS})" if is_narrow else ""),
         evidence=() if lacking else (evidence,),
     )
 
 
-def _dips_in_words(dips: pd.DataFrame, *, are_all: bool) -> str:
+def _dips_in_words(dips: pd.DataFrame, curves: pd.DataFrame, *, are_all: bool) -> str:
     """Tell where the dip lies by learning rate, and where there are all of them, from where to where it exists."""
     if dips.empty:
         return NOTHING_YET
-    known = dips[dips["rebounding"] > 0]
+    times = {lr: _Times.of(own) for lr, own in curves.groupby("lr")}
+    known = dips[dips["lr"].isin(times) & (dips["rebounding"] > 0)]
     told = [
-        f"{fewest_letters(row.lr)}: step {row.dip_step:,.0f}, fall {row.dip_depth:.3f}, rise {row.rebound:.3f}, "
-        f"in {row.rebounding:.0%} of the curves"
+        f"{fewest_letters(row.lr)}: {times[row.lr]}, fall {row.dip_depth:.2f}, rise {row.rebound:.2f}"
         for row in known.itertuples()
     ]
-    products = ", ".join(f"{row.lr * row.dip_step:.3g} at {fewest_letters(row.lr)}" for row in known.itertuples())
+    products = ", ".join(
+        f"{_two_digits(row.lr * times[row.lr].mean)} at {fewest_letters(row.lr)}" for row in known.itertuples()
+    )
     reach = f"Most curves rebound at {_enumerated(rates)}." if (rates := _rebounding(dips)) else NOWHERE
     few = dips[dips["rebounding"] <= ABSENT].groupby("usual_kind", sort=False)["lr"]
     breaks = "; ".join(f"{kind} at {_enumerated(lrs)}" for kind, lrs in few)
     sentences = [
-        f"{'; '.join(told)}." if told else "",
-        f"Step times learning rate, which the law keeps the same: {products}." if told else "",
+        f"Step of the dip (geometric mean over the curves that rebound, range and their number), and mean fall and "
+        f"rise in nats: {'; '.join(told)}."
+        if told
+        else "",
+        f"Mean step times learning rate, which the law keeps the same: {products}." if told else "",
         reach if are_all else "",
         f"Where few rebound, the usual curve is {breaks}." if breaks else "",
     ]
     return " ".join(filter(None, sentences))
 
 
-def _narrow_in_words(law: PowerLaw, rates: Sequence[float]) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Times:
+    """When the curves of one learning rate dip."""
+
+    mean: float
+    """Geometric, since the steps of layers differ by factors."""
+    first: float
+    last: float
+    count: Count
+
+    @classmethod
+    def of(cls, curves: pd.DataFrame) -> "_Times":
+        steps = curves.loc[(curves["kind"] == Kind.REBOUNDING.value) & (curves["dip_step"] > 0), "dip_step"]
+        mean = math.exp(np.log(steps).mean()) if len(steps) else math.nan
+        return cls(mean=mean, first=steps.min(), last=steps.max(), count=Count.of(curves))
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return f"at the very start ({self.count} curves)"
+        spread = "" if self.first == self.last else f"{self.first:,.0f} to {self.last:,.0f}, "
+        return f"step {_rounded(self.mean):,} ({spread}{self.count} curves)"
+
+
+def _two_digits(value: float) -> str:
+    return short(value) if value < MANY else f"{_rounded(value):,}"
+
+
+def _rounded(step: float) -> int:
+    """Keep two digits of a mean of steps that spread over a factor of ten."""
+    return int(round(step, 1 - math.floor(math.log10(step))))
+
+
+def _narrow_in_words(law: PowerLaw, rates: Sequence[float], curves: pd.DataFrame) -> str:
     """Tell the law where the curves follow the claim, which was looked for once the law over all had been seen."""
+    others = {lr: Count.of(own) for lr, own in curves[~curves["lr"].isin(rates)].groupby("lr")}
+    rest = enumerated([f"{count} at {fewest_letters(lr)}" for lr, count in others.items() if count.found])
     return (
-        f"Over {_enumerated(rates)} alone the exponent is {law}. This restriction, to learning rates at which most "
-        f"curves rebound, was {AFTERWARDS}: it decides nothing."
+        f"Over {_enumerated(rates)} alone the exponent is {law}; the rest of the fit is curves that rebound elsewhere, "
+        f"{rest}. This restriction, to learning rates at which most curves rebound, was {AFTERWARDS}: it decides "
+        "nothing."
     )
+
+
+def entropies_of(result: Result, config: Config, text: str) -> pd.DataFrame:
+    """Return the curves of figure 8's entropy."""
+    regimes = result.tables["regimes"]
+    return of_rates(regimes[regimes["metric"] == ENTROPY], config, text)
 
 
 def _rebounding(dips: pd.DataFrame) -> list[float]:

@@ -1,7 +1,8 @@
 """The verdicts of figure 8: the best learning rate, the collapse, and what the regime foretells."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pandas as pd
@@ -9,10 +10,21 @@ import pandas as pd
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import UNTRAINED, Config
 from joma.experiments.language_model_settings import NOTHING_YET, absent, by_depth
-from joma.experiments.learning_rate_dips import dip_verdict, dips_on, lacking_rates
-from joma.experiments.learning_rates import ANY_RULE, LOSS_RULE, REGIME_RULE, SHARES, of_rates, settled_from
-from joma.experiments.rebound_shares import REBOUNDS, decided, id_on, size_in_words
-from joma.figures.numbers import counted, fewest_letters
+from joma.experiments.learning_rate_dips import dip_verdict, dips_on, entropies_of, lacking_rates
+from joma.experiments.learning_rates import (
+    ANY_RULE,
+    LOSS_RULE,
+    REGIME_RULE,
+    SHARES,
+    of_rates,
+    regrets_by_seed,
+    right_and_wrong,
+    settled_from,
+)
+from joma.experiments.markdown import enumerated
+from joma.experiments.rebound_shares import REBOUNDS, Count, decided, id_on, layers_in_words, size_in_words
+from joma.figures.numbers import counted, fewest_letters, short
+from joma.measure.regime import Kind
 from joma.verdicts import Evidence, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 8"
@@ -22,6 +34,7 @@ EARLY = 0.5
 """Part of the training up to which a prediction is early."""
 SOONER = min(later - sooner for sooner, later in pairwise(SHARES)) / 2
 """Part of the training by which a rule must be sooner: at all, and so by one of the parts that are looked at."""
+BY_SEED = "Each seed is asked by its own curves as well, since the result was seen."
 
 
 def rate_verdicts(result: Result, config: Config, text: str) -> Iterator[Verdict]:
@@ -72,51 +85,119 @@ def _best_and_others(losses: pd.Series, runs: pd.DataFrame, config: Config, text
 
 def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether attention collapses at the largest learning rate, and not at the usual one."""
-    dips = dips_on(result, text).set_index("lr")
-    largest = max(config.rates)
-    name, usual_name = fewest_letters(largest), fewest_letters(config.rate)
-    shares = {lr: float(dips["collapsed"].get(lr, math.nan)) for lr in (largest, config.rate)}
-    evidence = Evidence(
-        name=f"curves that collapse at learning rate {name}",
-        against="the regime of each curve",
-        unit="share of layers and seeds",
-        value=shares[largest],
-        threshold=REBOUNDS,
-        at_least=True,
-        control=shares[config.rate],
-        control_name=f"learning rate {usual_name}",
-    )
+    curves = entropies_of(result, config, text)
+    by_rate = {lr: own for lr, own in curves.groupby("lr")}
+    counts = {lr: Count.of(own, Kind.COLLAPSED) for lr, own in by_rate.items()}
+    largest, usual_name = max(config.rates), fewest_letters(config.rate)
+    name = fewest_letters(largest)
+    rows = {
+        lr: Evidence(
+            name=f"curves that collapse at learning rate {fewest_letters(lr)}: {count}",
+            against="the regime of each curve",
+            unit="share of layers and seeds",
+            value=count.share,
+            threshold=REBOUNDS,
+            at_least=True,
+            decides=False,
+        )
+        for lr, count in counts.items()
+    }
     lacking = lacking_rates(result, config, text)
-    is_there = all(each.lr != largest for each in lacking)
+    evidence: tuple[Evidence, ...] = ()
+    if largest in rows:
+        usual = counts[config.rate].share if config.rate in counts else math.nan
+        deciding = replace(rows[largest], control=usual, control_name=f"learning rate {usual_name}", decides=True)
+        evidence = (deciding, *(row for lr, row in rows.items() if lr not in (largest, config.rate)))
+    found = ruling([finding(*evidence[:1])])
     runs = of_rates(result.tables["runs"], config, text)
-    failed = int(((runs["lr"] == largest) & (runs["failed_at"] >= 0)).sum())
-    told = "; ".join(
-        f"{fewest_letters(lr)}: {row.usual_kind}, ends at {row.end_entropy:.2f}" for lr, row in dips.iterrows()
-    )
-    return decided(ruling([finding(evidence)]), config, lacking).verdict(
+    told = [
+        f"What collapses ({_size(config)}): {_collapses_in_words(by_rate)}.",
+        f"Entropy at the end of the lowest and the top layer, in nats, means over seeds: {_ends_in_words(by_rate)}.",
+        _largest_in_words(runs[runs["lr"] == largest], name) if largest in rows else "",
+    ]
+    return decided(found, config, lacking).verdict(
         id=id_on("figure8-collapse", text),
         title="Large learning rates collapse attention",
         source=SOURCE,
         claim="With a large learning rate attention becomes extremely sparse.",
         explanation=f"{size_in_words(config, text, lacking)} "
-        + (
-            f"What most layers do, and their mean entropy at the end, by learning rate: {told}."
-            if told
-            else NOTHING_YET
-        )
-        + (f" {counted(failed, 'run') if failed else 'No run'} diverged at {name}." if is_there else ""),
-        correction=f"curves that collapse: {shares[largest]:.0%} at learning rate {name}, "
-        f"{shares[config.rate]:.0%} at {usual_name}",
-        evidence=(evidence,) if is_there else (),
+        + (" ".join(filter(None, told)) if by_rate else NOTHING_YET),
+        correction="" if lacking else _sparse_in_words(by_rate, largest),
+        evidence=evidence,
+    )
+
+
+def _collapses_in_words(by_rate: dict[float, pd.DataFrame]) -> str:
+    """Tell how many curves collapse at each learning rate, and of which layers."""
+    told = []
+    for lr, curves in by_rate.items():
+        collapsed = curves[curves["kind"] == Kind.COLLAPSED.value]
+        layers = f" ({layers_in_words(sorted(set(collapsed['layer'].tolist())))})" if len(collapsed) else ""
+        told.append(f"{len(collapsed)} of {len(curves)} curves at {fewest_letters(lr)}{layers}")
+    return ", ".join(told)
+
+
+def _ends_in_words(by_rate: dict[float, pd.DataFrame]) -> str:
+    told = []
+    for lr, curves in by_rate.items():
+        ends = curves.groupby("layer")["end"].mean()
+        told.append(f"{short(ends.iloc[0])} and {short(ends.iloc[-1])} at {fewest_letters(lr)}")
+    return ", ".join(told)
+
+
+def _largest_in_words(runs: pd.DataFrame, name: str) -> str:
+    """Tell what becomes of the runs with the largest learning rate: where their loss is lowest, where it ends."""
+    failed = int((runs["failed_at"] >= 0).sum())
+    diverged = f"{counted(failed, 'run') if failed else 'No run'} diverged at {name}"
+    whole = runs[runs["failed_at"] < 0]
+    if whole.empty:
+        return f"{diverged}."
+    first, last = int(whole["best_step"].min()), int(whole["best_step"].max())
+    when = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    best, end = whole["best_loss"].mean(), whole["end_loss"].mean()
+    return f"{diverged}; the lowest loss there is {best:.2f} at {when}, and {end:.2f} at the end."
+
+
+def _sparse_in_words(by_rate: dict[float, pd.DataFrame], largest: float) -> str:
+    """Tell which curves collapse at which learning rates, and how the layers end at the largest."""
+    ends = by_rate[largest].groupby("layer")["end"].mean()
+    order = ": the lower the layer the sparser" if ends.is_monotonic_increasing and len(ends) > 1 else ""
+    collapsing = {lr: own for lr, own in by_rate.items() if (own["kind"] == Kind.COLLAPSED.value).any()}
+    told = f"what collapses is {_collapses_in_words(collapsing)}" if collapsing else "no curve collapses"
+    return (
+        f"{told}; at {fewest_letters(largest)} the layers end at {', '.join(map(short, ends))} nats from the bottom "
+        f"up{order}"
     )
 
 
 def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
-    """Judge whether the learning rates whose attention dips and rebounds are the ones with the lowest loss."""
+    """Judge whether the learning rates whose attention dips and rebounds are the ones with the lowest loss.
+
+    Asked of the mean over seeds, and of each seed, which has to choose by its own curves.
+    """
     lacking = lacking_rates(result, config, text)
-    last = _rules(result, text).query("share == 1").set_index("rule").reindex([REGIME_RULE, ANY_RULE])
-    evidence = Evidence(
-        name=f"regret of the learning rates that rebound most: {last.loc[REGIME_RULE, 'choice']}",
+    early = result.tables["early"]
+    by_seed = regrets_by_seed(early[early["text"] == text])
+    asked = {"mean over seeds": _rules(result, text), **{f"seed {seed}": own for seed, own in by_seed.groupby("seed")}}
+    rows = [] if lacking else [_regret(rules, whose) for whose, rules in asked.items()]
+    counts = {lr: Count.of(curves) for lr, curves in entropies_of(result, config, text).groupby("lr")}
+    told = ", ".join(f"{count} at {fewest_letters(lr)}" for lr, count in counts.items())
+    return decided(ruling([finding(row) for row in rows]), config, lacking).verdict(
+        id=id_on("figure8-regime", text),
+        title="The regime goes with the lowest loss",
+        source=SOURCE,
+        claim="The attention patterns that agree with the theory give the lowest validation losses.",
+        explanation=f"{size_in_words(config, text, lacking)} "
+        + (f"Curves that rebound, by learning rate ({_size(config)}): {told}. {BY_SEED}" if told else NOTHING_YET),
+        correction="" if lacking else _separated_in_words(counts, dips_on(result, text), rows, by_seed),
+        evidence=rows,
+    )
+
+
+def _regret(rules: pd.DataFrame, whose: str) -> Evidence:
+    last = rules[rules["share"] == 1].set_index("rule").reindex([REGIME_RULE, ANY_RULE])
+    return Evidence(
+        name=f"regret of the learning rates that rebound most, {whose}: {last.loc[REGIME_RULE, 'choice']}",
         against="the best learning rate",
         unit="nats",
         value=float(last.loc[REGIME_RULE, "regret"]),
@@ -124,18 +205,39 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
         control=float(last.loc[ANY_RULE, "regret"]),
         control_name="any learning rate",
     )
-    told = ", ".join(f"{row.rebounding:.0%} at {fewest_letters(row.lr)}" for row in dips_on(result, text).itertuples())
-    return decided(ruling([finding(evidence)]), config, lacking).verdict(
-        id=id_on("figure8-regime", text),
-        title="The regime goes with the lowest loss",
-        source=SOURCE,
-        claim="The attention patterns that agree with the theory give the lowest validation losses.",
-        explanation=f"{size_in_words(config, text, lacking)} "
-        + (f"Curves that rebound, by learning rate: {told}." if told else NOTHING_YET),
-        correction=f"learning rates that rebound most end {evidence.value:.3f} nats above the best one, any learning "
-        f"rate {evidence.control:.3f}",
-        evidence=() if lacking else (evidence,),
+
+
+def _separated_in_words(
+    counts: dict[float, Count], dips: pd.DataFrame, rows: Sequence[Evidence], by_seed: pd.DataFrame
+) -> str:
+    """Tell whether rebounding tells good learning rates from bad ones, and whether it tells the best of the good."""
+    losses = dips.set_index("lr")["best_loss"]
+    good = [lr for lr, count in counts.items() if count.share >= REBOUNDS]
+    others = [lr for lr in counts if lr not in good]
+    chosen = by_seed[(by_seed["share"] == 1) & (by_seed["rule"] == REGIME_RULE) & (by_seed["regret"] > REGRET)]
+    misled = "; ".join(
+        f"seed {row.seed} chooses {enumerated(row.choice.split(', '))}, {row.regret:.2f} nats above the best"
+        for row in chosen.itertuples()
     )
+    if not good or not others or losses[good].max() >= losses[others].min():
+        told = f"learning rates that rebound most end {rows[0].value:.3f} nats above the best one, any learning rate "
+        return f"{told}{rows[0].control:.3f}" + (f"; {misled}" if misled else "")
+    found = "; ".join(f"{fewest_letters(lr)}: {counts[lr]} curves, loss {losses[lr]:.2f}" for lr in good)
+    most = max((counts[lr] for lr in others), key=lambda count: count.share)
+    return (
+        f"rebounding separates {_rates(good)} ({found}) from the other learning rates (at most {most} curves, losses "
+        f"from {losses[others].min():.2f} up)"
+        + (f"; among these {len(good)} it does not order the losses: {misled}" if misled else "")
+    )
+
+
+def _size(config: Config) -> str:
+    """Tell how many curves a learning rate has."""
+    return f"{counted(config.rate_depth, 'layer')} x {counted(len(config.seeds), 'seed')}"
+
+
+def _rates(rates: Iterable[float]) -> str:
+    return enumerated([fewest_letters(rate) for rate in rates])
 
 
 def early_verdict(result: Result, config: Config, text: str) -> Verdict:
@@ -163,17 +265,33 @@ def early_verdict(result: Result, config: Config, text: str) -> Verdict:
         source="Figure 8, asked further",
         claim="The regime of the entropy tells the best learning rate early in training.",
         explanation=f"{size_in_words(config, text, lacking)} Reading the loss so far is the rule to beat: a sign that "
-        "comes no sooner adds nothing.",
-        correction=f"{_settled_in_words('the regime', regime)}; {_settled_in_words('the lowest loss so far', loss)}",
+        "comes no sooner adds nothing."
+        + (
+            ""
+            if lacking
+            else f" By means over seeds and parts of the training the regime is "
+            f"{_right_in_words(rules, text, REGIME_RULE)}; the lowest loss so far is "
+            f"{_right_in_words(rules, text, LOSS_RULE)}."
+        ),
+        correction=f"{_settled_in_words('the regime', regime)} ({_right_in_words(rules, text, REGIME_RULE)}), "
+        f"{_settled_in_words('the lowest loss so far', loss)} ({_right_in_words(rules, text, LOSS_RULE)})",
         evidence=() if lacking else (early, sooner),
     )
+
+
+def _right_in_words(rules: pd.DataFrame, text: str, rule: str) -> str:
+    """Tell after which parts of the training a rule chooses well, and after which it does not."""
+    right, wrong = (
+        enumerated([f"{share:g}" for share in shares]) for shares in right_and_wrong(rules, text, rule, REGRET)
+    )
+    return ", ".join(filter(None, (f"right after {right}" * bool(right), f"wrong after {wrong}" * bool(wrong))))
 
 
 def _settled_in_words(rule: str, settled: float) -> str:
     """Tell from when on a rule chooses well."""
     if settled == math.inf:
         return f"{rule} never tells the best learning rate for good"
-    return f"{rule} tells the best learning rate after {settled:g} of the training"
+    return f"{rule} tells the best learning rate for good after {settled:g} of the training"
 
 
 def _rules(result: Result, text: str) -> pd.DataFrame:

@@ -149,6 +149,24 @@ def regrets(early: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=RULE_COLUMNS)
 
 
+def regrets_by_seed(early: pd.DataFrame) -> pd.DataFrame:
+    """Return the same for each seed alone, whose runs are all that its rules see."""
+    tables = [regrets(own).assign(seed=seed) for seed, own in early.groupby("seed")]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*RULE_COLUMNS, "seed"])
+
+
+def right_and_wrong(rules: pd.DataFrame, text: str, rule: str, most: float) -> tuple[list[float], list[float]]:
+    """Return the parts of the training after which a rule's regret is at most `most`, and the others.
+
+    >>> table = pd.DataFrame({"text": "t", "rule": "r", "share": [0.2, 0.5, 1.0], "regret": [0.0, 0.3, 0.0]})
+    >>> right_and_wrong(table, "t", "r", 0.1)
+    ([0.2, 1.0], [0.5])
+    """
+    own = rules[(rules["text"] == text) & (rules["rule"] == rule)].sort_values("share")
+    is_right = own["regret"] <= most
+    return own.loc[is_right, "share"].tolist(), own.loc[~is_right, "share"].tolist()
+
+
 def settled_from(rules: pd.DataFrame, text: str, rule: str, most: float) -> float:
     """Return the part of the training from which a rule's regret stays at most `most`; infinite if it never does.
 

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, TEXT_NAMES, UNTRAINED, WIKITEXT103, Config
 from joma.experiments.language_model_settings import NOTHING_YET, Setting, in_words, not_yet
+from joma.experiments.markdown import enumerated
 from joma.figures.numbers import counted, fewest_letters
 from joma.measure.regime import Kind
 from joma.verdicts import Ruling
@@ -43,11 +45,49 @@ def is_judged(layer: int, depth: int) -> bool:
     return depth <= SHALLOW or is_top(layer, depth)
 
 
+def judged_in_words(depth: int) -> str:
+    """Name the layers that the paper says rebound.
+
+    >>> judged_in_words(1), judged_in_words(2), judged_in_words(5)
+    ('its one layer', 'both layers', 'the upper 2 of 5 layers')
+    """
+    judged = sum(is_judged(layer, depth) for layer in range(depth))
+    if judged < depth:
+        return f"the upper {judged} of {depth} layers"
+    return {1: "its one layer", 2: "both layers"}.get(depth, f"all {depth} layers")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Curves of some kind among all that were asked."""
+
+    found: int
+    asked: int
+
+    @classmethod
+    def of(cls, curves: pd.DataFrame, kind: Kind = Kind.REBOUNDING) -> "Count":
+        """Count the curves of a kind, of layers and seeds."""
+        return cls(int((curves["kind"] == kind.value).sum()), len(curves))
+
+    @property
+    def share(self) -> float:
+        """The part of them; NaN without curves."""
+        return self.found / self.asked if self.asked else math.nan
+
+    def __str__(self) -> str:
+        """As it is said: 13 of 15."""
+        return f"{self.found} of {self.asked}"
+
+
+def rebound_count(regimes: pd.DataFrame, text: str, condition: str, depth: int, lr: float, metric: str) -> Count:
+    """Count the curves that rebound, over seeds and the layers that should."""
+    curves = of_setting(regimes, text, condition, depth, lr, metric)
+    return Count.of(curves[[is_judged(layer, depth) for layer in curves["layer"]]])
+
+
 def rebound_share(regimes: pd.DataFrame, text: str, condition: str, depth: int, lr: float, metric: str) -> float:
     """Return the share of the curves that rebound, over seeds and the layers that should; NaN without curves."""
-    curves = of_setting(regimes, text, condition, depth, lr, metric)
-    judged = curves[[is_judged(layer, depth) for layer in curves["layer"]]]
-    return float((judged["kind"] == Kind.REBOUNDING.value).mean()) if len(judged) else math.nan
+    return rebound_count(regimes, text, condition, depth, lr, metric).share
 
 
 def share_table(regimes: pd.DataFrame, config: Config, metric: str) -> pd.DataFrame:
@@ -72,7 +112,42 @@ def kinds_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: str
             told.append(f"depth {depth}: {alike_in_words(kinds)}")
     if not told:
         return NOTHING_YET
-    return f"What the layers do from the bottom up, by depth. {'; '.join(told).capitalize()}."
+    return f"What the layers do from the bottom up, by majority of seeds. {'; '.join(told).capitalize()}."
+
+
+def counts_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: str, where: str) -> str:
+    """Tell for each depth how many curves rebound, of all layers and seeds, and which layers do in every seed."""
+    told = []
+    for depth in config.depths:
+        curves = of_setting(regimes, text, PAPER, depth, config.rate, metric)
+        if len(curves):
+            size = f"{counted(depth, 'layer')} x {counted(curves['seed'].nunique(), 'seed')}"
+            told.append(f"{Count.of(curves)} at depth {depth} ({size}{_always_in_words(curves)})")
+    return f"Curves that dip and rebound {where}, of all layers: {', '.join(told)}." if told else ""
+
+
+def _always_in_words(curves: pd.DataFrame) -> str:
+    """Name the layers that rebound in every seed, where others do not."""
+    is_rebound = curves["kind"] == Kind.REBOUNDING.value
+    always = [int(layer) for layer, own in is_rebound.groupby(curves["layer"]) if own.all()]
+    if is_rebound.all() or not always:
+        return ""
+    return f"; {layers_in_words(always)} in every seed"
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """Name layers by number, from the bottom up, neighbours together.
+
+    >>> layers_in_words([0]), layers_in_words([0, 1, 3, 4, 5])
+    ('layer 0', 'layers 0, 1 and 3 to 5')
+    """
+    ranges = [[layer for _, layer in own] for _, own in groupby(enumerate(layers), lambda at: at[1] - at[0])]
+    pairs = 2
+    named = [
+        name for own in ranges
+        for name in ([f"{own[0]} to {own[-1]}"] if len(own) > pairs else map(str, own))
+    ]  # fmt: skip
+    return f"layer{'s' if len(layers) > 1 else ''} {enumerated(named)}"
 
 
 def alike_in_words(kinds: Iterable[str]) -> str:
