@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from joma.engine.measuring import ENTROPY, LOSS, RANK, WINDOW
@@ -16,10 +17,14 @@ from joma.experiments.language_model_config import (
     TEXT_NAMES,
     UNTRAINED,
 )
-from joma.experiments.rebound_shares import id_on
+from joma.experiments.rebound_shares import Count, id_on, of_setting, rebound_count
 from joma.figures.chart import Bars, Chart, Line, Panel, Style
-from joma.figures.numbers import fewest_letters
+from joma.figures.numbers import counted, fewest_letters
 
+STEP = "step + 1"
+"""Steps start at 0, which has no logarithm; a dip lies within the first of them, where a linear axis hides it."""
+NEAR = 1
+"""Nats above the highest published loss up to which losses are drawn."""
 ONE_LINE_EACH = "one line for each layer, the darkest at the bottom."
 BAND = "Lines are means over the seeds, bands reach from the lowest to the highest."
 IN_PART = " Settings of which a seed has not ended are left out."
@@ -55,7 +60,7 @@ def _by_depth(result: Result, text: str) -> Iterator[Chart]:
             title=f"{title}: {_name(text)}",
             caption=f"Learning rate {fewest_letters(rate)}; {ONE_LINE_EACH} {what} {BAND}",
             panels=[
-                Panel(f"depth {depth}", "step", label, _layers(own[own["metric"] == metric]))
+                Panel(f"depth {depth}", STEP, label, _layers(own[own["metric"] == metric]), log_x=True)
                 for depth, own in curves.groupby("depth")
             ],
         )
@@ -63,17 +68,29 @@ def _by_depth(result: Result, text: str) -> Iterator[Chart]:
     yield Chart(
         id=id_on("figure6-loss", text),
         title=f"Validation loss by depth: {_name(text)}",
-        caption=f"Learning rate {fewest_letters(rate)}. Dashed: the lowest losses that were published. {BAND}",
+        caption=f"Learning rate {fewest_letters(rate)}. {_published_in_words(text)}{BAND}",
         panels=[Panel(f"validation loss{_only(losses['depth'])}", "step", "nats", list(_losses(losses, text)))],
     )
 
 
 def _losses(losses: pd.DataFrame, text: str) -> Iterator[Line]:
+    known = PUBLISHED.get(text, {})
     for color, (depth, own) in enumerate(losses.groupby("depth")):
-        yield _band(f"depth {depth}", own, color=color)
-        if depth in PUBLISHED.get(text, {}):
-            ends = [own["step"].min(), own["step"].max()]
-            yield Line("", ends, [PUBLISHED[text][depth]] * len(ends), style="dashed", color=color)
+        near = own[own["mean"] <= max(known.values()) + NEAR] if known else own
+        shown = own if near.empty else near
+        yield _band(f"depth {depth}", shown, color=color, shift=0)
+        if depth in known:
+            ends = [shown["step"].min(), shown["step"].max()]
+            yield Line(f"depth {depth}, published", ends, [known[depth]] * len(ends), style="dashed", color=color)
+
+
+def _published_in_words(text: str) -> str:
+    if text not in PUBLISHED:
+        return ""
+    return (
+        "Dashed: the lowest losses that were published. The first steps, whose loss is more than "
+        f"{counted(NEAR, 'nat')} above the highest of them, are left out. "
+    )
 
 
 def _only(depths: pd.Series) -> str:
@@ -91,7 +108,7 @@ def _by_rate(result: Result, text: str) -> Iterator[Chart]:
         title=f"Attention entropy by learning rate: {_name(text)}",
         caption=f"Depth {result.facts['rate_depth']}; {ONE_LINE_EACH} {BAND}",
         panels=[
-            Panel(f"learning rate {fewest_letters(lr)}", "step", "nats", _layers(own))
+            Panel(f"learning rate {fewest_letters(lr)}", STEP, "nats", _layers(own), log_x=True)
             for lr, own in curves.groupby("lr")
         ],
     )
@@ -101,7 +118,10 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
     dips, rules = (table[table["text"] == text] for table in (result.tables["dips"], result.tables["rules"]))
     if dips.empty:
         return
-    rates = dips["lr"]
+    rates, depth = dips["lr"], int(result.facts["rate_depth"])
+    curves = {lr: of_setting(result.tables["regimes"], text, PAPER, depth, lr, ENTROPY) for lr in rates}
+    seen = pd.concat(curves.values()).query("dip_step > 0")
+    dips = dips.assign(dip_step=rates.map(np.log(seen["dip_step"]).groupby(seen["lr"]).mean()).transform(np.exp))
     style: Style = "points" if rules.empty else "line"  # no line across learning rates that are not there
 
     def panel(title: str, label: str, columns: dict[str, str], *, log_y: bool = False) -> Panel:
@@ -109,14 +129,16 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
         has_logarithm = bool(dips[list(columns)].gt(0).any(axis=None))  # without a dip there is nothing to scale
         return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y and has_logarithm)
 
-    time = panel("time of the dip", "step", {"dip_step": "dip"}, log_y=True)
-    if not rules.empty:
-        time = replace(time, items=[*time.items, *_inverse(dips, float(result.facts["rate"]))])
+    time = panel("time of the dip", "step", {"dip_step": "mean"}, log_y=True)
+    points = [Line("one layer and seed", seen["lr"], seen["dip_step"], style="points", color=2)] if len(seen) else []
+    law = [] if rules.empty else _inverse(dips, float(result.facts["rate"]))
+    time = replace(time, items=[*points, *time.items, *law])
+    counts = ", ".join(f"{Count.of(own)} at {fewest_letters(lr)}" for lr, own in curves.items())
     yield Chart(
         id=id_on("figure8-dip", text),
         title=f"Dip, rebound and loss by learning rate: {_name(text)}",
-        caption="Time and size of the dip are means over the layers and seeds whose entropy rebounds; where none does "
-        "there is a gap.",
+        caption=f"Depth {depth}. Time (a geometric mean) and size of the dip are means over the layers and seeds whose "
+        f"entropy rebounds; where none does there is a gap. Curves that rebound: {counts}.",
         panels=[
             time,
             panel("size", "nats", {"dip_depth": "fall into the dip", "rebound": "rise out of it"}),
@@ -166,17 +188,21 @@ def _controls(result: Result) -> Iterator[Chart]:
         by_name = dict(iter(top.groupby("condition")))
         lines = [_band(name, by_name[name], color=color) for color, name in enumerate(names) if name in by_name]
         alone = f", {lines[0].label}" if len(lines) == 1 else ""  # a single line has no legend
-        panels.append(Panel(f"top layer, depth {depth}{alone}", "step", "nats", lines))
-    shares = result.tables["shares"].set_index(["condition", "depth"])["rebounding"]
+        panels.append(Panel(f"top layer, depth {depth}{alone}", STEP, "nats", lines, log_x=True))
+    regimes = result.tables["regimes"]
     told = [*names, *([UNTRAINED] if UNTRAINED in set(curves["condition"]) else [])]
     for depth in controlled:
-        bars = Bars("", told, [shares[name, depth] for name in told], color=len(names))  # a colour of no line
+        counts = [
+            rebound_count(regimes, str(text), name, depth, 0.0 if name == UNTRAINED else rate, ENTROPY) for name in told
+        ]
+        color = len(names)  # of no line
+        bars = Bars("", told, [each.share for each in counts], labels=map(str, counts), color=color)
         panels.append(Panel(f"curves that rebound, depth {depth}", "", "share", [bars]))
     yield Chart(
         id="rebound-controls",
         title=f"The rebound with one ingredient taken away: {_name(str(text))}",
         caption=f"Learning rate {fewest_letters(rate)}. Lines: entropy of the top layer. Bars: share of curves, over "
-        f"seeds and the layers that should, whose entropy dips and rebounds. {BAND}",
+        f"seeds and the layers that should, whose entropy dips and rebounds, and how many those are. {BAND}",
         panels=panels,
     )
 
@@ -193,13 +219,19 @@ def _drift(result: Result) -> Iterator[Chart]:
             Line(f"layer {layer}", each["step"] + 1, each[column], shade=float(layer))
             for layer, each in own.groupby("layer")
         ]
-        return Panel(mode, "step + 1", label, lines, log_x=True)
+        if column == "cosine":
+            halves = own.groupby("step")["between_halves"].mean()
+            lines.append(Line("two halves of the text", halves.index + 1, halves, style="dashed", color=0))
+        return Panel(mode, STEP, label, lines, log_x=True)
 
     yield Chart(
         id="assumption1-drift",
         title="Assumption 1: E[g x] of a step against that of the end",
-        caption="By the assumption all lines lie at 1. Trained whole, and with one block moving while everything else "
-        "keeps its start.",
+        caption="By the assumption a matrix does not change, so that its lines lie at 1 but for noise. What noise a "
+        "text of this length leaves is dashed: the cosine between two halves of the text at one step, as a mean over "
+        "the layers; of a matrix that does not change one sees about that much, or somewhat more. The end is 1 by "
+        "definition. Trained whole, and "
+        "with one block moving while everything else keeps its start.",
         panels=[
             panel(mode, column, label)
             for column, label in (("cosine", "cosine"), ("length_ratio", "ratio of lengths"))
@@ -217,8 +249,11 @@ def _layers(curves: pd.DataFrame) -> list[Line]:
     return [_band(f"layer {layer}", own, shade=float(layer)) for layer, own in curves.groupby("layer")]
 
 
-def _band(label: str, own: pd.DataFrame, *, color: int | None = None, shade: float | None = None) -> Line:
-    return Line(label, own["step"], own["mean"], low=own["low"], high=own["high"], color=color, shade=shade)
+def _band(
+    label: str, own: pd.DataFrame, *, color: int | None = None, shade: float | None = None, shift: int = 1
+) -> Line:
+    """Draw over the steps, which start at 0 and are shifted by one for a logarithmic axis."""
+    return Line(label, own["step"] + shift, own["mean"], low=own["low"], high=own["high"], color=color, shade=shade)
 
 
 def _name(text: str) -> str:
