@@ -234,7 +234,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
     sentences = list(dict.fromkeys(scores["sentence"]))
     first = scores[(scores["attention"] == ATTENTIONS[0]) & (scores["sentence"] == sentences[0])]
     given = [
-        Panel("the query's logits, shared", "token", "z", [Bars("z", first["token"], first["z"])]),
+        Panel("the query's logits, shared", "token", "z", [Bars("", first["token"], first["z"])]),
         Panel(
             "how often a token occurs",
             "token",

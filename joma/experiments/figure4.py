@@ -35,6 +35,7 @@ from joma.experiments.figure4_flows import (
 )
 from joma.experiments.figure4_verdicts import verdicts
 from joma.figures.chart import Bars, Chart, Line, Panel
+from joma.figures.numbers import short
 
 
 def quick() -> Config:
@@ -100,7 +101,10 @@ def draw(result: Result) -> tuple[Chart, ...]:
         "rise after the dip",
         "",
         "nats",
-        [Bars("flow", categories, dip_table["rise"]), Bars("without attention", categories, dip_table["control_rise"])],
+        [
+            Bars(name, categories, dip_table[column], labels=[short(value) for value in dip_table[column]])
+            for name, column in (("flow", "rise"), ("without attention", "control_rise"))
+        ],
     )
     return (
         Chart(
@@ -135,7 +139,7 @@ def _entropy_panel(entropies: pd.DataFrame, begin: float, flow: str) -> Panel:
         own, control = (parts[parts["flow"] == name] for name in (flow, WITHOUT))
         label = f"softmax(v²/{temperature:g})"
         lines.append(Line(label, own["t"], own["entropy"], color=color))
-        lines.append(Line(f"{label}, without", control["t"], control["entropy"], style="dashed", color=color))
+        lines.append(Line(f"{label}, without attention", control["t"], control["entropy"], style="dashed", color=color))
     return Panel(f"{LABELS[flow]}: attention entropy", "time", "entropy, nats", lines, log_x=True)
 
 

@@ -42,8 +42,8 @@ LEGEND_MARK, LETTER = 0.6, 0.07
 BAND_OPACITY = 0.18
 BAR_ROOM = 0.8
 """Part of a category's place that its bars take."""
-LABEL_ROOM = 0.12
-"""Part of the scale that is left free above bars with words on top."""
+LABEL_ROOM, ENTRY_ROOM = 0.12, 0.07
+"""Part of the scale that is left free above bars with words on top, and for an entry of a legend."""
 LINE_STYLES = ("-", "--", ":", "-.")
 SALT = "joma"
 """What names inside of an SVG are made from; matplotlib draws it at random otherwise."""
@@ -120,6 +120,7 @@ def _panel(axes: "Axes", panel: Panel, painter: Painter) -> dict[str, Any]:
     if ends := least_ends(panel):
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, ends[0]), max(high, ends[1]))
+    _keep_whole(axes, panel)
     _name_ticks(axes, panel)
     return handles
 
@@ -173,6 +174,17 @@ def _map(axes: "Axes", item: HeatMap, panel: Panel) -> None:
     bar.set_label(_text(item.label), color=INK)
 
 
+def _keep_whole(axes: "Axes", panel: Panel) -> None:
+    """Put ticks at whole numbers where a heat map has no others: there is no token 2.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    for item in panel.items:
+        if isinstance(item, HeatMap):
+            for axis, ticks, is_log in ((axes.xaxis, item.x, panel.log_x), (axes.yaxis, item.y, panel.log_y)):
+                if isinstance(ticks, np.ndarray) and not is_log and (ticks == ticks.round()).all():
+                    axis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
 def _name_ticks(axes: "Axes", panel: Panel) -> None:
     for axis in ("x", "y"):
         names = names_of(panel, axis)
@@ -199,6 +211,8 @@ def _legends(drawn: "Figure", legends: list[dict[str, Any]], chart: Chart, paint
         return _legend_below(drawn, every, inches)
     for axes, legend in zip(drawn.axes, legends, strict=False):
         if legend:
+            if axes.patches:  # bars may fill their axes, and leave no place where a legend would not lie on one
+                axes.margins(y=LABEL_ROOM + ENTRY_ROOM * len(legend))
             _legend(axes, legend, {"loc": "best", "fontsize": 7.5})
     return 0
 

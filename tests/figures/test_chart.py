@@ -158,6 +158,12 @@ def test_heat_maps_have_cells_around_their_numbers_and_names_from_the_top():
     assert figure.layout.yaxis.autorange == "reversed" and figure.layout.yaxis.ticktext == ("top", "below")
 
 
+def test_whole_numbers_of_a_heat_map_have_whole_ticks():
+    for numbers, are_whole in ((np.arange(20.0), True), (np.arange(20.0) / 20, False)):
+        ticks = drawn(chart(HeatMap("v", numbers, ["a"], np.zeros((1, 20))))).get_xticks()
+        assert (ticks == ticks.round()).all() == are_whole
+
+
 def test_long_lines_keep_their_extremes_and_clouds_some_points():
     y = np.sin(np.arange(50_000.0))
     y[23_456] = -7
@@ -222,6 +228,15 @@ def test_panels_with_some_names_in_common_have_one_legend_of_all_of_them():
 def test_a_legend_for_all_panels_would_mislead(first, second):
     figure = to_matplotlib(Chart("made", "t", "c", [Panel("p", "x", "y", first), Panel("q", "x", "y", second)]))
     assert not figure.legends and [len(axes.get_legend().texts) for axes in figure.axes] == [2, 2]
+
+
+def test_a_legend_lies_above_the_bars():
+    bars = [Bars(name, ["p", "q", "r"], [1.0, 1.0, 1.0]) for name in ("one", "two")]
+    figure = to_matplotlib(Chart("made", "T", "C.", [Panel("", "x", "y", bars), Panel("", "x", "y", [line("other")])]))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    top = max(bar.get_window_extent().y1 for bar in axes.patches)
+    assert axes.get_legend().get_window_extent().y0 > top
 
 
 def test_places_without_a_panel_are_empty():
