@@ -42,6 +42,7 @@ LOSSES = "losses.json"
 """File beside the record of a scan with the losses of what it scanned."""
 SCAN_SECONDS = 0.3
 """For each checkpoint of ours: reading it, its ranks, and the entropy on a few windows of text."""
+LOGARITHMIC = "The stable rank is on a logarithmic axis."
 PUBLIC_SECONDS = 300.0
 """For a series of the hub: said and not counted, since it is the download that takes the time."""
 
@@ -257,7 +258,9 @@ def draw(result: Result) -> tuple[Chart, ...]:
     for name in dict.fromkeys(curves["series"]):
         own = curves[curves["series"] == name]
         panels = [
-            Panel(label, "step", label, _lines(own[own["metric"] == metric]), log_y=metric == RANK)
+            Panel(
+                label, "step", label, _lines(own[own["metric"] == metric]), log_y=metric == RANK and name != UNTRAINED
+            )
             for metric, label in ((RANK, "stable rank"), (ENTROPY, "attention entropy (nats)"))
             if (own["metric"] == metric).any()
         ]
@@ -269,14 +272,13 @@ def draw(result: Result) -> tuple[Chart, ...]:
 
 def _chart(name: str, panels: list[Panel], facts: Mapping[str, Fact]) -> Chart:
     about = {
-        OURS: f"A small GPT-NeoX trained here on {facts['text']}; one seed, not one of the paper's models.",
+        OURS: f"A small GPT-NeoX trained here on {facts['text']}, one seed; not one of the paper's models. {LOGARITHMIC}",
         UNTRAINED: "Control: the same training with learning rate 0, all checkpoints alike.",
-    }.get(name, "From the Hugging Face hub; checkpoints that the audit distrusts are left out.")
+    }.get(name, f"From the Hugging Face hub; checkpoints that the audit distrusts are left out. {LOGARITHMIC}")
     return Chart(
         id=f"figure7-{name.rpartition('/')[2].lower().replace(' ', '-').replace('.', '-')}",
         title=f"Stable rank and entropy over checkpoints: {name}",
-        caption=f"{about} The stable rank is on a logarithmic axis. The paper: top layers drop and bounce, "
-        "bottom layers fall.",
+        caption=f"{about} The paper: top layers drop and bounce, bottom layers fall.",
         panels=panels,
     )
 

@@ -143,7 +143,7 @@ def test_charts_show_each_series_with_its_panels(result):
         ("figure7-untrained", 2),
     ]
     assert [line.label for line in charts[0].panels[0].items] == ["layer 0", "layer 1"]
-    assert [panel.log_y for panel in charts[0].panels] == [True, False, False]
+    assert [[panel.log_y for panel in chart.panels] for chart in charts] == [[True, False, False], [False, False]]
 
 
 def made(top, bottom, *, shuffled=("unclear", "unclear"), swing=(0.5, 0.1), series=OURS, untrained="flat", **facts):
