@@ -11,6 +11,7 @@ from joma.experiments.record import Record, Status
 from joma.experiments.registry import named
 from joma.page.document import code
 from joma.page.table import Cell, digits, number, table, words
+from joma.page.unfinished import reason
 from joma.verdicts import Evidence, Outcome, Verdict
 
 BY_INTEREST: tuple[str, ...] = (
@@ -136,7 +137,7 @@ def _row(claim: Claim) -> list[Cell]:
     if verdict and shown:
         said = words(code(_statistic(shown, record.part)), tone="long", mark=_mark(verdict, shown))
     else:
-        said = words(code(verdict.explanation if verdict else record.reason), tone="long")
+        said = words(code(verdict.explanation if verdict else reason(record)), tone="long")
     return [here, title, _outcome(claim.said), said, *_numbers(shown, judged=claim.said != Status.UNFINISHED)]
 
 

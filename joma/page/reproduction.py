@@ -30,6 +30,7 @@ from joma.page.findings import findings
 from joma.page.plot import plot, plot_scripts
 from joma.page.records import flat
 from joma.page.table import Cell, number, table, words
+from joma.page.unfinished import going_on, reason
 from joma.runs.record import find_runs
 from joma.verdicts import Verdict
 
@@ -135,6 +136,8 @@ def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section
         record=record,
         is_small=record.preset == QUICK,
         is_done=is_done,
+        reason=reason(record),
+        command=going_on(record, folder, root),
         line=_line(record),
         problem=problem,
         runs=_runs(place, root),
