@@ -21,8 +21,8 @@ from joma.experiments.rebound_shares import (
     REBOUNDS,
     Count,
     decided,
-    is_judged,
     judged_in_words,
+    of_judged,
     of_setting,
     rebound_count,
     size_in_words,
@@ -98,9 +98,9 @@ class Controlled:
         """Read it off the tables."""
         where = (config.texts[0], condition, depth, config.rate)
         runs = of_setting(result.tables["runs"], *where)
-        curves = _judged(of_setting(result.tables["regimes"], *where, ENTROPY), depth)
+        curves = of_judged(of_setting(result.tables["regimes"], *where, ENTROPY), depth)
         steps = tuple(sorted(int(step) for step in runs["best_step"]))
-        means = _judged(of_setting(result.tables["curves"], *where, ENTROPY), depth)
+        means = of_judged(of_setting(result.tables["curves"], *where, ENTROPY), depth)
         return cls(
             condition=condition,
             depth=depth,
@@ -237,7 +237,3 @@ def _rebounding_until(curves: pd.DataFrame, step: int) -> Count:
         Curve(steps=own["step"].to_numpy(), values=own["mean"].to_numpy()) for _, own in known.groupby("layer")
     )
     return Count(sum(each.kind is Kind.REBOUNDING for each in found), curves["layer"].nunique())
-
-
-def _judged(table: pd.DataFrame, depth: int) -> pd.DataFrame:
-    return table[[is_judged(layer, depth) for layer in table["layer"]]]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, TEXT_NAMES, UNTRAINED, WIKITEXT103, Config
@@ -45,6 +46,11 @@ def is_judged(layer: int, depth: int) -> bool:
     return depth <= SHALLOW or is_top(layer, depth)
 
 
+def of_judged(table: pd.DataFrame, depth: int) -> pd.DataFrame:
+    """Return the rows of layers that the paper says rebound."""
+    return table[np.array([is_judged(layer, depth) for layer in table["layer"]], dtype=bool)]
+
+
 def judged_in_words(depth: int) -> str:
     """Name the layers that the paper says rebound.
 
@@ -82,7 +88,7 @@ class Count:
 def rebound_count(regimes: pd.DataFrame, text: str, condition: str, depth: int, lr: float, metric: str) -> Count:
     """Count the curves that rebound, over seeds and the layers that should."""
     curves = of_setting(regimes, text, condition, depth, lr, metric)
-    return Count.of(curves[[is_judged(layer, depth) for layer in curves["layer"]]])
+    return Count.of(of_judged(curves, depth))
 
 
 def rebound_share(regimes: pd.DataFrame, text: str, condition: str, depth: int, lr: float, metric: str) -> float:

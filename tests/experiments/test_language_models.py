@@ -319,7 +319,7 @@ def misled(result, seed):
 
 
 def test_a_seed_that_chooses_wrongly_by_its_own_curves_counts_beside_a_mean_that_does_not():
-    usual = made(full(), kind=good_rates)
+    usual = made(full(), kind=good_rates, loss=lambda c, d, lr: paper_loss(c, d, lr) + (c == PAPER and lr < 5e-5))
     assert learning_rate_verdicts.regime_verdict(usual, full(), WIKITEXT2).outcome is Outcome.HOLDS
     verdict = learning_rate_verdicts.regime_verdict(misled(usual, seed=1), full(), WIKITEXT2)
     mean, *seeds = verdict.evidence
@@ -345,10 +345,10 @@ def test_collapse_is_told_at_every_learning_rate_with_its_layers():
 
 
 def test_a_rank_that_does_not_bounce_back_is_told_by_what_it_does():
-    verdict = judged.rank_verdict(made(full(), kind=never), full(), WIKITEXT2)
-    assert verdict.correction.startswith(
-        "the stable rank falls in every layer from 2.6 to 1 at depth 1, 1-1.3 at depth"
-    )
+    verdict = judged.rank_verdict(made(full(), kind=never, end=lambda layer: 1 + layer / 10), full(), WIKITEXT2)
+    assert verdict.correction.startswith("the stable rank falls in every layer from 2.6 to 1 at depth 1, 1-1.1 at dep")
+    rising = judged.rank_verdict(made(full(), kind=never, end=lambda layer: 3.0), full(), WIKITEXT2)
+    assert rising.correction.startswith("the stable rank goes from 2.6 to 3 at depth 1")
     assert "lowest at step 58,560 of 58,560" in verdict.correction and "0 of 15 at depth 10" in verdict.correction
 
 
