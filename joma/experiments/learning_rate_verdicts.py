@@ -269,7 +269,7 @@ def early_verdict(result: Result, config: Config, text: str) -> Verdict:
         + (
             ""
             if lacking
-            else f" By means over seeds and parts of the training the regime is "
+            else f" By means over seeds, at the parts of the training that are looked at, the regime is "
             f"{_right_in_words(rules, text, REGIME_RULE)}; the lowest loss so far is "
             f"{_right_in_words(rules, text, LOSS_RULE)}."
         ),
