@@ -111,7 +111,8 @@ def draw(result: Result) -> tuple[Chart, ...]:
             caption="Of the query to the other tokens in each block of a trained network, by the height H of their "
             "lowest common ancestor (1 is the nearest). 1 is uniform attention. Lines are means over the seeds, bands "
             "one standard error between seeds. Dashed: relabelled, the same attention with the leaves dealt to other "
-            "places in the tree." + note,
+            f"places in the tree. Losses at the end: {result.facts['loss_deep']:.3f} on the deep tree, "
+            f"{result.facts['loss_shallow']:.3f} on the shallow one." + note,
             panels=_training_panels(curves, ATTENTION, "attention / uniform"),
         ),
         Chart(

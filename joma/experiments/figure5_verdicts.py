@@ -339,14 +339,12 @@ def _why_undecided(high: float, low: float, result: Result, config: Config) -> s
     foretold, (near_deep, near_shallow) = _foretold(result, config), _contrasts(result)
     against = " and ".join(flow for flow, (deep, shallow) in foretold.items() if not deep > shallow)
     delays = "; ".join(f"{flow}: {shallow:.2f} against {deep:.2f}" for flow, (deep, shallow) in foretold.items())
-    deep_loss, shallow_loss = (float(result.facts[f"loss_{tree}"]) for tree in (DEEP, SHALLOW))
     return (
         f"On these two trees the lead of the nearest tokens at the end is {low:+.3f} on the shallow one against "
         f"{high:+.3f} on the deep one, {'as' if low > high else 'other than'} foretold by {against} from their "
         f"co-occurrences (nearest over farthest, {near_shallow:.1f} against {near_deep:.1f} times; half time of the "
         f"farthest tokens over that of the nearest, {delays}). Depth alone is not separated: branching and classes "
-        f"differ too, as do the losses at the end ({shallow_loss:.3f} against {deep_loss:.3f}), and a lead at the end "
-        f"is no speed. {CORRECTED}: what the theory foretells was not asked before."
+        f"differ too, and a lead at the end is no speed. {CORRECTED}: what the theory foretells was not asked before."
     )
 
 

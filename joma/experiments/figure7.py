@@ -272,7 +272,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
 
 def _chart(name: str, panels: list[Panel], facts: Mapping[str, Fact]) -> Chart:
     about = {
-        OURS: f"A small GPT-NeoX trained here on {facts['text']}, one seed; not one of the paper's models. {LOGARITHMIC}",
+        OURS: f"A small GPT-NeoX trained here on {facts['text']}, one seed; not one of the paper's. {LOGARITHMIC}",
         UNTRAINED: "Control: the same training with learning rate 0, all checkpoints alike.",
     }.get(name, f"From the Hugging Face hub; checkpoints that the audit distrusts are left out. {LOGARITHMIC}")
     return Chart(

@@ -23,7 +23,7 @@ from joma.experiments.figure7_regimes import (
 from joma.experiments.neox_series import NeoxConfig
 from joma.measure.regime import MIN_REBOUND, Kind
 from joma.probe.findings import Fault
-from joma.verdicts import Evidence, Outcome, Ruling, Verdict, finding, ruling
+from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 7"
 CLAIM = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
@@ -156,9 +156,9 @@ def salience(turns: pd.DataFrame, start: pd.Series) -> float:
 def salience_verdict(result: Result, *, small: bool) -> Verdict:
     """Judge whether the stable rank drops and bounces more than the entropy does, in the top layers of our series.
 
-    The start is the first checkpoint, the untrained network; over the first tenth of them, which regimes start from,
-    the rank has lost half already. The control is the series without learning and not shuffled orders, since any
-    unequal values fall and rise in some order.
+    The start is the first checkpoint, the untrained network, or the median of the first tenth of them, from which
+    regimes start and where the rank has lost half already; where the two disagree the question is open. The control is
+    the series without learning and not shuffled orders, since unequal values fall and rise in nearly any order.
     """
     regimes, curves = result.tables["regimes"], result.tables["curves"]
     turns, idle = (
@@ -172,7 +172,7 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
     evidence = Evidence(
         name="drop-and-bounce of the stable rank less that of the entropy, top layers",
         against="the entropy of the same layers",
-        unit="smaller of fall and rise, as part of the start",
+        unit="smaller of fall and rise, as part of the first checkpoint",
         value=rank - entropy,
         threshold=MIN_SALIENCE,
         at_least=True,
@@ -183,10 +183,10 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
         evidence,
         unit="smaller of fall and rise, as part of the median of the first tenth of the checkpoints",
         value=late_rank - late_entropy,
-        decides=False,
     )
     neither = max(rank, entropy) < MIN_SALIENCE
-    found = ruling([finding(evidence)]).limited(small=small or neither)
+    agree = evidence.holds == late.holds
+    found = ruling([finding(evidence, late) if agree else Finding.OPEN]).limited(small=small or neither)
     return found.verdict(
         id="figure7-salience",
         title="Stable rank against entropy",
@@ -195,11 +195,11 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
         explanation=(
             f"Smaller of fall and rise in the top layers, as part of the first checkpoint: stable rank {rank:.3f}, "
             f"entropy {entropy:.3f}; as part of the median of the first tenth of them {late_rank:.3f} and "
-            f"{late_entropy:.3f}{', by which the outcome would be another' if late.holds != evidence.holds else ''}. "
+            f"{late_entropy:.3f}{'' if agree else ', and the two do not agree on the claim'}. "
             + (f"Neither comes to {MIN_SALIENCE:.0%} of the first: too little to compare. " if neither else "")
             + f"Lowest entropy, and the end: {_layer_by_layer(result, OURS, ENTROPY)}; by the rule "
             f"{in_words(regimes, OURS, ENTROPY)}. One seed. {CORRECTED}: what is no rebound by the rule counted as 0, "
-            "the start was that median, the control shuffled checkpoints."
+            "the start was that median alone, and the control shuffled checkpoints."
         ),
         correction=f"in top layers the stable rank drops and bounces by {rank:.3f} of its start, the entropy by "
         f"{entropy:.3f}",

@@ -203,8 +203,7 @@ LATER_ON_DEEP = pd.DataFrame(
 
 def judged_in_full(verdict, curves, config=FULL, flow_times=LATER_ON_DEEP):
     tables = {"levels": learned_levels(curves), "leads": attention_leads(curves), "flow_times": flow_times}
-    facts = {"loss_deep": 0.5, "loss_shallow": 0.1}
-    return verdict(Result(tables=tables | {"cooccurrence": cooccurrences(figure5.quick())}, facts=facts), config)
+    return verdict(with_tables(**tables, cooccurrence=cooccurrences(figure5.quick())), config)
 
 
 def judged(verdict, curves, config=FULL):
