@@ -36,7 +36,7 @@ TAUTOLOGY = (
     "Frozen attention is nearly a tautology: with its weights kept nothing moves the entropy but the states, so that "
     "it must take the rebound away; it tells nothing of the MLP."
 )
-AFTERWARDS = "asked since the result was seen, and beside"
+AFTERWARDS = "asked since the result was seen, and beside; a mean hides rebounds that come at different steps"
 
 
 def ingredient_verdict(result: Result, config: Config) -> Verdict:
