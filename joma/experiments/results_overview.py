@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from joma.experiments.claim_kinds import by_kind
+from joma.experiments.control_matches import shows_beyond_controls
 from joma.experiments.markdown import enumerated, escaped, first_sentence, table
 from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import find, named
@@ -177,7 +178,7 @@ def _counts(done: Reproduction) -> str:
     text = " ".join(told) or "Nothing was judged."
     if matched := sum(map(_is_matched, settled)):
         passes = "passes" if matched == 1 else "pass"
-        text += f" Of those that hold under conditions {matched} {passes} with a control that passes as well."
+        text += f" Of those that hold under conditions {matched} {passes}, but so does the control."
     if left := [_with_part(record) for record in done.experiments if _is_unfinished(record)]:
         text += f" The claims of {enumerated(left)} are not among them: nothing is decided before all of it is done."
     return text
@@ -190,8 +191,8 @@ def _outcomes(verdicts: list[Verdict]) -> str:
 
 
 def _is_matched(verdict: Verdict) -> bool:
-    """Whether it passes, and so does a control."""
-    return verdict.outcome is Outcome.CONDITIONAL and verdict.control_passes
+    """Whether it passes, and so does a control, with no number beyond that."""
+    return verdict.outcome is Outcome.CONDITIONAL and verdict.control_passes and not shows_beyond_controls(verdict)
 
 
 def _with_records(done: Reproduction) -> Iterator[tuple[Record, Verdict]]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from joma.experiments.claim_kinds import by_kind
+from joma.experiments.control_matches import shows_beyond_controls
 from joma.experiments.record import Status
 from joma.experiments.registry import named
 from joma.figures.numbers import counted
@@ -37,7 +38,11 @@ AS_PRINTED = {
 def findings(found: Sequence[Claim], statements: Sequence[Verdict] = ()) -> list[Markup]:
     """Return sentences on the claims of a reproduction, and on the paper's statements where they were checked too."""
     refuted = [claim for claim in found if claim.said == Outcome.REFUTED]
-    doubtful = [claim for claim in found if claim.control_passes_too]
+    doubtful = [
+        claim
+        for claim in found
+        if claim.verdict and claim.control_passes_too and not shows_beyond_controls(claim.verdict)
+    ]
     each = by_kind(found, lambda claim: claim.verdict)
     told = [_counted(counts(own), len(own), kind.value, kind.several, VERBS) for kind, own in each.items()]
     said = [Markup.escape(" ".join(told))]

@@ -200,10 +200,17 @@ def test_a_control_that_passes_is_told(tmp_path, out):
     heading = "### Passes, but so does the control"
     link = "[The walk stays near](#a--near)"
     assert f"{heading}\n\n- a: {link}. What holds: it stays at all." in text
-    assert "Of those that hold under conditions 1 passes with a control that passes as well." in text
+    assert "Of those that hold under conditions 1 passes, but so does the control." in text
     assert "### Holds under conditions" not in text
     assert f"| {link} | holds under conditions (control passes too) |" in text
     assert "**One of our own checks fails here.**" in text
+    beyond = replace(row, name="on other paths", control=200.0)
+    changed(out, a={"verdicts": (replace(matched, evidence=(row, beyond)),)})
+    (tmp_path / "third").mkdir()
+    mixed = kept(out, tmp_path / "third")
+    heading = "### Holds under conditions that the paper does not state, or in part"
+    assert f"{heading}\n\n- a: {link} (control passes too). What holds: it stays at all." in mixed
+    assert "so does the control" not in mixed
 
 
 def test_numbers_that_fail_and_numbers_that_do_not_decide_say_so(tmp_path, out):
