@@ -46,6 +46,10 @@ LEGEND_ROW, LEGEND_MARK, LETTER, LEGEND_SIDES, NARROW = 22, 50, 7, 90, 340
 narrow panel."""
 LEGEND_GAP = 8
 """Pixels between the buttons of a figure and its legend."""
+MANY_DECADES = 2.5
+"""From here on powers of ten alone are named on an x axis: 2 and 5 between them would overlap."""
+MANY_LETTERS, TURNED = 40, -35
+"""Letters that fit below a panel, and the degrees by which longer names are turned, so that they end at their tick."""
 BAND_OPACITY = 0.18
 LINE_WIDTH, POINT_SIZE = 2.0, 6
 
@@ -71,6 +75,10 @@ def _figure(panel: Panel, painter: Painter) -> "go.Figure":
     if num_named > 1:
         _make_room(figure, num_named, max(len(trace.get("name", "")) for trace in traces))
     figure.update_xaxes(_axis(panel.x_label, names_of(panel, "x"), log=panel.log_x))
+    if panel.log_x and _num_decades(panel) > MANY_DECADES:
+        figure.update_xaxes(dtick=1)
+    if sum(map(len, figure.layout.xaxis.ticktext or ())) > MANY_LETTERS:
+        figure.update_xaxes(tickangle=TURNED)
     figure.update_yaxes(_axis(panel.y_label, names_of(panel, "y"), log=panel.log_y) | {"automargin": True})
     if names_of(panel, "y"):
         figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -210,6 +218,12 @@ def _shade_bar(painter: Painter) -> dict[str, Any]:
     marker = ends | {"color": [ends["cmin"]], "colorscale": scales["light"], "colorbar": BAR}
     empty = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": False, "hoverinfo": "skip"}
     return empty | {"marker": marker, "meta": scales}
+
+
+def _num_decades(panel: Panel) -> float:
+    """How many powers of ten the lines of a panel with a logarithmic x axis go through."""
+    x = np.concatenate([item.x[item.x > 0] for item in panel.items if isinstance(item, Line)] or [np.ones(1)])
+    return float(np.log10(x.max() / x.min())) if x.size else 0.0
 
 
 def _axis(label: str, names: tuple[str, ...], *, log: bool) -> dict[str, Any]:

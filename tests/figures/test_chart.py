@@ -164,6 +164,18 @@ def test_whole_numbers_of_a_heat_map_have_whole_ticks():
         assert (ticks == ticks.round()).all() == are_whole
 
 
+def test_ticks_of_a_logarithmic_axis_name_powers_of_ten_alone_where_there_are_many():
+    for steps, dtick in (([1, 10, 10_000], 1), ([1, 10, 30], None)):
+        [figure] = to_plotly(chart(Line("a", steps, [1, 2, 3]), log_x=True))
+        assert figure.layout.xaxis.dtick == dtick
+
+
+def test_long_names_below_bars_end_at_their_tick():
+    for name, angle in (("a long name of a category", -35), ("a", None)):
+        [figure] = to_plotly(chart(Bars("a", [name, f"{name}, too"], [1, 2])))
+        assert figure.layout.xaxis.tickangle == angle
+
+
 def test_long_lines_keep_their_extremes_and_clouds_some_points():
     y = np.sin(np.arange(50_000.0))
     y[23_456] = -7
