@@ -86,7 +86,9 @@ def _dips_in_words(dips: pd.DataFrame, curves: pd.DataFrame, *, are_all: bool) -
         for row in known.itertuples()
     ]
     products = ", ".join(
-        f"{_two_digits(row.lr * times[row.lr].mean)} at {fewest_letters(row.lr)}" for row in known.itertuples()
+        f"{_two_digits(lr * each.mean)} at {fewest_letters(lr)}"
+        for lr, each in times.items()
+        if math.isfinite(each.mean)
     )
     reach = f"Most curves rebound at {_enumerated(rates)}." if (rates := _rebounding(dips)) else NOWHERE
     few = dips[dips["rebounding"] <= ABSENT].groupby("usual_kind", sort=False)["lr"]
@@ -96,7 +98,7 @@ def _dips_in_words(dips: pd.DataFrame, curves: pd.DataFrame, *, are_all: bool) -
         f"rise in nats: {'; '.join(told)}."
         if told
         else "",
-        f"Mean step times learning rate, which the law keeps the same: {products}." if told else "",
+        f"Mean step times learning rate, which the law keeps the same: {products}." if products else "",
         reach if are_all else "",
         f"Where few rebound, the usual curve is {breaks}." if breaks else "",
     ]
