@@ -77,15 +77,15 @@ def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
     """Show on standard error that work without steps to count has begun: by a mark that moves, or by a line."""
-    with bars_or_lines(_mark, say, quiet=quiet) as show:
+    with bars_or_lines(moving_mark, say, quiet=quiet) as show:
         show(label)
         yield
 
 
 @contextmanager
-def _mark() -> Iterator[Callable[[str], None]]:
-    """Show a mark that moves and the time that has passed, for what the function is told."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+def moving_mark(before: str = "") -> Iterator[Callable[[str], None]]:
+    """Show a mark that moves and the time that has passed, for what the function is told, with words before it."""
+    columns = (SpinnerColumn(), TextColumn(before + "{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda doing: bar.update(task, description=escape(doing))

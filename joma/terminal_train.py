@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from textwrap import dedent
 from time import monotonic
@@ -15,7 +16,6 @@ from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
-    SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -24,7 +24,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from joma.figures.numbers import counted, duration
-from joma.terminal import LogLines, bars_or_lines, console, say
+from joma.terminal import LogLines, bars_or_lines, console, moving_mark, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
     from joma.engine import train
@@ -147,15 +147,8 @@ def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 def planning_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[[str], None]]:
     """Show what is done for a plan on standard error, in a log as lines; gives what to call with it."""
-    return bars_or_lines(_planning_mark, lambda doing: say(f"Planning: {doing}"), quiet=quiet)
-
-
-@contextmanager
-def _planning_mark() -> Iterator[Callable[[str], None]]:
-    columns = (SpinnerColumn(), TextColumn("Planning: {task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda doing: bar.update(task, description=escape(doing))
+    before = "Planning: "
+    return bars_or_lines(partial(moving_mark, before), lambda doing: say(before + doing), quiet=quiet)
 
 
 def training_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[["train.Progress"], None]]:

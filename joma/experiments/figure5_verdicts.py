@@ -277,7 +277,7 @@ def depth_verdict(result: Result, config: Config) -> Verdict:
         control=control,
         control_name="leaves dealt to other places in the tree",
     )
-    foretold = _foretold(result, config)
+    foretold, contrasts = _foretold(result, config), _contrasts(result)
     can_decide = all(on_deep > on_shallow for on_deep, on_shallow in foretold.values())
     measured = seeds_say(exceeds(high - low, error, LEAST_LEAD), evidence)
     told = (
@@ -291,7 +291,7 @@ def depth_verdict(result: Result, config: Config) -> Verdict:
         claim="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
         explanation=f"In block 0 {told}, in logarithms of attention since the start."
         if can_decide
-        else _why_undecided(high, low, result, config),
+        else _why_undecided(high, low, foretold, contrasts),
         correction=f"{told}, a difference of {high - low:+.3f}, with relabelled leaves {control:+.3f}",
         evidence=(
             evidence,
@@ -299,7 +299,7 @@ def depth_verdict(result: Result, config: Config) -> Verdict:
                 _on_both(f"{flow}: half time of the farthest tokens over that of the nearest", *foretold[flow])
                 for flow in foretold
             ),
-            _on_both("co-occurrence of the nearest tokens over that of the farthest", *_contrasts(result)),
+            _on_both("co-occurrence of the nearest tokens over that of the farthest", *contrasts),
         ),
     )
 
@@ -334,9 +334,11 @@ def _on_both(name: str, deep: float, shallow: float) -> Evidence:
     )
 
 
-def _why_undecided(high: float, low: float, result: Result, config: Config) -> str:
+def _why_undecided(
+    high: float, low: float, foretold: dict[str, tuple[float, float]], contrasts: tuple[float, float]
+) -> str:
     """Say what the theory foretells for trees on which it does not have the sign of the claim."""
-    foretold, (near_deep, near_shallow) = _foretold(result, config), _contrasts(result)
+    near_deep, near_shallow = contrasts
     against = " and ".join(flow for flow, (deep, shallow) in foretold.items() if not deep > shallow)
     delays = "; ".join(f"{flow}: {shallow:.2f} against {deep:.2f}" for flow, (deep, shallow) in foretold.items())
     return (

@@ -90,9 +90,9 @@ def _dips_in_words(dips: pd.DataFrame, curves: pd.DataFrame, *, are_all: bool) -
         for lr, each in times.items()
         if math.isfinite(each.mean)
     )
-    reach = f"Most curves rebound at {_enumerated(rates)}." if (rates := _rebounding(dips)) else NOWHERE
+    reach = f"Most curves rebound at {rates_in_words(rates)}." if (rates := _rebounding(dips)) else NOWHERE
     few = dips[dips["rebounding"] <= ABSENT].groupby("usual_kind", sort=False)["lr"]
-    breaks = "; ".join(f"{kind} at {_enumerated(lrs)}" for kind, lrs in few)
+    breaks = "; ".join(f"{kind} at {rates_in_words(lrs)}" for kind, lrs in few)
     sentences = [
         f"Step of the dip (geometric mean over the curves that rebound, range and their number), and mean fall and "
         f"rise in nats: {'; '.join(told)}."
@@ -142,9 +142,9 @@ def _narrow_in_words(law: PowerLaw, rates: Sequence[float], curves: pd.DataFrame
     others = {lr: Count.of(own) for lr, own in curves[~curves["lr"].isin(rates)].groupby("lr")}
     rest = enumerated([f"{count} at {fewest_letters(lr)}" for lr, count in others.items() if count.found])
     return (
-        f"Over {_enumerated(rates)} alone the exponent is {law}; the rest of the fit is curves that rebound elsewhere, "
-        f"{rest}. This restriction, to learning rates at which most curves rebound, was {AFTERWARDS}: it decides "
-        "nothing."
+        f"Over {rates_in_words(rates)} alone the exponent is {law}; the rest of the fit is curves that rebound "
+        f"elsewhere, {rest}. This restriction, to learning rates at which most curves rebound, was {AFTERWARDS}: it "
+        "decides nothing."
     )
 
 
@@ -159,5 +159,6 @@ def _rebounding(dips: pd.DataFrame) -> list[float]:
     return dips.loc[dips["rebounding"] >= REBOUNDS, "lr"].tolist()
 
 
-def _enumerated(rates: Iterable[float]) -> str:
+def rates_in_words(rates: Iterable[float]) -> str:
+    """Name learning rates as the paper writes them."""
     return enumerated([fewest_letters(rate) for rate in rates])

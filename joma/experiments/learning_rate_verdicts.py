@@ -1,7 +1,7 @@
 """The verdicts of figure 8: the best learning rate, the collapse, and what the regime foretells."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ import pandas as pd
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import UNTRAINED, Config
 from joma.experiments.language_model_settings import NOTHING_YET, absent, by_depth
-from joma.experiments.learning_rate_dips import dip_verdict, dips_on, entropies_of, lacking_rates
+from joma.experiments.learning_rate_dips import dip_verdict, dips_on, entropies_of, lacking_rates, rates_in_words
 from joma.experiments.learning_rates import (
     ANY_RULE,
     LOSS_RULE,
@@ -22,7 +22,15 @@ from joma.experiments.learning_rates import (
     settled_from,
 )
 from joma.experiments.markdown import enumerated
-from joma.experiments.rebound_shares import REBOUNDS, Count, decided, id_on, layers_in_words, size_in_words
+from joma.experiments.rebound_shares import (
+    REBOUNDS,
+    Count,
+    decided,
+    id_on,
+    layers_in_words,
+    size_in_words,
+    steps_in_words,
+)
 from joma.figures.numbers import counted, fewest_letters, short
 from joma.measure.regime import Kind
 from joma.verdicts import Evidence, Verdict, finding, ruling
@@ -133,7 +141,7 @@ def _collapses_in_words(by_rate: dict[float, pd.DataFrame]) -> str:
     for lr, curves in by_rate.items():
         collapsed = curves[curves["kind"] == Kind.COLLAPSED.value]
         layers = f" ({layers_in_words(sorted(set(collapsed['layer'].tolist())))})" if len(collapsed) else ""
-        told.append(f"{len(collapsed)} of {len(curves)} curves at {fewest_letters(lr)}{layers}")
+        told.append(f"{Count.of(curves, Kind.COLLAPSED)} curves at {fewest_letters(lr)}{layers}")
     return ", ".join(told)
 
 
@@ -152,9 +160,8 @@ def _largest_in_words(runs: pd.DataFrame, name: str) -> str:
     whole = runs[runs["failed_at"] < 0]
     if whole.empty:
         return f"{diverged}."
-    first, last = int(whole["best_step"].min()), int(whole["best_step"].max())
-    when = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
     best, end = whole["best_loss"].mean(), whole["end_loss"].mean()
+    when = steps_in_words(whole["best_step"])
     return f"{diverged}; the lowest loss there is {best:.2f} at {when}, and {end:.2f} at the end."
 
 
@@ -225,8 +232,8 @@ def _separated_in_words(
     found = "; ".join(f"{fewest_letters(lr)}: {counts[lr]} curves, loss {losses[lr]:.2f}" for lr in good)
     most = max((counts[lr] for lr in others), key=lambda count: count.share)
     return (
-        f"rebounding separates {_rates(good)} ({found}) from the other learning rates (at most {most} curves, losses "
-        f"from {losses[others].min():.2f} up)"
+        f"rebounding separates {rates_in_words(good)} ({found}) from the other learning rates (at most {most} curves, "
+        f"losses from {losses[others].min():.2f} up)"
         + (f"; among these {len(good)} it does not order the losses: {misled}" if misled else "")
     )
 
@@ -234,10 +241,6 @@ def _separated_in_words(
 def _size(config: Config) -> str:
     """Tell how many curves a learning rate has."""
     return f"{counted(config.rate_depth, 'layer')} x {counted(len(config.seeds), 'seed')}"
-
-
-def _rates(rates: Iterable[float]) -> str:
-    return enumerated([fewest_letters(rate) for rate in rates])
 
 
 def early_verdict(result: Result, config: Config, text: str) -> Verdict:

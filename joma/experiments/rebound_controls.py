@@ -26,6 +26,7 @@ from joma.experiments.rebound_shares import (
     of_setting,
     rebound_count,
     size_in_words,
+    steps_in_words,
 )
 from joma.figures.numbers import counted
 from joma.measure.regime import Curve, Kind, classify_all
@@ -119,8 +120,7 @@ class Controlled:
 
     def loss_in_words(self) -> str:
         """Tell when the loss is lowest, and where it ends."""
-        first, last = self.best_steps[0], self.best_steps[-1]
-        when = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        when = steps_in_words(self.best_steps)
         return f"lowest loss {self.best_loss:.2f} at {when}, {self.end_loss:.2f} at the end"
 
 

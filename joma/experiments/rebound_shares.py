@@ -63,6 +63,17 @@ def judged_in_words(depth: int) -> str:
     return {1: "its one layer", 2: "both layers"}.get(depth, f"all {depth} layers")
 
 
+def steps_in_words(steps: Iterable[int]) -> str:
+    """Tell from which step to which they are.
+
+    >>> steps_in_words([2000]), steps_in_words([34000, 32000, 33000])
+    ('step 2,000', 'steps 32,000 to 34,000')
+    """
+    ascending = sorted(int(step) for step in steps)
+    first, last = ascending[0], ascending[-1]
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
 @dataclass(frozen=True, slots=True)
 class Count:
     """Curves of some kind among all that were asked."""
