@@ -47,8 +47,8 @@ GOAL_TABLE_1 = 5.0
 """Minutes for Table 1 at hidden width 400 on an H200."""
 ROUNDS = 5
 FLOAT_BYTES = 4
-ADAM_TRANSFERS = 7
-"""Parameter, mean and square are read and written, the gradient read."""
+ADAM_TRANSFERS = 6
+"""Parameter, mean and square are read and written; the gradient is read, for its norm too, in its own precision."""
 
 
 class Rival(nn.Module):
@@ -193,7 +193,8 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
     def update() -> None:
         stepper._move(stepper.losses)
 
-    size = 2 if precision == "bf16" else FLOAT_BYTES
+    is_rounded = precision == "bf16"
+    size = 2 if is_rounded else FLOAT_BYTES
     sizes = {name: math.prod(shape) for name, shape in model.shapes.items()}
     in_blocks = sum(number for name, number in sizes.items() if name not in (EMBEDDING, OUTPUT, OUTPUT_BIAS))
     floors = {
@@ -201,17 +202,17 @@ def show_parts(stepper: Stepper, batch: Batch, precision: str, most: Ceilings) -
         # as their gradient, which both products of the backward read
         "output layer": (
             6 * num_rows * sizes[OUTPUT],
-            2 * sizes[OUTPUT] * FLOAT_BYTES + 5 * num_rows * config.vocabulary * size,
+            2 * sizes[OUTPUT] * size + 5 * num_rows * config.vocabulary * size,
         ),
         # two operations for each weight and row, forward and twice backward; states in and out of a block, both ways
         "blocks": (
             6 * num_rows * in_blocks,
-            2 * in_blocks * FLOAT_BYTES + 4 * config.depth * num_rows * width * FLOAT_BYTES,
+            2 * in_blocks * size + 4 * config.depth * num_rows * width * FLOAT_BYTES,
         ),
-        "embedding's gradient": (0, (sizes[EMBEDDING] + 2 * num_rows * width) * FLOAT_BYTES),
+        "embedding's gradient": (0, sizes[EMBEDDING] * size + 2 * num_rows * width * FLOAT_BYTES),
         "norm and optimiser": (
             0,
-            ((ADAM_TRANSFERS + 1) * FLOAT_BYTES + (size if size < FLOAT_BYTES else 0)) * stepper.layout.num_trained,
+            (ADAM_TRANSFERS * FLOAT_BYTES + (2 + is_rounded) * size) * stepper.layout.num_trained,
         ),
     }
     for (name, (operations, moved)), part in zip(floors.items(), (output, blocks, embedding, update), strict=True):

@@ -214,7 +214,7 @@ def _step(decoder: Decoder, optimiser: OptimiserConfig, precision: str, batch: B
     rounded = [] if product_dtype(precision) == dtype else [layout.empty(num_runs, product_dtype(precision), _META)]
     trained = flat[:, : layout.num_trained]
     moments = tuple(torch.empty_like(trained) for _ in range(NUM_MOMENTS[optimiser.optimiser]))
-    gradient = torch.empty(trained.shape, dtype=dtype, device=_META)
+    gradient = torch.empty(trained.shape, dtype=product_dtype(precision), device=_META)
     noise = Noise(keys=_whole(num_runs, 2, dtype=torch.int32), step=_whole())
     decoder.value_and_gradient(layout.views(flat), layout.views(gradient), batch, noise)
     per_run = torch.empty(num_runs, dtype=torch.float64, device=_META)

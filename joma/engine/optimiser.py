@@ -41,8 +41,8 @@ class StepNumbers(NamedTuple):
 
 
 def gradient_norms(gradient: Flat) -> PerRun:
-    """Norm of each run's gradient."""
-    return torch.linalg.vector_norm(gradient, dim=1)
+    """Norm of each run's gradient, summed in single precision at least."""
+    return torch.linalg.vector_norm(gradient, dim=1, dtype=torch.promote_types(gradient.dtype, torch.float32))
 
 
 def rate_factor(config: OptimiserConfig, num_steps: int, step: Int[Tensor, ""]) -> Float[Tensor, ""]:

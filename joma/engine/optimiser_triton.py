@@ -24,7 +24,7 @@ def _adam(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     seen = at < length
     p = tl.load(parameters + run * parameters_run + at, mask=seen)
-    g = tl.load(gradient + run * gradient_run + at, mask=seen)
+    g = tl.load(gradient + run * gradient_run + at, mask=seen).to(tl.float32)
     m = tl.load(mean + run * moment_run + at, mask=seen)
     v = tl.load(square + run * moment_run + at, mask=seen)
     g = tl.where(shrink > 0, g * shrink, 0.0)  # a failed run has 0 here, and its gradient may be anything

@@ -1,6 +1,7 @@
 """The precisions a grid can be trained in, and what each switches on while a step runs.
 
-`tf32` rounds the factors of matrix products to 10 bits on a GPU; `bf16` takes them in bfloat16, with weights in fp32.
+`tf32` rounds the factors of matrix products to 10 bits on a GPU; `bf16` takes them in bfloat16, and leaves gradients in
+it, as autocast does; weights and moments are in fp32.
 """
 
 from collections.abc import Iterator
@@ -13,14 +14,14 @@ from joma.errors import UnknownNameError
 
 
 def parameter_dtype(precision: str) -> torch.dtype:
-    """Dtype of parameters, gradients and moments."""
+    """Dtype of parameters and moments."""
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS)
     return torch.float64 if precision == "float64" else torch.float32
 
 
 def product_dtype(precision: str) -> torch.dtype:
-    """Dtype of the factors of matrix products."""
+    """Dtype of the factors of matrix products, and of gradients."""
     return torch.bfloat16 if precision == "bf16" else parameter_dtype(precision)
 
 

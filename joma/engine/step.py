@@ -82,7 +82,8 @@ class Stepper:
         self.parameters = self.layout.views(self.state.parameters)
         self.working_parameters = self._working_views(self.state.parameters) | self._rounded_factors()
         """Those that a step works with: factors of products in the precision of products."""
-        self._gradient = torch.zeros_like(self.state.parameters[:, : self.layout.num_trained])
+        front = self.state.parameters if self.state.rounded is None else self.state.rounded
+        self._gradient = torch.zeros_like(front[:, : self.layout.num_trained])
         self._gradients = self._working_views(self._gradient)
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None

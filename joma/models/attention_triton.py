@@ -13,9 +13,9 @@ from torch import Tensor
 from joma.randomness import FIRST, GOLDEN, LOW_31, SECOND, dropped_below
 
 _GOLDEN, _FIRST, _SECOND, _LOW_31 = (tl.constexpr(number) for number in (GOLDEN, FIRST, SECOND, LOW_31))
-_BLOCK_D = 32
 _SMALLEST = 16
-_NUM_WARPS = 4
+_FEW, _OF_FEW, _OF_MANY = 512, (64, 8), (32, 4)
+"""Heads of all sequences up to which each gets more of the GPU: columns at a time, and warps."""
 
 
 @triton.jit
@@ -188,15 +188,16 @@ def _dropout(stream: Tensor | None, rate: float) -> tuple[Tensor | None, int, fl
 
 def _sizes(qkv: Tensor, stream: Tensor | None, causal: bool, key_bias: Tensor | None) -> dict[str, bool | int | str]:
     block = max(_SMALLEST, triton.next_power_of_2(qkv.shape[1]))
+    columns, num_warps = _OF_FEW if qkv.shape[0] * qkv.shape[3] <= _FEW else _OF_MANY
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     return {
         "DROPPED": stream is not None,
         "BIASED": key_bias is not None,
         "CAUSAL": causal,
         "BLOCK_L": block,
-        "BLOCK_D": _BLOCK_D,
+        "BLOCK_D": columns,
         "PRECISION": precision,
-        "num_warps": _NUM_WARPS,
+        "num_warps": num_warps,
     }
 
 

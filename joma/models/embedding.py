@@ -38,12 +38,17 @@ def clear(gradient: Float[Tensor, "R V D"]) -> None:
 
 
 def _add_one_by_one(gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R N"], rows: Float[Tensor, "R N D"]) -> None:
-    gradient.scatter_add_(1, tokens[:, :, None].expand_as(rows), rows)
+    total = gradient if gradient.dtype == rows.dtype else gradient.to(rows.dtype)
+    total.scatter_add_(1, tokens[:, :, None].expand_as(rows), rows)
+    if total is not gradient:
+        gradient.copy_(total)
 
 
 def _add_by_product(gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R N"], rows: Float[Tensor, "R N D"]) -> None:
     is_token = tokens[:, None] == torch.arange(gradient.shape[1], device=tokens.device)[:, None]
-    gradient.baddbmm_(is_token.to(rows.dtype), rows)
+    total = rows.new_empty(gradient.shape)
+    torch.bmm(is_token.to(rows.dtype), rows, out=total)  # no autocast, which would round what is to be added
+    gradient.add_(total)
 
 
 def _add_sorted(gradient: Float[Tensor, "R V D"], tokens: Int[Tensor, "R N"], rows: Float[Tensor, "R N D"]) -> None:

@@ -37,7 +37,8 @@ def _sort(tokens, in_order, order, num_rows, BLOCK: tl.constexpr):
 @triton.jit
 def _clear(gradient, length, gradient_run, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(gradient + tl.program_id(1).to(tl.int64) * gradient_run + at, tl.zeros((BLOCK,), tl.float32), at < length)
+    nothing = tl.zeros((BLOCK,), dtype=gradient.dtype.element_ty)
+    tl.store(gradient + tl.program_id(1).to(tl.int64) * gradient_run + at, nothing, mask=at < length)
 
 
 @triton.jit
@@ -63,7 +64,8 @@ def _add(
             num_found = tl.sum(is_same.to(tl.int32), axis=0)
             place += ROWS
         to = gradient + run * gradient_run + token.to(tl.int64) * width + columns
-        tl.store(to, tl.load(to, mask=is_column) + total, mask=is_column)
+        there = tl.load(to, mask=is_column).to(tl.float32)
+        tl.store(to, (there + total).to(gradient.dtype.element_ty), mask=is_column)
 
 
 def add_sorted(gradient: Tensor, tokens: Tensor, rows: Tensor) -> None:

@@ -53,15 +53,21 @@ def loss_and_gradients(
     hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
     losses: list[Tensor] = []
     hidden_gradient = torch.empty_like(hidden)
-    for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
+    chunks = list(_chunks(hidden.shape[1], weight.shape[1] * working.itemsize))
+    weight_sum = _sum_for(weight_gradient, hidden, len(chunks))
+    bias_sum = _sum_for(bias_gradient, hidden, len(chunks))
+    for chunk in chunks:
         part, is_first = hidden_low[:, chunk], chunk.start == 0
         logits = torch.bmm(part, weight_low.mT)
         losses.append(
-            _differentiate(logits, bias, targets[:, chunk], rows[:, chunk], scale, bias_gradient, add=not is_first)
+            _differentiate(logits, bias, targets[:, chunk], rows[:, chunk], scale, bias_sum, add=not is_first)
         )
         _product(logits, weight_low, out=hidden_gradient[:, chunk])
-        if weight_gradient is not None:
-            _product(logits.mT, part, out=weight_gradient, add=not is_first)
+        if weight_sum is not None:
+            _product(logits.mT, part, out=weight_sum, add=not is_first)
+    for gradient, total in ((weight_gradient, weight_sum), (bias_gradient, bias_sum)):
+        if gradient is not None and total is not None and total is not gradient:
+            gradient.copy_(total)
     return sum(losses[1:], start=losses[0]), hidden_gradient
 
 
@@ -84,6 +90,13 @@ def loss(
         logits = torch.bmm(hidden_low[:, chunk], weight_low.mT)
         losses.append(_value(logits, bias, targets[:, chunk], rows[:, chunk], scale))
     return sum(losses[1:], start=losses[0])
+
+
+def _sum_for(gradient: Tensor | None, hidden: Hidden, num_chunks: int) -> Tensor | None:
+    """Return where the parts of a gradient are added up: where it belongs, unless that is less precise."""
+    if gradient is None or gradient.dtype == hidden.dtype or num_chunks == 1:
+        return gradient
+    return hidden.new_empty(gradient.shape)
 
 
 def _row_weights(hidden: Hidden, weights: RowWeights | None) -> RowWeights:
@@ -137,7 +150,7 @@ def _differentiate(
     gradient.scatter_(-1, targets[..., None], picked.exp() - 1)
     torch.mul(gradient, (scale * rows)[..., None], out=words)
     if bias_gradient is not None:
-        total = words.sum(dim=1, dtype=bias_gradient.dtype)
+        total = words.sum(dim=1, dtype=rows.dtype)
         bias_gradient.add_(total) if add else bias_gradient.copy_(total)
     return value
 

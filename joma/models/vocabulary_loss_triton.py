@@ -121,7 +121,7 @@ def differentiate(
             num_warps=_COLUMN_WARPS,
         )
     if bias_gradient is not None and sums is not None:
-        bias_gradient.add_(sums.sum(dim=0)) if add else torch.sum(sums, dim=0, out=bias_gradient)
+        bias_gradient.add_(sums.sum(dim=0)) if add else bias_gradient.copy_(sums.sum(dim=0))
     return losses.sum(dim=1)
 
 

@@ -24,12 +24,13 @@ RATES = Rates(
 )
 
 
-def distance(name: str, count: int) -> float:
+def distance(name: str, count: int, dtype: torch.dtype) -> float:
     """Largest difference between kernel and torch over parameters and moments, with a failed run among three."""
     generator = torch.Generator().manual_seed(count)
     parameters, gradient, mean = torch.randn(3, 3, 1500, generator=generator)
     square = torch.rand(3, 1500, generator=generator)
     gradient[1] = torch.nan
+    gradient = gradient.to(dtype)
     alive = torch.tensor([True, False, True])
     norms = optimiser.gradient_norms(gradient)
     config = OptimiserConfig(optimiser=name)
@@ -63,4 +64,10 @@ def distance(name: str, count: int) -> float:
 
 
 if __name__ == "__main__":
-    json.dump({f"{name} {count}": distance(name, count) for name in ("adam", "adamw") for count in (1, 7)}, sys.stdout)
+    cases = [
+        (name, count, dtype)
+        for name in ("adam", "adamw")
+        for count in (1, 7)
+        for dtype in (torch.float32, torch.float16)
+    ]
+    json.dump({f"{name} {count} {dtype}": distance(name, count, dtype) for name, count, dtype in cases}, sys.stdout)

@@ -19,6 +19,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import rate_factor
 from joma.engine.precision import working_in
 from joma.engine.step import NOT_FAILED, NUM_DRAWN_AT_ONCE, Stepper
+from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
 from joma.models.presets import paper_language_model
@@ -187,6 +188,29 @@ def test_rounded_factors_give_the_gradients_of_rounding_in_the_step():
             losses = stepper.model.value_and_gradient(parameters, gradients, batch, noise)
         found.append({"losses": losses, **gradients})
     assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("chunk_bytes", [2**26, 100])
+def test_gradients_in_bf16_are_those_in_fp32_rounded_once(monkeypatch, tied, chunk_bytes):
+    """However many parts of the text they are summed over, and however often a word comes."""
+    monkeypatch.setattr(vocabulary_loss, "CHUNK_BYTES", chunk_bytes)
+    model = Decoder(replace(paper_language_model(23, depth=2, width=8, hidden=12, heads=2), tied=tied))
+    stepper = Stepper(model, [1, 2], [OptimiserConfig()] * 2, num_steps=5, steps_per_epoch=5, precision="bf16")
+    batch = _text_batch(2)
+    batch = replace(batch, tokens=batch.tokens % 3)
+    found = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        gradients = {name: torch.full_like(each, torch.nan, dtype=dtype) for name, each in stepper.parameters.items()}
+        noise = Noise(keys=run_keys([1, 2]), step=torch.tensor(3))
+        with working_in("bf16", torch.device("cpu")):
+            model.value_and_gradient(stepper.working_parameters, gradients, batch, noise)
+        found[dtype] = gradients
+    for name, right in found[torch.float32].items():
+        rounded = found[torch.bfloat16][name]
+        least = 2**-8 * right.abs().max()  # what cancels, after one rounding for the output's part of a tied matrix
+        assert torch.allclose(rounded.float(), right, rtol=2**-8, atol=float(least) if tied else 1e-9), name
+    assert stepper._gradient.dtype == torch.bfloat16 and stepper.state.moments[0].dtype == torch.float32
 
 
 def test_rounded_factors_follow_the_parameters():

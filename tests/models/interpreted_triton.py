@@ -13,7 +13,14 @@ from dataclasses import replace
 
 import torch
 
-from joma.models import attention, embedding, embedding_triton, vocabulary_loss, vocabulary_loss_triton
+from joma.models import (
+    attention,
+    attention_triton,
+    embedding,
+    embedding_triton,
+    vocabulary_loss,
+    vocabulary_loss_triton,
+)
 from joma.models.attention_triton import short_attention
 from joma.models.decoder_config import DecoderConfig
 from joma.models.gather_triton import gather_all
@@ -28,8 +35,9 @@ def relative(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found.detach() - right.detach()).norm() / right.detach().norm())
 
 
-def of_attention(length: int, causal: bool, dropped: bool, biased: bool) -> dict[str, float]:
+def of_attention(length: int, causal: bool, dropped: bool, biased: bool, few: bool = True) -> dict[str, float]:
     """Distances of output and gradient from those of materialised weights, for two runs of two sequences."""
+    attention_triton._FEW = 512 if few else 0
     generator = torch.Generator().manual_seed(length)
     qkv = torch.randn(4, length, 3, HEADS, WIDTH, generator=generator).requires_grad_()
     gradient = torch.randn(4, length, HEADS, WIDTH, generator=generator)
@@ -78,6 +86,10 @@ def of_embedding(num_rows: int, num_tokens: int, width: int) -> dict[str, float]
     embedding._add_one_by_one(right, tokens, rows.double())
     beside = found.clone()
     embedding._add_sorted(found, tokens, rows)
+    rounded, summed = torch.zeros(2, *found.shape, dtype=torch.float16)
+    embedding._add_sorted(rounded, tokens, rows)
+    embedding._add_one_by_one(summed, tokens, rows)
+    assert torch.allclose(rounded, summed, rtol=2**-10, atol=1e-6)  # one rounding of sums in another order
     again, embedding_triton._MOST_COMPARED = beside.clone(), 0  # by torch's sort
     embedding._add_sorted(again, tokens, rows)
     embedding_triton._MOST_COMPARED = 16_384
@@ -119,6 +131,7 @@ if __name__ == "__main__":
         for causal in (True, False)
         for dropped, biased in ((True, False), (False, False), (False, True), (True, True))
     }
+    distances["attention of many"] = of_attention(35, causal=True, dropped=True, biased=True, few=False)
     distances |= {
         f"loss of {num_rows} rows over {num_words}, {add=}": of_loss(num_words, num_rows, add)
         for num_words, num_rows in ((7, 3), (1019, 1), (2048, 3), (5000, 3), (7, 800))

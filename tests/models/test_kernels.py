@@ -13,7 +13,7 @@ from joma.models.decoder import Decoder
 from joma.models.presets import paper_language_model
 from joma.randomness import run_keys
 
-pytest.importorskip("triton", reason="Triton is not installed")
+embedding_triton = pytest.importorskip("joma.models.embedding_triton", reason="Triton is not installed")
 
 
 def test_interpreted_kernels_are_torchs_operations():
@@ -45,3 +45,20 @@ def test_gpu_step_is_the_cpus(dropout):
     for name, right in found["cpu"].items():
         distance = (found["cuda"][name].cpu() - right).norm() / right.norm()
         assert distance < 1e-5, name  # float32 through two blocks
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_rows", [700, 20_000])
+def test_gpu_adds_rows_of_words_in_one_order(num_rows, dtype):
+    """However they are sorted: few rows by comparing them all, many by torch."""
+    generator = torch.Generator().manual_seed(num_rows)
+    tokens = torch.randint(0, 900, (3, num_rows), generator=generator).cuda()
+    rows = torch.randn(3, num_rows, 40, generator=generator).cuda()
+    found = [torch.zeros(3, 1000, 40, dtype=dtype, device="cuda") for _ in range(2)]
+    right = torch.zeros(3, 1000, 40, dtype=torch.float64, device="cuda")
+    for each in found:
+        embedding_triton.add_sorted(each, tokens, rows)
+    right.scatter_add_(1, tokens[:, :, None].expand_as(rows), rows.double())
+    assert torch.equal(*found)
+    assert (found[0] - right).norm() / right.norm() < torch.finfo(dtype).eps
