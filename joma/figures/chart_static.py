@@ -60,7 +60,8 @@ def figure(chart: Chart) -> "Figure":
     from matplotlib.figure import Figure
 
     num = len(chart.panels)
-    num_columns = num if num < MAX_COLUMNS else 2 if num == 4 else MAX_COLUMNS  # noqa: PLR2004 (two by two)
+    is_even_alone = num % 2 == 0 and num % MAX_COLUMNS != 0  # two by two, such panels leave no gap
+    num_columns = num if num < MAX_COLUMNS else 2 if is_even_alone else MAX_COLUMNS
     num_rows = -(-num // num_columns)
     painter = Painter(chart)
     width, height = SINGLE if num == 1 else SEVERAL
