@@ -40,7 +40,7 @@ SECONDS = {
         "figure7": 90,
         "figure9": 10,
         "figure10": 50,
-        "table1": 1800,
+        "table1": 1300,
     },
 }
 """About how long each takes, drawing included: `quick` as measured on two CPU cores, `full` on one GPU, where figures 1
