@@ -145,7 +145,8 @@ def _claims_table(done: "Reproduction") -> Table:
 def _remarks(record: "Record") -> Iterator[Text]:
     if record.reason:
         style = "bold red" if not record.sound else "yellow"
-        yield Text.assemble((f"{record.id} {record.status.value}: ", style), record.reason)
+        told = f"{record.reason} {record.advice}".rstrip()
+        yield Text.assemble((f"{record.id} {record.status.value}: ", style), told)
     for note in record.notes:
         yield Text.assemble((f"{record.id}: ", "yellow"), note)
 

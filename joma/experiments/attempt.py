@@ -94,8 +94,9 @@ class Attempt:
                 return self._unfinished(base, found, config) if is_begun else self._not_run(base)
             try:
                 kept = self._computed(found, config, tell)
-            except OutOfTime as left:
-                return self._unfinished(replace(base, reason=str(left), notes=notes), found, config)
+            except OutOfTime as out:
+                left = replace(base, reason=out.left, advice=out.advice, notes=notes)
+                return self._unfinished(left, found, config)
             notes = tuple(f"{note} It was computed again." for note in notes)
         return self._judged(found, config, kept, replace(base, notes=notes))
 

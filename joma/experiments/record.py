@@ -12,6 +12,8 @@ from joma.runs.files import write_text
 from joma.verdicts import Verdict
 
 FILE_NAME = "reproduction.json"
+NOT_ALL = "Not all of it has been computed yet."
+"""Reason of an unfinished experiment whose record does not tell what is left from what to do."""
 
 
 class Status(StrEnum):
@@ -47,6 +49,9 @@ class Record:
     status: Status
     reason: str = ""
     """Why it is not done: what is missing, what is left to do, or what went wrong."""
+    advice: str = ""
+    """What whoever made a call that ran out of time may do, with an estimate for that device and that limit: for the
+    terminal, and no news to any other reader. Empty where time was not what was missing."""
     part: str = ""
     """What verdicts, charts and tables of an unfinished one rest on: `120 of 270 runs`. Empty where all of it is done,
     and where nothing can be shown."""
@@ -86,11 +91,21 @@ class Record:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Record":
-        """Rebuild a record from `as_dict`, leaving out what it does not know."""
+        """Rebuild a record from `as_dict`, leaving out what it does not know; an older one has no `advice`."""
+        record = record if "advice" in record else _with_advice(record)
         known = {each.name: record[each.name] for each in fields(cls) if each.name in record}
         lists = {name: tuple(record[name]) for name in ("seeds", "notes", "charts", "tables")}
         verdicts = tuple(Verdict.from_dict(row) for row in record["verdicts"])
         return cls(**known | lists | {"status": Status(record["status"]), "verdicts": verdicts})
+
+
+def _with_advice(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an older record as one is written now: its reason was all that was told to whoever made the call."""
+    told = record.get("reason", "")
+    if record["status"] != Status.UNFINISHED or not told:
+        return {**record, "advice": ""}
+    verdicts = [row | {"explanation": NOT_ALL} if row["explanation"] == told else row for row in record["verdicts"]]
+    return {**record, "reason": NOT_ALL, "advice": told, "verdicts": verdicts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

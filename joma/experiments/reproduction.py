@@ -4,11 +4,13 @@ The folder, for each experiment by its id:
 
 - `reproduction.json`: the summary of all experiments in the folder, in the paper's order:
   `{"preset", "started", "seconds", "experiments": [record, ...]}`, where a record is
-  `{"id", "title", "place", "question", "preset", "config", "seeds", "device", "seconds", "status", "reason", "part",
-  "notes", "verdicts", "charts", "tables"}`: `status` is `done`, `not run`, `unfinished` or `failed`, `reason` says why
-  it is not `done`, `part` what of an `unfinished` one is shown (`120 of 270 runs`, empty if nothing), `notes` are
-  sentences on how the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and `tables` are names, empty
-  unless all or a part is done. `device` is what computed it, which need not be what judged and drew it.
+  `{"id", "title", "place", "question", "preset", "config", "seeds", "device", "seconds", "status", "reason", "advice",
+  "part", "notes", "verdicts", "charts", "tables"}`: `status` is `done`, `not run`, `unfinished` or `failed`, `reason`
+  says why it is not `done`, `advice` what whoever made a call that ran out of time may do, with an estimate for that
+  call, `part` what of an `unfinished` one is shown (`120 of 270 runs`, empty if nothing), `notes` are sentences on how
+  the result came about, `verdicts` are `Verdict.as_dict()`, `charts` and `tables` are names, empty unless all or a part
+  is done. `device` is what computed it, which need not be what judged and drew it. Older records have no `advice`:
+  there `reason` held both.
 - `times.json`: how long pieces of work took on each device, by which those of later calls are foretold.
 - `<id>/result.json`: its record with `facts`, `versions`, `git_commit` and `computed`, the time of the computation.
   Where several states of the software worked on it, versions and commits are joined, and `origins` has each by itself.

@@ -64,13 +64,17 @@ class OutOfTime(Exception):
         self.needs_minutes = math.ceil(needed / _MINUTE) if needed > limit else None
         """What `minutes` must be for all of them to be begun; None if they fit into another such call."""
         what = " and ".join(f"{num} of {total} {kind}" for kind, num, total in left if kind != WHOLE) or "All of it"
-        message = f"{what} left, about {duration(seconds)}: run the same command again"
+        self.left = f"{what} left."
+        """What is left to do, wherever it will be done."""
+        advice = f"That takes about {duration(seconds)}: run the same command again"
         if self.needs_minutes is not None:
-            message += (
+            advice += (
                 f" with --minutes {self.needs_minutes} or more, since the longest takes about {duration(longest)} in "
                 f"one piece and a call has {duration(limit)}"
             )
-        super().__init__(f"{message}.")
+        self.advice = f"{advice}."
+        """What to do, with how long it takes here: for whoever made the call."""
+        super().__init__(f"{self.left} {self.advice}")
 
 
 def _now() -> float:

@@ -3,30 +3,24 @@
 How long the rest would take where the page was written, and how much time that call had, is no news to a reader.
 """
 
-import re
 from pathlib import Path
 
 from joma.experiments.record import Record, Status
 
-_OUT_OF_TIME = re.compile(r"(?P<left>.* left), about .*: run the same command again.*")
-"""What a call says that ran out of time: how much is left, and then an estimate for whoever made it."""
-
 
 def reason(record: Record) -> str:
-    """Return why an experiment is not done, without the estimate of the call that came last.
+    """Return why an experiment is not done; where time alone was missing, what is there in the words of its part.
 
-    >>> told = "3 of 4 packs left, about 2 h 5 min: run the same command again."
     >>> known = dict.fromkeys(("id", "title", "place", "question", "preset", "device"), "figure6")
-    >>> left = Record(**known, seconds=1.0, status=Status.UNFINISHED, reason=told)
-    >>> reason(left)
+    >>> left = {"reason": "3 of 4 packs left.", "advice": "That takes about 2 h 5 min: run the same command again."}
+    >>> reason(Record(**known, **left, seconds=1.0, status=Status.UNFINISHED))
     '3 of 4 packs left.'
+    >>> reason(Record(**known, **left, seconds=1.0, status=Status.UNFINISHED, part="9 of 35 runs"))
+    'Done are 9 of 35 runs; the others have not been computed yet.'
     """
-    found = _OUT_OF_TIME.fullmatch(record.reason)
-    if record.status is not Status.UNFINISHED or not found:
-        return record.reason
-    if record.part:
+    if record.part and record.advice:
         return f"Done are {record.part}; the others have not been computed yet."
-    return f"{found['left']}."
+    return record.reason
 
 
 def going_on(record: Record, folder: Path, root: Path) -> str:

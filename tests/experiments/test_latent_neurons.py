@@ -136,7 +136,7 @@ def test_a_limit_leaves_packs_and_the_next_call_does_them(tmp_path, trained, mon
         limited = Timetable(limit=limit, begun=now[0])
         return measured_packs(packs, place(tmp_path, timetable=limited), slow, settings="s")
 
-    with pytest.raises(OutOfTime, match="1 of 3 packs left, about 20 s: run the same command again"):
+    with pytest.raises(OutOfTime, match=r"1 of 3 packs left\. That takes about 20 s: run the same command again"):
         call(35.0)
     assert trained == [1, 2, 5]  # the last pack has a single run, and fits where the second does not
     found = call(math.inf)

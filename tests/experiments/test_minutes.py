@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from experiments.fakes import Config, draw, fake, fake_in_pieces, walked_so_far
 from joma import cli
 from joma.experiments import measured_times, record, registry, timetable
+from joma.experiments.keeping import keep
 from joma.experiments.publication import published
 from joma.experiments.record import Status
 from joma.experiments.reproduction import charts_of, reproduce
@@ -57,8 +58,8 @@ def test_calls_with_a_limit_end_in_time_and_come_to_the_same(tmp_path, install, 
         assert second.status is Status.DONE  # what fits goes on whatever becomes of the first
         if first.status is Status.DONE:
             break
-        left.append(first.reason)
-    assert left == ["2 of 4 walks left, about 1 min 0 s: run the same command again."]
+        left.append((first.reason, first.advice))
+    assert left == [("2 of 4 walks left.", "That takes about 1 min 0 s: run the same command again.")]
     assert tables(out) == tables(tmp_path / "whole") and tables(out)
     whole = record.read(tmp_path / "whole").verdicts
     assert done.verdicts == whole
@@ -69,10 +70,11 @@ def test_an_unfinished_experiment_has_a_record_and_no_result(tmp_path, install, 
     first, _ = reproduce(out=tmp_path, device="cpu", minutes=1.4).experiments
     assert first.status is Status.UNFINISHED and first.sound and first.tables == () == first.charts
     assert [verdict.outcome for verdict in first.verdicts] == [Outcome.NOT_RUN]
-    assert first.verdicts[0].explanation == first.reason
+    assert first.verdicts[0].explanation == first.reason == "2 of 4 walks left."
     assert record.read(tmp_path).experiments[0] == first
     assert json.loads((tmp_path / "a/result.json").read_text())["status"] == "unfinished"
-    assert "2 of 4 walks left" in report(tmp_path).read_text(encoding="utf8")
+    page = report(tmp_path).read_text(encoding="utf8")
+    assert first.reason in page and first.advice not in page and "1 min 0 s" not in page
 
 
 def test_what_is_finished_is_shown_as_a_part(tmp_path, install, clock):
@@ -130,19 +132,21 @@ def test_times_are_remembered_from_call_to_call(tmp_path, install, clock):
     assert json.loads((tmp_path / "times.json").read_text()) == {"cpu": {"a": {"walks": [[30.0, 30.0]] * 2}}}
     begun = clock[0]
     [found] = reproduce(out=tmp_path, device="cpu", minutes=0.6).experiments
-    assert clock[0] - begun == 30 and found.reason.startswith("1 of 4 walks left, about 30 s")
+    assert clock[0] - begun == 30 and found.reason == "1 of 4 walks left."
+    assert found.advice == "That takes about 30 s: run the same command again."
 
 
 def test_a_limit_that_allows_nothing_says_what_would_do(tmp_path, install, clock):
     install(fake_in_pieces("a", WALKS), fake("b", WALKS))
     done = reproduce(out=tmp_path, device="cpu", minutes=0.01)
     assert clock[0] == 0 and not list(tmp_path.glob("*/kept/*")) and done.sound
-    pieces, whole = (each.reason for each in done.experiments)
-    assert pieces == (
-        "4 of 4 walks left, about 4 min 0 s: run the same command again with --minutes 2 or more, since the longest "
-        "takes about 1 min 0 s in one piece and a call has 1 s."
+    pieces, whole = done.experiments
+    assert (pieces.reason, whole.reason) == ("4 of 4 walks left.", "All of it left.")
+    assert pieces.advice == (
+        "That takes about 4 min 0 s: run the same command again with --minutes 2 or more, since the longest takes "
+        "about 1 min 0 s in one piece and a call has 1 s."
     )
-    assert whole.startswith("All of it left, about 2 s: run the same command again with --minutes 1 or more")
+    assert whole.advice.startswith("That takes about 2 s: run the same command again with --minutes 1 or more")
 
 
 def test_an_experiment_without_pieces_is_begun_only_if_it_ends_in_time(tmp_path, install, clock, monkeypatch):
@@ -151,7 +155,7 @@ def test_an_experiment_without_pieces_is_begun_only_if_it_ends_in_time(tmp_path,
     [found] = reproduce(out=tmp_path, device="cpu", minutes=1).experiments
     assert found.status is Status.UNFINISHED
     [found] = reproduce(out=tmp_path, device="cpu", minutes=2).experiments
-    assert found.status is Status.DONE and found.reason == ""
+    assert found.status is Status.DONE and found.reason == "" == found.advice
 
 
 def test_what_is_kept_needs_no_time(tmp_path, install, clock):
@@ -210,7 +214,7 @@ def test_the_command_says_what_is_left_and_what_to_do(tmp_path, install, clock, 
     call = ["reproduce", "--device", "cpu", "--minutes", "1.4"]
     first = CliRunner().invoke(cli.app, call)
     assert first.exit_code == 0
-    assert "a unfinished: 2 of 4 walks left, about 1 min 0 s: run the same command again." in first.stdout
+    assert "a unfinished: 2 of 4 walks left. That takes about 1 min 0 s: run the same command again." in first.stdout
     assert "Experiments: 1 unfinished, 1 done" in first.stdout
     assert "Not all is done. Run the same command again, where nothing is missing, to go on with a." in first.stdout
     [row] = [line for line in first.stdout.splitlines() if line.startswith("│ a ")]
@@ -246,9 +250,62 @@ def test_what_was_begun_elsewhere_is_shown_where_it_cannot_go_on(tmp_path, insta
     install(fake_in_pieces("a", WALKS, draw=draw, so_far=walked_so_far, missing=lambda config, place: lacking))
     [shown] = reproduce(out=tmp_path, device="cpu").experiments
     assert begun.status is shown.status is Status.UNFINISHED
-    assert shown.reason == lacking and shown.part == begun.part and shown.charts == begun.charts
+    assert (shown.reason, shown.advice) == (lacking, "")  # and none of what the call said that ran out of time
+    assert shown.part == begun.part and shown.charts == begun.charts
     call = ["reproduce", "--device", "cpu", "--out", str(tmp_path)]
     said = CliRunner().invoke(cli.app, call).stdout
     assert f"a unfinished: {lacking}" in said and "where nothing is missing, to go on with a." in said
     [elsewhere] = reproduce(out=tmp_path / "new", device="cpu").experiments
     assert elsewhere.status is Status.NOT_RUN and elsewhere.reason == lacking
+
+
+SILLY = "67 of 91 packs left, about 6 d 20 h: run the same command again with --minutes 248 or more, a call has 6 s."
+"""What one sentence was before, by a call that was too short, on a device that was too slow."""
+
+
+def as_written_before(out, told):
+    """Make the summary one of before: an unfinished experiment has all that was told as its reason, and no advice."""
+    path = out / record.FILE_NAME
+    summary = json.loads(path.read_text(encoding="utf8"))
+    for row in summary["experiments"]:
+        del row["advice"]
+        if row["status"] == "unfinished":
+            row["reason"] = told
+            row["verdicts"] = [
+                {**each, "explanation": told} if each["outcome"] == "not run" else each for each in row["verdicts"]
+            ]
+    path.write_text(json.dumps(summary), encoding="utf8")
+
+
+def test_a_record_of_before_is_read_and_tells_readers_nothing_of_its_call(tmp_path, install, clock):
+    install(
+        fake_in_pieces("a", WALKS),
+        fake_in_pieces("b", WALKS, draw=draw, so_far=walked_so_far),
+        fake("c", Config(num_steps=2), missing=lambda config, place: "It needs a GPU."),
+    )
+    out = tmp_path / "out"
+    reproduce("a", out=out, device="cpu", minutes=0.01)
+    reproduce("b", out=out, device="cpu", minutes=1.4)
+    as_written_before(out, SILLY)
+    reproduce("c", out=out, device="cpu")  # which takes the others over as they were
+    bare, part, lacking = record.read(out).experiments
+    assert (bare.reason, bare.advice) == (part.reason, part.advice) == (record.NOT_ALL, SILLY)
+    assert (lacking.reason, lacking.advice) == ("It needs a GPU.", "")
+    assert bare.verdicts[0].explanation == bare.reason and part.part == "2 of 4 walks"
+    page = report(out).read_text(encoding="utf8")
+    keep(out, tmp_path)
+    document = (tmp_path / "docs/results.md").read_text(encoding="utf8")
+    for text in (page, document):
+        assert record.NOT_ALL in text and "It needs a GPU." in text
+        assert "6 d 20 h" not in text and "--minutes" not in text and "91 packs" not in text
+    assert f"Done are {part.part}; the others have not been computed yet." in page
+
+
+def test_documents_tell_what_is_left_and_no_estimate(tmp_path, install, clock):
+    install(fake_in_pieces("a", WALKS), fake_in_pieces("b", WALKS, draw=draw, so_far=walked_so_far))
+    reproduce("a", out=tmp_path / "out", device="cpu", minutes=0.01)
+    reproduce("b", out=tmp_path / "out", device="cpu", minutes=1.4)
+    keep(tmp_path / "out", tmp_path)
+    document = (tmp_path / "docs/results.md").read_text(encoding="utf8")
+    assert "4 of 4 walks left." in document
+    assert "That takes" not in document and "--minutes" not in document and "4 min 0 s" not in document

@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_passed_over_and_told(clock):
     done = []
     sizes = {"large": 50.0, "small": 10.0, "larger": 60.0, "tiny": 2.0}
     pieces = [piece(clock, done, name, size, 2 * size) for name, size in sizes.items()]
-    with pytest.raises(OutOfTime, match="2 of 4 packs left, about 3 min 40 s: run the same command again") as left:
+    with pytest.raises(OutOfTime, match=r"2 of 4 packs left\. That takes about 3 min 40 s: run the same") as left:
         Timetable(limit=90.0).work_off(pieces, silent)
     assert done == ["small", "tiny"]
     assert left.value.needs_minutes == 3  # the larger one takes 120 s, and not all of a call is for it
@@ -71,14 +71,16 @@ def test_a_limit_that_allows_nothing_says_so(clock):
     with pytest.raises(OutOfTime) as left:
         table.work_off([piece(clock, done, "only", 100.0, 200.0)], silent)
     assert not done and clock.now == 1000.0
-    assert str(left.value) == (
-        "1 of 1 packs left, about 3 min 20 s: run the same command again with --minutes 4 or more, since the longest "
-        "takes about 3 min 20 s in one piece and a call has 6 s."
+    assert left.value.left == "1 of 1 packs left."  # nothing of this call, which is for the advice alone
+    assert left.value.advice == (
+        "That takes about 3 min 20 s: run the same command again with --minutes 4 or more, since the longest takes "
+        "about 3 min 20 s in one piece and a call has 6 s."
     )
+    assert str(left.value) == f"{left.value.left} {left.value.advice}"
 
 
 def test_a_whole_experiment_is_not_counted_in_pieces(clock):
-    with pytest.raises(OutOfTime, match="All of it left, about 20 s: run the same command again with --minutes 1"):
+    with pytest.raises(OutOfTime, match=r"All of it left\. That takes about 20 s: run the same command again with"):
         Timetable(limit=1.0).work_off([piece(clock, [], "", 10.0, 20.0, kind=WHOLE)], silent)
 
 
@@ -89,7 +91,7 @@ def test_kinds_are_counted_apart(clock):
         piece(clock, done, "b", 50.0, 100.0),
         piece(clock, done, "c", 50.0, 100.0, kind="drift trainings"),
     ]
-    with pytest.raises(OutOfTime, match="1 of 2 packs and 1 of 1 drift trainings left, about 3 min 20 s"):
+    with pytest.raises(OutOfTime, match=r"1 of 2 packs and 1 of 1 drift trainings left\. That takes about 3 min 20 s"):
         Timetable(limit=100.0).work_off(pieces, silent)
 
 

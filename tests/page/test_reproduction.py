@@ -207,9 +207,12 @@ def test_what_is_unfinished_says_so_and_has_no_claims_yet(tmp_path):
 
 def test_estimates_of_the_machine_that_wrote_it_are_not_told(tmp_path):
     done = read(reproduced(tmp_path))
-    told = "150 of 169 packs left, about 11 d 12 h: run the same command again with --minutes 242 or more, since so."
+    told = {
+        "reason": "150 of 169 packs left.",
+        "advice": "That takes about 11 d 12 h: run the same command again with --minutes 242 or more, since so.",
+    }
     for part, said in (("120 of 270 runs", "Done are 120 of 270 runs; the others"), ("", "150 of 169 packs left.")):
-        left = replace(done.experiments[0], status=Status.UNFINISHED, reason=told, part=part)
+        left = replace(done.experiments[0], status=Status.UNFINISHED, part=part, **told)
         save(replace(done, experiments=(left, *done.experiments[1:])))
         text = without_scripts(text_of(report(tmp_path)))
         assert f"<b>Unfinished.</b> {said}" in text and "11 d 12 h" not in text and "--minutes" not in text
