@@ -766,8 +766,8 @@ def test_with_a_limit_all_is_trained_once_in_several_calls(done, text, tmp_path,
         except OutOfTime as left:
             reasons.append(str(left))
     assert reasons == [
-        "5 of 8 packs and 3 of 3 drift trainings left, about 2 min 40 s: run the same command again.",
-        "2 of 8 packs and 3 of 3 drift trainings left, about 1 min 40 s: run the same command again.",
+        "5 of 8 packs and 3 of 3 drift trainings left. That takes about 2 min 40 s: run the same command again.",
+        "2 of 8 packs and 3 of 3 drift trainings left. That takes about 1 min 40 s: run the same command again.",
     ]
     assert len(trained) == len(set(trained)) == len(whole.tables["runs"])
     for name, table in whole.tables.items():
