@@ -47,6 +47,8 @@ def findings(curves: Curves, lower: Float[np.ndarray, " C"], scale: Float[np.nda
     start, end = curves.ends()
     above = end - lower
     error = np.array([noise.of_mean(curves.num_end_points) for noise in curves.noises]) + curves.rounding
+    # the ends of the scale are rounded as well, and a curve of zeros has no rounding of its own to divide by
+    error = np.maximum(error, np.finfo(np.float64).eps * scale)
     of_curves = {
         "noise": curves.noises,
         "scale": scale.tolist(),

@@ -212,6 +212,18 @@ def test_without_an_upper_bound_sizes_are_the_curves_own():
     assert classify(X, np.zeros(101)).kind is Kind.FLAT
 
 
+@pytest.mark.parametrize("upper", [1e-300, np.log(16), np.log(512), 4096.0, 1e300])
+@pytest.mark.parametrize("num", [8, 101, 1000])
+@pytest.mark.filterwarnings("error")
+def test_zeros_alone_are_named_without_a_warning(num, upper):
+    steps, zeros = np.arange(num), np.zeros(num)
+    collapsed, uniform = classify(steps, zeros, upper=upper), classify(steps, zeros, lower=-upper, upper=0.0)
+    assert (collapsed.kind, uniform.kind) == (Kind.COLLAPSED, Kind.UNIFORM)
+    assert collapsed.confidence == uniform.confidence == 1.0
+    assert classify(steps, zeros, lower=-upper, upper=upper).kind is Kind.FLAT
+    assert classify(steps, zeros).kind is classify(steps, zeros, lower=-upper).kind is Kind.FLAT
+
+
 def test_a_stable_rank_collapses_to_one():
     ranks = 1 + 200 * np.exp(-9 * X)
     assert classify(X, ranks, lower=1.0).kind is Kind.COLLAPSED
