@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from joma.experiments.hub_access import without_address
 from joma.experiments.timetable import Tell
 from joma.measure.attended import Attended, Profiles
 from joma.measure.firing import Firing
@@ -107,7 +108,7 @@ def read_public(models: Sequence[str], device: str, tell: Tell) -> tuple[pd.Data
             try:
                 rows += _rows_of(name, revision, device)
             except (OSError, ValueError) as error:  # no such revision, or the hub is gone
-                failures[name] = " ".join(str(error).split())
+                failures[name] = without_address(" ".join(str(error).split()))
     return pd.DataFrame(rows, columns=COLUMNS), failures
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from joma.experiments.experiment import Result
 from joma.experiments.figure10_public import UNTRAINED_REVISION
+from joma.experiments.hub_access import without_address
 from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling, seeds_say
 
 TRAINED, UNTRAINED, SHUFFLED = "trained", "untrained", "contexts shuffled"
@@ -150,7 +151,7 @@ def patterns_verdict(result: Result) -> Verdict:
 def public_verdicts(result: Result) -> Iterator[Verdict]:
     """Yield a verdict for each Pythia, or one that says what they need."""
     pairs = result.tables["pairs"]
-    if reason := str(result.facts["public_missing"]):
+    if reason := without_address(str(result.facts["public_missing"])):  # older results keep the address
         yield _public_verdict(Ruling(Outcome.NOT_RUN), "Pythia-70M and Pythia-160M", "public", reason)
     for name in (fact.removeprefix("failure ") for fact in result.facts if fact.startswith("failure ")):
         short = name.rpartition("/")[2]

@@ -20,6 +20,7 @@ from joma.experiments.figure7_regimes import (
     of_series,
     turns_of,
 )
+from joma.experiments.hub_access import without_address
 from joma.experiments.neox_series import NeoxConfig
 from joma.measure.regime import MIN_REBOUND, Kind
 from joma.probe.findings import Fault
@@ -250,7 +251,7 @@ def audit_verdict(result: Result) -> Verdict:
 def public_verdicts(result: Result) -> Iterator[Verdict]:
     """Yield a verdict for each public series, or one that says what they need."""
     regimes, audited = result.tables["regimes"], result.tables["audit"]
-    reason = str(result.facts["public_missing"])
+    reason = without_address(str(result.facts["public_missing"]))  # older results keep the address
     if reason:
         yield _public_verdict(Ruling(Outcome.NOT_RUN), "OPT-2.7B and Pythia-70M/1.4B/6.9B", reason)
     failures = {

@@ -7,6 +7,7 @@ EXTRA = "joma[hf]"
 """What to install for everything that builds on transformers."""
 SECONDS = 3.0
 """How long the hub may take to answer."""
+NOT_REACHED = "It needs the Hugging Face hub, which could not be reached. Check the network."
 _ASKED = "EleutherAI/pythia-70m"
 
 
@@ -31,5 +32,16 @@ def hub_missing() -> str:
         with hub_errors(_ASKED):
             HfApi().model_info(_ASKED, timeout=SECONDS)
     except HubError as error:
-        return f"It needs the Hugging Face hub. {error}"
+        return without_address(f"It needs the Hugging Face hub. {error}")
     return ""
+
+
+def without_address(reason: str) -> str:
+    """Return why the hub gave nothing as a verdict says it: the address where it was asked is no news to a reader.
+
+    >>> without_address("The hub refused a request for org/model: 503 for url https://a.mirror/org/model.")
+    'It needs the Hugging Face hub, which could not be reached. Check the network.'
+    >>> without_address("No revision of org/model fits 'step*'.")
+    "No revision of org/model fits 'step*'."
+    """
+    return NOT_REACHED if "://" in reason else reason

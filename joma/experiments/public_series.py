@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joma.data.corpora import find_text
+from joma.experiments.hub_access import without_address
 from joma.experiments.timetable import Tell
-from joma.probe.findings import Finding
+from joma.probe.findings import Finding, some
 from joma.probe.scan import scan
 from joma.runs.files import write_text
 
@@ -60,11 +61,11 @@ def scan_public(
                     ),
                 )
             except (ValueError, OSError) as error:  # no such revisions, or the hub is gone
-                failures[series.repository] = str(error)
+                failures[series.repository] = without_address(str(error))
                 continue
             found[series.repository] = out, of.findings
-            for reason in of.failures.values():
-                failures[series.repository] = reason
+            if of.failures:
+                failures[series.repository] = f"The Hugging Face hub did not give {some(list(of.failures))}."
     return found, failures
 
 

@@ -24,6 +24,7 @@ from joma.experiments.figure10_public import (
     shared_neurons,
 )
 from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
+from joma.experiments.hub_access import NOT_REACHED
 from joma.experiments.threads import one_thread
 from joma.measure.attended import Attended
 from joma.verdicts import Outcome
@@ -302,6 +303,18 @@ def test_a_model_that_the_hub_does_not_send_is_not_run(monkeypatch, config):
     found = made(public_missing="", **{"failure EleutherAI/pythia-70m": "The hub is gone"})
     assert outcome_of(found, config, "figure10-pythia-70m") is Outcome.NOT_RUN
     assert table.empty
+
+
+def test_the_address_where_the_hub_was_asked_is_in_no_verdict(monkeypatch, config):
+    def refuse(*_):
+        raise OSError("We couldn't connect to 'https://a.mirror' to load the files.\nCheckout your connection.")
+
+    monkeypatch.setattr(figure10_public, "_rows_of", refuse)
+    _, failures = read_public(["EleutherAI/pythia-70m"], "cpu", lambda share, doing: None)
+    assert failures == {"EleutherAI/pythia-70m": NOT_REACHED}
+    kept = "It needs the Hugging Face hub. The hub cannot be reached at https://a.mirror: timed out. Check the network."
+    verdict = by_id(verdicts(made(public_missing=kept), config))["figure10-public"]
+    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, NOT_REACHED)
 
 
 def test_the_eight_texts_are_the_papers():

@@ -6,6 +6,7 @@ import huggingface_hub.constants
 import pytest
 
 from joma.experiments import hub_access
+from joma.probe.hub import HubError
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,19 @@ def test_a_hub_that_cannot_be_reached_says_so(monkeypatch):
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
-    said = hub_access.hub_missing()
-    assert said.startswith("It needs the Hugging Face hub. The hub cannot be reached")
-    assert "\n" not in said
+    assert hub_access.hub_missing() == hub_access.NOT_REACHED  # and neither the address nor what the client said of it
+    assert "127.0.0.1" not in hub_access.NOT_REACHED
+
+
+def test_a_reason_without_an_address_stays_as_it_is(monkeypatch):
+    def refuse(*_, **__):
+        raise HubError("org/model asks for consent. Give it on its page.")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
+    assert hub_access.hub_missing() == (
+        "It needs the Hugging Face hub. org/model asks for consent. Give it on its page."
+    )
 
 
 def test_it_is_asked_once(monkeypatch):
