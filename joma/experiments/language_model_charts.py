@@ -1,12 +1,13 @@
 """The drawings of figures 6 and 8."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from joma.engine.measuring import ENTROPY, LOSS, RANK, WINDOW
+from joma.experiments import rebound_until_best
 from joma.experiments.assumption1 import ALONE, TOGETHER
 from joma.experiments.experiment import NOT_FINISHED, Result
 from joma.experiments.language_model_config import (
@@ -17,7 +18,9 @@ from joma.experiments.language_model_config import (
     TEXT_NAMES,
     UNTRAINED,
 )
+from joma.experiments.language_model_settings import Setting
 from joma.experiments.rebound_shares import Count, id_on, of_setting, rebound_count
+from joma.experiments.rebound_until_best import UntilBest
 from joma.figures.chart import Bars, Chart, Line, Panel, Style
 from joma.figures.numbers import counted, fewest_letters
 
@@ -27,6 +30,11 @@ NEAR = 1
 """Nats above the highest published loss up to which losses are drawn."""
 ONE_LINE_EACH = "one line for each layer, the darkest at the bottom."
 BAND = "Lines are means over the seeds, bands reach from the lowest to the highest."
+UP_TO_THE_SAME = "as in the paper, up to the same steps"
+UNTIL_BEST = (
+    "Beside, asked since the result was seen: the same up to the lowest validation loss of each run, before it "
+    "overfits; a shorter curve shows less, so that points give the paper's runs, cut at the same steps. "
+)
 IN_PART = " Settings of which a seed has not ended are left out."
 
 
@@ -175,36 +183,65 @@ def _rules(result: Result, text: str) -> Iterator[Chart]:
 
 
 def _controls(result: Result) -> Iterator[Chart]:
-    text, rate = result.facts["text"], float(result.facts["rate"])
+    text, rate = str(result.facts["text"]), float(result.facts["rate"])
     curves = result.tables["curves"]
-    names = [name for name in (PAPER, *CONTROLS) if name in set(curves["condition"])]
-    wanted = (curves["text"] == text) & (curves["lr"] == rate) & (curves["metric"] == ENTROPY)
+    there = set(curves["condition"])
+    names = [name for name in (PAPER, *CONTROLS) if name in there]
     controlled = sorted(set(curves.loc[curves["condition"].isin(CONTROLS), "depth"]))
     if not controlled:
         return
-    panels = []
+    panels: list[Panel] = []
+    color = len(names)  # of no line
     for depth in controlled:
-        top = curves[wanted & (curves["depth"] == depth) & (curves["layer"] == depth - 1)]
-        by_name = dict(iter(top.groupby("condition")))
-        lines = [_band(name, by_name[name], color=color) for color, name in enumerate(names) if name in by_name]
-        alone = f", {lines[0].label}" if len(lines) == 1 else ""  # a single line has no legend
-        panels.append(Panel(f"top layer, depth {depth}{alone}", STEP, "nats", lines, log_x=True))
-    regimes = result.tables["regimes"]
-    told = [*names, *([UNTRAINED] if UNTRAINED in set(curves["condition"]) else [])]
-    for depth in controlled:
-        counts = [
-            rebound_count(regimes, str(text), name, depth, 0.0 if name == UNTRAINED else rate, ENTROPY) for name in told
+        settings = [Setting(text, name, depth, rate) for name in names]
+        untrained = [Setting(text, UNTRAINED, depth, 0.0)] if UNTRAINED in there else []
+        panels += [
+            _top_layer(result, settings),
+            _rebounding(result, [*settings, *untrained], color),
+            *_rebounding_until_best(result, settings, color),
         ]
-        color = len(names)  # of no line
-        bars = Bars("", told, [each.share for each in counts], labels=map(str, counts), color=color)
-        panels.append(Panel(f"curves that rebound, depth {depth}", "", "share", [bars]))
     yield Chart(
         id="rebound-controls",
-        title=f"The rebound with one ingredient taken away: {_name(str(text))}",
+        title=f"The rebound with one ingredient taken away: {_name(text)}",
         caption=f"Learning rate {fewest_letters(rate)}. Lines: entropy of the top layer. Bars: share of curves, over "
-        f"seeds and the layers that should, whose entropy dips and rebounds, and how many those are. {BAND}",
+        "seeds and the layers that should, whose entropy dips and rebounds, and how many those are. "
+        f"{UNTIL_BEST if rebound_until_best.TABLE in result.tables else ''}{BAND}",
         panels=panels,
     )
+
+
+def _top_layer(result: Result, settings: Sequence[Setting]) -> Panel:
+    own = [of_setting(result.tables["curves"], *setting, ENTROPY) for setting in settings]
+    tops = [curves[curves["layer"] == curves["depth"] - 1] for curves in own]
+    lines = [
+        _band(setting.condition, top, color=color)
+        for color, (setting, top) in enumerate(zip(settings, tops, strict=True))
+        if len(top)
+    ]
+    alone = f", {lines[0].label}" if len(lines) == 1 else ""  # a single line has no legend
+    return Panel(f"top layer, depth {settings[0].depth}{alone}", STEP, "nats", lines, log_x=True)
+
+
+def _rebounding(result: Result, settings: Sequence[Setting], color: int) -> Panel:
+    counts = [rebound_count(result.tables["regimes"], *setting, ENTROPY) for setting in settings]
+    title = f"curves that rebound, depth {settings[0].depth}"
+    return Panel(title, "", "share", [_bars(settings, counts, color)])
+
+
+def _rebounding_until_best(result: Result, settings: Sequence[Setting], color: int) -> Iterator[Panel]:
+    found = [each for setting in settings if (each := UntilBest.of(result, setting))]
+    if not found:
+        return
+    items: list[Line | Bars] = [_bars(settings, [each.own for each in found], color)]
+    if any(each.usual.asked for each in found):
+        usual = [each.usual.share for each in found]
+        items.append(Line(UP_TO_THE_SAME, range(len(usual)), usual, style="points", color=0))  # as its line
+    yield Panel(f"up to the lowest loss, depth {settings[0].depth}", "", "share", items)
+
+
+def _bars(settings: Sequence[Setting], counts: Sequence[Count], color: int) -> Bars:
+    names, shares = [setting.condition for setting in settings], [each.share for each in counts]
+    return Bars("", names, shares, labels=map(str, counts), color=color)
 
 
 def _drift(result: Result) -> Iterator[Chart]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from joma.data.corpora import find_text
 from joma.engine.measuring import ENTROPY
-from joma.experiments import learning_rates
+from joma.experiments import learning_rates, rebound_until_best
 from joma.experiments.assumption1 import (
     drift_pieces,
     drift_so_far,
@@ -84,6 +84,7 @@ def _result(config: Config, found: list[Found], drift: pd.DataFrame) -> Result:
             "rules": learning_rates.regrets(early),
             "dips": learning_rates.dips(tables["regimes"], tables["runs"], config, *config.texts),
             "shares": share_table(tables["regimes"], config, ENTROPY),
+            rebound_until_best.TABLE: rebound_until_best.regimes_until_best(found, config),
             "drift": drift,
             "drift_means": over_seeds(drift),
         },

@@ -1,25 +1,23 @@
 """Which ingredient the rebound of the attention entropy needs: one taken away at a time.
 
-Runs that overfit are told apart: without dropout the loss rises again long before the end, so each setting is looked at
-up to its lowest loss as well. Seeds' own curves are not kept with a result, so that this is read off their mean.
+Runs that overfit are told apart: without dropout the loss rises again long before the end, so each curve is looked at
+up to the lowest loss of its own run as well (`rebound_until_best`). That was asked later, and decides nothing.
 """
 
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
-
 from joma.engine.measuring import ENTROPY
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import LINEAR, PAPER, Config
-from joma.experiments.language_model_settings import NOTHING_YET, absent, by_depth
+from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent
 from joma.experiments.markdown import enumerated
 from joma.experiments.rebound_shares import (
     ABSENT,
     REBOUNDS,
     Count,
+    controlled_settings,
     decided,
     judged_in_words,
     of_judged,
@@ -28,8 +26,8 @@ from joma.experiments.rebound_shares import (
     size_in_words,
     steps_in_words,
 )
+from joma.experiments.rebound_until_best import UntilBest
 from joma.figures.numbers import counted
-from joma.measure.regime import Curve, Kind, classify_all
 from joma.verdicts import Evidence, Verdict, finding, ruling
 
 NO_DROPOUT, FROZEN = "no dropout", "frozen attention"
@@ -37,21 +35,19 @@ TAUTOLOGY = (
     "Frozen attention is nearly a tautology: with its weights kept nothing moves the entropy but the states, so that "
     "it must take the rebound away; it tells nothing of the MLP."
 )
-AFTERWARDS = "asked since the result was seen, and beside; a mean hides rebounds that come at different steps"
+AFTERWARDS = "asked since the result was seen"
+NOT_KEPT = (
+    "What curves do up to the lowest loss of their run was asked since this result was kept, and is not in it: without "
+    "the experiment's folder `kept`, the same command reads it off the records of its runs."
+)
 
 
 def ingredient_verdict(result: Result, config: Config) -> Verdict:
     """Judge the claim that it is the MLP's nonlinearity which brings the entropy back, and nothing else."""
     text = config.texts[0]
-    wanted = [
-        each for name in (PAPER, *config.controls) for each in by_depth(config, text, config.control_depths, name)
-    ]
+    wanted = controlled_settings(config)
     lacking = absent(wanted, result.tables["runs"])
-    there = {
-        (each.condition, each.depth): Controlled.of(result, config, each.condition, each.depth)
-        for each in wanted
-        if each not in lacking
-    }
+    there = {(each.condition, each.depth): Controlled.of(result, each) for each in wanted if each not in lacking}
     rows = {key: _evidence(runs, there.get((PAPER, runs.depth))) for key, runs in there.items()}
     settings = [
         finding(rows[PAPER, depth], rows[LINEAR, depth])
@@ -72,7 +68,7 @@ def ingredient_verdict(result: Result, config: Config) -> Verdict:
             *(row for (name, _), row in rows.items() if name == LINEAR),
             *others,
             *(row for (name, _), row in rows.items() if name == PAPER),
-            *(_until_lowest(runs) for runs in there.values()),
+            *(_until_best(runs, runs.until_best.own) for runs in there.values() if runs.until_best is not None),
         ),
     )
 
@@ -87,28 +83,25 @@ class Controlled:
     """Curves that rebound, of the layers that should."""
     rise: float
     """Mean rise in nats from the lowest point to the end, of these layers."""
-    until_lowest: Count
-    """Layers whose mean curve over seeds rebounds up to the first of the steps below."""
+    until_best: UntilBest | None
+    """Those that rebound up to the lowest validation loss of their own run; None where that was not kept."""
     best_steps: tuple[int, ...]
     """When the validation loss is lowest, by seed."""
     best_loss: float
     end_loss: float
 
     @classmethod
-    def of(cls, result: Result, config: Config, condition: str, depth: int) -> "Controlled":
+    def of(cls, result: Result, setting: Setting) -> "Controlled":
         """Read it off the tables."""
-        where = (config.texts[0], condition, depth, config.rate)
-        runs = of_setting(result.tables["runs"], *where)
-        curves = of_judged(of_setting(result.tables["regimes"], *where, ENTROPY), depth)
-        steps = tuple(sorted(int(step) for step in runs["best_step"]))
-        means = of_judged(of_setting(result.tables["curves"], *where, ENTROPY), depth)
+        runs = of_setting(result.tables["runs"], *setting)
+        curves = of_judged(of_setting(result.tables["regimes"], *setting, ENTROPY), setting.depth)
         return cls(
-            condition=condition,
-            depth=depth,
-            count=rebound_count(result.tables["regimes"], *where, ENTROPY),
+            condition=setting.condition,
+            depth=setting.depth,
+            count=rebound_count(result.tables["regimes"], *setting, ENTROPY),
             rise=float((curves["end"] - curves["lowest"]).mean()),
-            until_lowest=_rebounding_until(means, steps[0]),
-            best_steps=steps,
+            until_best=UntilBest.of(result, setting),
+            best_steps=tuple(int(step) for step in runs["best_step"]),
             best_loss=float(runs["best_loss"].mean()),
             end_loss=float(runs["end_loss"].mean()),
         )
@@ -154,8 +147,11 @@ def _fate(share: float) -> str:
 def _taken_away(runs: Controlled) -> str:
     """Name an ingredient with its curves; without dropout, what overfitting has to do with it."""
     told = f"{runs.count}, rise {runs.rise:.2f}"
-    if runs.condition == NO_DROPOUT and runs.count.share <= ABSENT:
-        told += f"; {runs.loss_in_words()}: before they overfit {runs.until_lowest} mean curves rebound" * runs.overfit
+    if runs.condition == NO_DROPOUT and runs.count.share <= ABSENT and runs.overfit:
+        told += f"; {runs.loss_in_words()}"
+        if runs.until_best is not None:
+            told += f": up to the lowest loss of their run {runs.until_best.own} rebound, and of the paper's curves, "
+            told += f"cut at the same steps, {runs.until_best.usual}, {AFTERWARDS}"
     return f"{runs.condition} ({told})"
 
 
@@ -174,15 +170,15 @@ def _evidence(runs: Controlled, usual: Controlled | None) -> Evidence:
     )
 
 
-def _until_lowest(runs: Controlled) -> Evidence:
+def _until_best(runs: Controlled, count: Count) -> Evidence:
     """Hold what comes before a run overfits beside it."""
     is_linear = runs.condition == LINEAR
     return Evidence(
-        name=f"layers whose mean curve over seeds dips and rebounds up to the first lowest loss of a seed, step "
-        f"{runs.best_steps[0]:,}, {_as(runs)}: {runs.until_lowest}",
-        against="the regime of each mean curve",
-        unit="share of layers",
-        value=runs.until_lowest.share,
+        name=f"curves that dip and rebound up to the lowest loss of their run, {steps_in_words(runs.best_steps)}, "
+        f"{_as(runs)}, {judged_in_words(runs.depth)}: {count}",
+        against="the regime of each curve up to there",
+        unit="share of layers and seeds",
+        value=count.share,
         threshold=ABSENT if is_linear else REBOUNDS,
         at_least=not is_linear,
         decides=False,
@@ -219,21 +215,22 @@ def _overfit_in_words(by_depth: dict[int, list[Controlled]]) -> Iterator[str]:
         return
     losses = "; ".join(f"depth {each.depth}: {each.loss_in_words()}" for each in without)
     yield f"Without dropout runs overfit, at {losses}."
-    asked = [
-        f"depth {depth}: " + ", ".join(f"{each.condition} {each.until_lowest}" for each in own)
+    asked = {
+        depth: [f"{each.condition} {each.until_best.own}" for each in own if each.until_best is not None]
         for depth, own in by_depth.items()
-        if own
+    }
+    if not any(asked.values()):
+        yield NOT_KEPT
+        return
+    told = "; at ".join(f"depth {depth}: {', '.join(counts)}" for depth, counts in asked.items() if counts)
+    yield f"Curves that rebound up to the lowest loss of their own run ({AFTERWARDS}, and beside), at {told}."
+    usual = [
+        f"{each.until_best.usual} at depth {each.depth}"
+        for each in without
+        if each.until_best is not None and each.until_best.usual.asked
     ]
-    yield (
-        "Layers whose mean curve over seeds rebounds up to the first lowest loss of a seed "
-        f"({AFTERWARDS}), at {'; at '.join(asked)}."
-    )
-
-
-def _rebounding_until(curves: pd.DataFrame, step: int) -> Count:
-    """Count the layers whose curve rebounds up to a step."""
-    known = curves[(curves["step"] <= step) & np.isfinite(curves["mean"])].sort_values("step")
-    found = classify_all(
-        Curve(steps=own["step"].to_numpy(), values=own["mean"].to_numpy()) for _, own in known.groupby("layer")
-    )
-    return Count(sum(each.kind is Kind.REBOUNDING for each in found), curves["layer"].nunique())
+    if usual:
+        yield (
+            "A shorter curve shows less: cut at the steps of those without dropout, of the paper's curves "
+            f"{enumerated(usual)} rebound."
+        )

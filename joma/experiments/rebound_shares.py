@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from joma.experiments.language_model_config import PAPER, TEXT_NAMES, UNTRAINED, WIKITEXT103, Config
-from joma.experiments.language_model_settings import NOTHING_YET, Setting, in_words, not_yet
+from joma.experiments.language_model_settings import NOTHING_YET, Setting, by_depth, in_words, not_yet
 from joma.experiments.markdown import enumerated
 from joma.figures.numbers import counted, fewest_letters
 from joma.measure.regime import Kind
@@ -107,14 +107,18 @@ def rebound_share(regimes: pd.DataFrame, text: str, condition: str, depth: int, 
     return rebound_count(regimes, text, condition, depth, lr, metric).share
 
 
+def controlled_settings(config: Config) -> list[Setting]:
+    """Return the paper's setting and those with one ingredient taken away, which are trained on the first text."""
+    conditions = (PAPER, *config.controls)
+    return [each for name in conditions for each in by_depth(config, config.texts[0], config.control_depths, name)]
+
+
 def share_table(regimes: pd.DataFrame, config: Config, metric: str) -> pd.DataFrame:
     """Return the shares on the first text: of the paper's setting, of every control and of untrained models."""
-    text = config.texts[0]
-    settings = [(name, depth, config.rate) for name in (PAPER, *config.controls) for depth in config.control_depths]
-    settings += [(UNTRAINED, depth, 0.0) for depth in config.control_depths]
+    untrained = by_depth(config, config.texts[0], config.control_depths, UNTRAINED)
     rows = [
-        {"condition": name, "depth": depth, "rebounding": rebound_share(regimes, text, name, depth, lr, metric)}
-        for name, depth, lr in settings
+        {"condition": each.condition, "depth": each.depth, "rebounding": rebound_share(regimes, *each, metric)}
+        for each in (*controlled_settings(config), *untrained)
     ]
     return pd.DataFrame(rows)
 

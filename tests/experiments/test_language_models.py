@@ -24,6 +24,7 @@ from joma.experiments import (
     learning_rate_verdicts,
     learning_rates,
     rebound_controls,
+    rebound_until_best,
     work_log,
 )
 from joma.experiments import language_model_verdicts as judged
@@ -43,7 +44,7 @@ from joma.experiments.language_model_config import (
 from joma.experiments.language_model_runs import suites
 from joma.experiments.language_models import EXPERIMENT, compute, missing
 from joma.experiments.rebound_controls import ingredient_verdict
-from joma.experiments.rebound_shares import share_table
+from joma.experiments.rebound_shares import controlled_settings, share_table
 from joma.experiments.timetable import OutOfTime, Timetable
 from joma.experiments.work_log import WorkLog
 from joma.figures.chart import to_matplotlib
@@ -106,6 +107,7 @@ def made(config, *, kind=paper_kind, loss=paper_loss, cosine=None, length_ratio=
             "rules": learning_rates.regrets(early),
             "dips": learning_rates.dips(regimes, runs, config, text),
             "shares": share_table(regimes, config, ENTROPY),
+            rebound_until_best.TABLE: _until_best(regimes, runs, config),
             **_drift(config, cosine or (lambda mode, step: 1.0), length_ratio),
         },
         facts={
@@ -147,6 +149,15 @@ def _early(regimes, runs, config):
         for share in learning_rates.SHARES
     ]  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _until_best(regimes, runs, config):
+    """Let curves do up to the lowest loss what they do in all."""
+    wanted = pd.DataFrame(controlled_settings(config))
+    entropy = regimes[regimes["metric"] == ENTROPY].assign(confidence=1.0)
+    own = entropy.merge(wanted).merge(runs).assign(best_of=lambda table: table["condition"])
+    usual = [own[own["condition"] == PAPER].assign(best_of=name) for name in config.controls]
+    return pd.concat([own, *usual], ignore_index=True)[rebound_until_best.COLUMNS]
 
 
 def _drawn(regimes):
@@ -358,25 +369,37 @@ def test_counts_name_all_layers_and_those_that_decide():
     assert any(row.name.endswith("depth 5, the upper 2 of 5 layers: 6 of 6") for row in words.evidence)
 
 
-def falls_rises_and_falls(result):
-    """Curves of runs without dropout that rebound up to the lowest loss, and fall below that dip afterwards."""
-    curves = result.tables["curves"]
-    own = curves[(curves["condition"] == "no dropout") & (curves["metric"] == ENTROPY) & (curves["step"] == 0)]
-    steps = np.arange(0, LENGTH + 1, LENGTH // 60)
-    up_and_down = np.interp(steps, LENGTH * np.array([0, 0.1, 0.5, 1]), [2.5, 1.5, 2.0, 0.5])
-    drawn = [own.assign(step=step, mean=mean) for step, mean in zip(steps, up_and_down, strict=True)]
-    others = curves[curves["condition"] != "no dropout"]
-    return replace(result, tables={**result.tables, "curves": pd.concat([others, *drawn], ignore_index=True)})
+def rebounds_before_it_overfits(result, num_curves):
+    """Let some curves of runs without dropout rebound up to the lowest loss."""
+    until_best = result.tables["until_best"].copy()
+    own = until_best[(until_best["condition"] == "no dropout") & (until_best["depth"] == 5) & (until_best["layer"] > 2)]
+    until_best.loc[own.index[:num_curves], "kind"] = REBOUNDING
+    return replace(result, tables={**result.tables, "until_best": until_best})
 
 
-def test_a_rebound_before_runs_overfit_is_told_beside_and_decides_nothing():
+@pytest.mark.parametrize("num_curves", [0, 2, 6])
+def test_a_rebound_before_runs_overfit_is_told_beside_and_decides_nothing(num_curves):
     usual = made(full(), kind=not_without(LINEAR, "no dropout"))
-    verdict = ingredient_verdict(falls_rises_and_falls(usual), full())
+    verdict = ingredient_verdict(rebounds_before_it_overfits(usual, num_curves), full())
     assert verdict.outcome is ingredient_verdict(usual, full()).outcome is Outcome.CONDITIONAL
     [before] = [row for row in verdict.evidence if "lowest loss" in row.name and "no dropout, depth 5" in row.name]
-    assert before.value == 1.0 and not before.decides
-    assert "at step 29,280, 5.27 at the end: before they overfit 2 of 2 mean curves rebound" in verdict.correction
+    assert before.value == num_curves / 6 and not before.decides
+    told = f"at step 29,280, 5.27 at the end: up to the lowest loss of their run {num_curves} of 6 rebound, and of the"
+    assert (
+        f"{told} paper's curves, cut at the same steps, 6 of 6, asked since the result was seen" in verdict.correction
+    )
     assert "asked since the result was seen" in verdict.explanation
+
+
+def test_a_result_kept_before_that_was_asked_is_judged_and_drawn_all_the_same():
+    new = made(full(), kind=not_without(LINEAR, "no dropout"))
+    old = replace(new, tables={name: table for name, table in new.tables.items() if name != "until_best"})
+    now, then = (ingredient_verdict(result, full()) for result in (new, old))
+    assert then.outcome is now.outcome and then.evidence == now.evidence[: len(then.evidence)]
+    assert rebound_controls.NOT_KEPT in then.explanation and "up to the lowest loss" not in then.correction
+    assert not any("lowest loss" in row.name for row in then.evidence)
+    titles = [{panel.title for chart in EXPERIMENT.draw(result) for panel in chart.panels} for result in (new, old)]
+    assert titles[0] - titles[1] == {"up to the lowest loss, depth 1", "up to the lowest loss, depth 5"}
 
 
 def test_controls_are_known_by_their_names():
