@@ -1,5 +1,6 @@
 """Whether the Hugging Face hub can be used from here; asked once a process, within seconds."""
 
+import re
 from functools import cache
 from importlib.util import find_spec
 
@@ -7,8 +8,8 @@ EXTRA = "joma[hf]"
 """What to install for everything that builds on transformers."""
 SECONDS = 3.0
 """How long the hub may take to answer."""
-NOT_REACHED = "It needs the Hugging Face hub, which could not be reached. Check the network."
 _ASKED = "EleutherAI/pythia-70m"
+_ADDRESS = re.compile(r"""['"]?\w+://[^\s'"]*[^\s'".,:;)]['"]?""")
 
 
 def transformers_missing() -> str:
@@ -39,9 +40,7 @@ def hub_missing() -> str:
 def without_address(reason: str) -> str:
     """Return why the hub gave nothing as a verdict says it: the address where it was asked is no news to a reader.
 
-    >>> without_address("The hub refused a request for org/model: 503 for url https://a.mirror/org/model.")
-    'It needs the Hugging Face hub, which could not be reached. Check the network.'
-    >>> without_address("No revision of org/model fits 'step*'.")
-    "No revision of org/model fits 'step*'."
+    >>> without_address("The hub cannot be reached at https://a.mirror: timed out. Check the network.")
+    'The hub cannot be reached at its address: timed out. Check the network.'
     """
-    return NOT_REACHED if "://" in reason else reason
+    return _ADDRESS.sub("its address", reason)

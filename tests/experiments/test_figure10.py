@@ -24,7 +24,6 @@ from joma.experiments.figure10_public import (
     shared_neurons,
 )
 from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
-from joma.experiments.hub_access import NOT_REACHED
 from joma.experiments.threads import one_thread
 from joma.measure.attended import Attended
 from joma.verdicts import Outcome
@@ -311,10 +310,11 @@ def test_the_address_where_the_hub_was_asked_is_in_no_verdict(monkeypatch, confi
 
     monkeypatch.setattr(figure10_public, "_rows_of", refuse)
     _, failures = read_public(["EleutherAI/pythia-70m"], "cpu", lambda share, doing: None)
-    assert failures == {"EleutherAI/pythia-70m": NOT_REACHED}
+    told = "We couldn't connect to its address to load the files. Checkout your connection."
+    assert failures == {"EleutherAI/pythia-70m": told}
     kept = "It needs the Hugging Face hub. The hub cannot be reached at https://a.mirror: timed out. Check the network."
     verdict = by_id(verdicts(made(public_missing=kept), config))["figure10-public"]
-    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, NOT_REACHED)
+    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, kept.replace("https://a.mirror", "its address"))
 
 
 def test_the_eight_texts_are_the_papers():

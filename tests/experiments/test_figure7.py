@@ -12,7 +12,6 @@ from joma.experiments import figure7, public_series, timetable
 from joma.experiments.experiment import Result
 from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
 from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of, turns_of
-from joma.experiments.hub_access import NOT_REACHED
 from joma.experiments.neox_series import train_series
 from joma.experiments.public_series import PublicSeries
 from joma.experiments.timetable import OutOfTime, Timetable
@@ -329,7 +328,10 @@ def test_public_series_are_scanned_under_their_own_name_and_those_out_of_reach_a
     assert judged["figure7-gone"].explanation == "The hub has no repository."
     assert judged["figure7-here"].outcome is not Outcome.NOT_RUN
     assert "Not all was reached: No revision of org/here" in judged["figure7-here"].explanation
-    assert judged["figure7-far"].outcome is Outcome.NOT_RUN and judged["figure7-far"].explanation == NOT_REACHED
+    assert judged["figure7-far"].outcome is Outcome.NOT_RUN
+    assert (
+        judged["figure7-far"].explanation == "The hub cannot be reached at its address: timed out. Check the network."
+    )
     told = "Not all was reached: The Hugging Face hub did not give step3, step4."
     assert judged["figure7-part"].explanation.endswith(told)
     assert "a.mirror" not in str(found.facts) + str(judged)  # where the hub was asked is no news to a reader
@@ -339,7 +341,7 @@ def test_public_series_are_scanned_under_their_own_name_and_those_out_of_reach_a
 def test_a_result_that_was_kept_with_the_address_of_the_hub_is_judged_without_it(config):
     kept = "It needs the Hugging Face hub. The hub cannot be reached at https://a.mirror: timed out. Check the network."
     verdict = by_id(verdicts(made("falling", "falling", public_missing=kept), config))["figure7-public"]
-    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, NOT_REACHED)
+    assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, kept.replace("https://a.mirror", "its address"))
 
 
 def test_quick_is_offline_and_small(monkeypatch):

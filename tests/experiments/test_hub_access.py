@@ -29,8 +29,9 @@ def test_a_hub_that_cannot_be_reached_says_so(monkeypatch):
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
-    assert hub_access.hub_missing() == hub_access.NOT_REACHED  # and neither the address nor what the client said of it
-    assert "127.0.0.1" not in hub_access.NOT_REACHED
+    missing = hub_access.hub_missing()
+    assert missing.startswith("It needs the Hugging Face hub. The hub cannot be reached at its address: ")
+    assert missing.endswith("Check the network.") and "127.0.0.1" not in missing
 
 
 def test_a_reason_without_an_address_stays_as_it_is(monkeypatch):
