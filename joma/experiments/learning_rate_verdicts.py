@@ -11,6 +11,7 @@ from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import UNTRAINED, Config
 from joma.experiments.language_model_settings import NOTHING_YET, absent, by_depth
 from joma.experiments.learning_rate_dips import dip_verdict, dips_on, entropies_of, lacking_rates, rates_in_words
+from joma.experiments.learning_rate_window import window_in_short, window_in_words, window_rows
 from joma.experiments.learning_rates import (
     ANY_RULE,
     LOSS_RULE,
@@ -92,7 +93,10 @@ def _best_and_others(losses: pd.Series, runs: pd.DataFrame, config: Config, text
 
 
 def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
-    """Judge whether attention collapses at the largest learning rate, and not at the usual one."""
+    """Judge whether attention collapses at the largest learning rate, and not at the usual one.
+
+    Judged on the whole validation set; what the paper's single window shows stands beside.
+    """
     curves = entropies_of(result, config, text)
     by_rate = {lr: own for lr, own in curves.groupby("lr")}
     counts = {lr: Count.of(own, Kind.COLLAPSED) for lr, own in by_rate.items()}
@@ -115,13 +119,15 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     if largest in rows:
         usual = counts[config.rate].share if config.rate in counts else math.nan
         deciding = replace(rows[largest], control=usual, control_name=f"learning rate {usual_name}", decides=True)
-        evidence = (deciding, *(row for lr, row in rows.items() if lr not in (largest, config.rate)))
+        others = (row for lr, row in rows.items() if lr not in (largest, config.rate))
+        evidence = (deciding, *others, *window_rows(result, config, text))
     found = ruling([finding(*evidence[:1])])
     runs = of_rates(result.tables["runs"], config, text)
     told = [
         f"What collapses ({_size(config)}): {_collapses_in_words(by_rate)}.",
         f"Entropy at the end of the lowest and the top layer, in nats, means over seeds: {_ends_in_words(by_rate)}.",
         _largest_in_words(runs[runs["lr"] == largest], name) if largest in rows else "",
+        window_in_words(result, config, text),
     ]
     return decided(found, config, lacking).verdict(
         id=id_on("figure8-collapse", text),
@@ -130,7 +136,7 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
         claim="With a large learning rate attention becomes extremely sparse.",
         explanation=f"{size_in_words(config, text, lacking)} "
         + (" ".join(filter(None, told)) if by_rate else NOTHING_YET),
-        correction="" if lacking else _sparse_in_words(by_rate, largest),
+        correction="" if lacking else _sparse_in_words(by_rate, largest) + window_in_short(result, config, text),
         evidence=evidence,
     )
 
@@ -203,8 +209,10 @@ def regime_verdict(result: Result, config: Config, text: str) -> Verdict:
 
 def _regret(rules: pd.DataFrame, whose: str) -> Evidence:
     last = rules[rules["share"] == 1].set_index("rule").reindex([REGIME_RULE, ANY_RULE])
+    choice = str(last.loc[REGIME_RULE, "choice"])
     return Evidence(
-        name=f"regret of the learning rates that rebound most, {whose}: {last.loc[REGIME_RULE, 'choice']}",
+        name=f"regret of the learning rates that rebound most, {whose}: {choice}"
+        + (" (a tie, losses averaged)" if ", " in choice else ""),
         against="the best learning rate",
         unit="nats",
         value=float(last.loc[REGIME_RULE, "regret"]),
@@ -222,10 +230,7 @@ def _separated_in_words(
     good = [lr for lr, count in counts.items() if count.share >= REBOUNDS]
     others = [lr for lr in counts if lr not in good]
     chosen = by_seed[(by_seed["share"] == 1) & (by_seed["rule"] == REGIME_RULE) & (by_seed["regret"] > REGRET)]
-    misled = "; ".join(
-        f"seed {row.seed} chooses {enumerated(row.choice.split(', '))}, {row.regret:.2f} nats above the best"
-        for row in chosen.itertuples()
-    )
+    misled = "; ".join(_misled_in_words(row.seed, row.choice.split(", "), row.regret) for row in chosen.itertuples())
     if not good or not others or losses[good].max() >= losses[others].min():
         told = f"learning rates that rebound most end {rows[0].value:.3f} nats above the best one, any learning rate "
         return f"{told}{rows[0].control:.3f}" + (f"; {misled}" if misled else "")
@@ -235,6 +240,22 @@ def _separated_in_words(
         f"rebounding separates {rates_in_words(good)} ({found}) from the other learning rates (at most {most} curves, "
         f"losses from {losses[others].min():.2f} up)"
         + (f"; among these {len(good)} it does not order the losses: {misled}" if misled else "")
+    )
+
+
+def _misled_in_words(seed: int, choice: Sequence[str], regret: float) -> str:
+    """Tell by how much a seed's choice is above the best; learning rates at which as many curves rebound are a tie.
+
+    >>> _misled_in_words(2, ["1e-3"], 0.14)
+    'seed 2 chooses 1e-3, 0.14 nats above the best'
+    >>> _misled_in_words(1, ["5e-5", "1e-3"], 0.06)
+    'in seed 1 as many curves rebound at 5e-5 and 1e-3, a tie whose losses are on average 0.06 nats above the best'
+    """
+    if len(choice) == 1:
+        return f"seed {seed} chooses {choice[0]}, {regret:.2f} nats above the best"
+    return (
+        f"in seed {seed} as many curves rebound at {enumerated(choice)}, a tie whose losses are on average {regret:.2f} "
+        "nats above the best"
     )
 
 

@@ -338,7 +338,10 @@ def test_a_seed_that_chooses_wrongly_by_its_own_curves_counts_beside_a_mean_that
     assert {row.threshold for row in verdict.evidence} == {learning_rate_verdicts.REGRET}
     assert verdict.outcome is Outcome.CONDITIONAL and "since the result was seen" in verdict.explanation
     assert verdict.correction.startswith("rebounding separates 5e-5, 1e-4 and 1e-3 (5e-5: 12 of 15 curves")
-    assert "it does not order the losses: seed 1 chooses 5e-5 and 1e-3" in verdict.correction
+    assert (
+        "it does not order the losses: in seed 1 as many curves rebound at 5e-5 and 1e-3, a tie" in verdict.correction
+    )
+    assert [row.name.endswith("(a tie, losses averaged)") for row in verdict.evidence] == [False, True, False, False]
 
 
 def test_collapse_is_told_at_every_learning_rate_with_its_layers():
@@ -351,8 +354,40 @@ def test_collapse_is_told_at_every_learning_rate_with_its_layers():
         verdict.explanation
     )
     assert "1 and 2.2 at 1e-2" in verdict.explanation and "at step 29,280, and 5.67 at the end" in verdict.explanation
-    assert verdict.correction.endswith("1, 1.3, 1.6, 1.9, 2.2 nats from the bottom up: the lower the layer the sparser")
-    assert [row.decides for row in verdict.evidence] == [True] + 5 * [False]
+    assert "1, 1.3, 1.6, 1.9, 2.2 nats from the bottom up: the lower the layer the sparser; on" in verdict.correction
+    assert [row.decides for row in verdict.evidence] == [True] + 7 * [False]
+
+
+def test_the_papers_window_is_told_beside_the_collapse_and_decides_nothing():
+    uniform = sum(math.log(number) for number in range(1, 36)) / 35
+
+    def window_alone(regimes):
+        """On the window one layer collapses, all but one fall as low at some time, and the top layer ends uniform."""
+        own = (regimes["metric"] == WINDOW) & (regimes["depth"] == 5) & (regimes["lr"] == 1e-2)
+        layer = regimes["layer"]
+        return regimes.assign(
+            kind=regimes["kind"].mask(own & (layer == 0), COLLAPSED),
+            lowest=regimes["lowest"].mask(own & (layer != 2), 0.04 * uniform),
+            end=regimes["end"].mask(own & (layer == 4), np.float32(uniform)).mask(own & (layer == 3), uniform - 1e-4),
+        )
+
+    result = made(full(), kind=never, change=window_alone)
+    verdict = learning_rate_verdicts.collapse_verdict(result, full(), WIKITEXT2)
+    assert verdict.outcome is Outcome.REFUTED and verdict.evidence[0].value == 0
+    ended, fell = verdict.evidence[-2:]
+    assert (ended.value, ended.control, fell.value, fell.control) == (3 / 15, 0, 12 / 15, 0)
+    for words in (ended.name, fell.name, verdict.explanation, verdict.correction):
+        assert "asked after the result was seen" in words
+    assert not ended.decides and not fell.decides and fell.holds  # and still it is refuted
+    assert "3 of 15 (layer 4) end at 2.632462 nats = ln(35!)/35" in verdict.explanation
+    assert "3 of 15 end collapsed there, 12 of 15 fall as low at some time and 3 end uniform" in verdict.correction
+
+
+def test_without_the_papers_window_nothing_is_said_of_it():
+    without = made(full(), change=lambda regimes: regimes[regimes["metric"] != WINDOW])
+    verdict = learning_rate_verdicts.collapse_verdict(without, full(), WIKITEXT2)
+    assert "window" not in verdict.explanation + verdict.correction
+    assert not [row for row in verdict.evidence if "window" in row.name]
 
 
 def test_a_rank_that_does_not_bounce_back_is_told_by_what_it_does():
