@@ -10,6 +10,7 @@ import pandas as pd
 from joma.experiments.experiment import Result
 from joma.experiments.figure10_public import UNTRAINED_REVISION
 from joma.experiments.hub_access import without_address
+from joma.figures.numbers import counted
 from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling, seeds_say
 
 TRAINED, UNTRAINED, SHUFFLED = "trained", "untrained", "contexts shuffled"
@@ -25,11 +26,18 @@ MOST_SILENT = 0.05
 Shown beside, and set after the result was seen.
 """
 SOURCE = "Appendix, Figure 10 and Eqn 60"
+CORRECTED = (
+    " Corrected after a result was seen: that there are such neurons decides as well, beside its controls. Before, "
+    "only what they are beyond the controls was marked as deciding; that fails, and alone it would refute the claim."
+)
 REACHED = ": what has learned nothing does no worse, and pairs of contexts alone show no superposition"
 
 
 def pairs_verdict(result: Result) -> Verdict:
-    """Judge the claim as figure 10 shows it: two contexts of one neuron, unrelated; controls may show the same."""
+    """Judge the claim as figure 10 shows it: two contexts of one neuron, unrelated; controls may show the same.
+
+    Without such neurons it is refuted. With them it holds where no control has them and there are more than in any.
+    """
     layers = result.tables["layers"]
     share = {
         name: float(np.average(own["unrelated_pairs"], weights=own["num_neurons"]))
@@ -46,7 +54,6 @@ def pairs_verdict(result: Result) -> Verdict:
             at_least=True,
             control=share[control],
             control_name=control,
-            decides=False,
         )
         for control in controls
     ]
@@ -61,20 +68,18 @@ def pairs_verdict(result: Result) -> Verdict:
         )
         for control in controls
     ]
-    found = finding(*beyond)
-    if found is Finding.FAILED and any(row.holds and row.control_holds for row in raw):
-        found = Finding.MATCHED
-    is_reached = found is Finding.MATCHED and max(share[control] for control in controls) >= share[TRAINED]
+    there, learned = finding(*raw), finding(*beyond)
+    is_reached = there is Finding.MATCHED and max(share[control] for control in controls) >= share[TRAINED]
     told = f"{share[UNTRAINED]:.0%} before training, {share[SHUFFLED]:.0%} with contexts shuffled"
-    return ruling([found]).verdict(
+    return ruling([there], besides=[learned]).verdict(
         id="figure10-pairs",
         title="One neuron, two unrelated contexts",
         source=SOURCE,
         claim="The same neuron can be activated by multiple irrelevant combinations of tokens.",
         explanation=f"The two contexts that fire a neuron most attend to unrelated tokens for {share[TRAINED]:.0%} of "
-        f"the neurons; for {told}.",
+        f"the neurons; for {told}." + CORRECTED * (learned is Finding.FAILED and there is not Finding.FAILED),
         correction=(f"{share[TRAINED]:.0%} of the neurons have such a pair, {told}" + (REACHED if is_reached else "")),
-        evidence=(*beyond, *raw),
+        evidence=(*raw, *beyond),
     )
 
 
@@ -137,14 +142,31 @@ def patterns_verdict(result: Result) -> Verdict:
         title="One neuron, several patterns",
         source=SOURCE,
         claim="One weight vector holds several query tokens with their pattern templates.",
-        explanation=f"{told}. {result.facts['num_contexts']} contexts of {result.facts['text']}, one seed. The result "
-        f"rests on {counts.loc[TRAINED, 'several_patterns']} neurons: {above_chance.value:.2f} standard errors, where "
-        f"{STANDARD_ERRORS:g} were demanded, a margin of {above_chance.value - STANDARD_ERRORS:+.2f}. Silent neurons: "
+        explanation=f"{told}. {result.facts['num_contexts']} contexts of {result.facts['text']}, one seed. "
+        f"{_strength_in_words(int(counts.loc[TRAINED, 'several_patterns']), above_chance)} Silent neurons: "
         f"{silent[UNTRAINED]:.0%} untrained, {silent[TRAINED]:.0%} trained"
         + ("." if more_silent.holds else ", so that the untrained network is a weak control."),
         correction=f"the score is {above_chance.value:.1f} standard errors above that of random contexts, before "
         f"training {above_chance.control:.1f}; above the untrained network's it is by {above_untrained.value:.1f}",
         evidence=(above_chance, above_untrained, more_silent),
+    )
+
+
+def _strength_in_words(num_neurons: int, above_chance: Evidence) -> str:
+    r"""Say what a result in standard errors between neurons rests on: how many neurons have several patterns.
+
+    If $n$ of $N$ scores are about $s$ and the others 0, their mean is $ns/N$ and its standard error $s\sqrt n/N$.
+    """
+    if not num_neurons:
+        return "No neuron has several patterns, and there is nothing to hold against chance."
+    margin = above_chance.value - STANDARD_ERRORS
+    return (
+        f"The result rests on {counted(num_neurons, 'neuron')} of one model, taken as independent: "
+        f"{above_chance.value:.2f} standard errors, where {STANDARD_ERRORS:g} were demanded, so that it "
+        f"{'passes' if above_chance.holds else 'fails'} by {abs(margin):.2f}. As n neurons with scores nearly alike, "
+        "and no score in the others, are √n standard errors above zero whatever the scores, the demand amounts to at "
+        f"least {STANDARD_ERRORS**2:g} such neurons (seen after the result): √{num_neurons} is "
+        f"{math.sqrt(num_neurons):.2f}."
     )
 
 
@@ -174,7 +196,6 @@ def _pythia_verdict(name: str, own: pd.DataFrame) -> Verdict:
             at_least=True,
             control=float(row[UNTRAINED_REVISION]),
             control_name=f"revision {UNTRAINED_REVISION}",
-            decides=False,
         )
         for pair, row in counts.iterrows()
     }
@@ -185,22 +206,17 @@ def _pythia_verdict(name: str, own: pd.DataFrame) -> Verdict:
             value=row.value - (row.control or 0.0),
             control=None,
             control_name="",
-            decides=True,
         )
         for pair, row in raw.items()
     ]
-    findings = [
-        Finding.MATCHED if found is Finding.FAILED and there.holds and there.control_holds else found
-        for found, there in zip(map(finding, more), raw.values(), strict=True)
-    ]
     told = "; ".join(f"{pair}: {row.value:.0f}, before training {row.control:.0f}" for pair, row in raw.items())
     return _public_verdict(
-        ruling(findings, everywhere=True),
+        ruling(map(finding, raw.values()), besides=map(finding, more), everywhere=True),
         name,
         name.rpartition("/")[2],
         f"Neurons that fire for both texts. {told}.",
         correction=f"neurons that fire for both texts: {told}",
-        evidence=(*more, *raw.values()),
+        evidence=(*raw.values(), *more),
     )
 
 

@@ -124,7 +124,8 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     found = ruling([finding(*evidence[:1])])
     runs = of_rates(result.tables["runs"], config, text)
     told = [
-        f"What collapses ({_size(config)}): {_collapses_in_words(by_rate)}.",
+        f"What decides is the end, on the whole validation set, over all layers and seeds. What collapses "
+        f"({_size(config)}): {_collapses_in_words(by_rate)}.",
         f"Entropy at the end of the lowest and the top layer, in nats, means over seeds: {_ends_in_words(by_rate)}.",
         _largest_in_words(runs[runs["lr"] == largest], name) if largest in rows else "",
         window_in_words(result, config, text),
@@ -249,13 +250,13 @@ def _misled_in_words(seed: int, choice: Sequence[str], regret: float) -> str:
     >>> _misled_in_words(2, ["1e-3"], 0.14)
     'seed 2 chooses 1e-3, 0.14 nats above the best'
     >>> _misled_in_words(1, ["5e-5", "1e-3"], 0.06)
-    'in seed 1 as many curves rebound at 5e-5 and 1e-3, a tie whose losses are on average 0.06 nats above the best'
+    'in seed 1 equally many rebound at 5e-5 and 1e-3, a tie whose losses are on average 0.06 nats above the best'
     """
     if len(choice) == 1:
         return f"seed {seed} chooses {choice[0]}, {regret:.2f} nats above the best"
     return (
-        f"in seed {seed} as many curves rebound at {enumerated(choice)}, a tie whose losses are on average {regret:.2f} "
-        "nats above the best"
+        f"in seed {seed} equally many rebound at {enumerated(choice)}, a tie whose losses are on average "
+        f"{regret:.2f} nats above the best"
     )
 
 

@@ -176,12 +176,21 @@ def _counts(done: Reproduction) -> str:
     each = by_kind(settled, lambda verdict: verdict)
     told = [f"Of {counted(len(own), kind.value, kind.several)} {_outcomes(own)}." for kind, own in each.items()]
     text = " ".join(told) or "Nothing was judged."
-    if matched := sum(map(_is_matched, settled)):
-        passes = "passes" if matched == 1 else "pass"
-        text += f" Of those that hold under conditions {matched} {passes}, but so does the control."
+    text += _with_controls(settled)
     if left := [_with_part(record) for record in done.experiments if _is_unfinished(record)]:
         text += f" The claims of {enumerated(left)} are not among them: nothing is decided before all of it is done."
     return text
+
+
+def _with_controls(settled: list[Verdict]) -> str:
+    """Say beside how many claims that hold under conditions a control passes too, and how many have no other number."""
+    marked = [verdict for verdict in settled if verdict.outcome is Outcome.CONDITIONAL and verdict.control_passes]
+    if not marked:
+        return ""
+    alike = sum(map(_is_matched, marked))
+    have, lack = ("has" if count == 1 else "have" for count in (len(marked), alike))
+    told = f" Of those that hold under conditions {len(marked)} {have} a control that passes too"
+    return told + (f"; {alike} of them {lack} no number that passes where its control fails." if alike else ".")
 
 
 def _outcomes(verdicts: list[Verdict]) -> str:

@@ -200,7 +200,8 @@ def test_a_control_that_passes_is_told(tmp_path, out):
     heading = "### Passes, but so does the control"
     link = "[The walk stays near](#a--near)"
     assert f"{heading}\n\n- a: {link}. What holds: it stays at all." in text
-    assert "Of those that hold under conditions 1 passes, but so does the control." in text
+    counted = "Of those that hold under conditions 1 has a control that passes too"
+    assert f"{counted}; 1 of them has no number that passes where its control fails." in text
     assert "### Holds under conditions" not in text
     assert f"| {link} | holds under conditions (control passes too) |" in text
     assert "**One of our own checks fails here.**" in text
@@ -210,7 +211,13 @@ def test_a_control_that_passes_is_told(tmp_path, out):
     mixed = kept(out, tmp_path / "third")
     heading = "### Holds under conditions that the paper does not state, or in part"
     assert f"{heading}\n\n- a: {link} (control passes too). What holds: it stays at all." in mixed
-    assert "so does the control" not in mixed
+    assert "so does the control" not in mixed and f"{counted}." in mixed
+    both = (matched, replace(matched, id="other", evidence=(row, beyond)))
+    changed(out, a={"verdicts": both})
+    (tmp_path / "fourth").mkdir()
+    text = kept(out, tmp_path / "fourth")
+    assert "conditions 2 have a control that passes too; 1 of them has no number that passes where" in text
+    assert text.count("(control passes too) |") == 2  # as many as are counted
 
 
 def test_numbers_that_fail_and_numbers_that_do_not_decide_say_so(tmp_path, out):

@@ -235,18 +235,32 @@ def outcome_of(result, config, name):
 
 
 def test_the_pairs_verdict_holds_fails_and_sees_controls_that_match(config):
-    assert outcome_of(made(), config, "figure10-pairs") is Outcome.HOLDS
-    assert outcome_of(made(pairs=(0.01, 0.0, 0.0)), config, "figure10-pairs") is Outcome.REFUTED
-    for controls in ((0.9, 0.2), (0.2, 0.9)):
-        matched = by_id(verdicts(made(pairs=(0.9, *controls)), config))["figure10-pairs"]
+    def judged(*pairs):
+        return by_id(verdicts(made(pairs=pairs), config))["figure10-pairs"]
+
+    shown = judged(0.9, 0.02, 0.0)
+    assert shown.outcome is Outcome.HOLDS and "Corrected" not in shown.explanation
+    assert judged(0.01, 0.0, 0.0).outcome is Outcome.REFUTED
+    for controls in ((0.9, 0.0), (0.0, 0.9)):
+        matched = judged(0.9, *controls)
         assert matched.outcome is Outcome.CONDITIONAL
         assert matched.control_passes and "The control passes as well" in matched.explanation
         assert "learned nothing" in matched.correction
-    near = by_id(verdicts(made(pairs=(0.3, 0.26, 0.1)), config))["figure10-pairs"]
+        assert "alone it would refute the claim" in matched.explanation
+    fewer = judged(0.9, 0.2, 0.2)  # the control passes as well, though by less
+    assert fewer.outcome is Outcome.CONDITIONAL and fewer.control_passes and "learned nothing" not in fewer.correction
+    near = judged(0.3, 0.26, 0.1)
     assert near.outcome is Outcome.CONDITIONAL and near.control_passes
     assert "learned nothing" not in near.correction and "26% before training" in near.correction
-    alone = by_id(verdicts(made(pairs=(0.06, 0.02, 0.02)), config))["figure10-pairs"]
-    assert alone.outcome is Outcome.REFUTED and not alone.control_passes
+    alone = judged(0.06, 0.02, 0.02)
+    assert alone.outcome is Outcome.CONDITIONAL and not alone.control_passes
+
+
+def test_what_is_shown_first_of_pairs_that_a_control_has_too_is_a_number_with_that_control(config):
+    verdict = by_id(verdicts(made(pairs=(0.86, 0.93, 0.94)), config))["figure10-pairs"]
+    assert all(row.decides for row in verdict.evidence)
+    assert verdict.decisive.holds and verdict.decisive.control_holds
+    assert [row.holds for row in verdict.evidence] == [True, True, False, False]
 
 
 def test_the_patterns_verdict_holds_fails_and_sees_controls_that_match(config):
@@ -255,12 +269,23 @@ def test_the_patterns_verdict_holds_fails_and_sees_controls_that_match(config):
     assert outcome_of(made(excess=(0.01, 0.0, 0.0)), config, "figure10-patterns") is Outcome.INCONCLUSIVE
     nothing = made(excess=(0.0, 0.0, 0.0), error=0.0)
     assert outcome_of(nothing, config, "figure10-patterns") is Outcome.INCONCLUSIVE
+    words = by_id(verdicts(nothing, config))["figure10-patterns"].explanation
+    assert "No neuron has several patterns, and there is nothing to hold against chance." in words
+    assert "rests on" not in words and "fails by" not in words
+
+
+def test_nearly_equal_scores_of_n_neurons_are_root_n_standard_errors_above_zero():
+    scores = np.zeros(5120)
+    scores[:16] = np.linspace(0.99, 1.01, 16)
+    assert scores.mean() / (scores.std(ddof=1) / np.sqrt(scores.size)) == pytest.approx(4, rel=0.005)  # n/N = 0.3 %
 
 
 def test_the_patterns_verdict_says_how_few_neurons_it_rests_on_and_how_weak_its_control_is(config):
     near = by_id(verdicts(made(excess=(0.04, 0.0, 0.0), error=0.0099, silent=(1, 49, 1)), config))["figure10-patterns"]
     assert near.outcome is Outcome.CONDITIONAL  # above chance by 4.04, above the untrained network by 2.9 alone
-    assert "one seed" in near.explanation and "rests on 4 neurons: 4.04 standard errors" in near.explanation
+    assert "one seed" in near.explanation and "rests on 4 neurons of one model" in near.explanation
+    assert "4.04 standard errors, where 4 were demanded, so that it passes by 0.04" in near.explanation
+    assert "amounts to at least 16 such neurons" in near.explanation
     assert "49% untrained, 1% trained, so that the untrained network is a weak control" in near.explanation
     assert not near.evidence[-1].holds and not near.evidence[-1].decides
     fair = by_id(verdicts(made(), config))["figure10-patterns"]
@@ -274,8 +299,8 @@ def test_the_pythia_verdict_wants_a_neuron_for_each_pair_and_more_than_before_tr
         found = made(public=public, public_missing="")
         return outcome_of(found, config, "figure10-pythia-70m")
 
-    assert judged(5, 3, 1, 0) is Outcome.HOLDS
-    assert judged(5, 3, 1, 3) is Outcome.CONDITIONAL
+    assert judged(5, 3, 0, 0) is Outcome.HOLDS
+    assert judged(5, 3, 1, 0) is judged(5, 3, 1, 3) is Outcome.CONDITIONAL  # the untrained model has one too
     assert judged(5, 0, 0, 0) is Outcome.REFUTED
 
 

@@ -339,7 +339,7 @@ def test_a_seed_that_chooses_wrongly_by_its_own_curves_counts_beside_a_mean_that
     assert verdict.outcome is Outcome.CONDITIONAL and "since the result was seen" in verdict.explanation
     assert verdict.correction.startswith("rebounding separates 5e-5, 1e-4 and 1e-3 (5e-5: 12 of 15 curves")
     assert (
-        "it does not order the losses: in seed 1 as many curves rebound at 5e-5 and 1e-3, a tie" in verdict.correction
+        "it does not order the losses: in seed 1 equally many rebound at 5e-5 and 1e-3, a tie" in verdict.correction
     )
     assert [row.name.endswith("(a tie, losses averaged)") for row in verdict.evidence] == [False, True, False, False]
 
