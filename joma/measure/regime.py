@@ -15,8 +15,8 @@ count. On a falling curve the second difference exists by noise alone, and is la
 bounds false rebounds whatever the shape of the descent. Only the order of the steps enters, not their spacing.
 
 Curves of one length are worked on together. The files of this folder hold the noise (`regime_noise`), the windows
-(`regime_curves`), falls, rises and dips (`regime_changes`), and what they tell of a curve (`regime_findings`); this one
-names it.
+(`regime_curves`), falls, rises and dips (`regime_changes`), what was left out at the ends (`regime_strays`), what all
+that tells of a curve (`regime_findings`), and the words for it (`regime_kinds`, `regime_words`); this one names it.
 
 Rates of error and the curves they were measured on: docs/regimes.md.
 """
@@ -24,7 +24,6 @@ Rates of error and the curves they were measured on: docs/regimes.md.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,9 @@ from joma.errors import finite, same_shape
 from joma.measure.regime_changes import KEPT, MIN_REBOUND, Dip
 from joma.measure.regime_curves import EVIDENCE, SPIKE, Curves
 from joma.measure.regime_findings import COLLAPSED, MIN_CHANGE, UNIFORM, Findings, findings
+from joma.measure.regime_kinds import Kind
 from joma.measure.regime_noise import MAX_AUTOCORRELATION
+from joma.measure.regime_words import doubt, told
 
 __all__ = [
     "COLLAPSED",
@@ -66,25 +67,6 @@ MAX_TOGETHER = 64
 """Curves that are worked on at a time: the longest of them compare their windows in some 100 MB."""
 
 
-class Kind(StrEnum):
-    """The closed set of answers. Where several hold, the one furthest up is given."""
-
-    COLLAPSED = "collapsed"
-    """Ends at the lowest value possible, or where that is not known, fell nearly to it."""
-    UNIFORM = "uniform"
-    """Ends at the highest value possible."""
-    REBOUNDING = "rebounding"
-    """Falls, then rises."""
-    PEAKING = "peaking"
-    """Rises, then falls."""
-    FALLING = "falling"
-    RISING = "rising"
-    FLAT = "flat"
-    """No change that counts and matters."""
-    UNCLEAR = "unclear"
-    """Too few points, or too much noise to call it flat."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Regime:
     """What a curve does, and how sure that is."""
@@ -93,7 +75,15 @@ class Regime:
     start: float
     """Level at the start: the median of the first tenth of the points."""
     end: float
-    """Level at the end."""
+    """Level at the end, without the points that were left out there."""
+    first: float
+    """The first value as it was measured."""
+    last: float
+    """The last value as it was measured."""
+    num_first_aside: int = 0
+    """First points that stick out so far that it would matter, and were left out as a possible spike."""
+    num_last_aside: int = 0
+    """Last points of the same kind."""
     dip_step: float = np.nan
     """Step of the dip; NaN unless rebounding, as the next two."""
     dip_depth: float = np.nan
@@ -105,7 +95,10 @@ class Regime:
     autocorrelation: float = np.nan
     """Of that noise, between neighbouring points."""
     confidence: float
-    """From 0.5 to 1: probability of the weakest of the conditions that the verdict rests on, under that noise."""
+    """From 0.5 to 1: probability of the weakest of the conditions that the verdict rests on, under that noise; at most
+    the chance of a spike where points were left out that speak against the verdict."""
+    doubt: str = ""
+    """What the points that were left out may be, in words; empty where there are none."""
     why: str
     """The verdict in words, with its numbers."""
 
@@ -193,6 +186,8 @@ def _too_short(curves: Sequence[Curve]) -> list[Regime]:
             kind=Kind.UNCLEAR,
             start=float(curve.values[0]),
             end=float(curve.values[-1]),
+            first=float(curve.values[0]),
+            last=float(curve.values[-1]),
             confidence=1.0,
             why=f"{len(curve.values)} points, {MIN_POINTS} are needed",
         )
@@ -204,7 +199,7 @@ def _verdicts(curves: Sequence[Curve]) -> list[Regime]:
     clean = Curves.of(np.stack([curve.steps for curve in curves]), np.stack([curve.values for curve in curves]))
     scales = [_scale(curve, top) for curve, top in zip(curves, clean.values.max(axis=1).tolist(), strict=True)]
     found = findings(clean, np.array([float(curve.lower) for curve in curves]), np.array(scales))
-    return [_verdict(each, curve.upper is not None) for each, curve in zip(found, curves, strict=True)]
+    return [_verdict(each, curve) for each, curve in zip(found, curves, strict=True)]
 
 
 def _scale(curve: Curve, top: float) -> float:
@@ -213,8 +208,9 @@ def _scale(curve: Curve, top: float) -> float:
     return max(top - curve.lower, MIN_HEIGHT * abs(top))
 
 
-def _verdict(found: Findings, is_bounded: bool) -> Regime:
+def _verdict(found: Findings, curve: Curve) -> Regime:
     """Go through the kinds in order; the first that is more likely than not is the verdict."""
+    is_bounded = curve.upper is not None
     monotone = [(Kind.FALLING, found.fall.chance), (Kind.RISING, found.rise.chance)]
     is_hidden = found.noise.deviation > 0 and found.detectable > HIDDEN * found.scale
     chances = [
@@ -228,31 +224,27 @@ def _verdict(found: Findings, is_bounded: bool) -> Regime:
     chosen = next(i for i, (_, chance) in enumerate(chances) if chance > MORE_LIKELY_THAN_NOT)
     kind, chance = chances[chosen]
     dip = found.dip if kind is Kind.REBOUNDING else Dip(chance=chance)
+    strays = found.strays
+    first, last, doubted = float(curve.values[0]), float(curve.values[-1]), doubt(kind, strays)
+    words = (told(kind, found, abs(last - first)), doubted, f"noise {found.noise.deviation:.2g}")
     return Regime(
         kind=kind,
         start=found.start,
         end=found.end,
+        first=first,
+        last=last,
+        num_first_aside=strays.first.num if strays.first else 0,
+        num_last_aside=strays.last.num if strays.last else 0,
         dip_step=dip.step,
         dip_depth=dip.depth,
         rebound=dip.rebound,
         noise=found.noise.deviation,
         autocorrelation=found.noise.autocorrelation,
-        confidence=min([chance, *(1 - rejected for _, rejected in chances[:chosen])]),
-        why=f"{_told(kind, found)}; noise {found.noise.deviation:.2g}",
+        confidence=min(
+            chance,
+            *(1 - rejected for _, rejected in chances[:chosen]),
+            strays.chance if strays.contradict(kind) else 1.0,
+        ),
+        doubt=doubted,
+        why="; ".join(filter(None, words)),
     )
-
-
-def _told(kind: Kind, found: Findings) -> str:
-    """Word what was found."""
-    dip, peak = found.dip, found.peak
-    unseen = max(MIN_CHANGE * found.scale, found.detectable)
-    return {
-        Kind.COLLAPSED: f"ends at {found.end:.3g}, at most {COLLAPSED:.0%} of the scale",
-        Kind.UNIFORM: f"ends at {found.end:.3g}, at least {UNIFORM:.0%} of the largest value possible",
-        Kind.REBOUNDING: f"falls by {dip.depth:.3g} to step {dip.step:g}, then rises by {dip.rebound:.3g}",
-        Kind.PEAKING: f"rises by {peak.depth:.3g} to step {peak.step:g}, then falls by {peak.rebound:.3g}",
-        Kind.FALLING: f"falls by {found.fall.size:.3g}",
-        Kind.RISING: f"rises by {found.rise.size:.3g}",
-        Kind.FLAT: f"no change of {unseen:.2g} or more",
-        Kind.UNCLEAR: f"a change of {found.detectable:.2g} would not be seen",
-    }[kind]

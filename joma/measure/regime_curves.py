@@ -4,7 +4,7 @@ Axes: C curves, N points, W widths of windows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,20 +33,26 @@ class Curves:
 
     steps: Float[np.ndarray, "C N"]
     values: Float[np.ndarray, "C N"]
+    measured: Float[np.ndarray, "C N"]
+    """The same with their spikes."""
+    group_sizes: Int[np.ndarray, " N"]
+    """How many points as they were measured each one is the mean of."""
     noises: Sequence[Noise]
 
     @classmethod
     def of(cls, steps: Float[np.ndarray, "C n"], values: Float[np.ndarray, "C n"]) -> "Curves":
         """Make curves ready that are as they were measured."""
-        steps, values = _thinned(steps), _thinned(values)
+        sizes = _group_sizes(values.shape[1])
+        steps, measured = _thinned(steps, sizes), _thinned(values, sizes)
+        values = measured
         for _ in range(2):  # the noise is seen better without the first spikes, and then the others
             values = _without_spikes(values, noises_of(values))
-        return cls(steps=steps, values=values, noises=noises_of(values))
+        return cls(steps=steps, values=values, measured=measured, group_sizes=sizes, noises=noises_of(values))
 
     @property
     def upside_down(self) -> "Curves":
         """The same with dips for peaks."""
-        return Curves(steps=self.steps, values=-self.values, noises=self.noises)
+        return replace(self, values=-self.values, measured=-self.measured)
 
     @cached_property
     def widths(self) -> Int[np.ndarray, " W"]:
@@ -96,13 +102,18 @@ class Curves:
         return max(MIN_END_POINTS, round(END_SHARE * self.values.shape[1]))
 
 
-def _thinned(values: Float[np.ndarray, "C N"]) -> Float[np.ndarray, "C n"]:
-    """Means of groups of neighbours, as few to a group as `MAX_POINTS` allows."""
-    num = values.shape[1]
-    if num <= MAX_POINTS:
-        return values
+def _group_sizes(num: int) -> Int[np.ndarray, " n"]:
+    """How many neighbours are averaged together, as few to a group as `MAX_POINTS` allows."""
     per_group = -(-num // MAX_POINTS)
-    return np.stack([group.mean(axis=1) for group in np.array_split(values, -(-num // per_group), axis=1)], axis=1)
+    return np.array([len(group) for group in np.array_split(np.arange(num), -(-num // per_group))])
+
+
+def _thinned(values: Float[np.ndarray, "C N"], sizes: Int[np.ndarray, " n"]) -> Float[np.ndarray, "C n"]:
+    """Means of groups of neighbours."""
+    if len(sizes) == values.shape[1]:
+        return values
+    groups = np.split(values, np.cumsum(sizes)[:-1], axis=1)
+    return np.stack([group.mean(axis=1) for group in groups], axis=1)
 
 
 def _without_spikes(values: Float[np.ndarray, "C N"], noises: Sequence[Noise]) -> Float[np.ndarray, "C N"]:

@@ -9,6 +9,7 @@ from scipy.special import ndtr
 from joma.measure.regime_changes import Dip, Swing, both_sides, dips, swings
 from joma.measure.regime_curves import Curves
 from joma.measure.regime_noise import Noise
+from joma.measure.regime_strays import Strays, strays
 
 MIN_CHANGE = 0.02
 """Smallest change that matters, as part of the scale: the range of possible values, or else the curve's own height."""
@@ -37,6 +38,8 @@ class Findings:
     """Probability that the end is as low as a collapsed curve's."""
     high: float
     """Probability that the end is as high as a uniform one's."""
+    strays: Strays
+    """What was left out at both ends."""
 
 
 def findings(curves: Curves, lower: Float[np.ndarray, " C"], scale: Float[np.ndarray, " C"]) -> list[Findings]:
@@ -61,5 +64,6 @@ def findings(curves: Curves, lower: Float[np.ndarray, " C"], scale: Float[np.nda
         "peak": dips(upside_down, *both_sides(upside_down), smallest),
         "low": ndtr((COLLAPSED * scale - above) / error).tolist(),
         "high": ndtr((above - UNIFORM * scale) / error).tolist(),
+        "strays": strays(curves, smallest),
     }
     return [Findings(**dict(zip(of_curves, each, strict=True))) for each in zip(*of_curves.values(), strict=True)]
