@@ -5,7 +5,7 @@ import pandas as pd
 
 from joma.experiments.experiment import Result
 from joma.experiments.figure5_measure import DEEP, FLOWS, NO_ORDER, SHALLOW, Config
-from joma.experiments.seed_errors import exceeds, mean_and_error
+from joma.experiments.seed_errors import NUM_ERRORS, exceeds, mean_and_error
 from joma.verdicts import Evidence, Finding, Ruling, Verdict, finding, ruling, seeds_say
 
 LARGEST_Z = 4.5
@@ -291,7 +291,7 @@ def depth_verdict(result: Result, config: Config) -> Verdict:
         claim="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
         explanation=f"In block 0 {told}, in logarithms of attention since the start."
         if can_decide
-        else _why_undecided(high, low, foretold, contrasts),
+        else _why_undecided(high, low, error, foretold, contrasts),
         correction=f"{told}, a difference of {high - low:+.3f}, with relabelled leaves {control:+.3f}",
         evidence=(
             evidence,
@@ -335,18 +335,25 @@ def _on_both(name: str, deep: float, shallow: float) -> Evidence:
 
 
 def _why_undecided(
-    high: float, low: float, foretold: dict[str, tuple[float, float]], contrasts: tuple[float, float]
+    high: float, low: float, error: float, foretold: dict[str, tuple[float, float]], contrasts: tuple[float, float]
 ) -> str:
-    """Say what the theory foretells for trees on which it does not have the sign of the claim."""
+    """Say what the theory foretells for trees on which it does not have the sign of the claim, and whether it is so.
+
+    What is measured agrees or disagrees where the difference stands out from its standard error between seeds.
+    """
     near_deep, near_shallow = contrasts
     against = " and ".join(flow for flow, (deep, shallow) in foretold.items() if not deep > shallow)
     delays = "; ".join(f"{flow}: {shallow:.2f} against {deep:.2f}" for flow, (deep, shallow) in foretold.items())
+    seen = "which does not tell whether it is as"
+    if abs(high - low) >= NUM_ERRORS * error:  # false for the NaN of a single seed
+        seen = "as" if low > high else "other than"
     return (
         f"On these two trees the lead of the nearest tokens at the end is {low:+.3f} on the shallow one against "
-        f"{high:+.3f} on the deep one, {'as' if low > high else 'other than'} foretold by {against} from their "
-        f"co-occurrences (nearest over farthest, {near_shallow:.1f} against {near_deep:.1f} times; half time of the "
-        f"farthest tokens over that of the nearest, {delays}). Depth alone is not separated: branching and classes "
-        f"differ too, and a lead at the end is no speed. {CORRECTED}: what the theory foretells was not asked before."
+        f"{high:+.3f} on the deep one, a difference of {high - low:+.3f} ± {error:.3f}, {seen} foretold by {against} "
+        f"from their co-occurrences (nearest over farthest, {near_shallow:.1f} against {near_deep:.1f} times; half "
+        f"time of the farthest tokens over that of the nearest, {delays}). Depth alone is not separated: "
+        f"branching and classes differ too, and a lead at the end is no speed. {CORRECTED}: what the theory foretells "
+        "was not asked before."
     )
 
 

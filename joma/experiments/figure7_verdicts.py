@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from joma.experiments.claim_kinds import FURTHER
 from joma.experiments.experiment import Result
 from joma.experiments.figure7_regimes import (
     BOTTOM,
@@ -27,6 +28,9 @@ from joma.probe.findings import Fault
 from joma.verdicts import Evidence, Finding, Outcome, Ruling, Verdict, finding, ruling
 
 SOURCE = "Section 6, Figure 7"
+OWN_SOURCE = f"{SOURCE}, {FURTHER}"
+"""Of claims on a model trained here: the paper speaks of OPT and Pythia."""
+HERE = "In a small GPT-NeoX too"
 CLAIM = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
 MOST_LAYERS = 2 / 3
 """Share of the upper half of the layers that must dip and rebound, and of the lower half that must fall."""
@@ -106,14 +110,14 @@ def _layer_by_layer(result: Result, series: str, metric: str) -> str:
 
 
 def _loss_in_words(loss: pd.DataFrame) -> str:
-    """Say from which step on the validation loss rises again, if it does."""
+    """Say from which step on the validation loss rises again, if it does; nothing of a rise that no digit shows."""
     lowest, last = loss.loc[loss["loss"].idxmin()], loss.loc[loss["step"].idxmax()]
     if lowest["step"] == last["step"]:
-        return "The validation loss falls to the end."
-    return (
-        f"The validation loss rises again from step {lowest['step']:,.0f} on, from {lowest['loss']:.2f} to "
-        f"{last['loss']:.2f}."
-    )
+        return "The validation loss falls to the end. "
+    low, high = f"{lowest['loss']:.2f}", f"{last['loss']:.2f}"
+    if low == high:
+        return ""
+    return f"The validation loss rises again from step {lowest['step']:,.0f} on, from {low} to {high}. "
 
 
 def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
@@ -130,12 +134,12 @@ def rank_verdict(result: Result, neox: NeoxConfig, *, small: bool) -> Verdict:
     return found.verdict(
         id="figure7-rank",
         title="Stable rank over a small GPT-NeoX series",
-        source=SOURCE,
-        claim=CLAIM,
+        source=OWN_SOURCE,
+        claim=f"{HERE}, {CLAIM[0].lower()}{CLAIM[1:]}",
         explanation=(
             f"{size}. One seed. Lowest stable rank, and the end: {_layer_by_layer(result, OURS, RANK)}. By the rule, "
             f"which wants a rise of {MIN_REBOUND:.0%} of the fall before: {in_words(regimes, OURS, RANK)}; with "
-            f"learning rate 0: {in_words(regimes, UNTRAINED, RANK)}. {_loss_in_words(result.tables['loss'])} "
+            f"learning rate 0: {in_words(regimes, UNTRAINED, RANK)}. {_loss_in_words(result.tables['loss'])}"
             + (_too_small(neox) if small else "It is a series of its own and says nothing of OPT or Pythia.")
         ),
         correction=_what_the_rank_does(result, OURS),
@@ -191,8 +195,8 @@ def salience_verdict(result: Result, *, small: bool) -> Verdict:
     return found.verdict(
         id="figure7-salience",
         title="Stable rank against entropy",
-        source=SOURCE,
-        claim="The drop and bounce is less salient in the attention patterns than in the stable ranks.",
+        source=OWN_SOURCE,
+        claim=f"{HERE}, the drop and bounce is less salient in the attention patterns than in the stable ranks.",
         explanation=(
             f"Smaller of fall and rise in the top layers, as part of the first checkpoint: stable rank {rank:.3f}, "
             f"entropy {entropy:.3f}; as part of the median of the first tenth of them {late_rank:.3f} and "

@@ -18,6 +18,7 @@ import pandas as pd
 
 from joma.engine.config import HIERARCHY, TREES
 from joma.experiments.experiment import NOT_FINISHED, Experiment, Part, Result, Workplace, nothing_missing
+from joma.experiments.markdown import enumerated
 from joma.experiments.seed_errors import NUM_ERRORS, exceeds
 from joma.experiments.table1_finished import finished
 from joma.experiments.table1_measure import Config, by_choice, by_setting, fall_along, grids_of, score_runs
@@ -288,15 +289,14 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
         seeds_say(exceeds(row["excess"], row["excess_error"], LEAST_EXCESS), each)
         for row, each in zip(rows, evidence, strict=True)
     ]
-    text = _excess_in_words(rows)
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
         id=id,
         title=title,
         source=SOURCE if data == HIERARCHY else "Section 5 and Table 1",
         claim=claim,
-        explanation=_excess_explanation(text, findings, result, config),
-        correction=f"training adds, with the standard error between seeds: {text}",
+        explanation=_excess_explanation(rows, findings, result, config),
+        correction=f"training adds, with the standard error between seeds: {_excess_in_words(rows)}",
         evidence=evidence,
     )
 
@@ -327,15 +327,28 @@ def _excess_in_words(rows: list[dict]) -> str:
     )
 
 
-def _excess_explanation(excess: str, findings: list[Finding], result: Result, config: Config) -> str:
+def _excess_explanation(rows: list[dict], findings: list[Finding], result: Result, config: Config) -> str:
     if not findings:
         return "There is nothing on these data yet."
     text = (
-        f"What training adds: {excess}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} standard errors "
-        f"on, where shuffled latents gain less than {LEAST_EXCESS}: "
-        f"{findings.count(Finding.SHOWN)} of {len(findings)} do."
+        f"What training adds: {_excess_in_words(rows)}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} "
+        f"standard errors on, where shuffled latents gain less than {LEAST_EXCESS}: "
+        f"{findings.count(Finding.SHOWN)} of {len(findings)} do.{_not_beyond_shuffled(rows)}"
     )
     return _in_full(text, result, config)
+
+
+def _not_beyond_shuffled(rows: list[dict]) -> str:
+    """Say where training adds to the correlation with latents no more than to that with shuffled ones."""
+    alike = sorted((row for row in rows if row["excess"] <= row["excess_shuffled"]), key=lambda row: row["level"])
+    if not alike:
+        return ""
+    told = "; ".join(
+        f"level {row['level']} {row['excess']:+.3f}, shuffled {row['excess_shuffled']:+.3f} (hidden {row['hidden']}, "
+        f"rate {fewest_letters(row['lr'])})"
+        for row in alike
+    )
+    return f" In {len(alike)} of {len(rows)} that is no more than shuffled latents gain: {told}."
 
 
 def chance_verdict(result: Result, config: Config) -> Verdict:
@@ -365,19 +378,35 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
         for level, part in own.groupby("level")
     ]
     text = "; ".join(
-        f"{above.name} {above.value:+.3f}, untrained {above.control:+.3f}, by one-to-one matching {-lost.value:+.3f}"
+        f"{above.name} {above.value:+.3f}, untrained {above.control:+.3f}, lost by one-to-one matching {lost.value:.4f}"
         for above, lost in by_level
     )
+    pooled = _pooled_in_words(own)
     found = ruling(finding(*rows) for rows in by_level)
     return found.limited(small=not config.is_paper_size).verdict(
         id="table1-chance",
         title="Table 1, against chance",
         source=SOURCE,
         claim="For each latent there is a hidden node with a high normalised correlation with it",
-        explanation=_in_full(f"NCorr: {text}.", result, config) if by_level else "There is nothing on these data yet.",
-        correction=f"NCorr: {text}; what an untrained network has as well is no sign of learning",
+        explanation=_in_full(f"NCorr{pooled}: {text}.", result, config)
+        if by_level
+        else "There is nothing on these data yet.",
+        correction=f"NCorr{pooled}: {text}; what an untrained network has as well is no sign of learning",
         evidence=[row for rows in by_level for row in rows],
     )
+
+
+def _pooled_in_words(table: pd.DataFrame) -> str:
+    """Say over which open choices a mean is taken, where there is more than one."""
+    choices = table[["hidden", "lr"]].drop_duplicates().sort_values(["hidden", "lr"])
+    if len(choices) <= 1:
+        return ""
+    named = [
+        f"hidden {hidden}, {'learning rates' if len(own) > 1 else 'learning rate'} "
+        + enumerated([fewest_letters(lr) for lr in own["lr"]])
+        for hidden, own in choices.groupby("hidden")
+    ]
+    return f", a mean over the open choices together ({'; '.join(named)})"
 
 
 def complexity_verdict(result: Result, config: Config) -> Verdict:
@@ -406,7 +435,9 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         for (_, _, fall), row in zip(falls, evidence, strict=True)
     ]
     text = "; ".join(f"{each.name}: {each.value:+.3f} (untrained {each.control:+.3f})" for each in evidence)
-    text = f"Falls of NCorr: {text}" if text else "There are no two settings to compare"
+    runs = result.tables["runs"]
+    pooled = _pooled_in_words(runs[runs["data"] == HIERARCHY])
+    text = f"Falls of NCorr{pooled}: {text}" if text else "There are no two settings to compare"
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
         id="table1-complexity",

@@ -201,8 +201,9 @@ LATER_ON_DEEP = pd.DataFrame(
 """Half times as the claim on depth has them."""
 
 
-def judged_in_full(verdict, curves, config=FULL, flow_times=LATER_ON_DEEP):
-    tables = {"levels": learned_levels(curves), "leads": attention_leads(curves), "flow_times": flow_times}
+def judged_in_full(verdict, curves, config=FULL, flow_times=LATER_ON_DEEP, leads=None):
+    leads = attention_leads(curves) if leads is None else leads
+    tables = {"levels": learned_levels(curves), "leads": leads, "flow_times": flow_times}
     return verdict(with_tables(**tables, cooccurrence=cooccurrences(figure5.quick())), config)
 
 
@@ -274,6 +275,25 @@ def test_trees_on_which_the_theory_itself_denies_the_claim_cannot_decide_it(theo
     one_denies.loc[is_far, "half"] = 1.6
     found = judged_in_full(judge.depth_verdict, made_up_curves(shape), flow_times=one_denies)
     assert found.outcome == Outcome.INCONCLUSIVE and "foretold by Eqn 6 from" in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((0.2, 0.5), ", as foretold by"),
+        ((0.5, 0.2), ", other than foretold by"),
+        ((0.49, 0.5), ", which does not tell whether it is as foretold by"),
+    ],
+    ids=["as foretold", "the other way", "within the error"],
+)
+def test_what_is_measured_is_as_foretold_only_where_it_stands_out_from_its_error(theory, ends, said):
+    curves = made_up_curves(bottom_up)
+    leads = attention_leads(curves)
+    for tree, end in zip((DEEP, SHALLOW), ends, strict=True):
+        own = (leads["tree"] == tree) & (leads["layer"] == 0)
+        leads.loc[own, "end"] = end + 0.01 * np.linspace(-1, 1, own.sum())
+    found = judged_in_full(judge.depth_verdict, curves, flow_times=theory["flow_times"], leads=leads)
+    assert found.outcome == Outcome.INCONCLUSIVE and said in found.explanation
 
 
 def test_the_part_of_a_lead_that_is_gone_is_one_of_means_and_no_small_lead_drives_it():

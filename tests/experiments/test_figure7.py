@@ -9,6 +9,7 @@ import pytest
 
 from experiments.neox_cases import text_and_cache, tiny_neox, workplace_in
 from joma.experiments import figure7, public_series, timetable
+from joma.experiments.claim_kinds import ClaimKind, kind_of
 from joma.experiments.experiment import Result
 from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
 from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of, turns_of
@@ -254,6 +255,17 @@ def test_a_loss_that_rises_again_is_told_with_its_step(config):
     )
     risen.tables["loss"]["loss"] = [7.0, 4.0, 3.5]
     assert "falls to the end" in by_id(verdicts(risen, config))["figure7-rank"].explanation
+    risen.tables["loss"]["loss"] = [7.0, 4.221, 4.224]  # from 4.22 to 4.22
+    words = by_id(verdicts(risen, config))["figure7-rank"].explanation
+    assert "validation loss" not in words and "  " not in words
+
+
+def test_what_is_asked_of_a_model_trained_here_goes_further_than_the_paper(config):
+    found = verdicts(made("falling", "falling", public_missing="no hub"), config)
+    assert {verdict.id: kind_of(verdict) for verdict in found} == {
+        "figure7-rank": ClaimKind.FURTHER, "figure7-salience": ClaimKind.FURTHER, "figure7-audit": ClaimKind.CHECK,
+        "figure7-public": ClaimKind.PAPER,
+    }  # fmt: skip
 
 
 def test_turns_leave_out_flagged_values_and_know_the_lowest_step():

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -352,7 +353,7 @@ def test_published_numbers_are_those_of_the_paper():
     assert PUBLISHED[0, "20x30", 30, 2] == 0.94
 
 
-def made_up(score, *, shuffled=0.3, shuffled_untrained=0.3, matched_loss=0.01, seed_spread=0.001):
+def made_up(score, *, shuffled=0.3, shuffled_untrained=0.3, matched_loss=0.01, seed_spread=0.001, lrs=(1e-5,)):
     """A result of the paper's settings whose NCorr is `score(network, row)`."""
     rows = []
     settings = [
@@ -363,10 +364,10 @@ def made_up(score, *, shuffled=0.3, shuffled_untrained=0.3, matched_loss=0.01, s
         {"data": TREES, "num_classes": 3, "num_children": 2, "num_latents": "", "rho": 0.8, "level": level}
         for level in range(3)
     ]
-    for setting in settings:
+    for setting, lr in product(settings, lrs):
         for seed in (1, 2, 3):
             for network in ("trained", "untrained"):
-                row = setting | {"hidden": 400, "lr": 1e-5, "seed": seed, "network": network}
+                row = setting | {"hidden": 400, "lr": lr, "seed": seed, "network": network}
                 value = score(network, row) + seed_spread * (seed - 2) * (network == "trained")
                 null = shuffled if network == "trained" else shuffled_untrained
                 rows.append(row | {"ncorr": value, "shuffled": null, "matched": value - matched_loss, "loss": 0.1})
@@ -411,6 +412,32 @@ def test_training_holds_only_above_the_untrained_network_and_shuffled_latents(ve
     assert verdict(made_up(learned, seed_spread=0.5), FULL).outcome == Outcome.INCONCLUSIVE
     one_level = made_up(lambda network, row: learned(network, row) if row["level"] else as_published(row))
     assert verdict(one_level, FULL).outcome == Outcome.CONDITIONAL
+
+
+@pytest.mark.parametrize("verdict", [table1.training_verdict, table1.trees_verdict], ids=["hierarchy", "trees"])
+def test_a_gain_that_is_no_more_than_that_of_shuffled_latents_is_told(verdict):
+    words = verdict(made_up(lambda network, row: 0.64 if network == "trained" else 0.6, shuffled=0.35), FULL)
+    num_levels = len(words.evidence)
+    told = (
+        f"In {num_levels} of {num_levels} that is no more than shuffled latents gain: level 0 +0.040, shuffled +0.050"
+    )
+    assert told in words.explanation
+    assert "shuffled latents gain:" not in verdict(made_up(learned), FULL).explanation
+
+
+@pytest.mark.parametrize("verdict", [table1.chance_verdict, table1.complexity_verdict], ids=["chance", "complexity"])
+def test_means_over_open_choices_say_so(verdict):
+    both = verdict(made_up(random_features, lrs=(1e-4, 1e-5)), FULL)
+    assert "a mean over the open choices together (hidden 400, learning rates 1e-5 and 1e-4): level 0" in (
+        both.explanation
+    )
+    assert "open choices" not in verdict(made_up(random_features), FULL).explanation
+
+
+def test_what_matching_loses_has_the_sign_of_its_number():
+    found = table1.chance_verdict(made_up(random_features, matched_loss=0.0123), FULL)
+    assert "lost by one-to-one matching 0.0123" in found.explanation
+    assert [row.value for row in found.evidence if "matching" in row.name] == pytest.approx([0.0123, 0.0123])
 
 
 def test_chance_is_passed_by_an_untrained_network_too():
