@@ -32,6 +32,10 @@ class Ledger(ABC):
         """Take something that happened."""
 
     @abstractmethod
+    def begin_again(self, step: int) -> None:
+        """Put what comes in the place of what earlier sessions recorded from a step on, as of the next value."""
+
+    @abstractmethod
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far, in the columns of the record."""
 
@@ -61,6 +65,9 @@ class MemoryLedger(Ledger):
     ) -> None:
         """Take something that happened."""
         self._events.append((step, site, level, kind, message, json.dumps(evidence or {}, default=str)))
+
+    def begin_again(self, step: int) -> None:
+        """Replace nothing: there is no earlier session."""
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far, of several for one key the last."""
@@ -100,6 +107,11 @@ class RunLedger(Ledger):
         """Take something that happened."""
         assert self._writer is not None
         self._writer.event(step, kind, message, level=level, site=site, evidence=evidence)
+
+    def begin_again(self, step: int) -> None:
+        """Put what comes in the place of what earlier sessions recorded from a step on, as of the next value."""
+        assert self._writer is not None
+        self._writer.begin_again(step)
 
     def frame(self) -> "pandas.DataFrame":
         """Write what is in memory and read the run."""

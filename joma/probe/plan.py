@@ -15,6 +15,7 @@ from joma.probe.weights import Unseen
 
 MILLION = 1e6
 MILLISECONDS = 1e3
+_RANKS_ALONE = 'For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern` if joma is to be told which.'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,10 +131,10 @@ def _no_attention(specimen: Specimen, *, ran: bool) -> str:
     if specimen.attention_pattern is not None:
         return f"No attention of this {specimen.name} matches {specimen.attention_pattern!r}. Change the pattern."
     if ran:
-        return f"This {specimen.name} made no attention call on the probe batch: there is nothing to watch."
+        return f"This {specimen.name} made no attention call on the probe batch. {_RANKS_ALONE}"
     return (
         f"This {specimen.name} has no attention that its structure shows: no module owns queries and keys. "
-        "If it has some, name its modules by `attention_pattern`, or pass a `probe_batch`."
+        f"If it has some, name its modules by `attention_pattern`, or pass a `probe_batch`. {_RANKS_ALONE}"
     )
 
 

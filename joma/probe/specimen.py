@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from joma.probe.taps import Compiled, OnCall, OnError, OnUnseen, Trail, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
+_HASH_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,13 @@ class Specimen:
     def num_parameters(self) -> int:
         """Parameters, shared ones once."""
         return sum(parameter.numel() for parameter in self.root.parameters())
+
+    @property
+    def parameter_shapes(self) -> str:
+        """Digits that models have in common whose parameters have the same names and shapes, wrapped or not."""
+        named = self.root.named_parameters()
+        lines = sorted(f"{plain_site(name)} {tuple(parameter.shape)}" for name, parameter in named)
+        return sha256("\n".join(lines).encode()).hexdigest()[:_HASH_DIGITS]
 
     def wants(self, site: str) -> bool:
         """Whether calls from here are measured."""

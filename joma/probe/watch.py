@@ -28,6 +28,7 @@ from joma.probe.alarm import Alarm, Alert, Bell
 from joma.probe.arming import TrainingForward
 from joma.probe.examination import Examination, Problem
 from joma.probe.findings import some
+from joma.probe.history import History
 from joma.probe.isolation import demand_module
 from joma.probe.lean_batch import lean_batch
 from joma.probe.ledger import Ledger, MemoryLedger, RunLedger
@@ -50,6 +51,8 @@ OnAlarm = Callable[[Alert], object]
 
 LOG = logging.getLogger("joma")
 EVERY = 100
+_WHAT_IS_MEASURED = ("batch", "mlp_pattern", "attention_pattern")
+"""Settings without which values are not comparable. When, how much and with what alarm may change on the way."""
 _watched: WeakSet[nn.Module] = WeakSet()
 
 
@@ -74,6 +77,8 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     """Attach to a model, compiled or wrapped for distributed training or not, and return the `Watch` to step.
 
     `out` is the folder of the run (None keeps it in memory); with several processes each writes its own `rank-N` in it.
+    A folder that holds another run (another model, `seed`, `about`, kind of batch or pattern) is refused. The same run
+    goes on in it, and takes the place of what is recorded at the first step that comes and behind it.
     `every` n steps or another `schedule` says when, `measures` what: "cheap", "full", or names, `register_measure`'s
     among them; `heads` keeps the values of single heads too. `probe_batch` is a fixed batch to measure attention on:
     keyword arguments, a tuple of arguments, a tensor, or a function that calls the model. Without it the training batch
@@ -146,6 +151,7 @@ class Watch:
         self._heads, self._loggers = heads, tuple(loggers)
         self._attached = attached
         self._last: int | None = None
+        self._last_measured: int | None = None
         self._stride = 1
         self._is_owed = False
         self._problems: dict[str, int] = {}
@@ -157,7 +163,8 @@ class Watch:
         self._trail: Trail | None = None
         """Where the last measurement saw attention."""
         self._forward = TrainingForward(specimen.root, lambda error: self._complain("", error))
-        self._has_history = False
+        self._history: History | None = None
+        """What was recorded before, until the first step tells where this session begins."""
         if attached:
             _watched.add(specimen.root)
             try:
@@ -176,8 +183,9 @@ class Watch:
         number = self._number(step)
         alerts: list[Alert] = []
         try:
+            alerts += self._take_up(number)
             if self._is_ready(number):
-                alerts = self._record(number, loss)
+                alerts += self._record(number, loss)
         except Exception as error:
             self._complain("", error, number)
         self._arm()
@@ -228,7 +236,7 @@ class Watch:
     def _how_often(self) -> str:
         if not self._seconds:
             return "Nothing was measured." if self._last is None else f"Nothing was measured up to step {self._last}."
-        return f"Measured {counted(len(self._seconds), 'time')}, last step {self._last}."
+        return f"Measured {counted(len(self._seconds), 'time')}, last at step {self._last_measured}."
 
     def __str__(self) -> str:
         return self.report()
@@ -242,8 +250,8 @@ class Watch:
         self.close("finished" if error is None else "failed")
 
     def _begin(self) -> None:
-        """Take up the run where it was, and wait for the first forward pass."""
-        self._recall()
+        """Look what was recorded before, and wait for the first forward pass."""
+        self._history = History.of(self._ledger)
         for each in self.plan.unseen:
             self._ledger.event(0, "unseen", each.reason, level="warning", site=each.site)
         for reason, sites in by_reason(self.plan.unseen).items():
@@ -255,7 +263,7 @@ class Watch:
             raise ValueError("This watch is not attached: it was a dry run, or it is closed. Call joma.watch again.")
 
     def _number(self, step: SupportsIndex | None) -> int:
-        if step is None and self._last is None and self._has_history:
+        if step is None and self._history is not None and not self._history.values.empty:
             raise ValueError("This run goes on an earlier one, whose steps joma cannot guess. Pass `step`.")
         number = index(step) if step is not None else 0 if self._last is None else self._last + 1
         if self._last is not None and number > self._last:
@@ -296,6 +304,7 @@ class Watch:
         self._write(number, rows, found)
         seconds = found.seconds_in_forward() + time.perf_counter() - begun
         self._seconds.append(seconds)
+        self._last_measured = number
         self.record(number, "seconds", seconds, kind="cost")
         return alerts
 
@@ -371,19 +380,24 @@ class Watch:
         except Exception as error:
             self._complain(alert.site, error, alert.step)
 
-    def _recall(self) -> None:
-        """Take up the curves of an earlier part of the run, so that its alarms are not told twice."""
-        history = self._ledger.frame()
-        self._has_history = len(history) > 0
-        if self._bell is None or not self._has_history:
-            return
-        told = set(self._ledger.events().query("kind == 'alarm'")["message"])
-        columns = ("site", "kind", "layer", "head", "metric", "value", "flag")
-        missed = []
-        for step, table in history.groupby("step", sort=True):
-            rows = [Row(**dict(zip(columns, row, strict=True))) for row in table[list(columns)].itertuples(index=False)]
-            missed += [alert for alert in self._listen(int(step), rows) if alert.message not in told]
-        self._ring(missed)
+    def _take_up(self, number: int) -> list[Alert]:
+        """Begin at a step: what was recorded before it is heard again, what was recorded from it on is replaced.
+
+        Returns the alarms of an earlier session that were not told.
+        """
+        history, self._history = self._history, None
+        if history is None:
+            return []
+        if history.reaches(number):
+            self._ledger.begin_again(number)
+        if anew := history.measured(since=number):
+            LOG.warning(
+                "This run begins again at step %d: what an earlier session recorded at steps %d to %d is replaced as "
+                "soon as the first value is measured anew.",
+                *(number, anew[0], anew[-1]),
+            )
+        heard = [alert for step, rows in history.measurements(before=number) for alert in self._listen(step, rows)]
+        return [alert for alert in heard if alert.message not in history.told]
 
     def _complain(self, site: str, error: Exception, number: int | None = None) -> None:
         step = number if number is not None else self._last if self._last is not None else 0
@@ -434,14 +448,19 @@ def _fractions(rows: Sequence[Row]) -> list[tuple[tuple[str, int], dict[str, flo
 
 def _described(specimen: Specimen, seed: int | None, about: Mapping[str, Any] | None) -> dict[str, Any]:
     """Say what the run is about; what joma finds out itself stands in front of what the user says."""
-    own: dict[str, Any] = {"model": specimen.name, "num_parameters": specimen.num_parameters}
+    own: dict[str, Any] = {
+        "model": specimen.name,
+        "num_parameters": specimen.num_parameters,
+        "parameter_shapes": specimen.parameter_shapes,
+    }
     return own | ({} if seed is None else {"seed": index(seed)}) | dict(about or {})
 
 
 def _open(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> RunLedger:
-    """Open the run's folder: of several processes each has its own."""
+    """Open the run's folder, refusing another run: of several processes each has its own."""
+    known_by = [*about, *_WHAT_IS_MEASURED]
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         rank = distributed.get_rank()
         about = {**about, "rank": rank, "world_size": distributed.get_world_size()}
         folder = folder / f"rank-{rank}"
-    return RunLedger(open_run(folder, kind="watch", config=config, about=about))
+    return RunLedger(open_run(folder, kind="watch", config=config, about=about, known_by=known_by))

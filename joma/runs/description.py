@@ -3,7 +3,7 @@
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -99,11 +99,14 @@ def started(folder: Path, kind: str, config: Any, about: Mapping[str, Any] | Non
     )
 
 
-def reopened(info: RunInfo, kind: str, config: Any, about: Mapping[str, Any] | None) -> RunInfo:
-    """Describe a run that goes on now; refuse one of another kind."""
+def reopened(
+    info: RunInfo, kind: str, config: Any, about: Mapping[str, Any] | None, known_by: Collection[str] = ()
+) -> RunInfo:
+    """Describe a run that goes on now; refuse one of another kind, and one of other values in what it is known by."""
     if kind != info.kind:
         raise ValueError(f"{info.folder} holds a run of kind {info.kind!r}, not {kind!r}. Take a new folder.")
     now = started(info.folder, kind, config, about)
+    _demand_same(info, now, known_by)
     before = {name: getattr(info, name) for name in ("config", "versions", "git_commit")}
     changed = any(getattr(now, name) != value for name, value in before.items())
     return replace(
@@ -113,6 +116,18 @@ def reopened(info: RunInfo, kind: str, config: Any, about: Mapping[str, Any] | N
         resumed=[*info.resumed, now.started],
         earlier=[*info.earlier, {"until": now.started, **before}] if changed else info.earlier,
     )
+
+
+def _demand_same(earlier: RunInfo, now: RunInfo, known_by: Collection[str]) -> None:
+    """Refuse to go on with another run; what only one of them tells does not set them apart."""
+    was, comes = earlier.config | earlier.about, now.config | now.about
+    others = [name for name in known_by if name in was and name in comes and was[name] != comes[name]]
+    if others:
+        there, here = (", ".join(f"`{name}` {values[name]}" for name in others) for values in (was, comes))
+        raise ValueError(
+            f"{earlier.folder} holds another run, with {there}; this one has {here}. "
+            "Take another folder, or remove that one."
+        )
 
 
 def ended(info: RunInfo, status: Status) -> RunInfo:

@@ -9,6 +9,7 @@ run.lock            only while it is written: the writing process
 A process killed at any moment leaves whole files and loses the rows of the last few seconds (`flush_seconds`); the next
 `open_run` goes on. Until the run is closed the parts may hold a key twice: of rows with the same step, site, head and
 metric, the one in the part with the highest number counts. `read` sees to that, and closing merges the parts into one.
+A run that is begun again at an earlier step (`begin_again`) takes away what was recorded from that step on.
 """
 
 from joma.runs.description import SCHEMA, RunInfo

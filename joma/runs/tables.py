@@ -2,6 +2,10 @@
 
 A part is written under another name and renamed. Parts are ordered by number. Merging parts puts the merged rows in
 place of the newest of them and then removes the others: dying in between leaves old rows that newer ones outweigh.
+
+Rows that a run which is begun again replaces go with the first part that is written then: it holds what is left of the
+older parts too, is marked as standing for all of them, and is the last that a reader looks at. So they are gone at once
+or not at all, and removing the older parts can be made up for.
 """
 
 import re
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 MAX_SMALL_PARTS = 64
 """So many parts are merged while the run goes on, so that a long one does not leave a file every few seconds."""
 _PART = re.compile(r"\d{8,}\.parquet")
+_STANDS_FOR_ALL = b"joma.stands_for_all_before"
+"""Key in the description of a part's columns that marks one in whose place no older part counts."""
 _READ_ATTEMPTS = 20
 """How often to list the parts again when a writer merges them under our eyes."""
 
@@ -89,15 +95,26 @@ class Table:
         self._layout = layout
         _load_libraries()
         remove_leftovers(self._folder)
-        self._merged = max((_number(path) for path in parts(folder, layout)), default=0)
+        self._earlier = max((_number(path) for path in parts(folder, layout)), default=0)
+        """Number of the last part that is not ours."""
+        self._merged = self._earlier
         self._part = _Part(self._merged + 1, [])
+        self._begun_again_at: int | None = None
+        """Step from which on earlier rows are still to be taken away."""
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Keep a row in memory until the next flush."""
         self._part.rows.append(row)
 
+    def begin_again(self, step: int) -> None:
+        """Take away, with the next flush, the rows from a step on that were there before this writer."""
+        self._begun_again_at = step
+
     def flush(self) -> None:
         """Write the rows in memory as a part; when that fails they stay, and the next flush writes the same part."""
+        if self._begun_again_at is not None:
+            self._replace_earlier(self._begun_again_at)
+            return
         part = self._part
         if not part.rows:
             return
@@ -110,6 +127,27 @@ class Table:
     def compact(self) -> None:
         """Merge all parts into one."""
         self._merge(after=0)
+
+    def _replace_earlier(self, step: int) -> None:
+        """Write a part in place of all others: earlier rows before a step, and our own. Trying again does no harm."""
+        import pyarrow
+        from pyarrow import compute
+
+        part, layout = self._part, self._layout
+        paths = parts(self._folder.parent, layout)
+        earlier = _concatenated([path for path in paths if _number(path) <= self._earlier], layout)
+        kept = earlier.filter(compute.less(earlier["step"], step))
+        if len(kept) < len(earlier):
+            own = _concatenated([path for path in paths if _number(path) > self._earlier], layout)
+            whole = pyarrow.concat_tables([kept, own, _arrow(part.rows, layout)])
+            write_bytes(self._folder / f"{part.number:08d}.parquet", _encode(_settled(whole, layout), for_all=True))
+            self._part = _Part(part.number + 1, [])
+            for path in paths:
+                if _number(path) != part.number:
+                    path.unlink(missing_ok=True)
+            self._merged = part.number
+        self._begun_again_at = None
+        self.flush()
 
     def _merge(self, *, after: int) -> None:
         """Merge the parts behind number `after`, up to the newest."""
@@ -144,7 +182,7 @@ def _number(part: Path) -> int:
 def _load_libraries() -> None:
     """Load what writing needs at the start: not in the middle of a training, nor at exit, when it is too late."""
     import pyarrow
-    from pyarrow import parquet  # noqa: F401
+    from pyarrow import compute, parquet  # noqa: F401
 
     pyarrow.array([])  # looks for pandas when it is first called
 
@@ -153,7 +191,7 @@ def _arrow(rows: Sequence[tuple[Any, ...]], layout: Layout) -> "pyarrow.Table":
     import pyarrow
 
     schema = layout.schema()
-    columns = zip(*rows, strict=True)
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pyarrow.table([_column(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema)
 
 
@@ -176,20 +214,29 @@ def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
     return kept.drop_columns("row")
 
 
-def _encode(table: "pyarrow.Table") -> bytes:
+def _encode(table: "pyarrow.Table", *, for_all: bool = False) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
+    if for_all:
+        table = table.replace_schema_metadata({_STANDS_FOR_ALL: b""})
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue().to_pybytes()
 
 
 def _concatenated(paths: Sequence[Path], layout: Layout) -> "pyarrow.Table":
+    """Read parts, the newest first, down to one that stands for all before it."""
     import pyarrow
 
     schema = layout.schema()
-    return pyarrow.concat_tables([schema.empty_table(), *(_decode(path, schema) for path in paths)])
+    found = []
+    for path in reversed(paths):
+        table = _decode(path, schema)
+        found.append(table)
+        if _STANDS_FOR_ALL in (table.schema.metadata or {}):
+            break
+    return pyarrow.concat_tables([schema.empty_table(), *reversed(found)])
 
 
 def _decode(path: Path, schema: "pyarrow.Schema") -> "pyarrow.Table":
@@ -198,7 +245,8 @@ def _decode(path: Path, schema: "pyarrow.Schema") -> "pyarrow.Table":
 
     try:
         with parquet.ParquetFile(path) as file:  # the file alone: no columns guessed from folders such as lr=0.1
-            return file.read().select(schema.names).cast(schema)
+            table = file.read().select(schema.names)
+            return table.cast(schema.with_metadata(table.schema.metadata))
     except (pyarrow.ArrowException, KeyError, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise

@@ -4,7 +4,7 @@ import atexit
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import index
 from pathlib import Path
 from time import monotonic
@@ -28,15 +28,18 @@ def open_run(
     kind: Kind,
     config: Any,
     about: Mapping[str, Any] | None = None,
+    known_by: Collection[str] = (),
     flush_seconds: float = 10.0,
     owner: str = "",
 ) -> "RunWriter":
     """Open a run for writing: a new one, or one that was finished, interrupted or killed, which goes on where it was.
 
     Only one writer at a time: while another lives this raises `RunLockedError`. `config` and `about` go into
-    `run.json` (any JSON, dataclasses too). Rows are written `flush_seconds` after the last time, or by `flush`; a
-    process that is killed loses at most those seconds. `owner` is for tasks that are run again elsewhere when their
-    machine is lost: a writer takes over at once from an earlier one with the same owner, any random digits.
+    `run.json` (any JSON, dataclasses too). A run that has other values in the entries it is `known_by`, names of those
+    of `config` and `about`, is another run: it is refused, and left as it is. Rows are written `flush_seconds` after
+    the last time, or by `flush`; a process that is killed loses at most those seconds. `owner` is for tasks that are
+    run again elsewhere when their machine is lost: a writer takes over at once from an earlier one with the same
+    owner, any random digits.
 
     >>> from tempfile import TemporaryDirectory
     >>> from joma.runs.record import read
@@ -57,12 +60,12 @@ def open_run(
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder, owner=owner)
     try:
-        remove_leftovers(folder, description.FILE_NAME)
-        remove_leftovers(folder, LOCK_NAME)
         if (folder / description.FILE_NAME).exists():
-            info = description.reopened(description.load(folder), kind, config, about)
+            info = description.reopened(description.load(folder), kind, config, about, known_by)
         else:
             info = description.started(folder, kind, config, about)
+        remove_leftovers(folder, description.FILE_NAME)
+        remove_leftovers(folder, LOCK_NAME)
         description.save(info)
         return RunWriter(info, lock, flush_seconds)
     except BaseException:
@@ -86,6 +89,9 @@ class RunWriter:
         self._mutex = threading.RLock()
         self._open = True
         self._last_step = 0
+        self._has_begun_again = False
+        self._begins_again_at: int | None = None
+        """Step from which on the next value takes the place of earlier rows."""
         atexit.register(self._at_exit)
 
     def add(
@@ -109,7 +115,13 @@ class RunWriter:
         if step not in _STEPS or layer not in _INDICES or head not in _INDICES:
             raise ValueError(f"`step` must fit 64 bits, `layer` and `head` 32 bits, got {step}, {layer} and {head}.")
         _demand_text(site=site, kind=kind, metric=metric, flag=flag)
-        self._append(self._metrics, (step, site, kind, layer, head, metric, float(value), flag))
+        row = (step, site, kind, layer, head, metric, float(value), flag)
+        with self._mutex:
+            if self._begins_again_at is not None:
+                self._events.begin_again(self._begins_again_at)
+                self._metrics.begin_again(self._begins_again_at)
+                self._begins_again_at = None
+            self._append(self._metrics, row)
 
     def event(
         self,
@@ -132,6 +144,20 @@ class RunWriter:
         _demand_text(kind=kind, message=message, site=site)
         told = json.dumps({} if evidence is None else plain(evidence), allow_nan=False)
         self._append(self._events, (index(step), site, level, kind, message, told))
+
+    def begin_again(self, step: SupportsIndex) -> None:
+        """Put what this writer adds in the place of what was recorded before it, from a step on; other rows stay.
+
+        The earlier values and events go when the next value is written, those of a table all at once. A writer that
+        adds no value replaces nothing. Once for a writer: what it has replaced and what it has kept is its own then.
+        """
+        if index(step) not in _STEPS:
+            raise ValueError(f"`step` must fit 64 bits, got {step}.")
+        with self._mutex:
+            self._demand_open()
+            if self._has_begun_again:
+                raise ValueError(f"The run {self.folder} was begun again already. Open it again to do so once more.")
+            self._has_begun_again, self._begins_again_at = True, index(step)
 
     def flush(self) -> None:
         """Write what is in memory. When that fails (`DiskFullError`) the rows stay in memory for another try."""

@@ -28,7 +28,7 @@ def test_one_line_in_a_loop_is_found_at_the_top():
 def test_the_example_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["watch_a_loop.py", "--steps", "10", "--out", str(tmp_path / "run")])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "Measured 5 times, last step 10." in capsys.readouterr().out
+    assert "Measured 5 times, last at step 10." in capsys.readouterr().out
     assert sorted(set(read(tmp_path / "run")["step"])) == [0, 1, 2, 5, 10]
 
 

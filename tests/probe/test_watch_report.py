@@ -79,7 +79,7 @@ def test_a_report_says_how_often_and_at_what_cost():
     model = loops.build("hand_written")
     with watch(model, every=2) as seen:
         run(model, "hand_written", seen, range(5))
-    assert "Measured 3 times, last step 4." in seen.report()
+    assert "Measured 3 times, last at step 4." in seen.report()
     assert "Measuring took" in seen.report()
     assert "Stable rank of layer 1 (blocks.1.mlp.0): " in seen.report()
 
@@ -100,7 +100,7 @@ def test_one_of_a_thing_is_told_in_the_singular():
     with watch(model, every=1, measures="full") as seen:
         run(model, "hand_written", seen, range(1))
     told = seen.report()
-    for part in ("1 site in 1 layer (", "Ranks: 1 matrix.", "norms: 1 site.", "Measured 1 time, last step 0."):
+    for part in ("1 site in 1 layer (", "Ranks: 1 matrix.", "norms: 1 site.", "Measured 1 time, last at step 0."):
         assert part in told
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from runs.faults import Faults
 
 from joma.runs import description, record, tables, writer
@@ -117,7 +117,7 @@ keys = st.tuples(st.integers(-2, 3), st.text(max_size=3), st.integers(-1, 1), st
 
 
 class Rewriting(RuleBasedStateMachine):
-    """Adding, flushing, closing, crashing and reading in any order, beside a dictionary that does the same."""
+    """Adding, beginning again, flushing, closing, crashing and reading in any order, beside a dictionary."""
 
     folders = None
 
@@ -125,20 +125,36 @@ class Rewriting(RuleBasedStateMachine):
         """Open a run of its own."""
         super().__init__()
         self.folder = self.folders.mktemp("run")
-        self.run = opened(self.folder, flush_seconds=1e9)
         self.memory, self.disk = {}, {}
         self.told, self.told_on_disk = [], []
+        self.open()
+
+    def open(self):
+        self.run = opened(self.folder, flush_seconds=1e9)
+        self.own, self.own_told, self.anew, self.has_begun_again = set(), set(), None, False
 
     @rule(key=keys, value=st.floats(), layer=st.integers(-1, 3), flag=st.text(max_size=2))
     def add(self, key, value, layer, flag):
         step, site, head, metric = key
         self.run.add(step, metric, value, site=site, head=head, layer=layer, flag=flag)
+        if self.anew is not None:
+            self.memory = {each: self.memory[each] for each in self.memory if each[0] < self.anew or each in self.own}
+            self.told = [each for each in self.told if each[0] < self.anew or each in self.own_told]
+            self.anew = None
         self.memory[key] = (value, layer, flag)
+        self.own.add(key)
+
+    @precondition(lambda self: not self.has_begun_again)
+    @rule(step=st.integers(-3, 4))
+    def begin_again(self, step):
+        self.run.begin_again(step)
+        self.anew, self.has_begun_again = step, True
 
     @rule(step=st.integers(0, 2), message=st.text(max_size=2))
     def event(self, step, message):
         self.run.event(step, "audit", message)
         self.told = [each for each in self.told if each != (step, message)] + [(step, message)]
+        self.own_told.add((step, message))
 
     @rule()
     def flush(self):
@@ -151,13 +167,15 @@ class Rewriting(RuleBasedStateMachine):
         self.disk, self.told_on_disk = dict(self.memory), list(self.told)
         assert info(self.folder).status == status
         assert len(list(self.folder.glob("metrics/*"))) == bool(self.disk)
-        self.run = opened(self.folder, flush_seconds=1e9)
+        if self.disk:
+            assert len(pd.read_parquet(self.folder / "metrics")) == len(self.disk)
+        self.open()
 
     @rule()
     def crash_and_reopen(self):
         crash(self.run)
         self.memory, self.told = dict(self.disk), list(self.told_on_disk)
-        self.run = opened(self.folder, flush_seconds=1e9)
+        self.open()
 
     @rule(at=st.integers(1, 30), closing=st.booleans())
     def fail_and_go_on(self, at, closing):
@@ -166,7 +184,9 @@ class Rewriting(RuleBasedStateMachine):
                 self.run.close() if closing else self.run.flush()
             except OSError:
                 assert len(faults.trace) >= at
-        self.run = self.run if self.run._open else opened(self.folder, flush_seconds=1e9)
+        if not self.run._open:
+            self.open()
+        self.has_begun_again |= closing  # one that failed to close may have merged all parts
         self.flush()
 
     @invariant()
