@@ -26,7 +26,7 @@ class Stray:
     way: int
     """Which way the curve goes there if it is no spike, down or up."""
     step: float
-    """Of the nearest point that was kept."""
+    """Of the nearest point that was kept, or moved by less than what matters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,19 +52,16 @@ class Strays:
 def strays(curves: Curves, smallest: Float[np.ndarray, " C"]) -> list[Strays]:
     """Find the points at the ends that were left out and are further away than the `smallest` change that matters."""
     away = curves.measured - curves.values
+    matters = np.abs(away) > smallest[:, None]
+    is_at_an_end = (matters[:, 0] | matters[:, -1]).tolist()
     return [
-        _strays(curves, each, away[each], np.abs(away[each]) > least) if _is_at_an_end(away[each], least) else Strays()
-        for each, least in enumerate(smallest.tolist())
+        _strays(curves, each, away[each], matters[each]) if is_stray else Strays()
+        for each, is_stray in enumerate(is_at_an_end)
     ]
 
 
-def _is_at_an_end(away: Float[np.ndarray, " N"], least: float) -> bool:
-    return bool(np.abs(away[[0, -1]]).max() > least)
-
-
 def _strays(curves: Curves, each: int, away: Float[np.ndarray, " N"], matters: Bool[np.ndarray, " N"]) -> Strays:
-    left_out = away != 0
-    num_first, num_last = (_num_leading(points) for points in (left_out, left_out[::-1]))
+    num_first, num_last = (_num_leading(points) for points in (matters, matters[::-1]))
     steps, measured, sizes = curves.steps[each], curves.measured[each], curves.group_sizes
     inside = matters[num_first : len(matters) - num_last]
     first = Stray(
@@ -86,6 +83,6 @@ def _strays(curves: Curves, each: int, away: Float[np.ndarray, " N"], matters: B
     )
 
 
-def _num_leading(left_out: Bool[np.ndarray, " N"]) -> int:
-    """How many points from the first on were left out; one at least is kept."""
-    return min(int(np.logical_and.accumulate(left_out).sum()), len(left_out) - 1)
+def _num_leading(matters: Bool[np.ndarray, " N"]) -> int:
+    """How many points from the first on matter; not all, one at least was kept."""
+    return min(int(np.logical_and.accumulate(matters).sum()), len(matters) - 1)

@@ -12,7 +12,7 @@ from joma.figures.span import least_span
 from joma.measure.regime import MIN_POINTS, Kind, Regime, classify
 from joma.page import layers
 from joma.page.records import Group
-from joma.page.table import Cell, number, words
+from joma.page.table import Cell, digits, number, words
 
 LOWER = {"entropy": 0.0, "stable_rank": 1.0}
 """What is classified, with the smallest value possible."""
@@ -27,6 +27,7 @@ COLUMNS = [
 ]
 _LEVEL = "The median of the {} tenth of the points, of three at least, without spikes; a single point does not make it."
 TITLES = {
+    "regime": "A first or last point that stands alone may be a spike or part of a change: the regime is without it.",
     "level at start": f"{_LEVEL.format('first')} Of fewer than {MIN_POINTS} points it is the first one.",
     "level at end": f"{_LEVEL.format('last')} Of fewer than {MIN_POINTS} points it is the last one.",
     "depth of the dip": "The fall into the dip from the highest level before it.",
@@ -64,7 +65,7 @@ def rows(found: Sequence[SiteRegimes]) -> list[list[Cell]]:
             layers.layer_cell(each.layer),
             words(each.site),
             words(each.metric.replace("_", " "), tone="tag"),
-            words(told(each.kinds), tone=_tone(each.kinds)),
+            _regime_cell(each),
             *(_mean([getattr(regime, name) for regime in each.by_run.values()]) for name in _NUMBERS),
         ]
         for each in found
@@ -91,6 +92,22 @@ def told(kinds: Counter[str]) -> str:
     if len(kinds) == 1:
         return next(iter(kinds))
     return ", ".join(f"{name} {count}" for name, count in kinds.most_common())
+
+
+def _regime_cell(each: SiteRegimes) -> Cell:
+    """Name the regimes, with a mark where points at the ends stand alone and were left out of them."""
+    apart = [regime for regime in each.by_run.values() if regime.doubt]
+    named = words(told(each.kinds), tone=_tone(each.kinds), mark=_apart_in_words(apart, len(each.by_run)))
+    return replace(named, title="; ".join(dict.fromkeys(regime.doubt for regime in apart)))
+
+
+def _apart_in_words(apart: Sequence[Regime], num_runs: int) -> str:
+    if not apart:
+        return ""
+    if num_runs > 1:
+        return f"points stand alone in {len(apart)} of {num_runs} runs"
+    ends = (("first", apart[0].num_first_aside, apart[0].first), ("last", apart[0].num_last_aside, apart[0].last))
+    return ", ".join(f"{which} point {digits(value, 3)} stands alone" for which, num, value in ends if num)
 
 
 def _sites(group: Group, metric: str) -> Iterator[SiteRegimes]:
