@@ -10,6 +10,7 @@ from joma.experiments.assumption1 import ALONE, TOGETHER
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import Config
 from joma.experiments.language_model_settings import not_yet
+from joma.experiments.rebound_shares import AFTERWARDS, decided
 from joma.verdicts import Evidence, Verdict, finding, ruling
 
 STATIONARY = 0.9
@@ -18,10 +19,11 @@ SAME_LENGTH = 1.5
 """Factor by which its length may change."""
 SETTLED = 0.1
 """Part of the training that is left out: 'during most of the training' is what comes behind it."""
+SMALL = "Small models decide nothing; the full preset does. "
 
 
 def drift_verdict(result: Result, config: Config) -> Verdict:
-    """Judge Assumption 1: one counterexample is enough, at any size."""
+    """Judge Assumption 1; as of the other trainings, nothing follows from small models."""
     drift = result.tables["drift"]
     start = reference_step(config)
     num_layers = {mode: drift.loc[drift["mode"] == mode, "layer"].nunique() for mode in (ALONE, TOGETHER)}
@@ -34,25 +36,26 @@ def drift_verdict(result: Result, config: Config) -> Verdict:
     found = ruling(finding(moved.direction, moved.length) for moved in by_mode.values())
     end = config.drift.steps[-1]
     seeds = "one seed" if len(config.drift.seeds) == 1 else f"{len(config.drift.seeds)} seeds"
-    return (found.undecided() if lacking else found).verdict(
+    return (found.undecided() if lacking else decided(found, config)).verdict(
         id="assumption1",
         title="E[g x] stays as it is",
         source="Section 2, Assumption 1",
         claim="E[g x] remains constant during training: true when one layer is trained and the others are fixed, and "
         "approximately for joint training.",
         explanation=(
-            f"The matrix of token frequencies and gradients of the hidden neurons at step {start:,}, held against step "
-            f"{end:,}, mean over layers and {seeds}. "
+            f"{SMALL if config.small else ''}The matrix of token frequencies and gradients of the hidden neurons at "
+            f"step {start:,}, held against that of the end, mean over layers and {seeds}. The end is step {end:,} of "
+            "trainings of their own, not the runs of figure 6: of the whole model, and of one block at a time. "
             + (_what_is_there(lacking, by_mode) if lacking else _from_the_start(drift, end))
             + " A layer that is trained changes its own output, and with it the error that comes back."
             + _sampling_in_words(by_mode.values())
         ),
-        correction="" if lacking else _correction(by_mode, start),
+        correction="" if lacking else _correction(by_mode, start, end),
         evidence=[row for moved in by_mode.values() for row in (moved.direction, moved.length)]
         + [
             row
             for moved in by_mode.values()
-            for row in (moved.halves, moved.halves_at_end, moved.corrected, moved.from_start)
+            for row in (moved.halves, moved.halves_at_end, moved.corrected, moved.turned_from_start, moved.from_start)
         ],
     )
 
@@ -126,14 +129,17 @@ class _Moved:
     halves_at_end: Evidence
     corrected: Evidence
     """The direction as it would be without sampling, by what the halves say of it."""
+    turned_from_start: Evidence
+    """The direction over all of the training."""
     from_start: Evidence
     """The length over all of the training."""
 
     @classmethod
     def of(cls, drift: pd.DataFrame, mode: str, start: int, config: Config) -> "_Moved":
         """Read it off the table."""
+        end = config.drift.steps[-1]
         direction = Evidence(
-            name=f"cosine of E[g x] at step {start:,} with that of the end, {mode}",
+            name=f"cosine of E[g x] at step {start:,} with that of the end, step {end:,}, {mode}",
             against="1: a matrix that does not turn",
             unit="cosine, mean over layers and seeds",
             value=_mean(drift, mode, start, "cosine"),
@@ -141,13 +147,12 @@ class _Moved:
             at_least=True,
         )
         length = Evidence(
-            name=f"change of length of E[g x] between step {start:,} and the end, {mode}",
+            name=f"change of length of E[g x] between step {start:,} and the end, step {end:,}, {mode}",
             against="1: a matrix that keeps its length",
             unit="factor, mean over layers and seeds",
             value=_factor(drift, mode, start),
             threshold=SAME_LENGTH,
         )
-        end = config.drift.steps[-1]
         at_start, at_end = (_mean(drift, mode, step, "between_halves") for step in (start, end))
         halves, halves_at_end = (
             replace(
@@ -161,13 +166,19 @@ class _Moved:
         )
         corrected = replace(
             direction,
-            name=f"cosine of E[g x] at step {start:,} with that of the end, corrected for sampling, {mode}",
+            name=f"{direction.name}, corrected for sampling",
             value=direction.value / ceiling(at_start, at_end),
+            decides=False,
+        )
+        turned_from_start = replace(
+            direction,
+            name=f"cosine of E[g x] at the very start with that of the end, step {end:,}, {mode}",
+            value=_mean(drift, mode, 0, "cosine"),
             decides=False,
         )
         from_start = replace(
             length,
-            name=f"change of length of E[g x] between the very start and the end, {mode}",
+            name=f"change of length of E[g x] between the very start and the end, step {end:,}, {mode}",
             value=_factor(drift, mode, 0),
             decides=False,
         )
@@ -177,6 +188,7 @@ class _Moved:
             halves=halves,
             halves_at_end=halves_at_end,
             corrected=corrected,
+            turned_from_start=turned_from_start,
             from_start=from_start,
         )
 
@@ -194,15 +206,31 @@ class _Moved:
         return f"{kept_direction} ({turn}) and {kept_length} ({factor})"
 
 
-def _correction(by_mode: dict[str, _Moved], start: int) -> str:
-    """Say what the matrix does in each mode, and in which of the two it moves less if one does in every respect."""
+def _correction(by_mode: dict[str, _Moved], start: int, end: int) -> str:
+    """Say what the matrix does in each mode, and in which of the two it moves less, late in training and in all."""
     told = [f"{mode} E[g x] {moved.in_words()}" for mode, moved in by_mode.items()]
     alone, together = by_mode[ALONE], by_mode[TOGETHER]
-    if alone.direction.value > together.direction.value and alone.length.value < together.length.value:
-        told.append(f"it moves less with {ALONE}")
-    elif alone.direction.value < together.direction.value and alone.length.value > together.length.value:
-        told.append(f"it moves less with {TOGETHER}")
-    return f"from step {start:,} to the end, {'; '.join(told)}"
+    late = _moves_less((alone.direction, alone.length), (together.direction, together.length))
+    ever = _moves_less((alone.turned_from_start, alone.from_start), (together.turned_from_start, together.from_start))
+    compared = [
+        f"from step {start:,} on it moves less with {late}" if late else "",
+        f"from the very start it moves less with {ever} (cosine {alone.turned_from_start.value:.2f} with {ALONE} and "
+        f"{together.turned_from_start.value:.2f} with {TOGETHER}, factors of {alone.from_start.value:.2f} and "
+        f"{together.from_start.value:.2f} in length; {AFTERWARDS})"
+        if ever
+        else "",
+    ]
+    return f"from step {start:,} to the end, step {end:,}, {'; '.join(filter(None, [*told, *compared]))}"
+
+
+def _moves_less(alone: tuple[Evidence, Evidence], together: tuple[Evidence, Evidence]) -> str:
+    """Return the mode that moves less in direction and in length; nothing where the two do not agree."""
+    (turned, grew), (turned_together, grew_together) = alone, together
+    if turned.value > turned_together.value and grew.value < grew_together.value:
+        return ALONE
+    if turned.value < turned_together.value and grew.value > grew_together.value:
+        return TOGETHER
+    return ""
 
 
 def _factor(drift: pd.DataFrame, mode: str, step: int) -> float:

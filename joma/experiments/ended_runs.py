@@ -1,12 +1,14 @@
 """Runs that have ended, by their records alone: neither weights nor data nor a GPU are needed to read them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from joma.engine.config import RunConfig
 from joma.engine.grid import UNNAMED, Run
 from joma.engine.standing import DIVERGED
-from joma.runs.description import FILE_NAME
+from joma.experiments.origins import UNKNOWN, joined
+from joma.runs.description import FILE_NAME, RunInfo
 from joma.runs.record import info, read_events
 
 
@@ -23,6 +25,8 @@ class EndedRun:
     """Steps done."""
     failed_at: int | None
     """Step at which it diverged."""
+    git_commit: str = UNKNOWN
+    """The software that trained it; commits that did so one after the other are joined."""
 
 
 def ended_run(run: Run, root: Path) -> EndedRun | None:
@@ -34,14 +38,23 @@ def ended_run(run: Run, root: Path) -> EndedRun | None:
     config = RunConfig.from_dict(record.config)
     if _settings(config) != _settings(run.config):
         return None
-    if record.status == "finished":
-        return EndedRun(
-            folder=folder, config=config, status="finished", step=int(record.about["num_steps"]), failed_at=None
-        )
     failed_at = _failed_at(folder) if record.status == "failed" else None
-    if failed_at is None:
+    if record.status != "finished" and failed_at is None:
         return None
-    return EndedRun(folder=folder, config=config, status="failed", step=failed_at, failed_at=failed_at)
+    return EndedRun(
+        folder=folder,
+        config=config,
+        status=record.status,
+        step=int(record.about["num_steps"]) if failed_at is None else failed_at,
+        failed_at=failed_at,
+        git_commit=joined(_commits(record)),
+    )
+
+
+def _commits(record: RunInfo) -> Iterator[str]:
+    """Return the commits that worked on a run, in their order."""
+    for commit in (*(before.get("git_commit") for before in record.earlier), record.git_commit):
+        yield commit or UNKNOWN
 
 
 def _failed_at(folder: Path) -> int | None:

@@ -266,9 +266,9 @@ def _drift(result: Result) -> Iterator[Chart]:
         title="Assumption 1: E[g x] of a step against that of the end",
         caption="By the assumption a matrix does not change, so that its lines lie at 1 but for noise. What noise a "
         "text of this length leaves is dashed: the cosine between two halves of the text at one step, as a mean over "
-        "the layers; of a matrix that does not change one sees about that much, or somewhat more. The end is 1 by "
-        "definition. Trained whole, and "
-        "with one block moving while everything else keeps its start.",
+        "the layers; of a matrix that does not change one sees about that much, or somewhat more. The end, step "
+        f"{int(means['step'].max()):,} of trainings of their own, is 1 by definition. Trained whole, and with one "
+        "block moving while everything else keeps its start.",
         panels=[
             panel(mode, column, label)
             for column, label in (("cosine", "cosine"), ("length_ratio", "ratio of lengths"))

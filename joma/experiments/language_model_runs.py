@@ -39,6 +39,7 @@ SETTING = list(Setting._fields)
 """Columns that runs have in common which differ in their seed alone."""
 RUN_COLUMNS = [
     *SETTING, "seed", "status", "failed_at", "num_steps", "first_loss", "best_loss", "best_step", "end_loss",
+    "precision", "git_commit",
 ]  # fmt: skip
 REGIME_COLUMNS = [
     *SETTING, "seed", "metric", "layer", "kind", "confidence", "dip_step", "dip_depth", "rebound", "first", "end",
@@ -226,6 +227,8 @@ def _run_row(found: Found, table: pd.DataFrame) -> dict[str, Any]:
         "best_loss": losses.min(),
         "best_step": losses.idxmin(),
         "end_loss": losses.iloc[-1],
+        "precision": found.config.get("precision"),
+        "git_commit": run.git_commit,
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 
 from joma.engine.measuring import ENTROPY, RANK, WINDOW
+from joma.experiments import rebound_ranks
 from joma.experiments.drift_verdict import drift_verdict
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import (
@@ -21,6 +22,7 @@ from joma.experiments.language_model_config import (
 from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent, by_depth, in_words, not_yet
 from joma.experiments.learning_rate_verdicts import rate_verdicts
 from joma.experiments.rebound_controls import ingredient_verdict
+from joma.experiments.rebound_earlier_dips import RULE, earlier_dips
 from joma.experiments.rebound_shares import (
     REBOUNDS,
     SHALLOW,
@@ -145,6 +147,7 @@ def rebound_verdict(result: Result, config: Config, text: str) -> Verdict:
                     counts_in_words(regimes, config, text, ENTROPY, "on the whole validation set"),
                     counts_in_words(regimes, config, text, WINDOW, "on the paper's single window"),
                     kinds_in_words(regimes, config, text, ENTROPY),
+                    _earlier_in_words(result.tables["curves"], config, text, depths),
                     JUDGED_LAYERS if any(depth > SHALLOW for depth in depths) else "",
                     SMALL_MODELS if config.small else "",
                 ),
@@ -160,18 +163,31 @@ def rank_verdict(result: Result, config: Config, text: str) -> Verdict:
     """Judge whether the stable rank of the lower matrix drops and bounces back in the same layers."""
     regimes = result.tables["regimes"]
     lacking, depths = _lacking(result.tables["runs"], config, text, config.depths)
-    curves = _ranks(result, config, text, depths)
-    shares = _shares(regimes, config, text, RANK, "stable rank of the MLP's lower matrix", depths)
+    shares = _shares(regimes, config, text, RANK, rebound_ranks.WHAT, depths)
+    kinds = set(rebound_ranks.rank_regimes(result, config, text, depths)["kind"])
+    is_first = text == config.texts[0]  # controls are trained on that one
+    if is_first:
+        lacking += absent(rebound_ranks.controls(config), result.tables["runs"])
     return decided(ruling([finding(row) for row in shares.values()]), config, lacking).verdict(
         id=id_on("figure6-rank", text),
         title="The lower matrix's rank drops and bounces back",
         source="Section 4, relationship with the rank of the MLP's lower layer",
         claim="The rank of the MLP's lower matrix first drops, then bounces back.",
-        explanation=f"{size_in_words(config, text, lacking)} {kinds_in_words(regimes, config, text, RANK)}"
-        + (f" {COLLAPSED_RANK}" if Kind.COLLAPSED.value in set(curves["kind"]) else ""),
-        correction=f"{_ranks_in_words(curves, result.tables['runs'])}; curves that drop and bounce back: "
+        explanation=" ".join(
+            filter(
+                None,
+                (
+                    size_in_words(config, text, lacking),
+                    kinds_in_words(regimes, config, text, RANK),
+                    COLLAPSED_RANK if Kind.COLLAPSED.value in kinds else "",
+                    rebound_ranks.bounces_in_words(result, config, text, depths),
+                    rebound_ranks.controls_in_words(regimes, config) if is_first else "",
+                ),
+            )
+        ),
+        correction=f"{rebound_ranks.ranks_in_words(result, config, text, depths)}; curves that drop and bounce back: "
         + _counts_in_words(regimes, config, text, RANK, depths),
-        evidence=shares.values(),
+        evidence=(*shares.values(), *(rebound_ranks.control_rows(regimes, config) if is_first else ())),
     )
 
 
@@ -325,30 +341,13 @@ def _counts_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: s
     return ", ".join(told)
 
 
-def _ranks(result: Result, config: Config, text: str, depths: Sequence[int]) -> pd.DataFrame:
-    """Return the curves of the stable rank of the paper's setting, of all layers."""
-    regimes = result.tables["regimes"]
-    there = regimes[regimes["depth"].isin(depths) & (regimes["text"] == text) & (regimes["condition"] == PAPER)]
-    return there[(there["lr"] == config.rate) & (there["metric"] == RANK)]
-
-
-def _ranks_in_words(curves: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Tell from where to where the stable rank goes by depth, and when it is lowest."""
-    if curves.empty:
+def _earlier_in_words(curves: pd.DataFrame, config: Config, text: str, depths: Sequence[int]) -> str:
+    """Tell which layers have a dip before that of their regime."""
+    own = [of_setting(curves, text, PAPER, depth, config.rate, ENTROPY) for depth in depths]
+    found = [dip for each in own for dip in earlier_dips(each)]
+    if not found:
         return ""
-    means = curves.groupby(["depth", "layer"])[["first", "end"]].mean()
-    ends = [f"{_range(own)} at depth {depth}" for depth, own in means["end"].groupby("depth")]
-    num_steps = runs["num_steps"].max()
-    verb = "falls in every layer" if (curves["end"] < curves["first"]).all() else "goes"
-    return (
-        f"the stable rank {verb} from {_range(means['first'])} to {', '.join(ends)} (means over seeds, smallest to "
-        f"largest layer) and is lowest at step {_range(curves['lowest_step'], '{:,.0f}')} of {num_steps:,}"
-    )
-
-
-def _range(values: pd.Series, form: str = "{:.2g}") -> str:
-    low, high = form.format(values.min()), form.format(values.max())
-    return low if low == high else f"{low}-{high}"
+    return f"Layers with an earlier, shorter dip ({RULE}), in nats, at {'; '.join(map(str, found))}."
 
 
 def _loss(runs: pd.DataFrame, text: str, condition: str, depth: int, lr: float) -> float:

@@ -5,7 +5,7 @@ yet another. A record names all of them: differing versions one after the other,
 itself with the pieces that it did.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,8 @@ def told(origins: Sequence[Origin]) -> dict[str, Any]:
     names = dict.fromkeys(name for each in origins for name in each.versions)
     is_any_known = any(each.git_commit for each in origins)
     return {
-        "versions": {name: _joined(_version(each, name) for each in origins) for name in names},
-        "git_commit": _joined(each.git_commit or UNKNOWN for each in origins) if is_any_known else None,
+        "versions": {name: joined(_version(each, name) for each in origins) for name in names},
+        "git_commit": joined(each.git_commit or UNKNOWN for each in origins) if is_any_known else None,
         "origins": [asdict(each) for each in origins],
     }
 
@@ -84,5 +84,10 @@ def _version(origin: Origin, name: str) -> str:
     return origin.versions.get(name, ABSENT if origin.versions else UNKNOWN)
 
 
-def _joined(words: Iterator[str]) -> str:
+def joined(words: Iterable[str]) -> str:
+    """Return words one after the other, each once.
+
+    >>> joined(["a1", "b2", "a1"])
+    'a1 and b2'
+    """
     return _AND.join(dict.fromkeys(words))

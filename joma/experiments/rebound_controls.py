@@ -1,20 +1,22 @@
 """Which ingredient the rebound of the attention entropy needs: one taken away at a time.
 
-Runs that overfit are told apart: without dropout the loss rises again long before the end, so each curve is looked at
-up to the lowest loss of its own run as well (`rebound_until_best`). That was asked later, and decides nothing.
+The whole validation set decides. Asked since the result was seen, and beside: the paper's single window; and, as runs
+without dropout overfit, each curve up to the lowest loss of its own run (`rebound_until_best`). Frozen attention takes
+the rebound away nearly by construction, and stands beside as well.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from joma.engine.measuring import ENTROPY
+from joma.engine.measuring import ENTROPY, WINDOW
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import LINEAR, PAPER, Config
 from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent
 from joma.experiments.markdown import enumerated
 from joma.experiments.rebound_shares import (
     ABSENT,
+    AFTERWARDS,
     REBOUNDS,
     Count,
     controlled_settings,
@@ -28,14 +30,18 @@ from joma.experiments.rebound_shares import (
 )
 from joma.experiments.rebound_until_best import UntilBest
 from joma.figures.numbers import counted
-from joma.verdicts import Evidence, Verdict, finding, ruling
+from joma.verdicts import Evidence, Ruling, Verdict, finding, ruling
 
 NO_DROPOUT, FROZEN = "no dropout", "frozen attention"
-TAUTOLOGY = (
-    "Frozen attention is nearly a tautology: with its weights kept nothing moves the entropy but the states, so that "
-    "it must take the rebound away; it tells nothing of the MLP."
+BESIDE = (
+    "Curves that rebound are counted on the whole validation set, which decides; on the paper's single window (window) "
+    f"and up to the lowest loss of a run that was {AFTERWARDS}, and stands beside."
 )
-AFTERWARDS = "asked since the result was seen"
+WINDOW_IS = f"Window: the paper's single one; it and the lowest losses decide nothing, {AFTERWARDS}."
+TAUTOLOGY = (
+    "That is nearly a tautology and tells nothing of the MLP: with its weights kept, nothing moves attention but the "
+    "states. Its rows stand beside since the result was seen"
+)
 NOT_KEPT = (
     "What curves do up to the lowest loss of their run was asked since this result was kept, and is not in it: without "
     "the experiment's folder `kept`, the same command reads it off the records of its runs."
@@ -49,28 +55,36 @@ def ingredient_verdict(result: Result, config: Config) -> Verdict:
     lacking = absent(wanted, result.tables["runs"])
     there = {(each.condition, each.depth): Controlled.of(result, each) for each in wanted if each not in lacking}
     rows = {key: _evidence(runs, there.get((PAPER, runs.depth))) for key, runs in there.items()}
-    settings = [
-        finding(rows[PAPER, depth], rows[LINEAR, depth])
-        for depth in config.control_depths
-        if {(PAPER, depth), (LINEAR, depth)} <= set(there)
-    ]
     others = [row for (name, _), row in rows.items() if name not in (PAPER, LINEAR)]
-    found = ruling(settings, besides=[finding(row) for row in others])
+    found = _ruling(rows, [row for row in others if row.decides], config)
+    is_same = found == _ruling(rows, others, config)
+    all_runs = list(there.values())
     return decided(found, config, lacking).verdict(
         id="rebound-ingredients",
         title="What the rebound needs",
         source="Sections 4 and 5, Figure 6",
         claim="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does "
         "it.",
-        explanation=f"{size_in_words(config, text, lacking)} {_in_words(there.values(), config)}",
-        correction="" if lacking else needed_in_words(list(there.values()), config),
+        explanation=" ".join([size_in_words(config, text, lacking), *_in_words(all_runs, is_same=is_same)]),
+        correction="" if lacking else needed_in_words(all_runs, config),
         evidence=(
             *(row for (name, _), row in rows.items() if name == LINEAR),
             *others,
             *(row for (name, _), row in rows.items() if name == PAPER),
-            *(_until_best(runs, runs.until_best.own) for runs in there.values() if runs.until_best is not None),
+            *(_on_window(runs) for runs in all_runs),
+            *(_until_best(runs, runs.until_best.own) for runs in all_runs if runs.until_best is not None),
         ),
     )
+
+
+def _ruling(rows: "dict[tuple[str, int], Evidence]", others: Iterable[Evidence], config: Config) -> Ruling:
+    """By the claim a linear MLP takes the rebound of the paper's setting away at each depth, and none of the others."""
+    settings = [
+        finding(rows[PAPER, depth], rows[LINEAR, depth])
+        for depth in config.control_depths
+        if {(PAPER, depth), (LINEAR, depth)} <= set(rows)
+    ]
+    return ruling(settings, besides=[finding(row) for row in others])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +95,8 @@ class Controlled:
     depth: int
     count: Count
     """Curves that rebound, of the layers that should."""
+    on_window: Count
+    """The same on the paper's single window."""
     rise: float
     """Mean rise in nats from the lowest point to the end, of these layers."""
     until_best: UntilBest | None
@@ -93,12 +109,13 @@ class Controlled:
     @classmethod
     def of(cls, result: Result, setting: Setting) -> "Controlled":
         """Read it off the tables."""
-        runs = of_setting(result.tables["runs"], *setting)
-        curves = of_judged(of_setting(result.tables["regimes"], *setting, ENTROPY), setting.depth)
+        runs, regimes = of_setting(result.tables["runs"], *setting), result.tables["regimes"]
+        curves = of_judged(of_setting(regimes, *setting, ENTROPY), setting.depth)
         return cls(
             condition=setting.condition,
             depth=setting.depth,
-            count=rebound_count(result.tables["regimes"], *setting, ENTROPY),
+            count=rebound_count(regimes, *setting, ENTROPY),
+            on_window=rebound_count(regimes, *setting, WINDOW),
             rise=float((curves["end"] - curves["lowest"]).mean()),
             until_best=UntilBest.of(result, setting),
             best_steps=tuple(int(step) for step in runs["best_step"]),
@@ -111,17 +128,13 @@ class Controlled:
         """Whether the loss ends above its lowest."""
         return self.end_loss > self.best_loss
 
-    def loss_in_words(self) -> str:
-        """Tell when the loss is lowest, and where it ends."""
-        when = steps_in_words(self.best_steps)
-        return f"lowest loss {self.best_loss:.2f} at {when}, {self.end_loss:.2f} at the end"
-
 
 def needed_in_words(all_runs: Sequence[Controlled], config: Config) -> str:
     """Say at each depth with which ingredient taken away the rebound goes and with which it stays, in counts."""
     if not any(each.count.share >= REBOUNDS for each in all_runs if each.condition == PAPER):
         return "The paper's setting rebounds at none of the depths."
-    return " ".join(_needed_at(depth, all_runs, config) for depth in sorted(config.control_depths, reverse=True))
+    told = [_needed_at(depth, all_runs, config) for depth in sorted(config.control_depths, reverse=True)]
+    return " ".join([*told, WINDOW_IS])
 
 
 def _needed_at(depth: int, all_runs: Sequence[Controlled], config: Config) -> str:
@@ -133,7 +146,7 @@ def _needed_at(depth: int, all_runs: Sequence[Controlled], config: Config) -> st
     told: dict[str, list[str]] = {"goes away with": [], "is there in part with": [], "stays with": []}
     for each in own.values():
         if each.condition not in (PAPER, FROZEN):  # what frozen attention does says nothing of the rebound's cause
-            told[_fate(each.count.share)].append(_taken_away(each))
+            told[_fate(each.count.share)].append(f"{each.condition} ({_counts_in_words(each)})")
     parts = [f"{fate} {enumerated(names)}" for fate, names in told.items() if names]
     return f"{where} the rebound ({usual.count} curves, rise {usual.rise:.2f} nats) {'; it '.join(parts)}."
 
@@ -144,19 +157,17 @@ def _fate(share: float) -> str:
     return "stays with" if share >= REBOUNDS else "is there in part with"
 
 
-def _taken_away(runs: Controlled) -> str:
-    """Name an ingredient with its curves; without dropout, what overfitting has to do with it."""
-    told = f"{runs.count}, rise {runs.rise:.2f}"
-    if runs.condition == NO_DROPOUT and runs.count.share <= ABSENT and runs.overfit:
-        told += f"; {runs.loss_in_words()}"
-        if runs.until_best is not None:
-            told += f": up to the lowest loss of their run {runs.until_best.own} rebound, and of the paper's curves, "
-            told += f"cut at the same steps, {runs.until_best.usual}, {AFTERWARDS}"
-    return f"{runs.condition} ({told})"
+def _counts_in_words(runs: Controlled) -> str:
+    """Tell the curves that rebound; where they are gone without dropout, how many there are before runs overfit."""
+    told = f"{runs.count}, rise {runs.rise:.2f}, window {runs.on_window}"
+    if runs.condition == NO_DROPOUT and runs.count.share <= ABSENT and runs.overfit and runs.until_best is not None:
+        told += f"; up to the lowest loss of their run {runs.until_best.own}, of the paper's curves cut at the same "
+        told += f"steps {runs.until_best.usual}"
+    return told
 
 
 def _evidence(runs: Controlled, usual: Controlled | None) -> Evidence:
-    """By the claim a linear MLP must take the rebound away, and nothing else may."""
+    """By the claim a linear MLP must take the rebound away, and nothing else may; frozen attention cannot but do so."""
     is_linear = runs.condition == LINEAR
     return Evidence(
         name=f"curves that dip and rebound {_as(runs)}, {judged_in_words(runs.depth)}: {runs.count}",
@@ -167,20 +178,31 @@ def _evidence(runs: Controlled, usual: Controlled | None) -> Evidence:
         at_least=not is_linear,
         control=(usual.count.share if usual else math.nan) if is_linear else None,
         control_name=PAPER if is_linear else "",
+        decides=runs.condition != FROZEN,
+    )
+
+
+def _on_window(runs: Controlled) -> Evidence:
+    """Hold what the paper's figure shows beside it."""
+    return _beside(
+        runs, f"on the paper's single window, {_as(runs)}", runs.on_window, against="the regime of each curve"
     )
 
 
 def _until_best(runs: Controlled, count: Count) -> Evidence:
     """Hold what comes before a run overfits beside it."""
-    is_linear = runs.condition == LINEAR
-    return Evidence(
-        name=f"curves that dip and rebound up to the lowest loss of their run, {steps_in_words(runs.best_steps)}, "
-        f"{_as(runs)}, {judged_in_words(runs.depth)}: {count}",
-        against="the regime of each curve up to there",
-        unit="share of layers and seeds",
+    what = f"up to the lowest loss of their run, {steps_in_words(runs.best_steps)}, {_as(runs)}"
+    return _beside(runs, what, count, against="the regime of each curve up to there")
+
+
+def _beside(runs: Controlled, what: str, count: Count, *, against: str) -> Evidence:
+    return replace(
+        _evidence(runs, None),
+        name=f"curves that dip and rebound {what}, {judged_in_words(runs.depth)}: {count}",
+        against=against,
         value=count.share,
-        threshold=ABSENT if is_linear else REBOUNDS,
-        at_least=not is_linear,
+        control=None,
+        control_name="",
         decides=False,
     )
 
@@ -190,47 +212,36 @@ def _as(runs: Controlled) -> str:
     return f"{named}, depth {runs.depth}"
 
 
-def _in_words(all_runs: Collection[Controlled], config: Config) -> str:
-    """Tell the counts and rises by depth, and what overfitting and freezing do to them."""
-    by_depth = {depth: [each for each in all_runs if each.depth == depth] for depth in config.control_depths}
-    told = [
-        f"depth {depth} ({judged_in_words(depth)}, {counted(len(config.seeds), 'seed')}): "
-        + ", ".join(f"{each.condition} {each.count} (rise {each.rise:.2f})" for each in own)
-        for depth, own in by_depth.items()
-        if own
-    ]
-    if not told:
-        return NOTHING_YET
-    sentences = [
-        f"Curves that rebound, and the mean rise in nats from the lowest point to the end, at {'; at '.join(told)}.",
-        *_overfit_in_words(by_depth),
-        TAUTOLOGY if any(each.condition == FROZEN for own in by_depth.values() for each in own) else "",
-    ]
-    return " ".join(filter(None, sentences))
-
-
-def _overfit_in_words(by_depth: dict[int, list[Controlled]]) -> Iterator[str]:
-    without = [each for own in by_depth.values() for each in own if each.condition == NO_DROPOUT and each.overfit]
-    if not without:
+def _in_words(all_runs: Sequence[Controlled], *, is_same: bool) -> Iterator[str]:
+    """Tell the counts, an ingredient a sentence; what overfitting does to those without dropout, and what freezing."""
+    if not all_runs:
+        yield NOTHING_YET
         return
-    losses = "; ".join(f"depth {each.depth}: {each.loss_in_words()}" for each in without)
-    yield f"Without dropout runs overfit, at {losses}."
-    asked = {
-        depth: [f"{each.condition} {each.until_best.own}" for each in own if each.until_best is not None]
-        for depth, own in by_depth.items()
-    }
-    if not any(asked.values()):
+    yield BESIDE
+    for name in dict.fromkeys(each.condition for each in all_runs):
+        own = [each for each in all_runs if each.condition == name]
+        counts = enumerated([f"{each.count} at depth {each.depth} (window {each.on_window})" for each in own])
+        yield f"{name.capitalize()}: {counts}."
+        if name == NO_DROPOUT:
+            yield from _overfit_in_words(own)
+        if name == FROZEN:
+            yield f"{TAUTOLOGY}{', and with them the outcome is the same' if is_same else ''}."
+
+
+def _overfit_in_words(without: Sequence[Controlled]) -> Iterator[str]:
+    """Tell when runs without dropout overfit, and how many of their curves and of the paper's rebound up to there."""
+    overfit = [each for each in without if each.overfit]
+    if not overfit:
+        return
+    losses = "; ".join(
+        f"depth {each.depth}: lowest loss {each.best_loss:.2f} at {steps_in_words(each.best_steps)}, "
+        f"{each.end_loss:.2f} at the end"
+        for each in overfit
+    )
+    yield f"These runs overfit ({losses}), so that dropout and overfitting are not told apart."
+    asked = [(each.depth, each.until_best) for each in overfit if each.until_best is not None]
+    if not asked:
         yield NOT_KEPT
         return
-    told = "; at ".join(f"depth {depth}: {', '.join(counts)}" for depth, counts in asked.items() if counts)
-    yield f"Curves that rebound up to the lowest loss of their own run ({AFTERWARDS}, and beside), at {told}."
-    usual = [
-        f"{each.until_best.usual} at depth {each.depth}"
-        for each in without
-        if each.until_best is not None and each.until_best.usual.asked
-    ]
-    if usual:
-        yield (
-            "A shorter curve shows less: cut at the steps of those without dropout, of the paper's curves "
-            f"{enumerated(usual)} rebound."
-        )
+    told = enumerated([f"{until.own} at depth {depth} (of the paper's {until.usual})" for depth, until in asked])
+    yield f"Up to their lowest loss it is {told}; a shorter curve shows less, so the paper's are cut at the same steps."

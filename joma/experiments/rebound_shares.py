@@ -21,6 +21,8 @@ ABSENT = 1 / 3
 """Share of curves up to which it does not."""
 SHALLOW = 2
 """Models of up to this depth are shallow: all their layers are to rebound, of deeper ones the top half."""
+AFTERWARDS = "asked since the result was seen"
+"""Said of numbers that were not asked for beforehand; they stand beside."""
 
 
 def of_setting(
@@ -143,17 +145,17 @@ def counts_in_words(regimes: pd.DataFrame, config: Config, text: str, metric: st
         curves = of_setting(regimes, text, PAPER, depth, config.rate, metric)
         if len(curves):
             size = f"{counted(depth, 'layer')} x {counted(curves['seed'].nunique(), 'seed')}"
-            told.append(f"{Count.of(curves)} at depth {depth} ({size}{_always_in_words(curves)})")
+            told.append(f"{Count.of(curves)} at depth {depth} ({size}{always_in_words(curves, '; {}')})")
     return f"Curves that dip and rebound {where}, of all layers: {', '.join(told)}." if told else ""
 
 
-def _always_in_words(curves: pd.DataFrame) -> str:
-    """Name the layers that rebound in every seed, where others do not."""
+def always_in_words(curves: pd.DataFrame, form: str) -> str:
+    """Name the layers that rebound in every seed, where others do not, in a form that has a place for it."""
     is_rebound = curves["kind"] == Kind.REBOUNDING.value
     always = [int(layer) for layer, own in is_rebound.groupby(curves["layer"]) if own.all()]
     if is_rebound.all() or not always:
         return ""
-    return f"; {layers_in_words(always)} in every seed"
+    return form.format(f"{layers_in_words(always)} in every seed")
 
 
 def layers_in_words(layers: Sequence[int]) -> str:

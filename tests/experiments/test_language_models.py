@@ -1,6 +1,7 @@
 """Figures 6 and 8: every verdict can fail; the runs are the recipe's; the whole goes on where it stopped."""
 
 import dataclasses
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -28,6 +29,7 @@ from joma.experiments import (
     work_log,
 )
 from joma.experiments import language_model_verdicts as judged
+from joma.experiments.ended_runs import ended_run
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.language_model_config import (
     CONTROLS,
@@ -41,20 +43,30 @@ from joma.experiments.language_model_config import (
     full,
     quick,
 )
-from joma.experiments.language_model_runs import suites
+from joma.experiments.language_model_runs import planned_runs, suites
 from joma.experiments.language_models import EXPERIMENT, compute, missing
 from joma.experiments.rebound_controls import ingredient_verdict
-from joma.experiments.rebound_shares import controlled_settings, share_table
+from joma.experiments.rebound_shares import AFTERWARDS, controlled_settings, share_table
 from joma.experiments.timetable import OutOfTime, Timetable
 from joma.experiments.work_log import WorkLog
 from joma.figures.chart import to_matplotlib
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.presets import paper_language_model
+from joma.runs import description
 from joma.verdicts import Outcome
 
 LENGTH = 58_560
+COMMIT = "c" * 40
 REBOUNDING, FALLING, FLAT, COLLAPSED = "rebounding", "falling", "flat", "collapsed"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_commit():
+    """Tables say which commit trained a run: it is one, whatever is committed meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(description, "_git_commit", lambda: COMMIT)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -338,9 +350,7 @@ def test_a_seed_that_chooses_wrongly_by_its_own_curves_counts_beside_a_mean_that
     assert {row.threshold for row in verdict.evidence} == {learning_rate_verdicts.REGRET}
     assert verdict.outcome is Outcome.CONDITIONAL and "since the result was seen" in verdict.explanation
     assert verdict.correction.startswith("rebounding separates 5e-5, 1e-4 and 1e-3 (5e-5: 12 of 15 curves")
-    assert (
-        "it does not order the losses: in seed 1 equally many rebound at 5e-5 and 1e-3, a tie" in verdict.correction
-    )
+    assert "it does not order the losses: in seed 1 equally many rebound at 5e-5 and 1e-3, a tie" in verdict.correction
     assert [row.name.endswith("(a tie, losses averaged)") for row in verdict.evidence] == [False, True, False, False]
 
 
@@ -419,11 +429,10 @@ def test_a_rebound_before_runs_overfit_is_told_beside_and_decides_nothing(num_cu
     assert verdict.outcome is ingredient_verdict(usual, full()).outcome is Outcome.CONDITIONAL
     [before] = [row for row in verdict.evidence if "lowest loss" in row.name and "no dropout, depth 5" in row.name]
     assert before.value == num_curves / 6 and not before.decides
-    told = f"at step 29,280, 5.27 at the end: up to the lowest loss of their run {num_curves} of 6 rebound, and of the"
-    assert (
-        f"{told} paper's curves, cut at the same steps, 6 of 6, asked since the result was seen" in verdict.correction
-    )
-    assert "asked since the result was seen" in verdict.explanation
+    told = f"up to the lowest loss of their run {num_curves} of 6, of the paper's curves cut at the same steps 6 of 6)"
+    assert told in verdict.correction
+    assert "lowest loss 5.17 at step 29,280, 5.27 at the end), so that" in verdict.explanation
+    assert all(AFTERWARDS in words for words in (verdict.correction, verdict.explanation))
 
 
 def test_a_result_kept_before_that_was_asked_is_judged_and_drawn_all_the_same():
@@ -435,6 +444,96 @@ def test_a_result_kept_before_that_was_asked_is_judged_and_drawn_all_the_same():
     assert not any("lowest loss" in row.name for row in then.evidence)
     titles = [{panel.title for chart in EXPERIMENT.draw(result) for panel in chart.panels} for result in (new, old)]
     assert titles[0] - titles[1] == {"up to the lowest loss, depth 1", "up to the lowest loss, depth 5"}
+
+
+def of_metric(metric, condition, kind, *, layers):
+    """Change the kind of some curves at depth 5 of one condition, by layer."""
+
+    def change(regimes):
+        chosen = (regimes["metric"] == metric) & (regimes["condition"] == condition) & (regimes["depth"] == 5)
+        chosen &= regimes["layer"].isin(layers) & (regimes["lr"] == 1e-4)
+        return regimes.assign(kind=regimes["kind"].mask(chosen, kind))
+
+    return change
+
+
+def test_the_single_window_is_counted_beside_and_decides_nothing():
+    kind = not_without(LINEAR, "no dropout")
+    usual = ingredient_verdict(made(full(), kind=kind), full())
+    verdict = ingredient_verdict(
+        made(full(), kind=kind, change=of_metric(WINDOW, LINEAR, REBOUNDING, layers=[3])), full()
+    )
+    assert verdict.outcome is usual.outcome is Outcome.CONDITIONAL
+    assert [row for row in verdict.evidence if row.decides] == [row for row in usual.evidence if row.decides]
+    [row] = [row for row in verdict.evidence if "single window, with linear activation, depth 5" in row.name]
+    assert (row.value, row.decides, row.threshold) == (0.5, False, rebound_controls.ABSENT)
+    assert "Linear activation: 0 of 3 at depth 1 (window 0 of 3) and 0 of 6 at depth 5 (window 3 of 6)." in (
+        verdict.explanation
+    )
+    assert "linear activation (0 of 6, rise 1.55, window 3 of 6)" in verdict.correction
+
+
+@pytest.mark.parametrize(
+    ("gone", "outcome", "same"),
+    [((LINEAR,), Outcome.HOLDS, False), ((LINEAR, "no dropout"), Outcome.CONDITIONAL, True)],
+    ids=["frozen attention alone", "dropout as well"],
+)
+def test_frozen_attention_stands_beside_and_it_is_said_whether_it_would_change_the_outcome(gone, outcome, same):
+    with_frozen = made(full(), kind=not_without(*gone, rebound_controls.FROZEN))
+    verdict = ingredient_verdict(with_frozen, full())
+    assert verdict.outcome is ingredient_verdict(made(full(), kind=not_without(*gone)), full()).outcome is outcome
+    frozen = [row for row in verdict.evidence if rebound_controls.FROZEN in row.name]
+    assert len(frozen) == 6 and not any(row.decides for row in frozen)
+    assert ("with them the outcome is the same" in verdict.explanation) == same
+    assert "nearly a tautology" in verdict.explanation
+
+
+def test_ranks_of_controls_are_counted_beside_with_their_layers():
+    change = of_metric(RANK, "no dropout", REBOUNDING, layers=[0])
+    usual = judged.rank_verdict(made(full(), kind=never), full(), WIKITEXT2)
+    verdict = judged.rank_verdict(made(full(), kind=never, change=change), full(), WIKITEXT2)
+    assert verdict.outcome is usual.outcome is Outcome.REFUTED
+    assert [row for row in verdict.evidence if row.decides] == [row for row in usual.evidence if row.decides]
+    beside = {row.name.partition("matrix, ")[2]: row.value for row in verdict.evidence if not row.decides}
+    assert len(beside) == 2 * len(CONTROLS) and beside["with no dropout, depth 5, all layers: 3 of 15"] == 0.2
+    assert "no dropout 3 of 15 at depth 5 (layer 0 in every seed); none with linear activation, no opt" in (
+        verdict.explanation
+    )
+
+
+def with_means(result, metric, depth, layer, means):
+    """Let the mean curve of one layer of the paper's setting be this, over steps in thousands."""
+    curves = result.tables["curves"]
+    own = (curves["condition"] == PAPER) & (curves["lr"] == 1e-4) & (curves["metric"] == metric)
+    own &= (curves["depth"] == depth) & (curves["layer"] == layer)
+    row = curves[own].iloc[:1].drop(columns=["step", "mean"])
+    new = row.merge(pd.DataFrame({"step": 1000 * np.arange(len(means)), "mean": means}), how="cross")
+    together = pd.concat([curves[~own], new], ignore_index=True)
+    return replace(result, tables={**result.tables, "curves": together})
+
+
+def test_an_earlier_dip_of_the_entropy_is_told_and_decides_nothing():
+    usual = made(full())
+    verdict = judged.rebound_verdict(with_means(usual, ENTROPY, 2, 0, [2.5, 2.0, 2.4, 1.6, 2.2]), full(), WIKITEXT2)
+    before = judged.rebound_verdict(usual, full(), WIKITEXT2)
+    assert "earlier" not in before.explanation and (verdict.outcome, verdict.evidence) == (
+        before.outcome, before.evidence,
+    )  # fmt: skip
+    told = (
+        "at depth 2, layer 0: 2.50 to 2.00 at step 1,000, back by 0.40 to 2.40 at step 2,000, lowest 1.60 at step 3,0"
+    )
+    assert told in verdict.explanation and AFTERWARDS in verdict.explanation
+
+
+def test_a_bounce_of_the_rank_on_its_way_down_is_told():
+    usual = made(full(), kind=never)
+    verdict = judged.rank_verdict(with_means(usual, RANK, 1, 0, [52.0, 38.0, 43.5, 20.0, 4.0]), full(), WIKITEXT2)
+    assert verdict.outcome is Outcome.REFUTED
+    assert "on the way it bounces (asked since the result was seen) at depth 1, layer 0: 52.00 to 38.00" in (
+        verdict.correction
+    )
+    assert "On the way down it bounces at depth 1 (asked since" in verdict.explanation
+    assert "bounces" not in judged.rank_verdict(usual, full(), WIKITEXT2).correction
 
 
 def test_controls_are_known_by_their_names():
@@ -525,9 +624,35 @@ def test_the_drift_is_less_where_it_is_less_in_direction_and_in_length(mode):
     result = made(full(), cosine=lambda at, step: 0.6 if at == mode else 0.2)
     drift = result.tables["drift"]
     longer = drift.assign(length_ratio=drift["length_ratio"].where(drift["mode"] == mode, 0.25))
-    changed = replace(result, tables={**result.tables, "drift": longer})
+    early = longer.assign(cosine=longer["cosine"].mask(longer["step"] == 0, 0.3))
+    changed = replace(result, tables={**result.tables, "drift": early})
     verdict = drift_verdict.drift_verdict(changed, full())
-    assert verdict.outcome is Outcome.REFUTED and verdict.correction.endswith(f"it moves less with {mode}")
+    assert verdict.outcome is Outcome.REFUTED
+    assert verdict.correction.endswith(f"from step 1,000 on it moves less with {mode}")  # before that they turn alike
+
+
+def test_where_the_drift_is_less_is_told_late_in_training_and_from_the_very_start():
+    """As it was found: less layer by layer once a part of the training is over, and more from the start."""
+    cosines = {(assumption1.ALONE, 0): 0.06, (assumption1.TOGETHER, 0): 0.14, (assumption1.ALONE, 1000): 0.5}
+    result = made(full(), cosine=lambda mode, step: cosines.get((mode, step), 0.2))
+    drift = result.tables["drift"]
+    ratios = {(assumption1.ALONE, 0): 0.4, (assumption1.TOGETHER, 0): 0.5, (assumption1.TOGETHER, 1000): 0.4}
+    length = [ratios.get(key, 1.0) for key in zip(drift["mode"], drift["step"], strict=True)]
+    changed = replace(result, tables={**result.tables, "drift": drift.assign(length_ratio=length)})
+    verdict = drift_verdict.drift_verdict(changed, full())
+    late, ever = verdict.correction.split("; ")[-3:-1]
+    assert late == f"from step 1,000 on it moves less with {assumption1.ALONE}"
+    assert ever.startswith(f"from the very start it moves less with {assumption1.TOGETHER} (cosine 0.06 with")
+    assert "factors of 2.50 and 2.00 in length" in ever and verdict.correction.endswith(f"{AFTERWARDS})")
+    beside = [row for row in verdict.evidence if "the very start" in row.name]
+    assert [row.value for row in beside] == pytest.approx([0.06, 2.5, 0.14, 2.0])
+    assert not any(row.decides for row in beside)
+
+
+def test_the_end_of_the_drift_is_that_of_trainings_of_their_own():
+    verdict = drift_verdict.drift_verdict(made(full()), full())
+    assert "The end is step 10,000 of trainings of their own" in verdict.explanation
+    assert all("step 10,000" in row.name for row in verdict.evidence if "the end" in row.name)
 
 
 def test_a_threshold_above_what_sampling_leaves_is_told():
@@ -545,11 +670,13 @@ def test_a_threshold_above_what_sampling_leaves_is_told():
     )
 
 
-def test_small_models_decide_nothing_but_a_counterexample():
+@pytest.mark.parametrize("changes", [{}, {"kind": never, "cosine": lambda mode, step: 0.1}], ids=["pass", "fail"])
+def test_small_models_decide_nothing(changes):
     config = replace(full(), small=True, settings=quick().settings)
-    found = {verdict.id: verdict.outcome for verdict in EXPERIMENT.verdicts(made(config), config)}
-    assert {found[name] for name in CONFIG_VERDICTS if name != "assumption1"} == {Outcome.INCONCLUSIVE}
-    assert outcome_of("assumption1", config, cosine=lambda mode, step: 0.1) is Outcome.REFUTED
+    found = {verdict.id: verdict for verdict in EXPERIMENT.verdicts(made(config, **changes), config)}
+    for name in CONFIG_VERDICTS:
+        assert found[name].outcome is Outcome.INCONCLUSIVE and not found[name].correction
+        assert "decide nothing; the full preset does" in found[name].explanation
 
 
 def test_charts_of_a_made_result_can_be_drawn():
@@ -703,6 +830,18 @@ def test_every_run_is_trained_once_and_read(done):
     assert len(EXPERIMENT.draw(result)) == 9
     assert {verdict.outcome for verdict in EXPERIMENT.verdicts(result, config)} >= {Outcome.INCONCLUSIVE}
     assert all(verdict.sound for verdict in EXPERIMENT.verdicts(result, config))
+
+
+def test_a_run_says_in_which_precision_and_at_which_commit_it_was_trained(done, tmp_path):
+    config, result, _, folder = done
+    assert set(result.tables["runs"]["precision"]) == {"fp32"} and set(result.tables["runs"]["git_commit"]) == {COMMIT}
+    there = place(shutil.copytree(folder, tmp_path / "work"))
+    name, (_, run) = next(iter(planned_runs(config).items()))
+    described = there.folder / "runs" / name / "run.json"
+    record = json.loads(described.read_text())
+    record |= {"git_commit": None, "earlier": [{"until": record["started"], "git_commit": COMMIT}]}
+    described.write_text(json.dumps(record))
+    assert ended_run(run, described.parent.parent).git_commit == f"{COMMIT} and unknown"
 
 
 def test_every_control_changes_what_is_learned(done):
