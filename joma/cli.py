@@ -34,8 +34,23 @@ INTERRUPTED = 130
 REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
+
+def _option(words: str, default: str) -> Any:
+    """Return an option whose default is told in words: None, which stands for it, says nothing."""
+    return typer.Option(help=words, show_default=default)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
-Out = Annotated[Path | None, typer.Option(help="Folder to write the result into.")]
+Out = Annotated[Path | None, _option("Folder to write the result into.", "none, and nothing is written")]
+Device = Annotated[str | None, _option("cpu, cuda or cuda:0.", "the GPU if there is one, else cpu")]
+
+
+def _demand_writable(out: Path | None) -> None:
+    """Refuse a folder that the result could not be written into, before anything is computed."""
+    from joma.runs.place import demand_writable
+
+    if out is not None:
+        demand_writable(out, remedy="Give another --out.")
 
 
 def _say_version(is_asked: bool) -> bool:
@@ -78,6 +93,7 @@ def verify(
         listed = [{"id": each.id, "title": each.title, "place": each.place} for each in wanted]
         terminal.show_json(listed) if as_json else terminal.show_rows("Statements of the paper", listed)
         return
+    _demand_writable(out)
     done: list[str] = []
     with terminal.progress("Checking statements", quiet=as_json) as show:
 
@@ -97,27 +113,37 @@ def verify(
 
 @app.command()
 def simulate(
-    preset: Annotated[str | None, typer.Option(help="A setting of the paper to start from: figure4.")] = None,
+    preset: Annotated[
+        str | None, _option("A setting of the paper to start from: figure4, with its own flow, targets and v0.", "none")
+    ] = None,
     flow: Annotated[
-        str | None, typer.Option(help="saliency (Theorem 2), printed (Eqn 6), normalised, model or clusters.")
+        str | None, _option("saliency (Theorem 2), printed (Eqn 6), normalised, model or clusters.", "saliency")
     ] = None,
     targets: Annotated[
-        str | None, typer.Option(help="Saliencies or targets: values 1,0.5,2 or a seeded law uniform:1:4, normal:0:1.")
+        str | None,
+        _option("Saliencies or targets: values 1,0.5,2 or a seeded law uniform:1:4, normal:0:1.", "uniform:1:4"),
     ] = None,
-    num_components: Annotated[int | None, typer.Option(help="How many to draw from a law.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every law.")] = None,
-    attention: Annotated[str | None, typer.Option(help="linear, exp or softmax.")] = None,
-    activation: Annotated[str | None, typer.Option(help="linear, relu, tanh, sigmoid, silu or gelu.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Temperature of the attention.")] = None,
-    normalisation: Annotated[float | None, typer.Option(help="The constant A of linear and exp attention.")] = None,
-    rate_ratio: Annotated[float | None, typer.Option(help="Learning rate of logits over that of weights.")] = None,
-    v0: Annotated[str | None, typer.Option(help="Start of the weights, one value or one each.")] = None,
-    z0: Annotated[str | None, typer.Option(help="Start of the logits, one value or one each.")] = None,
-    bias: Annotated[float | None, typer.Option(help="Frozen bias of `clusters`.")] = None,
-    negative_weight: Annotated[float | None, typer.Option(help="Weight of the negative cluster of `clusters`.")] = None,
-    t1: Annotated[float | None, typer.Option(help="End time.")] = None,
-    num_points: Annotated[int | None, typer.Option(help="Number of reported times.")] = None,
-    spacing: Annotated[str | None, typer.Option(help="Reported times: linear or log.")] = None,
+    num_components: Annotated[int | None, _option("How many to draw from a law.", "10")] = None,
+    seed: Annotated[int | None, _option("Seed of every law.", "0")] = None,
+    attention: Annotated[str | None, _option("linear, exp or softmax.", "softmax for normalised, else exp")] = None,
+    activation: Annotated[str | None, _option("linear, relu, tanh, sigmoid, silu or gelu.", "linear")] = None,
+    temperature: Annotated[float | None, _option("Temperature of the attention.", "3 for normalised, else 1")] = None,
+    normalisation: Annotated[float | None, _option("The constant A of linear and exp attention.", "1")] = None,
+    rate_ratio: Annotated[float | None, _option("Learning rate of logits over that of weights.", "1")] = None,
+    v0: Annotated[
+        str | None,
+        _option("Start of the weights, one value or one each.", "0, or towards the target where 0 is stationary"),
+    ] = None,
+    z0: Annotated[
+        str | None, _option("Start of the logits, one value or one each.", "such that Theorem 1's constant is 0")
+    ] = None,
+    bias: Annotated[float | None, _option("Frozen bias of `clusters`.", "-1")] = None,
+    negative_weight: Annotated[float | None, _option("Weight of the negative cluster of `clusters`.", "4")] = None,
+    t1: Annotated[float | None, _option("End time.", "past the blow-up, or when all have settled")] = None,
+    num_points: Annotated[int | None, _option("Number of reported times.", "400")] = None,
+    spacing: Annotated[
+        str | None, _option("Reported times: linear or log.", "log if the flow settles, else linear")
+    ] = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
@@ -128,6 +154,7 @@ def simulate(
     from joma.theory.simulation import SimulationConfig, preset_config, simulate
 
     config = SimulationConfig() if preset is None else preset_config(preset, given.pop("flow", None))
+    _demand_writable(out)
     with terminal.busy("Solving the flow", quiet=as_json):
         run = simulate(config, **given)
     if as_json:
@@ -150,14 +177,14 @@ def scan(
     ],
     out: Annotated[Path, typer.Option(help="Folder of the record; a second call measures only what is missing.")],
     revisions: Annotated[
-        str | None, typer.Option(help="Branches and tags of a hub repository, such as 'step*'.")
+        str | None, _option("Branches and tags of a hub repository, such as 'step*'.", "none, and no hub")
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Text on which attention is measured; ranks need none.")] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the tokenizer, if not the checkpoint's.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens in a window of the text.")] = None,
+    text: Annotated[Path | None, _option("Text on which attention is measured.", "none, and ranks alone")] = None,
+    tokenizer: Annotated[Path | None, _option("Folder of the tokenizer.", "the checkpoint's own")] = None,
+    window: Annotated[int | None, _option("Tokens in a window of the text.", "512, or what the model takes")] = None,
     num_windows: Annotated[int, typer.Option(help="Windows of the text to measure.")] = 8,
     per_head: Annotated[bool, typer.Option(help="Record every head, not only their mean.")] = False,
-    mlp_pattern: Annotated[str | None, typer.Option(help="Pattern of the tensors to rank, if not found.")] = None,
+    mlp_pattern: Annotated[str | None, _option("Pattern of the tensors to rank.", "found by their names")] = None,
     keep: Annotated[bool, typer.Option(help="Keep what was downloaded.")] = False,
     on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
     as_json: Json = False,
@@ -173,6 +200,7 @@ def scan(
     from joma import terminal, terminal_scan
     from joma.probe.scan import scan
 
+    _demand_writable(out)
     with terminal_scan.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
         done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
     if as_json:
@@ -189,11 +217,12 @@ def train(
         str, typer.Option(help="Where to start from: figure6, figure8, small, table1 or trees.")
     ] = "small",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the runs; the same command goes on where it stopped.")
+        Path | None,
+        _option("Folder of the runs; the same command goes on where it stopped.", "none: training needs one"),
     ] = None,
     on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU if there is one.")] = None,
-    memory: Annotated[float | None, typer.Option(help="GiB to plan with, instead of what is free.")] = None,
+    device: Device = None,
+    memory: Annotated[float | None, _option("GiB to plan with.", "what is free")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print packs, memory and estimated time alone.")] = False,
     list_settings: Annotated[bool, typer.Option("--settings", help="List all settings of the recipe.")] = False,
     as_json: Json = False,
@@ -224,6 +253,7 @@ def train(
     elif out is None:
         raise ValueError("`--out` must name a folder for the runs, got none. Add it, or --dry-run to see the plan.")
     else:
+        _demand_writable(out)
         before = saved_steps(out)
         try:
             with terminal_train.training_progress(quiet=as_json) as show:
@@ -250,10 +280,12 @@ def reproduce(
     out: Annotated[
         Path, typer.Option(help="Folder for everything; the same command goes on where it stopped.")
     ] = REPRODUCTION,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; the GPU if there is one.")] = None,
+    device: Device = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Begin nothing that would not end within this time; the same command goes on with the rest."),
+        _option(
+            "Begin nothing that would not end within this time; the same command goes on with the rest.", "no limit"
+        ),
     ] = None,
     list_experiments: Annotated[
         bool, typer.Option("--list", help="List the experiments and what each of them needs here.")
@@ -269,6 +301,7 @@ def reproduce(
         found = available(find(ids or None), out=out, device=device)
         terminal.show_json([each.as_dict() for each in found]) if as_json else terminal_reproduce.show_available(found)
         return
+    _demand_writable(out)
     try:
         with terminal_reproduce.reproduction_progress(quiet=as_json) as show:
             done = reproduce(ids or None, preset=preset, out=out, device=device, minutes=minutes, progress=show)
@@ -332,7 +365,11 @@ def _is_debugging() -> bool:
 def _in_one_line(error: Exception) -> str:
     """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
     words = " ".join(str(error).split())
-    if isinstance(error, OSError) or _is_raised_by_us(error):
+    if isinstance(error, OSError):
+        from joma.runs.place import told
+
+        return " ".join(told(error).split())
+    if _is_raised_by_us(error):
         return words
     hint = "" if _is_debugging() else f" This was not foreseen: {DEBUG}=1 joma ... shows where it came from."
     return f"{type(error).__name__}: {words.rstrip('.')}.{hint}"

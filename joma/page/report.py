@@ -11,6 +11,7 @@ from joma.page import simulation as simulation_page
 from joma.page import verification as verification_page
 from joma.page.document import Section, document
 from joma.runs.files import write_text
+from joma.runs.place import demand_writable
 from joma.theory.simulation import simulate
 
 TITLE = "How a transformer learns: the JoMA paper, checked"
@@ -32,6 +33,7 @@ def report(folder: Path | str) -> Path:
         raise ValueError(
             f"There is no folder {folder}. Pass one that `joma.watch` or a command with `--out` wrote into."
         )
+    demand_writable(folder, remedy="Make it writable, or copy it to where the page can be written.")
     found = reproduction_page.find(folder)
     inside = [place for each in found for place in reproduction_page.places(each)]
     verified = [verification_page.read(record) for record in _records(folder, verification_page.RECORD, inside)]

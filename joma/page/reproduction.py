@@ -16,6 +16,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from joma.experiments.experiment import Result
+from joma.experiments.markdown import enumerated
 from joma.experiments.parts import labelled
 from joma.experiments.publication import FIGURES, TABLES, published
 from joma.experiments.publication import FILE_NAME as RESULT
@@ -106,12 +107,16 @@ def sections(
 def _summary(reproduction: Reproduction, statements: Sequence[Verdict], scripts: Markup) -> str:
     records = reproduction.experiments
     found = claims(records)
+    shown = [record for record in records if record.is_shown]
+    small = [record for record in shown if record.preset == QUICK]
     return render(
         "reproduction_summary",
         scripts=scripts,
         findings=findings(found, statements),
-        is_small=any(record.preset == QUICK for record in records),
-        preset=reproduction.preset,
+        small=Markup(enumerated([_link(record) for record in small])),
+        small_ids=" ".join(record.id for record in small),
+        is_all_small=len(small) == len(shown),
+        presets=_presets(reproduction),
         started=reproduction.started.replace("T", " ")[:16],
         took=duration(reproduction.seconds),
         unfinished=[
@@ -123,6 +128,20 @@ def _summary(reproduction: Reproduction, statements: Sequence[Verdict], scripts:
         counts=counts(found),
         table=summary_table(found),
     )
+
+
+def _link(record: Record) -> str:
+    return str(Markup('<a href="#{}">{}</a>').format(record.id, named(record.id)))
+
+
+def _presets(reproduction: Reproduction) -> str:
+    """Return the preset of all experiments, or each with those that were run with it: a folder may hold several."""
+    names: dict[str, list[str]] = {}
+    for record in reproduction.experiments:
+        names.setdefault(record.preset, []).append(named(record.id))
+    if len(names) <= 1:
+        return reproduction.preset
+    return ", and ".join(f"{preset} for {enumerated(own)}" for preset, own in names.items())
 
 
 def _section(record: Record, folder: Path, root: Path, room: "_Room") -> Section:

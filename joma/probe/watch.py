@@ -42,6 +42,7 @@ from joma.probe.stopwatch import wait_for
 from joma.probe.summary import curves_in_words
 from joma.probe.taps import Trail
 from joma.probe.weights import Unseen, by_reason
+from joma.runs.place import demand_writable
 from joma.runs.record import open_run
 
 if TYPE_CHECKING:
@@ -463,4 +464,5 @@ def _open(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> 
         rank = distributed.get_rank()
         about = {**about, "rank": rank, "world_size": distributed.get_world_size()}
         folder = folder / f"rank-{rank}"
+    demand_writable(folder)
     return RunLedger(open_run(folder, kind="watch", config=config, about=about, known_by=known_by))

@@ -249,6 +249,19 @@ def test_quick_results_are_labelled_as_small_and_full_ones_are_not(parts, tmp_pa
     assert "<b>Small size.</b>" not in full and 'class="badge"' not in full
 
 
+def test_the_small_ones_are_named_where_others_are_not(tmp_path):
+    done = read(reproduced(tmp_path, "full"))
+    whole, gone, not_run, failed = done.experiments
+    save(replace(done, experiments=(whole, replace(gone, preset="quick"), replace(not_run, preset="quick"), failed)))
+    [banner] = re.findall(r'<p class="size"><b>Small size.</b>(.*?)</p>', text_of(report(tmp_path)))
+    assert '<a href="#figure99">Figure 99</a> with the <code>quick</code> preset' in banner
+    assert "joma reproduce figure99 --preset full" in banner
+    assert "Figure 6" not in banner and "Figure 7" not in banner  # the one is not small, the other not there
+    assert "Preset full for Figure 6 and Table 1, and quick for Figure 99 and Figure 7, started" in text_of(
+        tmp_path / "index.html"
+    )
+
+
 def test_an_experiment_shows_question_place_seeds_time_notes_and_settings(parts):
     text = parts["figure6"]
     for told in (EXPERIMENT.question, EXPERIMENT.place, "1, 2, 3", "1 min 23 s", "Went on from an earlier call."):

@@ -1,0 +1,215 @@
+"""Every verb that writes: a folder that cannot be written is refused before anything is computed, in one line.
+
+Tests may run as root, for whom rights do not bind: the system's refusals are made up, at `os.open` for the question
+before and at the opening of a file for a write that fails later. Not covered are disks that are mounted to be read
+alone, and those of other machines.
+"""
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from torch import nn
+
+from joma import cli
+from joma.page.simulation import write as write_simulation
+from joma.probe.watch import watch
+from joma.runs import description, files
+from joma.runs.place import UnwritableError, demand_writable, told
+from joma.theory.simulation import simulate
+
+TINY = ("--steps", "2", "--width", "8", "--hidden", "8", "--depth", "1", "--batch", "4", "--rho", "0.8", "--seed", "1")
+VERBS = {
+    "verify": ("verify", "thm2"),
+    "simulate": ("simulate", "--targets", "1,2", "--num-points", "8"),
+    "scan": ("scan", "checkpoints"),
+    "train": ("train", "--recipe", "trees", "--device", "cpu", *TINY),
+    "reproduce": ("reproduce", "figure4", "--device", "cpu"),
+    "report": ("report",),
+}
+"""Each with what it needs beside the folder."""
+COMPUTING = {
+    "verify": "joma.statements.verification.verify",
+    "simulate": "joma.theory.simulation.simulate",
+    "scan": "joma.probe.scan.scan",
+    "train": "joma.engine.train.train",
+    "reproduce": "joma.experiments.reproduction.reproduce",
+    "report": "joma.page.reproduction.find",
+}
+"""What does the work of each."""
+REMEDIES = dict.fromkeys(VERBS, "Give another --out.") | {
+    "report": "Make it writable, or copy it to where the page can be written."
+}
+ALL_VERBS = pytest.mark.parametrize("verb", VERBS)
+REFUSALS = {
+    errno.EACCES: "permission denied",
+    errno.EROFS: "read-only file system",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+}
+ALL_REFUSALS = pytest.mark.parametrize(("code", "reason"), REFUSALS.items(), ids=errno.errorcode.get)
+
+pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty working folder but for checkpoints to scan, and `old`, which holds something to report."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    Path("checkpoints").mkdir()
+    torch.save({"layers.0.mlp.fc1.weight": torch.eye(8)}, "checkpoints/step1.pt")
+    write_simulation(simulate(targets="1,2", num_points=8), "old")
+    return tmp_path
+
+
+def command(verb: str, out: str) -> tuple[str, ...]:
+    """The arguments that have a verb write into a folder."""
+    return (*VERBS[verb], out) if verb == "report" else (*VERBS[verb], "--out", out)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a command has to say which cannot do its job."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["joma", *arguments])
+        cli.main()
+    assert ended.value.code == cli.BAD_INPUT
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("joma: ")]
+    return line.removeprefix("joma: ")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Have the system refuse every file that is to be written, as `tempfile` opens them."""
+    opened = os.open
+
+    def refusing(path, flags, *mode, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(code, os.strerror(code), path)
+        return opened(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
+def fail_later(monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
+    """Have the system refuse the results' files from number `at` on, counted from 0, as rights or room are lost."""
+    numbers = iter(range(10**6))
+
+    def failing(path, mode):
+        if next(numbers) >= at:
+            raise OSError(code, os.strerror(code), str(path))
+        return open(path, mode)
+
+    monkeypatch.setattr(files, "open", failing, raising=False)
+
+
+def test_no_verb_that_takes_out_is_left_out():
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    taking = {name for name, each in commands.items() if "out" in [parameter.name for parameter in each.params]}
+    assert taking == VERBS.keys() - {"report"} and VERBS.keys() == COMPUTING.keys()
+
+
+@ALL_VERBS
+@ALL_REFUSALS
+def test_what_the_system_refuses_is_refused_before_computing(folder, monkeypatch, capsys, verb, code, reason):
+    before = contents(folder)
+    monkeypatch.setattr(COMPUTING[verb], lambda *_, **__: pytest.fail("it computes"))
+    refuse(monkeypatch, code)
+    assert complaint(capsys, *command(verb, "old")) == f"old cannot be written: {reason}. {REMEDIES[verb]}"
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "report"])
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        ("file", "it is not a folder"),
+        ("file/runs/first", "file is not a folder"),
+        ("link", "it is not a folder"),
+        ("a" * 300, "file name too long"),
+    ],
+    ids=["a file", "below a file", "a link to nothing", "too long a name"],
+)
+def test_what_cannot_be_a_folder_is_refused_before_computing(folder, monkeypatch, capsys, verb, out, reason):
+    Path("file").write_bytes(b"kept")
+    Path("link").symlink_to("nowhere")
+    before = contents(folder)
+    monkeypatch.setattr(COMPUTING[verb], lambda *_, **__: pytest.fail("it computes"))
+    assert complaint(capsys, *command(verb, out)) == f"{out} cannot be written: {reason}. Give another --out."
+    assert contents(folder) == before
+
+
+def test_a_report_of_a_file_is_refused(capsys):
+    assert complaint(capsys, "report", "old/simulation.csv").startswith("There is no folder old/simulation.csv.")
+
+
+@ALL_VERBS
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC], ids=errno.errorcode.get)
+def test_a_write_that_fails_later_names_the_file_that_was_asked_for(folder, monkeypatch, capsys, verb, code):
+    before = contents(folder)
+    fail_later(monkeypatch, code, at=0)
+    line = complaint(capsys, *command(verb, "old"))
+    name, said, rest = line.partition(f" cannot be written: {REFUSALS[code]}. Files written before are whole; ")
+    assert said and rest in ("mend that and try again.", "free some space and try again.")
+    assert Path(name).parts[0] == "old" and ".part" not in name and not Path(name).name.startswith(".")
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_files_written_before_a_failure_are_whole(folder, monkeypatch, capsys, at):
+    before = contents(folder / "old")
+    fail_later(monkeypatch, errno.ENOSPC, at=at)
+    other = ("simulate", "--targets", "1,3", "--num-points", "8", "--out")
+    assert "the disk is full" in complaint(capsys, *other, "old")
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    write_simulation(simulate(targets="1,3", num_points=8), "new")
+    new, after = contents(folder / "new"), contents(folder / "old")
+    assert before.keys() == after.keys()
+    assert sum(after[name] != before[name] for name in after) == at
+    assert all(after[name] in (before[name], new[name]) for name in after)
+
+
+def test_a_watched_run_is_refused_too(folder, monkeypatch):
+    model = nn.TransformerEncoderLayer(8, 2, 16)
+    Path("file").write_bytes(b"kept")
+    with pytest.raises(
+        UnwritableError, match=r"^file/run cannot be written: file is not a folder\. Pass another `out`"
+    ):
+        watch(model, out="file/run", measures="ranks")
+    refuse(monkeypatch, errno.EACCES)
+    with pytest.raises(UnwritableError, match=r"^run cannot be written: permission denied in \.\. Pass another `out`"):
+        watch(model, out="run", measures="ranks")
+    assert not Path("run").exists()
+
+
+def test_asking_makes_nothing(folder):
+    before = set(folder.rglob("*"))
+    for place in ("new/runs", "old", folder / "new", "."):
+        demand_writable(place)
+    assert set(folder.rglob("*")) == before
+
+
+def test_names_of_unfinished_folders_are_not_told_either():
+    error = OSError(errno.EACCES, "Permission denied", "out/.kept.0123abcd.part/.table.parquet.89abcdef.part")
+    assert told(error).startswith("out/kept/table.parquet cannot be written: permission denied. ")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), "a.txt: no such file or directory."),
+        (OSError("Worded by joma."), "Worded by joma."),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), f"[Errno {errno.EPIPE}] Broken pipe"),
+    ],
+    ids=["read", "our own", "no file"],
+)
+def test_other_errors_of_the_system_are_not_said_to_be_of_writing(error, line):
+    assert told(error) == line
