@@ -25,6 +25,9 @@ NUMBERS = ("measured", "threshold", "control", "published")
 """Columns with the numbers of a claim; the statistic is what they are numbers of, as on the page."""
 UNFINISHED = "unfinished"
 """Status of an experiment of which some is left, to a later call or to another machine."""
+FAILS, PASSES, BESIDE = " (fails)", " (passes)", " (beside)"
+"""Marks of a number that fails, of a control that passes and of a number that does not decide, as on page and in docs;
+in words, since colours are lost where the output is kept."""
 HOUR, DAY = 3600, 86400
 """Seconds from which on an experiment is one to think about, and not one for this machine."""
 
@@ -134,12 +137,19 @@ def _claims_table(done: "Reproduction") -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for record in done.experiments:
         for verdict in record.verdicts:
-            decisive = verdict.decisive
-            cells = ("", "", "", "") if decisive is None else _numbers(decisive, judged=not _is_left(record))
-            table.add_row(record.id, Text(verdict.title), _said(record, verdict), *cells)
+            table.add_row(record.id, Text(verdict.title), _said(record, verdict), *_shown_first(record, verdict))
         if not record.verdicts:
             table.add_row(record.id, Text(record.title), Text(record.status.value, style="bold red"), "", "", "", "")
     return table
+
+
+def _shown_first(record: "Record", verdict: Verdict) -> tuple[Text | str, ...]:
+    """Return the numbers that stand for a claim; where nothing decides it, the one that is shown says so."""
+    decisive = verdict.decisive
+    if decisive is None:
+        return ("",) * len(NUMBERS)
+    cells = _numbers(decisive, judged=not _is_left(record))
+    return cells if decisive.decides else (Text.assemble(cells[0], BESIDE), *cells[1:])
 
 
 def _remarks(record: "Record") -> Iterator[Text]:
@@ -152,13 +162,17 @@ def _remarks(record: "Record") -> Iterator[Text]:
 
 
 def _numbers(evidence: Evidence, *, judged: bool) -> tuple[Text, str, Text, str]:
-    """Return measured value, threshold, control and published value; red is for what decides, so not for a part."""
+    """Return measured value, threshold, control and published value; those of a part are not judged, nor marked."""
     return (
-        Text(short(evidence.value, DIGITS), style="red" if judged and not evidence.holds else ""),
+        _marked(evidence.value, FAILS if judged and not evidence.holds else ""),
         f"{'≥' if evidence.at_least else '≤'} {short(evidence.threshold, DIGITS)}",
-        Text(short(evidence.control, DIGITS), style="red" if judged and evidence.control_holds else ""),
+        _marked(evidence.control, PASSES if judged and evidence.control_holds else ""),
         short(evidence.published, DIGITS),
     )
+
+
+def _marked(value: float | None, mark: str) -> Text:
+    return Text(short(value, DIGITS) + mark, style="red" if mark else "")
 
 
 def _outcome(verdict: Verdict) -> Text:
@@ -194,5 +208,6 @@ def _evidence_table(rows: Sequence[Evidence], *, judged: bool) -> Table:
     for name in ("control is", "unit"):
         table.add_column(name)
     for row in rows:
-        table.add_row(Text(row.name), *_numbers(row, judged=judged), Text(row.control_name), Text(row.unit))
+        statistic = Text(row.name) if row.decides else Text(row.name + BESIDE, style="dim")
+        table.add_row(statistic, *_numbers(row, judged=judged), Text(row.control_name), Text(row.unit))
     return table

@@ -51,6 +51,29 @@ def test_red_is_for_what_decides(is_judged, colours):
     row = Evidence(name="n", against="ODE", unit="u", value=2.0, threshold=1.0, control=0.5, control_name="none")
     value, _, control, _ = terminal_reproduce._numbers(row, judged=is_judged)
     assert [value.style, control.style] == colours
+    # What is piped or kept has no colours: the same in words.
+    assert [value.plain, control.plain] == (["2 (fails)", "0.5 (passes)"] if is_judged else ["2", "0.5"])
+
+
+def cells_of(output: str, name: str) -> list[list[str]]:
+    """Cells of the rows of tables that begin with a name."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines()]
+    return [row for row in rows if row and row[0] == name]
+
+
+def test_numbers_that_fail_and_those_beside_are_marked_in_plain_text(joma, install, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    failing = Evidence(name="reach", against="ODE", unit="u", value=2.0, threshold=1.0)
+    passing = replace(failing, name="care", value=0.5, control=0.7, control_name="none", decides=False)
+    install(
+        fake("a", verdicts=judged(outcome=Outcome.REFUTED, evidence=(failing, passing))),
+        fake("b", verdicts=judged(outcome=Outcome.INCONCLUSIVE, evidence=(passing,))),
+    )
+    shown = joma("a", "b").stdout
+    assert {tuple(row[:2]) for row in cells_of(shown, "reach")} == {("reach", "2 (fails)")}
+    assert {tuple(row[1:4]) for row in cells_of(shown, "care (beside)")} == {("0.5", "≤ 1", "0.7 (passes)")}
+    assert {tuple(row[2:4]) for row in cells_of(shown, "a")} == {("refuted", "2 (fails)")}
+    assert {tuple(row[2:4]) for row in cells_of(shown, "b")} == {("inconclusive at this size", "0.5 (beside)")}
 
 
 def test_ids_are_explained(joma, install):
