@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from joma.experiments.claim_kinds import by_kind
+from joma.experiments.claim_kinds import FURTHER, ClaimKind, by_kind, kind_of
 from joma.experiments.control_matches import shows_beyond_controls
 from joma.experiments.markdown import enumerated, escaped, first_sentence, table
 from joma.experiments.record import Record, Reproduction, Status
@@ -256,7 +256,9 @@ def _link(record: Record, verdict: Verdict) -> str:
 
 
 def _marked(text: str, verdict: Verdict) -> str:
-    return f"{text} ({MATCHED})" if verdict.control_passes else text
+    """Say beside a claim that it is not the paper's own, and that a control passes too."""
+    remarks = [FURTHER] * (kind_of(verdict) is ClaimKind.FURTHER) + [MATCHED] * verdict.control_passes
+    return f"{text} ({', '.join(remarks)})" if remarks else text
 
 
 def _named_link(record: Record, verdict: Verdict) -> str:

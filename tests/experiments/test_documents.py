@@ -96,10 +96,13 @@ def test_the_papers_claims_are_counted_apart_from_ours(tmp_path, out):
     sources = ("Figure 8", "Figure 8, asked further", "joma", "Our own check of the runs")
     own = tuple(replace(verdict, id=f"v{place}", source=source) for place, source in enumerate(sources))
     changed(out, a={"verdicts": own})
+    text = kept(out, tmp_path)
     assert (
         "Of 2 claims of the paper 1 holds and 1 was not run. Of 1 claim that goes further than the paper's 1 holds. "
         "Of 2 checks of our own 2 hold."
-    ) in kept(out, tmp_path)
+    ) in text
+    assert "[The walk stays near](#a--v1) (asked further); " in text and text.count("(asked further)") == 2
+    assert "| [The walk stays near](#a--v1) | holds (asked further) |" in text
 
 
 def test_what_was_not_run_says_what_it_needs(tmp_path, out):
