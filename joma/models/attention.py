@@ -16,8 +16,9 @@ from joma.models.dropout import Stream, dropout
 from joma.models.linear import linear
 from joma.models.positions import rotate
 
-LONGEST_IN_A_KERNEL = 128
-"""Tokens of a window up to which attention is one kernel of ours while training on a GPU."""
+LONGEST_IN_A_KERNEL, LONGEST_OF_SINGLES = 128, 64
+"""Tokens of a window up to which attention is one kernel of ours while training on a GPU: in half precision, and in
+single, of which a GPU's shared memory holds half as many."""
 
 State = Float[Tensor, "R B L D"]
 Heads = Float[Tensor, "RB H L Dh"]
@@ -129,7 +130,8 @@ def _mixed(
 
     That one serves without dropout too: the general kernels' backward is slow for heads as wide as ours.
     """
-    if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= LONGEST_IN_A_KERNEL and torch.is_grad_enabled():
+    longest = LONGEST_OF_SINGLES if q.dtype == torch.float32 else LONGEST_IN_A_KERNEL
+    if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= longest and torch.is_grad_enabled():
         from joma.models.attention_triton import short_attention  # noqa: PLC0415 (Triton is there where a GPU is)
 
         if config.positions == "rotary":

@@ -5,6 +5,10 @@ weights, mask and dropped weights would pass through memory. Here a program hold
 mask of dropout from the same hash as `joma.randomness`, and writes only the result. The backward recomputes.
 """
 
+import sys
+from functools import cache
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -14,8 +18,29 @@ from joma.randomness import FIRST, GOLDEN, LOW_31, SECOND, dropped_below
 
 _GOLDEN, _FIRST, _SECOND, _LOW_31 = (tl.constexpr(number) for number in (GOLDEN, FIRST, SECOND, LOW_31))
 _SMALLEST = 16
-_FEW, _OF_FEW, _OF_MANY = 512, (64, 8), (32, 4)
-"""Heads of all sequences up to which each gets more of the GPU: columns at a time, and warps."""
+_FEW = 512
+"""Heads of all sequences up to which each gets more of the GPU."""
+
+
+class _Shape(NamedTuple):
+    """What a program takes of the GPU."""
+
+    columns: int
+    """Of the width of a head, at a time."""
+    num_warps: int
+    num_stages: int
+    """Loads under way at once: more than one hide how long memory takes, and each has its room."""
+
+    def shared_bytes(self, block: int, size: int) -> int:
+        """Return a bound on its shared memory for windows of a block, of numbers of this size.
+
+        Weights and their gradient, in two layouts each, and rows of queries, keys, values and gradients in each stage:
+        what the compiler takes at most, whichever the GPU and the precision of products.
+        """
+        return (4 * block + 3 * self.num_stages * self.columns) * block * size
+
+
+_OF_FEW, _OF_MANY, _SMALLEST_SHAPE = _Shape(64, 8, 3), _Shape(32, 4, 3), _Shape(32, 4, 1)
 
 
 @triton.jit
@@ -188,17 +213,32 @@ def _dropout(stream: Tensor | None, rate: float) -> tuple[Tensor | None, int, fl
 
 def _sizes(qkv: Tensor, stream: Tensor | None, causal: bool, key_bias: Tensor | None) -> dict[str, bool | int | str]:
     block = max(_SMALLEST, triton.next_power_of_2(qkv.shape[1]))
-    columns, num_warps = _OF_FEW if qkv.shape[0] * qkv.shape[3] <= _FEW else _OF_MANY
+    shape = _shape(qkv.shape[0] * qkv.shape[3], block, qkv.itemsize, _shared_bytes(qkv.device))
     precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     return {
         "DROPPED": stream is not None,
         "BIASED": key_bias is not None,
         "CAUSAL": causal,
         "BLOCK_L": block,
-        "BLOCK_D": columns,
+        "BLOCK_D": shape.columns,
         "PRECISION": precision,
-        "num_warps": num_warps,
+        "num_warps": shape.num_warps,
+        "num_stages": shape.num_stages,
     }
+
+
+def _shape(num_heads: int, block: int, size: int, shared: int) -> _Shape:
+    """Return the largest shape that suits as many heads and surely fits into the shared memory."""
+    wanted = (_OF_FEW, _OF_MANY) if num_heads <= _FEW else (_OF_MANY,)
+    return next((each for each in wanted if each.shared_bytes(block, size) <= shared), _SMALLEST_SHAPE)
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    """Return the shared memory that a program may take; in the interpreter there is no such limit."""
+    if device.type != "cuda":
+        return sys.maxsize
+    return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
 
 
 @short_attention.register_fake
