@@ -1,7 +1,7 @@
 """The flows of figure 4: solved, stepped through as the scripts do, and what is read off them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from joma.errors import positive, whole, with_axes
 from joma.theory.convergence import normalised_field
+from joma.theory.flow_solver import NUM_DIP_POINTS
 from joma.theory.rebound import Rebound, attention_entropy, rebound
 from joma.theory.simulation import Simulation, figure4, simulate
 from joma.theory.simulation_config import FIGURE_4_START, FIGURE_4_TARGETS
@@ -68,10 +69,24 @@ class Path:
     v: Float[np.ndarray, "T M"]
     limit: Float[np.ndarray, " M"]
     """Where it ends."""
+    run: Simulation | None = None
+    """What solved it; None for a formula."""
 
     def dip(self, temperature: float) -> Rebound:
-        """Dip of the entropy of softmax(v²/T) over the reported times."""
-        return rebound(self.t, attention_entropy(self.v, temperature))
+        """Dip of the entropy of softmax(v²/T), its lowest point searched for between the reported times.
+
+        So does `simulate` for the T of the flow itself; here it may be another one.
+        """
+        entropy = attention_entropy(self.v, temperature)
+        coarse = rebound(self.t, entropy)
+        lowest = int(entropy.argmin())
+        if self.run is None or lowest in (0, self.t.size - 1):
+            return coarse
+        before, after = float(self.t[lowest - 1]), float(self.t[lowest + 1])
+        around = {"v0": self.run.v[lowest - 1], "z0": self.run.z[lowest - 1], "t1": after - before}
+        fine = simulate(self.run.config, **around, spacing="linear", num_points=NUM_DIP_POINTS)
+        within = rebound(before + fine.t, attention_entropy(fine.v, temperature))
+        return replace(coarse, lowest=within.lowest, time=within.time)
 
     def half_times(self) -> Float[np.ndarray, " M"]:
         """When each component has covered half of its way."""
@@ -91,7 +106,7 @@ def path_of(run: Simulation) -> Path:
     """A solved flow as a path, with its limit."""
     limits = run.flow.limits()
     assert limits is not None
-    return Path(t=run.t, v=run.v, limit=limits)
+    return Path(t=run.t, v=run.v, limit=limits, run=run)
 
 
 def without_attention(config: Config) -> Path:
