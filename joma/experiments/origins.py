@@ -16,6 +16,8 @@ UNKNOWN = "unknown"
 """Stands for a commit that was not found out, and for versions that were not written down."""
 ABSENT = "none"
 """Stands for the version of a package that was not installed."""
+NO_PIECES = "no piece"
+"""Said of software that did none: it left one unfinished, or only put together what others had done."""
 _AND = " and "
 
 Pieces = dict[str, dict[str, int]]
@@ -78,6 +80,25 @@ def commits(about: Mapping[str, Any], num_letters: int) -> list[str]:
     """
     named = about.get("git_commit")
     return list(dict.fromkeys(commit[:num_letters] for commit in named.split(_AND))) if named else []
+
+
+def commits_with_work(about: Mapping[str, Any], num_letters: int) -> list[str]:
+    """Return the commits that a record names, each with the pieces that it did where there are several.
+
+    >>> both = told([Origin(git_commit="0123456789", pieces={"cpu": {"packs": 2}}), Origin(git_commit="9876543210")])
+    >>> commits_with_work(both, 7), commits_with_work({"git_commit": "0123456789"}, 7)
+    (['0123456 (packs: 2)', '9876543 (no piece)'], ['0123456'])
+    """
+    done: dict[str, dict[str, int]] = {}
+    for origin in about.get("origins", ()):
+        by_kind = done.setdefault((origin["git_commit"] or UNKNOWN)[:num_letters], {})
+        for kind, num in (piece for own in origin["pieces"].values() for piece in own.items()):
+            by_kind[kind] = by_kind.get(kind, 0) + num
+    told = {commit: ", ".join(f"{kind}: {num}" for kind, num in own.items()) for commit, own in done.items()}
+    return [
+        f"{commit} ({told[commit] or NO_PIECES})" if commit in told else commit
+        for commit in commits(about, num_letters)
+    ]
 
 
 def _version(origin: Origin, name: str) -> str:

@@ -33,10 +33,11 @@ from joma.figures.numbers import counted
 from joma.verdicts import Evidence, Ruling, Verdict, finding, ruling
 
 NO_DROPOUT, FROZEN = "no dropout", "frozen attention"
-BESIDE = (
-    "Curves that rebound are counted on the whole validation set, which decides; on the paper's single window (window) "
-    f"and up to the lowest loss of a run that was {AFTERWARDS}, and stands beside."
+COUNTED = (
+    "Curves that rebound are counted on the whole validation set, which decides, and in brackets on the paper's single "
+    f"window, {AFTERWARDS}."
 )
+UNTIL_BEST = f"What curves do up to the lowest loss of their run stands beside, {AFTERWARDS}."
 WINDOW_IS = f"Window: the paper's single one; it and the lowest losses decide nothing, {AFTERWARDS}."
 TAUTOLOGY = (
     "That is nearly a tautology and tells nothing of the MLP: with its weights kept, nothing moves attention but the "
@@ -213,14 +214,14 @@ def _as(runs: Controlled) -> str:
 
 
 def _in_words(all_runs: Sequence[Controlled], *, is_same: bool) -> Iterator[str]:
-    """Tell the counts, an ingredient a sentence; what overfitting does to those without dropout, and what freezing."""
+    """Tell the counts, an ingredient a sentence, and what to think of overfitting and of frozen attention."""
     if not all_runs:
         yield NOTHING_YET
         return
-    yield BESIDE
+    yield COUNTED
     for name in dict.fromkeys(each.condition for each in all_runs):
         own = [each for each in all_runs if each.condition == name]
-        counts = enumerated([f"{each.count} at depth {each.depth} (window {each.on_window})" for each in own])
+        counts = enumerated([f"{each.count} ({each.on_window}) at depth {each.depth}" for each in own])
         yield f"{name.capitalize()}: {counts}."
         if name == NO_DROPOUT:
             yield from _overfit_in_words(own)
@@ -229,19 +230,10 @@ def _in_words(all_runs: Sequence[Controlled], *, is_same: bool) -> Iterator[str]
 
 
 def _overfit_in_words(without: Sequence[Controlled]) -> Iterator[str]:
-    """Tell when runs without dropout overfit, and how many of their curves and of the paper's rebound up to there."""
+    """Tell by how much runs without dropout overfit, and where to see what they did before."""
     overfit = [each for each in without if each.overfit]
     if not overfit:
         return
-    losses = "; ".join(
-        f"depth {each.depth}: lowest loss {each.best_loss:.2f} at {steps_in_words(each.best_steps)}, "
-        f"{each.end_loss:.2f} at the end"
-        for each in overfit
-    )
-    yield f"These runs overfit ({losses}), so that dropout and overfitting are not told apart."
-    asked = [(each.depth, each.until_best) for each in overfit if each.until_best is not None]
-    if not asked:
-        yield NOT_KEPT
-        return
-    told = enumerated([f"{until.own} at depth {depth} (of the paper's {until.usual})" for depth, until in asked])
-    yield f"Up to their lowest loss it is {told}; a shorter curve shows less, so the paper's are cut at the same steps."
+    rises = enumerated([f"{each.end_loss - each.best_loss:.2f} nats at depth {each.depth}" for each in overfit])
+    yield f"These runs overfit, their loss ending {rises} above its lowest: dropout and overfitting are not told apart."
+    yield NOT_KEPT if any(each.until_best is None for each in overfit) else UNTIL_BEST

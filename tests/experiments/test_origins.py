@@ -7,7 +7,7 @@ import pytest
 
 from experiments.fakes import Config, fake, fake_in_pieces
 from joma.experiments import cache, documents, timetable
-from joma.experiments.origins import Origin, commits, told
+from joma.experiments.origins import Origin, commits, commits_with_work, told
 from joma.experiments.record import Status
 from joma.experiments.reproduction import reproduce
 from joma.experiments.work_log import WorkLog
@@ -137,6 +137,20 @@ def test_the_document_names_every_commit_in_short(tmp_path, software, install):
     in_two_calls(tmp_path / "results", software, install, (AT_HOME, {"joma": "0.1"}))
     assert "at commits aaaaaaa and bbbbbbb" in documents.results(tmp_path)
     assert commits({"git_commit": AT_HOME}, 7) == ["b" * 7]
+
+
+def test_commits_are_named_with_what_each_did_whatever_device_it_did_it_on():
+    both = {"a GPU": {"packs": 2, "trainings": 1}, "cpu": {"packs": 3}}
+    origins = [
+        Origin(git_commit=ON_A_GPU, pieces=both),
+        Origin(pieces={"cpu": {"packs": 1}}),
+        Origin(git_commit=AT_HOME),
+    ]
+    again = Origin(git_commit=ON_A_GPU, versions={"torch": "2.9"}, pieces={"cpu": {"packs": 4}})
+    assert commits_with_work(told([*origins, again]), 7) == [
+        "aaaaaaa (packs: 9, trainings: 1)", "unknown (packs: 1)", "bbbbbbb (no piece)",
+    ]  # fmt: skip
+    assert commits_with_work(told(origins[:1]), 7) == ["aaaaaaa"] and commits_with_work({}, 7) == []
 
 
 def test_without_any_commit_none_is_named():
