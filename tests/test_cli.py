@@ -8,10 +8,13 @@ import time
 import warnings
 
 import pytest
+import typer
+from typer.core import TyperOption
 
 import joma as joma_package
 from joma import cli
 from joma.statements.verification import registry
+from joma.theory.simulation_config import DEFAULT_NUM_COMPONENTS, SimulationConfig
 
 HELP_SECONDS = 0.5
 SLACK = 6
@@ -64,6 +67,66 @@ def test_the_statements_are_listed_and_not_checked():
     listed = json.loads(done.stdout)
     assert done.returncode == 0 and len(listed) == len(registry()) and set(listed[0]) == {"id", "title", "place"}
     assert "thm1-exp" in joma("verify", "THM1", "--list").stdout
+
+
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (command, option)
+        for command in COMMANDS.values()
+        for option in command.params
+        if isinstance(option, TyperOption) and not option.required and (not option.is_flag or option.secondary_opts)
+    ],
+    ids=lambda each: each.name,
+)
+def test_the_help_of_an_option_says_its_default(command, option):
+    """A flag that cannot be denied needs none: it is off."""
+    _, words = option.get_help_record(typer.Context(command))
+    assert "[default: " in words
+
+
+def test_the_defaults_of_a_simulation_are_those_that_are_told():
+    told = {option.name: option.show_default for option in COMMANDS["simulate"].params}
+    config, flows = SimulationConfig(), ("saliency", "printed", "normalised", "model", "clusters")
+    for name in ("flow", "targets", "seed", "normalisation", "rate_ratio", "num_points"):
+        value = getattr(config, name)
+        assert told[name] == (value if isinstance(value, str) else f"{value:g}")
+    assert told["num_components"] == str(DEFAULT_NUM_COMPONENTS)
+    built = {name: SimulationConfig(flow=name).build() for name in flows}
+    clusters, normal = built["clusters"], built.pop("normalised")
+    assert (told["bias"], told["negative_weight"]) == (f"{clusters.bias:g}", f"{clusters.negative_weight:g}")
+    [kind] = {flow.attention.kind.value for flow in built.values()}
+    [temperature] = {flow.attention.temperature for flow in built.values()}
+    assert told["attention"] == f"{normal.attention.kind.value} for normalised, else {kind}"
+    assert told["temperature"] == f"{normal.attention.temperature:g} for normalised, else {temperature:g}"
+    assert told["activation"] == built["saliency"].activation.name
+
+
+INTERRUPTED_IMPORT = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "joma.terminal":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from joma.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [("verify",), ("simulate",), ("train",), ("reproduce",), ("report", "."), ("scan", ".", "--out", "o")]
+)
+def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (cli.INTERRUPTED, "", "")
 
 
 def test_a_traceback_is_shown_where_it_is_asked_for():

@@ -16,17 +16,17 @@ import typer
 from torch import nn
 
 from joma import cli
-from joma.page.simulation import write as write_simulation
+from joma.page import verification
 from joma.probe.watch import watch
 from joma.runs import description, files
 from joma.runs.place import UnwritableError, demand_writable, told
-from joma.theory.simulation import simulate
+from joma.verdicts import Evidence, Outcome, Verdict
 
 TINY = ("--steps", "2", "--width", "8", "--hidden", "8", "--depth", "1", "--batch", "4", "--rho", "0.8", "--seed", "1")
 VERBS = {
     "verify": ("verify", "thm2"),
     "simulate": ("simulate", "--targets", "1,2", "--num-points", "8"),
-    "scan": ("scan", "checkpoints"),
+    "scan": ("scan", "checkpoints", "--mlp-pattern", "fc1"),
     "train": ("train", "--recipe", "trees", "--device", "cpu", *TINY),
     "reproduce": ("reproduce", "figure4", "--device", "cpu"),
     "report": ("report",),
@@ -63,8 +63,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(description, "_git_commit", lambda: None)
     Path("checkpoints").mkdir()
     torch.save({"layers.0.mlp.fc1.weight": torch.eye(8)}, "checkpoints/step1.pt")
-    write_simulation(simulate(targets="1,2", num_points=8), "old")
+    verification.write([verdict("an older one")], Path("old"))
     return tmp_path
+
+
+def verdict(title: str) -> Verdict:
+    row = Evidence(name="n", against="a", unit="u", value=0.1, threshold=1.0, control=2.0, control_name="none")
+    return Verdict(id="thm2", title=title, source="s", claim="c", outcome=Outcome.HOLDS, evidence=(row,))
 
 
 def command(verb: str, out: str) -> tuple[str, ...]:
@@ -147,7 +152,7 @@ def test_what_cannot_be_a_folder_is_refused_before_computing(folder, monkeypatch
 
 
 def test_a_report_of_a_file_is_refused(capsys):
-    assert complaint(capsys, "report", "old/simulation.csv").startswith("There is no folder old/simulation.csv.")
+    assert complaint(capsys, "report", "old/verification.json").startswith("There is no folder old/verification.json.")
 
 
 @ALL_VERBS
@@ -158,23 +163,20 @@ def test_a_write_that_fails_later_names_the_file_that_was_asked_for(folder, monk
     line = complaint(capsys, *command(verb, "old"))
     name, said, rest = line.partition(f" cannot be written: {REFUSALS[code]}. Files written before are whole; ")
     assert said and rest in ("mend that and try again.", "free some space and try again.")
-    assert Path(name).parts[0] == "old" and ".part" not in name and not Path(name).name.startswith(".")
+    assert folder / "old" in (folder / name).parents
+    assert not any(part.startswith(".") for part in (folder / name).relative_to(folder).parts)
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("at", [1, 2, 3])
-def test_files_written_before_a_failure_are_whole(folder, monkeypatch, capsys, at):
-    before = contents(folder / "old")
-    fail_later(monkeypatch, errno.ENOSPC, at=at)
-    other = ("simulate", "--targets", "1,3", "--num-points", "8", "--out")
-    assert "the disk is full" in complaint(capsys, *other, "old")
-    monkeypatch.undo()
-    monkeypatch.chdir(folder)
-    write_simulation(simulate(targets="1,3", num_points=8), "new")
-    new, after = contents(folder / "new"), contents(folder / "old")
-    assert before.keys() == after.keys()
-    assert sum(after[name] != before[name] for name in after) == at
-    assert all(after[name] in (before[name], new[name]) for name in after)
+def test_files_written_before_a_failure_are_whole(folder, monkeypatch, capsys):
+    before, newer = contents(folder / "old"), [verdict("a newer one")]
+    verification.write(newer, Path("new"))
+    monkeypatch.setattr(COMPUTING["verify"], lambda *_, **__: newer)
+    fail_later(monkeypatch, errno.ENOSPC, at=1)
+    line = complaint(capsys, "verify", "--out", "old")
+    assert line.startswith("old/verification.html cannot be written: the disk is full. ")
+    written = {"verification.json": contents(folder / "new")["verification.json"]}
+    assert contents(folder / "old") == before | written and before != before | written
 
 
 def test_a_watched_run_is_refused_too(folder, monkeypatch):
