@@ -126,7 +126,7 @@ def _demand_same(earlier: RunInfo, now: RunInfo, known_by: Collection[str]) -> N
         there, here = (", ".join(f"`{name}` {values[name]}" for name in others) for values in (was, comes))
         raise ValueError(
             f"{earlier.folder} holds another run, with {there}; this one has {here}. "
-            "Take another folder, or remove that one."
+            "Take another folder as `out`, or remove that one."
         )
 
 

@@ -3,6 +3,7 @@
 import lightning
 import loops
 import models
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ pytestmark = [
     # Lightning advises on the number of workers and on loggers; the loop here is too small for either.
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:You.re resuming from a checkpoint that ended before the epoch"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),
     # The Trainer pins memory for a GPU by default.
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true"),
@@ -28,7 +30,7 @@ def texts(number=16):
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
-def hf_train(folder, callbacks, **changes):
+def hf_train(folder, callbacks, *, resume_from=None, **changes):
     """Train a tiny GPT-2 for some steps, each of two batches."""
     model = loops.build("gpt2")
     settings = {
@@ -37,7 +39,7 @@ def hf_train(folder, callbacks, **changes):
         "disable_tqdm": True, "seed": 3, "learning_rate": 1e-2,
     }  # fmt: skip
     trainer = Trainer(model, TrainingArguments(**settings | changes), train_dataset=texts(), callbacks=callbacks)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume_from)
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
@@ -89,6 +91,28 @@ def test_a_callback_whose_training_was_interrupted_can_be_used_again(tmp_path):
     assert sorted(set(read(tmp_path / "run").query("metric == 'entropy'")["step"])) == [1, 2]
 
 
+def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path, caplog):
+    def train(name, **changes):
+        callback = callbacks_hf.WatchCallback(out=tmp_path / name, every=1)
+        return hf_train(tmp_path, [callback], **{"lr_scheduler_type": "constant"} | changes)
+
+    whole = train("whole", save_strategy="steps", save_steps=4)
+    train("run", max_steps=5)  # one step further than the checkpoint
+    resumed = train("run", resume_from=str(tmp_path / "trainer" / "checkpoint-4"))
+    loops.assert_same(whole, resumed)
+    assert_same_attention(tmp_path / "whole", tmp_path / "run", range(1, 7))
+    (told,) = [record.message for record in caplog.records if record.name == "joma"]
+    assert "begins again at step 5: what an earlier session recorded at steps 5 to 5 is replaced" in told
+    with pytest.raises(ValueError, match="with `seed` 3; this one has `seed` 4"):
+        train("run", seed=4)
+
+
+def assert_same_attention(whole, resumed, steps):
+    expected, found = (read(folder).query("metric == 'entropy'").reset_index(drop=True) for folder in (whole, resumed))
+    assert sorted(set(found["step"])) == list(steps)
+    pandas.testing.assert_frame_equal(found, expected)
+
+
 class Module(lightning.LightningModule):
     """A model inside of a module whose own forward never runs."""
 
@@ -110,15 +134,17 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
-def lightning_train(callbacks, bad_step=-1):
+def lightning_train(callbacks, bad_step=-1, *, max_steps=4, save_to=None, resume_from=None):
     torch.manual_seed(0)
     module = Module(bad_step)
     tokens = torch.stack([each["input_ids"] for each in texts()])
     trainer = lightning.Trainer(
-        max_steps=4, accumulate_grad_batches=2, val_check_interval=2, accelerator="cpu", logger=False,
+        max_steps=max_steps, accumulate_grad_batches=2, val_check_interval=2, accelerator="cpu", logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(tokens, batch_size=2), DataLoader(tokens, batch_size=4))
+    trainer.fit(module, DataLoader(tokens, batch_size=2), DataLoader(tokens, batch_size=4), ckpt_path=resume_from)
+    if save_to is not None:
+        trainer.save_checkpoint(save_to)
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
@@ -132,6 +158,24 @@ def test_lightning(tmp_path):
     assert table.query("metric == 'loss'")["value"].between(1, 10).all()
     assert info(tmp_path).status == "finished"
     assert callback.watch.events().empty
+
+
+def test_lightning_goes_on_from_a_checkpoint(tmp_path, caplog):
+    def train(max_steps, **places):
+        lightning_train(
+            [callbacks_lightning.WatchCallback(out=tmp_path / "run", every=1)], max_steps=max_steps, **places
+        )
+        return [record.message for record in caplog.records if record.name == "joma"]
+
+    checkpoint = tmp_path / "two.ckpt"
+    assert train(2, save_to=checkpoint) == []
+    first = read(tmp_path / "run")
+    assert train(4, resume_from=checkpoint) == []  # behind the last recorded step
+    assert read(tmp_path / "run").query("step <= 2").equals(first)
+    (told,) = train(3, resume_from=checkpoint)
+    assert "begins again at step 3: what an earlier session recorded at steps 3 to 4 is replaced" in told
+    table = read(tmp_path / "run")
+    assert table.query("step <= 2").equals(first) and sorted(set(table["step"])) == [1, 2, 3]
 
 
 def test_lightning_on_a_probe_batch(tmp_path):

@@ -66,6 +66,16 @@ def test_the_pattern_that_is_asked_for_is_enough():
     assert seen.events().empty
 
 
+def test_a_model_without_attention_is_told_how_to_have_its_ranks():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    asked = r'has no attention .* For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern`'
+    with pytest.raises(ValueError, match=asked):
+        watch(model)
+    with watch(model, every=1, measures="ranks") as seen:
+        seen.step()
+    assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
+
+
 def test_a_step_without_a_forward_pass_is_told(caplog):
     with watch(models.HandWritten(), every=1, measures="entropy") as seen:
         seen.step()
@@ -78,8 +88,8 @@ def test_a_step_without_a_forward_pass_is_told(caplog):
 def test_a_report_says_how_often_and_at_what_cost():
     model = loops.build("hand_written")
     with watch(model, every=2) as seen:
-        run(model, "hand_written", seen, range(5))
-    assert "Measured 3 times, last at step 4." in seen.report()
+        run(model, "hand_written", seen, range(6))
+    assert "Measured 3 times, last at step 4." in seen.report()  # not 5, the last one there was
     assert "Measuring took" in seen.report()
     assert "Stable rank of layer 1 (blocks.1.mlp.0): " in seen.report()
 

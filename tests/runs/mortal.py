@@ -23,6 +23,8 @@ from joma.runs.record import RunLockedError, RunWriter, open_run
 
 NUM_STEPS = 6
 """Steps of the short run that dies at every operation in turn."""
+AGAIN_AT = 3
+"""Step at which another one begins again."""
 
 
 class Log:
@@ -61,6 +63,16 @@ def short_run(folder: str, log: str, at: int) -> None:
         noted.note(durable=NUM_STEPS - 1)
 
 
+def run_again(folder: str, at: int) -> None:
+    """Begin a run again in its middle, with other values, in three parts, dying at the operation number `at`."""
+    with Faults(at=at, then=die), open_run(folder, kind="train", config={}, flush_seconds=1e9) as run:
+        run.begin_again(AGAIN_AT)
+        for step in range(AGAIN_AT, NUM_STEPS):
+            run.event(step, "audit", "again")
+            run.add(step, "loss", -step)
+            run.flush()
+
+
 def endless_run(folder: str, log: str, seconds: float, seed: int) -> None:
     """Write steps for ever, closing and opening the run every now and then."""
     noted = Log(log)
@@ -93,7 +105,7 @@ def contender(folder: str, log: str, start: float, num_losers: int) -> None:
     os._exit(9)  # leaves its lock to the next round
 
 
-ROLES = {"short_run": short_run, "endless_run": endless_run, "contender": contender}
+ROLES = {"short_run": short_run, "run_again": run_again, "endless_run": endless_run, "contender": contender}
 
 
 def obey(role: str, arguments: list, *, count: int = 1, kill_after: float | None = None) -> list[int]:

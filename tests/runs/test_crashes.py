@@ -8,9 +8,10 @@ import signal
 import time
 from pathlib import Path
 
+import pandas
 import pytest
 from runs.faults import Faults
-from runs.mortal import NUM_STEPS, write_step
+from runs.mortal import AGAIN_AT, NUM_STEPS, write_step
 from runs.mortality import orders
 
 from joma.runs import description, files
@@ -91,6 +92,37 @@ def test_dying_at_every_operation_in_turn(tmp_path, mortal):
         assert_whole(folder, NUM_STEPS)
         assert events_on_disk(folder) == set(range(NUM_STEPS))
     assert at > 70  # opening, three parts of two tables, two merges, the end
+
+
+def test_dying_at_every_operation_of_a_run_that_is_begun_again(tmp_path, mortal):
+    """What was recorded from its first step on is there as it was, or gone and made anew so far: never both."""
+    length = NUM_STEPS + 2  # further than the second one comes
+    losses = states(list(range(length)), [-step for step in range(NUM_STEPS)])
+    words = states(["first"] * length, ["again"] * NUM_STEPS)
+    at, ended, seen = 0, None, []
+    while ended != [0]:
+        at += 1
+        folder = tmp_path / str(at)
+        with open_run(folder, kind="train", config={}) as run:
+            for step in range(length):
+                run.event(step, "audit", "first")
+                run.add(step, "loss", step)
+        ended = mortal("run_again", str(folder), at)
+        assert ended in ([9], [0])
+        written = losses.index(read(folder)["value"].tolist())
+        told = words.index(read_events(folder)["message"].tolist())
+        assert told - written in (0, 1)  # events come first
+        seen.append((written, told))
+        assert mortal("run_again", str(folder), 0) == [0]
+        assert read(folder)["value"].tolist() == losses[-1]
+        assert pandas.read_parquet(folder / "metrics").equals(read(folder))
+        assert read_events(folder)["message"].tolist() == words[-1]
+    assert seen == sorted(seen) and len(set(seen)) == 2 * len(losses) - 1
+
+
+def states(first, again):
+    """A column before a run is begun again, and behind every step of that."""
+    return [first, *(first[:AGAIN_AT] + again[AGAIN_AT : step + 1] for step in range(AGAIN_AT, len(again)))]
 
 
 def test_dying_twice_in_a_row(tmp_path, mortal):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from joma.runs import description
 from joma.runs.description import SCHEMA, RunInfo, load, plain, save
+from joma.runs.record import open_run
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -98,6 +99,22 @@ def test_a_finished_run_that_is_reopened_runs_again(tmp_path):
     again = description.reopened(done, "train", {}, None)
     assert (again.status, again.ended) == ("running", None)
     assert description.ended(again, "running").ended is None
+
+
+def test_a_run_is_refused_that_is_another_by_what_it_is_known_by(tmp_path):
+    known_by = ("seed", "model", "batch")
+    open_run(tmp_path, kind="watch", config={"batch": "probe", "every": 1}, about={"seed": (0, 1)}).close()
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(
+        ValueError, match=r"holds another run, with `seed` \[0, 1\]; this one has `seed` \[0, 2\]\. Take"
+    ):
+        open_run(tmp_path, kind="watch", config={}, about={"seed": (0, 2)}, known_by=known_by)
+    with pytest.raises(ValueError, match="with `batch` probe; this one has `batch` training"):
+        open_run(tmp_path, kind="watch", config={"batch": "training"}, known_by=known_by)
+    assert (tmp_path / "run.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
+    about = {"seed": (0, 1), "model": "told by one alone"}
+    open_run(tmp_path, kind="watch", config={"every": 2}, about=about, known_by=known_by).close()
 
 
 def test_another_kind_of_run_is_refused(tmp_path):

@@ -212,6 +212,65 @@ def test_any_order_of_writing_crashing_and_reading(tmp_path_factory, monkeypatch
     run_state_machine_as_test(Rewriting, settings=settings(max_examples=20, stateful_step_count=20))
 
 
+# Beginning again
+
+
+def recorded(folder, num_steps=4):
+    with opened(folder) as run:
+        for step in range(num_steps):
+            run.add(step, "loss", step)
+            run.event(step, "audit", f"step {step}")
+
+
+def test_what_is_begun_again_is_gone_for_pandas_too_with_the_next_flush(tmp_path):
+    recorded(tmp_path)
+    with opened(tmp_path, flush_seconds=1e9) as run:
+        run.event(3, "audit", "of the new session")
+        run.flush()  # events alone: nothing has been replaced yet
+        run.begin_again(2)
+        run.flush()
+        assert read(tmp_path)["step"].tolist() == [0, 1, 2, 3]
+        run.add(2, "loss", 20.0)
+        run.flush()
+        for table in (read(tmp_path), pd.read_parquet(tmp_path / "metrics")):
+            assert dict(table[["step", "value"]].to_numpy()) == {0: 0, 1: 1, 2: 20}
+        events = pd.read_parquet(tmp_path / "events")
+        assert events["message"].tolist() == ["step 0", "step 1", "of the new session"]
+        with pytest.raises(ValueError, match="was begun again already"):
+            run.begin_again(0)
+    assert pd.read_parquet(tmp_path / "metrics").dtypes.equals(read(tmp_path).dtypes)
+
+
+def test_parts_that_a_killed_writer_could_not_remove_are_not_read_and_go_when_the_run_is_closed(tmp_path):
+    recorded(tmp_path)
+    old = {path: path.read_bytes() for path in tmp_path.glob("*/*.parquet")}
+    run = opened(tmp_path, flush_seconds=1e9)
+    run.begin_again(1)
+    run.add(1, "loss", 10.0)
+    run.flush()
+    crash(run)
+    for path, content in old.items():
+        path.write_bytes(content)
+    assert read(tmp_path)["value"].tolist() == [0, 10]
+    assert read_events(tmp_path)["step"].tolist() == [0]
+    with opened(tmp_path) as run:
+        run.add(2, "loss", 2.0)
+    assert read(tmp_path)["value"].tolist() == pd.read_parquet(tmp_path / "metrics")["value"].tolist() == [0, 10, 2]
+    assert len(parts(tmp_path)) == len(parts(tmp_path, "events")) == 1
+
+
+def test_beginning_again_behind_everything_writes_nothing_anew(tmp_path):
+    recorded(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.parquet")}
+    run = opened(tmp_path, flush_seconds=1e9)
+    run.begin_again(4)
+    run.add(4, "loss", 4.0)
+    run.flush()
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert read(tmp_path)["step"].tolist() == [0, 1, 2, 3, 4]
+    run.close()
+
+
 # Buffering, parts and merging
 
 
