@@ -23,6 +23,8 @@ from joma.engine.speed import counted_seconds, tried_seconds
 from joma.engine.standing import examined
 from joma.engine.training import REGIME, PackProgress, PackResult, RunResult, train_pack
 from joma.errors import UnknownNameError
+from joma.runs.files import remove_leftovers
+from joma.runs.lock import alone_in
 from joma.runs.record import read, read_events
 from joma.tasks.local import run_tasks
 
@@ -121,11 +123,19 @@ def train(
     there = device_named(device)
     plan = make_plan(_runs(grid, recipe), device=there, memory=_memory(memory, there, on))
     out = Path(out)
-    ended = _ended_before(plan, out)
+    _require_folder(out)
     report = progress or (lambda _: None)
     results: dict[str, RunResult] = {}
-    for pack_result in _trained(plan, out, on, report):
-        results |= {run.name: run for run in pack_result.runs}
+    with alone_in(out) as show_life:
+        remove_leftovers(out)
+        ended = _ended_before(plan, out)
+
+        def told(at: Progress) -> None:
+            show_life()
+            report(at)
+
+        for pack_result in _trained(plan, out, on, told):
+            results |= {run.name: run for run in pack_result.runs}
     names = [run.name for run in _runs(grid, recipe)]
     return Training(folder=out, runs=tuple(_summary(results[name], is_new=name not in ended) for name in names))
 
@@ -175,13 +185,16 @@ def _runs(given: Mapping[str, Any] | None, recipe: str) -> tuple[grids.Run, ...]
     return grids.grid(chosen.base, {**chosen.axes, **grids.axes_of(given or {})}, tuple(chosen.axes))
 
 
+def _require_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is a file, and runs need a folder. Take another name.")
+
+
 def _ended_before(plan: Plan, out: Path) -> frozenset[str]:
     """Return the names of runs that have ended already.
 
     Folders that hold other runs, or that another process writes to, are refused before any run is touched.
     """
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"{out} is a file, and runs need a folder. Take another name.")
     members = [examined(run, out, extent(run.config)) for run in plan.runs]
     return frozenset(member.name for member in members if not member.is_open)
 

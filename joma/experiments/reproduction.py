@@ -22,12 +22,10 @@ The folder, for each experiment by its id:
 `record.read` returns the summary, `charts_of` the charts of one experiment as values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import fsum, inf
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from joma.engine.plan import device_named
@@ -46,11 +44,9 @@ from joma.experiments.timetable import Timetable
 from joma.figures.chart import Chart
 from joma.runs import description
 from joma.runs.files import remove_leftovers
-from joma.runs.lock import Lock
+from joma.runs.lock import alone_in
 
 SECONDS_OF_A_MINUTE = 60.0
-RENEW_SECONDS = 60.0
-"""Time between two signs of life to whoever else wants to write into the folder."""
 
 
 def reproduce(
@@ -84,7 +80,8 @@ def reproduce(
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     there = str(device_named(device))
-    with _alone_in(out) as show_life:
+    with alone_in(out) as show_life:
+        remove_leftovers(out, at_any_depth=True)
         started = description.started(out, "reproduce", {}, None).started
         label = device_label(there)
         clock = replace(clock, device=label, times=MeasuredTimes(out / TIMES, label))
@@ -165,26 +162,6 @@ def _with_earlier(out: Path, records: Sequence[Record]) -> list[Record]:
         earlier = ()
     known = {each.id: each for each in (*earlier, *records)}
     return [known[name] for name in MODULES if name in known]
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[Callable[[], None]]:
-    """Keep other processes from writing into the folder; yields what to call now and then as a sign of life."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = Lock(folder)
-    last = monotonic()
-
-    def show_life() -> None:
-        nonlocal last
-        if monotonic() - last >= RENEW_SECONDS:
-            last = monotonic()
-            lock.renew()
-
-    try:
-        remove_leftovers(folder, at_any_depth=True)
-        yield show_life
-    finally:
-        lock.release()
 
 
 def _both(tell: Callable[[float, str], None], show_life: Callable[[], None]) -> Callable[[float, str], None]:

@@ -1,4 +1,4 @@
-"""One writer per run: a lock file that names its process, and what becomes of it when that process dies.
+"""One writer per run or folder of runs: a lock file that names its process, and what becomes of it when that one dies.
 
 The process that holds the lock shows life by renewing the file's date at every flush. A lock is stale, and is taken
 over, when its process is dead on this host, or when another host has not renewed it for `STALE_SECONDS`. A process that
@@ -20,7 +20,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ LOCK_NAME = "run.lock"
 STALE_SECONDS = 3600.0
 """Age of the last sign of life from another host after which its lock is taken over; far above any difference of
 clocks, and above the time between two measurements of a slow run."""
+RENEW_SECONDS = 60.0
+"""Time between two signs of life of a process that holds a folder of runs."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _DEAD_STATES = ("Z", "X")
 """States in /proc of a process that has ended but was not yet collected by its parent."""
@@ -125,6 +127,25 @@ class Lock:
         """Remove the lock if it is still ours."""
         if _read(self._path) == self._holder:
             self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[Callable[[], None]]:
+    """Keep other processes from writing into a folder of runs; yields what to call now and then as a sign of life."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder)
+    last = time.monotonic()
+
+    def show_life() -> None:
+        nonlocal last
+        if time.monotonic() - last >= RENEW_SECONDS:
+            last = time.monotonic()
+            lock.renew()
+
+    try:
+        yield show_life
+    finally:
+        lock.release()
 
 
 def demand_closed(folder: Path | str, *, owner: str = "") -> None:

@@ -203,6 +203,22 @@ def test_no_folder_is_refused(capsys):
     assert code == 2 and "`--out` must name a folder" in complaint
 
 
+def test_a_folder_in_which_another_grid_is_trained_is_refused(tmp_path, capsys):
+    """Though it has no run of the other one, which may come to one of its own later."""
+    complaints = []
+
+    def meanwhile(at):
+        if not complaints:
+            code, _, complaint = joma_says(capsys, *TREES, "--seed", "2", "--out", str(tmp_path))
+            complaints.append((code, complaint))
+
+    done = joma.train({**TINY, "seed": 1}, recipe="trees", out=tmp_path, device="cpu", progress=meanwhile)
+    [(code, complaint)] = complaints
+    assert code == 2 and f"{tmp_path} is being written by this very process" in complaint
+    assert [run.status for run in done.runs] == ["finished"]
+    assert not list(tmp_path.glob("*seed2")) and not list(tmp_path.glob("run.lock"))
+
+
 def test_a_folder_that_is_written_to_is_refused(tmp_path, capsys):
     done = joma.train({**TINY, "seed": 1}, recipe="trees", out=tmp_path, device="cpu")
     folder = done.runs[0].folder
