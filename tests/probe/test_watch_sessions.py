@@ -8,7 +8,7 @@ import loops
 import models
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sharp_attention import Scaled, collapse
 from torch import nn
@@ -156,6 +156,7 @@ def assert_same_record(found, losses):
     assert dict(found.loc[found["metric"] == "loss", ["step", "value"]].to_numpy()) == losses
 
 
+@example(sessions=[Session(0, 6, every=1, dies=False), Session(3, 3, every=2, dies=True)])  # its first is not due
 @given(sessions=st.lists(sessions, min_size=1, max_size=4))
 @settings(max_examples=12)
 def test_any_sessions_leave_what_one_over_the_last_values_would(tmp_path_factory, sessions):
