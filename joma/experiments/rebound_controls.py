@@ -40,8 +40,8 @@ COUNTED = (
 UNTIL_BEST = f"What curves do up to the lowest loss of their run stands beside, {AFTERWARDS}."
 WINDOW_IS = f"Window: the paper's single one; it and the lowest losses decide nothing, {AFTERWARDS}."
 TAUTOLOGY = (
-    "It tells nothing of the MLP: with its weights kept, nothing but the states moves attention, so that a rebound that "
-    "goes is nearly a tautology. Its rows stand beside since the result was seen"
+    "It tells nothing of the MLP: with its weights kept, nothing but the states moves attention, so that a rebound "
+    "that goes is nearly a tautology. Its rows stand beside since the result was seen"
 )
 NOT_KEPT = (
     "What curves do up to the lowest loss of their run was asked since this result was kept, and is not in it: without "
