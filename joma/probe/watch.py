@@ -265,7 +265,7 @@ class Watch:
 
     def _number(self, step: SupportsIndex | None) -> int:
         if step is None and self._history is not None and not self._history.values.empty:
-            raise ValueError("This run goes on an earlier one, whose steps are not known. Pass `step`, or another `out`.")
+            raise ValueError("This run goes on an earlier one, of unknown steps. Pass `step`, or another `out`.")
         number = index(step) if step is not None else 0 if self._last is None else self._last + 1
         if self._last is not None and number > self._last:
             self._stride = number - self._last
