@@ -3,7 +3,7 @@
 The step runs once on torch's `meta` device, where tensors have shapes and no content, while every operation is seen:
 what is alive at the worst moment is the memory of the step, and what is multiplied, read and written is its work. So
 the count follows the model and the optimiser wherever they go, and needs no formula of its own. Lower precisions of
-products are counted as full ones.
+products are counted as full ones, but for the logits on a CPU, which are there in both.
 """
 
 import weakref
@@ -25,7 +25,7 @@ from joma.engine.extent import num_sequences, num_validated
 from joma.engine.grid import Run
 from joma.engine.measuring import AttentionMeans
 from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, step_numbers, update
-from joma.engine.precision import parameter_dtype, product_dtype
+from joma.engine.precision import parameter_dtype, product_dtype, working_in
 from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
@@ -96,10 +96,14 @@ class Footprint:
         return max(int(USABLE_SHARE * free - self.fixed) // self.per_run, 0)
 
 
-def step_cost(config: RunConfig, num_runs: int) -> StepCost:
-    """Count one step of `num_runs` runs; `config.model.vocabulary` must be that of the data."""
+def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> StepCost:
+    """Count one step of `num_runs` runs; `config.model.vocabulary` must be that of the data.
+
+    On a CPU half precision takes more, since its logits are there in full precision as well; our kernels have no copy.
+    """
     data = config.data
     return _counted(
+        rounds_copies=on_a_cpu,
         model=config.model,
         optimiser=replace(OptimiserConfig(), optimiser=config.optimiser.optimiser),
         precision=config.training.precision,
@@ -118,7 +122,7 @@ def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -
     evaluation comes beside it, and the state is there twice while it is captured. On the host, one run's state is there
     again while it is saved.
     """
-    cost = step_cost(config, 1)
+    cost = step_cost(config, 1, on_a_cpu=device.type == "cpu")
     if device.type == "cuda":
         beside = max(cost.validating_bytes, cost.state_bytes)
         return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside)
@@ -180,6 +184,7 @@ def in_words(num_bytes: int) -> str:
 @cache
 def _counted(
     *,
+    rounds_copies: bool,
     model: DecoderConfig,
     optimiser: OptimiserConfig,
     precision: str,
@@ -192,10 +197,11 @@ def _counted(
     """Count what depends on nothing but these."""
     decoder = Decoder(model)
     dtype = parameter_dtype(precision)
-    with _FusedAttention(), _Tally() as training, FlopCounterMode(display=False) as counter:
-        state_bytes = _step(decoder, optimiser, precision, _batch(model, num_runs, num_trained, trained_length))
-    with _FusedAttention(), _Tally() as validating:
-        _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
+    with _FusedAttention(), working_in(precision if rounds_copies else "fp32", _META):
+        with _Tally() as training, FlopCounterMode(display=False) as counter:
+            state_bytes = _step(decoder, optimiser, precision, _batch(model, num_runs, num_trained, trained_length))
+        with _Tally() as validating:
+            _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
     return StepCost(
         training_bytes=training.peak,
         validating_bytes=validating.peak,

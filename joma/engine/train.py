@@ -25,6 +25,7 @@ from joma.engine.training import REGIME, PackProgress, PackResult, RunResult, tr
 from joma.errors import UnknownNameError
 from joma.runs.files import remove_leftovers
 from joma.runs.lock import alone_in
+from joma.runs.place import demand_writable
 from joma.runs.record import read, read_events
 from joma.tasks.local import run_tasks
 
@@ -120,10 +121,10 @@ def train(
     Settings that cannot be, data that are not there and runs that do not fit are refused before anything is written.
     """
     _require_place(on)
+    demand_writable(out)
     there = device_named(device)
     plan = make_plan(_runs(grid, recipe), device=there, memory=_memory(memory, there, on))
     out = Path(out)
-    _require_folder(out)
     report = progress or (lambda _: None)
     results: dict[str, RunResult] = {}
     with alone_in(out) as show_life:
@@ -183,11 +184,6 @@ def _runs(given: Mapping[str, Any] | None, recipe: str) -> tuple[grids.Run, ...]
     """Return the grid of a recipe with the axes that were given."""
     chosen = recipes.recipe(recipe)
     return grids.grid(chosen.base, {**chosen.axes, **grids.axes_of(given or {})}, tuple(chosen.axes))
-
-
-def _require_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"{out} is a file, and runs need a folder. Take another name.")
 
 
 def _ended_before(plan: Plan, out: Path) -> frozenset[str]:

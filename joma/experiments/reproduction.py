@@ -45,6 +45,7 @@ from joma.figures.chart import Chart
 from joma.runs import description
 from joma.runs.files import remove_leftovers
 from joma.runs.lock import alone_in
+from joma.runs.place import demand_writable
 
 SECONDS_OF_A_MINUTE = 60.0
 
@@ -79,6 +80,7 @@ def reproduce(
     wanted, out = find(ids), Path(out)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
+    demand_writable(out)
     there = str(device_named(device))
     with alone_in(out) as show_life:
         remove_leftovers(out, at_any_depth=True)

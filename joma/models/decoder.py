@@ -277,6 +277,6 @@ def _is_factor(name: str, shape: tuple[int, ...]) -> bool:
 
 def _working(hidden: Tensor) -> torch.dtype | None:
     """Dtype of the output layer's products: that of autocast where it is on, else the states' own."""
-    kind = hidden.device.type
+    kind = "cpu" if hidden.is_meta else hidden.device.type  # where shapes alone are counted, as a CPU would take them
     is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if is_on else None

@@ -53,7 +53,7 @@ def loss_and_gradients(
     hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
     losses: list[Tensor] = []
     hidden_gradient = torch.empty_like(hidden)
-    chunks = list(_chunks(hidden.shape[1], weight.shape[1] * working.itemsize))
+    chunks = list(_chunks(hidden.shape[1], weight.shape[1] * _logit_bytes(hidden, working)))
     weight_sum = _sum_for(weight_gradient, hidden, len(chunks))
     bias_sum = _sum_for(bias_gradient, hidden, len(chunks))
     for chunk in chunks:
@@ -86,7 +86,7 @@ def loss(
     working = hidden.dtype if working is None else working
     hidden_low, weight_low = hidden.to(working), _rounded(weight, working)
     losses: list[Tensor] = []
-    for chunk in _chunks(hidden.shape[1], weight.shape[1] * working.itemsize):
+    for chunk in _chunks(hidden.shape[1], weight.shape[1] * _logit_bytes(hidden, working)):
         logits = torch.bmm(hidden_low[:, chunk], weight_low.mT)
         losses.append(_value(logits, bias, targets[:, chunk], rows[:, chunk], scale))
     return sum(losses[1:], start=losses[0])
@@ -118,6 +118,11 @@ def compiled_cast() -> Callable[[Tensor, torch.dtype], Tensor]:
         return tensor.to(dtype)
 
     return compiled(cast)
+
+
+def _logit_bytes(hidden: Hidden, working: torch.dtype) -> int:
+    """Return what a logit takes: without our kernel it is also there in full precision, which is what counts."""
+    return working.itemsize if hidden.is_cuda else max(working.itemsize, hidden.dtype.itemsize)
 
 
 def _chunks(num_rows: int, bytes_per_row: int) -> Iterator[slice]:

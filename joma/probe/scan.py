@@ -20,6 +20,7 @@ from joma.probe.inspection import ENTROPY, RANKS, Inspection, Task, inspect_chec
 from joma.probe.series import Checkpoint, Series, find_series
 from joma.probe.text import DEFAULT_NUM_WINDOWS, Windows, windows_of
 from joma.runs.files import remove_leftovers
+from joma.runs.place import demand_writable
 from joma.runs.record import RunWriter, demand_closed, open_run, read, read_events
 from joma.runs.writer import Level
 from joma.tasks.local import run_tasks
@@ -145,6 +146,7 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
     reached. `on="ray"` spreads them over a Ray cluster. Nothing is written when there is nothing to scan.
     """
     out = Path(out)
+    demand_writable(out)
     chosen = Settings(
         revisions=revisions,
         text=None if text is None else Path(text),

@@ -2,6 +2,7 @@
 
 import gc
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from joma.engine.recipes import recipe
 from joma.engine.sources import source_of
 from joma.engine.speed import Speed, counted_seconds, tried_seconds
 from joma.engine.step import Stepper
+from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -51,6 +53,21 @@ def test_the_count_is_what_a_real_step_allocates(values, num_runs):
     counted = step_cost(config, num_runs)
     # The counters of the pack and the parameters as one run draws them are the difference.
     assert counted.training_bytes == pytest.approx(tally.peak, rel=0.02)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("num_words", [2_000, 20_000])  # logits in one chunk, and in several
+def test_half_precision_on_a_cpu_takes_what_is_planned(num_words, tied):
+    config = recipe("figure6").base.update({"depth": 1, "width": 16, "hidden": 16, "heads": 2, "precision": "bf16"})
+    config = replace(config, model=replace(config.model, vocabulary=num_words, tied=tied))
+    tokens = torch.randint(num_words, (1, config.data.batch, config.data.window), generator=torch.manual_seed(0))
+    batch = Batch(tokens=tokens, targets=tokens.flatten(1))
+    with memory._Tally() as tally:
+        model, optimisers = Decoder(config.model), [config.optimiser]
+        Stepper(model, [1], optimisers, num_steps=3, steps_per_epoch=3, precision="bf16").advance(batch)
+    planned = step_cost(config, 1, on_a_cpu=True).training_bytes
+    assert tally.peak <= planned <= 1.2 * tally.peak
+    assert step_cost(config, 1).training_bytes < planned
 
 
 @pytest.mark.parametrize(
