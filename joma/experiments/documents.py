@@ -7,7 +7,7 @@ from typing import Any
 
 from joma.experiments import record
 from joma.experiments.markdown import enumerated, escaped, table
-from joma.experiments.origins import UNKNOWN, commits
+from joma.experiments.origins import UNKNOWN, commits_with_work
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.publication import TABLES
 from joma.experiments.record import Record, Status
@@ -90,11 +90,11 @@ def _commits(about: dict[str, Any]) -> str:
     >>> _commits({"git_commit": "0123456789 and abcdef0123 and 9876543210"}), _commits({"git_commit": "unknown and a1"})
     ('at commits 0123456, abcdef0 and 9876543', 'at commit a1 and one that is not known')
     """
-    found = commits(about, COMMIT_LETTERS)
+    found = commits_with_work(about, COMMIT_LETTERS)
     if not found:
         return ""
-    known = [each for each in found if each != UNKNOWN]
-    named = known if known == found else [*known, "one that is not known"]
+    known = [each for each in found if not each.startswith(UNKNOWN)]
+    named = known + [each.replace(UNKNOWN, "one that is not known", 1) for each in found if each not in known]
     return f"at {'commits' if len(known) > 1 else 'commit'} {enumerated(named)}"
 
 

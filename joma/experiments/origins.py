@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 """Stands for a commit that was not found out, and for versions that were not written down."""
 ABSENT = "none"
 """Stands for the version of a package that was not installed."""
-NO_PIECES = "no piece"
+NO_PIECES = "put together"
 """Said of software that did none: it left one unfinished, or only put together what others had done."""
 _AND = " and "
 
@@ -87,7 +87,7 @@ def commits_with_work(about: Mapping[str, Any], num_letters: int) -> list[str]:
 
     >>> both = told([Origin(git_commit="0123456789", pieces={"cpu": {"packs": 2}}), Origin(git_commit="9876543210")])
     >>> commits_with_work(both, 7), commits_with_work({"git_commit": "0123456789"}, 7)
-    (['0123456 (packs: 2)', '9876543 (no piece)'], ['0123456'])
+    (['0123456 (packs: 2)', '9876543 (put together)'], ['0123456'])
     """
     done: dict[str, dict[str, int]] = {}
     for origin in about.get("origins", ()):

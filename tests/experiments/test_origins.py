@@ -148,7 +148,7 @@ def test_commits_are_named_with_what_each_did_whatever_device_it_did_it_on():
     ]
     again = Origin(git_commit=ON_A_GPU, versions={"torch": "2.9"}, pieces={"cpu": {"packs": 4}})
     assert commits_with_work(told([*origins, again]), 7) == [
-        "aaaaaaa (packs: 9, trainings: 1)", "unknown (packs: 1)", "bbbbbbb (no piece)",
+        "aaaaaaa (packs: 9, trainings: 1)", "unknown (packs: 1)", "bbbbbbb (put together)",
     ]  # fmt: skip
     assert commits_with_work(told(origins[:1]), 7) == ["aaaaaaa"] and commits_with_work({}, 7) == []
 
