@@ -80,10 +80,10 @@ SMALL = (
 RULE = (
     "A claim holds if in every setting all numbers that decide pass their thresholds and no control does; it holds "
     "under conditions if it passes in some settings and not in others, with a control that passes as well, or while a "
-    "part of what it says was not tested; it is refuted if it passes in none, or fails in one where its own words allow "
-    "no exception; it is inconclusive at this size where seeds do not tell, a number or its control is missing, or "
-    "nothing follows from what was measured for the claim. In the tables a number in bold fails its threshold, and one "
-    "marked *beside* does not decide."
+    "part of what it says was not tested; it is refuted if it passes in none, or fails in one where its own words "
+    "allow no exception; it is inconclusive at this size where seeds do not tell, a number or its control is missing, "
+    "or nothing follows from what was measured for the claim. In the tables a number in bold fails its threshold, and "
+    "one marked *beside* does not decide."
 )
 
 
