@@ -52,7 +52,7 @@ class LayerConfig:
     normalisation: float = 1.0
     """The constant A of linear and exp attention; softmax computes its own."""
     activation: str = "linear"
-    """φ of the hidden nodes."""
+    """φ of the hidden nodes, by name; `AnalysedLayer` takes others."""
     objective: str = "cross_entropy"
     """linear: −E[Σ_k g_k h_k] with g given (Eqn 9); cross_entropy: with h as the logits of K classes."""
     start_scale: float = 0.01
@@ -86,11 +86,18 @@ class AnalysedLayer:
     """
 
     def __init__(
-        self, config: LayerConfig, *, x: Source, g: Source | None = None, embeddings: Source | None = None
+        self,
+        config: LayerConfig,
+        *,
+        x: Source,
+        g: Source | None = None,
+        embeddings: Source | None = None,
+        phi: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Take the table of samples `x` (S, M), for the linear objective `g` (S, K), and `embeddings` (M + Q, d).
 
-        Embeddings are orthonormal and drawn from the run's seed when left out.
+        Embeddings are orthonormal and drawn from the run's seed when left out; `phi` is any elementwise function that
+        torch differentiates, in place of the activation that the config names.
         """
         if (g is None) == (config.objective == "linear"):
             raise ValueError(
@@ -106,6 +113,7 @@ class AnalysedLayer:
         self.config = config
         self._sources = {X: x} if g is None else {X: x, G: g}
         self._embeddings = _drawn_embeddings(num_tokens, config.width) if embeddings is None else embeddings
+        self._phi = ACTIVATIONS[config.activation] if phi is None else phi
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -167,7 +175,7 @@ class AnalysedLayer:
         r"""Return $h_k = \phi(w_k^\top(U_C b + u_q))$ of every sample."""
         u_q = _rows(parameters[QUERIES], batch.tokens[..., 1])
         f = torch.baddbmm(u_q, self.scores(parameters, batch), parameters[CONTEXTUAL])
-        return ACTIVATIONS[self.config.activation](torch.bmm(f, parameters[W].mT))
+        return self._phi(torch.bmm(f, parameters[W].mT))
 
     def losses(
         self, parameters: Parameters, batch: Batch, tap: Tap | None = None, *, compiled_tap: bool = False

@@ -1,5 +1,7 @@
 """The analysed layer: its gradient is the theory's field, for many runs at once, and training it follows the flow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -107,6 +109,21 @@ def test_the_gradient_is_minus_the_field_of_the_theory(layer):
         field = theory.gradient(w, z, samples, g)
         np.testing.assert_allclose(-pack.gradients["w"][run].numpy(), field.w, **EXACT)
         np.testing.assert_allclose(-pack.gradients["z"][run].numpy(), field.z, **EXACT)
+
+
+@pytest.mark.parametrize("attention", ["linear", "exp", "softmax"])
+def test_any_activation_can_be_passed(attention):
+    """The square, which has no name, by its own derivative in the theory."""
+    config = LayerConfig(**SIZES | {"start_scale": 0.7, "objective": "linear", "attention": attention})
+    pack = Packed(AnalysedLayer(config, x=table, g=backprop, phi=torch.square), [3])
+    pack.train()
+    named, samples, w, z = pack.theory(0)
+    theory = replace(
+        named, activation=activations.Activation(name="square", value=np.square, derivative=lambda x: 2 * x)
+    )
+    field = theory.gradient(w, z, samples, pack.parameters["samples.g"][0].numpy())
+    np.testing.assert_allclose(-pack.gradients["w"][0].numpy(), field.w, **EXACT)
+    np.testing.assert_allclose(-pack.gradients["z"][0].numpy(), field.z, **EXACT)
 
 
 @pytest.mark.parametrize("normalisation", [0.5, 3.0])
