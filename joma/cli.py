@@ -223,7 +223,7 @@ def train(
     on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
     device: Device = None,
     memory: Annotated[float | None, _option("GiB to plan with.", "what is free")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print packs, memory and estimated time alone.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print packs, memory and time left alone.")] = False,
     list_settings: Annotated[bool, typer.Option("--settings", help="List all settings of the recipe.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -248,7 +248,7 @@ def train(
         terminal_train.show_settings(chosen)
     elif dry_run:
         with terminal_train.planning_progress(quiet=as_json) as show_doing:
-            plan = plan_training(grid, progress=show_doing, **options)
+            plan = plan_training(grid, out=out, progress=show_doing, **options)
         terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
     elif out is None:
         raise ValueError("`--out` must name a folder for the runs, got none. Add it, or --dry-run to see the plan.")

@@ -44,14 +44,16 @@ def show_plan(plan: "Plan") -> None:
     """Print packs, memory and estimated time."""
     screen = console()
     table = Table(title=f"Packs on {plan.device}", title_justify="left", header_style="bold")
-    for name in ("pack", "runs", "steps", "tokens a step", "memory", "estimated time"):
+    for name in ("pack", "runs", "steps left", "tokens a step", "memory", "estimated time"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("names")
     for number, each in enumerate(plan.packs, start=1):
         table.add_row(
             str(number),
             str(each.pack.num_runs),
-            f"{each.num_steps:,}",
+            f"{each.num_steps - each.num_steps_done:,} of {each.num_steps:,}"
+            if each.num_steps_done
+            else f"{each.num_steps:,}",
             f"{each.tokens_per_step:,}",
             size(each.num_bytes),
             duration(each.seconds),

@@ -33,12 +33,20 @@ class PackPlan:
     """Memory at the worst moment."""
     seconds: float
     """Estimated, measuring included."""
+    num_steps_done: int = 0
+    """Steps that it goes on from."""
+
+    def going_on(self, num_steps_done: int) -> "PackPlan":
+        """Return what is left when as many steps are done."""
+        share = 1 - num_steps_done / self.num_steps
+        return replace(self, num_steps_done=num_steps_done, seconds=self.seconds * share)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
         return {
             "runs": list(self.pack.names),
             "num_steps": self.num_steps,
+            "num_steps_done": self.num_steps_done,
             "tokens_per_step": self.tokens_per_step,
             "num_bytes": self.num_bytes,
             "estimated_seconds": self.seconds,

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from joma.engine.extent import extent
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
 from joma.engine.memory import free_bytes
 from joma.engine.packs import Pack
-from joma.engine.plan import Plan, device_named, make_plan
+from joma.engine.plan import PackPlan, Plan, device_named, make_plan
 from joma.engine.snapshots import steps_of
 from joma.engine.speed import counted_seconds, tried_seconds
 from joma.engine.standing import examined
@@ -148,9 +148,12 @@ def plan_training(
     device: str | None = None,
     memory: int | None = None,
     on: str = "local",
+    out: Path | str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Return what `train` would do with the same arguments: packs, memory and estimated time. Nothing is written.
+
+    With `out` that is what is left there to do, and a folder that `train` would refuse is refused.
 
     On a CPU a few steps are tried for the estimate; on a GPU, where a step is compiled first, they are counted.
     `progress` is told in words what is done next, which may take a while.
@@ -159,7 +162,10 @@ def plan_training(
     there = device_named(device)
     clock = tried_seconds if there.type == "cpu" else counted_seconds(there)
     room = _memory(memory, there, on)
-    return make_plan(_runs(grid, recipe), device=there, memory=room, step_seconds=clock, progress=progress)
+    plan = make_plan(_runs(grid, recipe), device=there, memory=room, step_seconds=clock, progress=progress)
+    if out is None:
+        return plan
+    return replace(plan, packs=tuple(each.going_on(_num_steps_done(each, Path(out))) for each in plan.packs))
 
 
 def saved_steps(out: Path | str) -> dict[str, int]:
@@ -184,6 +190,12 @@ def _runs(given: Mapping[str, Any] | None, recipe: str) -> tuple[grids.Run, ...]
     """Return the grid of a recipe with the axes that were given."""
     chosen = recipes.recipe(recipe)
     return grids.grid(chosen.base, {**chosen.axes, **grids.axes_of(given or {})}, tuple(chosen.axes))
+
+
+def _num_steps_done(plan: PackPlan, out: Path) -> int:
+    """Return the steps that all runs of a pack have done, those aside that have ended."""
+    members = [examined(run, out, extent(run.config)) for run in plan.pack.runs]
+    return min((max(steps_of(each.folder), default=0) for each in members if each.is_open), default=plan.num_steps)
 
 
 def _ended_before(plan: Plan, out: Path) -> frozenset[str]:

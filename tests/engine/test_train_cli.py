@@ -106,6 +106,21 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
     assert plan["estimated_seconds"] > 0 and plan["packs"][0]["num_bytes"] > 0
 
 
+def test_a_dry_run_counts_what_is_left_in_a_folder(tmp_path, capsys):
+    first = ("--seed", "1", "--out", str(tmp_path))
+    joma_says(capsys, *TREES, *first)
+    before = sorted(tmp_path.rglob("*"))
+    more = (*TREES, "--dry-run", "--json", "--depth", "1,2", *first)
+    packs = json.loads(joma_says(capsys, *more)[1])["packs"]
+    assert [pack["num_steps_done"] for pack in packs] == [4, 0]
+    assert packs[0]["estimated_seconds"] == 0 < packs[1]["estimated_seconds"]
+    longer = ("train", "--recipe", "trees", "--device", "cpu", *options(**TINY | {"steps": 8}), "--dry-run", *first)
+    [pack] = json.loads(joma_says(capsys, *longer, "--json")[1])["packs"]
+    assert (pack["num_steps_done"], pack["num_steps"]) == (4, 8)
+    assert "4 of 8" in joma_says(capsys, *longer)[1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_dry_run_says_what_it_does_and_counts_in_words(capsys):
     _, said, doing = joma_says(capsys, *TREES, "--dry-run", "--depth", "1,2", "--seed", "1")
     lines = doing.splitlines()
