@@ -24,7 +24,6 @@ from joma.experiments.learning_rate_verdicts import rate_verdicts
 from joma.experiments.rebound_controls import ingredient_verdict
 from joma.experiments.rebound_earlier_dips import RULE, earlier_dips
 from joma.experiments.rebound_shares import (
-    REBOUNDS,
     SHALLOW,
     Count,
     counts_in_words,
@@ -312,13 +311,8 @@ def _shares(
     shares = {}
     for depth in depths:
         trained, untrained = _counts(regimes, config, text, metric, depth)
-        shares[depth] = Evidence(
-            name=f"curves that dip and rebound, {what}, depth {depth}, {judged_in_words(depth)}: {trained}",
-            against="the regime of each curve",
-            unit="share of layers and seeds",
-            value=trained.share,
-            threshold=REBOUNDS,
-            at_least=True,
+        shares[depth] = trained.row(
+            f"curves that dip and rebound, {what}, depth {depth}, {judged_in_words(depth)}: {trained}",
             control=untrained.share,
             control_name=UNTRAINED,
         )

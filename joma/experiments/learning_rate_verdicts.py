@@ -103,15 +103,7 @@ def collapse_verdict(result: Result, config: Config, text: str) -> Verdict:
     largest, usual_name = max(config.rates), fewest_letters(config.rate)
     name = fewest_letters(largest)
     rows = {
-        lr: Evidence(
-            name=f"curves that collapse at learning rate {fewest_letters(lr)}: {count}",
-            against="the regime of each curve",
-            unit="share of layers and seeds",
-            value=count.share,
-            threshold=REBOUNDS,
-            at_least=True,
-            decides=False,
-        )
+        lr: count.row(f"curves that collapse at learning rate {fewest_letters(lr)}: {count}", decides=False)
         for lr, count in counts.items()
     }
     lacking = lacking_rates(result, config, text)

@@ -13,7 +13,7 @@ from joma.engine.recipes import recipe
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import Config
 from joma.experiments.learning_rates import of_rates
-from joma.experiments.rebound_shares import REBOUNDS, Count, layers_in_words
+from joma.experiments.rebound_shares import Count, layers_in_words
 from joma.figures.numbers import fewest_letters, short
 from joma.measure.regime import COLLAPSED, Kind
 from joma.verdicts import Evidence
@@ -78,14 +78,9 @@ def window_rows(result: Result, config: Config, text: str) -> tuple[Evidence, ..
         f"fall to {COLLAPSED:.0%} of the largest entropy at some time": (large.fallen, usual.fallen),
     }
     return tuple(
-        Evidence(
-            name=f"curves of the paper's single window that {what} at learning rate "
-            f"{fewest_letters(max(config.rates))}: {count}, asked after the result was seen",
-            against="the regime of each curve",
-            unit="share of layers and seeds",
-            value=count.share,
-            threshold=REBOUNDS,
-            at_least=True,
+        count.row(
+            f"curves of the paper's single window that {what} at learning rate {fewest_letters(max(config.rates))}: "
+            f"{count}, asked after the result was seen",
             control=control.share,
             control_name=f"learning rate {fewest_letters(config.rate)}",
             decides=False,

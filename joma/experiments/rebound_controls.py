@@ -170,11 +170,8 @@ def _counts_in_words(runs: Controlled) -> str:
 def _evidence(runs: Controlled, usual: Controlled | None) -> Evidence:
     """By the claim a linear MLP must take the rebound away, and nothing else may; frozen attention cannot but do so."""
     is_linear = runs.condition == LINEAR
-    return Evidence(
-        name=f"curves that dip and rebound {_as(runs)}, {judged_in_words(runs.depth)}: {runs.count}",
-        against="the regime of each curve",
-        unit="share of layers and seeds",
-        value=runs.count.share,
+    return runs.count.row(
+        f"curves that dip and rebound {_as(runs)}, {judged_in_words(runs.depth)}: {runs.count}",
         threshold=ABSENT if is_linear else REBOUNDS,
         at_least=not is_linear,
         control=(usual.count.share if usual else math.nan) if is_linear else None,

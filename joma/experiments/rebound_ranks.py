@@ -12,7 +12,6 @@ from joma.experiments.markdown import enumerated
 from joma.experiments.rebound_earlier_dips import RULE, EarlierDip, earlier_dips
 from joma.experiments.rebound_shares import (
     AFTERWARDS,
-    REBOUNDS,
     Count,
     always_in_words,
     controlled_settings,
@@ -60,13 +59,8 @@ def controls(config: Config) -> list[Setting]:
 def control_rows(regimes: pd.DataFrame, config: Config) -> list[Evidence]:
     """Count the ranks that rebound with an ingredient taken away, of all layers, beside."""
     return [
-        Evidence(
-            name=f"curves that dip and rebound, {WHAT}, with {each.condition}, depth {each.depth}, all layers: {count}",
-            against="the regime of each curve",
-            unit="share of layers and seeds",
-            value=count.share,
-            threshold=REBOUNDS,
-            at_least=True,
+        count.row(
+            f"curves that dip and rebound, {WHAT}, with {each.condition}, depth {each.depth}, all layers: {count}",
             decides=False,
         )
         for each, count in _control_counts(regimes, config).items()

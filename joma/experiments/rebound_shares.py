@@ -13,7 +13,7 @@ from joma.experiments.language_model_settings import NOTHING_YET, Setting, by_de
 from joma.experiments.markdown import enumerated
 from joma.figures.numbers import counted, fewest_letters
 from joma.measure.regime import Kind
-from joma.verdicts import Ruling
+from joma.verdicts import Evidence, Ruling
 
 REBOUNDS = 2 / 3
 """Share of curves from which a setting rebounds: two of three seeds."""
@@ -96,6 +96,29 @@ class Count:
     def __str__(self) -> str:
         """As it is said: 13 of 15."""
         return f"{self.found} of {self.asked}"
+
+    def row(
+        self,
+        name: str,
+        *,
+        threshold: float = REBOUNDS,
+        at_least: bool = True,
+        control: float | None = None,
+        control_name: str = "",
+        decides: bool = True,
+    ) -> Evidence:
+        """Return the share as a number of a verdict, that of most curves being demanded; `name` says whose they are."""
+        return Evidence(
+            name=name,
+            against="the regime of each curve",
+            unit="share of layers and seeds",
+            value=self.share,
+            threshold=threshold,
+            at_least=at_least,
+            control=control,
+            control_name=control_name,
+            decides=decides,
+        )
 
 
 def rebound_count(regimes: pd.DataFrame, text: str, condition: str, depth: int, lr: float, metric: str) -> Count:
