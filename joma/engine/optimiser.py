@@ -6,6 +6,7 @@ the last restart. A run that has failed is masked: its gradient counts as 0 and 
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.engine.config import OptimiserConfig
+from joma.models.compilation import compiled
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that clipping divides by, as in torch."""
@@ -88,6 +90,19 @@ def update(
     if parameters.is_cuda and parameters.dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
         _adam_in_a_kernel(config, parameters, gradient, moments, numbers, rounded)
         return
+    move = compiled_move() if parameters.is_cuda else move_by_rule
+    move(config, parameters, gradient, moments, numbers, rounded)
+
+
+def move_by_rule(
+    config: OptimiserConfig,
+    parameters: Flat,
+    gradient: Flat,
+    moments: tuple[Flat, ...],
+    numbers: StepNumbers,
+    rounded: Flat | None,
+) -> None:
+    """Do what `update` says as it is written down in torch: several passes over the parameters unless compiled."""
     lr, shrink, decay = numbers.per_run.split(1, dim=1)
     g = torch.where(shrink > 0, gradient * shrink, 0.0)  # the gradient of a failed run may be anything
     if config.optimiser == "adamw":
@@ -97,6 +112,12 @@ def update(
     _RULES[config.optimiser](config, parameters, g, moments, lr, numbers.shared)
     if rounded is not None:
         rounded.copy_(parameters)
+
+
+@cache
+def compiled_move(backend: str = "inductor") -> Callable[..., None]:
+    """Return `move_by_rule` compiled, which makes one pass of it: for what the kernel of Adam is not written for."""
+    return compiled(move_by_rule, backend)
 
 
 def _adam_in_a_kernel(

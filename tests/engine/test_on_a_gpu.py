@@ -23,6 +23,7 @@ from joma.engine.config import OptimiserConfig, RunConfig
 from joma.engine.extent import completed, extent
 from joma.engine.grid import Run
 from joma.engine.memory import CUDA_BASE, USABLE_SHARE, footprint
+from joma.engine.optimiser import NUM_MOMENTS
 from joma.engine.packs import Pack
 from joma.engine.recipes import recipe
 from joma.engine.step import NOT_FAILED, Stepper
@@ -329,6 +330,21 @@ def test_sixteen_runs_have_the_kernels_of_one():
     # a string, which pytest prints whole
     told = f"of one run alone: {one}; of sixteen alone: {sixteen}"
     assert found[1].total() == found[16].total() > 0, told
+
+
+@pytest.mark.parametrize("precision", ["float64", "bf16"])
+def test_every_optimiser_is_as_many_kernels_as_adam(precision):
+    """In float64 all of them are compiled, Adam too; elsewhere it is a kernel of its own."""
+    config = paper_language_model(151, depth=1, width=40, hidden=48, heads=2)
+    found = {}
+    for name in NUM_MOMENTS:
+        rates = [OptimiserConfig(optimiser=name, lr=1e-3, clip=0.5, weight_decay=0.1)] * 2
+        stepper, batch = stepper_of(config, rates, precision), words(151, 2, 4, 20)
+        for _ in range(2):
+            stepper.advance(batch)
+        found[name] = kernels_of(stepper, batch)
+    told = "; ".join(f"{name} alone: {sorted((own - found['adam']).items())}" for name, own in found.items())
+    assert len({own.total() for own in found.values()}) == 1, told
 
 
 MEMORY = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine.quadratic import Quadratic, batch_of
 from joma.engine.config import OptimiserConfig
-from joma.engine.optimiser import rate_factor
+from joma.engine.optimiser import NUM_MOMENTS, rate_factor
 from joma.engine.precision import working_in
 from joma.engine.step import NOT_FAILED, NUM_DRAWN_AT_ONCE, Stepper
 from joma.models import vocabulary_loss
@@ -234,3 +234,13 @@ def test_the_kernel_of_adam_is_the_rule_in_torch():
     assert done.returncode == 0, done.stderr
     for case, distance in json.loads(done.stdout).items():
         assert distance < 1e-5, case  # float32 of numbers of order 1, steps of 1e-2 over roots that may be small
+
+
+def test_compiled_optimisers_are_those_in_torch():
+    script = Path(__file__).with_name("compiled_optimisers.py")
+    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    distances = json.loads(done.stdout)
+    assert distances.keys() == NUM_MOMENTS.keys()
+    for name, distance in distances.items():
+        assert distance < EXACT, name
