@@ -121,11 +121,15 @@ class Verdict:
         """The evidence to show first, of what decides: where a control passes as well, that one; else a failing number.
 
         Where none fails it is one whose control fails, and else the number that is nearest to its threshold. Where
-        nothing decides, all evidence is asked.
+        nothing decides, all evidence is asked. Of a verdict that is open it is the failing number that might yet pass:
+        one that clearly fails would contradict it.
         """
+        is_open = self.outcome is Outcome.INCONCLUSIVE
 
         def order(row: Evidence) -> tuple[bool, bool, bool, float]:
             is_matched = self.control_passes and row.holds and row.control_holds is True
+            if is_open and not row.holds:
+                return is_matched, True, True, -_shortfall(row)
             return is_matched, not row.holds, row.control_holds is False, _strain(row)
 
         deciding = [row for row in self.evidence if row.decides]
@@ -286,6 +290,12 @@ def _plain(value: float | None) -> float | str | None:
     if value is None or math.isnan(value):
         return None
     return value if math.isfinite(value) else str(float(value))
+
+
+def _shortfall(evidence: Evidence) -> float:
+    """How far a failing value is from its threshold, in relation; infinite where it is none, or of the other sign."""
+    strain = _strain(evidence)
+    return strain if strain >= 1 else math.inf
 
 
 def _strain(evidence: Evidence) -> float:

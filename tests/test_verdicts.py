@@ -42,6 +42,14 @@ def test_the_evidence_nearest_to_its_threshold_is_shown_first():
     assert verdict(near, failing).decisive is failing
 
 
+def test_an_open_verdict_shows_the_failing_number_that_might_yet_pass():
+    below, control = (evidence(value, 1.0, at_least=True, control=0.1) for value in (-2.0, 0.5))
+    might = evidence(0.9, 1.0, at_least=True, control=1.5)
+    rows = below, control, might, evidence(math.nan, 1.0), evidence(1.1, 1.0, at_least=True)
+    assert replace(verdict(*rows), outcome=Outcome.INCONCLUSIVE).decisive is might
+    assert replace(verdict(*rows), outcome=Outcome.REFUTED).decisive is not might
+
+
 def test_verdicts_survive_json_and_old_records_are_read():
     full = verdict(evidence(0.9, 0.5, at_least=True, published=0.93, control=0.1, control_name="untrained"))
     assert Verdict.from_dict(full.as_dict()) == full

@@ -150,6 +150,25 @@ def by_choice(runs: pd.DataFrame, planned: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
+def distance_error(runs: pd.DataFrame) -> float:
+    """Return the standard error, by leaving out one seed at a time, of how far an open choice is from Table 1.
+
+    The distance is the mean over settings and levels, of absolute values, whose mean over seeds would be another one.
+    """
+    wide = _side_by_side(runs)
+    wide["published"] = [_published(row) for row in wide.to_dict("records")]
+    seeds = wide["seed"].unique()
+    if len(seeds) <= 1:
+        return float("nan")
+
+    def distance(part: pd.DataFrame) -> float:
+        means = part.groupby(KEYS)[["trained", "published"]].mean()
+        return float((means["trained"] - means["published"]).abs().mean())
+
+    left_out = pd.Series([distance(wide[wide["seed"] != seed]) for seed in seeds])
+    return float(((len(seeds) - 1) * left_out.var(ddof=0)) ** 0.5)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
     """By how much NCorr falls from the simplest to the most complicated value of an axis, all else equal."""

@@ -22,11 +22,20 @@ from joma.experiments.table1_measure import (
     _tree_grids,
     by_choice,
     by_setting,
+    distance_error,
     fall_along,
     grids_of,
     measure_settings,
 )
 from joma.experiments.table1_seeds import KEYS, run_settings
+from joma.experiments.table1_verdicts import (
+    chance_verdict,
+    complexity_verdict,
+    numbers_verdict,
+    training_verdict,
+    trees_verdict,
+    verdicts,
+)
 from joma.experiments.timetable import Timetable
 from joma.figures.chart import to_matplotlib, to_plotly
 from joma.models.decoder import Decoder
@@ -127,7 +136,7 @@ def test_the_same_config_gives_the_same_numbers_and_resumes(tmp_path, monkeypatc
     pd.testing.assert_frame_equal(first.tables["runs"], resumed.tables["runs"], check_exact=True)
     charts = table1.draw(first)
     assert [chart.id for chart in charts] == ["table1", "table1-training"]
-    found = table1.verdicts(first, TINY)
+    found = verdicts(first, TINY)
     assert all(verdict.outcome != Outcome.REFUTED and verdict.sound for verdict in found)
 
 
@@ -189,7 +198,7 @@ def finish(folder, is_finished, has_diverged=lambda labels: False):
 
 def is_numbered(part):
     """Whether no verdict says or measures NaN, and all can be written down."""
-    found = table1.verdicts(part.result, TWO_CHOICES)
+    found = verdicts(part.result, TWO_CHOICES)
     words = " ".join(each.explanation for each in found)
     return "nan" not in words and all(np.isfinite(row.value) for each in found for row in each.evidence)
 
@@ -206,7 +215,7 @@ def test_a_finished_choice_is_shown_and_judged_without_the_others(tmp_path):
     assert len(scores.panels) == 2 and [panel.title for panel in adds.panels] == ["hierarchy of Table 1"]
     assert "hierarchy, hidden 12, learning rate 1e-2 (0 of 8 runs)" in part.result.facts["not_finished"]
     assert "Open choices that are not finished are left out" in scores.caption
-    trees = table1.trees_verdict(part.result, TWO_CHOICES)
+    trees = trees_verdict(part.result, TWO_CHOICES)
     assert trees.evidence == () and trees.explanation == "There is nothing on these data yet."
 
 
@@ -228,7 +237,7 @@ def test_settings_of_an_unfinished_choice_are_drawn_and_not_judged(tmp_path):
     assert part.notes[-1] == "Finished runs that wait for other seeds of their setting, and are not shown: 1."
     titles = [panel.title for panel in table1.draw(part.result)[0].panels]
     assert titles[-1] == "s = 1, hidden 12, learning rate 1e-2 (some settings)" and len(titles) == 4
-    assert table1.verdicts(part.result, TWO_CHOICES) == table1.verdicts(whole.result, TWO_CHOICES)
+    assert verdicts(part.result, TWO_CHOICES) == verdicts(whole.result, TWO_CHOICES)
 
 
 def test_with_no_choice_finished_settings_are_all_there_is(tmp_path):
@@ -237,7 +246,7 @@ def test_with_no_choice_finished_settings_are_all_there_is(tmp_path):
     assert part.words == "8 of 20 runs" and is_numbered(part)
     assert [chart.id for chart in table1.draw(part.result)] == ["table1"]
     for config in (TWO_CHOICES, FULL):
-        found = table1.verdicts(part.result, config)
+        found = verdicts(part.result, config)
         assert {each.outcome for each in found} == {Outcome.INCONCLUSIVE} and not any(each.evidence for each in found)
 
 
@@ -292,13 +301,13 @@ def test_page_and_charts_say_which_runs_diverged(with_diverged):
         "Without any seed, and so without a number: 2 settings."
     )
     for result in with_diverged:
-        found = table1.verdicts(result, FULL)
+        found = verdicts(result, FULL)
         assert all(said in verdict.explanation and "nan" not in verdict.explanation for verdict in found)
         charts = table1.draw(result)
         assert all(said in chart.caption and to_matplotlib(chart) and to_plotly(chart) for chart in charts)
         bars = next(panel for panel in charts[0].panels if "s = 0" in panel.title and "1e-2" in panel.title).items[0]
         assert bars.categories[0] == "20/2/10x20 (1 of 2 seeds)" and "30/2/10x20 (none of 2 seeds)" in bars.categories
-        trees = table1.trees_verdict(result, FULL)
+        trees = trees_verdict(result, FULL)
         assert [row.name for row in trees.evidence if np.isnan(row.value)] == [
             f"level {level}, hidden 12, learning rate 1e-2 (none of 2 runs)" for level in range(3)
         ]
@@ -328,7 +337,7 @@ def test_results_that_were_kept_without_a_number_of_seeds_are_shown_as_before(wi
         name: result.tables[name].drop(columns=columns, errors="ignore") for name in ("runs", "settings", "choices")
     }
     before = Result(tables=tables, facts={"is_paper_size": True})
-    assert all("diverged" not in verdict.explanation for verdict in table1.verdicts(before, FULL))
+    assert all("diverged" not in verdict.explanation for verdict in verdicts(before, FULL))
     assert [chart.id for chart in table1.draw(before)] == ["table1", "table1-training"]
 
 
@@ -390,18 +399,38 @@ def random_features(network, row):
 
 
 FULL = table1.full()
+on_both_data = pytest.mark.parametrize("verdict", [training_verdict, trees_verdict], ids=["hierarchy", "trees"])
 
 
 def test_numbers_hold_when_published_and_fail_when_not():
-    assert table1.numbers_verdict(made_up(learned), FULL).outcome == Outcome.HOLDS
-    off = table1.numbers_verdict(made_up(lambda network, row: as_published(row) - 0.2), FULL)
+    assert numbers_verdict(made_up(learned), FULL).outcome == Outcome.HOLDS
+    off = numbers_verdict(made_up(lambda network, row: as_published(row) - 0.2), FULL)
     assert off.outcome == Outcome.REFUTED
     assert off.evidence[0].value == pytest.approx(0.2)
     assert off.evidence[0].published == pytest.approx(np.mean(list(PUBLISHED.values())))
-    assert table1.numbers_verdict(made_up(learned), table1.quick()).outcome == Outcome.INCONCLUSIVE
+    assert numbers_verdict(made_up(learned), table1.quick()).outcome == Outcome.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("verdict", [table1.training_verdict, table1.trees_verdict], ids=["hierarchy", "trees"])
+def test_a_distance_that_seeds_do_not_tell_from_its_threshold_is_told():
+    def off_by(distance):
+        return made_up(lambda network, row: as_published(row) - distance, seed_spread=0.01)
+
+    near, far = (numbers_verdict(off_by(distance), FULL) for distance in (0.031, 0.2))
+    assert near.outcome == far.outcome == Outcome.REFUTED
+    assert "beyond the threshold by 0.0010" in near.explanation and "decides nothing" in near.correction
+    assert "threshold" not in far.explanation
+    assert "off by 0.200 (level 0 by 0.200, level 1 by 0.200)" in far.explanation
+
+
+def test_the_error_of_a_distance_is_that_of_a_mean_where_all_lie_on_one_side():
+    runs = made_up(lambda network, row: as_published(row) - 0.2, seed_spread=0.01).tables["runs"]
+    own = runs[runs["data"] == HIERARCHY]
+    by_seed = own[own["network"] == "trained"].groupby("seed")["ncorr"].mean()
+    assert distance_error(own) == pytest.approx(by_seed.sem())
+    assert np.isnan(distance_error(own[own["seed"] == 1]))
+
+
+@pytest.mark.parametrize("verdict", [training_verdict, trees_verdict], ids=["hierarchy", "trees"])
 def test_training_holds_only_above_the_untrained_network_and_shuffled_latents(verdict):
     assert verdict(made_up(learned), FULL).outcome == Outcome.HOLDS
     assert verdict(made_up(random_features), FULL).outcome == Outcome.REFUTED
@@ -414,7 +443,7 @@ def test_training_holds_only_above_the_untrained_network_and_shuffled_latents(ve
     assert verdict(one_level, FULL).outcome == Outcome.CONDITIONAL
 
 
-@pytest.mark.parametrize("verdict", [table1.training_verdict, table1.trees_verdict], ids=["hierarchy", "trees"])
+@pytest.mark.parametrize("verdict", [training_verdict, trees_verdict], ids=["hierarchy", "trees"])
 def test_a_gain_that_is_no_more_than_that_of_shuffled_latents_is_told(verdict):
     words = verdict(made_up(lambda network, row: 0.64 if network == "trained" else 0.6, shuffled=0.35), FULL)
     num_levels = len(words.evidence)
@@ -425,7 +454,23 @@ def test_a_gain_that_is_no_more_than_that_of_shuffled_latents_is_told(verdict):
     assert "shuffled latents gain:" not in verdict(made_up(learned), FULL).explanation
 
 
-@pytest.mark.parametrize("verdict", [table1.chance_verdict, table1.complexity_verdict], ids=["chance", "complexity"])
+@pytest.mark.parametrize("verdict", [training_verdict, trees_verdict], ids=["hierarchy", "trees"])
+@pytest.mark.parametrize(
+    ("gain", "words", "outcome"),
+    [
+        (0.052, "By seeds above 0, and not told from 0.05: level 0 +0.052 ±", Outcome.HOLDS),
+        (0.048, "Left open, below 0.05 and not told from it by seeds: level 0 +0.048 ±", Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_gain_that_seeds_do_not_tell_from_the_smallest_that_counts_is_told(verdict, gain, words, outcome):
+    found = verdict(made_up(lambda network, row: 0.6 + gain * (network == "trained"), seed_spread=0.005), FULL)
+    assert found.outcome == outcome
+    assert words in found.explanation
+    clear = verdict(made_up(learned, seed_spread=0.005), FULL)
+    assert "not told" not in clear.explanation
+
+
+@pytest.mark.parametrize("verdict", [chance_verdict, complexity_verdict], ids=["chance", "complexity"])
 def test_means_over_open_choices_say_so(verdict):
     both = verdict(made_up(random_features, lrs=(1e-4, 1e-5)), FULL)
     assert "a mean over the open choices together (hidden 400, learning rates 1e-5 and 1e-4): level 0" in (
@@ -435,17 +480,17 @@ def test_means_over_open_choices_say_so(verdict):
 
 
 def test_what_matching_loses_has_the_sign_of_its_number():
-    found = table1.chance_verdict(made_up(random_features, matched_loss=0.0123), FULL)
+    found = chance_verdict(made_up(random_features, matched_loss=0.0123), FULL)
     assert "lost by one-to-one matching 0.0123" in found.explanation
     assert [row.value for row in found.evidence if "matching" in row.name] == pytest.approx([0.0123, 0.0123])
 
 
 def test_chance_is_passed_by_an_untrained_network_too():
-    assert table1.chance_verdict(made_up(random_features), FULL).outcome == Outcome.CONDITIONAL
+    assert chance_verdict(made_up(random_features), FULL).outcome == Outcome.CONDITIONAL
     only_trained = made_up(lambda network, row: as_published(row) if network == "trained" else 0.3)
-    assert table1.chance_verdict(only_trained, FULL).outcome == Outcome.HOLDS
-    assert table1.chance_verdict(made_up(random_features, shuffled=0.95), FULL).outcome == Outcome.REFUTED
-    assert table1.chance_verdict(made_up(random_features, matched_loss=0.2), FULL).outcome == Outcome.REFUTED
+    assert chance_verdict(only_trained, FULL).outcome == Outcome.HOLDS
+    assert chance_verdict(made_up(random_features, shuffled=0.95), FULL).outcome == Outcome.REFUTED
+    assert chance_verdict(made_up(random_features, matched_loss=0.2), FULL).outcome == Outcome.REFUTED
 
 
 def test_complexity_falls_or_rises():
@@ -455,10 +500,8 @@ def test_complexity_falls_or_rises():
     def only_trained(network, row):
         return falling(network, row) if network == "trained" else 1 - falling(network, row)
 
-    assert table1.complexity_verdict(made_up(only_trained), FULL).outcome == Outcome.HOLDS
-    assert table1.complexity_verdict(made_up(falling), FULL).outcome == Outcome.CONDITIONAL
+    assert complexity_verdict(made_up(only_trained), FULL).outcome == Outcome.HOLDS
+    assert complexity_verdict(made_up(falling), FULL).outcome == Outcome.CONDITIONAL
     rising = made_up(lambda network, row: 1 - falling(network, row))
-    assert table1.complexity_verdict(rising, FULL).outcome == Outcome.REFUTED
-    assert table1.complexity_verdict(made_up(only_trained), FULL).evidence[0].published == pytest.approx(
-        0.0383, abs=1e-3
-    )
+    assert complexity_verdict(rising, FULL).outcome == Outcome.REFUTED
+    assert complexity_verdict(made_up(only_trained), FULL).evidence[0].published == pytest.approx(0.0383, abs=1e-3)
