@@ -40,6 +40,8 @@ EVIDENCE_COLUMNS = (
 )
 BESIDE = "beside"
 """Mark, and class of the style sheet, of a number that does not decide its claim."""
+MOST_BESIDE = 3
+"""Numbers beside that are shown with those that decide; more are folded away."""
 OPTIONAL = ("published",)
 """Columns of all claims that are left out where no row has anything there."""
 NO_NUMBER = Cell(
@@ -116,12 +118,21 @@ def summary_table(found: Sequence[Claim]) -> Markup:
 def evidence_table(verdict: Verdict, *, judged: bool = True) -> Markup:
     """Return a row for each number of a verdict, without the columns that none of them has.
 
-    None is marked as failing unless they are `judged`: those of a part are not. Those that do not decide are muted.
+    None is marked as failing unless they are `judged`: those of a part are not. Those that do not decide are muted, and
+    folded away where they are many.
     """
+    is_beside = [not each.decides for each in verdict.evidence]
+    is_folded = not all(is_beside) and sum(is_beside) > MOST_BESIDE
     rows = [_evidence_row(each, judged=judged) for each in verdict.evidence]
     used = [place for place in range(len(EVIDENCE_COLUMNS)) if any(row[place].text or row[place].mark for row in rows)]
     shown = [[row[place] for place in used] for row in rows]
-    return table([EVIDENCE_COLUMNS[place] for place in used], shown, cards=True)
+    return table(
+        [EVIDENCE_COLUMNS[place] for place in used],
+        shown,
+        folded=is_beside if is_folded else (),
+        folded_are="shown beside, they decide nothing",
+        cards=True,
+    )
 
 
 def anchor(record: Record, verdict: Verdict) -> str:

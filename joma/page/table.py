@@ -78,13 +78,14 @@ def table(
     titles: Mapping[str, str] = NOTHING,
     outcomes: Sequence[str] = (),
     folded: Sequence[bool] = (),
+    folded_are: str = "",
     cards: bool = False,
 ) -> Markup:
     """Return rows under these headings; clicking on a heading sorts.
 
     `titles` say more of headings. By `outcomes`, one a row, chips choose rows. Rows that are `folded`, and columns that
-    only they use, are shown when that is asked for. With `cards` every row is a card of its own where the screen is
-    narrow.
+    only they use, are shown when that is asked for; what they are is said by `folded_are`, or else by their outcomes.
+    With `cards` every row is a card of its own where the screen is narrow.
     """
     is_folded = folded or [False] * len(rows)
     used = [row for row, hidden in zip(rows, is_folded, strict=True) if not hidden]
@@ -105,7 +106,7 @@ def table(
             rows=list(zip(rows, is_folded, strict=True)),
             outcomes=outcomes,
             num_folded=sum(is_folded),
-            folded=", ".join(f"{count} {outcome}" for outcome, count in hidden.items()),
+            folded=folded_are or ", ".join(f"{count} {outcome}" for outcome, count in hidden.items()),
             cards=cards,
         )
     )

@@ -173,6 +173,16 @@ def test_numbers_that_do_not_decide_are_marked_and_muted_and_a_failing_one_stays
     assert "bad" not in rows[1] and 'class="num bad beside"' in rows[2]
 
 
+def test_many_numbers_beside_are_folded_away_and_never_all_of_a_claim():
+    def table_of(num_deciding, num_beside):
+        rows = (evidence(0),) * num_deciding + (replace(evidence(0), decides=False),) * num_beside
+        return evidence_table(replace(verdicts(None, None)[0], evidence=rows))
+
+    many, few, alone = table_of(1, 4), table_of(1, 3), table_of(0, 4)
+    assert many.count('<tr class="folded">') == 4 and "Show 4 more: shown beside, they decide nothing" in many
+    assert "folded" not in few and "folded" not in alone
+
+
 def test_a_claim_is_told_without_quotation_marks(parts):
     assert "Section 4, figure 6: Attention entropy dips and comes back in every layer.</p>" in parts["figure6"]
 
