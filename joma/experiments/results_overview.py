@@ -66,7 +66,7 @@ def overview(done: Reproduction) -> list[str]:
         *_controls(settled),
         "## Every claim in numbers",
         "Of each claim the number that decides it: one whose control passes as well if there is any, else a failing "
-        "one, else the one nearest to its threshold.",
+        "one (of a claim that stays open the one that might yet pass), else the one nearest to its threshold.",
         _claims(done),
     ]
 
@@ -81,9 +81,9 @@ RULE = (
     "A claim holds if in every setting all numbers that decide pass their thresholds and no control does; it holds "
     "under conditions if it passes in some settings and not in others, with a control that passes as well, or while a "
     "part of what it says was not tested; it is refuted if it passes in none, or fails in one where its own words "
-    "allow no exception; it is inconclusive at this size where seeds do not tell, a number or its control is missing, "
-    "or nothing follows from what was measured for the claim. In the tables a number in bold fails its threshold, and "
-    "one marked *beside* does not decide."
+    "allow no exception; it is inconclusive at this size where seeds are asked and do not tell, a number or its "
+    "control is missing, or nothing follows from what was measured for the claim. In the tables a number in bold fails "
+    "its threshold, and one marked *beside* does not decide."
 )
 
 

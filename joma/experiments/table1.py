@@ -17,7 +17,7 @@ import pandas as pd
 from joma.engine.config import HIERARCHY, TREES
 from joma.experiments.experiment import NOT_FINISHED, Experiment, Part, Result, Workplace, nothing_missing
 from joma.experiments.table1_finished import finished
-from joma.experiments.table1_measure import Config, by_choice, by_setting, grids_of, score_runs
+from joma.experiments.table1_measure import Config, by_choice, by_setting, grids_of, score_runs, with_lowest_losses
 from joma.experiments.table1_seeds import (
     DIVERGED,
     NUM_PLANNED,
@@ -104,7 +104,7 @@ def _result(runs: pd.DataFrame, planned: pd.DataFrame, config: Config) -> Result
     if best is not None:
         facts |= {"best_hidden": best[0], "best_lr": best[1]}
         facts |= {f"distance_hidden{hidden}_lr{lr:g}": fit for (hidden, lr), fit in fits.items()}
-    tables = {"runs": runs, "settings": settings, "choices": choices}
+    tables = {"runs": with_lowest_losses(runs, config), "settings": settings, "choices": choices}
     return Result(tables=tables | ({DIVERGED: diverged} if len(diverged) else {}), facts=facts)
 
 
@@ -126,8 +126,9 @@ def draw(result: Result) -> tuple[Chart, ...]:
     if NOT_FINISHED in result.facts:
         note += " Open choices that are not finished are left out, or shown by some settings alone."
     score_words = (
-        "Each setting is classes / children / latents. The untrained network is the same one at its start; shuffled "
-        "latents are dealt to other inputs. What is not above the control was not learned."
+        "Each setting is classes / children / latents; networks have a causal mask, as in the public script. The "
+        "untrained network is the same one at its start; shuffled latents are dealt to other inputs, for the trained "
+        "one. Bars have the standard error between seeds. What is not above the control was not learned."
     )
     adds_words = (
         "Trained less untrained, averaged over settings, with the standard error between seeds, on the paper's "
@@ -186,4 +187,5 @@ EXPERIMENT = Experiment(
     missing=nothing_missing,
     in_pieces=True,
     so_far=so_far,
+    schema=2,
 )

@@ -16,7 +16,9 @@ import pandas as pd
 
 from joma.engine import recipes
 from joma.engine.config import HIERARCHY, TREES, RunConfig
+from joma.engine.extent import completed
 from joma.engine.grid import Run, grid
+from joma.engine.sources import HierarchySource
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import (
     LatentSamples,
@@ -39,6 +41,8 @@ from joma.models.presets import TABLE1_BLOCKS
 TRAINED, UNTRAINED = "trained", "untrained"
 TREE_DEPTH = TABLE1_BLOCKS + 1
 """Edges from the root to a leaf: a level of latents between them for each block."""
+LOWEST_LOSS = "lowest_loss"
+"""Column of runs: the lowest loss that the task has, NaN on trees."""
 NUM_STARTS = 8
 """Untrained networks that are held at a time: a start depends on sizes and seed alone, not on the data."""
 
@@ -113,6 +117,23 @@ def grids_of(config: Config) -> list[tuple[Run, ...]]:
 def measure_settings(config: Config) -> list[Any]:
     """Return what the rows of a run depend on, beside the run."""
     return ["table1", config.num_samples, config.num_shuffles]
+
+
+def with_lowest_losses(runs: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """Return the rows of runs with the lowest loss that each one's hierarchy allows: its classes may share sequences.
+
+    Of m classes with one sequence none can be told from the others, which costs ln m.
+    """
+    keys = ["data", "num_classes", "num_children", "num_latents", "seed"]
+    tasks = {}
+    for run in (run.config for grid_runs in _hierarchy_grids(config) for run in grid_runs):
+        key = tuple(run_settings(run)[name] for name in keys)
+        if key not in tasks:
+            [hierarchy] = HierarchySource([completed(run)], "cpu").hierarchies
+            _, same, num = hierarchy.sequences.unique(dim=0, return_inverse=True, return_counts=True)
+            tasks[key] = float(num[same].double().log().mean())
+    found = [tasks.get(tuple(row), float("nan")) for row in runs[keys].itertuples(index=False)]
+    return runs.assign(**{LOWEST_LOSS: found})
 
 
 def by_setting(runs: pd.DataFrame, planned: pd.DataFrame) -> pd.DataFrame:

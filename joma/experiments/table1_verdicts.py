@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 from itertools import product
-from math import isnan
-from typing import Any
 
 import pandas as pd
 
 from joma.engine.config import HIERARCHY, TREES
+from joma.experiments import table1_words as words
 from joma.experiments.experiment import Result
-from joma.experiments.markdown import enumerated
 from joma.experiments.seed_errors import NUM_ERRORS, exceeds
-from joma.experiments.table1_measure import Config, distance_error, fall_along
-from joma.experiments.table1_seeds import DIVERGED, of_planned, told
+from joma.experiments.table1_measure import Config, fall_along
+from joma.experiments.table1_seeds import DIVERGED, told
 from joma.figures.numbers import fewest_letters
 from joma.verdicts import Evidence, Finding, Verdict, finding, ruling, seeds_say
 
@@ -49,22 +47,27 @@ def numbers_verdict(result: Result, config: Config) -> Verdict:
     choices = [(_distance(part), part) for _, part in known.groupby(["hidden", "lr"])]
     # The sources leave the choice open: the one that comes nearest decides.
     best, nearest = min(choices, key=lambda choice: choice[0].value, default=(None, known))
-    text = "There is nothing yet to hold against the published numbers"
+    text = correction = "There is nothing yet to hold against the published numbers."
     if best is not None:
         text = (
-            f"Nearest to the published numbers: {best.name}, off by {best.value:.3f} "
-            f"({_by_level(nearest, 'trained')}); the untrained network is off by {best.control:.3f} "
-            f"({_by_level(nearest, 'untrained')})"
-            f"{_near_the_threshold(best, nearest, result)}"
+            f"Networks are trained in {config.precision}. Nearest to the published numbers, and so deciding: "
+            f"{best.name}, off by {best.value:.3f} on average ({words.off_by_level(nearest, 'trained')}); the "
+            f"untrained network is off by {best.control:.3f} ({words.off_by_level(nearest, 'untrained')})."
+            f"{words.side_of_the_threshold(best, nearest, result.tables['runs'])}{words.far_off(nearest, best)}"
+        )
+        correction = (
+            f"the nearest is {best.name}, off by {best.value:.4f} on average where {best.threshold:g} was asked; the "
+            f"untrained network is off by {best.control:.4f}"
         )
     found = ruling([] if best is None else [finding(best)])
     return (found if config.is_paper_size else found.undecided()).verdict(
         id="table1-numbers",
         title="Table 1, the numbers",
         source=SOURCE,
-        claim="NCorr between latents and their best hidden node is .94 to 1.00 at s = 0 and .55 to .81 at s = 1",
-        explanation=_in_full(f"{text}.", result, config),
-        correction=text,
+        claim="The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at "
+        "s = 0 and from .55 to .81 at s = 1",
+        explanation=_in_full(text, result, config),
+        correction=correction,
         evidence=[replace(each, decides=each is best) for each, _ in choices],
     )
 
@@ -82,27 +85,6 @@ def _distance(settings: pd.DataFrame) -> Evidence:
         control=float((settings["untrained"] - settings["published"]).abs().mean()),
         control_name="the same network untrained",
         published=float(settings["published"].mean()),
-    )
-
-
-def _by_level(settings: pd.DataFrame, network: str) -> str:
-    """Say level by level how far a network is off."""
-    off = (settings[network] - settings["published"]).abs().groupby(settings["level"]).mean()
-    return ", ".join(f"level {level} by {distance:.3f}" for level, distance in off.items())
-
-
-def _near_the_threshold(row: Evidence, settings: pd.DataFrame, result: Result) -> str:
-    """Say so where seeds do not tell on which side of its threshold a distance lies, which the rule does not ask."""
-    runs = result.tables["runs"]
-    own = runs[runs["data"].eq(HIERARCHY) & runs["hidden"].isin(settings["hidden"]) & runs["lr"].isin(settings["lr"])]
-    error = distance_error(own)
-    if not abs(row.value - row.threshold) < NUM_ERRORS * error:
-        return ""
-    side = "within" if row.holds else "beyond"
-    return (
-        f". That is {side} the threshold by {abs(row.value - row.threshold):.4f}, where leaving one seed out at a time "
-        f"makes a standard error of {error:.4f}: seeds do not tell on which side it lies. That was asked since the "
-        "result was seen and decides nothing"
     )
 
 
@@ -140,7 +122,7 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
     rows = choices[choices["data"] == data].to_dict("records")
     evidence = tuple(
         Evidence(
-            name=_excess_name(row),
+            name=words.excess_name(row),
             against="the same network untrained",
             unit="excess of NCorr",
             value=row["excess"],
@@ -161,79 +143,26 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
         title=title,
         source=SOURCE if data == HIERARCHY else "Section 5 and Table 1",
         claim=claim,
-        explanation=_excess_explanation(rows, findings, result, config),
-        correction=f"training adds, with the standard error between seeds: {_excess_in_words(rows)}",
+        explanation=_in_full(_gains(rows, findings, result, config), result, config)
+        if findings
+        else "There is nothing on these data yet.",
+        correction=f"training adds, with the standard error between seeds: {words.gains(rows)}"
+        f"{words.what_the_class_fixes(data)}",
         evidence=evidence,
     )
 
 
-def _excess_name(row: dict[Any, Any]) -> str:
-    """Name an open choice and level, with the numbers behind the excess and of how many runs they are."""
-    choice = f"level {row['level']}, hidden {row['hidden']}, learning rate {fewest_letters(row['lr'])}"
-    missing = of_planned(row["num_runs"], row["num_runs_planned"], "run") if "num_runs" in row else ""
-    if isnan(row["excess"]):
-        return f"{choice}{missing}"
-    scores = f"{row['trained']:.3f} trained, {row['untrained']:.3f} untrained, ± {row['excess_error']:.3f}"
-    return f"{choice}: {scores}{missing}"
-
-
-def _excess_number(row: dict[Any, Any]) -> str:
-    return "no number" if isnan(row["excess"]) else f"{row['excess']:+.3f} ± {row['excess_error']:.3f}"
-
-
-def _excess_in_words(rows: list[dict]) -> str:
-    return "; ".join(
-        f"level {level} "
-        + ", ".join(
-            f"{_excess_number(row)} (hidden {row['hidden']}, rate {fewest_letters(row['lr'])})"
-            for row in rows
-            if row["level"] == level
-        )
-        for level in sorted({row["level"] for row in rows})
+def _gains(rows: list[dict], findings: list[Finding], result: Result, config: Config) -> str:
+    """Say what training adds, what of it counts, and what a reader must know of it."""
+    data = rows[0]["data"]
+    setting = words.of_the_trees(config, result) if data == TREES else ""
+    return (
+        f"{setting}What training adds, with its range over settings: "
+        f"{words.gains(rows, words.ranges(result.tables['settings'], data))}. It counts as learning from "
+        f"{LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on, where shuffled latents gain less than {LEAST_EXCESS}: "
+        f"{findings.count(Finding.SHOWN)} of {len(findings)} do.{words.near(rows, findings, LEAST_EXCESS)}"
+        f"{words.not_beyond_shuffled(rows)}{words.of_the_task(result.tables['runs'], data)}"
     )
-
-
-def _excess_explanation(rows: list[dict], findings: list[Finding], result: Result, config: Config) -> str:
-    if not findings:
-        return "There is nothing on these data yet."
-    text = (
-        f"What training adds: {_excess_in_words(rows)}. It counts as learning from {LEAST_EXCESS} and {NUM_ERRORS:g} "
-        f"standard errors on, where shuffled latents gain less than {LEAST_EXCESS}: "
-        f"{findings.count(Finding.SHOWN)} of {len(findings)} do.{_near_the_excess(rows, findings)}"
-        f"{_not_beyond_shuffled(rows)}"
-    )
-    return _in_full(text, result, config)
-
-
-def _near_the_excess(rows: list[dict], findings: list[Finding]) -> str:
-    """Say which gains seeds do not tell from the smallest that counts."""
-    is_near = [abs(row["excess"] - LEAST_EXCESS) <= NUM_ERRORS * row["excess_error"] for row in rows]
-
-    def named(kind: Finding) -> list[str]:
-        return [
-            f"level {row['level']} {_excess_number(row)} (hidden {row['hidden']}, rate {fewest_letters(row['lr'])})"
-            for row, found, near in zip(rows, findings, is_near, strict=True)
-            if found is kind and near
-        ]
-
-    shown, left_open = named(Finding.SHOWN), named(Finding.OPEN)
-    words = f" By seeds above 0, and not told from {LEAST_EXCESS}: {'; '.join(shown)}." if shown else ""
-    if left_open:
-        words += f" Left open, below {LEAST_EXCESS} and not told from it by seeds: {'; '.join(left_open)}."
-    return words
-
-
-def _not_beyond_shuffled(rows: list[dict]) -> str:
-    """Say where training adds to the correlation with latents no more than to that with shuffled ones."""
-    alike = sorted((row for row in rows if row["excess"] <= row["excess_shuffled"]), key=lambda row: row["level"])
-    if not alike:
-        return ""
-    told = "; ".join(
-        f"level {row['level']} {row['excess']:+.3f}, shuffled {row['excess_shuffled']:+.3f} (hidden {row['hidden']}, "
-        f"rate {fewest_letters(row['lr'])})"
-        for row in alike
-    )
-    return f" In {len(alike)} of {len(rows)} that is no more than shuffled latents gain: {told}."
 
 
 def chance_verdict(result: Result, config: Config) -> Verdict:
@@ -266,32 +195,26 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
         f"{above.name} {above.value:+.3f}, untrained {above.control:+.3f}, lost by one-to-one matching {lost.value:.4f}"
         for above, lost in by_level
     )
-    pooled = _pooled_in_words(own)
+    pooled = words.pooled(own)
     found = ruling(finding(*rows) for rows in by_level)
     return found.limited(small=not config.is_paper_size).verdict(
         id="table1-chance",
         title="Table 1, against chance",
         source=SOURCE,
         claim="For each latent there is a hidden node with a high normalised correlation with it",
-        explanation=_in_full(f"NCorr{pooled}: {text}.", result, config)
+        explanation=_in_full(
+            f"NCorr{pooled}: {text}. It is a mean over the latents that occur in some class; single latents are not "
+            "judged.",
+            result,
+            config,
+        )
         if by_level
         else "There is nothing on these data yet.",
-        correction=f"NCorr{pooled}: {text}; what an untrained network has as well is no sign of learning",
+        correction="on average over latents; "
+        + "; ".join(f"{above.name} {above.value:+.3f}, untrained {above.control:+.3f}" for above, _ in by_level)
+        + ": what an untrained network has as well is no sign of learning",
         evidence=[row for rows in by_level for row in rows],
     )
-
-
-def _pooled_in_words(table: pd.DataFrame) -> str:
-    """Say over which open choices a mean is taken, where there is more than one."""
-    choices = table[["hidden", "lr"]].drop_duplicates().sort_values(["hidden", "lr"])
-    if len(choices) <= 1:
-        return ""
-    named = [
-        f"hidden {hidden}, {'learning rates' if len(own) > 1 else 'learning rate'} "
-        + enumerated([fewest_letters(lr) for lr in own["lr"]])
-        for hidden, own in choices.groupby("hidden")
-    ]
-    return f", a mean over the open choices together ({'; '.join(named)})"
 
 
 def complexity_verdict(result: Result, config: Config) -> Verdict:
@@ -319,10 +242,14 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         seeds_say(exceeds(fall.trained, fall.error, LEAST_FALL), row)
         for (_, _, fall), row in zip(falls, evidence, strict=True)
     ]
-    text = "; ".join(f"{each.name}: {each.value:+.3f} (untrained {each.control:+.3f})" for each in evidence)
     runs = result.tables["runs"]
-    pooled = _pooled_in_words(runs[runs["data"] == HIERARCHY])
-    text = f"Falls of NCorr{pooled}: {text}" if text else "There are no two settings to compare"
+    own = runs[runs["data"] == HIERARCHY]
+    text = "; ".join(
+        f"{each.name}: {each.value:+.3f}{words.by_choice(own, level, COMPLEXITY[what])} (untrained {each.control:+.3f})"
+        for (level, what, _), each in zip(falls, evidence, strict=True)
+    )
+    text = f"Falls of NCorr{words.pooled(own)}: {text}" if text else "There are no two settings to compare"
+    fallen = [each for each, found in zip(evidence, findings, strict=True) if found in (Finding.SHOWN, Finding.MATCHED)]
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
         id="table1-complexity",
@@ -330,6 +257,8 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         source=SOURCE,
         claim="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
         explanation=_in_full(f"{text}.", result, config),
-        correction=text,
+        correction="it falls in "
+        + (f"{len(fallen)} of {len(evidence)}: " if fallen else "none of them")
+        + "; ".join(f"{each.name}, by {each.value:.3f}, untrained by {each.control:.3f}" for each in fallen),
         evidence=evidence,
     )
