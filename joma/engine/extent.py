@@ -41,8 +41,10 @@ class Extent:
 
 
 def completed(config: RunConfig) -> RunConfig:
-    """Return the config with the vocabulary of its data; raises when these cannot be had, as `extent` does."""
-    return replace(config, model=replace(config.model, vocabulary=extent(config).vocabulary))
+    """Return the config with the vocabulary of its data; raises when these cannot be had or cannot be embedded."""
+    model = replace(config.model, vocabulary=extent(config).vocabulary)
+    model.demand_fitting_embedding()
+    return replace(config, model=model)
 
 
 def extent(config: RunConfig) -> Extent:

@@ -199,7 +199,10 @@ def _counted(
     dtype = parameter_dtype(precision)
     with _FusedAttention(), working_in(precision if rounds_copies else "fp32", _META):
         with _Tally() as training, FlopCounterMode(display=False) as counter:
-            state_bytes = _step(decoder, optimiser, precision, _batch(model, num_runs, num_trained, trained_length))
+            trained = _batch(model, num_runs, num_trained, trained_length)
+            if trained_length < length:  # merged keys are weighted, and attention is there as a matrix
+                trained = replace(trained, key_bias=torch.empty(trained.tokens.shape, dtype=dtype, device=_META))
+            state_bytes = _step(decoder, optimiser, precision, trained)
         with _Tally() as validating:
             _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
     return StepCost(

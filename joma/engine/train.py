@@ -28,6 +28,7 @@ from joma.runs.lock import alone_in
 from joma.runs.place import demand_writable
 from joma.runs.record import read, read_events
 from joma.tasks.local import run_tasks
+from joma.tasks.on_ray import demand_ray
 
 if TYPE_CHECKING:
     import pandas
@@ -177,6 +178,8 @@ def saved_steps(out: Path | str) -> dict[str, int]:
 def _require_place(on: str) -> None:
     if on not in PLACES:
         raise UnknownNameError("place to train", on, PLACES)
+    if on == "ray":
+        demand_ray()
 
 
 def _memory(given: int | None, device: torch.device, on: str) -> int | None:

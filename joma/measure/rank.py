@@ -373,7 +373,8 @@ class _Scaled:
         if bool(broken.any()):
             flat = flat.masked_fill(broken[:, None, None], 0.0)
         if bool((scale != 1.0).any()):
-            flat = flat.double() / scale[:, None, None]
+            # In the dtype that it had: by powers of two that is exact, and others of the batch stay as they are.
+            flat = (flat.double() / scale[:, None, None]).to(flat.dtype)
         return cls(matrices=flat, scale=scale, broken=broken, batch=tuple(w.shape[:-2]))
 
     def restore(self, values: Float[Tensor, " B"]) -> Float[Tensor, "*batch"]:

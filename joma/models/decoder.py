@@ -53,6 +53,7 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig) -> None:
         """Lay out the parameters."""
+        config.demand_fitting_embedding()
         self.config = config
         self.shapes = _shapes(config)
         self._block_names = tuple(block_shapes(config))

@@ -100,7 +100,6 @@ class DecoderConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must lie in [0, 1), got {self.dropout}. 0 drops nothing.")
         self._require_widths()
-        self._require_embedding()
         self._require_readout()
         self._require_block()
 
@@ -113,6 +112,19 @@ class DecoderConfig:
     def num_outputs(self) -> int:
         """Rows of the output layer: tokens or classes."""
         return self.num_classes if self.readout == "class" else self.vocabulary
+
+    def demand_fitting_embedding(self) -> None:
+        """Refuse a vocabulary that the embedding's start is not for; asked once it is that of the data."""
+        if self.embedding == "orthonormal" and self.vocabulary > self.width:
+            raise ValueError(
+                f"Orthonormal embeddings need `vocabulary` ≤ `width`, got {self.vocabulary} and {self.width}. "
+                "Enlarge `width`, or take almost_orthogonal."
+            )
+        if self.embedding == "almost_orthogonal" and self.vocabulary <= self.width:
+            raise ValueError(
+                f"Almost orthogonal embeddings are for `vocabulary` > `width`, got {self.vocabulary} and {self.width}. "
+                "Take orthonormal."
+            )
 
     def _require_widths(self) -> None:
         if self.width % self.heads:
@@ -132,18 +144,6 @@ class DecoderConfig:
             raise ValueError(
                 f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
                 f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
-            )
-
-    def _require_embedding(self) -> None:
-        if self.embedding == "orthonormal" and self.vocabulary > self.width:
-            raise ValueError(
-                f"Orthonormal embeddings need `vocabulary` ≤ `width`, got {self.vocabulary} and {self.width}. "
-                "Enlarge `width`, or take almost_orthogonal."
-            )
-        if self.embedding == "almost_orthogonal" and self.vocabulary <= self.width:
-            raise ValueError(
-                f"Almost orthogonal embeddings are for `vocabulary` > `width`, got {self.vocabulary} and {self.width}. "
-                "Take orthonormal."
             )
 
     def _require_readout(self) -> None:

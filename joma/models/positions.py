@@ -47,7 +47,9 @@ def rotate(x: Float[Tensor, "*batch L Dh"]) -> Float[Tensor, "*batch L Dh"]:
     angles = _angles(x.shape[-2], x.shape[-1], x)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    # Joined from single numbers they may lie apart in memory, and fused attention would not take them.
+    return turned if turned.stride(-1) == 1 else turned.contiguous()
 
 
 def _angles(length: int, width: int, like: Tensor) -> Float[Tensor, "length half"]:

@@ -13,6 +13,14 @@ STOP_SECONDS = 60.0
 """Time that a task has to save its work when it is to stop."""
 
 
+def demand_ray() -> None:
+    """Refuse to go on where Ray is not installed."""
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise ValueError("`on='ray'` needs Ray, which is not installed. Install joma[ray].") from None
+
+
 def run_on_ray(
     function: Callable[..., Any],
     items: Sequence[Any],
@@ -25,10 +33,8 @@ def run_on_ray(
     Of what a task tells between two questions the last word arrives. That a word was lost, as with the machine that
     keeps them, does no harm to the work.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ValueError("`on='ray'` needs Ray, which is not installed. Install joma[ray].") from None
+    demand_ray()
+    import ray
 
     with _cluster(), _board(is_wanted=told is not None) as board:
         name = getattr(function, "__name__", "task")  # for those who look at the cluster

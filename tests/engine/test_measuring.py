@@ -149,6 +149,18 @@ def test_runs_are_measured_as_if_alone_and_failed_neighbours_do_not_matter():
     assert all(math.isnan(values[1]) for values in numbers)
 
 
+@pytest.mark.parametrize("factor", [1e25, 1e-12], ids=["huge", "tiny"])
+def test_a_neighbour_that_is_huge_or_tiny_changes_no_bit_of_a_stable_rank(factor):
+    """Matrices are scaled where single precision has no room, and their neighbours are not."""
+    generator = torch.Generator().manual_seed(5)
+    weights = {"blocks.0.mlp.lower.weight": torch.randn(3, 200, 60, generator=generator)}
+    [calm] = stable_ranks(weights)
+    weights["blocks.0.mlp.lower.weight"][1] *= factor
+    [beside] = stable_ranks(weights)
+    assert torch.equal(calm.by_run[[0, 2]], beside.by_run[[0, 2]])
+    torch.testing.assert_close(calm.by_run[1], beside.by_run[1], rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("shape", [(12, 8), (8, 12), (300, 290), (290, 400)], ids=str)
 def test_stable_ranks_against_singular_values(shape):
     generator = torch.Generator().manual_seed(4)

@@ -185,6 +185,7 @@ def test_every_setting_says_what_it_is():
         ),
         (("--device", "gpu"), "There is no device named 'gpu'"),
         (("--on", "cloud"), "There is no place to train named 'cloud'"),
+        (("--embedding", "orthonormal"), "Orthonormal embeddings need `vocabulary` ≤ `width`, got 16 and 8"),
     ],
     ids=lambda value: "-".join(value).replace("--", "") if isinstance(value, tuple) else "",
 )
@@ -193,6 +194,21 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(tmp_path, capsys, arg
     code, said, complaint = joma_says(capsys, *TREES, *arguments, "--out", str(out))
     assert code == 2 and not said and not out.exists()
     assert line in complaint and len(complaint.strip().splitlines()) == 1
+
+
+def test_ray_that_is_not_installed_is_refused_before_anything_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, _, complaint = joma_says(capsys, *TREES, "--on", "ray", "--out", str(tmp_path / "runs"))
+    assert code == 2 and "needs Ray, which is not installed" in complaint and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("embedding", "width"), [("orthonormal", "16"), ("almost_orthogonal", "8")])
+def test_fixed_embeddings_are_held_against_the_vocabulary_of_the_data(tmp_path, capsys, embedding, width):
+    """Trees of eight leaves have sixteen tokens, whatever stands in the recipe."""
+    chosen = options(**TINY | {"embedding": embedding, "width": width, "seed": 1})
+    given = ("train", "--recipe", "trees", "--device", "cpu", *chosen)
+    code, said, _ = joma_says(capsys, *given, "--out", str(tmp_path / "runs"), "--json")
+    assert code == 0 and [run["status"] for run in json.loads(said)["runs"]] == ["finished"]
 
 
 def test_a_window_longer_than_the_text_is_refused(tmp_path, capsys, short_text, monkeypatch):

@@ -15,9 +15,11 @@ from reference import PlainDecoder, TorchEncoder
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from joma.engine.config import OptimiserConfig
+from joma.engine.step import Stepper
 from joma.measure.entropy import attention_entropy
 from joma.measure.entropy_logits import logits_entropy
-from joma.models.batch import Batch, LayerReading, Model
+from joma.models.batch import Batch, LayerReading, Model, Noise
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
@@ -74,6 +76,33 @@ def test_one_run_equals_its_plain_twin(row):
         # The entropy without the matrix cancels: nine digits are left of the twin's.
         torch.testing.assert_close(entropy_of(reading), block.attention.entropy, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(reading.hidden[0], block.mlp.hidden, **close)
+
+
+@every_pair
+def test_adam_steps_of_one_run_are_those_of_its_plain_twin(row):
+    config = small_config(row)
+    pack = make_pack(config, [3])
+    stepper = Stepper(
+        pack.decoder, [3], [OptimiserConfig(lr=1e-2)], num_steps=3, steps_per_epoch=3, precision="float64"
+    )
+    start = {name: tensor[0].clone() for name, tensor in stepper.parameters.items()}
+    twin = PlainDecoder(config).double().load(start)
+    for name in pack.decoder.frozen:
+        twin.freeze(name)
+    adam = torch.optim.Adam([each for each in twin.parameters() if each.requires_grad], 1e-2)
+    for step in range(3):
+        now = dataclasses.replace(pack, noise=Noise(keys=pack.noise.keys, step=torch.tensor(step)))
+        adam.zero_grad()
+        loss = twin.loss(pack.batch.tokens[0], pack.batch.targets[0], now.drop(0))
+        loss.backward()
+        adam.step()
+        stepper.advance(pack.batch)
+        torch.testing.assert_close(stepper.losses[0], loss.detach(), rtol=1e-9, atol=1e-9)
+    ends = PlainDecoder(config).double().load({name: tensor[0] for name, tensor in stepper.parameters.items()})
+    for name, right in twin.state_dict().items():
+        # Where a gradient is nothing but rounding, Adam makes steps of it, up to its epsilon.
+        torch.testing.assert_close(ends.state_dict()[name], right, rtol=0, atol=1e-8, msg=name)
+    assert any(not torch.equal(stepper.parameters[name][0], tensor) for name, tensor in start.items())
 
 
 @every_pair

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from joma.models.decoder import Decoder
 from joma.models.decoder_config import CHOICES, DecoderConfig
 
 REFUSED = {
@@ -14,8 +15,6 @@ REFUSED = {
     "odd head": ({"width": 6, "heads": 2}, r"even width per head, got 3 \(6 / 2\)"),
     "odd width": ({"width": 7, "positions": "sinusoidal"}, r"even `width`, got 7"),
     "free and rotary": ({"attention_logits": "free"}, r"free logits have none"),
-    "orthonormal": ({"embedding": "orthonormal"}, r"`vocabulary` ≤ `width`, got 11 and 8"),
-    "almost": ({"embedding": "almost_orthogonal", "vocabulary": 8}, r"`vocabulary` > `width`, got 8 and 8"),
     "a block that is not there": ({"depth": 2, "only_block": 2}, r"`only_block` must be below `depth`, 2, got 2"),
     "class without classes": ({"readout": "class"}, r"needs `num_classes`, and only that, got 0 for class"),
     "classes without class": ({"num_classes": 3}, r"got 3 for next_token"),
@@ -33,6 +32,20 @@ REFUSED = {
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         DecoderConfig(**{"vocabulary": 11, "width": 8, "hidden": 4} | change)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "vocabulary", "message"),
+    [
+        ("orthonormal", 11, r"`vocabulary` ≤ `width`, got 11 and 8"),
+        ("almost_orthogonal", 8, r"`vocabulary` > `width`, got 8 and 8"),
+    ],
+)
+def test_a_vocabulary_that_an_embedding_is_not_for_is_refused_by_the_model(embedding, vocabulary, message):
+    """And not by the config: whose vocabulary it is, is known when the data are."""
+    config = DecoderConfig(vocabulary=vocabulary, width=8, hidden=4, embedding=embedding)
+    with pytest.raises(ValueError, match=message):
+        Decoder(config)
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
