@@ -9,11 +9,14 @@ with $n$ distinct tokens (10 in the paper); in the random case it is uniform in 
 them are uniform in $[0, \frac12]$ in both.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from joma.data.cache import digest_of_arrays
 from joma.errors import UnknownNameError, whole
 
 LAWS = ("smooth", "random")
@@ -22,6 +25,8 @@ BUMP_SQUARE = 30.0
 """Twice the variance of the smooth bump over the tokens."""
 HIGHEST = 0.5
 """Largest random frequency before the columns are normalised."""
+DIGITS = 12
+"""Decimal digits of a frequency that its hash is of."""
 
 
 def class_tokens(
@@ -50,6 +55,17 @@ def class_tokens(
         distinct = generator.uniform(0, HIGHEST, (num_distinct, num_classes))
     x = np.concatenate([distinct, common])
     return torch.as_tensor(x / x.sum(axis=0))
+
+
+def tokens_hash(seeds: Iterable[int], *, law: str) -> str:
+    """Return a hash of the frequencies of some seeds: tokens that are others by now show.
+
+    The last digits are left out, in which the exponentials of two machines may differ.
+
+    >>> tokens_hash([0, 1], law="smooth") == tokens_hash([0, 2], law="smooth")
+    False
+    """
+    return digest_of_arrays({str(seed): class_tokens(seed, law=law).numpy().round(DIGITS) for seed in seeds})
 
 
 def _bumps(num_distinct: int, num_classes: int) -> Float[np.ndarray, "distinct K"]:

@@ -99,8 +99,9 @@ def num_trainings(config: Config) -> int:
 
 
 def over_seeds(drift: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over the seeds, for drawing."""
-    return drift.groupby(["mode", "layer", "step"], as_index=False)[MEASURED].mean()
+    """Return the means over the seeds, for drawing, and between halves of the text that over the layers too."""
+    means = drift.groupby(["mode", "layer", "step"], as_index=False)[MEASURED].mean()
+    return means.assign(halves_of_layers=means.groupby(["mode", "step"])["between_halves"].transform("mean"))
 
 
 def context_gradients(model: Decoder, parameters: Parameters, batch: Batch) -> tuple[Deltas, Float[Tensor, " R"]]:

@@ -47,7 +47,7 @@ def quick() -> Config:
 
 
 def full() -> Config:
-    """A wider network, five seeds, until the loss has settled."""
+    """A wider network, ten seeds, until the loss has settled."""
     return Config()
 
 
@@ -113,7 +113,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
             "one standard error between seeds. Dashed: relabelled, the same attention with the leaves dealt to other "
             f"places in the tree. Losses at the end: {result.facts['loss_deep']:.3f} on the deep tree, "
             f"{result.facts['loss_shallow']:.3f} on the shallow one." + note,
-            panels=_training_panels(curves, ATTENTION, "attention / uniform"),
+            panels=_training_panels(curves, ATTENTION, "attention / uniform", ("value", "control")),
         ),
         Chart(
             id="figure5-levels",
@@ -122,7 +122,7 @@ def draw(result: Result) -> tuple[Chart, ...]:
             "neuron of the block, averaged over the latents of height H (1 lies above tokens). Lines are means "
             "over the seeds; bands are one standard error of NCorr itself between seeds, so they have a width at step "
             "0 too. Dashed: shuffled latents." + note,
-            panels=_training_panels(_since_start(curves), NCORR, "NCorr added since step 0"),
+            panels=_training_panels(curves, NCORR, "NCorr added since step 0", ("added", "added_control")),
         ),
     )
 
@@ -164,29 +164,21 @@ def _flow_panel(flow: pd.DataFrame, tree: str) -> Panel:
     return Panel(f"Eqn 6, {tree} tree", "time", "attention / uniform", items)
 
 
-def _since_start(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the curves less their values at the first step."""
-    own = curves.sort_values("step")
-    means = own[["value", "control"]]
-    first = own.groupby(["tree", "what", "layer", "height"])[["value", "control"]].transform("first")
-    return own.assign(**(means - first))
-
-
-def _training_panels(curves: pd.DataFrame, what: str, label: str) -> list[Panel]:
+def _training_panels(curves: pd.DataFrame, what: str, label: str, columns: tuple[str, str]) -> list[Panel]:
     own = curves[curves["what"] == what]
     return [
-        Panel(f"{tree} tree, block {layer}", "step", label, _training_lines(part))
+        Panel(f"{tree} tree, block {layer}", "step", label, _training_lines(part, *columns))
         for (tree, layer), part in own.groupby(["tree", "layer"])
     ]
 
 
-def _training_lines(part: pd.DataFrame) -> list[Line]:
+def _training_lines(part: pd.DataFrame, column: str, control: str) -> list[Line]:
     items = []
     for height, one in part.groupby("height"):
-        value, error = one["value"], one["error"]
+        value, error = one[column], one["error"]
         shade = float(height)
         items.append(Line(f"H = {height}", one["step"], value, low=value - error, high=value + error, shade=shade))
-        items.append(Line("", one["step"], one["control"], style="dashed", shade=shade))
+        items.append(Line("", one["step"], one[control], style="dashed", shade=shade))
     return items
 
 
@@ -202,5 +194,5 @@ EXPERIMENT = Experiment(
     verdicts=verdicts,
     missing=nothing_missing,
     in_pieces=True,
-    schema=2,
+    schema=3,
 )

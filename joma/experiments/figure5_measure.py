@@ -226,6 +226,10 @@ def _crossing(x: Float[np.ndarray, " T"], y: Float[np.ndarray, " T"], level: flo
     return float(x[0]) if i == 0 else float(np.interp(level, [y[i - 1], y[i]], [x[i - 1], x[i]]))
 
 
+_CURVE = ["tree", "what", "layer", "height"]
+"""What one curve over training is of, beside its seed."""
+
+
 def training_curves(config: Config, workplace: Workplace) -> pd.DataFrame:
     """Train on both trees, and return NCorr and attention by block, height and step for every seed."""
 
@@ -325,11 +329,18 @@ class _AttentionByHeight:
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return means and standard errors between seeds."""
-    groups = curves.groupby(["tree", "what", "layer", "height", "step"])
+    """Return means and standard errors between seeds, and what was added to the means since the first step."""
+    groups = curves.groupby([*_CURVE, "step"])
     table = groups[["value", "control"]].mean()
     table["error"] = groups["value"].sem().fillna(0.0)
-    return table.reset_index()
+    return with_added(table.reset_index())
+
+
+def with_added(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the means with what was added to each curve, and to its control, since its first step."""
+    means = means.sort_values([*_CURVE, "step"])
+    first = means.groupby(_CURVE)[["value", "control"]].transform("first")
+    return means.assign(added=means["value"] - first["value"], added_control=means["control"] - first["control"])
 
 
 def learned_levels(curves: pd.DataFrame) -> pd.DataFrame:

@@ -359,8 +359,8 @@ def _why_undecided(
 
 def levels_verdict(result: Result, config: Config) -> Verdict:
     """In training: are low levels of latents learned before high ones?"""
-    own = result.tables["levels"]
-    own = own[own["tree"] == DEEP]
+    levels = result.tables["levels"]
+    own = levels[levels["tree"] == DEEP]
     delays = _delays(own)
     gain, gain_error = mean_and_error(own.groupby("seed")["gain"].mean())
     delay, error = mean_and_error(delays)
@@ -398,10 +398,21 @@ def levels_verdict(result: Result, config: Config) -> Verdict:
         id="figure5-levels",
         title="Figure 5c, which level is learned first",
         claim="The lowest latents are learned first; once they are, the next level is picked up, and so on",
-        explanation=f"{text or 'No block learned a level by what counts as learning'}. {order}.",
+        explanation=f"{text or 'No block learned a level by what counts as learning'}. {order}. "
+        f"{_one_level_in_words(levels[levels['tree'] == SHALLOW])}",
         correction="; ".join(part for part in (text, order) if part),
         evidence=evidence,
     )
+
+
+def _one_level_in_words(levels: pd.DataFrame) -> str:
+    """Say what blocks learn of the shallow tree, where no level can come before another."""
+    means = levels.groupby("layer")[["gain", "half_step"]].mean()
+    told = "; ".join(
+        f"block {layer} {gain:+.3f}" + (f", half of it by step {step:,.0f}" if gain >= LEAST_GAIN else "")
+        for layer, gain, step in means.itertuples()
+    )
+    return f"The shallow tree has one level of latents, so that none comes before another; training adds to it: {told}."
 
 
 def _delays(levels: pd.DataFrame) -> pd.Series:

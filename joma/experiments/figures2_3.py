@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from joma.data.class_tokens import tokens_hash
 from joma.experiments.drawn import for_drawing
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
 from joma.experiments.figures2_3_measure import (
@@ -72,6 +73,7 @@ def compute(config: Config, workplace: Workplace) -> Result:
         drift = np.abs(run.z.sum(axis=-1) - run.z[:, :1].sum(axis=-1)).max()
         facts["logit_sum_drift"] = float(np.maximum(facts["logit_sum_drift"], drift))  # NaN stays
         facts |= mean_facts(config, law, agreement, winners)
+        facts[f"{law}: hash of the tokens"] = tokens_hash(config.seeds, law=law)
         facts[f"{law}: untrained"] = untrained_correlation(config, run)
         facts[f"{law}: attention moved"] = attention_moved(config, run)
         if config.slower > 1:
@@ -174,5 +176,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     verdicts=verdicts,
     missing=nothing_missing,
-    schema=2,
+    schema=3,
 )

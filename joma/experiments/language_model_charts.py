@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from joma.engine.measuring import ENTROPY, LOSS, RANK, WINDOW
@@ -129,7 +128,6 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
     rates, depth = dips["lr"], int(result.facts["rate_depth"])
     curves = {lr: of_setting(result.tables["regimes"], text, PAPER, depth, lr, ENTROPY) for lr in rates}
     seen = pd.concat(curves.values()).query("dip_step > 0")
-    dips = dips.assign(dip_step=rates.map(np.log(seen["dip_step"]).groupby(seen["lr"]).mean()).transform(np.exp))
     style: Style = "points" if rules.empty else "line"  # no line across learning rates that are not there
 
     def panel(title: str, label: str, columns: dict[str, str], *, log_y: bool = False) -> Panel:
@@ -137,7 +135,7 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
         has_logarithm = bool(dips[list(columns)].gt(0).any(axis=None))  # without a dip there is nothing to scale
         return Panel(title, "learning rate", label, lines, log_x=True, log_y=log_y and has_logarithm)
 
-    time = panel("time of the dip", "step", {"dip_step": "mean"}, log_y=True)
+    time = panel("time of the dip", "step", {"typical_step": "mean"}, log_y=True)
     points = [Line("one layer and seed", seen["lr"], seen["dip_step"], style="points", color=2)] if len(seen) else []
     law = [] if rules.empty else _inverse(dips, float(result.facts["rate"]))
     time = replace(time, items=[*points, *time.items, *law])
@@ -158,11 +156,10 @@ def _dips(result: Result, text: str) -> Iterator[Chart]:
 
 def _inverse(dips: pd.DataFrame, rate: float) -> Iterator[Line]:
     """Draw what the claim says of the learning rates with a dip, from the dip at the usual one."""
-    known = dips.dropna(subset="dip_step")
-    usual = known.loc[known["lr"] == rate, "dip_step"]
-    if len(usual):
+    known = dips.dropna(subset="inverse_step")
+    if len(known):
         label = f"in inverse proportion, from {fewest_letters(rate)}"
-        yield Line(label, known["lr"], float(usual.iloc[0]) * rate / known["lr"], style="dashed", color=1)
+        yield Line(label, known["lr"], known["inverse_step"], style="dashed", color=1)
 
 
 def _rules(result: Result, text: str) -> Iterator[Chart]:
@@ -257,8 +254,10 @@ def _drift(result: Result) -> Iterator[Chart]:
             for layer, each in own.groupby("layer")
         ]
         if column == "cosine":
-            halves = own.groupby("step")["between_halves"].mean()
-            lines.append(Line("two halves of the text", halves.index + 1, halves, style="dashed", color=0))
+            halves = own.drop_duplicates("step")
+            lines.append(
+                Line("two halves of the text", halves["step"] + 1, halves["halves_of_layers"], style="dashed", color=0)
+            )
         return Panel(mode, STEP, label, lines, log_x=True)
 
     yield Chart(

@@ -131,5 +131,5 @@ EXPERIMENT = Experiment(
     missing=missing,
     in_pieces=True,
     so_far=so_far,
-    schema=2,
+    schema=3,
 )

@@ -23,8 +23,8 @@ SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Parts of the training after which the rules are asked."""
 REGIME_RULE, LOSS_RULE, ANY_RULE = "entropy rebounds", "lowest loss so far", "any"
 DIP_COLUMNS = [
-    "text", "lr", "rebounding", "collapsed", "usual_kind", "dip_step", "dip_depth", "rebound", "end_entropy",
-    "best_loss",
+    "text", "lr", "rebounding", "collapsed", "usual_kind", "dip_step", "typical_step", "inverse_step", "dip_depth",
+    "rebound", "end_entropy", "best_loss",
 ]  # fmt: skip
 EARLY_COLUMNS = ["text", "condition", "depth", "lr", "seed", "share", "rebounding", "loss_so_far", "best_loss"]
 RULE_COLUMNS = ["text", "share", "rule", "regret", "choice"]
@@ -34,9 +34,15 @@ MIN_RATES = 3
 
 
 def dips(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, *texts: str) -> pd.DataFrame:
-    """Return by text and learning rate how often the entropy rebounds, collapses, and where its dips lie on average."""
+    """Return by text and learning rate how often the entropy rebounds, collapses, and where its dips lie on average.
+
+    `dip_step` is the mean over curves, `typical_step` their geometric mean, and `inverse_step` what that would be in
+    inverse proportion to the learning rate, from the one that the paper calls best; NaN without a dip on either side.
+    """
     rows = [row for text in texts for row in _dip_rows(regimes, runs, config, text)]
-    return pd.DataFrame(rows, columns=DIP_COLUMNS)
+    table = pd.DataFrame(rows, columns=DIP_COLUMNS)
+    known = table["typical_step"].where(table["lr"] == config.rate).groupby(table["text"]).transform("max")
+    return table.assign(inverse_step=(known * config.rate / table["lr"]).where(table["typical_step"].notna()))
 
 
 def _dip_rows(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, text: str) -> Iterator[dict[str, Fact]]:
@@ -51,6 +57,7 @@ def _dip_rows(regimes: pd.DataFrame, runs: pd.DataFrame, config: Config, text: s
             "collapsed": float((own["kind"] == Kind.COLLAPSED.value).mean()),
             "usual_kind": own["kind"].mode().iloc[0],
             "dip_step": rebounding["dip_step"].mean(),
+            "typical_step": np.exp(np.log(rebounding["dip_step"].where(rebounding["dip_step"] > 0)).mean()),
             "dip_depth": rebounding["dip_depth"].mean(),
             "rebound": rebounding["rebound"].mean(),
             "end_entropy": own["end"].mean(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from joma.engine.measuring import ENTROPY, WINDOW
 from joma.experiments.experiment import Result
-from joma.experiments.language_model_config import LINEAR, PAPER, Config
+from joma.experiments.language_model_config import CONTROLS, LINEAR, PAPER, Config
 from joma.experiments.language_model_settings import NOTHING_YET, Setting, absent
 from joma.experiments.markdown import enumerated
 from joma.experiments.rebound_shares import (
@@ -32,7 +32,7 @@ from joma.experiments.rebound_until_best import UntilBest
 from joma.figures.numbers import counted
 from joma.verdicts import Evidence, Ruling, Verdict, finding, ruling
 
-NO_DROPOUT, FROZEN = "no dropout", "frozen attention"
+NO_DROPOUT, NO_RESTART, FROZEN = "no dropout", "no optimiser restart", "frozen attention"
 COUNTED = (
     "Curves that rebound are counted on the whole validation set, which decides, and in brackets on the paper's single "
     f"window, {AFTERWARDS}."
@@ -47,6 +47,7 @@ NOT_KEPT = (
     "What curves do up to the lowest loss of their run was asked since this result was kept, and is not in it: without "
     "the experiment's folder `kept`, the same command reads it off the records of its runs."
 )
+NEVER_RESTARTS = "; trainings are shorter than an epoch here, so that the optimiser never restarts"
 
 
 def ingredient_verdict(result: Result, config: Config) -> Verdict:
@@ -66,7 +67,9 @@ def ingredient_verdict(result: Result, config: Config) -> Verdict:
         source="Sections 4 and 5, Figure 6",
         claim="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does "
         "it.",
-        explanation=" ".join([size_in_words(config, text, lacking), *_in_words(all_runs, is_same=is_same)]),
+        explanation=" ".join(
+            [size_in_words(config, text, lacking), *_in_words(all_runs, is_same=is_same), *_not_asked(config)]
+        ),
         correction="" if lacking else needed_in_words(all_runs, config),
         evidence=(
             *(row for (name, _), row in rows.items() if name == LINEAR),
@@ -224,6 +227,18 @@ def _in_words(all_runs: Sequence[Controlled], *, is_same: bool) -> Iterator[str]
             yield from _overfit_in_words(own)
         if name == FROZEN:
             yield f"{TAUTOLOGY}{', and with them the outcome is the same' if is_same else ''}."
+
+
+def _not_asked(config: Config) -> Iterator[str]:
+    """Tell which ingredients are never taken away at this size, and why the optimiser's restart is not."""
+    names = [name for name in CONTROLS if name not in config.controls]
+    if names:
+        why = (
+            "; trainings are shorter than an epoch here, and the optimiser never restarts"
+            if NO_RESTART in names
+            else ""
+        )
+        yield f"Not asked at this size: {enumerated(names)}{why}."
 
 
 def _overfit_in_words(without: Sequence[Controlled]) -> Iterator[str]:

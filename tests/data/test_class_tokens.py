@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data.class_tokens import LAWS, class_tokens
+from joma.data.class_tokens import LAWS, class_tokens, tokens_hash
 from joma.errors import UnknownNameError
 
 
@@ -67,3 +67,9 @@ def test_refusals():
         class_tokens(0, num_common=-1)
     with pytest.raises(ValueError, match=r"`seed` must be a whole number of at least 0, got -1"):
         class_tokens(-1)
+
+
+def test_other_tokens_have_another_hash():
+    assert tokens_hash([0, 1], law="random") == tokens_hash([0, 1], law="random")
+    hashes = {tokens_hash(seeds, law=law) for law in LAWS for seeds in ([0], [1], [0, 1])}
+    assert len(hashes) == 6

@@ -244,6 +244,21 @@ def test_claims_on_training_fail_for_one_that_learns_top_down(verdict):
     assert judged(verdict, made_up_curves(top_down), figure5.quick()) == Outcome.INCONCLUSIVE
 
 
+def test_of_the_shallow_trees_one_level_it_is_told_what_training_adds():
+    words = judged_in_full(judge.levels_verdict, made_up_curves(bottom_up)).explanation
+    assert "The shallow tree has one level of latents, so that none comes before another; training adds" in words
+    assert "block 0 +0.30" in words and "half of it by step 2" in words
+    assert "half of it by step" not in judged_in_full(judge.levels_verdict, made_up_curves(flat)).explanation
+
+
+def test_what_is_added_counts_from_the_first_step_of_each_curve():
+    means = measure.over_seeds(made_up_curves(bottom_up, control=lambda what, height, step: 0.1 * height + 0.01 * step))
+    for _, own in means.groupby(["tree", "what", "layer", "height"]):
+        start = own[own["step"] == 0].iloc[0]
+        np.testing.assert_allclose(own["added"], own["value"] - start["value"], atol=1e-12)
+        np.testing.assert_allclose(own["added_control"], 0.01 * own["step"], atol=1e-12)
+
+
 def test_a_network_that_learns_nothing_has_no_first_level():
     curves = made_up_curves(flat)
     assert judged(judge.levels_verdict, curves) == Outcome.INCONCLUSIVE

@@ -414,6 +414,28 @@ def test_counts_name_all_layers_and_those_that_decide():
     assert any(row.name.endswith("depth 5, the upper 2 of 5 layers: 6 of 6") for row in words.evidence)
 
 
+def test_an_ingredient_that_is_not_taken_away_at_a_size_is_named():
+    config = replace(full(), controls=tuple(name for name in CONTROLS if name != "no optimiser restart"))
+    words = ingredient_verdict(made(config), config).explanation
+    assert "Not asked at this size: no optimiser restart; trainings are shorter than an epoch here" in words
+    assert "Not asked" not in ingredient_verdict(made(full()), full()).explanation
+
+
+def test_the_typical_step_of_a_dip_and_what_inverse_proportion_would_make_of_it():
+    def later(regimes):
+        return regimes.assign(dip_step=regimes["dip_step"] * (1 + regimes["seed"]))
+
+    result = made(full(), change=later)
+    dips = result.tables["dips"].set_index("lr")
+    regimes = result.tables["regimes"]
+    seen = regimes[(regimes["kind"] == REBOUNDING) & (regimes["metric"] == ENTROPY) & (regimes["condition"] == PAPER)]
+    for lr, own in seen[seen["depth"] == 5].groupby("lr"):
+        assert dips.loc[lr, "typical_step"] == pytest.approx(np.prod(own["dip_step"]) ** (1 / len(own)))
+        assert dips.loc[lr, "typical_step"] < dips.loc[lr, "dip_step"]
+        assert dips.loc[lr, "inverse_step"] == pytest.approx(dips.loc[1e-4, "typical_step"] * 1e-4 / lr)
+    assert dips.loc[1e-6, ["typical_step", "inverse_step"]].isna().all()
+
+
 def rebounds_before_it_overfits(result, num_curves):
     """Let some curves of runs without dropout rebound up to the lowest loss."""
     until_best = result.tables["until_best"].copy()

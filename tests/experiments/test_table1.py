@@ -412,6 +412,14 @@ def test_numbers_hold_when_published_and_fail_when_not():
     assert numbers_verdict(made_up(learned), table1.quick()).outcome == Outcome.INCONCLUSIVE
 
 
+def test_the_papers_size_needs_a_gpu_until_all_is_measured(tmp_path):
+    config, place = replace(TINY, is_paper_size=True), workplace(tmp_path)
+    assert "needs a GPU" in table1.missing(config, place)
+    assert table1.missing(TINY, place) == "" == table1.missing(config, replace(place, device="cuda"))
+    table1.compute(TINY, place)
+    assert table1.missing(config, place) == ""
+
+
 def test_a_distance_that_seeds_do_not_tell_from_its_threshold_is_told():
     def off_by(distance):
         return made_up(lambda network, row: as_published(row) - distance, seed_spread=0.01)
