@@ -14,6 +14,8 @@ from joma.engine.optimiser import NUM_MOMENTS, StepNumbers, compiled_move, move_
 
 NUM_RUNS, NUM_PARAMETERS, NUM_TRAINED = 3, 40, 37
 """Buffers as a step has them: trained parameters are the first columns of all."""
+DTYPES = (torch.float64, torch.bfloat16)
+"""Of gradients."""
 
 
 def buffers(name: str) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
@@ -24,19 +26,17 @@ def buffers(name: str) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     return parameters, moments, parameters.bfloat16()
 
 
-def greatest_distance(name: str) -> float:
-    """How far two steps of the compiled rule end from those of the rule, a failed run among them."""
+def greatest_distance(name: str, dtype: torch.dtype) -> float:
+    """How far a step that goes on and one after a restart end from those of the rule, a failed run among them."""
     config = OptimiserConfig(optimiser=name)
-    numbers = StepNumbers(
-        per_run=torch.tensor([[1e-2, 0.7, 0.1], [0.0, 0.0, 0.1], [3e-2, 1.0, 0.0]], dtype=torch.float64),
-        shared=torch.tensor([1.0, 0.3, 0.2], dtype=torch.float64),
-    )
-    gradient = torch.randn(NUM_RUNS, NUM_TRAINED, dtype=torch.float64)
+    per_run = torch.tensor([[1e-2, 0.7, 0.1], [0.0, 0.0, 0.1], [3e-2, 1.0, 0.0]], dtype=torch.float64)
+    gradient = torch.randn(NUM_RUNS, NUM_TRAINED, dtype=dtype)
     gradient[1] = torch.nan
     ends = []
     for move in (move_by_rule, compiled_move("aot_eager")):
         parameters, moments, rounded = buffers(name)
-        for _ in range(2):
+        for is_going_on in (1.0, 0.0):
+            numbers = StepNumbers(per_run, torch.tensor([is_going_on, 0.3, 0.2], dtype=torch.float64))
             move(config, parameters[:, :NUM_TRAINED], gradient, moments, numbers, rounded[:, :NUM_TRAINED])
         ends.append((parameters, *moments, rounded.double()))
     assert all(bool(tensor.isfinite().all()) for tensor in ends[0])
@@ -45,4 +45,6 @@ def greatest_distance(name: str) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.stdout.write(json.dumps({name: greatest_distance(name) for name in NUM_MOMENTS}))
+    sys.stdout.write(
+        json.dumps({name: max(greatest_distance(name, dtype) for dtype in DTYPES) for name in NUM_MOMENTS})
+    )
