@@ -20,6 +20,7 @@ from joma.verdicts import Outcome, Verdict
 
 ERROR = "error.txt"
 """File with the traceback of an experiment that failed."""
+NOT_TRIED = "What could not be had was not tried again:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,8 @@ class Attempt:
             kept = cache.load(self._kept_folder(found, config))
         except DamagedResultError as error:
             kept, notes = None, (str(error),)
+        if kept is not None and kept.result.failures:
+            kept, notes = self._mended(found, config, tell, kept)
         if kept is None:
             place = self._workplace(found, config, tell)
             if reason := found.missing(config, place):
@@ -99,6 +102,15 @@ class Attempt:
                 return self._unfinished(left, found, config)
             notes = tuple(f"{note} It was computed again." for note in notes)
         return self._judged(found, config, kept, replace(base, notes=notes))
+
+    def _mended(self, found: Experiment, config: Any, tell: Tell, kept: Kept) -> tuple[Kept, tuple[str, ...]]:
+        """Try again what could not be had; where that cannot be done in this call what is kept stays, with a note."""
+        if reason := found.missing(config, self._workplace(found, config, tell)):
+            return kept, (f"{NOT_TRIED} {reason}",)
+        try:
+            return self._computed(found, config, tell), ()
+        except OutOfTime:
+            return kept, (f"{NOT_TRIED} the time of the call was not enough.",)
 
     def _computed(self, found: Experiment, config: Any, tell: Tell) -> Kept:
         """Compute, keep, and read back: what is judged is what is kept, the first time as every other."""

@@ -20,6 +20,9 @@ TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 NOT_FINISHED = "not_finished"
 """Fact of a part: what is left, in words; a whole result has none."""
+FAILURE = "failure "
+"""Beginning of the names of facts that say why something could not be had, such as a model of a hub that dropped out;
+its name follows. What a later call could not have either is told by other facts."""
 
 Fact = float | int | str | bool
 """A number, word or flag that verdicts and captions use."""
@@ -39,6 +42,17 @@ class Result:
         for name in self.tables:
             if not TABLE_NAME.fullmatch(name):
                 raise ValueError(f"A table is named by letters, digits, `_` and `-`, got {name!r}. Rename it.")
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Return by name what could not be had, with the reason: the rest is shown, and the same command tries again.
+
+        >>> Result(tables={}, facts={"length": 3, "failure org/model": "The hub is gone."}).failures
+        {'org/model': 'The hub is gone.'}
+        """
+        return {
+            name.removeprefix(FAILURE): str(reason) for name, reason in self.facts.items() if name.startswith(FAILURE)
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +133,8 @@ class Experiment:
     configs: Mapping[str, Callable[[], Any]]
     """For each preset, `quick` and `full`, the function that returns its frozen config."""
     compute: Callable[[Any, Workplace], Result]
-    """Config and workplace in, result out: seeded, the same bit for bit on the CPU, and resumable."""
+    """Config and workplace in, result out: seeded, the same bit for bit on the CPU, and resumable. What could not be
+    had is a fact of the result (`FAILURE`): the next call computes again, with all that is finished found done."""
     draw: Callable[[Result], tuple[Chart, ...]]
     """Result in, charts out; no mathematics."""
     verdicts: Callable[[Result, Any], tuple[Verdict, ...]]

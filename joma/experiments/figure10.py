@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from joma.engine.config import digest
 from joma.experiments.cache import encode
-from joma.experiments.experiment import Experiment, Result, Workplace
+from joma.experiments.experiment import FAILURE, Experiment, Result, Workplace
 from joma.experiments.figure7 import FULL_NEOX, QUICK_NEOX
 from joma.experiments.figure10_public import COLUMNS, PAIRS, RELATED, read_public
 from joma.experiments.figure10_verdicts import (
@@ -132,7 +132,7 @@ def _compute(config: Config, workplace: Workplace) -> Result:
             "num_contexts": len(contexts),
             "length": config.length,
             "public_missing": _why_no_public(config),
-            **{f"failure {name}": reason for name, reason in failures.items()},
+            **{f"{FAILURE}{name}": reason for name, reason in failures.items()},
         },
     )
 

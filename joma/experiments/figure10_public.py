@@ -16,6 +16,7 @@ from joma.experiments.hub_access import without_address
 from joma.experiments.timetable import Tell
 from joma.measure.attended import Attended, Profiles
 from joma.measure.firing import Firing
+from joma.probe.hub import hub_errors
 from joma.probe.neurons import read_neurons
 from joma.probe.text import quiet_transformers
 
@@ -115,7 +116,7 @@ def read_public(models: Sequence[str], device: str, tell: Tell) -> tuple[pd.Data
 def _rows_of(name: str, revision: str, device: str) -> list[dict[str, Any]]:
     from transformers import AutoTokenizer, GPTNeoXForCausalLM  # noqa: PLC0415 (an extra)
 
-    with quiet_transformers():
+    with quiet_transformers(), hub_errors(name):  # a download that breaks off raises what its HTTP library has
         model: Any = GPTNeoXForCausalLM.from_pretrained(name, revision=revision, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     layers = list(positions_of(model.to(device).eval(), tokenizer, TEXTS))

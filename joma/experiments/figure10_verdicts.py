@@ -175,9 +175,8 @@ def public_verdicts(result: Result) -> Iterator[Verdict]:
     pairs = result.tables["pairs"]
     if reason := without_address(str(result.facts["public_missing"])):  # older results keep the address
         yield _public_verdict(Ruling(Outcome.NOT_RUN), "Pythia-70M and Pythia-160M", "public", reason)
-    for name in (fact.removeprefix("failure ") for fact in result.facts if fact.startswith("failure ")):
-        short = name.rpartition("/")[2]
-        yield _public_verdict(Ruling(Outcome.NOT_RUN), name, short, str(result.facts[f"failure {name}"]))
+    for name, failure in result.failures.items():
+        yield _public_verdict(Ruling(Outcome.NOT_RUN), name, name.rpartition("/")[2], failure)
         pairs = pairs[pairs["model"] != name]
     for name, own in pairs.groupby("model"):
         yield _pythia_verdict(str(name), own)

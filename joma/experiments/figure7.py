@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.experiments.experiment import Experiment, Fact, Result, Workplace
+from joma.experiments.experiment import FAILURE, Experiment, Fact, Result, Workplace
 from joma.experiments.figure7_regimes import ENTROPY, LOWER, OURS, RANK, UNTRAINED, regimes_of
-from joma.experiments.figure7_verdicts import SOURCE, audit_verdict, public_verdicts, rank_verdict, salience_verdict
+from joma.experiments.figure7_verdicts import (
+    ABSENT,
+    NO_ENTROPY,
+    SOURCE,
+    audit_verdict,
+    public_verdicts,
+    rank_verdict,
+    salience_verdict,
+)
 from joma.experiments.hub_access import hub_missing, transformers_missing
 from joma.experiments.neox_series import (
     SETUP_SECONDS,
@@ -24,7 +32,7 @@ from joma.experiments.neox_series import (
     train_series,
     training_seconds,
 )
-from joma.experiments.public_series import PUBLIC, PublicSeries, Scanned, scan_public
+from joma.experiments.public_series import PUBLIC, PublicSeries, is_scanned, record_of, scan_public, scanned
 from joma.experiments.threads import one_thread
 from joma.experiments.timetable import Piece, Tell
 from joma.figures.chart import Chart, Line, Panel
@@ -34,6 +42,7 @@ from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint
 from joma.probe.fingerprint import load as load_fingerprints
 from joma.probe.scan import scan
+from joma.runs.description import FILE_NAME as RUN
 from joma.runs.files import write_text
 from joma.runs.record import info, read
 from joma.verdicts import Verdict
@@ -99,8 +108,6 @@ def _compute(config: Config, workplace: Workplace) -> Result:
     idle = replace(config.neox, lr=0.0, num_steps=MIN_POINTS, every=1, warmup=0)
     own = {OURS: series_of(config.neox, shared), UNTRAINED: series_of(idle, shared)}
     places = {name: workplace.folder.parent / f"scan-{each.key}-{config.num_windows}" for name, each in own.items()}
-    reached: dict[str, Scanned] = {}
-    failures: dict[str, str] = {}
     workplace.work_off(
         [
             *(
@@ -108,18 +115,22 @@ def _compute(config: Config, workplace: Workplace) -> Result:
                 for name, place in places.items()
                 if not _is_scanned(own[name], place)
             ),
-            *(_public_piece(each, config, workplace.folder, reached, failures) for each in config.public),
+            *(
+                _public_piece(each, config, workplace.folder)
+                for each in config.public
+                if not is_scanned(each, workplace.folder)
+            ),
         ]
     )
-    scans = {name: (place, tuple(audit(list(load_fingerprints(place).values())))) for name, place in places.items()}
-    scans |= reached
-    curves = pd.concat([_curves(folder, name) for name, (folder, _) in scans.items()], ignore_index=True)
+    public = {each.repository: record_of(each, workplace.folder) for each in config.public}
+    scans = places | {name: place for name, place in public.items() if (place / RUN).exists()}
+    curves = pd.concat([_curves(place, name) for name, place in scans.items()], ignore_index=True)
     losses = _losses(places[OURS])
     return Result(
         tables={
             "curves": curves,
             "regimes": regimes_of(curves, config.seed),
-            "audit": _findings({name: findings for name, (_, findings) in scans.items()}),
+            "audit": _findings({name: audit(_fingerprints(place)) for name, place in scans.items()}),
             "loss": pd.DataFrame({"step": list(losses), "loss": list(losses.values())}),
         },
         facts={
@@ -129,11 +140,27 @@ def _compute(config: Config, workplace: Workplace) -> Result:
             "num_checkpoints": len(config.neox.steps),
             "first_loss": losses[0],
             "last_loss": losses[config.neox.num_steps],
-            **planted_duplicates(list(load_fingerprints(scans[OURS][0]).values())),
+            **planted_duplicates(_fingerprints(places[OURS])),
             "public_missing": _why_no_public(config),
-            **{f"failure {name}": reason for name, reason in failures.items()},
+            **_not_had(config, workplace.folder),
         },
     )
+
+
+def _not_had(config: Config, folder: Path) -> dict[str, Fact]:
+    """Return what could not be had of the public series, each with its reason."""
+    found = {each.repository: scanned(each, folder) for each in config.public}
+    return {
+        f"{kind}{name}": reason
+        for name, of in found.items()
+        if of is not None
+        for kind, reason in ((FAILURE, of.failure), (ABSENT, of.absent), (NO_ENTROPY, of.no_entropy))
+        if reason
+    }
+
+
+def _fingerprints(record: Path) -> list[Fingerprint]:
+    return list(load_fingerprints(record).values())
 
 
 def planted_duplicates(series: Sequence[Fingerprint]) -> dict[str, Fact]:
@@ -177,15 +204,11 @@ def _losses(out: Path) -> dict[int, float]:
     return {int(step): loss for step, loss in json.loads((out / LOSSES).read_text(encoding="utf-8")).items()}
 
 
-def _public_piece(
-    series: PublicSeries, config: Config, folder: Path, reached: dict[str, Scanned], failures: dict[str, str]
-) -> Piece:
-    """Scan a series of the hub; a second scan finds what the first has measured."""
+def _public_piece(series: PublicSeries, config: Config, folder: Path) -> Piece:
+    """Scan a series of the hub; what was not reached is tried again by the next call, and that alone."""
 
     def work(tell: Tell) -> None:
-        found, failed = scan_public((series,), folder, num_windows=config.num_windows, tell=tell)
-        reached.update(found)
-        failures.update(failed)
+        scan_public(series, folder, num_windows=config.num_windows, tell=tell)
 
     return Piece(kind="public series", name=f"scanning {series.repository}", seconds=PUBLIC_SECONDS, work=work)
 

@@ -40,6 +40,8 @@ LEAST_WITHOUT_TENTHS = 20.0
 """Numbers from which on words leave out what follows the point."""
 CORRECTED = "Corrected after the result was seen"
 SHUFFLED_NAME = f"the same checkpoints in {NUM_SHUFFLES} shuffled orders"
+ABSENT, NO_ENTROPY = "absent ", "no entropy "
+"""Beginnings of facts on a public series: what no call can have of it, and why its entropy is not measured."""
 LEAST_CAUGHT = 0.95
 """Share of planted duplicates that the audit must find."""
 
@@ -254,22 +256,54 @@ def audit_verdict(result: Result) -> Verdict:
 
 def public_verdicts(result: Result) -> Iterator[Verdict]:
     """Yield a verdict for each public series, or one that says what they need."""
-    regimes, audited = result.tables["regimes"], result.tables["audit"]
+    curves, audited = result.tables["curves"], result.tables["audit"]
     reason = without_address(str(result.facts["public_missing"]))  # older results keep the address
     if reason:
         yield _public_verdict(Ruling(Outcome.NOT_RUN), "OPT-2.7B and Pythia-70M/1.4B/6.9B", reason)
-    failures = {
-        name.removeprefix("failure "): str(text) for name, text in result.facts.items() if name.startswith("failure ")
-    }
-    scanned = [name for name in dict.fromkeys(regimes["series"]) if name not in (OURS, UNTRAINED)]
+    not_had = _not_had(result)
+    scanned = [name for name in dict.fromkeys([*curves["series"], *audited["series"]]) if name not in (OURS, UNTRAINED)]
     for name in scanned:
-        evidence = _shape_evidence(regimes, name)
-        flagged = audited[audited["series"].eq(name) & audited["flags_values"].astype(bool)]
-        words = f"Stable rank from the bottom up: {in_words(regimes, name, RANK)}. Audit: {len(flagged)} findings."
-        words += f" Not all was reached: {failures[name]}" if name in failures else ""
-        yield _public_verdict(_shape_ruling(*evidence), name, words, _what_the_rank_does(result, name), evidence)
-    for name in sorted(failures.keys() - set(scanned)):
-        yield _public_verdict(Ruling(Outcome.NOT_RUN), name, failures[name])
+        yield _scanned_verdict(result, name, not_had.get(name, ""))
+    for name in sorted(not_had.keys() - set(scanned)):
+        yield _public_verdict(Ruling(Outcome.NOT_RUN), name, not_had[name])
+
+
+def _not_had(result: Result) -> dict[str, str]:
+    """Return for each public series of which something could not be had why: now, or by any call."""
+    absent = _told_of_series(result, ABSENT)
+    return {
+        name: " ".join(filter(None, (result.failures.get(name), absent.get(name)))) for name in result.failures | absent
+    }
+
+
+def _told_of_series(result: Result, kind: str) -> dict[str, str]:
+    return {name.removeprefix(kind): str(why) for name, why in result.facts.items() if name.startswith(kind)}
+
+
+def _scanned_verdict(result: Result, name: str, not_had: str) -> Verdict:
+    """Judge a public series; one that a later call may complete can hold, and refutes nothing yet."""
+    regimes, audited = result.tables["regimes"], result.tables["audit"]
+    faults = audited[audited["series"].eq(name) & audited["flags_values"].astype(bool)]
+    missed = f" Not all was reached: {not_had}" if not_had else ""
+    if of_series(regimes, name, RANK, IN_ORDER).empty:
+        words = f"The audit trusts no stable rank of the series: {' '.join(dict.fromkeys(faults['message']))}{missed}"
+        return _public_verdict(Ruling(Outcome.INCONCLUSIVE), name, words)
+    evidence = _shape_evidence(regimes, name)
+    words = (
+        f"Stable rank from the bottom up: {in_words(regimes, name, RANK)}. {_entropy_in_words(result, name)} "
+        f"Audit: {len(faults)} findings.{missed}"
+    )
+    found = _shape_ruling(*evidence).limited(small=name in result.failures)
+    return _public_verdict(found, name, words, _what_the_rank_does(result, name), evidence)
+
+
+def _entropy_in_words(result: Result, name: str) -> str:
+    """Say what the entropy of a public series does, or why it is not known."""
+    regimes = result.tables["regimes"]
+    if len(of_series(regimes, name, ENTROPY, IN_ORDER)):
+        return f"Attention entropy: {in_words(regimes, name, ENTROPY)}."
+    why = _told_of_series(result, NO_ENTROPY).get(name, "The checkpoints show no attention that the audit trusts.")
+    return f"Attention entropy was not measured. {why}"
 
 
 def _public_verdict(

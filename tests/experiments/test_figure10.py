@@ -24,6 +24,8 @@ from joma.experiments.figure10_public import (
     shared_neurons,
 )
 from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
+from joma.experiments.record import Status
+from joma.experiments.reproduction import reproduce
 from joma.experiments.threads import one_thread
 from joma.measure.attended import Attended
 from joma.verdicts import Outcome
@@ -340,6 +342,60 @@ def test_the_address_where_the_hub_was_asked_is_in_no_verdict(monkeypatch, confi
     kept = "It needs the Hugging Face hub. The hub cannot be reached at https://a.mirror: timed out. Check the network."
     verdict = by_id(verdicts(made(public_missing=kept), config))["figure10-public"]
     assert (verdict.outcome, verdict.explanation) == (Outcome.NOT_RUN, kept.replace("https://a.mirror", "its address"))
+
+
+def test_a_hub_that_drops_out_is_asked_again_by_the_same_command_and_nothing_is_trained_twice(
+    config, tmp_path, monkeypatch, install
+):
+    asked, gone = [], [True]
+
+    def rows_of(name, revision, device):
+        asked.append((name, revision))
+        if name == "EleutherAI/pythia-70m" and gone[0]:
+            raise OSError("The hub is gone.")
+        row = {
+            "model": name,
+            "revision": revision,
+            "num_neurons": 9,
+            "layer": 1,
+            "neuron": 1,
+            "first": "",
+            "second": "",
+        }
+        return [row | {"pair": pair.name, "num_shared": 3 * (revision == "main")} for pair in PAIRS[name]]
+
+    monkeypatch.setattr(figure10_public, "_rows_of", rows_of)
+    install(replace(figure10.EXPERIMENT, configs={"quick": lambda: replace(config, public=tuple(PAIRS))}))
+    first = reproduce(out=tmp_path, device="cpu")
+    monkeypatch.setattr(figure10, "train_series", None)
+    monkeypatch.setattr(figure10, "readings_of", None)
+    again = reproduce(out=tmp_path, device="cpu")
+    gone[0] = False
+    mended, kept = (reproduce(out=tmp_path, device="cpu") for _ in range(2))
+    assert first.sound and all(each.experiments[0].status is Status.DONE for each in (first, again, mended, kept))
+    small, large = ([(name, step) for step in ("main", "step0")] for name in reversed(PAIRS))
+    assert asked == [*large, *small, *small, *small]
+    outcomes = [by_id(each.verdicts)["figure10-pythia-70m"].outcome for each in (first, again, mended, kept)]
+    assert outcomes == [Outcome.NOT_RUN, Outcome.NOT_RUN, Outcome.HOLDS, Outcome.HOLDS]
+    assert by_id(first.verdicts)["figure10-pythia-70m"].explanation == "The hub is gone."
+    assert by_id(first.verdicts)["figure10-pythia-160m"] == by_id(mended.verdicts)["figure10-pythia-160m"]
+    assert kept.experiments == mended.experiments
+
+
+def test_a_download_that_breaks_off_is_a_failure_of_the_hub_and_none_of_ours(monkeypatch):
+    import transformers  # noqa: PLC0415
+
+    from joma.probe.hub import _transport_error  # noqa: PLC0415 (whichever library the client uses)
+
+    class BrokenOff(_transport_error()):
+        pass
+
+    def break_off(*_, **__):
+        raise BrokenOff("peer closed connection without sending complete message body")
+
+    monkeypatch.setattr(transformers.GPTNeoXForCausalLM, "from_pretrained", break_off)
+    table, failures = read_public(["EleutherAI/pythia-70m"], "cpu", lambda share, doing: None)
+    assert table.empty and "peer closed connection" in failures["EleutherAI/pythia-70m"]
 
 
 def test_the_eight_texts_are_the_papers():

@@ -6,21 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from experiments.neox_cases import text_and_cache, tiny_neox, workplace_in
 from joma.experiments import figure7, public_series, timetable
 from joma.experiments.claim_kinds import ClaimKind, kind_of
-from joma.experiments.experiment import Result
+from joma.experiments.experiment import FAILURE, Result
 from joma.experiments.figure7 import Config, compute, draw, planted_duplicates, verdicts
 from joma.experiments.figure7_regimes import ENTROPY, IN_ORDER, OURS, RANK, SHUFFLED, UNTRAINED, part_of, turns_of
+from joma.experiments.figure7_verdicts import ABSENT, NO_ENTROPY, public_verdicts
 from joma.experiments.neox_series import train_series
-from joma.experiments.public_series import PublicSeries
+from joma.experiments.public_series import PublicSeries, why_no_entropy
+from joma.experiments.record import Status
+from joma.experiments.reproduction import reproduce
 from joma.experiments.timetable import OutOfTime, Timetable
 from joma.probe.findings import Fault
 from joma.probe.fingerprint import load
 from joma.probe.hub import HubError
 from joma.probe.scan import scan
 from joma.verdicts import Outcome
+
+SMALL, LARGE = 10_000, 2_700_000_000
+"""Parameters of a model that is run on a CPU, and of one that is not."""
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +44,20 @@ def config(place):
 @pytest.fixture(scope="module")
 def result(config, place):
     return compute(config, workplace_in(place / "first", "figure7"))
+
+
+@pytest.fixture
+def checkpoints(result, place):
+    """The series trained here, as a hub might have it."""
+    [found] = (place / "first" / "models").glob("*/checkpoints/checkpoint-10")
+    return found.parent
+
+
+@pytest.fixture
+def on_a_cpu(place, monkeypatch):
+    """Public series are measured on the text of the tests, as on a machine without a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(public_series, "PUBLIC_TEXTS", (str(place / "text"),))
 
 
 def by_id(found):
@@ -119,13 +140,8 @@ def test_the_series_without_learning_is_flat_and_the_audit_calls_it_copies(resul
     assert list(audited.loc[audited["series"] == UNTRAINED, "kind"]) == [Fault.IDENTICAL_CHECKPOINT.value]
 
 
-def test_a_checkpoint_copied_under_another_step_is_caught_by_the_audit_of_the_scan(result, config, place, tmp_path):
-    (series,) = [
-        folder / "checkpoints"
-        for folder in (place / "first" / "models").iterdir()
-        if (folder / "checkpoints" / "checkpoint-10").exists()
-    ]
-    spoilt = shutil.copytree(series, tmp_path / "spoilt")
+def test_a_checkpoint_copied_under_another_step_is_caught_by_the_audit_of_the_scan(checkpoints, tmp_path):
+    spoilt = shutil.copytree(checkpoints, tmp_path / "spoilt")
     shutil.copy(spoilt / "checkpoint-9" / "model.safetensors", spoilt / "checkpoint-2" / "model.safetensors")
     findings = scan(spoilt, out=tmp_path / "scan").findings
     assert [finding.step for finding in findings if finding.kind is Fault.IDENTICAL_CHECKPOINT] == [2]
@@ -304,14 +320,8 @@ def test_without_transformers_nothing_runs_and_the_extra_is_named(monkeypatch, c
 
 
 def test_public_series_are_scanned_under_their_own_name_and_those_out_of_reach_are_told(
-    result, config, place, tmp_path, monkeypatch
+    checkpoints, config, place, on_a_cpu, monkeypatch
 ):
-    (checkpoints,) = [
-        folder / "checkpoints"
-        for folder in (place / "first" / "models").iterdir()
-        if (folder / "checkpoints" / "checkpoint-10").exists()
-    ]
-
     def hub(source, *, revisions, out, **settings):
         if source == "org/far":
             raise HubError("The hub cannot be reached at https://a.mirror: timed out. Check the network.")
@@ -319,18 +329,18 @@ def test_public_series_are_scanned_under_their_own_name_and_those_out_of_reach_a
             raise HubError("The hub has no repository.")
         if source == "org/part":
             refused = {"step3": "The hub refused a request: 503 for https://a.mirror/org/part.", "step4": "Gone."}
+            assert settings["text"] is None  # too large for its entropy
             return replace(scan(checkpoints, out=out), failures=refused)
         if revisions == "late*":
             raise ValueError("No revision of org/here fits 'late*'.")
         return scan(checkpoints, out=out)
 
     monkeypatch.setattr(public_series, "scan", hub)
-    monkeypatch.setattr(public_series, "PUBLIC_TEXTS", (str(place / "text"),))
     public = (
-        PublicSeries(repository="org/here", revisions=("step*", "late*"), entropy=False),
-        PublicSeries(repository="org/gone", revisions=("step*",), entropy=True),
-        PublicSeries(repository="org/far", revisions=("step*",), entropy=False),
-        PublicSeries(repository="org/part", revisions=("step*",), entropy=False),
+        PublicSeries(repository="org/here", revisions=("step*", "late*"), num_parameters=SMALL),
+        PublicSeries(repository="org/gone", revisions=("step*",), num_parameters=SMALL),
+        PublicSeries(repository="org/far", revisions=("step*",), num_parameters=SMALL),
+        PublicSeries(repository="org/part", revisions=("step*",), num_parameters=LARGE),
     )
     with_public = replace(config, public=public)
     found = compute(with_public, workplace_in(place / "first", "figure7"))
@@ -344,10 +354,155 @@ def test_public_series_are_scanned_under_their_own_name_and_those_out_of_reach_a
     assert (
         judged["figure7-far"].explanation == "The hub cannot be reached at its address: timed out. Check the network."
     )
-    told = "Not all was reached: The Hugging Face hub did not give step3, step4."
-    assert judged["figure7-part"].explanation.endswith(told)
+    told = "step3, step4 could not be inspected: The hub refused a request: 503 for its address."
+    assert judged["figure7-part"].explanation.endswith(f"Not all was reached: {told}")
+    assert found.failures == {
+        "org/gone": "The hub has no repository.", "org/far": judged["figure7-far"].explanation, "org/part": told,
+    }  # fmt: skip
     assert "a.mirror" not in str(found.facts) + str(judged)  # where the hub was asked is no news to a reader
     assert [chart.id for chart in draw(found)][-2:] == ["figure7-here", "figure7-part"]
+
+
+PUBLIC = "org/model"
+
+
+def judged_public(found):
+    return by_id(public_verdicts(found))["figure7-model"]
+
+
+def test_the_verdict_on_a_public_series_holds_and_fails_as_it_should():
+    def judged(top, bottom, **changes):
+        found = made(top, bottom, series=PUBLIC, public_missing="", **changes)
+        return judged_public(found)
+
+    assert judged("rebounding", "falling").outcome is Outcome.HOLDS
+    assert judged("falling", "falling").outcome is judged("falling", "rising").outcome is Outcome.REFUTED
+    assert judged("rising", "falling").outcome is judged("flat", "flat").outcome is Outcome.REFUTED
+    assert judged("rebounding", "rising").outcome is Outcome.CONDITIONAL
+    refuted = judged("falling", "falling")
+    assert "in top layers the stable rank falls from 1.0 to 0.5" in refuted.correction
+    assert [row.holds for row in refuted.evidence] == [False, True]
+    assert kind_of(refuted) is ClaimKind.PAPER
+
+
+def test_shuffled_checkpoints_with_the_same_shape_take_the_claim_on_a_public_series_away():
+    same = made("rebounding", "falling", shuffled=("rebounding", "falling"), series=PUBLIC, public_missing="")
+    verdict = judged_public(same)
+    assert (verdict.outcome, verdict.control_passes) == (Outcome.CONDITIONAL, True)
+    assert "The control passes as well" in verdict.explanation
+
+
+def test_a_public_series_of_which_a_later_call_may_have_more_refutes_nothing():
+    def judged(top, bottom, kind):
+        facts = {f"{kind}{PUBLIC}": "Not there."}
+        return judged_public(made(top, bottom, series=PUBLIC, public_missing="", **facts)).outcome
+
+    assert judged("falling", "falling", FAILURE) is judged("rebounding", "rising", FAILURE) is Outcome.INCONCLUSIVE
+    assert judged("rebounding", "falling", FAILURE) is Outcome.HOLDS
+    assert judged("falling", "falling", ABSENT) is Outcome.REFUTED  # there is no more of it
+
+
+def test_a_public_series_that_the_audit_distrusts_is_inconclusive():
+    found = made("rebounding", "falling", series=PUBLIC, public_missing="")
+    regimes, audited = found.tables["regimes"], found.tables["audit"]
+    audited.loc[1] = [PUBLIC, 0, Fault.IDENTICAL_CHECKPOINT.value, True, "All steps hold the same weights."]
+    distrusted = replace(found, tables=found.tables | {"regimes": regimes[regimes["series"] != PUBLIC]})
+    verdict = judged_public(distrusted)
+    assert verdict.outcome is Outcome.INCONCLUSIVE and "All steps hold the same weights." in verdict.explanation
+
+
+def test_a_public_series_too_shallow_for_halves_is_inconclusive():
+    found = made("rebounding", "falling", series=PUBLIC, public_missing="")
+    one_layer = {name: found.tables[name].query("layer == 0") for name in ("curves", "regimes")}
+    one_layer["regimes"] = one_layer["regimes"].assign(part=part_of(0, 1))
+    assert judged_public(replace(found, tables=found.tables | one_layer)).outcome is Outcome.INCONCLUSIVE
+
+
+def test_the_entropy_of_a_public_series_is_told_or_why_there_is_none():
+    measured = made("rebounding", "falling", series=PUBLIC, public_missing="")
+    assert "Attention entropy: falling, falling, rebounding, rebounding." in judged_public(measured).explanation
+    without = {
+        name: measured.tables[name].query("metric != 'entropy' or series != 'org/model'")
+        for name in ("curves", "regimes")
+    }
+    facts = measured.facts | {f"{NO_ENTROPY}{PUBLIC}": "It needs a GPU."}
+    words = judged_public(replace(measured, tables=measured.tables | without, facts=facts)).explanation
+    assert "Attention entropy was not measured. It needs a GPU." in words
+    words = judged_public(replace(measured, tables=measured.tables | without)).explanation
+    assert "Attention entropy was not measured. The checkpoints show no attention" in words
+
+
+def test_a_model_is_run_for_its_entropy_where_it_is_not_too_large(on_a_cpu, monkeypatch):
+    small, large = (PublicSeries(repository="org/model", revisions=(), num_parameters=n) for n in (SMALL, LARGE))
+    free = {"cpu": 100 * 2**30, "cuda": 100 * 2**30}
+    monkeypatch.setattr(public_series, "free_bytes", lambda device: free[device.type])
+    assert why_no_entropy(small) == ""
+    assert why_no_entropy(large) == "A model of 2.7 billion parameters is not run on a CPU. It needs a GPU."
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [why_no_entropy(each) for each in public_series.PUBLIC] == [""] * 4
+    free["cuda"] = 8 * 2**30
+    assert why_no_entropy(small) == ""
+    assert "needs 12.6 GiB of the GPU's memory, and 8.0 GiB are free" in why_no_entropy(large)
+    free["cpu"] = 4 * 2**30  # where it is built
+    assert "of the host's memory" in why_no_entropy(large)
+
+    def untold(device):
+        raise OSError("It does not say how much memory is available.")
+
+    monkeypatch.setattr(public_series, "free_bytes", untold)
+    assert why_no_entropy(large) == ""
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["run", "too large"])
+def test_public_series_are_measured_on_the_text_unless_they_are_too_large(
+    checkpoints, config, place, on_a_cpu, monkeypatch, size
+):
+    def hub(source, *, revisions, out, text, num_windows, progress):
+        own = {"text": text, "tokenizer": checkpoints.parent / "tokenizer", "num_windows": num_windows}
+        return scan(checkpoints, out=out, progress=progress, **(own if text else {}))
+
+    monkeypatch.setattr(public_series, "scan", hub)
+    with_public = replace(
+        config, public=(PublicSeries(repository=f"org/of-{size}", revisions=("step*",), num_parameters=size),)
+    )
+    found = compute(with_public, workplace_in(place / "first", "figure7"))
+    curves = found.tables["curves"]
+    metrics = set(curves.loc[curves["series"] == f"org/of-{size}", "metric"])
+    assert metrics == ({RANK, ENTROPY} if size == SMALL else {RANK})
+    words = by_id(verdicts(found, with_public))[f"figure7-of-{size}"].explanation
+    assert ("Attention entropy: " in words) == (size == SMALL)
+    assert ("It needs a GPU." in words) == (size == LARGE)
+    assert len(draw(found)[-1].panels) == len(metrics)
+
+
+def test_what_the_hub_did_not_give_is_asked_for_again_and_nothing_else(
+    checkpoints, config, on_a_cpu, tmp_path, monkeypatch, install
+):
+    asked = []
+
+    def hub(source, *, revisions, out, **settings):
+        asked.append(source)
+        if source == "org/none":
+            raise ValueError("No revision of org/none fits 'step*'.")
+        if source == "org/late" and asked.count("org/late") < 3:
+            raise HubError("The hub is gone.")
+        return scan(checkpoints, out=out)
+
+    monkeypatch.setattr(public_series, "scan", hub)
+    names = ("org/here", "org/none", "org/late")
+    public = tuple(PublicSeries(repository=each, revisions=("step*",), num_parameters=LARGE) for each in names)
+    install(replace(figure7.EXPERIMENT, configs={"quick": lambda: replace(config, public=public)}))
+    [first] = reproduce(out=tmp_path, device="cpu").experiments
+    monkeypatch.setattr(figure7, "train_series", None)
+    monkeypatch.setattr(figure7, "scan", None)
+    [second] = reproduce(out=tmp_path, device="cpu").experiments  # it is still gone
+    [third], [fourth] = (reproduce(out=tmp_path, device="cpu").experiments for _ in range(2))
+    assert asked == ["org/here", "org/none", "org/late", "org/late", "org/late"]
+    assert {each.status for each in (first, second, third, fourth)} == {Status.DONE}
+    outcomes = [by_id(each.verdicts)["figure7-late"].outcome for each in (first, second, third, fourth)]
+    assert outcomes[:2] == [Outcome.NOT_RUN] * 2 and outcomes[2] is outcomes[3] is not Outcome.NOT_RUN
+    assert by_id(first.verdicts)["figure7-here"] == by_id(fourth.verdicts)["figure7-here"]
+    assert by_id(fourth.verdicts)["figure7-none"].explanation == "No revision of org/none fits 'step*'."
 
 
 def test_a_result_that_was_kept_with_the_address_of_the_hub_is_judged_without_it(config):

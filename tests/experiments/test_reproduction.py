@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 from runs.mortality import orders
 
-from experiments.fakes import Config, draw, fake, verdicts
+from experiments.fakes import Config, compute_in_pieces, draw, fake, fake_in_pieces, verdicts
 from joma.experiments import cache, figures2_3, record
-from joma.experiments.experiment import Result
+from joma.experiments.experiment import FAILURE, Result
 from joma.experiments.record import Record, Status
 from joma.experiments.reproduction import available, charts_of, reproduce
+from joma.experiments.timetable import OutOfTime
 from joma.runs.lock import Lock, RunLockedError
 from joma.verdicts import Outcome
 
@@ -171,6 +172,44 @@ def test_a_damaged_result_that_cannot_be_computed_here_is_not_said_to_be(tmp_pat
     [record] = reproduce(out=tmp_path, device="cpu").experiments
     [note] = record.notes
     assert record.reason == "It needs a GPU." and "is damaged" in note and "computed again" not in note
+
+
+def with_a_gap(config, place):
+    """Walk, and say that a part of it could not be had."""
+    walked = compute_in_pieces(config, place)
+    return replace(walked, facts=walked.facts | {f"{FAILURE}moon": "It is behind a cloud."})
+
+
+def test_a_result_in_which_something_failed_is_shown_and_tried_again_until_nothing_does(tmp_path, install):
+    log = tmp_path / "log"
+    config = Config(log=str(log))
+    install(fake_in_pieces("a", config, compute=with_a_gap))
+    first, second = (reproduce(out=tmp_path / "out", device="cpu") for _ in range(2))
+    install(fake_in_pieces("a", config))
+    whole, kept = (reproduce(out=tmp_path / "out", device="cpu") for _ in range(2))
+    assert all(each.sound and each.experiments[0].status is Status.DONE for each in (first, second, whole, kept))
+    assert first.verdicts == whole.verdicts and kept.experiments == whole.experiments
+    assert len(log.read_text().split()) == 3  # the whole result is kept
+    [done] = (tmp_path / "out/a/work").glob("*.json")
+    [origin] = json.loads(done.read_text())["origins"]
+    assert origin["pieces"] == {"cpu": {"walks": 2}}  # what was finished is not done again
+
+
+def test_a_result_in_which_something_failed_stays_where_it_cannot_be_tried_again(tmp_path, install):
+    install(fake_in_pieces("a", compute=with_a_gap))
+    [first] = reproduce(out=tmp_path, device="cpu").experiments
+
+    def out_of_time(config, place):
+        raise OutOfTime([("walks", 1, 2)], seconds=9.0, longest=9.0, limit=1.0)
+
+    for changes, why in (
+        ({"missing": lambda config, place: "It needs a clear sky."}, "It needs a clear sky."),
+        ({"compute": out_of_time}, "the time of the call was not enough."),
+    ):
+        install(fake_in_pieces("a", **changes))
+        [stays] = reproduce(out=tmp_path, device="cpu").experiments
+        assert stays.notes == (f"What could not be had was not tried again: {why}",)
+        assert replace(stays, notes=()) == first
 
 
 def test_the_same_command_twice_gives_the_same_numbers_bit_for_bit(tmp_path, install):
