@@ -233,12 +233,7 @@ def _not_asked(config: Config) -> Iterator[str]:
     """Tell which ingredients are never taken away at this size, and why the optimiser's restart is not."""
     names = [name for name in CONTROLS if name not in config.controls]
     if names:
-        why = (
-            "; trainings are shorter than an epoch here, and the optimiser never restarts"
-            if NO_RESTART in names
-            else ""
-        )
-        yield f"Not asked at this size: {enumerated(names)}{why}."
+        yield f"Not asked at this size: {enumerated(names)}{NEVER_RESTARTS if NO_RESTART in names else ''}."
 
 
 def _overfit_in_words(without: Sequence[Controlled]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def of_the_trees(config: Config, result: Result) -> str:
     num_leaves = own["num_children"].iloc[0] ** TREE_DEPTH
     rhos, hiddens = (enumerated([f"{value:g}" for value in own[name].unique()]) for name in ("rho", "hidden"))
     return (
-        f"Trees of {num_leaves} leaves and {config.tree_classes} classes, ρ = {rhos}, a mean over them; hidden width "
+        f"Trees of {num_leaves} leaves and {config.tree_classes} classes, a mean over ρ = {rhos}; hidden width "
         f"{hiddens} alone. The latents of the top level, {TREE_DEPTH - 2}, are fixed by the class that networks are "
         f"trained on, those of the levels below are not. Shuffled latents are dealt to {config.num_samples} different "
         f"inputs and score {shuffled.min():.2f} to {shuffled.max():.2f}: as a control they can hardly move. "

@@ -458,7 +458,7 @@ def test_the_lowest_loss_is_that_of_classes_which_share_sequences():
 
 def test_trees_say_what_they_are_and_what_the_class_fixes():
     words = trees_verdict(made_up(learned), FULL).explanation
-    assert words.startswith("Trees of 16 leaves and 3 classes, ρ = 0.8")
+    assert words.startswith("Trees of 16 leaves and 3 classes, a mean over ρ = 0.8; hidden width 400 alone.")
     assert "The latents of the top level, 2, are fixed by the class" in words
     assert "Losses end at 0.10 (ρ = 0.8) nats, where guessing has 1.10." in words
 
