@@ -120,9 +120,10 @@ def trees_verdict(result: Result, config: Config) -> Verdict:
 def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title: str, claim: str) -> Verdict:
     choices = result.tables["choices"]
     rows = choices[choices["data"] == data].to_dict("records")
+    ranges = words.ranges(result.tables["settings"], data)
     evidence = tuple(
         Evidence(
-            name=words.excess_name(row),
+            name=words.excess_name(row, ranges),
             against="the same network untrained",
             unit="excess of NCorr",
             value=row["excess"],
@@ -153,14 +154,12 @@ def _excess_verdict(result: Result, config: Config, *, data: str, id: str, title
 
 
 def _gains(rows: list[dict], findings: list[Finding], result: Result, config: Config) -> str:
-    """Say what training adds, what of it counts, and what a reader must know of it."""
+    """Say what of training's gains counts, and what a reader must know of them; the evidence has the numbers."""
     data = rows[0]["data"]
-    setting = words.of_the_trees(config, result) if data == TREES else ""
     return (
-        f"{setting}What training adds, with its range over settings: "
-        f"{words.gains(rows, words.ranges(result.tables['settings'], data))}. It counts as learning from "
-        f"{LEAST_EXCESS} and {NUM_ERRORS:g} standard errors on, where shuffled latents gain less than {LEAST_EXCESS}: "
-        f"{findings.count(Finding.SHOWN)} of {len(findings)} do.{words.near(rows, findings, LEAST_EXCESS)}"
+        f"{words.of_the_trees(config, result) if data == TREES else ''}What training adds counts as learning from "
+        f"{LEAST_EXCESS} and {NUM_ERRORS:g} standard errors between seeds on, where shuffled latents gain less than "
+        f"{LEAST_EXCESS}: {findings.count(Finding.SHOWN)} of {len(findings)} do.{words.near(rows, findings, LEAST_EXCESS)}"
         f"{words.not_beyond_shuffled(rows)}{words.of_the_task(result.tables['runs'], data)}"
     )
 
@@ -219,14 +218,16 @@ def chance_verdict(result: Result, config: Config) -> Verdict:
 
 def complexity_verdict(result: Result, config: Config) -> Verdict:
     """Say whether NCorr falls with more latents and more children, and whether it does so untrained."""
+    runs = result.tables["runs"]
+    own = runs[runs["data"] == HIERARCHY]
     falls = [
         (level, what, fall)
         for level, (what, axis) in product(range(NUM_LEVELS), COMPLEXITY.items())
-        if (fall := fall_along(result.tables["runs"], level, axis)) is not None
+        if (fall := fall_along(own, level, axis)) is not None
     ]
     evidence = tuple(
         Evidence(
-            name=f"level {level}, fall with {what}, ± {fall.error:.3f}",
+            name=f"level {level}, fall with {what}, ± {fall.error:.3f}{words.by_choice(own, level, COMPLEXITY[what])}",
             against="the simplest setting",
             unit="mean fall of NCorr",
             value=fall.trained,
@@ -242,23 +243,22 @@ def complexity_verdict(result: Result, config: Config) -> Verdict:
         seeds_say(exceeds(fall.trained, fall.error, LEAST_FALL), row)
         for (_, _, fall), row in zip(falls, evidence, strict=True)
     ]
-    runs = result.tables["runs"]
-    own = runs[runs["data"] == HIERARCHY]
-    text = "; ".join(
-        f"{each.name}: {each.value:+.3f}{words.by_choice(own, level, COMPLEXITY[what])} (untrained {each.control:+.3f})"
-        for (level, what, _), each in zip(falls, evidence, strict=True)
+    fallen = [
+        f"level {level} with {what} by {fall.trained:.3f} ± {fall.error:.3f}, untrained by {fall.untrained:.3f}"
+        for (level, what, fall), each in zip(falls, findings, strict=True)
+        if each in (Finding.SHOWN, Finding.MATCHED)
+    ]
+    text = (
+        f"NCorr{words.pooled(own)}, falls from {LEAST_FALL} and {NUM_ERRORS:g} standard errors between seeds on in "
+        f"{len(fallen)} of {len(falls)}."
     )
-    text = f"Falls of NCorr{words.pooled(own)}: {text}" if text else "There are no two settings to compare"
-    fallen = [each for each, found in zip(evidence, findings, strict=True) if found in (Finding.SHOWN, Finding.MATCHED)]
     found = ruling(findings).limited(small=not config.is_paper_size)
     return found.verdict(
         id="table1-complexity",
         title="Table 1, complexity",
         source=SOURCE,
         claim="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
-        explanation=_in_full(f"{text}.", result, config),
-        correction="it falls in "
-        + (f"{len(fallen)} of {len(evidence)}: " if fallen else "none of them")
-        + "; ".join(f"{each.name}, by {each.value:.3f}, untrained by {each.control:.3f}" for each in fallen),
+        explanation=_in_full(text if falls else "There are no two settings to compare.", result, config),
+        correction=f"it falls in {len(fallen)} of {len(falls)}{': ' if fallen else ''}{'; '.join(fallen)}",
         evidence=evidence,
     )

@@ -23,32 +23,29 @@ AT_THE_LOWEST = 0.01
 Row = dict[Any, Any]
 
 
-def excess_name(row: Row) -> str:
+def excess_name(row: Row, ranges: Mapping[tuple, str]) -> str:
     """Name an open choice and level, with the numbers behind the excess and of how many runs they are."""
     choice = f"level {row['level']}, hidden {row['hidden']}, learning rate {fewest_letters(row['lr'])}"
     missing = of_planned(row["num_runs"], row["num_runs_planned"], "run") if "num_runs" in row else ""
     if isnan(row["excess"]):
         return f"{choice}{missing}"
     scores = f"{row['trained']:.3f} trained, {row['untrained']:.3f} untrained, ± {row['excess_error']:.3f}"
-    return f"{choice}: {scores}{missing}"
-
-
-def gains(rows: list[Row], ranges: Mapping[tuple, str] | None = None) -> str:
-    """List what training adds level by level, with its range over settings where that is given."""
-    return "; ".join(
-        f"level {level} "
-        + ", ".join(
-            f"{_gain(row)}{(ranges or {}).get(_key(row), '')} {_choice(row)}" for row in rows if row["level"] == level
-        )
-        for level in sorted({row["level"] for row in rows})
-    )
+    return f"{choice}: {scores}{ranges.get((row['hidden'], row['lr'], row['level']), '')}{missing}"
 
 
 def ranges(settings: pd.DataFrame, data: str) -> dict[tuple, str]:
     """Say from where to where the gains of settings go, by open choice and level; nothing of a single setting."""
     own = settings[settings["data"] == data].dropna(subset="excess")
     groups = own.groupby(["hidden", "lr", "level"])["excess"]
-    return {key: f", {part.min():+.3f} to {part.max():+.3f}" for key, part in groups if len(part) > 1}
+    return {key: f", {part.min():+.3f} to {part.max():+.3f} by setting" for key, part in groups if len(part) > 1}
+
+
+def gains(rows: list[Row]) -> str:
+    """List what training adds level by level."""
+    return "; ".join(
+        f"level {level} " + ", ".join(f"{_gain(row)} {_choice(row)}" for row in rows if row["level"] == level)
+        for level in sorted({row["level"] for row in rows})
+    )
 
 
 def near(rows: list[Row], findings: list[Finding], least: float) -> str:
@@ -75,20 +72,14 @@ def near(rows: list[Row], findings: list[Finding], least: float) -> str:
     }
     words = "".join(f" {words}: {'; '.join(names)}." for words, names in told.items() if names)
     if named(Finding.OPEN, is_matched):
-        words += " Where shuffled latents gain as much as counts, no number of seeds makes a sign of learning of it."
+        words += " Shuffled latents gain as much as counts there: no number of seeds makes a sign of learning of it."
     return words
 
 
 def not_beyond_shuffled(rows: list[Row]) -> str:
     """Say where training adds to the correlation with latents no more than to that with shuffled ones."""
-    alike = sorted((row for row in rows if row["excess"] <= row["excess_shuffled"]), key=lambda row: row["level"])
-    if not alike:
-        return ""
-    told = "; ".join(
-        f"level {row['level']} {row['excess']:+.3f}, shuffled {row['excess_shuffled']:+.3f} {_choice(row)}"
-        for row in alike
-    )
-    return f" In {len(alike)} of {len(rows)} that is no more than shuffled latents gain: {told}."
+    num_alike = sum(row["excess"] <= row["excess_shuffled"] for row in rows)
+    return f" In {num_alike} of {len(rows)} it is no more than shuffled latents gain." if num_alike else ""
 
 
 def of_the_trees(config: Config, result: Result) -> str:
@@ -202,7 +193,3 @@ def _choice(row: Row) -> str:
 
 def _named(hidden: int, lr: float) -> str:
     return f"hidden {hidden}, rate {fewest_letters(lr)}"
-
-
-def _key(row: Row) -> tuple:
-    return row["hidden"], row["lr"], row["level"]

@@ -499,11 +499,8 @@ def test_training_holds_only_above_the_untrained_network_and_shuffled_latents(ve
 def test_a_gain_that_is_no_more_than_that_of_shuffled_latents_is_told(verdict):
     words = verdict(made_up(lambda network, row: 0.64 if network == "trained" else 0.6, shuffled=0.35), FULL)
     num_levels = len(words.evidence)
-    told = (
-        f"In {num_levels} of {num_levels} that is no more than shuffled latents gain: level 0 +0.040, shuffled +0.050"
-    )
-    assert told in words.explanation
-    assert "shuffled latents gain:" not in verdict(made_up(learned), FULL).explanation
+    assert f"In {num_levels} of {num_levels} it is no more than shuffled latents gain." in words.explanation
+    assert "shuffled latents gain." not in verdict(made_up(learned), FULL).explanation
 
 
 def test_an_open_gain_that_shuffled_latents_have_too_can_be_no_sign_of_learning():
@@ -514,9 +511,9 @@ def test_an_open_gain_that_shuffled_latents_have_too_can_be_no_sign_of_learning(
 
 def test_a_range_over_settings_stands_beside_a_mean():
     uneven = made_up(lambda network, row: 0.6 + (0.1 if row["num_classes"] == 20 else -0.1) * (network == "trained"))
-    assert ", -0.100 to +0.100 (hidden 400, rate 1e-5)" in training_verdict(uneven, FULL).explanation
+    assert all(", -0.100 to +0.100 by setting" in row.name for row in training_verdict(uneven, FULL).evidence)
     rising = made_up(lambda network, row: 1e4 * row["lr"] * row["num_children"], lrs=(1e-4, 1e-5))
-    assert "-1.000 to -0.100 by choice" in complexity_verdict(rising, FULL).explanation
+    assert any(", -1.000 to -0.100 by choice" in row.name for row in complexity_verdict(rising, FULL).evidence)
 
 
 @on_both_data
@@ -539,9 +536,7 @@ def test_a_gain_that_seeds_do_not_tell_from_the_smallest_that_counts_is_told(ver
 @pytest.mark.parametrize("verdict", [chance_verdict, complexity_verdict], ids=["chance", "complexity"])
 def test_means_over_open_choices_say_so(verdict):
     both = verdict(made_up(random_features, lrs=(1e-4, 1e-5)), FULL)
-    assert "a mean over the open choices together (hidden 400, learning rates 1e-5 and 1e-4): level 0" in (
-        both.explanation
-    )
+    assert "a mean over the open choices together (hidden 400, learning rates 1e-5 and 1e-4)" in both.explanation
     assert "open choices" not in verdict(made_up(random_features), FULL).explanation
 
 
