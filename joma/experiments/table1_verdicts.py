@@ -159,8 +159,9 @@ def _gains(rows: list[dict], findings: list[Finding], result: Result, config: Co
     return (
         f"{words.of_the_trees(config, result) if data == TREES else ''}What training adds counts as learning from "
         f"{LEAST_EXCESS} and {NUM_ERRORS:g} standard errors between seeds on, where shuffled latents gain less than "
-        f"{LEAST_EXCESS}: {findings.count(Finding.SHOWN)} of {len(findings)} do.{words.near(rows, findings, LEAST_EXCESS)}"
-        f"{words.not_beyond_shuffled(rows)}{words.of_the_task(result.tables['runs'], data)}"
+        f"{LEAST_EXCESS}: {findings.count(Finding.SHOWN)} of {len(findings)} do."
+        f"{words.near(rows, findings, LEAST_EXCESS)}{words.not_beyond_shuffled(rows)}"
+        f"{words.of_the_task(result.tables['runs'], data)}"
     )
 
 
