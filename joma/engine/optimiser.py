@@ -88,7 +88,19 @@ def update(
 ) -> None:
     """Move parameters and moments in place; `rounded` becomes a copy of the parameters in its own precision."""
     if parameters.is_cuda and parameters.dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
-        _adam_in_a_kernel(config, parameters, gradient, moments, numbers, rounded)
+        from joma.engine import optimiser_triton
+
+        optimiser_triton.adam(
+            parameters,
+            gradient,
+            moments,
+            rounded,
+            numbers.per_run,
+            numbers.shared,
+            (config.beta1, config.beta2),
+            config.epsilon,
+            decoupled=config.optimiser == "adamw",
+        )
         return
     move = compiled_move() if parameters.is_cuda else move_by_rule
     move(config, parameters, gradient, moments, numbers, rounded)
@@ -118,29 +130,6 @@ def move_by_rule(
 def compiled_move(backend: str = "inductor") -> Callable[..., None]:
     """Return `move_by_rule` compiled, which makes one pass of it: for what the kernel of Adam is not written for."""
     return compiled(move_by_rule, backend)
-
-
-def _adam_in_a_kernel(
-    config: OptimiserConfig,
-    parameters: Flat,
-    gradient: Flat,
-    moments: tuple[Flat, ...],
-    numbers: StepNumbers,
-    rounded: Flat | None,
-) -> None:
-    from joma.engine import optimiser_triton
-
-    optimiser_triton.adam(
-        parameters,
-        gradient,
-        moments,
-        rounded,
-        numbers.per_run,
-        numbers.shared,
-        (config.beta1, config.beta2),
-        config.epsilon,
-        decoupled=config.optimiser == "adamw",
-    )
 
 
 def _corrections(config: OptimiserConfig, count: Int[Tensor, ""]) -> tuple[Tensor, Tensor]:

@@ -52,10 +52,8 @@ def near(rows: list[Row], findings: list[Finding], least: float) -> str:
     """Say which gains seeds do not tell from the smallest that counts, and which are above 0 and do not count."""
 
     def named(kind: Finding, is_meant: Callable[[Row], bool]) -> list[str]:
-        both = zip(rows, findings, strict=True)
-        return [
-            f"level {row['level']} {_gain(row)} {_choice(row)}" for row, own in both if own is kind and is_meant(row)
-        ]
+        meant = [row for row, own in zip(rows, findings, strict=True) if own is kind and is_meant(row)]
+        return [f"level {row['level']} {_gain(row)} {_choice(row)}" for row in meant]
 
     def is_near(row: Row) -> bool:
         return bool(abs(row["excess"] - least) <= NUM_ERRORS * row["excess_error"])
@@ -105,23 +103,19 @@ def of_the_task(runs: pd.DataFrame, data: str) -> str:
     """Say whether the networks have learned what they are trained on; nothing of a result that does not know."""
     own = runs[runs["data"].eq(data) & runs["network"].eq(TRAINED) & runs["level"].eq(0)]
     if data != HIERARCHY:
-        chance = log(own["num_classes"].iloc[0])
         losses = own.groupby("rho")["loss"].mean()
-        return (
-            " Losses end at "
-            + enumerated([f"{loss:.2f} (ρ = {rho:g})" for rho, loss in losses.items()])
-            + (f" nats, where guessing has {chance:.2f}.")
-        )
+        told = enumerated([f"{loss:.2f} (ρ = {rho:g})" for rho, loss in losses.items()])
+        return f" Losses end at {told} nats, where guessing has {log(own['num_classes'].iloc[0]):.2f}."
     if LOWEST_LOSS not in own:
         return ""
     above = own["loss"] - own[LOWEST_LOSS]
-    told = [
+    ended = [
         f"{(part <= AT_THE_LOWEST).sum()} of {len(part)} ({_named(hidden, lr)}, largest {part.max():.2g})"
         for (hidden, lr), part in above.groupby([own["hidden"], own["lr"]])
     ]
     hierarchies = own.drop_duplicates(["num_classes", "num_children", "num_latents", "seed"])
     return (
-        f" Runs that end within {AT_THE_LOWEST} nats of the lowest loss that their task has: {enumerated(told)}; in "
+        f" Runs that end within {AT_THE_LOWEST} nats of the lowest loss that their task has: {enumerated(ended)}; in "
         f"{(hierarchies[LOWEST_LOSS] > 0).sum()} of {len(hierarchies)} hierarchies classes share a sequence, and it is "
         "above 0."
     )
