@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from joma.probe.measures import register_measure
     from joma.probe.scan import scan
     from joma.probe.watch import watch
-    from joma.runs.record import read
     from joma.statements.verification import verify
+    from joma.store import read
     from joma.theory.simulation import simulate
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "attention_entropy": "joma.measure.entropy",
-    "read": "joma.runs.record",
+    "read": "joma.store.record",
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
     "reproduce": "joma.experiments.reproduction",

@@ -47,7 +47,7 @@ Device = Annotated[str | None, _option("cpu, cuda or cuda:0.", "the GPU if there
 
 def _demand_writable(out: Path | None) -> None:
     """Refuse a folder that the result could not be written into, before anything is computed."""
-    from joma.runs.place import demand_writable
+    from joma.store.files import demand_writable
 
     if out is not None:
         demand_writable(out, remedy="Give another --out.")
@@ -366,7 +366,7 @@ def _in_one_line(error: Exception) -> str:
     """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
     words = " ".join(str(error).split())
     if isinstance(error, OSError):
-        from joma.runs.place import told
+        from joma.store.files import told
 
         return " ".join(told(error).split())
     if _is_raised_by_us(error):

@@ -18,8 +18,8 @@ from torch import nn
 from joma import cli
 from joma.page import verification
 from joma.probe.watch import watch
-from joma.runs import description, files
-from joma.runs.place import UnwritableError, demand_writable, told
+from joma.store import files
+from joma.store.files import UnwritableError, demand_writable, told
 from joma.verdicts import Evidence, Outcome, Verdict
 
 TINY = ("--steps", "2", "--width", "8", "--hidden", "8", "--depth", "1", "--batch", "4", "--rho", "0.8", "--seed", "1")
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
 def folder(tmp_path, monkeypatch) -> Path:
     """An empty working folder but for checkpoints to scan, and `old`, which holds something to report."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
     Path("checkpoints").mkdir()
     torch.save({"layers.0.mlp.fc1.weight": torch.eye(8)}, "checkpoints/step1.pt")
     verification.write([verdict("an older one")], Path("old"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load, save
 
-from joma.runs.files import write_bytes
+from joma.store.files import write_bytes
 
 _CHECKSUM = "checksum"
 _DIGEST_BYTES = 16

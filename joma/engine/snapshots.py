@@ -22,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from joma.runs.files import remove_leftovers, write_bytes
+from joma.store.files import remove_leftovers, write_bytes
 
 SNAPSHOTS = "snapshots"
 CHECKPOINTS = "checkpoints"

@@ -15,8 +15,8 @@ from joma.engine.extent import Extent, data_hash
 from joma.engine.grid import Run
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
 from joma.engine.step import NOT_FAILED
-from joma.runs.description import FILE_NAME, Kind
-from joma.runs.record import RunInfo, RunWriter, demand_closed, info, read_events
+from joma.store import RunInfo, RunWriter, demand_closed, info, read_events
+from joma.store.record import FILE_NAME, Kind
 
 KIND: Kind = "train"
 DIVERGED = "diverged"

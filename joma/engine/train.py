@@ -23,10 +23,9 @@ from joma.engine.speed import counted_seconds, tried_seconds
 from joma.engine.standing import examined
 from joma.engine.training import REGIME, PackProgress, PackResult, RunResult, train_pack
 from joma.errors import UnknownNameError
-from joma.runs.files import remove_leftovers
-from joma.runs.lock import alone_in
-from joma.runs.place import demand_writable
-from joma.runs.record import read, read_events
+from joma.store import read, read_events
+from joma.store.files import demand_writable, remove_leftovers
+from joma.store.lock import alone_in
 from joma.tasks.local import run_tasks
 from joma.tasks.on_ray import demand_ray
 

@@ -27,8 +27,8 @@ from joma.engine.standing import DIVERGED, KIND, Member, Stand, examined, identi
 from joma.engine.step import NOT_FAILED, Stepper
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
-from joma.runs.description import plain
-from joma.runs.record import RunLockedError, open_run, read, read_events
+from joma.store import RunLockedError, open_run, read, read_events
+from joma.store.record import plain
 
 REPORT_SECONDS = 1.0
 """Time between two reports of progress: reading losses waits for the device."""

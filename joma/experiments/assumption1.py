@@ -37,7 +37,7 @@ from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
-from joma.runs.files import write_bytes
+from joma.store.files import write_bytes
 
 TOGETHER = "all layers together"
 ALONE = "one layer at a time"

@@ -14,8 +14,8 @@ from joma.experiments.record import Record, Status, seeds_in
 from joma.experiments.registry import experiment, usual_seconds
 from joma.experiments.timetable import WHOLE, OutOfTime, Piece, Tell, Timetable
 from joma.experiments.work_log import WorkLog
-from joma.runs import description
-from joma.runs.files import write_text
+from joma.store import record as description
+from joma.store.files import write_text
 from joma.verdicts import Outcome, Verdict
 
 ERROR = "error.txt"

@@ -19,8 +19,8 @@ from pyarrow import parquet
 
 from joma.data.cache import digest
 from joma.experiments.experiment import Experiment, Fact, Result
-from joma.runs.description import plain
-from joma.runs.files import beside, full_disk_explained, write_bytes, write_text
+from joma.store.files import beside, full_disk_explained, write_bytes, write_text
+from joma.store.record import plain
 
 SCHEMA = 1
 """Version of the layout of a kept result; another one is another hash."""

@@ -8,8 +8,8 @@ from joma.engine.config import RunConfig
 from joma.engine.grid import UNNAMED, Run
 from joma.engine.standing import DIVERGED
 from joma.experiments.origins import UNKNOWN, joined
-from joma.runs.description import FILE_NAME, RunInfo
-from joma.runs.record import info, read_events
+from joma.store import info, read_events
+from joma.store.record import FILE_NAME, RunInfo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

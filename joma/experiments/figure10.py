@@ -47,7 +47,7 @@ from joma.figures.chart import Bars, Chart, Panel
 from joma.measure.attended import Attended, Profiles
 from joma.measure.superposition import SuperpositionResult, superposed_neurons
 from joma.probe.neurons import read_neurons
-from joma.runs.files import write_bytes
+from joma.store.files import write_bytes
 from joma.verdicts import Verdict
 
 MOST_NEURONS = 12

@@ -42,9 +42,9 @@ from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint
 from joma.probe.fingerprint import load as load_fingerprints
 from joma.probe.scan import scan
-from joma.runs.description import FILE_NAME as RUN
-from joma.runs.files import write_text
-from joma.runs.record import info, read
+from joma.store import info, read
+from joma.store.files import write_text
+from joma.store.record import FILE_NAME as RUN
 from joma.verdicts import Verdict
 
 LOSSES = "losses.json"

@@ -12,7 +12,7 @@ from joma.experiments.publication import FIGURES, TABLES
 from joma.experiments.publication import FILE_NAME as RESULT
 from joma.experiments.record import Status
 from joma.experiments.reproduction import charts_of
-from joma.runs.files import write_text
+from joma.store.files import write_text
 
 MOST_BYTES = 2 * 10**6
 """What the kept records and tables may take in all."""

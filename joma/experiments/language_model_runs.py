@@ -31,7 +31,7 @@ from joma.experiments.pack_pieces import pack_pieces
 from joma.experiments.timetable import Piece, Tell
 from joma.measure.regime import MIN_POINTS
 from joma.models.batch import Parameters
-from joma.runs.record import read
+from joma.store import read
 
 DRAWN = (LOSS, ENTROPY, WINDOW, RANK)
 """Metrics whose curves are kept."""

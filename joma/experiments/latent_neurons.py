@@ -32,7 +32,7 @@ from joma.measure.alignment import align
 from joma.models.batch import Batch, LayerReading, Parameters, Tap
 from joma.models.decoder import Decoder
 from joma.randomness import run_keys
-from joma.runs.files import write_bytes
+from joma.store.files import write_bytes
 
 SITE = "alignment"
 """Where the samples come from that neurons are measured on: other ones than those of training and validation."""

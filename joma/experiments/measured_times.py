@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from joma.runs.files import write_text
+from joma.store.files import write_text
 
 FILE_NAME = "times.json"
 USUAL_RATIO = 2.0

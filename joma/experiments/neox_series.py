@@ -26,7 +26,7 @@ from joma.experiments.measured_times import device_label
 from joma.experiments.neox_step import Step
 from joma.experiments.timetable import Tell
 from joma.probe.text import quiet_transformers
-from joma.runs.files import beside, remove_leftovers, write_bytes, write_text
+from joma.store.files import beside, remove_leftovers, write_bytes, write_text
 
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"

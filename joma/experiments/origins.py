@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joma.runs import description
+from joma.store import record as description
 
 UNKNOWN = "unknown"
 """Stands for a commit that was not found out, and for versions that were not written down."""

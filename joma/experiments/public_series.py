@@ -13,7 +13,7 @@ from joma.experiments.hub_access import without_address
 from joma.experiments.timetable import Tell
 from joma.probe.findings import some
 from joma.probe.scan import Progress, scan
-from joma.runs.files import write_text
+from joma.store.files import write_text
 
 PUBLIC_TEXTS = ("wikitext103", "wikitext2", "python-docs")
 """Texts for the public series: the paper's first."""

@@ -10,8 +10,8 @@ from joma.experiments import cache
 from joma.experiments.experiment import Result
 from joma.experiments.record import Record
 from joma.figures.chart import Chart, save_static
-from joma.runs.description import plain
-from joma.runs.files import write_bytes, write_text
+from joma.store.files import write_bytes, write_text
+from joma.store.record import plain
 
 FILE_NAME = "result.json"
 TABLES = "tables"

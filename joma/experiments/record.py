@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from joma.runs.files import write_text
+from joma.store.files import write_text
 from joma.verdicts import Verdict
 
 FILE_NAME = "reproduction.json"

@@ -42,10 +42,9 @@ from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import MODULES, experiment, find, usual_seconds
 from joma.experiments.timetable import Timetable
 from joma.figures.chart import Chart
-from joma.runs import description
-from joma.runs.files import remove_leftovers
-from joma.runs.lock import alone_in
-from joma.runs.place import demand_writable
+from joma.store import record as description
+from joma.store.files import demand_writable, remove_leftovers
+from joma.store.lock import alone_in
 
 SECONDS_OF_A_MINUTE = 60.0
 

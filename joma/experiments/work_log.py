@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from joma.experiments.origins import Origin, Pieces, this_process
-from joma.runs.files import write_text
+from joma.store.files import write_text
 
 SAVE_SECONDS = 5.0
 """Time between two notes of the time spent; a process that is killed forgets at most that much."""

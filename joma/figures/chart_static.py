@@ -25,7 +25,7 @@ from joma.figures.chart_style import (
     visible,
 )
 from joma.figures.curves import COLOR_MAP, GRID, INK, LIGHT_RANGE, MAX_LEGEND, MAX_LINE_MARKERS, MAX_TICKS, SOFT
-from joma.runs.files import write_bytes
+from joma.store.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

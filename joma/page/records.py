@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joma.runs.record import RunInfo, info, is_open, read, read_events
+from joma.store import RunInfo, info, is_open, read, read_events
 
 if TYPE_CHECKING:
     import pandas

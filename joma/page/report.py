@@ -10,8 +10,7 @@ from joma.page import runs as run_page
 from joma.page import simulation as simulation_page
 from joma.page import verification as verification_page
 from joma.page.document import Section, document
-from joma.runs.files import write_text
-from joma.runs.place import demand_writable
+from joma.store.files import demand_writable, write_text
 from joma.theory.simulation import simulate
 
 TITLE = "How a transformer learns: the JoMA paper, checked"

@@ -32,7 +32,7 @@ from joma.page.plot import plot, plot_scripts
 from joma.page.records import flat
 from joma.page.table import Cell, number, table, words
 from joma.page.unfinished import going_on, reason
-from joma.runs.record import find_runs
+from joma.store import find_runs
 from joma.verdicts import Verdict
 
 TITLE = "The JoMA paper, rebuilt"

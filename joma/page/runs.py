@@ -15,7 +15,7 @@ from joma.page.panels import Room
 from joma.page.plot import plot_scripts
 from joma.page.records import Group, Run, Unreadable, flat, grouped, load, trusted
 from joma.page.table import Cell, number, table, words
-from joma.runs.record import find_runs
+from joma.store import find_runs
 
 COLUMNS = (
     *("run", "kind", "status", "seed", "last step", "measured", "layers", "best loss", "last loss"),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from joma.figures.simulation import draw, interactive
 from joma.page.document import Section, document, render
-from joma.runs.files import write_bytes, write_text
+from joma.store.files import write_bytes, write_text
 from joma.theory.simulation import Simulation, SimulationConfig
 
 RECORD = "simulation.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from joma.figures.numbers import counted
 from joma.page.document import Section, document, render
-from joma.runs.files import write_text
+from joma.store.files import write_text
 from joma.verdicts import Outcome, Verdict
 
 RECORD = "verification.json"

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from joma.probe.findings import Finding
-from joma.runs.files import write_text
+from joma.store.files import write_text
 
 FOLDER = "fingerprints"
 SKETCH_LENGTH = 256

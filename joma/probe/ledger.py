@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from joma.probe.readings import Row
-from joma.runs.record import RunWriter, read, read_events
+from joma.store import RunWriter, read, read_events
 
 if TYPE_CHECKING:
     import pandas

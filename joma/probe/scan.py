@@ -19,10 +19,9 @@ from joma.probe.hub import HubPlace, download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, Task, inspect_checkpoint
 from joma.probe.series import Checkpoint, Series, find_series
 from joma.probe.text import DEFAULT_NUM_WINDOWS, Windows, windows_of
-from joma.runs.files import remove_leftovers
-from joma.runs.place import demand_writable
-from joma.runs.record import RunWriter, demand_closed, open_run, read, read_events
-from joma.runs.writer import Level
+from joma.store import RunWriter, demand_closed, open_run, read, read_events
+from joma.store.files import demand_writable, remove_leftovers
+from joma.store.record import Level
 from joma.tasks.local import run_tasks
 
 DOWNLOADS = "downloads"

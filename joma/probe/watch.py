@@ -42,8 +42,8 @@ from joma.probe.stopwatch import wait_for
 from joma.probe.summary import curves_in_words
 from joma.probe.taps import Trail
 from joma.probe.weights import Unseen, by_reason
-from joma.runs.place import demand_writable
-from joma.runs.record import open_run
+from joma.store import open_run
+from joma.store.files import demand_writable
 
 if TYPE_CHECKING:
     import pandas

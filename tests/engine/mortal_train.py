@@ -10,14 +10,14 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from runs.mortality import ended, obey_orders
+from store.mortality import ended, obey_orders
 
 from engine.small_runs import pack
 from joma.engine import train as training
 from joma.engine.memory import USABLE_SHARE
 from joma.engine.plan import make_plan
 from joma.engine.training import train_pack
-from joma.runs import tables
+from joma.store import tables
 
 CPU = torch.device("cpu")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-from runs.mortality import orders
+from store.mortality import orders
 
 from engine.small_runs import DIVERGING_RATE
 from joma.engine import snapshots
 from joma.engine.snapshots import load_snapshot
-from joma.runs.record import info, is_open, read, read_events
+from joma.store import info, is_open, read, read_events
 
 NUM_KILLS = 60
 SHORT = {"seeds": [1, 2], "steps": 2, "snapshot_every": 1, "measure_every": 2, "checkpoint_every": 2}

@@ -33,7 +33,7 @@ from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.linear import linear
 from joma.models.presets import paper_language_model
-from joma.runs.record import info, read
+from joma.store import info, read
 
 
 def there() -> str:

@@ -7,15 +7,15 @@ import weakref
 import pandas
 import pytest
 import torch
-from runs.faults import Faults
+from store.faults import Faults
 
 from engine.small_runs import config, folders, pack
 from joma.engine import snapshots, standing, training
 from joma.engine.grid import Run
 from joma.engine.packs import Pack
 from joma.engine.training import train_pack
-from joma.runs.lock import Lock
-from joma.runs.record import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
+from joma.store import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
+from joma.store.lock import Lock
 
 STEPS = 12
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runs.faults import Faults
 from safetensors import safe_open
 from safetensors.torch import save
+from store.faults import Faults
 
 from joma.engine import snapshots
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
 from joma.probe.scan import scan
-from joma.runs.record import DiskFullError, read
+from joma.store import DiskFullError, read
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 

@@ -17,7 +17,7 @@ from joma.engine.recipes import recipe
 from joma.engine.snapshots import path_of, steps_of
 from joma.engine.train import Progress
 from joma.engine.training import PackProgress
-from joma.runs.record import info, is_open, open_run, read
+from joma.store import info, is_open, open_run, read
 
 pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
 

@@ -18,8 +18,7 @@ from joma.engine import train as training
 from joma.engine.snapshots import steps_of
 from joma.engine.train import Progress, plan_training, train
 from joma.engine.training import PackProgress, train_pack
-from joma.runs import lock
-from joma.runs.record import RunLockedError, info, is_open, open_run, read
+from joma.store import RunLockedError, info, is_open, lock, open_run, read
 
 GRID = {
     "rho": [0.6],

@@ -17,7 +17,7 @@ from joma.engine.training import train_pack
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.probe.scan import scan
-from joma.runs.record import info, is_open, read, read_events
+from joma.store import info, is_open, read, read_events
 
 
 def test_the_record_of_a_run(tmp_path):

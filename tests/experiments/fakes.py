@@ -14,7 +14,7 @@ from joma.experiments import registry
 from joma.experiments.experiment import Experiment, Part, Result, Workplace, nothing_missing
 from joma.experiments.timetable import Piece
 from joma.figures.chart import Chart, Line, Panel
-from joma.runs.files import write_text
+from joma.store.files import write_text
 from joma.verdicts import Evidence, Outcome, Verdict
 
 THRESHOLD = 100.0

@@ -8,7 +8,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from runs.mortality import ended, obey_orders
+from store.mortality import ended, obey_orders
 
 from experiments.fakes import Config, fake, fake_in_pieces, install
 from joma.experiments.reproduction import reproduce

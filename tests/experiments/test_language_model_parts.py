@@ -21,7 +21,7 @@ from joma.experiments.reproduction import charts_of, reproduce
 from joma.figures import chart_static
 from joma.figures.chart import to_matplotlib
 from joma.page.report import report
-from joma.runs.description import plain
+from joma.store.record import plain
 from joma.verdicts import Outcome
 
 NOT_THERE = "Not there yet: "

@@ -53,7 +53,6 @@ from joma.figures.chart import to_matplotlib
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.presets import paper_language_model
-from joma.runs import description
 from joma.verdicts import Outcome
 
 LENGTH = 58_560
@@ -65,7 +64,7 @@ REBOUNDING, FALLING, FLAT, COLLAPSED = "rebounding", "falling", "flat", "collaps
 def _one_commit():
     """Tables say which commit trained a run: it is one, whatever is committed meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(description, "_git_commit", lambda: COMMIT)
+        patch.setattr("joma.store.record._git_commit", lambda: COMMIT)
         yield
 
 

@@ -13,7 +13,6 @@ from joma.experiments.record import Status
 from joma.experiments.reproduction import reproduce
 from joma.experiments.work_log import WorkLog
 from joma.page.report import report
-from joma.runs import description
 
 ON_A_GPU, AT_HOME = "a" * 40, "b" * 40
 """Commits."""
@@ -29,8 +28,8 @@ def software(install, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
 
     def become(commit, **versions):
-        monkeypatch.setattr(description, "_git_commit", lambda: commit)
-        monkeypatch.setattr(description, "_versions", lambda: versions)
+        monkeypatch.setattr("joma.store.record._git_commit", lambda: commit)
+        monkeypatch.setattr("joma.store.record._versions", lambda: versions)
 
     return become
 

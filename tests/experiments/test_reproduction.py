@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from runs.mortality import orders
+from store.mortality import orders
 
 from experiments.fakes import Config, compute_in_pieces, draw, fake, fake_in_pieces, verdicts
 from joma.experiments import cache, figures2_3, record
@@ -18,7 +18,7 @@ from joma.experiments.experiment import FAILURE, Result
 from joma.experiments.record import Record, Status
 from joma.experiments.reproduction import available, charts_of, reproduce
 from joma.experiments.timetable import OutOfTime
-from joma.runs.lock import Lock, RunLockedError
+from joma.store.lock import Lock, RunLockedError
 from joma.verdicts import Outcome
 
 NUM_KILLS = 12

@@ -10,7 +10,7 @@ from joma.experiments.experiment import Experiment, Result, nothing_missing
 from joma.experiments.publication import publish
 from joma.experiments.record import Record, Reproduction, Status, save
 from joma.figures.chart import Bars, Chart, HeatMap, Line, Panel
-from joma.runs.description import plain
+from joma.store.record import plain
 from joma.verdicts import Evidence, Outcome, Verdict
 
 from .made_runs import HOSTILE, watched

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from joma.page import simulation
-from joma.runs.files import write_text
-from joma.runs.record import open_run
+from joma.store import open_run
+from joma.store.files import write_text
 from joma.theory.simulation import simulate
 
 EVERY = 50

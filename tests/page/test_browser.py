@@ -5,8 +5,8 @@ import pytest
 from joma.page import reproduction as reproduction_page
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
-from joma.runs.record import open_run
 from joma.statements.verification import verify
+from joma.store import open_run
 
 from .chromium import CHROMIUM, chromium
 from .made_reproduction import experiment, reproduced

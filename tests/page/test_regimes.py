@@ -5,7 +5,7 @@ import pytest
 
 from joma.page import regimes
 from joma.page.records import grouped, load
-from joma.runs.record import open_run
+from joma.store import open_run
 
 
 def recorded(folder, ranks, seed=0):

@@ -8,8 +8,8 @@ import pytest
 
 from joma.page import verification
 from joma.page.report import report
-from joma.runs.record import open_run
 from joma.statements.verification import verify
+from joma.store import open_run
 
 from .made_runs import HOSTILE, large, scanned, simulated, watched
 

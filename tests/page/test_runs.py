@@ -16,7 +16,7 @@ from joma.page.document import document
 from joma.page.plot import script_json
 from joma.page.records import flat, grouped, load
 from joma.page.runs import TITLES, sections
-from joma.runs.record import find_runs, open_run
+from joma.store import find_runs, open_run
 
 from .made_runs import ALARM, EXCEPTION, FLAG, HOSTILE, large, scanned, trained, watched
 

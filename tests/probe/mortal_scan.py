@@ -8,10 +8,10 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from runs.mortality import ended, obey_orders
+from store.mortality import ended, obey_orders
 
 from joma.probe.scan import scan
-from joma.runs import tables
+from joma.store import tables
 
 
 def obey(source: str, out: str, **death: float) -> int:

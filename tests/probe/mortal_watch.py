@@ -13,11 +13,10 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from runs.mortality import ended, obey_orders
+from store.mortality import ended, obey_orders
 
 from joma.probe import watch as watching
-from joma.runs import tables
-from joma.runs.record import open_run
+from joma.store import open_run, tables
 
 FLUSH_SECONDS = 0.02
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from joma.probe import callbacks_hf, callbacks_lightning
-from joma.runs.record import info, read
+from joma.store import info, read
 
 pytestmark = [
     # Lightning advises on the number of workers and on loggers; the loop here is too small for either.

@@ -18,8 +18,7 @@ from trained_series import STEPS, TEXT
 
 from joma.probe.findings import Fault
 from joma.probe.scan import Progress, scan
-from joma.runs import description
-from joma.runs.record import RunLockedError, info, open_run, read, read_events
+from joma.store import RunLockedError, info, open_run, read, read_events
 
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 WHERE = ["disk", "hub"]
@@ -28,7 +27,7 @@ WHERE = ["disk", "hub"]
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
 
 
 @pytest.fixture

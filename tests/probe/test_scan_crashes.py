@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pandas
 import pytest
-from runs.mortality import orders
 from safetensors.torch import save_file
 from states import SITES, walk
+from store.mortality import orders
 
 from joma.probe.findings import Fault
 from joma.probe.scan import scan
-from joma.runs import description
-from joma.runs.record import info, read, read_events
+from joma.store import info, read, read_events
 
 NUM_KILLS = 20
 
@@ -22,7 +21,7 @@ NUM_KILLS = 20
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
 
 
 @pytest.fixture(scope="module")

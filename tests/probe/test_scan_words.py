@@ -11,14 +11,13 @@ from test_checkpoint import save_malicious
 from joma import cli, terminal
 from joma.errors import UnknownNameError
 from joma.probe.scan import scan
-from joma.runs import description
 from joma.terminal_scan import options_named
 
 
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
 
 
 def last_line(found, capsys):

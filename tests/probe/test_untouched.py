@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 
 from joma.probe.isolation import on_the_side, unwrap
 from joma.probe.watch import watch
-from joma.runs.record import find_runs, info, read
+from joma.store import find_runs, info, read
 
 # The shape checker that the suite switches on draws from Python's random numbers, which are compared here.
 pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")

@@ -15,7 +15,7 @@ import joma
 from joma.probe.measures import register_measure
 from joma.probe.schedule import Logarithmic
 from joma.probe.watch import watch
-from joma.runs.record import read
+from joma.store import read
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
 

@@ -8,7 +8,7 @@ from sharp_attention import Scaled, collapse
 
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.watch import watch
-from joma.runs.record import read_events
+from joma.store import read_events
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_a_hook_may_stop_training_and_the_alarm_can_be_switched_off():
 def test_a_full_disk_does_not_silence_the_alarm(tmp_path, monkeypatch):
     model, told = Scaled(), []
     with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen, monkeypatch.context() as patch:
-        patch.setattr("joma.runs.writer.RunWriter.add", lambda *args, **settings: 1 / 0)
+        patch.setattr("joma.store.record.RunWriter.add", lambda *args, **settings: 1 / 0)
         collapse(seen, model, range(5), first_sharp=0)
     assert [alert.step for alert in told] == [2]

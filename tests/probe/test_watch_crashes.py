@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas
 import pytest
-from runs.mortality import orders
+from store.mortality import orders
 
-from joma.runs.record import info, read, read_events
+from joma.store import info, read, read_events
 
 NUM_KILLS = 20
 

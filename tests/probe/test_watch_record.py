@@ -7,7 +7,7 @@ import pytest
 from loops import run
 
 from joma.probe.watch import watch
-from joma.runs.record import info, read
+from joma.store import info, read
 
 COLUMNS = ["step", "site", "kind", "layer", "head", "metric", "value", "flag"]
 ATTENTION = {
@@ -86,8 +86,8 @@ def test_a_record_that_cannot_be_written_does_not_stop_training(tmp_path, monkey
         raise OSError("The disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("joma.runs.writer.RunWriter.add", full)
-        patch.setattr("joma.runs.writer.RunWriter.event", full)
+        patch.setattr("joma.store.record.RunWriter.add", full)
+        patch.setattr("joma.store.record.RunWriter.event", full)
         run(model, "hand_written", seen, range(2))
     run(model, "hand_written", seen, range(2, 3))
     seen.close()

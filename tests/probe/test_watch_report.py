@@ -13,7 +13,7 @@ from torch import nn
 
 from joma.probe.summary import curves_in_words
 from joma.probe.watch import watch
-from joma.runs.record import read_events
+from joma.store import read_events
 
 
 @pytest.mark.parametrize("probe", [True, False])

@@ -16,8 +16,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 
 from joma.probe.alarm import Alarm
 from joma.probe.watch import watch
-from joma.runs import description
-from joma.runs.record import info, read, read_events
+from joma.store import info, read, read_events
 
 ABOUT = {"seed": 3, "about": {"learning_rate": 0.1}}
 
@@ -25,7 +24,7 @@ ABOUT = {"seed": 3, "about": {"learning_rate": 0.1}}
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
 
 
 class Linears(nn.Module):

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pandas
 import pytest
-from runs.faults import Faults
-from runs.mortal import AGAIN_AT, NUM_STEPS, write_step
-from runs.mortality import orders
+from store.faults import Faults
+from store.mortal import AGAIN_AT, NUM_STEPS, write_step
+from store.mortality import orders
 
-from joma.runs import description, files
-from joma.runs.record import DiskFullError, info, is_open, open_run, read, read_events
+from joma.store import DiskFullError, files, info, is_open, open_run, read, read_events
 
 NUM_KILLS = 25
 """Kills that must hit a writer while it holds the run."""
@@ -25,7 +24,7 @@ FLUSH_SECONDS = 0.01
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr(description, "_git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +209,7 @@ def fail_once(folder, at):
 
 def test_a_full_disk_costs_no_row_and_is_not_tried_at_every_row(tmp_path, monkeypatch):
     now = 0.0
-    monkeypatch.setattr("joma.runs.writer.monotonic", lambda: now)
+    monkeypatch.setattr("joma.store.record.monotonic", lambda: now)
     run = open_run(tmp_path, kind="train", config={}, flush_seconds=10.0)
     run.add(0, "loss", 0.0)
     run.flush()

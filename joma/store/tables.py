@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.runs.files import remove_leftovers, write_bytes
+from joma.store.files import remove_leftovers, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from joma.runs import lock as module
-from joma.runs.lock import LOCK_NAME, STALE_SECONDS, Holder, Lock, RunLockedError, demand_closed, is_open
-from joma.runs.record import open_run
+from joma.store import lock as module
+from joma.store import open_run
+from joma.store.lock import LOCK_NAME, STALE_SECONDS, Holder, Lock, RunLockedError, demand_closed, is_open
 
 
 def place(folder, *, age=0.0, content=None, **fields):

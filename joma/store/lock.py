@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from joma.runs.files import beside, full_disk_explained, write_text
+from joma.store.files import beside, full_disk_explained, write_text
 
 LOCK_NAME = "run.lock"
 STALE_SECONDS = 3600.0

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from runs.faults import Faults
+from store.faults import Faults
 
-from joma.runs import description, record, tables, writer
-from joma.runs.record import RunLockedError, find_runs, info, is_open, open_run, read, read_events
+from joma.store import RunLockedError, find_runs, info, is_open, open_run, read, read_events, record, tables
 
 COLUMNS = ["step", "site", "kind", "layer", "head", "metric", "value", "flag"]
 EVENT_COLUMNS = ["step", "site", "level", "kind", "message", "evidence"]
@@ -206,8 +205,8 @@ class Rewriting(RuleBasedStateMachine):
 
 def test_any_order_of_writing_crashing_and_reading(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 3)
-    monkeypatch.setattr(description, "_git_commit", lambda: None)  # most of the time that opening takes
-    monkeypatch.setattr(description, "_versions", dict)
+    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)  # most of the time that opening takes
+    monkeypatch.setattr("joma.store.record._versions", dict)
     Rewriting.folders = tmp_path_factory
     run_state_machine_as_test(Rewriting, settings=settings(max_examples=20, stateful_step_count=20))
 
@@ -276,7 +275,7 @@ def test_beginning_again_behind_everything_writes_nothing_anew(tmp_path):
 
 def test_rows_are_written_when_the_interval_has_passed(tmp_path, monkeypatch):
     now = 0.0
-    monkeypatch.setattr(writer, "monotonic", lambda: now)
+    monkeypatch.setattr(record, "monotonic", lambda: now)
     run = opened(tmp_path, flush_seconds=10.0)
     now = 9.0
     run.add(0, "loss", 1.0)
@@ -516,7 +515,7 @@ def test_a_run_that_is_abandoned_is_free_and_stays_as_it_was(tmp_path):
 
 def test_a_program_that_forgets_to_close_loses_nothing(tmp_path):
     code = (
-        "import sys; from joma.runs.record import open_run\n"
+        "import sys; from joma.store import open_run\n"
         "run = open_run(sys.argv[1], kind='watch', config={}); run.add(1, 'loss', 2.0)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
@@ -527,7 +526,7 @@ def test_a_program_that_forgets_to_close_loses_nothing(tmp_path):
 def test_a_forked_process_does_not_write_and_does_not_unlock(tmp_path):
     code = """
 import os, sys
-from joma.runs.record import open_run
+from joma.store import open_run
 run = open_run(sys.argv[1], kind="watch", config={})
 run.add(1, "loss", 2.0)
 if os.fork() == 0:
@@ -546,7 +545,7 @@ run.close()
 
 
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path):
-    code = "import sys; from joma.runs.record import open_run; open_run(sys.argv[1], kind='watch', config={}).close()"
+    code = "import sys; from joma.store import open_run; open_run(sys.argv[1], kind='watch', config={}).close()"
     with opened(tmp_path) as run:
         run.add(0, "loss", 1.0)
         second = subprocess.run(
@@ -664,7 +663,7 @@ def test_a_part_with_other_columns_is_named(tmp_path):
 def test_adding_is_cheap_and_importing_light():
     code = """
 import sys, tempfile, timeit
-from joma.runs.record import open_run
+from joma.store import open_run
 assert not {"pandas", "pyarrow", "numpy", "torch"} & set(sys.modules)
 with tempfile.TemporaryDirectory() as folder, open_run(folder, kind="watch", config={}, flush_seconds=1e9) as run:
     add = lambda: run.add(1, "entropy", 2.0, site="layers.0.attention", kind="attention", layer=0, head=3)

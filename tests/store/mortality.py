@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runs.faults import Faults, die
+from store.faults import Faults, die
 
-from joma.runs import description
+from joma.store import record as description
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from joma.runs import files
+from joma.store import files
 
 OPERATIONS = ("fsync", "replace", "link", "unlink", "utime")
 

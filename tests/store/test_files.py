@@ -7,9 +7,9 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runs.faults import Faults
+from store.faults import Faults
 
-from joma.runs.files import DiskFullError, beside, remove_leftovers, write_bytes, write_text
+from joma.store.files import DiskFullError, beside, remove_leftovers, write_bytes, write_text
 
 
 @given(content=st.binary(), before=st.none() | st.binary())

@@ -15,11 +15,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from runs.faults import Faults, die
-from runs.mortality import end_of, forked, obey_orders
+from store.faults import Faults, die
+from store.mortality import end_of, forked, obey_orders
 
-from joma.runs import tables
-from joma.runs.record import RunLockedError, RunWriter, open_run
+from joma.store import RunLockedError, RunWriter, open_run, tables
 
 NUM_STEPS = 6
 """Steps of the short run that dies at every operation in turn."""

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.runs import description
-from joma.runs.description import SCHEMA, RunInfo, load, plain, save
-from joma.runs.record import open_run
+from joma.store import open_run
+from joma.store import record as description
+from joma.store.record import SCHEMA, RunInfo, load, plain, save
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

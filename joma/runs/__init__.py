@@ -1,1 +1,0 @@
-"""The record of a run on disk, and reading it back."""
