@@ -14,7 +14,7 @@ from typer.core import TyperOption
 import joma as joma_package
 from joma import cli
 from joma.statements.verification import registry
-from joma.theory.simulation_config import DEFAULT_NUM_COMPONENTS, SimulationConfig
+from joma.theory.simulation import DEFAULT_NUM_COMPONENTS, SimulationConfig
 
 HELP_SECONDS = 0.5
 SLACK = 6

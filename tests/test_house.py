@@ -7,14 +7,7 @@ from pathlib import Path
 import joma
 
 ROOT = Path(__file__).parents[1]
-TESTED_WITH = {
-    "flow_solver": "simulation",
-    "flows": "simulation",
-    "joint_flow": "simulation",
-    "latent_pairs": "latent_tree",
-    "simulation_config": "simulation",
-    "tied_attention": "attention_flow",
-}
+TESTED_WITH = {"flows": "simulation"}
 """Modules that are parts of one idea and are tested through it."""
 
 

@@ -9,10 +9,8 @@ from jaxtyping import Float
 
 from joma.errors import positive, whole, with_axes
 from joma.theory.convergence import normalised_field
-from joma.theory.flow_solver import NUM_DIP_POINTS
 from joma.theory.rebound import Rebound, attention_entropy, rebound
-from joma.theory.simulation import Simulation, figure4, simulate
-from joma.theory.simulation_config import FIGURE_4_START, FIGURE_4_TARGETS
+from joma.theory.simulation import FIGURE_4_START, FIGURE_4_TARGETS, NUM_DIP_POINTS, Simulation, figure4, simulate
 
 PRINTED, NORMALISED, MODEL, WITHOUT = "printed", "normalised", "model", "without attention"
 FLOWS = (PRINTED, NORMALISED, MODEL)

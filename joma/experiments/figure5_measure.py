@@ -40,10 +40,8 @@ from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
 from joma.randomness import run_keys
 from joma.theory.attention_flow import AttentionFlow
-from joma.theory.convergence import ConvergenceFlow
-from joma.theory.latent_pairs import cooccurrence
-from joma.theory.latent_tree import LatentTree
-from joma.theory.tied_attention import TiedFlow
+from joma.theory.convergence import ConvergenceFlow, TiedFlow
+from joma.theory.latent_tree import LatentTree, cooccurrence
 
 DEEP, SHALLOW = "deep", "shallow"
 NCORR, ATTENTION = "ncorr", "attention"

@@ -10,7 +10,7 @@ from scipy.optimize import elementwise
 
 from joma.errors import UnknownNameError, whole
 from joma.experiments.figure9_cases import NAMES, Case
-from joma.theory.critical_rays import critical_pairs
+from joma.theory.critical_points import critical_pairs
 from joma.theory.hyperplane import central_product, mean_activation, theta1_inverse
 
 CONVEX = 1e-9

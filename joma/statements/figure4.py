@@ -13,7 +13,7 @@ from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import ConvergenceFlow, normalised_field, shared_solution
 from joma.theory.integrate import integrate
 from joma.theory.rebound import Rebound, entropy_finally_rises, entropy_rebound, rank_rebound
-from joma.theory.simulation_config import FIGURE_4_START, FIGURE_4_TARGETS
+from joma.theory.simulation import FIGURE_4_START, FIGURE_4_TARGETS
 from joma.verdicts import Outcome
 
 FIGURE_4 = np.array(FIGURE_4_TARGETS)

@@ -12,7 +12,7 @@ from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.activations import relu, silu
 from joma.theory.hyperplane import Gate, GatedMean, gate_mass, gate_moment, half_space_mean, reflect
 from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
-from joma.theory.panels import Function
+from joma.theory.radial import Function
 from joma.verdicts import Outcome
 
 HalfSpaceFormula = Callable[..., GatedMean]

@@ -10,7 +10,7 @@ from scipy.integrate import tanhsinh
 
 from joma.statements.raw_field import Scalar, joined, marginal_of, raw_field
 from joma.statements.registry import Check, Mutation, Reference, Statement
-from joma.theory.critical_rays import critical_pairs, forced_ray, lowest_slope, straddling_distance
+from joma.theory.critical_points import critical_pairs, forced_ray, lowest_slope, straddling_distance
 from joma.theory.hyperplane import central_product, mean_activation
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall

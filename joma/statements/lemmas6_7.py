@@ -10,7 +10,7 @@ from scipy.integrate import quad
 
 from joma.statements.extremes import bound, maximum, sharp_constant
 from joma.statements.registry import Check, Mutation, Reference, Statement
-from joma.theory.gaussian_bounds import G_SUP, SMALL_G_SUP, small_g
+from joma.theory.convergence import G_SUP, SMALL_G_SUP, small_g
 from joma.types import Real
 from joma.verdicts import Outcome
 

@@ -16,7 +16,7 @@ from joma.statements.latent_models import (
     largest_gap,
 )
 from joma.statements.registry import Check, Mutation, Reference, Statement
-from joma.theory.latent_pairs import chain_parameter, edge_matrix, node_distribution, pair_distribution, root_parameter
+from joma.theory.latent_tree import chain_parameter, edge_matrix, node_distribution, pair_distribution, root_parameter
 from joma.verdicts import Outcome
 
 CHAIN = Model(base=10, parents=(-1, 0, 1, 2, 3, 4), same=(10, 10, 9, 3, 8, 6), classes=(7, 3), zero=((9,), (2,)))

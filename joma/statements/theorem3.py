@@ -16,8 +16,7 @@ from joma.statements.lemma2 import printed_field
 from joma.statements.raw_field import FieldFormula, one_percent_off, raw_field
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.theory.activations import homogeneous
-from joma.theory.critical_point import CriticalPoint, critical_points
-from joma.theory.critical_rays import CriticalPair, critical_pairs, forced_ray
+from joma.theory.critical_points import CriticalPair, CriticalPoint, critical_pairs, critical_points, forced_ray
 from joma.theory.hyperplane import mean_ratio_slope, theta1, theta1_slope, theta2, theta2_slope
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall

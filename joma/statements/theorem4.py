@@ -12,6 +12,7 @@ from joma.statements.figure4 import FIGURE_4_STATEMENTS, efold_time, efolds_by_o
 from joma.statements.learning_times import TIMES
 from joma.statements.lemmas6_7 import LEMMAS
 from joma.statements.registry import Check, Mutation, Reference, Statement
+from joma.theory.attention_flow import LinearAttentionFlow
 from joma.theory.convergence import (
     SUP_RHO,
     convergence_ratio,
@@ -19,7 +20,6 @@ from joma.theory.convergence import (
     learning_time,
 )
 from joma.theory.integrate import integrate
-from joma.theory.linear_attention_flow import LinearAttentionFlow
 from joma.verdicts import Outcome
 
 

@@ -20,8 +20,7 @@ from joma.statements.latent_models import (
 from joma.statements.lemmas8_9 import CHAINS
 from joma.statements.registry import Check, Mutation, Reference, Statement
 from joma.statements.theorem5_limits import LIMITS
-from joma.theory.latent_pairs import cooccurrence, root_cooccurrence, root_parameter
-from joma.theory.latent_tree import LatentTree, regular_tree
+from joma.theory.latent_tree import LatentTree, cooccurrence, regular_tree, root_cooccurrence, root_parameter
 from joma.verdicts import Outcome
 
 DEPTH = 3

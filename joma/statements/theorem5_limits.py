@@ -22,7 +22,7 @@ from joma.statements.latent_models import (
     regular_model,
 )
 from joma.statements.registry import Check, Mutation, Reference, Statement
-from joma.theory.latent_pairs import cooccurrence_limit, cooccurrence_slope, one_latent_per_class, root_parameter
+from joma.theory.latent_tree import cooccurrence_limit, cooccurrence_slope, one_latent_per_class, root_parameter
 from joma.verdicts import Outcome
 
 EQUAL_TOPS = regular_model(9, (5, 5), ((9, 1), (1, 9)))

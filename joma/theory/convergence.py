@@ -1,24 +1,236 @@
 r"""Eqn 6 and Theorem 4: with a nonlinear activation every component reaches its target, the salient ones first.
 
-Eqn 6, $\dot v = (\mu - v)\circ e^{v^2/2}$, is taken here as the paper states it: a model whose critical point stays at
-$\mu$. (The flow that exp attention really gives is `attention_flow.AttentionFlow`.) Its solution from zero is exact and
-implicit: with $r = v/\mu$ and $\delta = 1 - r$,
+Theorem 1 ties exp attention to the weights of one node,
+$$a = \frac{e^{z/T}}{A} = e^{\kappa v^2/2 + b}, \qquad \kappa = \frac{\eta_z}{\eta_wT^2}, \qquad
+  b = \frac{z_0}{T} - \frac{\kappa v_0^2}{2} - \ln A,$$
+and Eqn 6, $\dot v = (\mu - v)\circ e^{v^2/2}$, is taken here as the paper states it: a model whose critical point
+stays at $\mu$. (The flow that exp attention really gives is `AttentionFlow`.) Every component is a scalar flow that
+relaxes to a target, $\dot v = (v_\infty - v)\,\nu(v)$. With the gap $\delta = (v_\infty - v)/(v_\infty - v_0)$ that is
+left and its number of e-folds $y = \ln(1/\delta)$ it reads $\dot y = \nu(v)$, so that one quadrature solves it:
 
-$$t = F(r, \mu) = \int_0^r \frac{e^{-\mu^2x^2/2}}{1-x}dx = e^{-\mu^2/2}\ln\frac1\delta + \rho(r, \mu),$$
+$$t = \int_0^y \frac{dy'}{\nu} = \frac{y}{\nu(v_\infty)} + \rho(1 - \delta), \qquad
+  \rho(r) = \int_0^r \Big[\frac{1}{\nu(v(s))} - \frac{1}{\nu(v_\infty)}\Big] \frac{ds}{1-s}, \qquad
+  v(s) = v_0 + (v_\infty - v_0)s.$$
 
-with a $\rho$ that lies in $[0, B^*)$, $B^* = 0.8643$. From this all of Theorem 4 follows.
+The integrand of $\rho$ is smooth, also at $s = 1$: a fixed Gauss-Legendre rule does it. Working with $\ln y$ keeps the
+relative accuracy of y from the first instant to a gap far below the spacing of floats. For Eqn 6 from zero
+$\rho$ lies in $[0, B^*)$, $B^* = 0.8643$, and from this all of Theorem 4 follows.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
+from scipy.optimize import elementwise
 
-from joma.errors import finite, positive, within
-from joma.theory.relaxation import efolds_at, elapsed_time, transient_time
-from joma.theory.tied_attention import TiedFlow, times
+from joma.errors import finite, positive, same_shape, with_axes, within
 from joma.types import Real
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiedFlow(ABC):
+    """A flow of v over M tokens towards a target, with exp attention tied to v."""
+
+    mu: Float[np.ndarray, " M"]
+    """The critical point without attention."""
+    v0: Float[np.ndarray, " M"] | None = None
+    """Start of v; zero when None, as in the paper."""
+    z0: Float[np.ndarray, " M"] | None = None
+    """Start of the logits; when None the one for which exp(z/T) is exp(κv²/2), as Eqn 6 prints it. Zero if v0 is."""
+    normalisation: float = 1.0
+    """The constant A of exp attention."""
+    temperature: float = 1.0
+    """T in exp(z / T)."""
+    rate_ratio: float = 1.0
+    r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
+        given = {"mu": with_axes("mu", self.mu, "M")}
+        for name in ("v0", "z0"):
+            value = getattr(self, name)
+            if value is not None:
+                given[name] = finite(name, value)
+                same_shape(**{"mu": given["mu"], name: given[name]})
+        for name, array in given.items():
+            object.__setattr__(self, name, array)
+        for name in ("normalisation", "temperature", "rate_ratio"):
+            positive(name, getattr(self, name))
+
+    @abstractmethod
+    def field(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+        r"""$\dot v$."""
+
+    @abstractmethod
+    def critical_point(self) -> Float[np.ndarray, " M"]:
+        """Where the flow ends."""
+
+    @abstractmethod
+    def local_rates(self) -> Float[np.ndarray, " M"]:
+        """Rates of the exponential approach to the critical point."""
+
+    @abstractmethod
+    def efolds(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
+        r"""$\ln(1/\delta)$ of every token, $\delta = (v^* - v)/(v^* - v_0)$ the part of the way that is left."""
+
+    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
+        """Exact v(t), by inverting the quadrature that separates the flow."""
+        return self.start - (self.critical_point() - self.start) * np.expm1(-self.efolds(t))
+
+    @property
+    def gain(self) -> float:
+        r"""$\kappa = \eta_z / (\eta_w T^2)$: the attention factor is $e^{\kappa v^2/2}$ times a constant."""
+        return self.rate_ratio / self.temperature**2
+
+    @property
+    def start(self) -> Float[np.ndarray, " M"]:
+        """v at time zero."""
+        return np.zeros_like(self.mu) if self.v0 is None else self.v0
+
+    @property
+    def log_scale(self) -> Float[np.ndarray, " M"]:
+        r"""$b = z_0/T - \kappa v_0^2/2 - \ln A$."""
+        charge = 0.0 if self.z0 is None else self.z0 / self.temperature - self.gain * np.square(self.start) / 2
+        return charge - np.log(self.normalisation) + np.zeros_like(self.mu)
+
+    def log_attention(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+        r"""$\ln a = \kappa v^2/2 + b$."""
+        return self.gain * np.square(v) / 2 + self.log_scale
+
+    def logits(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+        r"""Logits that Theorem 1 ties to v, $z = T(\ln a + \ln A)$."""
+        return self.temperature * (self.log_attention(v) + np.log(self.normalisation))
+
+
+def times(t: Real) -> np.ndarray:
+    """Return `t` as an array, refusing times before the start."""
+    t = finite("t", t)
+    if (t < 0).any():
+        raise ValueError(f"`t` must be at least 0, got {t.min()}. Times count from the start.")
+    return t
+
+
+LogSpeed = Callable[..., Real]
+r"""$\ln\nu$, elementwise: v first, then one array for each parameter of the flow."""
+
+NUM_NODES = 40
+"""Points of the Gauss-Legendre rule: a Gaussian over 18 standard deviations is then exact to 2e-14."""
+NEGLIGIBLE = 81.0
+r"""Where $\kappa v^2$ exceeds its least value on the path by this much, $1/\nu$ is below $e^{-40}$ of its peak."""
+BRACKET_MARGIN = 1e-9
+"""Widening of the bracket of ln y, above the rounding of the quadrature."""
+ROOT_TOLERANCE = 1e-15
+"""Absolute tolerance of the root in ln y."""
+CHUNK = 8192
+"""Elements solved at a time: bounds the memory of the rule at a few megabytes."""
+
+
+def transient_time(
+    r: Real,
+    v0: Real,
+    target: Real,
+    log_speed: LogSpeed,
+    params: Sequence[Real] = (),
+    *,
+    gain: float = 1.0,
+) -> Real:
+    r"""$\rho(r)$: the time to cover the fraction r of the way, in excess of $\ln\frac{1}{1-r}/\nu(v_\infty)$.
+
+    `gain` is a $\kappa$ for which $\nu$ grows at least as fast as $e^{\kappa v^2/2}$.
+    """
+    low, high = _window(r, v0, target, gain)
+    nodes, weights = _rule()
+    s = low + (high - low) * nodes.reshape(-1, *[1] * np.ndim(low))
+    slowness, steady = np.exp(-log_speed(v0 + (target - v0) * s, *params)), np.exp(-log_speed(target, *params))
+    within = (high - low) * np.tensordot(weights, (slowness - steady) / (1 - s), axes=1)
+    # Before the window 1/nu is negligible, 1/nu(target) is not; behind it both are.
+    return within + steady * np.log1p(-low)
+
+
+def elapsed_time(
+    log_y: Real,
+    v0: Real,
+    target: Real,
+    log_speed: LogSpeed,
+    params: Sequence[Real] = (),
+    *,
+    gain: float = 1.0,
+) -> Real:
+    r"""Time at which the gap has shrunk by $y = \ln(1/\delta)$ e-folds; takes $\ln y$, so that y may overflow."""
+    with np.errstate(over="ignore"):
+        r = -np.expm1(-np.exp(log_y))
+    steady = np.exp(log_y - log_speed(target, *params))
+    return steady + transient_time(r, v0, target, log_speed, params, gain=gain)
+
+
+def efolds_at(
+    t: Real,
+    v0: Real,
+    target: Real,
+    log_speed: LogSpeed,
+    params: Sequence[Real] = (),
+    *,
+    slowest: Real,
+    fastest: Real,
+    gain: float = 1.0,
+) -> np.ndarray:
+    r"""Inverse of `elapsed_time`: $y = \ln(1/\delta)$ at time t; infinite where y exceeds the largest float.
+
+    `slowest` and `fastest` bound $\ln\nu$ between start and target, which brackets y between two multiples of t.
+    """
+
+    def lateness(log_y: Real, t: Real, v0: Real, target: Real, *rest: Real) -> Real:
+        with np.errstate(over="ignore"):  # far to the right of the root
+            return elapsed_time(log_y, v0, target, log_speed, rest, gain=gain) / t - 1
+
+    t, low, high, *args = np.broadcast_arrays(t, slowest, fastest, v0, target, *params)
+    y = np.zeros(t.shape)
+    moving = np.argwhere(t > 0)
+    for first in range(0, len(moving), CHUNK):
+        at = tuple(moving[first : first + CHUNK].T)
+        log_t = np.log(t[at])
+        bracket = (log_t + low[at] - BRACKET_MARGIN, log_t + high[at] + BRACKET_MARGIN)
+        found = elementwise.find_root(
+            lateness, bracket, args=(t[at], *(a[at] for a in args)), tolerances={"xatol": ROOT_TOLERANCE}
+        )
+        if not np.all(found.success):
+            raise ArithmeticError(
+                f"No time inverts {np.size(found.x) - np.sum(found.success)} of {np.size(found.x)} elements: the speed "
+                "leaves [`slowest`, `fastest`] between start and target. Widen them."
+            )
+        with np.errstate(over="ignore"):
+            y[at] = np.exp(found.x)
+    return y
+
+
+def _window(r: Real, v0: Real, target: Real, gain: float) -> tuple[Real, Real]:
+    """Ends of the part of [0, r] on which the slowness is not negligible beside its peak there."""
+    span = target - v0
+    v = v0 + span * r
+    least = np.where(v * v0 <= 0, 0.0, np.minimum(np.square(v), np.square(v0)))
+    reach = np.sqrt(least + NEGLIGIBLE / gain)
+    ahead = v0 * np.sign(span)
+    with np.errstate(divide="ignore", over="ignore"):
+        low, high = (-reach - ahead) / np.abs(span), (reach - ahead) / np.abs(span)
+    return np.clip(low, 0.0, r), np.clip(high, 0.0, r)
+
+
+@cache
+def _rule() -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes and weights on [0, 1], with a Newton step in extended precision.
+
+    The library's rule is off by some twenty roundings near the ends, where the slowness has its peak.
+    """
+    legendre = np.polynomial.Legendre.basis(NUM_NODES)
+    x = special.roots_legendre(NUM_NODES)[0].astype(np.longdouble)
+    x -= legendre(x) / legendre.deriv()(x)
+    weights = 2 / ((1 - x**2) * legendre.deriv()(x) ** 2)
+    return ((x + 1) / 2).astype(np.float64), (weights / 2).astype(np.float64)
+
 
 SUP_RHO = 0.8643247772318799
 r"""$B^* = \sup\rho(r, \mu)$, approached as $r\to1$: the sharp constant of Eqn 88 and of Theorem 4."""
@@ -191,3 +403,32 @@ def shared_solution(t: Float[np.ndarray, " T"], mu: Float[np.ndarray, "K M"]) ->
 
 def _log_speed(v: Real) -> Real:
     return np.square(v) / 2
+
+
+G_SUP_AT = 1.3069297277192810
+r"""Where Lemma 7's $G$ is largest; there $G = 1/y$, since $G' = 1 - yG$."""
+G_SUP = 0.7651520803227094
+r"""$\sup G$, the sharp constant of Lemma 7 (printed: 1)."""
+SMALL_G_SUP_AT = 1.1209064227785341
+r"""Where Lemma 6's $g$ is largest, $\sqrt{-\tfrac12 - W_{-1}(-\tfrac12e^{-1/2})}$: the non-zero root of Eqn 75."""
+SMALL_G_SUP = 0.6381726863389515
+r"""$\max g$, the sharp constant of Lemma 6 (printed: $1/\sqrt2 = 0.7071$)."""
+
+
+def small_g(y: Real) -> np.ndarray:
+    r"""$g(y) = (1 - e^{-y^2})/y$, with $0 \le g \le$ `SMALL_G_SUP` on $y\ge0$ (Lemma 6).
+
+    >>> bool(abs(small_g(SMALL_G_SUP_AT) - SMALL_G_SUP) < 1e-15)
+    True
+    """
+    y = finite("y", y)
+    return np.asarray(y * special.exprel(-np.square(y)))
+
+
+def gaussian_g(y: Real) -> np.ndarray:
+    r"""$G(y) = e^{-y^2/2}\int_0^y e^{x^2/2}dx = \sqrt2\,D(y/\sqrt2)$ with Dawson's D, $\le$ `G_SUP` (Lemma 7).
+
+    >>> bool(abs(gaussian_g(G_SUP_AT) - G_SUP) < 1e-15)
+    True
+    """
+    return np.asarray(np.sqrt(2) * special.dawsn(finite("y", y) / np.sqrt(2)))

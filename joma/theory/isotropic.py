@@ -14,8 +14,7 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError, positive
-from joma.theory.panels import DEPTH, DensityTable, log_profile, refined
-from joma.theory.radial import RadialMesh, radial_mesh, require_tail
+from joma.theory.radial import DEPTH, DensityTable, RadialMesh, log_profile, radial_mesh, refined, require_tail
 from joma.types import Real
 
 SMALLEST = 1e-100

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from scipy import optimize, special
 
 from joma.errors import finite, positive, same_shape, with_axes
-from joma.theory.tied_attention import TiedFlow
+from joma.theory.convergence import TiedFlow
 
 LOGITS_OF_THEOREM_1 = 2.0
 """T for which softmax(v²/T) is the attention that Theorem 1 ties to v, z = v²/2; figure 4's caption has T = 1."""

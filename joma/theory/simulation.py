@@ -1,10 +1,13 @@
 """`simulate`: solve one of the paper's flows, exactly where that is possible, and measure what it conserves.
 
 Weights and attention logits are integrated together, without Theorem 1 and without any closed form. The invariant is
-then measured along the result, and the closed form, where there is one, is compared with it. Where the integrator
-cannot follow, the closed form stands alone, and the simulation says that nothing was measured.
+then measured along the result, and the closed form, where there is one, is compared with it. Beyond targets of about 9
+under Eqn 6 a component jumps to its target within one rounding of t and no integrator can follow: the closed form is
+then all there is, and the simulation says that nothing was measured.
 """
 
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -12,16 +15,461 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, UnknownNameError
-from joma.theory.flow_solver import Solution, dip, natural_end, settles, solve
-from joma.theory.flows import TITLES
-from joma.theory.invariant_drift import invariant_drift
-from joma.theory.joint_flow import JointFlow
-from joma.theory.rebound import Rebound, entropy
-from joma.theory.simulation_config import SimulationConfig, figure4, preset_config
-from joma.types import BlowUp
+from joma.errors import AssumptionError, UnknownNameError, finite, positive, whole
+from joma.theory.activations import activation
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.flows import LARGEST, PAST_BLOW_UP, TITLES, JointFlow, RelaxingFlow, flow_class
+from joma.theory.integrate import State, integrate
+from joma.theory.invariants import invariant_drift
+from joma.theory.rebound import Rebound, entropy, rebound
+from joma.types import BlowUp, Trajectory
 
-__all__ = ["Simulation", "SimulationConfig", "figure4", "preset_config", "simulate"]
+Values = float | int | str | Sequence[float | int] | np.ndarray
+"""Numbers as a user gives them: one, several, `"1,0.5,2"`, or a seeded law such as `"uniform:1:4"`."""
+
+LAWS: dict[str, Callable[..., np.ndarray]] = {
+    "uniform": np.random.Generator.uniform,
+    "normal": np.random.Generator.normal,
+}
+"""Laws to draw from, each with two parameters: low and high, or mean and standard deviation."""
+DEFAULT_NUM_COMPONENTS = 10
+SPACINGS = ("linear", "log")
+MIN_POINTS = 3
+"""Start, end and one time between: fewer have no dip."""
+
+FIGURE_4_TARGETS = (
+    *(1.2654323578, 1.3960914612, 1.9222683907, 2.3668839931, 2.4702801704),
+    *(2.4887697697, 2.8969187737, 2.9022359848, 3.3046653271, 3.6893341541),
+)
+"""Targets behind the paper's figure 4: ten draws from [1, 4], sorted, by the public scripts with torch's seed 0."""
+FIGURE_4_START = 0.05
+FIGURE_4_END = 100.0
+"""Time that those scripts cover with softmax(v²/3): 5000 steps of 0.02."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationConfig:
+    """What to simulate. Every field but `flow` and `targets` has a default that suits the flow."""
+
+    flow: str = "saliency"
+    """`saliency` (Section 3.1, Theorem 2), `printed` (Eqn 6), `normalised` (Eqn 6 with softmax(v²/T)), `model` (the
+    flow that exp attention gives, of which Eqn 6 is an ansatz) or `clusters` (Lemma 2 with attention)."""
+    targets: Values = "uniform:1:4"
+    """Saliencies Δ for `saliency`, the center of the positive cluster for `clusters`, targets μ for the others."""
+    num_components: int | None = None
+    """How many components to draw from a law of targets; 10 when None."""
+    seed: int = 0
+    """Seed of every law."""
+    attention: str | None = None
+    """`linear`, `exp` or `softmax`; when None the one the flow is about."""
+    activation: str | None = None
+    """`linear`, `relu`, `tanh`, `sigmoid`, `silu` or `gelu`, for `saliency` only; `linear` when None."""
+    temperature: float | None = None
+    """T of the attention; when None 1, or 3 for `normalised`."""
+    normalisation: float = 1.0
+    """The constant A of linear and exp attention."""
+    rate_ratio: float = 1.0
+    """Learning rate of the logits over that of the weights, η_z/η_w."""
+    v0: Values | None = None
+    """Start of v, one for all or one each; when None zero, or a little towards the target where zero is stationary."""
+    z0: Values | None = None
+    """Start of z; when None the one that makes Theorem 1's constant zero, such as v0²/2 for exp attention."""
+    bias: float | None = None
+    """Frozen bias ξ of `clusters`; -1 when None."""
+    negative_weight: float | None = None
+    """Weight a₋ of the negative cluster of `clusters`, the positive one having 1; 4 when None."""
+    t1: float | None = None
+    """End time; when None past the blow-up where one is due, or the time for all components to settle."""
+    num_points: int = 400
+    """Number of reported times."""
+    spacing: str | None = None
+    """Reported times evenly spaced, `linear`, or in their logarithm, `log`; when None the one that suits the flow."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names, numbers out of range, and options that the flow does not have."""
+        for name in ("targets", "v0", "z0"):
+            object.__setattr__(self, name, _plain(name, getattr(self, name)))
+        cls = flow_class(self.flow, self.attention_kind)
+        self._require_activation(cls)
+        self._require_fields(cls)
+        positive("temperature", self._temperature(cls))
+        positive("normalisation", self.normalisation)
+        positive("rate_ratio", self.rate_ratio)
+        if self.t1 is not None:
+            positive("t1", self.t1)
+        whole("num_points", self.num_points, low=MIN_POINTS)
+        if self.spacing not in (None, *SPACINGS):
+            raise UnknownNameError("spacing", str(self.spacing), SPACINGS)
+        whole("seed", self.seed, low=0)
+        self._num_components()
+
+    @property
+    def attention_kind(self) -> AttentionKind | None:
+        """The attention asked for, if any."""
+        if self.attention is None:
+            return None
+        kinds = [kind.value for kind in AttentionKind]
+        if self.attention not in kinds:
+            raise UnknownNameError("attention", str(self.attention), kinds)
+        return AttentionKind(self.attention)
+
+    def build(self) -> JointFlow:
+        """Return the flow, with laws drawn and defaults filled in."""
+        cls = flow_class(self.flow, self.attention_kind)
+        kind = self.attention_kind or cls.attentions[0]
+        attention = Attention(kind=kind, temperature=self._temperature(cls), normalisation=self.normalisation)
+        targets = self._drawn("targets", 0, self._num_components())
+        name = self.activation or next(iter(cls.activations), "")
+        v0 = cls.default_start(targets, kind, name) if self.v0 is None else self._drawn("v0", 1, targets.size)
+        z0 = None if self.z0 is None else self._drawn("z0", 2, targets.size)
+        options: dict[str, Any] = {option: getattr(self, option) for option in ("bias", "negative_weight")}
+        options["activation"] = activation(name) if name else None
+        own = {field.name for field in fields(cls)}
+        options = {option: value for option, value in options.items() if value is not None and option in own}
+        return cls(targets=targets, attention=attention, v0=v0, z0=z0, rate_ratio=self.rate_ratio, **options)
+
+    def _temperature(self, cls: type[JointFlow]) -> float:
+        return cls.default_temperature if self.temperature is None else self.temperature
+
+    def _num_components(self) -> int:
+        given = np.size(self.targets) if not isinstance(self.targets, str) else None
+        if given is None:
+            asked = DEFAULT_NUM_COMPONENTS if self.num_components is None else self.num_components
+            return int(whole("num_components", asked, low=1))
+        if self.num_components not in (None, given):
+            raise ValueError(
+                f"`num_components` must be the number of targets, {given}, got {self.num_components}. "
+                "Leave it out, or give a law of targets."
+            )
+        return given
+
+    def _drawn(self, name: str, stream: int, size: int) -> Float[np.ndarray, " M"]:
+        """Numbers of one field: as given, one for all, or drawn with a seed of their own."""
+        value = getattr(self, name)
+        if isinstance(value, str):
+            law, *parameters = value.split(":")
+            return LAWS[law](np.random.default_rng([self.seed, stream]), *map(float, parameters), size)
+        if np.size(value) not in (1, size):
+            raise ValueError(
+                f"`{name}` must be one number or {size}, one for each target; got {np.size(value)}. Match `targets`."
+            )
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), size).copy()
+
+    def _require_activation(self, cls: type[JointFlow]) -> None:
+        if self.activation is None:
+            return
+        activation(self.activation)
+        if self.activation not in cls.activations:
+            known = f"only {' or '.join(cls.activations)}" if cls.activations else "no choice"
+            raise ValueError(
+                f"The flow {self.flow!r} has {known} of activation, got {self.activation!r}. "
+                "Leave it out, or use the flow 'saliency'."
+            )
+
+    def _require_fields(self, cls: type[JointFlow]) -> None:
+        own = {field.name for field in fields(cls)}
+        for name in ("bias", "negative_weight"):
+            value = getattr(self, name)
+            if value is not None and name not in own:
+                raise ValueError(
+                    f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
+                )
+            if value is not None:
+                finite(name, value)
+
+
+def figure4(flow: str = "printed") -> SimulationConfig:
+    """Return the setting of the paper's figure 4 for one of the flows that have targets μ.
+
+    `printed` is Eqn 6, which the caption names; `normalised` is what the public scripts integrate; `model` is the flow
+    that exp attention gives.
+    """
+    if flow not in ("printed", "normalised", "model"):
+        raise ValueError(f"Figure 4 has targets μ: 'printed', 'normalised' or 'model', got {flow!r}. Use one of these.")
+    t1 = FIGURE_4_END if flow == "normalised" else None
+    return SimulationConfig(flow=flow, targets=FIGURE_4_TARGETS, v0=FIGURE_4_START, t1=t1)
+
+
+PRESETS = {"figure4": figure4}
+"""Settings of the paper by name, each a function of the flow."""
+
+
+def preset_config(name: str, flow: str | None = None) -> SimulationConfig:
+    """Return a setting of the paper by name, for its own flow or another.
+
+    >>> preset_config("figure4", "model").flow
+    'model'
+    """
+    if name not in PRESETS:
+        raise UnknownNameError("preset", name, PRESETS)
+    return PRESETS[name]() if flow is None else PRESETS[name](flow)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a law as it is and numbers as floats, so that configs compare and print."""
+    if value is None:
+        return None
+    if isinstance(value, str) and ":" in value:
+        _require_law(name, value)
+        return value
+    try:
+        numbers = finite(name, [float(part) for part in value.split(",")] if isinstance(value, str) else value)
+    except ValueError as error:
+        if not isinstance(value, str):
+            raise
+        raise ValueError(
+            f"`{name}` must be numbers such as '1,0.5,2' or a law such as 'uniform:1:4', got {value!r}. ({error})"
+        ) from None
+    if numbers.ndim > 1 or numbers.size == 0:
+        raise ValueError(f"`{name}` must be one number or a list of them, got shape {numbers.shape}. Flatten it.")
+    return float(numbers) if numbers.ndim == 0 else tuple(numbers.tolist())
+
+
+def _require_law(name: str, text: str) -> None:
+    law, *parameters = text.split(":")
+    if law not in LAWS:
+        raise UnknownNameError("law", law, LAWS)
+    try:
+        first, second = (float(finite(name, float(parameter))) for parameter in parameters)
+    except ValueError:
+        raise ValueError(
+            f"`{name}` as a law needs two numbers, 'uniform:low:high' or 'normal:mean:sd', got {text!r}."
+        ) from None
+    if second <= (first if law == "uniform" else 0.0):
+        raise ValueError(f"`{name}` must have low < high, or a positive standard deviation, got {text!r}. Swap them.")
+
+
+SETTLED = 1e-3
+"""Part of the way to its limit that every component may have left at the default end of a flow."""
+NUM_SCOUT_POINTS = 33
+MAX_DOUBLINGS = 60
+"""How often the end is doubled in search of that time."""
+DOUBLINGS_OF_ANY_FLOAT = 1100
+"""Doublings from the smallest float to beyond any time: a closed form is searched over all of them at once."""
+LATEST = 1e100
+"""Time beyond which no closed form is asked."""
+NO_BOUND = float(np.finfo(np.float64).max)
+"""Threshold of the integrator: a blow-up shows in steps that shrink to nothing, mere growth is none."""
+RELAXING: dict[str, Any] = {"method": "LSODA", "rtol": 3e-14, "atol": 3e-15}
+"""How flows with limits are integrated: stiff once salient components have settled, and implicit from then on."""
+SCOUTING: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-9}
+"""Tolerances of the search for the time at which a flow has settled, which needs two digits."""
+BEFORE_BLOW_UP = 0.999
+"""Last reported time as a fraction of the blow-up: later, one rounding of t already moves v by more than 1e-11."""
+AT_BLOW_UP = 1 - 1e-7
+"""Fraction of the blow-up time at which the fastest component is named."""
+MAX_EVALUATIONS = 200_000
+"""Evaluations of the field after which a run gives up."""
+MAX_BESIDE_CLOSED_FORM = 50_000
+"""The same where a closed form can take over; targets of 8.5 under Eqn 6 need 7,000."""
+NUM_DIP_POINTS = 401
+"""Times between the two neighbours of the lowest reported entropy at which the dip is searched for."""
+
+
+class IntegratorGivesUp(ArithmeticError):
+    """The integrator did not get through: why, and what a user can do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        """Keep the reason, which a run by the closed form reports."""
+        super().__init__(f"{reason[0].upper()}{reason[1:]}. {advice}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """Weights and logits over time."""
+
+    t: Float[np.ndarray, " T"]
+    v: Float[np.ndarray, "T M"]
+    z: Float[np.ndarray, "T M"]
+    blow_up: BlowUp | None
+    """Where the flow diverged: as integrated, or by theory where it was not."""
+    num_evaluations: int
+    """How often the field was evaluated; zero where it was not integrated."""
+    obstacle: str = ""
+    """Why the flow was not integrated; empty where it was."""
+
+    @property
+    def integrated(self) -> bool:
+        """Whether v and z come from the integrator, not from the closed form."""
+        return not self.obstacle
+
+
+def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Solution:
+    """Solve to `t1` or to just before a blow-up; times are even, or from `first` on even in their logarithm.
+
+    Where the integrator gives up and the flow has a closed form, that takes its place, with logits by Theorem 1.
+    """
+    try:
+        return _by_integration(flow, t1, num_points, first)
+    except IntegratorGivesUp as error:
+        exact = _by_closed_form(flow, t1, num_points, first, error.reason)
+        if exact is None:
+            raise
+        return exact
+
+
+def natural_end(flow: JointFlow) -> float:
+    """The flow's own span, or where it has limits the time at which all components have settled; infinite if never."""
+    limits = flow.limits()
+    if limits is None or not settles(flow):
+        return flow.span()
+    enough = SETTLED * np.maximum(np.abs(limits - flow.v0), SETTLED)
+    if flow.solution(np.zeros(1)) is not None:
+        return _settled_by_closed_form(flow, limits, enough)
+    return _settled_by_integration(flow, limits, enough)
+
+
+def settles(flow: JointFlow) -> bool:
+    """Whether the flow ends at limits, and not in a blow-up."""
+    return flow.limits() is not None and flow.predicted_blow_up() is None
+
+
+def dip(flow: JointFlow, solution: Solution) -> Rebound:
+    """Find the lowest entropy on the reported times, then once more with fine steps between its two neighbours."""
+    values = np.asarray(entropy(flow.log_attention(solution.z)))
+    coarse = rebound(solution.t, values)
+    lowest = int(values.argmin())
+    if lowest in (0, solution.t.size - 1):
+        return coarse
+    t = np.linspace(solution.t[lowest - 1], solution.t[lowest + 1], NUM_DIP_POINTS)
+    if solution.integrated:
+        z = _integrated(flow, t, start={"v": solution.v[lowest - 1], "z": solution.z[lowest - 1]})["z"]
+    else:
+        z = _exact_states(flow, t)["z"]
+    within = rebound(t, np.asarray(entropy(flow.log_attention(z))))
+    return replace(coarse, lowest=within.lowest, time=within.time)
+
+
+def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Solution:
+    """Integrate to the end; or, where a blow-up comes before it, once more to just before, and name what diverges."""
+    run = _integrated(flow, _grid(t1, num_points, first))
+    blow_up = None
+    if run.blow_up is not None:
+        time = run.blow_up.time
+        run = _integrated(flow, np.append(_grid(BEFORE_BLOW_UP * time, num_points, first), AT_BLOW_UP * time))
+        with np.errstate(over="ignore", invalid="ignore"):
+            speed = np.abs(flow.field(float(run.t[-1]), run.at_end())["v"])
+        blow_up = BlowUp(time=time, state="v", component=(int(speed.argmax()),))
+        run = replace(run, t=run.t[:-1], states={name: values[:-1] for name, values in run.states.items()})
+    largest = max(np.abs(values).max() for values in run.states.values())
+    if not largest < LARGEST:
+        raise ArithmeticError(
+            f"The flow grows beyond {LARGEST:.0e}, too far to be squared. Pass a smaller `t1`, the end."
+        )
+    return Solution(t=run.t, v=run["v"], z=run["z"], blow_up=blow_up, num_evaluations=run.num_evaluations)
+
+
+def _by_closed_form(flow: JointFlow, t1: float, num_points: int, first: float | None, obstacle: str) -> Solution | None:
+    """The closed form with the logits that Theorem 1 ties to it; None where there is none, or none that is finite."""
+    predicted = flow.predicted_blow_up()
+    met = predicted is not None and t1 >= predicted.time
+    end = BEFORE_BLOW_UP * predicted.time if predicted is not None and met else t1
+    t = _grid(end, num_points, first)
+    states = _exact_states(flow, t)
+    if not all(np.isfinite(values).all() for values in states.values()):
+        return None
+    return Solution(
+        t=t,
+        v=states["v"],
+        z=states["z"],
+        blow_up=predicted if met else None,
+        num_evaluations=0,
+        obstacle=obstacle,
+    )
+
+
+def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State:
+    """v and z by the closed form; NaN where there is none."""
+    unknown = np.full((t.size, flow.v0.size), np.nan)
+    v = flow.solution(t)
+    with np.errstate(over="ignore"):  # weights too large to be squared
+        z = None if v is None else flow.tied_logits(v)
+    return {"v": unknown if v is None else v, "z": unknown if z is None else z}
+
+
+def _integrated(
+    flow: JointFlow, t: Float[np.ndarray, " T"], *, start: State | None = None, **options: Any
+) -> Trajectory:
+    """Integrate v and z from a state at `t[0]`, token by token side by side: a banded system where tokens decouple."""
+    start = flow.start_state if start is None else start
+    options = (RELAXING | flow.coupling if settles(flow) else {}) | options
+    count = itertools.count()
+    closed_form = flow.solution(np.zeros(1)) is not None
+    most = MAX_BESIDE_CLOSED_FORM if closed_form else MAX_EVALUATIONS
+    why = "it is too stiff" if closed_form else "the flow is long, too stiff, or slides along a kink of ReLU"
+
+    def field(time: float, state: State) -> State:
+        if next(count) >= most:
+            raise IntegratorGivesUp(
+                f"the integrator has got to t = {time:.6g} after {most} evaluations and no further: {why}",
+                "Pass a smaller `t1` or targets, or use gelu.",
+            )
+        rates = flow.field(time, _apart(state))
+        return {"v_z": np.column_stack((rates["v"], rates["z"]))}
+
+    run = integrate(field, {"v_z": np.column_stack((start["v"], start["z"]))}, t, blow_up=NO_BOUND, **options)
+    if run.blow_up is not None and isinstance(flow, RelaxingFlow):
+        raise IntegratorGivesUp(
+            f"the integrator stops at t = {run.blow_up.time:.6g}, though this flow does not diverge: it is too stiff",
+            "Pass targets that are smaller, or nearer to each other.",
+        )
+    if _too_early(run.blow_up, flow.predicted_blow_up()) or not np.isfinite(run["v_z"]).all():
+        raise IntegratorGivesUp(
+            f"the integrator cannot follow the flow beyond t = {run.t[-1] if run.t.size else t[0]:.6g}: it is too fast",
+            "Pass a start or targets nearer to zero.",
+        )
+    return replace(run, states=_apart(run.states))
+
+
+def _too_early(found: BlowUp | None, predicted: BlowUp | None) -> bool:
+    """Whether steps shrank to nothing long before the blow-up that the theory predicts."""
+    return found is not None and predicted is not None and found.time < BEFORE_BLOW_UP * predicted.time
+
+
+def _apart(state: State) -> State:
+    return {"v": state["v_z"][..., 0], "z": state["v_z"][..., 1]}
+
+
+def _grid(t1: float, num_points: int, first: float | None) -> Float[np.ndarray, " T"]:
+    """Times from zero to t1, evenly spaced, or from `first` on evenly spaced in their logarithm."""
+    if first is None:
+        return np.linspace(0.0, t1, num_points)
+    return np.append(0.0, np.geomspace(first, t1, num_points - 1))
+
+
+def _settled_by_closed_form(flow: JointFlow, limits: Float[np.ndarray, " M"], enough: Float[np.ndarray, " M"]) -> float:
+    """Double the flow's span until all components have settled, then look closer between the last two times."""
+
+    def first_settled(t: Float[np.ndarray, " T"]) -> int | None:
+        v = flow.solution(t)
+        settled = np.zeros(t.size, dtype=bool) if v is None else (np.abs(v - limits) <= enough).all(axis=1)
+        return int(settled.argmax()) if settled.any() else None
+
+    span = max(flow.span(), float(np.finfo(np.float64).tiny))
+    with np.errstate(over="ignore"):
+        ends = np.ldexp(span, np.arange(DOUBLINGS_OF_ANY_FLOAT))
+    ends = ends[ends < max(LATEST, 2 * span)]
+    doublings = first_settled(ends)
+    if doublings is None:
+        return np.inf
+    closer = np.linspace(ends[doublings - 1] if doublings else 0.0, ends[doublings], NUM_SCOUT_POINTS)
+    return float(closer[max(1, first_settled(closer) or 0)])
+
+
+def _settled_by_integration(flow: JointFlow, limits: Float[np.ndarray, " M"], enough: Float[np.ndarray, " M"]) -> float:
+    state, passed, span = flow.start_state, 0.0, flow.span()
+    for _ in range(MAX_DOUBLINGS):
+        run = _integrated(flow, np.linspace(0.0, span, NUM_SCOUT_POINTS), start=state, **SCOUTING)
+        if run.blow_up is not None:
+            return passed + PAST_BLOW_UP * run.blow_up.time
+        settled = (np.abs(run["v"] - limits) <= enough).all(axis=1)
+        if settled.any():
+            return passed + float(run.t[max(1, int(settled.argmax()))])
+        state, passed = run.at_end(), passed + span
+        span = passed
+    return np.inf
+
 
 FIRST_TIME = 1e-3
 """First time after zero on a logarithmic grid, as a fraction of the time to settle, or of an earlier end."""

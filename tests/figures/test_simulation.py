@@ -80,7 +80,7 @@ def test_many_components_get_a_colour_bar_and_no_legend():
 
 
 def test_a_drift_that_was_not_measured_is_said_to_be_so(monkeypatch):
-    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 10)
+    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
     run = simulate(figure4(), num_points=10)
     still, moving = draw(run), interactive(run)
     still.canvas.draw()

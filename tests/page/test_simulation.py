@@ -82,7 +82,7 @@ def test_infinite_limits_are_shown_and_unknown_ones_left_empty():
 
 
 def test_a_run_by_the_closed_form_alone_is_written_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 10)
+    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
     alone = simulate(figure4(), num_points=10)
     csv, record, _, page = write(alone, tmp_path)
     assert pd.read_csv(csv)["drift"].isna().all()

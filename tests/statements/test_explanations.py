@@ -10,9 +10,9 @@ from joma.statements import figure9, figures2_3, layer_cases, theorem1_queries, 
 from joma.theory.activations import homogeneous, linear
 from joma.theory.computation_graph import Edge
 from joma.theory.convergence import ConvergenceFlow
-from joma.theory.critical_rays import critical_pairs, lowest_slope
+from joma.theory.critical_points import critical_pairs, lowest_slope
 from joma.theory.isotropic import Gaussian, StudentT
-from joma.theory.latent_pairs import cooccurrence
+from joma.theory.latent_tree import cooccurrence
 from joma.theory.layer import cross_entropy_gradient
 from joma.theory.rebound import attention_entropy, entropy_rebound
 from joma.theory.saliency import saliency_along, stationarity_drift

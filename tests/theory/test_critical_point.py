@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
 from joma.theory.activations import homogeneous, linear, tanh
-from joma.theory.critical_point import CriticalPoint, LinearisedFlow, critical_points
+from joma.theory.critical_points import CriticalPoint, LinearisedFlow, critical_points
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, StudentT, UniformBall
 from joma.theory.mixture import Mixture, two_clusters

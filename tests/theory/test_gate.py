@@ -7,15 +7,17 @@ from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
 from joma.theory.activations import Activation, gelu, homogeneous, relu, sigmoid, silu, softplus, tanh
-from joma.theory.gate import (
+from joma.theory.hyperplane import (
     gate_level,
+    gate_mass,
     gate_mass_slope,
     gate_mean,
     gate_mean_at_level,
     gate_mean_at_level_slope,
+    gate_moment,
     gate_moment_slope,
+    mean_at_level,
 )
-from joma.theory.hyperplane import gate_mass, gate_moment, mean_at_level
 from joma.theory.isotropic import Gaussian, StudentT, UniformBall
 
 SMOOTH = [tanh, sigmoid, silu, gelu, softplus]

@@ -7,34 +7,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from joma.theory import gaussian_bounds
+from joma.theory import convergence
 
 
 @given(st.floats(0, 30))
 def test_functions_are_those_of_the_lemmas(y):
-    assert gaussian_bounds.small_g(y) == pytest.approx(-np.expm1(-(y**2)) / y if y else 0.0, rel=1e-13)
+    assert convergence.small_g(y) == pytest.approx(-np.expm1(-(y**2)) / y if y else 0.0, rel=1e-13)
     integral = quad(lambda x: np.exp((x - y) * (x + y) / 2), 0, y, epsabs=1e-13, points=[max(y - 1, 0)])[0]
-    assert gaussian_bounds.gaussian_g(y) == pytest.approx(integral, rel=1e-11, abs=1e-13)
+    assert convergence.gaussian_g(y) == pytest.approx(integral, rel=1e-11, abs=1e-13)
 
 
 @given(st.floats(0, 100))
 def test_bounds_hold(y):
-    assert 0 <= gaussian_bounds.small_g(y) <= gaussian_bounds.SMALL_G_SUP * (1 + 1e-15)
-    assert 0 <= gaussian_bounds.gaussian_g(y) <= gaussian_bounds.G_SUP * (1 + 1e-15)
-    assert gaussian_bounds.G_SUP < 1 and gaussian_bounds.SMALL_G_SUP < 1 / np.sqrt(2)
+    assert 0 <= convergence.small_g(y) <= convergence.SMALL_G_SUP * (1 + 1e-15)
+    assert 0 <= convergence.gaussian_g(y) <= convergence.G_SUP * (1 + 1e-15)
+    assert convergence.G_SUP < 1 and convergence.SMALL_G_SUP < 1 / np.sqrt(2)
 
 
 def test_constants_to_the_last_digit():
     with mpmath.workdps(40):
         y = mpmath.sqrt(-mpmath.mpf(1) / 2 - mpmath.lambertw(-mpmath.exp(-mpmath.mpf(1) / 2) / 2, -1))
-        assert gaussian_bounds.SMALL_G_SUP_AT == float(y)
-        assert gaussian_bounds.SMALL_G_SUP == float((1 - mpmath.exp(-(y**2))) / y)
+        assert convergence.SMALL_G_SUP_AT == float(y)
+        assert convergence.SMALL_G_SUP == float((1 - mpmath.exp(-(y**2))) / y)
         dawson = lambda x: mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(-(x**2)) * mpmath.erfi(x)  # noqa: E731
         y = mpmath.findroot(lambda y: y * mpmath.sqrt(2) * dawson(y / mpmath.sqrt(2)) - 1, 1.3)
-        assert gaussian_bounds.G_SUP_AT == float(y)
-        assert gaussian_bounds.G_SUP == float(1 / y)
+        assert convergence.G_SUP_AT == float(y)
+        assert convergence.G_SUP == float(1 / y)
 
 
 def test_nan_is_refused():
     with pytest.raises(ValueError, match="`y` must be finite, got nan"):
-        gaussian_bounds.small_g(np.nan)
+        convergence.small_g(np.nan)

@@ -10,8 +10,7 @@ from joma.errors import UnknownNameError
 from joma.theory.activations import gelu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.descent import Recipe, train
-from joma.theory.invariant_drift import Hypothesis, conserved_instead, invariant_drift
-from joma.theory.invariants import Invariant, layer_invariant
+from joma.theory.invariants import Hypothesis, Invariant, conserved_instead, invariant_drift, layer_invariant
 from joma.theory.layer import Layer, Samples, fixed_gradient, orthonormal_embeddings
 
 values = st.floats(-2, 2)

@@ -8,19 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
-from joma.theory.latent_pairs import (
+from joma.theory.latent_tree import (
+    LatentTree,
     chain_parameter,
     cooccurrence,
     cooccurrence_limit,
     cooccurrence_slope,
     edge_matrix,
+    nested_tree,
     node_distribution,
     one_latent_per_class,
     pair_distribution,
+    regular_tree,
     root_cooccurrence,
     root_parameter,
 )
-from joma.theory.latent_tree import LatentTree, nested_tree, regular_tree
 
 MOST_NODES = 11
 """Binary nodes of an enumerated tree: the naive twin walks 2^11 configurations for every class."""

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from joma.theory.attention_flow import LinearAttentionFlow
 from joma.theory.integrate import integrate
-from joma.theory.linear_attention_flow import LinearAttentionFlow
 
 targets = arrays(np.float64, 4, elements=st.floats(-3, 3))
 scales = st.floats(0.6, 2.0)

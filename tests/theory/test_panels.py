@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from joma.theory.panels import DensityTable, evaluate, refined
+from joma.theory.radial import DensityTable, evaluate, refined
 
 
 def test_an_error_in_a_users_function_is_the_users_to_see():

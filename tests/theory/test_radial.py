@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad
 
-from joma.theory.panels import log_profile
-from joma.theory.radial import PowerLaw, radial_mesh
+from joma.theory.radial import PowerLaw, log_profile, radial_mesh
 
 
 @given(st.floats(-8.0, 2.0), st.integers(1, 6), st.floats(0.1, 10.0))

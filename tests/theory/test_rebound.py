@@ -20,7 +20,7 @@ from joma.theory.rebound import (
     rebound,
     stable_rank,
 )
-from joma.theory.simulation_config import FIGURE_4_TARGETS
+from joma.theory.simulation import FIGURE_4_TARGETS
 
 FIGURE_4 = np.array(FIGURE_4_TARGETS)
 

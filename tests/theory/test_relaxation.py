@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.theory.convergence import CHUNK, efolds_at, elapsed_time, transient_time
 from joma.theory.integrate import integrate
-from joma.theory.relaxation import CHUNK, efolds_at, elapsed_time, transient_time
 
 ends = st.floats(-3, 3)
 

@@ -361,7 +361,7 @@ TOO_STIFF = {
 
 @pytest.mark.parametrize("options", TOO_STIFF.values(), ids=TOO_STIFF)
 def test_a_flow_too_stiff_to_integrate_is_solved_by_its_closed_form_and_says_so(options, monkeypatch):
-    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 2000)
+    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 2000)
     run = simulate(**options, num_points=NUM_POINTS)
     assert run.closed_form_distance is None and run.drift is None and run.v_integrated is None and run.exact
     assert run.blow_up is None and run.num_evaluations == 0
@@ -377,7 +377,7 @@ def test_a_flow_too_stiff_to_integrate_is_solved_by_its_closed_form_and_says_so(
 def test_the_closed_form_alone_goes_on_from_where_the_integrator_still_follows(monkeypatch):
     """The same run with and without an integrator."""
     integrated = simulate(figure4(), num_points=NUM_POINTS)
-    monkeypatch.setattr("joma.theory.flow_solver.MAX_BESIDE_CLOSED_FORM", 10)
+    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
     alone = simulate(figure4(), num_points=NUM_POINTS)
     assert alone.obstacle and not integrated.obstacle
     np.testing.assert_array_equal(alone.t, integrated.t)
@@ -418,7 +418,7 @@ def test_growth_beyond_all_numbers_is_refused_though_there_is_a_closed_form():
 
 
 def test_a_flow_that_slides_along_a_kink_is_given_up(monkeypatch):
-    monkeypatch.setattr("joma.theory.flow_solver.MAX_EVALUATIONS", 3000)
+    monkeypatch.setattr("joma.theory.simulation.MAX_EVALUATIONS", 3000)
     with pytest.raises(ArithmeticError, match=r"after 3000 evaluations and no further: .* ReLU"):
         simulate(attention="softmax", activation="relu", targets=[1.0, -0.7, 0.4])
 

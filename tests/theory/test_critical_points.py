@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from joma.errors import AssumptionError
 from joma.theory.activations import homogeneous, relu, tanh
-from joma.theory.critical_rays import (
+from joma.theory.critical_points import (
     CriticalRay,
     all_roots,
     critical_pairs,
