@@ -60,7 +60,7 @@ pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
 def folder(tmp_path, monkeypatch) -> Path:
     """An empty working folder but for checkpoints to scan, and `old`, which holds something to report."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
     Path("checkpoints").mkdir()
     torch.save({"layers.0.mlp.fc1.weight": torch.eye(8)}, "checkpoints/step1.pt")
     verification.write([verdict("an older one")], Path("old"))

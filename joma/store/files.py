@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -38,6 +38,23 @@ def write_bytes(path: Path | str, *parts: bytes | memoryview) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     return path
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write a folder of files, complete or not at all, in place of one that may be there."""
+    unfinished = beside(folder)
+    try:
+        for name, content in files.items():
+            write_bytes(unfinished / name, content)
+        if folder.exists():  # a folder with files cannot be renamed over
+            old = beside(folder)
+            os.replace(folder, old)
+            shutil.rmtree(old, ignore_errors=True)
+        os.replace(unfinished, folder)
+        _sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
 
 
 def write_text(path: Path | str, content: str) -> Path:

@@ -118,8 +118,8 @@ def started(folder: Path, kind: str, config: Any, about: Mapping[str, Any] | Non
         started=now(),
         config=plain(config),
         about=plain(about or {}),
-        versions=_versions(),
-        git_commit=_git_commit(),
+        versions=versions(),
+        git_commit=git_commit(),
     )
 
 
@@ -191,7 +191,7 @@ def now() -> str:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Return what is installed, which a process looks up once: a grid opens many records."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -204,7 +204,8 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
+    """Return the commit of the current folder; None where that is no git repository."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True

@@ -13,7 +13,7 @@ from joma.experiments import registry
 def install(monkeypatch):
     """A function that makes the registry hold the experiments given, and them alone, until the test ends."""
     modules, seconds = dict(registry.MODULES), deepcopy(registry.SECONDS)
-    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
     yield lambda *experiments: fakes.install(list(experiments))
     for module in [name for name in sys.modules if name.startswith("joma.experiments.fake_")]:
         del sys.modules[module]

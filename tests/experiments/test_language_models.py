@@ -64,7 +64,7 @@ REBOUNDING, FALLING, FLAT, COLLAPSED = "rebounding", "falling", "flat", "collaps
 def _one_commit():
     """Tables say which commit trained a run: it is one, whatever is committed meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("joma.store.record._git_commit", lambda: COMMIT)
+        patch.setattr("joma.store.record.git_commit", lambda: COMMIT)
         yield
 
 

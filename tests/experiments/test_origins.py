@@ -28,8 +28,8 @@ def software(install, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
 
     def become(commit, **versions):
-        monkeypatch.setattr("joma.store.record._git_commit", lambda: commit)
-        monkeypatch.setattr("joma.store.record._versions", lambda: versions)
+        monkeypatch.setattr("joma.store.record.git_commit", lambda: commit)
+        monkeypatch.setattr("joma.store.record.versions", lambda: versions)
 
     return become
 

@@ -27,7 +27,7 @@ WHERE = ["disk", "hub"]
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
 
 
 @pytest.fixture

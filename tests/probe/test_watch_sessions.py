@@ -24,7 +24,7 @@ ABOUT = {"seed": 3, "about": {"learning_rate": 0.1}}
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
 
 
 class Linears(nn.Module):

@@ -24,7 +24,7 @@ FLUSH_SECONDS = 0.01
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -205,8 +205,8 @@ class Rewriting(RuleBasedStateMachine):
 
 def test_any_order_of_writing_crashing_and_reading(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 3)
-    monkeypatch.setattr("joma.store.record._git_commit", lambda: None)  # most of the time that opening takes
-    monkeypatch.setattr("joma.store.record._versions", dict)
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)  # most of the time that opening takes
+    monkeypatch.setattr("joma.store.record.versions", dict)
     Rewriting.folders = tmp_path_factory
     run_state_machine_as_test(Rewriting, settings=settings(max_examples=20, stateful_step_count=20))
 

@@ -1,0 +1,494 @@
+"""Long work that is done once: its tables are stored under a hash of its settings, and found by the next call.
+
+```text
+STORE/
+  HASH/              an artefact: a Parquet file for each table; artefact.json with key, provenance, checksums
+  work/HASH/         scratch of work that has not finished; removed when its artefact is complete
+```
+The hash covers the kind of work and its key, never the commit, the device or the time: where and how an artefact was
+computed is its provenance. A process killed at any moment leaves complete artefacts and the scratch of the task that it
+was working on, and the next call continues from there.
+"""
+
+import gc
+import json
+import math
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from joma.store import record
+from joma.store.files import remove_leftovers, write_folder, write_text
+from joma.store.lock import Lock
+
+if TYPE_CHECKING:
+    import pandas
+
+FILE_NAME = "artefact.json"
+SCHEMA = 1
+"""Version of the layout of an artefact; part of every hash."""
+COMPARABLE = 4.0
+"""Tasks this many times shorter say little about a long one: most of their time is fixed cost."""
+MOST_OF_A_CALL = 0.9
+"""Share of a call that one task may take; something always comes before it."""
+TRUSTED_SHARE = 0.1
+"""Progress after which a task's own pace says how long it takes."""
+SAVE_SECONDS = 5.0
+"""How often the time spent is saved; a process that is killed forgets at most that much."""
+_HASH_LETTERS = 16
+_MINUTE = 60.0
+
+
+class OutOfTime(Exception):
+    """The work does not fit the time limit. Nothing is wrong: the same command continues."""
+
+
+class Tables(dict[str, "pandas.DataFrame"]):
+    """Tables by name, also as attributes: `Tables(curves=frame).curves`."""
+
+    def __getattr__(self, name: str) -> "pandas.DataFrame":
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"There is no table {name!r}, only {', '.join(self)}.") from None
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What a task works with."""
+
+    folder: Path
+    """Scratch of its own, which survives kills: what the task finds there, an earlier call has left."""
+    device: str
+    progress: Callable[[float, str], None]
+    """Takes the share done, in [0, 1], and a few words on what is being done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkProgress:
+    """How far the tasks of a call are."""
+
+    task: str
+    doing: str
+    share: float
+    """Of all tasks, those found done included."""
+    elapsed: float
+    """Seconds since the call began."""
+    remaining: float
+    """Expected seconds until all tasks are done, by the rate measured on this device."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work, such as one pack of runs.
+
+    Args:
+        name: Shown in progress and tables, e.g. "depth 5, 21 runs".
+        key: Everything that decides the result: settings and hashes of data. A mapping, dataclass or pydantic model of
+            plain values. Neither commit nor device, time or network.
+        work: Computes the tables.
+        seconds: How long it is expected to take on this device, until tasks of its kind have been measured.
+        kind: What kind of work it is, e.g. "train"; part of the hash. Tasks of one kind share a measured rate. Without
+            one, the name of the key's class.
+        precision: Of the numbers it computes with, for its provenance.
+        device: For work that does not use the store's device, e.g. "cpu".
+    """
+
+    name: str
+    key: Any
+    work: Callable[[Workspace], Mapping[str, "pandas.DataFrame"]]
+    seconds: float | int
+    kind: str = ""
+    precision: str = "float64"
+    device: str | None = None
+
+    @property
+    def hash(self) -> str:
+        """The name under which its artefact is stored."""
+        canonical = json.dumps([SCHEMA, self.rate_group, canonical_key(self.key)], sort_keys=True)
+        return sha256(canonical.encode()).hexdigest()[:_HASH_LETTERS]
+
+    @property
+    def rate_group(self) -> str:
+        """What it shares its measured rate with."""
+        own = type(self.key)
+        return self.kind or ("" if isinstance(self.key, Mapping) else f"{own.__module__}.{own.__qualname__}")
+
+
+class Provenance(BaseModel):
+    """Where and how an artefact was computed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    commit: str | None
+    precision: str
+    device: str
+    versions: dict[str, str]
+    seconds: float
+    computed: str
+    """When the work ended or was last seen alive; ISO 8601, UTC."""
+    earlier: tuple["Provenance", ...] = ()
+    """Calls that worked on it before and were interrupted, if they ran elsewhere or with other software."""
+
+    def is_same_place(self, other: "Provenance") -> bool:
+        """Whether software, device and precision are the same."""
+        return all(
+            getattr(self, name) == getattr(other, name) for name in ("commit", "precision", "device", "versions")
+        )
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """Finished work."""
+
+    name: str
+    key: Any
+    """In plain JSON types."""
+    tables: Tables
+    provenance: Provenance
+
+
+class _Description(BaseModel):
+    """Content of `artefact.json`."""
+
+    name: str
+    kind: str
+    key: JsonValue
+    provenance: Provenance
+    expected_seconds: float
+    measured_seconds: float
+    """In the call that finished it."""
+    tables: dict[str, str]
+    """SHA-256 of each table's file."""
+    checksum: str = ""
+    """SHA-256 of the other fields."""
+
+    def own_checksum(self) -> str:
+        return sha256(self.model_dump_json(exclude={"checksum"}).encode()).hexdigest()
+
+
+class Store:
+    """A folder of finished work, and what computes the rest within a time limit.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import pandas
+    >>> task = Task("squares", {"upto": 3}, lambda place: {"t": pandas.DataFrame({"n": [0, 1, 4]})}, seconds=1.0)
+    >>> with TemporaryDirectory() as folder:
+    ...     computed = Store(folder).get(task)
+    ...     found = Store(folder).get(task)
+    >>> found.tables.t["n"].tolist(), found.provenance == computed.provenance
+    ([0, 1, 4], True)
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        device: str = "cpu",
+        minutes: float | int | None = None,
+        progress: Callable[[WorkProgress], None] | None = None,
+    ) -> None:
+        """Use a folder, which is created when needed.
+
+        Args:
+            folder: Where artefacts are, or will be.
+            device: Given to tasks.
+            minutes: Only tasks that are expected to end within so many minutes from now are started; None for no limit.
+            progress: Told while tasks are computed.
+        """
+        self.folder = Path(folder)
+        self.device = device
+        self.progress = progress or (lambda at: None)
+        self._limit = math.inf if minutes is None else _MINUTE * minutes
+        self.started = monotonic()
+        self._left: dict[str, str] = {}
+        self._rates = _Rates(self.folder)
+
+    @property
+    def left(self) -> list[str]:
+        """Names of the tasks that were asked for and did not fit the time limit."""
+        return list(self._left.values())
+
+    def get(self, task: Task) -> Artefact:
+        """Return the artefact of a task, found or computed; raises `OutOfTime` if it may not start."""
+        found = self.gather([task])
+        if not found:
+            needed = math.ceil(self.expected_seconds(task) / MOST_OF_A_CALL / _MINUTE)
+            raise OutOfTime(
+                f"{task.name}: this takes about {needed} min, longer than the time left. "
+                f"Run the same command again with --minutes {needed} or more."
+            )
+        return found[0]
+
+    def gather(self, tasks: Iterable[Task]) -> list[Artefact]:
+        """Find or compute artefacts, in order, and return those that are finished.
+
+        A task that would not end in time is passed over; `left` names it, and the next call goes on with it.
+        """
+        tasks = list(tasks)
+        found = {task.hash: self.find(task) for task in tasks}
+        for task in tasks:
+            if found[task.hash] is None:
+                if self.expected_seconds(task) > self.started + self._limit - monotonic():
+                    self._left[task.hash] = task.name
+                    continue
+                waiting = [each for each in tasks if found[each.hash] is None and each.hash != task.hash]
+                found[task.hash] = self._compute(task, _Meter(self, task, tasks, waiting).report)
+            self._left.pop(task.hash, None)
+            shutil.rmtree(self.scratch(task).parent, ignore_errors=True)
+        return [artefact for task in tasks if (artefact := found[task.hash]) is not None]
+
+    def find(self, task: Task) -> Artefact | None:
+        """Return the artefact of a task if there is one; a damaged one is refused with a warning."""
+        folder = self.folder / task.hash
+        if not folder.exists():
+            return None
+        try:
+            return _read(folder)
+        except Exception as error:  # whatever damaged files make their decoders raise
+            reason = " ".join(str(error).split())
+            warnings.warn(f"{folder} is damaged and will be computed again ({reason}).", RuntimeWarning, stacklevel=2)
+            return None
+
+    def scratch(self, task: Task) -> Path:
+        """Return the folder that a task works in, for those who want to know how far it is."""
+        return self.folder / "work" / task.hash / "files"
+
+    def expected_seconds(self, task: Task) -> float:
+        """Return how long a task will take here, by what tasks of its kind took."""
+        return task.seconds * self._rates.ratio(_device_name(task.device or self.device), task.rate_group, task.seconds)
+
+    def _compute(self, task: Task, report: Callable[[float, str], None]) -> Artefact:
+        scratch = self.scratch(task)
+        scratch.mkdir(parents=True, exist_ok=True)
+        lock = Lock(scratch.parent)
+        try:
+            if (artefact := self.find(task)) is not None:  # another process was quicker
+                return artefact
+            device = _device_name(task.device or self.device)
+            log = _WorkLog(scratch.parent / "spent.json", task.precision, device)
+
+            def progress(share: float | int, doing: str) -> None:
+                log.note()
+                report(share, doing)
+
+            begun = monotonic()
+            try:
+                tables = task.work(Workspace(scratch, task.device or self.device, progress))
+            finally:
+                log.save()
+            remove_leftovers(self.folder, task.hash)
+            self._rates.add(_write(self.folder / task.hash, task, tables, log.provenance(), monotonic() - begun))
+        finally:
+            lock.release()
+            _free_gpu_memory()
+        return _read(self.folder / task.hash)
+
+
+def provenance(artefacts: Iterable[Artefact]) -> "pandas.DataFrame":
+    """Return where and how artefacts were computed: a row for each, and for each interrupted call before."""
+    import pandas
+
+    rows = [
+        {"task": each.name, **part.model_dump(exclude={"versions", "earlier"}), **part.versions}
+        for each in artefacts
+        for part in (*each.provenance.earlier, each.provenance)
+    ]
+    return pandas.DataFrame(rows, columns=None if rows else ["task", *Provenance.model_fields])
+
+
+def canonical_key(value: Any) -> Any:
+    """Return a key in plain JSON types, equal for equal keys; refuses values that have no lasting form.
+
+    >>> canonical_key({"lr": 1.0, "depths": (1, 2), "limit": float("inf")})
+    {'lr': 1, 'depths': [1, 2], 'limit': {'float': 'inf'}}
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, BaseModel):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    elif hasattr(value, "tolist"):  # NumPy
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): canonical_key(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical_key(entry) for entry in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return {"float": str(value)}
+        return int(value) if value.is_integer() else value
+    if value is None or isinstance(value, int | str):
+        return value
+    raise TypeError(f"A key must hold plain values (numbers, strings, lists, mappings), got {value!r}.")
+
+
+def _write(
+    folder: Path, task: Task, tables: Mapping[str, "pandas.DataFrame"], provenance: Provenance, seconds: float
+) -> _Description:
+    import pyarrow
+    from pyarrow import parquet
+
+    files: dict[str, bytes] = {}
+    for name, frame in tables.items():
+        if not re.fullmatch(r"[A-Za-z0-9_][\w-]*", name):
+            raise ValueError(f"The name of a table must be letters, digits, - and _, got {name!r}.")
+        sink = pyarrow.BufferOutputStream()
+        parquet.write_table(pyarrow.Table.from_pandas(frame, preserve_index=False), sink, compression="zstd")
+        files[f"{name}.parquet"] = sink.getvalue().to_pybytes()
+    description = _Description(
+        name=task.name,
+        kind=task.rate_group,
+        key=canonical_key(task.key),
+        provenance=provenance,
+        expected_seconds=task.seconds,
+        measured_seconds=seconds,
+        tables={name: sha256(files[f"{name}.parquet"]).hexdigest() for name in tables},
+    )
+    description.checksum = description.own_checksum()
+    files[FILE_NAME] = description.model_dump_json(indent=1).encode() + b"\n"
+    write_folder(folder, files)
+    return description
+
+
+def _read(folder: Path) -> Artefact:
+    from pyarrow import BufferReader, parquet
+
+    description = _Description.model_validate_json((folder / FILE_NAME).read_bytes())
+    if description.checksum != description.own_checksum():
+        raise ValueError(f"{FILE_NAME} does not match its checksum")
+    tables = Tables()
+    for name, checksum in description.tables.items():
+        content = (folder / f"{name}.parquet").read_bytes()
+        if sha256(content).hexdigest() != checksum:
+            raise ValueError(f"{name}.parquet does not match its checksum")
+        tables[name] = parquet.read_table(BufferReader(content)).to_pandas()
+    return Artefact(description.name, description.key, tables, description.provenance)
+
+
+class _Rates:
+    """Expected and measured seconds of the artefacts in a folder, by device and kind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for path in folder.glob(f"*/{FILE_NAME}"):
+            with suppress(OSError, ValueError):  # damaged: it says so when it is asked for
+                self.add(_Description.model_validate_json(path.read_bytes()))
+
+    def add(self, done: _Description) -> None:
+        if done.expected_seconds > 0:
+            pairs = self._pairs.setdefault((done.provenance.device, done.kind), [])
+            pairs.append((done.expected_seconds, done.measured_seconds))
+
+    def ratio(self, device: str, kind: str, seconds: float | int) -> float:
+        """Return measured over expected time: the worst of comparable tasks, 1 before any was measured."""
+        pairs = self._pairs.get((device, kind), [])
+        return max((took / expected for expected, took in pairs if COMPARABLE * expected >= seconds), default=1.0)
+
+
+class _Meter:
+    """Reports how far a task is, and with it all tasks of a call."""
+
+    def __init__(self, store: Store, task: Task, tasks: Sequence[Task], waiting: Sequence[Task]) -> None:
+        self._store, self._task = store, task
+        self._expected = store.expected_seconds(task)
+        self._later = math.fsum(map(store.expected_seconds, waiting))
+        self._total = math.fsum(each.seconds for each in tasks)
+        self._done = self._total - task.seconds - math.fsum(each.seconds for each in waiting)
+        self._begun = monotonic()
+        self._first: float | None = None
+        """Share that was reported first, which an earlier call may have done."""
+
+    def report(self, share: float | int, doing: str) -> None:
+        slowness = self._slowness(share)
+        done = self._done + share * self._task.seconds
+        self._store.progress(
+            WorkProgress(
+                task=self._task.name,
+                doing=doing,
+                share=min(max(done / self._total, 0.0), 1.0) if self._total else share,
+                elapsed=monotonic() - self._store.started,
+                remaining=(max(1.0 - share, 0.0) * self._expected + self._later) * slowness,
+            )
+        )
+
+    def _slowness(self, share: float | int) -> float:
+        """Return actual over expected time; not below 1 until enough is done to tell."""
+        if self._first is None:
+            self._first = share
+        spent, done = monotonic() - self._begun, share - self._first
+        if self._expected <= 0:
+            return 1.0
+        if done < TRUSTED_SHARE:
+            return max(1.0, spent / self._expected)
+        return spent / done / self._expected
+
+
+class _WorkLog:
+    """Time spent on a task over all calls, with the software and device of each, kept in a file."""
+
+    def __init__(self, path: Path, precision: str, device: str) -> None:
+        self._path = path
+        place = Provenance(
+            commit=record.git_commit(),
+            precision=precision,
+            device=device,
+            versions=record.versions(),
+            seconds=0.0,
+            computed="",
+        )
+        try:
+            before = tuple(Provenance.model_validate(each) for each in json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            before = ()
+        self._spent = math.fsum(each.seconds for each in before if each.is_same_place(place))
+        self._earlier = tuple(each for each in before if not each.is_same_place(place))
+        self._place = place
+        self._begun = self._saved = monotonic()
+
+    def note(self) -> None:
+        if monotonic() - self._saved >= SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        self._saved = monotonic()
+        content = [each.model_dump(mode="json") for each in (*self._earlier, self._own())]
+        write_text(self._path, json.dumps(content, indent=1) + "\n")
+
+    def provenance(self) -> Provenance:
+        return self._own().model_copy(update={"earlier": self._earlier})
+
+    def _own(self) -> Provenance:
+        spent = self._spent + monotonic() - self._begun
+        return self._place.model_copy(update={"seconds": spent, "computed": record.now()})
+
+
+@cache
+def _device_name(device: str) -> str:
+    """Return a device as provenance names it: a GPU with its model."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def _free_gpu_memory() -> None:
+    """Let the next task find as much free memory as this one did."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
