@@ -1,9 +1,12 @@
 """The kept results give the numbers of version 0.1, except for the changes that `golden/changes.toml` lists."""
 
 import math
+import subprocess
+import sys
 import tomllib
 
 import pytest
+from golden.compare_quick import differences as quick_differences
 from golden.read import GOLDEN, kept_files, kept_numbers, load, same
 
 RELATIVE = 1e-9
@@ -59,6 +62,16 @@ def test_kept_files_are_those_of_version_0_1_or_listed():
 
 def test_every_change_has_its_reason():
     assert all(entry["reason"].strip() for entries in changes().values() for entry in entries)
+
+
+@pytest.mark.slow
+def test_two_cheap_experiments_give_the_numbers_of_version_0_1(tmp_path):
+    """As a user runs them, from the command to the files; `golden/compare_quick.py` compares all of preset quick."""
+    ids = ["figure1", "figure4"]
+    command = [sys.executable, "-m", "joma", "reproduce", *ids, "--preset", "quick", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    found = quick_differences(tmp_path, ids)
+    assert not found, "\n".join(found)
 
 
 def one(value: object, key: tuple = ("a", "b", "c")) -> dict:

@@ -53,12 +53,11 @@ def kept_files(folder: Path = RESULTS) -> dict[tuple[str], dict]:
 
 
 def table_sums(folder: Path) -> dict[tuple[str, str], dict]:
-    """Return for each table its rows and columns: filled cells with sum and absolute sum, or with distinct texts."""
+    """Return the rows of each table, and of each column its filled cells, sum and absolute sum, or number of texts."""
     tables = {}
     for path in sorted(folder.glob("*/tables/*.parquet")):
         table = pd.read_parquet(path)
-        columns = {name: _column_sums(table[name]) for name in table}
-        tables[path.parts[-3], path.stem] = {"rows": len(table), "columns": columns}
+        tables[path.parts[-3], path.stem] = {"rows": len(table)} | {name: _column_sums(table[name]) for name in table}
     return tables
 
 
