@@ -1,0 +1,148 @@
+"""Plant the errors of `errors.toml` in a copy of the tree, one by one: do the tests or `joma verify` catch them?
+
+    python tests/planted/run.py                  # all errors, in the working tree; goes on where it stopped
+    python tests/planted/run.py --only theory    # an area, or ids
+    python tests/planted/run.py --commit 8d306a4 # the code and the tests of a commit
+
+Outcomes go to `caught.json` by commit. The script exits with 1 where an error survives that the first commit caught.
+"""
+
+# ruff: noqa: T201
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+CAUGHT = HERE / "caught.json"
+LONGEST = 600
+"""Seconds after which a planted error has hung the tests, which counts as caught."""
+OPTIONS = "addopts=--doctest-modules --strict-markers"
+"""Without the checks of shapes at run time, under which tests take several times as long."""
+PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", OPTIONS]
+VERIFY = ["-m", "joma", "verify", "--json"]
+
+
+def main() -> int:
+    """Run what was asked for and print the table."""
+    parser = argparse.ArgumentParser(description="See which planted errors are caught.")
+    parser.add_argument("--only", nargs="*", default=[], help="areas or ids")
+    parser.add_argument("--commit", help="plant in this commit instead of the working tree")
+    parser.add_argument("--again", action="store_true", help="also run what has an outcome")
+    asked = parser.parse_args()
+    errors = tomllib.loads((HERE / "errors.toml").read_text())["error"]
+    errors = [each for each in errors if not asked.only or {each["id"], each["area"]} & set(asked.only)]
+    name = asked.commit or _state()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = _copied(Path(folder) / "tree", asked.commit)
+        for error in errors:
+            if error["id"] not in _outcomes().get(name, {}) or asked.again:
+                outcome = plant(tree, error)
+                _keep(name, error["id"], outcome)
+                print(f"{error['id']}: {outcome['outcome']}, {outcome.get('seconds', 0)} s", flush=True)
+    found = _outcomes()
+    print(Counter(found[name][each["id"]]["outcome"] for each in errors))
+    before = next(iter(found.values()))
+    lost = [each["id"] for each in errors if is_caught(before, each["id"]) and not is_caught(found[name], each["id"])]
+    print(f"caught by the first commit and not here: {', '.join(lost) or 'none'}")
+    return bool(lost)
+
+
+def is_caught(outcomes: dict, error: str) -> bool:
+    """Whether tests or `verify` caught an error."""
+    return outcomes.get(error, {}).get("outcome", "").startswith("caught")
+
+
+def plant(tree: Path, error: dict) -> dict:
+    """Plant one error, run its tests and for theory `joma verify`, and take the error out again."""
+    source = tree / error["file"]
+    text = source.read_text() if source.exists() else ""
+    if text.count(error["old"]) != 1:
+        return {"outcome": "cannot be planted any more: old text not found"}
+    tests = [path for path in error["tests"] if (tree / path).exists()] or [f"tests/{error['area']}"]
+    checks = {"tests": [*PYTEST, *tests, error["file"]]}
+    if error["area"] == "theory":
+        checks["verify"] = VERIFY
+    begun = time.monotonic()
+    try:
+        _write(source, text.replace(error["old"], error["new"]))
+        found = {name: _failure(tree, command) for name, command in checks.items()}
+    finally:
+        _write(source, text)
+    seconds = round(time.monotonic() - begun)
+    found = {name: failure for name, failure in found.items() if failure}
+    for name, failure in found.items():
+        if _failure(tree, [*PYTEST, failure] if "::" in failure else checks[name]):
+            return {"outcome": f"{name} fail without the error too", "by": found}
+    return {"outcome": f"caught by {' and '.join(found)}" if found else "survived", "seconds": seconds, "by": found}
+
+
+def _failure(tree: Path, command: list[str]) -> str:
+    """Return what failed first, or nothing."""
+    variables = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *command], check=False, cwd=tree, env=variables, timeout=LONGEST, capture_output=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"nothing ended within {LONGEST} s"
+    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    if done.returncode == 0:
+        return ""
+    if "verify" in command and output.startswith("["):
+        return ", ".join(each["id"] for each in json.loads(output) if not each.get("sound", True)) or "exit status"
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+    return failed[0] if failed else (errors or output).strip().splitlines()[-1][:200]
+
+
+def _copied(tree: Path, commit: str | None) -> Path:
+    """Copy the working tree, or take a commit out of the history."""
+    if commit:
+        tree.mkdir()
+        _git("archive", "-o", f"{tree}.tar", commit)
+        shutil.unpack_archive(f"{tree}.tar", tree, filter="data")
+        return tree
+    for name in _git("ls-files", "-co", "--exclude-standard").splitlines():
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tree / name)
+    return tree
+
+
+def _state() -> str:
+    """Name the working tree by its commit, with a plus where joma or its tests have changed since."""
+    changed = _git("status", "--porcelain", "--", "joma", "tests", ":!tests/planted")
+    return _git("rev-parse", "--short=7", "HEAD").strip() + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def _write(source: Path, text: str) -> None:
+    source.write_text(text)
+    for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"):
+        compiled.unlink()  # its check by date may not see two changes within a second
+
+
+def _outcomes() -> dict[str, dict]:
+    return json.loads(CAUGHT.read_text()) if CAUGHT.exists() else {}
+
+
+def _keep(name: str, error: str, outcome: dict) -> None:
+    found = _outcomes()
+    found.setdefault(name, {})[error] = outcome
+    CAUGHT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
