@@ -1,0 +1,331 @@
+r"""What a curve does over training: how far it falls, when it is lowest, how far it rises again.
+
+The answer does not depend on how often the curve was logged. The curve is smoothed in logarithmic time
+$u = \log(1 + t/t_0)$ as a Gaussian process, $y = f(u) + e$. The prior of $f$ is an integrated random walk, whose
+posterior mean is a cubic smoothing spline; the noise $e$ is white, or correlated over some steps. Where measurements
+are missing the posterior of $f$ is wide, so intervals include what the schedule cannot show. Roughness of the curve and
+correlation of the noise are averaged over a grid, weighted by their restricted likelihood.
+
+With $L$ the mean of $f$ over the last tenth of training and $m$, $s$ the posterior mean and deviation of $L - f(t)$,
+
+$$\text{rise} = \max_t m(t) \in \Big[\max_t \big(m - c\,s\big)(t),\; \max_t \big(m + c\,s\big)(t)\Big],$$
+
+and likewise for the fall, $f(0) - f(t)$, and the lowest value. The ends of the interval are maxima themselves, so it
+stays right where the curve is flat and the time of the minimum is arbitrary.
+
+Measured on curves of known shape: tests/measure/test_effects.py.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from joma.errors import finite, same_shape
+
+__all__ = ["Effects", "Estimate", "Name", "describe", "name_of"]
+
+EARLIEST = 1e-5
+"""Part of training where logarithmic time begins: the unit $t_0$."""
+BIN = 0.04
+"""Measurements that are closer than this in logarithmic time are averaged."""
+MOST = 1000
+"""Longer curves are averaged to this many points first."""
+SPACING = 0.07
+"""Of the times, in logarithmic time, at which the curve is evaluated."""
+WIDEST = np.log(3)
+"""Gap in logarithmic time that is interpolated. No dip is searched inside a wider one."""
+LAST = 0.1
+"""Part of training whose mean is the level at the end."""
+ROUGHNESS = 10.0 ** np.arange(-3, 8.1, 0.8)
+"""Variance of the random walk, in units of the variance of the noise."""
+CORRELATION_TIMES = (0.0, 0.0007, 0.002, 0.006)
+"""Of the noise, as parts of training; 0 is white noise."""
+PREFER_SHORT = 3.0
+"""Log prior odds of each correlation time against the next longer one: a dip is a signal, not slow noise."""
+LEAST_NOISE = 0.012
+"""Deviation, as part of the curve's range, of one more residual: a steep curve with few points looks free of noise."""
+NEGLIGIBLE = 1e-3
+"""Settings less likely than this, relative to the best, are left out."""
+BAND = 2.7
+"""Half-width of a 95 % interval in posterior deviations: above 1.96, because the minimum is searched and the prior is
+only roughly right. Chosen for coverage on the curves of the test."""
+MIN_NEAR, NEAR = 3, 2.0
+"""A dip is resolved by three measurements within a factor of 2 of its time."""
+MIN_POINTS = 5
+"""Shorter curves are not resolved."""
+MIN_CHANGE = 0.02
+"""Smallest change that has a name, as part of the largest value possible or of the start."""
+COLLAPSED, UNIFORM = 0.05, 0.99
+"""A curve that ends below or above this part of its largest value has collapsed or is uniform."""
+Range = tuple[float | int, float | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effects:
+    """What a curve does, in numbers."""
+
+    start: Estimate
+    """Level at the first point."""
+    lowest: Estimate
+    """Smallest value of the smoothed curve."""
+    dip_time: Estimate
+    """When the smoothed curve is lowest."""
+    fall: Estimate
+    """Start minus lowest."""
+    end: Estimate
+    """Mean of the smoothed curve over the last tenth of training."""
+    rise: Estimate
+    """End minus lowest."""
+    resolved: bool
+    """False where the curve has a dip with fewer than three measurements near it. The dip may then be deeper."""
+    noise: float
+    """Standard deviation of a measurement around the smoothed curve."""
+    lower: float
+    """The smallest value possible."""
+    maximum: float | None
+    """The largest value possible, if it is known."""
+
+
+class Name(StrEnum):
+    """Names of curves. Where several apply, the first is given."""
+
+    COLLAPSED = "collapsed"
+    """Ends near the smallest value possible."""
+    UNIFORM = "uniform"
+    """Ends at the largest value possible."""
+    NOT_RESOLVED = "not resolved"
+    """There may be a fall or rise that matters, but the schedule or the noise hides it."""
+    REBOUNDING = "rebounding"
+    """Falls and rises again."""
+    FALLING = "falling"
+    RISING = "rising"
+    FLAT = "flat"
+
+
+def name_of(effects: Effects, *, smallest: float | int | None = None) -> Name:
+    """Name a curve by thresholds on its effects.
+
+    Args:
+        effects: what `describe` returned.
+        smallest: fall or rise that counts, in the unit of the curve; 2 % of the largest value by default.
+    """
+    top = effects.start.value if effects.maximum is None else effects.maximum
+    height = top - effects.lower
+    if smallest is None:
+        smallest = MIN_CHANGE * (height if np.isfinite(height) else abs(top))
+    above = effects.end.value - effects.lower
+    has_fallen = effects.maximum is not None or effects.fall.value >= smallest
+    if np.isfinite(height) and above <= COLLAPSED * height and has_fallen:
+        return Name.COLLAPSED
+    if effects.maximum is not None and above >= UNIFORM * height:
+        return Name.UNIFORM
+    matters = [change.value >= smallest for change in (effects.fall, effects.rise)]
+    certain = [change.low > 0 for change in (effects.fall, effects.rise)]
+    if not effects.resolved or any(large and not sure for large, sure in zip(matters, certain, strict=True)):
+        return Name.NOT_RESOLVED
+    falls, rises = matters
+    if falls:
+        return Name.REBOUNDING if rises else Name.FALLING
+    return Name.RISING if rises else Name.FLAT
+
+
+def describe(
+    times: Any,
+    values: Any,
+    *,
+    bounds: Range = (-np.inf, np.inf),
+    noise: float | int | None = None,
+    maximum: float | int | None = None,
+    search: Range | None = None,
+) -> Effects:
+    """Describe a curve by its start, fall, dip, rise and end, each with a 95 % interval.
+
+    Args:
+        times: ascending, not negative: steps, tokens or epochs.
+        values: one for each time.
+        bounds: smallest and largest value possible. Levels and their intervals stay inside.
+        noise: standard deviation of a measurement, if known. Otherwise it is estimated from the curve.
+        maximum: value of a uniform curve, such as log L for the entropy over L keys.
+        search: first and last time between which the lowest value is searched; the whole curve if None.
+
+    >>> steps = np.arange(0, 20_001, 250)
+    >>> effects = describe(steps, 2.5 - 1.5 * np.exp(-np.log((steps + 1) / 2000) ** 2), bounds=(0, np.inf))
+    >>> name_of(effects).value, round(effects.rise.value, 1), round(effects.dip_time.value, -3)
+    ('rebounding', 1.5, 2000.0)
+    """
+    times, values = finite("times", times), finite("values", values)
+    same_shape(times=times, values=values)
+    if times.ndim != 1 or not len(times):
+        raise ValueError(f"A curve needs one axis and a point, got shape {times.shape}. Describe curves one by one.")
+    if times[0] < 0 or (np.diff(times) <= 0).any():
+        raise ValueError("`times` must ascend and not be negative. Sort them and keep one of each.")
+    group = -(-len(times) // MOST)
+    starts = np.concatenate([[0], np.arange(1, len(times), group)])
+    sizes = np.diff(starts, append=len(times))
+    schedule = _schedule((np.add.reduceat(times, starts) / sizes).tobytes())
+    known = None if noise is None else noise / np.sqrt(group)
+    mean, cov, deviation = schedule.posterior(np.add.reduceat(values, starts) / sizes, known)
+
+    grid = schedule.grid
+    low, high = (-np.inf, np.inf) if search is None else search
+    at = np.flatnonzero((grid >= low) & (grid <= high))
+    if not len(at):
+        raise ValueError(f"No measurement lies in `search` {search}; the curve goes from {grid[0]:g} to {grid[-1]:g}.")
+    first, last = len(mean) - 2, len(mean) - 1
+    variance = np.maximum(np.diag(cov), 0)
+
+    def band(index: Any, other: Any) -> Any:
+        return BAND * np.sqrt(np.maximum(variance[index] + variance[other] - 2 * cov[index, other], 0))
+
+    def level(value: float, low: float, high: float) -> Estimate:
+        return Estimate(*(float(np.clip(each, *bounds)) for each in (value, low, high)))
+
+    def drop_from(index: int) -> Estimate:
+        size, half = mean[index] - mean[at], band(index, at)
+        return Estimate(float(size.max()), float((size - half).max()), float((size + half).max()))
+
+    half = BAND * np.sqrt(variance)
+    dip = at[mean[at].argmin()]
+    may_be_dip = grid[at[mean[at] - mean[dip] <= band(dip, at)]]
+    fall, rise = drop_from(first), drop_from(last)
+    num_near = int(((times >= grid[dip] / NEAR) & (times <= grid[dip] * NEAR)).sum())
+    has_dip = fall.low > 0 and rise.low > 0 and grid[dip] < (1 - LAST) * times[-1]
+    return Effects(
+        start=level(mean[first], mean[first] - half[first], mean[first] + half[first]),
+        lowest=level(mean[dip], (mean - half)[at].min(), (mean + half)[at].min()),
+        dip_time=Estimate(float(grid[dip]), float(may_be_dip[0]), float(may_be_dip[-1])),
+        fall=fall,
+        end=level(mean[last], mean[last] - half[last], mean[last] + half[last]),
+        rise=rise,
+        resolved=len(times) >= MIN_POINTS and (num_near >= MIN_NEAR or not has_dip),
+        noise=deviation * float(np.sqrt(group)),
+        lower=float(bounds[0]),
+        maximum=None if maximum is None else float(maximum),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Schedule:
+    """What a fit needs of the times. Axes: S settings of the prior, N points, p coefficients of a line, G results.
+
+    The results are the curve on the grid, its level at the start and its level at the end.
+    """
+
+    grid: Float[np.ndarray, " g"]
+    """Times at which the curve is evaluated."""
+    average: Float[np.ndarray, "N n"]
+    """From measurements to points: those close to each other are averaged."""
+    roughness: Float[np.ndarray, " S"]
+    correlation: Int[np.ndarray, " S"]
+    """Index of the noise's correlation time."""
+    inverse: Float[np.ndarray, "S N N"]
+    """Of the points' covariance without the line, all covariances in units of the variance of the noise."""
+    of_line: Float[np.ndarray, "S N p"]
+    """That inverse applied to the line, which the prior leaves free."""
+    line_cov: Float[np.ndarray, "S p p"]
+    project: Float[np.ndarray, "S N N"]
+    """The inverse with the line projected out."""
+    log_volume: Float[np.ndarray, " S"]
+    far_line: Float[np.ndarray, "G p"]
+    cross: Float[np.ndarray, "G N"]
+    """Covariance of results and points under a random walk of variance 1."""
+    own: Float[np.ndarray, "G G"]
+
+    def posterior(
+        self, values: Float[np.ndarray, " n"], noise: float | None
+    ) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G G"], float]:
+        """Mean and covariance of the results, averaged over the settings, and the deviation of the noise."""
+        offset = values.mean()
+        y = self.average @ (values - offset)
+        free = max(len(y) - self.far_line.shape[1], 1)
+        rounding = 1e-7 * float(np.abs(values).max()) + 1e-30
+        misfit = np.maximum(((self.project @ y) @ y), 0) + (LEAST_NOISE * np.ptp(values)) ** 2 + free * rounding**2
+        if noise is None:
+            variance = misfit / max(free - 2, 1)
+            log_weight = -0.5 * self.log_volume - 0.5 * free * np.log(misfit)
+        else:
+            variance = np.full(len(misfit), noise**2 + rounding**2)
+            log_weight = -0.5 * self.log_volume - 0.5 * misfit / variance
+        log_weight -= PREFER_SHORT * self.correlation
+        log_weight -= log_weight.max()
+        used = np.flatnonzero(log_weight > np.log(NEGLIGIBLE))
+        weight = np.exp(log_weight[used])
+        weight, variance = weight / weight.sum(), variance[used]
+
+        back = self.roughness[used, None, None] * (self.cross @ self.inverse[used])
+        free_line = self.far_line - self.roughness[used, None, None] * (self.cross @ self.of_line[used])
+        by_line = free_line @ self.line_cov[used]
+        means = (by_line @ self.of_line[used].mT + back) @ y
+        mean = weight @ means
+        covs = self.roughness[used, None, None] * (self.own - back @ self.cross.T) + by_line @ free_line.mT
+        apart = (means - mean) * np.sqrt(weight)[:, None]
+        cov = np.tensordot(weight * variance, covs, 1) + apart.T @ apart
+        return mean + offset, cov, float(np.sqrt(weight @ variance))
+
+
+@lru_cache(maxsize=8)
+def _schedule(times_bytes: bytes) -> _Schedule:
+    """Prepare the fit of all curves that were measured at these times."""
+    times = np.frombuffer(times_bytes)
+    duration = times[-1] or 1.0
+    u = np.log1p(times / (EARLIEST * duration))
+    bins = np.zeros(len(u), dtype=int)
+    edge = u[0]
+    for i in range(1, len(u)):
+        is_apart = u[i] - edge >= BIN
+        bins[i], edge = bins[i - 1] + is_apart, u[i] if is_apart else edge
+    average = (bins == np.arange(bins[-1] + 1)[:, None]) / np.bincount(bins)[:, None]
+
+    fine = np.linspace(u[0], u[-1], int((u[-1] - u[0]) / SPACING) + 2)
+    gaps = np.diff(u, prepend=u[0], append=u[-1])
+    grid = np.unique(np.concatenate([u[:2], fine[gaps[np.searchsorted(u, fine)] <= WIDEST], u[-1:]]))
+    late = duration * (1 - LAST * (np.arange(8) + 0.5) / 8)
+    late = np.log1p(np.maximum(late, times[0]) / (EARLIEST * duration))
+    wanted = np.concatenate([grid, u[:1], late])
+    collect = np.zeros((len(grid) + 2, len(wanted)))
+    np.fill_diagonal(collect, 1)
+    collect[-1, len(grid) + 1 :] = 1 / len(late)
+
+    points = average @ u
+    line, far_line = (np.stack([np.ones(len(at)), at - u[0]], axis=1)[:, : len(points)] for at in (points, wanted))
+    lags = np.abs(times[:, None] - times) / duration
+    noises = [average @ (np.exp(-lags / part) if part else np.eye(len(u))) @ average.T for part in CORRELATION_TIMES]
+    correlation, roughness = (each.ravel() for each in np.meshgrid(np.arange(len(noises)), ROUGHNESS, indexing="ij"))
+    total = roughness[:, None, None] * _walk(points - u[0], points - u[0]) + np.stack(noises)[correlation]
+    inverse = np.linalg.inv(total)
+    of_line = inverse @ line
+    precision = line.T @ of_line
+    line_cov = np.linalg.inv(precision)
+    return _Schedule(
+        grid=np.expm1(grid) * EARLIEST * duration,
+        average=average,
+        roughness=roughness,
+        correlation=correlation,
+        inverse=inverse,
+        of_line=of_line,
+        line_cov=line_cov,
+        project=inverse - of_line @ line_cov @ of_line.mT,
+        log_volume=np.linalg.slogdet(total)[1] + np.linalg.slogdet(precision)[1],
+        far_line=collect @ far_line,
+        cross=collect @ _walk(wanted - u[0], points - u[0]),
+        own=collect @ _walk(wanted - u[0], wanted - u[0]) @ collect.T,
+    )
+
+
+def _walk(u: Float[np.ndarray, " a"], v: Float[np.ndarray, " b"]) -> Float[np.ndarray, "a b"]:
+    r"""Covariance of an integrated random walk, $\int (u - s)_+ (v - s)_+\,ds$."""
+    low, high = np.minimum(u[:, None], v), np.maximum(u[:, None], v)
+    return low**2 * (3 * high - low) / 6
