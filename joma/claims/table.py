@@ -1,0 +1,129 @@
+"""The table of claims: the same rows in the terminal, on the page and in the documents."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from joma.claims.claim import Answer, Outcome, outcome_of
+from joma.claims.number import Number
+from joma.claims.text import heading
+
+DIGITS = 4
+"""Significant digits of a shown number."""
+STYLES = {
+    Outcome.HOLDS: "green",
+    Outcome.CONDITIONAL: "yellow",
+    Outcome.MIXED: "yellow",
+    Outcome.MATCHES_CONTROL: "yellow",
+    Outcome.WRONG: "red",
+    Outcome.REFUTED: "red",
+    Outcome.FAULTY: "bold red",
+}
+"""Colours of outcomes in a terminal."""
+COLUMNS = ("claim", "what we found", "outcome", "value", "threshold", "control", "published", "tested by")
+NUMBER_COLUMNS = (
+    "number",
+    "setting",
+    "value",
+    "95 % interval",
+    "threshold",
+    "control",
+    "control is",
+    "outcome",
+    "unit",
+)
+
+
+def short(value: float | None, digits: int = DIGITS) -> str:
+    """Return a number with few digits, empty for None.
+
+    >>> short(0.123456), short(12345678.0), short(1e-12), short(None), short(math.nan)
+    ('0.1235', '12,345,678', '1e-12', '', '–')
+    """
+    if value is None:
+        return ""
+    if math.isnan(value):
+        return "–"
+    size = abs(value)
+    if math.isfinite(value) and size >= 1000:  # noqa: PLR2004 - from here on thousands are set apart
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def threshold(number: Number) -> str:
+    """Return the thresholds of a number."""
+    if number.at_least is not None and number.at_most is not None:
+        return f"{short(number.at_least)} to {short(number.at_most)}"
+    if number.at_least is not None:
+        return f"≥ {short(number.at_least)}"
+    return f"≤ {short(number.at_most)}" if number.at_most is not None else ""
+
+
+def rows(answers: Iterable[Answer], *, texts: bool = True) -> list[dict[str, str]]:
+    """Return one row for each claim with its main number; `texts` takes the headings of the hand-written texts."""
+    return [_row(answer, texts) for answer in answers]
+
+
+def number_rows(answer: Answer) -> list[dict[str, str]]:
+    """Return one row for each number of a claim."""
+    return [_number_row(number) for number in answer.numbers]
+
+
+def markdown(table: Sequence[dict[str, str]]) -> str:
+    """Return rows as a Markdown table, without columns that are empty throughout."""
+    names = [name for name in table[0] if any(row[name] for row in table)]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(row[name].replace("|", "\\|") for name in names) + " |" for row in table]
+    return "\n".join(lines)
+
+
+def terminal(table: Sequence[dict[str, str]], *, title: str = "") -> Table:
+    """Return rows as a table for the terminal, without columns that are empty throughout."""
+    shown = Table(title=title or None, title_justify="left", header_style="bold")
+    names = [name for name in (table[0] if table else ()) if any(row[name] for row in table)]
+    for name in names:
+        is_number = name in ("value", "95 % interval", "threshold", "control", "published")
+        shown.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+    styles = {outcome.value: style for outcome, style in STYLES.items()}
+    for row in table:
+        cells = [Text(row[name], style=styles.get(row[name], "") if name == "outcome" else "") for name in names]
+        shown.add_row(*cells)
+    return shown
+
+
+def _row(answer: Answer, texts: bool) -> dict[str, str]:
+    main = answer.main
+    numbers = (
+        ("", "", "", "")
+        if main is None
+        else (_value(main), threshold(main), short(main.control), short(main.published))
+    )
+    found = heading(answer) if texts else answer.title
+    return dict(zip(COLUMNS, (answer.claim, found, answer.outcome.value, *numbers, answer.tested_by), strict=True))
+
+
+def _number_row(number: Number) -> dict[str, str]:
+    outcome = outcome_of(number)
+    low, high = number.interval()
+    has_interval = not number.is_exact and math.isfinite(low)
+    cells = (
+        number.name,
+        number.setting,
+        short(number.value),
+        f"{short(low)} to {short(high)}" if has_interval else "",
+        threshold(number),
+        short(number.control),
+        number.control_name,
+        outcome.value if number.is_judged else "",
+        number.unit,
+    )
+    return dict(zip(NUMBER_COLUMNS, cells, strict=True))
+
+
+def _value(number: Number) -> str:
+    """Return a number with half the width of its interval."""
+    low, high = number.interval()
+    half = (high - low) / 2
+    return f"{short(number.value)} ± {short(half, 2)}" if 0 < half < math.inf else short(number.value)

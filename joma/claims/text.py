@@ -1,0 +1,68 @@
+"""Texts on claims, written by people: Markdown with placeholders that are filled from the kept numbers.
+
+`texts/<claim>.md` begins with a heading that says what was found. `{rise:.2f}` stands for the value of the number whose
+key is `rise`; `{rise_low}`, `{rise_high}`, `{rise_ci}` (half the width of the interval), `{rise_control}`,
+`{rise_published}` and `{rise_n}` are what belongs to it. Texts speak of full-size results only.
+"""
+
+import re
+import string
+from collections.abc import Iterable
+from importlib import resources
+
+from joma.claims.claim import Answer
+from joma.claims.number import Number
+
+TYPED = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
+"""A number that was typed by hand."""
+REFERENCES = re.compile(
+    r"(?:Figures?|Tables?|Sections?|Theorems?|Lemmas?|Eqns?|Appendix|Assumption|depths?|WikiText|layers?|page) ?"
+    r"[\dA-Z.]+(?:(?:, | and | to |–)[\dA-Z.]+)*|95 ?%|arXiv:\S+|\]\([^)]*\)",
+)
+"""Numbers that name something and measure nothing."""
+
+
+def text_of(claim: str) -> str | None:
+    """Return the text on a claim with its placeholders, None where there is none."""
+    path = resources.files("joma.claims").joinpath("texts", f"{claim}.md")
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def filled(answer: Answer) -> str | None:
+    """Return the text on an answered claim with its numbers, None where there is none."""
+    text = text_of(answer.claim)
+    return None if text is None else text.format_map(values(answer.numbers))
+
+
+def heading(answer: Answer) -> str:
+    """Return what was found, in one line: the heading of the text, or the claim's title where there is none."""
+    text = filled(answer)
+    return text.splitlines()[0].removeprefix("# ").strip() if text else answer.title
+
+
+def values(numbers: Iterable[Number]) -> dict[str, float | int | None]:
+    """Return what placeholders may stand for."""
+    found: dict[str, float | int | None] = {}
+    for each in numbers:
+        if each.key:
+            low, high = each.interval()
+            found |= {
+                each.key: each.value,
+                f"{each.key}_low": low,
+                f"{each.key}_high": high,
+                f"{each.key}_ci": (high - low) / 2,
+                f"{each.key}_control": each.control,
+                f"{each.key}_published": each.published,
+                f"{each.key}_n": each.n,
+            }
+    return found
+
+
+def typed_numbers(text: str) -> list[str]:
+    """Return the measured numbers in a text that were typed by hand instead of filled in.
+
+    >>> typed_numbers("The entropy of Figure 6 rises by {rise:.2f} nats at depth 5, and by 0.3 at first.")
+    ['0.3']
+    """
+    without = "".join(literal for literal, *_ in string.Formatter().parse(text))
+    return TYPED.findall(REFERENCES.sub("", without))
