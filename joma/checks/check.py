@@ -15,7 +15,7 @@ from joma.claims.claim import Answer, Outcome
 from joma.claims.number import Number
 from joma.claims.statements import Statement, find, statements
 
-MODULES: tuple[str, ...] = ()
+MODULES = ("setting", "theorem1", "softmax", "theorem2")
 """Files of this folder that hold checks, in the paper's order."""
 
 Measure = TypeVar("Measure", bound=Callable[..., float])
@@ -52,6 +52,8 @@ class Check:
 
     claim: str
     """Id of the statement."""
+    name: str
+    """What is compared, in one line."""
     measure: Callable[..., float]
     """Formula in, distance from the reference out; with `over` it gets a case as its second argument."""
     against: Reference
@@ -65,11 +67,6 @@ class Check:
     unit: str
     over: Callable[[np.random.Generator], Sequence[Any]] | None
     """Draws random cases in which no parameter sits at its default."""
-
-    @property
-    def name(self) -> str:
-        """What is compared, in one line: the first line of the measure's docstring."""
-        return (self.measure.__doc__ or "").strip().splitlines()[0].rstrip(".")
 
     def distance(self, formula: Any) -> float:
         """Return the largest distance of a formula from the reference over all cases."""
@@ -108,6 +105,7 @@ def check(
     printed: Any = None,
     unit: str = "max abs error",
     over: Callable[[np.random.Generator], Sequence[Any]] | None = None,
+    name: str = "",
 ) -> Callable[[Measure], Measure]:
     """Register a function that measures how far a formula is from an independent reference.
 
@@ -120,12 +118,14 @@ def check(
         printed: The form as printed, where it differs from `formula`.
         unit: What the distance means.
         over: Draws the cases; the function gets one at a time as its second argument, and the largest distance counts.
+        name: What is compared; the first line of the function's docstring when empty.
     """
 
     def register(measure: Measure) -> Measure:
         CHECKS.append(
             Check(
                 claim=claim,
+                name=name or (measure.__doc__ or "").strip().splitlines()[0].rstrip("."),
                 measure=measure,
                 against=against,
                 formula=formula,

@@ -168,10 +168,16 @@ def answer(claim: Claim, numbers: Sequence[Number], *, tested_by: str, confidenc
     else:
         outcome = next(iter(settings.values())) if len(set(settings.values())) == 1 else Outcome.MIXED
     return Answer(
-        claim=claim.id, title=claim.title, says=claim.says, source=claim.source, ours=claim.ours,
-        outcome=outcome, settings=settings if len(settings) > 1 and claim.primary else {},
-        numbers=tuple(numbers), tested_by=tested_by,
-    )  # fmt: skip
+        claim=claim.id,
+        title=claim.title,
+        says=claim.says,
+        source=claim.source,
+        ours=claim.ours,
+        outcome=outcome,
+        settings=settings if len(settings) > 1 and claim.primary else {},
+        numbers=tuple(numbers),
+        tested_by=tested_by,
+    )
 
 
 def holm(p_values: dict[str, float], alpha: float = 1 - CONFIDENCE) -> dict[str, float]:

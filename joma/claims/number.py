@@ -65,9 +65,14 @@ class Number(BaseModel):
 
     @classmethod
     def mean(
-        cls, name: str, values: Values, *, control: Values | None = None, paired: bool = False,
+        cls,
+        name: str,
+        values: Values,
+        *,
+        control: Values | None = None,
+        paired: bool = False,
         **fields: Any,
-    ) -> "Number":  # fmt: skip
+    ) -> "Number":
         """Return the mean over runs with its standard error, and its difference from the control's runs.
 
         Args:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from joma.claims.claim import Outcome
 from joma.errors import UnknownNameError, in_any_case
@@ -73,6 +74,6 @@ def _family(name: str) -> list[str]:
     return family
 
 
-def _clean(value: str | list[str]) -> str | tuple[str, ...]:
+def _clean(value: str | list[str]) -> Any:
     """Join the lines of a wrapped text."""
     return " ".join(value.split()) if isinstance(value, str) else tuple(value)

@@ -1,0 +1,626 @@
+"""Section 2 and Appendix A.2: the layer, its gradient, what the setting assumes, and the identities of Theorem 1."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from joma.checks.check import Mutation, Reference, check, scaled
+from joma.checks.layers import (
+    DIFFERENTIATION_TOLERANCE,
+    LABELS,
+    NUM_NODES,
+    NUM_TOKENS,
+    ODE_TOLERANCE,
+    ROUNDING_TOLERANCE,
+    Case,
+    any_queries,
+    ascent,
+    differentiated,
+    eqn11,
+    gap,
+    log_likelihood,
+    make_case,
+    one_query,
+    softmax_only,
+    stream,
+    unnormalised,
+    v_dot_of,
+    with_gradient_sent_back,
+)
+from joma.theory.activations import Activation, linear, tanh
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.integrate import integrate
+from joma.theory.layer import Embeddings, Layer, LayerGradient, Samples, cross_entropy_gradient, orthonormal_embeddings
+from joma.theory.saliency import discriminancy, frequency, saliency, saliency_along, stationarity_drift
+from joma.theory.superposition import superpose, weights_from_parts
+
+TEXTS = ((0, 1, 1, 3), (2, 2, 2), (3, 0, 1, 2, 2, 0, 0), (1,), (3, 3, 0, 1, 0))
+"""Texts as sequences of token ids."""
+GRADIENT_OF_TEXTS = (3, -2, 1, 5, -4)
+"""g of one node for each text, whole numbers so that rationals stay exact."""
+LONG = np.linspace(0.0, 5.0, 11)
+"""Times of the flows along which drifts are measured."""
+SMALL_START = 0.01
+AGAINST_GRADIENT: dict[str, Any] = {"against": Reference.DIFFERENTIATION, "tolerance": DIFFERENTIATION_TOLERANCE}
+
+# --- the layer -----------------------------------------------------------------------------------------------------
+
+
+def text_frequencies() -> np.ndarray:
+    """Return x of every text."""
+    counts = [Counter(text) for text in TEXTS]
+    return np.array([[count[token] / count.total() for token in range(NUM_TOKENS)] for count in counts])
+
+
+def _stream_of_present_tokens(layer: Layer, z: np.ndarray, samples: Samples) -> np.ndarray:
+    present = (samples.x > 0).astype(float)
+    return stream(layer, z, replace(samples, x=present / present.sum(axis=1, keepdims=True)))
+
+
+@check(
+    "eqn1",
+    against=Reference.ENUMERATION,
+    formula=stream,
+    tolerance=ROUNDING_TOLERANCE,
+    mutation=Mutation("tokens counted once", _stream_of_present_tokens),
+    over=one_query,
+)
+def output_against_positions(claimed: Callable[..., np.ndarray], case: Case) -> float:
+    """f of five texts against attention over their positions, with matrices W_Q and W_K."""
+    u, attention = case.layer.embeddings, case.layer.attention
+    w_query, w_key = np.random.default_rng(1).normal(size=(2, 2, len(u.contextual)))
+    query, keys = w_query @ u.queries[:, 0], w_key @ u.contextual
+    expected = []
+    for text in TEXTS:
+        logits = np.array([query @ keys[:, token] for token in text]) / attention.temperature
+        match attention.kind:
+            case AttentionKind.LINEAR:
+                shares = logits / len(text) / attention.normalisation
+            case AttentionKind.EXP:
+                shares = np.exp(logits) / len(text) / attention.normalisation
+            case AttentionKind.SOFTMAX:
+                shares = special.softmax(logits)
+        values = [share * u.contextual[:, token] for share, token in zip(shares, text, strict=True)]
+        expected.append(np.sum(values, axis=0) + u.queries[:, 0])
+    z = (w_query @ u.queries).T @ (w_key @ u.contextual)
+    samples = Samples(x=text_frequencies(), q=np.zeros(len(TEXTS), dtype=int))
+    return gap(claimed(case.layer, z, samples), np.array(expected))
+
+
+def _with_value_matrix(rng: np.random.Generator) -> Sequence[Case]:
+    """Draw layers whose embeddings U_C are replaced by W_V U_C."""
+    cases = []
+    for case in one_query(rng):
+        u = case.layer.embeddings
+        w_value = rng.normal(scale=len(u.contextual) ** -0.5, size=(len(u.contextual),) * 2)
+        merged = Embeddings(contextual=w_value @ u.contextual, queries=u.queries)
+        cases.append(with_gradient_sent_back(replace(case, layer=replace(case.layer, embeddings=merged))))
+    return cases
+
+
+def _eqn11_for_any_embeddings(case: Case) -> np.ndarray:
+    """E[g h' (U_C^T U_C b + U_C^T u_q)]."""
+    u = case.layer.embeddings
+    return case.mean(case.slope, stream(case.layer, case.z, case.samples) @ u.contextual, sum_over="ik,il->kl")
+
+
+@check(
+    "value-matrix",
+    formula=_eqn11_for_any_embeddings,
+    printed=eqn11,
+    mutation=scaled(_eqn11_for_any_embeddings),
+    over=_with_value_matrix,
+    name="dv/dt of the merged layer with a random W_V",
+    **AGAINST_GRADIENT,
+)
+@check("eqn11", formula=eqn11, mutation=scaled(eqn11), over=one_query, **AGAINST_GRADIENT)
+def rate_of_weights(v_dot: Callable[[Case], np.ndarray], case: Case) -> float:
+    """dv/dt for linear, exp and softmax attention."""
+    return gap(v_dot(case), v_dot_of(case))
+
+
+@check(
+    "query-key",
+    formula=lambda rate, query, key: rate @ key.T @ key + query.T @ query @ rate,
+    printed=lambda rate, query, key: rate,
+    mutation=Mutation("key side only", lambda rate, query, key: rate @ key.T @ key),
+    over=softmax_only,
+    **AGAINST_GRADIENT,
+)
+def rate_of_factored_logits(z_dot: Callable[..., np.ndarray], case: Case) -> float:
+    """dz/dt when W_Q and W_K are trained."""
+    u = case.layer.embeddings
+    w_query, w_key = np.random.default_rng(3).normal(size=(2, 2, len(u.contextual)))
+
+    def logits(w_query: np.ndarray, w_key: np.ndarray) -> np.ndarray:
+        return (w_query @ u.queries).T @ (w_key @ u.contextual)
+
+    rate = differentiated(lambda q, k: log_likelihood(case, case.w, logits(q, k)), w_query, w_key)
+    merged = ascent(replace(case, z=logits(w_query, w_key))).z
+    return gap(
+        z_dot(merged, w_query @ u.queries, w_key @ u.contextual), logits(rate.w, w_key) + logits(w_query, rate.z)
+    )
+
+
+def _gradient_off(layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples, g: np.ndarray) -> LayerGradient:
+    return Layer.gradient(layer, w, z, samples, 1.01 * g)
+
+
+@check(
+    "eqn2", formula=Layer.gradient, mutation=Mutation("g 1 % off", _gradient_off), over=any_queries, **AGAINST_GRADIENT
+)
+def gradient_of_log_likelihood(gradient: Callable[..., LayerGradient], case: Case) -> float:
+    """Gradient of a log likelihood: three attentions, six activations, one and three queries."""
+    found, true = gradient(case.layer, case.w, case.z, case.samples, case.g), ascent(case)
+    return max(gap(found.w, true.w), gap(found.z, true.z))
+
+
+def _eqn9(case: Case, w: np.ndarray, z: np.ndarray, g: np.ndarray | None = None) -> float:
+    return case.layer.objective(w, z, case.samples, case.g if g is None else g)
+
+
+def _eqn9_with_moving_gradient(case: Case, w: np.ndarray, z: np.ndarray) -> float:
+    return _eqn9(case, w, z, cross_entropy_gradient(LABELS)(0.0, case.layer.hidden(w, z, case.samples)))
+
+
+@check(
+    "eqn9",
+    formula=_eqn9,
+    printed=_eqn9_with_moving_gradient,
+    mutation=Mutation("g 1 % off", lambda case, w, z: _eqn9(case, w, z, 1.01 * case.g)),
+    over=one_query,
+    **AGAINST_GRADIENT,
+)
+def gradient_of_objective(objective: Callable[..., float], case: Case) -> float:
+    """Gradient of Eqn 9 against that of the log likelihood that sends g back."""
+    found, true = differentiated(lambda w, z: objective(case, w, z), case.w, case.z), ascent(case)
+    return max(gap(found.w, true.w), gap(found.z, true.z))
+
+
+# --- Assumption 1 --------------------------------------------------------------------------------------------------
+
+Loss = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Outputs and one-hot labels in, the ascent direction of the outputs out."""
+
+
+def _linear_loss(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return labels - 1 / labels.shape[1]
+
+
+def _cross_entropy(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return labels - special.softmax(outputs, axis=1)
+
+
+@check(
+    "assumption1",
+    against=Reference.ODE,
+    formula=_linear_loss,
+    printed=_cross_entropy,
+    tolerance=ROUNDING_TOLERANCE,
+    unit="relative drift",
+    mutation=Mutation("1 % of cross-entropy", lambda o, y: _linear_loss(o, y) + 0.01 * _cross_entropy(o, y)),
+)
+def drift_of_gradient_term(loss: Loss) -> float:
+    """Drift of E[g x] over t = 5 in layer-wise training, loss linear in the output."""
+    case = make_case(Attention(kind=AttentionKind.SOFTMAX, temperature=0.8), linear)
+    upper, labels = np.random.default_rng(4).normal(size=(NUM_NODES, NUM_NODES)), np.eye(NUM_NODES)[LABELS]
+
+    def backprop(_: float, hidden: np.ndarray) -> np.ndarray:
+        return loss(hidden @ upper.T, labels) @ upper
+
+    run = case.layer.flow(case.w, case.z, case.samples, backprop, LONG)
+    return stationarity_drift(saliency_along(case.layer, run, case.samples, backprop)).overall
+
+
+def _drift_by_hand(values: np.ndarray) -> float:
+    """Return the largest distance from the start over the largest size."""
+    return float(max(np.linalg.norm(each - values[0]) for each in values) / max(map(np.linalg.norm, values)))
+
+
+@check(
+    "assumption1",
+    against=Reference.ODE,
+    formula=lambda values: stationarity_drift(values).overall,
+    tolerance=ROUNDING_TOLERANCE,
+    unit="relative error",
+    mutation=Mutation(
+        "distance from the mean", lambda values: _drift_by_hand(np.stack([values.mean(axis=0), *values]))
+    ),
+)
+def drift_under_cross_entropy(drift: Callable[[np.ndarray], float]) -> float:
+    """Drift of E[g x] under cross-entropy, against its definition by sums over samples."""
+    case = make_case(Attention(kind=AttentionKind.SOFTMAX, temperature=0.8), linear)
+    backprop = cross_entropy_gradient(LABELS)
+    run = case.layer.flow(case.w, case.z, case.samples, backprop, LONG)
+    found = drift(saliency_along(case.layer, run, case.samples, backprop))
+    by_sums = []
+    for w, z in zip(run["w"], run["z"], strict=True):
+        g = backprop(0.0, case.layer.hidden(w, z, case.samples))
+        terms = [p * np.outer(g[i], case.samples.x[i]) for i, p in enumerate(case.samples.weights)]
+        by_sums.append(np.sum(terms, axis=0))
+    return abs(found / _drift_by_hand(np.array(by_sums)) - 1)
+
+
+def _curved(amount: float) -> Activation:
+    return Activation(
+        name=f"linear with {amount:g} of tanh",
+        value=lambda x: x + amount * tanh.value(x),
+        derivative=lambda x: 1 + amount * tanh.derivative(x),
+    )
+
+
+@check(
+    "assumption1",
+    against=Reference.ODE,
+    formula=linear,
+    printed=tanh,
+    tolerance=ROUNDING_TOLERANCE,
+    unit="relative drift",
+    mutation=Mutation("activation with 1 % of tanh", _curved(0.01)),
+)
+def drift_with_fixed_gradient(phi: Activation) -> float:
+    """Drift of E[g h' x] over t = 5 under a fixed g, linear activation."""
+    case = make_case(Attention(kind=AttentionKind.SOFTMAX, temperature=0.8), phi)
+    run = case.flow(LONG)
+    states = [replace(case, w=w, z=z) for w, z in zip(run["w"], run["z"], strict=True)]
+    return stationarity_drift(np.stack([saliency(case.samples, state.slope) for state in states])).overall
+
+
+# --- identities behind Theorem 1 -----------------------------------------------------------------------------------
+
+
+def _eqn10(case: Case) -> np.ndarray:
+    """Σ_k E[g_k h'_k L^T v_k]."""
+    pulled = case.layer.attention.pull_back(case.z, case.samples.x, case.slope @ case.v)
+    return case.mean(pulled, sum_over="il->l")
+
+
+def _without_division(case: Case) -> np.ndarray:
+    """σ'(z) ∘ E[Σ_k g_k h'_k v_k ∘ x]/A."""
+    attention, z = case.layer.attention, case.z[0] / case.layer.attention.temperature
+    slope = (np.exp(z) if attention.kind == AttentionKind.EXP else 1.0) / attention.temperature
+    return slope * case.mean(case.slope, case.v, case.samples.x, sum_over="ik,kl,il->l") / attention.normalisation
+
+
+def _eqn13(case: Case) -> np.ndarray:
+    """diag(σ'/σ) Σ_k v̇_k∘v_k."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (eqn11(case) * case.v).sum(axis=0) / case.layer.attention.score_over_slope(case.z[0])
+
+
+def _softmax_rate(case: Case) -> np.ndarray:
+    """(1/T)[Σ_k v̇_k∘v_k − E(b b^T Σ_k g_k h'_k v_k)]."""
+    spread = case.mean(case.b, case.b, case.slope, case.v, sum_over="il,ij,ik,kj->l")
+    return ((eqn11(case) * case.v).sum(axis=0) - spread) / case.layer.attention.temperature
+
+
+@check("eqn10", formula=_eqn10, mutation=scaled(_eqn10), over=one_query, **AGAINST_GRADIENT)
+@check(
+    "eqn13",
+    formula=_without_division,
+    printed=_eqn13,
+    mutation=scaled(_without_division),
+    over=unnormalised,
+    name="dz/dt for linear and exp attention, some logits at zero",
+    **AGAINST_GRADIENT,
+)
+@check(
+    "eqn15-16",
+    formula=_softmax_rate,
+    mutation=scaled(_softmax_rate),
+    over=softmax_only,
+    name="dz/dt of softmax attention before any assumption",
+    **AGAINST_GRADIENT,
+)
+def rate_of_logits(z_dot: Callable[[Case], np.ndarray], case: Case) -> float:
+    """dz/dt for linear, exp and softmax attention."""
+    return gap(z_dot(case), ascent(case).z[0])
+
+
+@check(
+    "eqn14",
+    formula=Attention.score_over_slope,
+    mutation=scaled(Attention.score_over_slope),
+    over=unnormalised,
+    **AGAINST_GRADIENT,
+)
+def both_sides_of_eqn14(score_over_slope: Callable[[Attention, np.ndarray], np.ndarray], case: Case) -> float:
+    """Both sides of Eqn 14 for linear attention, zero logits included, and exp attention."""
+    left = score_over_slope(case.layer.attention, case.z[0]) * ascent(case).z[0]
+    return gap(left, (v_dot_of(case) * case.v).sum(axis=0))
+
+
+def _softmax_terms(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """E[g_k h'_k diag(b)] v_k and E[g_k h'_k b^T] v_k."""
+    diagonal = case.mean(case.slope, case.b, np.eye(NUM_TOKENS), case.v, sum_over="ik,il,lj,kj->kl")
+    return diagonal, case.mean(case.slope, case.b, case.v, sum_over="ik,il,kl->k")
+
+
+@check(
+    "eqn15-16",
+    formula=_softmax_terms,
+    mutation=Mutation("inner product 1 % off", lambda case: (_softmax_terms(case)[0], 1.01 * _softmax_terms(case)[1])),
+    over=softmax_only,
+    **AGAINST_GRADIENT,
+)
+def terms_of_softmax(terms: Callable[[Case], tuple[np.ndarray, np.ndarray]], case: Case) -> float:
+    """Eqns 15 and 16 for softmax attention."""
+    product, inner = terms(case)
+    true = v_dot_of(case) * case.v
+    return max(gap(product, true), gap(inner, true.sum(axis=1)))
+
+
+def _one_node(rng: np.random.Generator) -> Sequence[Case]:
+    """Draw exp layers of one node with a normalisation other than 1 and T = 1, as Eqn 3 has."""
+    return [
+        make_case(Attention(kind=AttentionKind.EXP, normalisation=rng.uniform(1.5, 2.5)), phi, num_nodes=1)
+        for phi in (linear, tanh)
+    ]
+
+
+def _eqn3(delta: np.ndarray, v: np.ndarray, c: np.ndarray, normalisation: float) -> np.ndarray:
+    return delta * np.exp(v**2 / 2 + c) / normalisation
+
+
+@check(
+    "eqn3",
+    formula=_eqn3,
+    printed=lambda delta, v, c, normalisation: delta * np.exp(v**2 / 2 + c),
+    mutation=scaled(_eqn3),
+    over=_one_node,
+    **AGAINST_GRADIENT,
+)
+def rate_with_attention_integrated_out(rate: Callable[..., np.ndarray], case: Case) -> float:
+    """dv/dt at t = 0.5 of a flow with A other than 1, linear activation and tanh."""
+    end = case.flow(np.array([0.0, 0.5])).at_end()
+    c = case.z[0] - case.v[0] ** 2 / 2
+    case = replace(case, w=end["w"], z=end["z"])
+    slopes = differentiated(lambda w, z: case.layer.objective(w, z, case.samples, case.g), case.w, case.z)
+    delta = case.mean(case.slope[:, 0], case.samples.x, sum_over="i,il->l")
+    found = rate(delta, case.v[0], c, case.layer.attention.normalisation)
+    return gap(found, case.layer.embeddings.contextual_part(slopes.w)[0])
+
+
+# --- zero initialisation -------------------------------------------------------------------------------------------
+
+
+@check(
+    "zero-init",
+    against=Reference.ODE,
+    formula=np.full((1, NUM_TOKENS), SMALL_START),
+    printed=np.zeros((1, NUM_TOKENS)),
+    tolerance=0.0,  # a count of tokens
+    unit="share of tokens",
+    mutation=Mutation("one logit at zero", SMALL_START * (np.arange(NUM_TOKENS) > 0)[None]),
+)
+def weights_at_rest(z0: np.ndarray) -> float:
+    """Share of contextual tokens without weight at t = 5, linear attention started at w = 0, z = 0.01."""
+    case = make_case(Attention(kind=AttentionKind.LINEAR, temperature=0.8, normalisation=1.5), linear)
+    case = replace(case, w=np.zeros_like(case.w), z=z0)
+    v = case.layer.embeddings.contextual_part(case.flow(LONG).at_end()["w"])
+    return float((np.abs(v).max(axis=0) < ROUNDING_TOLERANCE).mean())
+
+
+@check(
+    "zero-init",
+    against=Reference.ODE,
+    formula=lambda delta, z0, t: z0 * np.sinh(delta * t),
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("rate 1 % off", lambda delta, z0, t: z0 * np.sinh(1.01 * delta * t)),
+)
+def escape_from_the_saddle(solution: Callable[..., np.ndarray]) -> float:
+    """Escape of linear attention from the saddle at zero."""
+    case = make_case(Attention(kind=AttentionKind.LINEAR), linear, num_nodes=1)
+    case = replace(case, w=np.zeros_like(case.w), z=np.full_like(case.z, SMALL_START))
+    v = case.layer.embeddings.contextual_part(case.flow(LONG).at_end()["w"])[0]
+    delta = case.mean(case.g[:, 0], case.samples.x, sum_over="i,il->l")
+    return gap(solution(delta, case.z[0], LONG[-1]), v)
+
+
+@check(
+    "zero-init",
+    against=Reference.ODE,
+    formula=lambda v0, z0: z0 - np.square(v0).sum(axis=0) / 2,
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("c = z(0)", lambda v0, z0: z0),
+    over=lambda rng: (0.0, rng.uniform(0.3, 0.7)),
+)
+def constant_of_exp_attention(constant: Callable[..., np.ndarray], scale: float) -> float:
+    """The constant c of exp attention, from zero and from elsewhere."""
+    case = make_case(Attention(kind=AttentionKind.EXP), tanh)
+    case = replace(case, w=scale * case.w, z=scale * case.z)
+    end = case.flow(np.array([0.0, 1.0])).at_end()
+    v = case.layer.embeddings.contextual_part(end["w"])
+    return gap(constant(case.v, case.z[0]), end["z"][0] - (v**2).sum(axis=0) / 2)
+
+
+# --- saliency ------------------------------------------------------------------------------------------------------
+
+
+def _text_samples() -> tuple[Samples, np.ndarray]:
+    samples = Samples(x=text_frequencies(), q=np.zeros(len(TEXTS), dtype=int))
+    return samples, np.array(GRADIENT_OF_TEXTS, dtype=float)[:, None]
+
+
+def _occurrences(token: int) -> list[Fraction]:
+    """P(text i, token l) when a text and then a position in it are drawn uniformly."""
+    return [Fraction(Counter(text)[token], len(text) * len(TEXTS)) for text in TEXTS]
+
+
+def _exact_saliency() -> np.ndarray:
+    parts = [zip(_occurrences(token), GRADIENT_OF_TEXTS, strict=True) for token in range(NUM_TOKENS)]
+    return np.array([float(sum(p * g for p, g in part)) for part in parts])
+
+
+def _factors(samples: Samples, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return discriminancy(samples, g)[0, 0], frequency(samples)[0]
+
+
+def _factors_of_texts(samples: Samples, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return (g * (samples.x > 0)).sum(axis=0) / (samples.x > 0).sum(axis=0), frequency(samples)[0]
+
+
+@check(
+    "saliency",
+    against=Reference.EXACT_RATIONALS,
+    formula=_factors,
+    tolerance=ROUNDING_TOLERANCE,
+    mutation=Mutation("texts that hold the token, each counted once", _factors_of_texts),
+)
+def factors_of_saliency(factors: Callable[..., tuple[np.ndarray, np.ndarray]]) -> float:
+    """Both factors against all occurrences of each token in five texts."""
+    mass = np.array([sum(_occurrences(token)) for token in range(NUM_TOKENS)], dtype=float)
+    found, share = factors(*_text_samples())
+    return max(gap(found, _exact_saliency() / mass), gap(share, mass))
+
+
+@check(
+    "saliency",
+    against=Reference.ENUMERATION,
+    formula=saliency,
+    tolerance=ROUNDING_TOLERANCE,
+    mutation=scaled(saliency),
+    over=any_queries,
+)
+def saliency_by_sums(found: Callable[..., np.ndarray], case: Case) -> float:
+    """E[g x] for unequal weights, several nodes and queries, against a loop over the samples."""
+    samples, num_queries = case.samples, case.layer.embeddings.num_queries
+    expected = np.zeros((num_queries, case.g.shape[1], NUM_TOKENS))
+    for m in range(num_queries):
+        own = [i for i in range(len(samples.x)) if samples.q[i] == m]
+        total = sum(samples.weights[i] for i in own)
+        for i in own:
+            expected[m] += samples.weights[i] / total * np.outer(case.g[i], samples.x[i])
+    return gap(found(samples, case.g), expected)
+
+
+def _product(samples: Samples, g: np.ndarray) -> np.ndarray:
+    return np.multiply(*_factors(samples, g))
+
+
+@check(
+    "footnote1",
+    against=Reference.EXACT_RATIONALS,
+    formula=_product,
+    printed=lambda samples, g: (g * samples.x).sum(axis=0) * frequency(samples)[0],
+    tolerance=ROUNDING_TOLERANCE,
+    mutation=scaled(_product),
+)
+def saliency_of_texts(product: Callable[..., np.ndarray]) -> float:
+    """Saliency of five texts."""
+    return gap(product(*_text_samples()), _exact_saliency())
+
+
+# --- implicit bias and superposition -------------------------------------------------------------------------------
+
+
+def _trained(case: Case) -> tuple[Case, np.ndarray, np.ndarray]:
+    """Return the case after one unit of time, and the changes of v and ξ by a flow of (v, ξ, z) that never forms w."""
+    u, samples = case.layer.embeddings, case.samples
+    by_query = samples.by_query(u.num_queries)
+
+    def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        b = case.layer.attention.scores(state["z"][samples.q], samples.x)
+        slope = case.g * case.layer.activation.derivative(b @ state["v"].T + state["xi"].T[samples.q])
+        pulled = case.layer.attention.pull_back(state["z"][samples.q], samples.x, slope @ state["v"])
+        return {"v": (samples.weights[:, None] * slope).T @ b, "xi": (by_query @ slope).T, "z": by_query @ pulled}
+
+    start = {"v": case.v, "xi": u.query_part(case.w), "z": case.z}
+    parts = integrate(field, start, np.array([0.0, 1.0])).at_end()
+    end = case.flow(np.array([0.0, 1.0])).at_end()
+    return replace(case, w=end["w"], z=end["z"]), parts["v"] - start["v"], parts["xi"] - start["xi"]
+
+
+def _flows(rng: np.random.Generator) -> Sequence[tuple[Case, Case, np.ndarray, np.ndarray]]:
+    """Train four layers, one with three queries; linear attention is left out where its ReLU slides along a kink."""
+    cases = any_queries(rng)
+    return [(case, *_trained(case)) for case in (*cases[1:4], cases[5])]
+
+
+@check(
+    "implicit-bias",
+    against=Reference.ODE,
+    formula=lambda start, change: start + change,
+    printed=lambda start, change: change,
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("change 1 % off", lambda start, change: start + 1.01 * change),
+    over=_flows,
+)
+def response_from_bias(bias: Callable[..., np.ndarray], flow: tuple[Case, Case, np.ndarray, np.ndarray]) -> float:
+    """w^T f after one unit of training, from v·b and the implicit bias; one query and three."""
+    start, end, _, xi_change = flow
+    xi = bias(start.layer.embeddings.query_part(start.w), xi_change)
+    true = stream(end.layer, end.z, end.samples) @ end.w.T
+    return gap(end.b @ end.v.T + xi.T[end.samples.q], true)
+
+
+@check(
+    "eqn60",
+    against=Reference.ODE,
+    formula=weights_from_parts,
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation(
+        "ξ with a minus sign", lambda u, w0, v_change, xi_change: weights_from_parts(u, w0, v_change, -xi_change)
+    ),
+    over=_flows,
+)
+def weights_of_parts(rebuilt: Callable[..., np.ndarray], flow: tuple[Case, Case, np.ndarray, np.ndarray]) -> float:
+    """w after one unit of training, from a flow of (v, ξ, z) that never forms w; one query and three."""
+    start, end, v_change, xi_change = flow
+    return gap(rebuilt(start.layer.embeddings, start.w, v_change, xi_change), end.w)
+
+
+PATTERN_TOKENS = orthonormal_embeddings(4, 2, dim=7, rng=np.random.default_rng(5))
+PATTERNS = np.array([[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 3.0]])
+BIASES = np.array([-1.2, -1.2])
+
+
+def _printed_superposition(u: Embeddings, patterns: np.ndarray, biases: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    return u.contextual @ patterns.sum(axis=0) - u.queries[:, queries] @ biases
+
+
+@check(
+    "superposition",
+    against=Reference.ENUMERATION,
+    formula=superpose,
+    printed=_printed_superposition,
+    tolerance=0.0,  # a count
+    unit="wrong decisions",
+    mutation=Mutation("bias three times as negative", lambda u, p, biases, q: superpose(u, p, 3 * biases, q)),
+)
+def wrong_decisions(build: Callable[..., np.ndarray]) -> float:
+    """Wrong decisions on two patterns and the empty context, ξ = −1.2."""
+    queries = np.array([0, 1])
+    w = build(PATTERN_TOKENS, PATTERNS, BIASES, queries)
+    wrong = 0
+    for pattern, query in zip(PATTERNS, queries, strict=True):
+        u_query = PATTERN_TOKENS.queries[:, query]
+        context = PATTERN_TOKENS.contextual @ (pattern / pattern.sum())
+        wrong += int(w @ u_query > 0) + int(w @ (context + u_query) <= 0)
+    return float(wrong)
+
+
+@check(
+    "superposition",
+    against=Reference.ENUMERATION,
+    formula=np.tile([0.4, -0.3, 0.8, 0.1], (2, 1)),
+    tolerance=ROUNDING_TOLERANCE,
+    mutation=Mutation(
+        "second query attends to the other tokens", np.array([[0.4, -0.3, 0.8, 0.1], [0.8, 0.1, 0.4, -0.3]])
+    ),
+)
+def gate_by_query(z: np.ndarray) -> float:
+    """R₁₁ + R₂₂ − R₁₂ − R₂₁ over 100 random nodes, same logits under both queries."""
+    rng, u = np.random.default_rng(6), PATTERN_TOKENS
+    w = rng.normal(size=(100, len(u.contextual)))
+    x = rng.dirichlet(np.ones(4), size=2)
+
+    def answer(context: int, query: int) -> np.ndarray:
+        return w @ (u.contextual @ (np.exp(z[query]) * x[context]) + u.queries[:, query])
+
+    return float(np.abs(answer(0, 0) + answer(1, 1) - answer(0, 1) - answer(1, 0)).max())

@@ -1,0 +1,439 @@
+"""Section 3, Theorem 1 for linear and exp attention: what training conserves, and with which constants."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from joma.checks.check import Mutation, Reference, check
+from joma.checks.joint_runs import BOTH, JointRun, Quantity, Setup, drift, flowed, problem, trained
+from joma.theory.attention import AttentionKind
+from joma.theory.descent import SGD, Adam, GradientSteps, Optimiser, Recipe, train
+from joma.theory.integrate import State, integrate
+from joma.theory.invariants import Invariant, minibatch_drift_factor, momentum_drift_factor, weight_decay_factor
+
+ODE_TOLERANCE = 1e-9
+"""DOP853 at rtol 1e-12 over quantities of order one."""
+ROUNDING_TOLERANCE = 1e-13
+"""Rounding of quantities of order one, over one step."""
+LINEAR = tuple(
+    Setup(kind=AttentionKind.LINEAR, phi=phi, num_nodes=num, backprop=backprop, seed=seed)
+    for phi, num, backprop, seed in (
+        ("linear", 1, "fixed", 1),
+        ("relu", 3, "fixed", 0),
+        ("tanh", 17, "cross-entropy", 2),
+        ("gelu", 5, "time-varying", 3),
+        ("sigmoid", 2, "cross-entropy", 4),
+    )
+)
+"""One and many nodes, five activations, gradients that stand still, change over time or come from a loss.
+
+Most flows of ReLU nodes under a fixed gradient end up sliding along a kink, where solvers stall; these do not.
+"""
+EXP = tuple(replace(each, kind=AttentionKind.EXP, seed=3 if each.phi == "relu" else each.seed) for each in LINEAR)
+
+
+def corrected(run: JointRun) -> np.ndarray:
+    """Theorem 1's quantity with its constants put right."""
+    return run.law.value(run.v, run.z)
+
+
+def printed(run: JointRun) -> np.ndarray:
+    """Theorem 1 as printed, for each query by itself: z² − Σv² or z − ½Σv²."""
+    squares = np.square(run.v).sum(axis=1)[:, None]
+    return run.z**2 - squares if run.setup.kind is AttentionKind.LINEAR else run.z - squares / 2
+
+
+def _total(run: JointRun, factor: float = 1.0) -> np.ndarray:
+    u = run.layer.embeddings.contextual
+    return replace(run.law, gram=u.T @ u).total(np.sqrt(factor) * run.v, run.z)
+
+
+def _weighted_by_probability(run: JointRun) -> np.ndarray:
+    share = run.samples.by_query(run.setup.num_queries).sum(axis=1)
+    return replace(run.law, query_weights=share).value(run.v, run.z)
+
+
+def _own_tokens(run: JointRun) -> np.ndarray:
+    """Each query's own law on the tokens that it alone sees."""
+    owner = np.arange(run.v.shape[-1]) % run.setup.num_queries
+    return np.take_along_axis(printed(run), owner[None, None], axis=1)[:, 0]
+
+
+def _own_nodes(run: JointRun) -> np.ndarray:
+    """Each query's own law with the nodes that it alone trains in the sum over k."""
+    owner, queries = np.arange(run.v.shape[1]) % run.setup.num_queries, range(run.setup.num_queries)
+    parts = [printed(replace(run, v=run.v[:, owner == m], z=run.z[:, m : m + 1])) for m in queries]
+    return np.concatenate(parts, axis=1)
+
+
+def _law_off(run: JointRun) -> np.ndarray:
+    return run.law.value(np.sqrt(1.01) * run.v, run.z)
+
+
+def _of_the_other(quantity: Quantity) -> Quantity:
+    return lambda run: quantity(replace(run, z=run.z[:, ::-1]))
+
+
+CONSERVED: dict[str, Any] = {"against": Reference.ODE, "tolerance": ODE_TOLERANCE, "unit": "max abs drift"}
+CORRECTED = CONSERVED | {"formula": corrected, "mutation": Mutation("factor of Σ_k v_k² 1 % off", _law_off)}
+
+
+def _warm(rng: np.random.Generator) -> Sequence[Setup]:
+    return [Setup(temperature=each, seed=6) for each in (rng.uniform(0.4, 0.7), rng.uniform(1.5, 3.0))]
+
+
+def _warm_linear(rng: np.random.Generator) -> Sequence[Setup]:
+    return [replace(each, kind=AttentionKind.LINEAR) for each in _warm(rng)]
+
+
+def _unequal_rates(rng: np.random.Generator) -> Sequence[Setup]:
+    return Setup(rate_ratio=rng.uniform(2.0, 5.0)).with_both()
+
+
+def _unequal_everything(rng: np.random.Generator) -> Sequence[Setup]:
+    setup = Setup(rate_ratio=rng.uniform(2.0, 4.0), temperature=rng.uniform(0.6, 0.9), norm=rng.uniform(1.3, 1.8))
+    return [*setup.with_both(), *replace(setup, num_queries=2, num_nodes=4).with_both()]
+
+
+@check("thm1-linear", **CORRECTED, over=lambda rng: LINEAR)
+@check("thm1-exp", **CORRECTED, over=lambda rng: EXP)
+@check("thm1-temperature", **CORRECTED, printed=printed, over=_warm, name="exp attention at two temperatures")
+@check(
+    "thm1-temperature",
+    **CONSERVED,
+    formula=printed,
+    mutation=Mutation(
+        "Σ_k v_k² divided by T", lambda run: run.z[:, 0] ** 2 - np.square(run.v).sum(axis=1) / run.setup.temperature
+    ),
+    over=_warm_linear,
+    name="linear attention at two temperatures: the printed form",
+)
+@check(
+    "thm1-rates",
+    **CORRECTED,
+    printed=printed,
+    over=_unequal_rates,
+    name="linear and exp attention with logits that learn faster",
+)
+@check(
+    "thm1-rates",
+    **CORRECTED,
+    over=_unequal_everything,
+    name="unequal rates, temperature and norm of embeddings at once, one query and two",
+)
+@check(
+    "thm1-embeddings",
+    **CORRECTED,
+    printed=printed,
+    over=lambda rng: Setup(norm=rng.uniform(1.4, 1.9)).with_both(),
+    name="orthogonal embeddings of a norm other than 1",
+)
+@check(
+    "thm1-embeddings",
+    **CONSERVED,
+    formula=_total,
+    printed=printed,
+    mutation=Mutation("factor of v_kᵀG⁺v_k 1 % off", lambda run: _total(run, 1.01)),
+    over=lambda rng: Setup(
+        overlap=0.5, rate_ratio=rng.uniform(1.5, 3.0), temperature=rng.uniform(1.2, 2.0)
+    ).with_both(),
+    name="sum over tokens with embeddings mixed by ε = 0.5, at unequal rates and a temperature",
+)
+@check(
+    "thm1-queries",
+    **CORRECTED,
+    printed=printed,
+    over=lambda rng: Setup(num_queries=3, num_nodes=4).with_both(),
+    name="three queries, linear and exp attention: the sum over queries against each query alone",
+)
+@check(
+    "thm1-queries",
+    **CONSERVED,
+    formula=_weighted_by_probability,
+    printed=printed,
+    mutation=Mutation("unweighted sum", corrected),
+    over=lambda rng: Setup(num_queries=3, num_nodes=4, conditional=True).with_both(),
+    name="three queries with conditional expectations (Eqn 2 for each): the sum weighted by P(q = m)",
+)
+@check(
+    "thm1-queries",
+    **CONSERVED,
+    formula=_own_tokens,
+    printed=printed,
+    mutation=Mutation("tokens of the other query", _of_the_other(_own_tokens)),
+    over=lambda rng: Setup(num_queries=2, disjoint=True).with_both(),
+    name="two queries with contexts of their own: the printed form on each query's own tokens",
+)
+@check(
+    "thm1-queries",
+    **CONSERVED,
+    formula=_own_nodes,
+    printed=printed,
+    mutation=Mutation("nodes of the other query", _of_the_other(_own_nodes)),
+    over=lambda rng: Setup(num_queries=2, num_nodes=4, own_nodes=True).with_both(),
+    name="two queries that train nodes of their own: the printed form with each query's own nodes",
+)
+def drift_along_flow(quantity: Quantity, setup: Setup) -> float:
+    """Drift along flows of 1 to 17 nodes, five activations, fixed, time-varying and cross-entropy g."""
+    return drift(quantity(flowed(setup)))
+
+
+@check(
+    "thm1-embeddings",
+    **CONSERVED,
+    formula=slice(1, None),
+    printed=slice(None),
+    mutation=Mutation("the query's own token", slice(0, 1)),
+    over=lambda rng: Setup(query_in_context=True).with_both(),
+)
+def drift_off_the_query(tokens: slice, setup: Setup) -> float:
+    """Query = contextual token 0: the tokens on which the law holds."""
+    return drift(corrected(flowed(setup))[:, tokens])
+
+
+@check(
+    "thm1-embeddings",
+    against=Reference.ODE,
+    formula=1.0,
+    tolerance=0.02,  # terms of second order in ε
+    unit="distance from the order",
+    mutation=Mutation("second order", 2.0),
+    over=lambda rng: BOTH,
+)
+def order_in_overlap(order: float, kind: AttentionKind) -> float:
+    """Order in ε of the drift per token, ε = 0.004 and 0.002."""
+    coarse, fine = (drift(corrected(flowed(Setup(kind=kind, overlap=overlap)))) for overlap in (4e-3, 2e-3))
+    return abs(float(np.log2(coarse / fine)) - order)
+
+
+# --- queries along the path ----------------------------------------------------------------------------------------
+
+THREE_QUERIES = Setup(num_queries=3, num_nodes=4, backprop="cross-entropy")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QueryPaths:
+    """What each query's own samples did to the weights, along a flow of exp attention."""
+
+    v0: np.ndarray
+    """(K, M)"""
+    moved: np.ndarray
+    """(T, Q, K, M): v_k,m, the part of v_k that query m's samples moved, zero at the start."""
+    cross: np.ndarray
+    """(T, Q, M): Σ_k Σ_m'≠m ∫ v_k,m' ∘ dv_k,m."""
+    gained: np.ndarray
+    """(T, Q, M): change of the logits, integrated by itself."""
+
+
+@cache
+def _query_paths() -> QueryPaths:
+    layer, samples, backprop, w0, z0 = problem(THREE_QUERIES)
+    queries = range(THREE_QUERIES.num_queries)
+
+    def field(time: float, state: State) -> State:
+        w, z, moved = state["w"], state["z"], state["moved"]
+        g = backprop(time, layer.hidden(w, z, samples))
+        slopes = [layer.gradient(w, z, samples, g * (samples.q == m)[:, None]) for m in queries]
+        v_dot = np.stack([layer.embeddings.contextual_part(slope.w) for slope in slopes])
+        others = moved.sum(axis=0) - moved
+        return {
+            "w": sum(slope.w for slope in slopes),
+            "z": sum(slope.z for slope in slopes),
+            "moved": v_dot,
+            "cross": (others * v_dot).sum(axis=1),
+        }
+
+    v0 = layer.embeddings.contextual_part(w0)
+    start = {"w": w0, "z": z0, "moved": np.zeros((len(queries), *v0.shape)), "cross": np.zeros_like(z0)}
+    run = integrate(field, start, np.linspace(0.0, 3.0, 5))
+    return QueryPaths(v0=v0, moved=run["moved"], cross=run["cross"], gained=run["z"] - run["z"][0])
+
+
+def _without_cross_terms(paths: QueryPaths) -> np.ndarray:
+    """Σ_k [½v_k,m² + v_k(0) ∘ v_k,m]: what query m would gain if its samples alone had moved the weights."""
+    return (np.square(paths.moved) / 2 + paths.v0 * paths.moved).sum(axis=2)
+
+
+@check(
+    "thm1-queries",
+    against=Reference.ODE,
+    formula=lambda paths: _without_cross_terms(paths) + paths.cross,
+    printed=_without_cross_terms,
+    tolerance=ODE_TOLERANCE,
+    unit="relative error",
+    mutation=Mutation("cross terms 1 % off", lambda paths: _without_cross_terms(paths) + 1.01 * paths.cross),
+)
+def logits_along_the_path(law: Callable[[QueryPaths], np.ndarray]) -> float:
+    """Logits of each of three queries along the path, with and without the cross terms between queries."""
+    paths = _query_paths()
+    error = np.linalg.norm(law(paths)[-1] - paths.gained[-1], axis=-1)
+    return float((error / np.linalg.norm(paths.gained[-1], axis=-1)).max())
+
+
+# --- discrete steps ------------------------------------------------------------------------------------------------
+
+DECAY, MOMENTUM = 0.3, 0.9
+FINE = Recipe(num_steps=400, rate=5e-3)
+SHORT = Recipe(num_steps=60, rate=2e-3)
+"""For minibatches: steps so small and few that all runs see the same gradients."""
+BATCH_SIZE, NUM_BATCHED_RUNS = 4, 24
+NOISY = (
+    Setup(num_samples=64, backprop="cross-entropy", start=0.1),
+    Setup(num_samples=256, backprop="cross-entropy", phi="linear", start=0.1),
+    Setup(backprop="fixed"),
+)
+"""Labels that the data say little of, near the start; and six samples whose gradients mostly agree."""
+
+
+def _halved(recipe: Recipe) -> Recipe:
+    return replace(recipe, num_steps=2 * recipe.num_steps, rate=recipe.rate / 2)
+
+
+def _steps(rng: np.random.Generator) -> Sequence[tuple[Setup, Recipe]]:
+    """Draw full batches at equal rates, and minibatches of two at unequal ones."""
+    return [
+        (setup, Recipe(num_steps=20, rate=0.1, rate_ratio=ratio, batch_size=batch_size))
+        for ratio, batch_size in ((1.0, None), (rng.uniform(1.5, 2.5), 2))
+        for setup in Setup(rate_ratio=ratio, temperature=rng.uniform(0.6, 0.9), seed=5).with_both()
+    ]
+
+
+@check(
+    "thm1-sgd",
+    against=Reference.TRAINING,
+    formula=Invariant.step_change,
+    printed=lambda law, delta_v, delta_z: np.zeros_like(delta_z[:, 0]),
+    tolerance=ROUNDING_TOLERANCE,
+    mutation=Mutation("Δv 1 % off", lambda law, delta_v, delta_z: law.step_change(1.01 * delta_v, delta_z)),
+    over=_steps,
+)
+def change_in_a_step(law: Callable[..., np.ndarray], case: tuple[Setup, Recipe]) -> float:
+    """Change of the invariant in each of 20 steps, full batch and minibatches of two at unequal rates."""
+    run = trained(*case)
+    true = np.diff(corrected(run), axis=0)
+    return float(np.abs(law(run.law, np.diff(run.v, axis=0), np.diff(run.z, axis=0)) - true).max())
+
+
+def _drift_of_training(kind: AttentionKind, recipe: Recipe) -> float:
+    return drift(corrected(trained(Setup(kind=kind), recipe)))
+
+
+@check(
+    "thm1-sgd",
+    against=Reference.TRAINING,
+    formula=1.0,
+    tolerance=0.02,  # terms of second order at steps of 5e-3 and 2.5e-3
+    unit="distance from the order",
+    mutation=Mutation("second order", 2.0),
+    over=lambda rng: BOTH,
+)
+def order_in_the_step(order: float, kind: AttentionKind) -> float:
+    """Order of the drift over a run in the size of the step."""
+    ratio = _drift_of_training(kind, FINE) / _drift_of_training(kind, _halved(FINE))
+    return abs(float(np.log2(ratio)) - order)
+
+
+@cache
+def _batched(setup: Setup) -> tuple[float, float, np.ndarray]:
+    """Return signal and noise of the gradient along a run, and drifts on minibatches over that on full batches.
+
+    The signal is Σ_k‖dv_k/dt‖² summed over steps, the noise the variance of a single sample's part in dv/dt.
+    """
+    layer, samples, backprop, w0, z0 = problem(setup)
+    law = Invariant(attention=layer.attention)
+
+    def drift_of(recipe: Recipe, seed: int = 0) -> float:
+        run = train(layer, w0, z0, samples, backprop, recipe, rng=np.random.default_rng(seed))
+        ends = law.value(layer.embeddings.contextual_part(run["w"][[0, -1]]), run["z"][[0, -1]])
+        return float((ends[1] - ends[0]).sum())
+
+    full = train(layer, w0, z0, samples, backprop, SHORT)
+    signal = noise = 0.0
+    for w, z in zip(full["w"][:-1], full["z"][:-1], strict=True):
+        slope = backprop(0.0, layer.hidden(w, z, samples))
+        slope = slope * layer.activation.derivative(layer.preactivation(w, z, samples))
+        each = slope[:, :, None] * layer.scores(z, samples)[:, None, :]  # g_k h'_k b_l of every sample
+        mean = np.tensordot(samples.weights, each, axes=1)
+        signal += float(np.square(mean).sum())
+        noise += float(samples.weights @ np.square(each - mean).sum(axis=(1, 2)))
+    on_minibatches = [drift_of(replace(SHORT, batch_size=BATCH_SIZE), seed) for seed in range(NUM_BATCHED_RUNS)]
+    return signal, noise, np.array(on_minibatches) / drift_of(SHORT)
+
+
+@check(
+    "thm1-sgd",
+    against=Reference.MONTE_CARLO,
+    formula=minibatch_drift_factor,
+    printed=lambda signal, noise, batch_size: 1.0,
+    tolerance=4.5,  # the largest of three
+    unit="standard errors",
+    mutation=Mutation(
+        "noise over the root of the batch size",
+        lambda signal, noise, batch_size: 1 + noise / signal / np.sqrt(batch_size),
+    ),
+    over=lambda rng: NOISY,
+)
+def drift_on_minibatches(factor: Callable[[float, float, int], float], setup: Setup) -> float:
+    """Drift on minibatches of four over that on full batches, 24 runs of each of three sets of data."""
+    signal, noise, factors = _batched(setup)
+    spread = factors.std(ddof=1) / np.sqrt(factors.size)
+    return float(abs(factor(signal, noise, BATCH_SIZE) - factors.mean()) / spread)
+
+
+@check(
+    "thm1-optimisers",
+    against=Reference.TRAINING,
+    formula=momentum_drift_factor,
+    tolerance=0.02,  # terms of first order in the step are extrapolated away
+    unit="relative error",
+    mutation=Mutation("1/(1 − β)", lambda momentum: 1 / (1 - momentum)),
+    over=lambda rng: [(kind, momentum) for kind in BOTH for momentum in (0.6, 0.8)],
+)
+def drift_with_momentum(factor: Callable[[float], float], case: tuple[AttentionKind, float]) -> float:
+    """Drift with momentum over that of SGD at the same effective rate, extrapolated to steps of size zero."""
+    kind, momentum = case
+
+    def ratio(plain: Recipe) -> float:
+        heavy = replace(plain, rate=plain.rate * (1 - momentum), optimiser=GradientSteps(momentum=momentum))
+        return _drift_of_training(kind, heavy) / _drift_of_training(kind, plain)
+
+    return abs(factor(momentum) / (2 * ratio(_halved(FINE)) - ratio(FINE)) - 1)
+
+
+@check(
+    "thm1-optimisers",
+    against=Reference.TRAINING,
+    formula=SGD,
+    printed=Adam(),
+    tolerance=1e-3,  # what is left of the drift is of second order in steps of 5e-3
+    unit="relative drift",
+    mutation=Mutation("weight decay 0.3", GradientSteps(weight_decay=DECAY)),
+    over=lambda rng: BOTH,
+)
+def drift_in_the_limit(optimiser: Optimiser, kind: AttentionKind) -> float:
+    """Drift over movement of z, extrapolated to steps of size zero: SGD against Adam."""
+
+    def relative(recipe: Recipe) -> float:
+        run = trained(Setup(kind=kind), recipe)
+        return drift(corrected(run)) / drift(run.z)
+
+    coarse = replace(FINE, optimiser=optimiser)
+    return abs(2 * relative(_halved(coarse)) - relative(coarse))
+
+
+@check(
+    "thm1-optimisers",
+    against=Reference.ODE,
+    formula=weight_decay_factor,
+    printed=lambda t, weight_decay: np.ones_like(t),
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("rate λ for 2λ", lambda t, weight_decay: np.exp(-weight_decay * t)),
+)
+def decay_of_invariant(shrink: Callable[[np.ndarray, float], np.ndarray]) -> float:
+    """Linear attention with weight decay 0.3."""
+    run = flowed(Setup(kind=AttentionKind.LINEAR, weight_decay=DECAY))
+    values = corrected(run)
+    return float(np.abs(shrink(run.t, DECAY)[:, None] * values[0] - values).max())

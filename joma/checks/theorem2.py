@@ -1,0 +1,203 @@
+"""Section 3.1: linear activation, exp attention, winner take all."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from joma.checks.check import Mutation, Reference, check, scaled
+from joma.theory.integrate import integrate
+from joma.theory.winner_take_all import LinearFlow
+
+ALMOST = 1e-11
+"""Fraction of the blow-up time that is left when losers are compared with their limits."""
+LATE = 0.99
+"""Fraction of the blow-up time at which solutions are compared."""
+ODE_TOLERANCE = 1e-9
+"""DOP853 at rtol 1e-12 with a field that grows a hundredfold before the last time: errors stay below 1e-10."""
+
+Solution = Callable[[LinearFlow, np.ndarray], np.ndarray]
+
+
+def _flows(rng: np.random.Generator, *, num_nodes: Sequence[int] = (1, 3, 1), moved: bool = True) -> list[LinearFlow]:
+    """Draw flows with a normalisation other than 1; the last has weights and logits that do not start at zero."""
+    flows = []
+    for index, num in enumerate(num_nodes):
+        delta = rng.uniform(0.2, 1.0, size=(num, 4)) * rng.choice([-1.0, 1.0], size=(num, 4))
+        start: dict[str, Any] = {"v0": rng.normal(0, 0.3, size=(num, 4)), "z0": rng.normal(0, 0.3, size=4)}
+        is_moved = moved and index == len(num_nodes) - 1
+        flows.append(LinearFlow(delta=delta, normalisation=rng.uniform(1.4, 2.4), **(start if is_moved else {})))
+    return flows
+
+
+def _one_node_from_zero(rng: np.random.Generator) -> list[LinearFlow]:
+    return _flows(rng, num_nodes=(1, 1), moved=False)
+
+
+def _integrated(flow: LinearFlow) -> np.ndarray:
+    """v at the late time, by the ODE of the weights and the logits together: neither Theorem 1 nor 2 is used."""
+
+    def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        attention = np.exp(state["z"]) / flow.normalisation
+        return {"v": flow.delta * attention, "z": (flow.delta * state["v"]).sum(axis=0) * attention}
+
+    end = np.array([0.0, LATE * flow.blow_up_time()])
+    return integrate(field, {"v": flow.start, "z": flow.start_logits}, end)["v"][-1]
+
+
+def _path(flow: LinearFlow, t: np.ndarray) -> np.ndarray:
+    return integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, t)["v"]
+
+
+def _spread(values: np.ndarray) -> float:
+    return float(np.ptp(values) / np.abs(values).mean())
+
+
+def _printed_invariant(flow: LinearFlow, v: np.ndarray) -> np.ndarray:
+    return special.erf(v[0] / 2) / flow.delta[0]
+
+
+ERF_OFF = Mutation("argument of erf 1 % off", lambda flow, v: special.erf(1.01 * v[0] / np.sqrt(2)) / flow.delta[0])
+
+
+@check(
+    "thm2",
+    against=Reference.ODE,
+    formula=LinearFlow.invariant,
+    printed=_printed_invariant,
+    tolerance=ODE_TOLERANCE,
+    unit="relative spread",
+    mutation=ERF_OFF,
+    over=_one_node_from_zero,
+)
+def spread_of_invariant(invariant: Solution, flow: LinearFlow) -> float:
+    """Relative spread of the invariant over tokens at 0.99 of the blow-up time."""
+    return _spread(invariant(flow, _integrated(flow)))
+
+
+@check(
+    "thm2",
+    against=Reference.ODE,
+    formula=LinearFlow.solution,
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("time 0.1 % off", lambda flow, t: LinearFlow.solution(flow, 0.999 * t)),
+    over=_flows,
+)
+def exact_solution(solution: Solution, flow: LinearFlow) -> float:
+    """Exact solution: one node, three nodes, and a start other than zero."""
+    found = solution(flow, np.array([LATE * flow.blow_up_time()]))[0]
+    return float(np.abs(found - _integrated(flow)).max())
+
+
+@check(
+    "thm2-limit",
+    against=Reference.ODE,
+    formula=LinearFlow.blow_up_time,
+    tolerance=ODE_TOLERANCE,
+    unit="time",
+    mutation=scaled(LinearFlow.blow_up_time),
+    over=_flows,
+)
+def blow_up(blow_up_time: Callable[[LinearFlow], float], flow: LinearFlow) -> float:
+    """Blow-up time against the time at which the integrated flow passes |v| = 7, where less than 1e-10 remains."""
+    end = np.array([0.0, 2 * flow.blow_up_time()])
+    run = integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, end, blow_up=7.0)
+    assert run.blow_up is not None
+    return abs(run.blow_up.time - float(blow_up_time(flow)))
+
+
+@check(
+    "thm2-limit",
+    against=Reference.ODE,
+    formula=LinearFlow.limits,
+    printed=lambda flow: 2 * special.erfinv(flow.delta / np.abs(flow.delta).max()),
+    tolerance=ODE_TOLERANCE,
+    mutation=scaled(LinearFlow.limits),
+    over=_one_node_from_zero,
+)
+def limits_of_losers(limits: Callable[[LinearFlow], np.ndarray], flow: LinearFlow) -> float:
+    """Where the losers end, integrated until the winner is about to diverge."""
+    near = np.array([0.0, (1 - ALMOST) * flow.blow_up_time()])
+    losers = np.arange(flow.delta.shape[1]) != flow.winner()
+    return float(np.abs(_path(flow, near)[-1, 0] - np.asarray(limits(flow))[0])[losers].max())
+
+
+@check(
+    "thm2-limit",
+    against=Reference.ODE,
+    formula=LinearFlow.winner,
+    tolerance=0.0,  # a count
+    unit="wrong winners",
+    mutation=Mutation("the largest |Δ_l| of one node", lambda flow: int(np.abs(flow.delta).max(axis=0).argmax())),
+    over=lambda rng: _flows(rng, num_nodes=(3,) * 12, moved=False),
+)
+def winner_of_several_nodes(winner: Callable[[LinearFlow], int], flow: LinearFlow) -> float:
+    """Winner among tokens of three nodes against the token that grows fastest when the flow is about to diverge."""
+    v = _integrated(flow)
+    return float(winner(flow) != np.linalg.norm(v, axis=0).argmax())
+
+
+@check(
+    "thm2-scan-snap",
+    against=Reference.ODE,
+    formula=LinearFlow.logits,
+    tolerance=1e-12,  # rounding of an entropy of order one
+    unit="nats",
+    mutation=Mutation(
+        "logits that saturate, as with a nonlinear activation", lambda flow, v: -np.square(np.abs(v[:, 0]) - 1)
+    ),
+    over=lambda rng: _flows(rng, num_nodes=(1,) * 10, moved=False),
+)
+def largest_rise_of_entropy(logits_of: Solution, flow: LinearFlow) -> float:
+    """Largest rise of attention entropy between consecutive times along random flows from zero."""
+    path = _path(flow, np.linspace(0, 0.999 * flow.blow_up_time(), 200))
+    p = special.softmax(logits_of(flow, path), axis=-1)
+    return float(np.diff(special.entr(p).sum(axis=-1)).max())
+
+
+@check(
+    "thm2-softmax",
+    against=Reference.ODE,
+    formula=LinearFlow.invariant,
+    printed=_printed_invariant,
+    tolerance=ODE_TOLERANCE,
+    unit="relative spread",
+    mutation=ERF_OFF,
+    over=_one_node_from_zero,
+)
+def spread_under_common_factor(invariant: Solution, flow: LinearFlow) -> float:
+    """Relative spread of the invariant when softmax only adds the common factor exp(−‖v‖²/2M)."""
+
+    def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        v = state["v"]
+        return {"v": flow.delta * np.exp(v**2 / 2 - (v**2).mean() / 2) / flow.normalisation}
+
+    return _spread(invariant(flow, integrate(field, {"v": flow.start}, np.array([0.0, 2.0]))["v"][-1]))
+
+
+@check(
+    "thm2-softmax",
+    against=Reference.ODE,
+    formula=1.0,
+    tolerance=0.02,  # the bound is reached as the softmax concentrates on one token
+    unit="distance from the bound, as a share",
+    mutation=Mutation("1.05 times the bound", 1.05),
+)
+def speed_under_softmax(share: float) -> float:
+    """Speed of the fastest component over the bound E|g|: below it along the way, and near it at the end."""
+    rng = np.random.default_rng(1)
+    x = rng.dirichlet(np.ones(6), size=40)
+    g = np.abs(rng.normal(size=40)) + 0.1
+
+    def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        weighted = x * np.exp(state["z"] - state["z"].max())
+        b = weighted / weighted.sum(axis=1, keepdims=True)
+        v_dot = (g[:, None] * b).mean(axis=0)
+        z_dot = v_dot * state["v"] - (g[:, None] * b * (b @ state["v"])[:, None]).mean(axis=0)
+        return {"v": v_dot, "z": z_dot}
+
+    t = np.linspace(0, 50, 101)
+    run = integrate(field, {"v": np.zeros(6), "z": np.zeros(6)}, t, rtol=1e-9, atol=1e-9)
+    speed = np.abs(np.diff(run["v"], axis=0) / np.diff(t)[:, None]).max() / np.abs(g).mean()
+    return abs(speed - share) if speed <= 1 + ODE_TOLERANCE else np.inf
