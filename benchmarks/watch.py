@@ -13,8 +13,8 @@ from contextlib import nullcontext
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from joma.probe.measurement import wait_for
 from joma.probe.schedule import At
-from joma.probe.stopwatch import wait_for
 from joma.probe.watch import watch
 
 EVERY = 100

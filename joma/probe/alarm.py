@@ -54,7 +54,7 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """One layer, once."""
+    """An alarm about one layer; each layer has at most one of each kind."""
 
     kind: AlertKind
     step: int
@@ -101,24 +101,28 @@ class _Site:
     in_a_row: dict[AlertKind, int] = field(default_factory=lambda: dict.fromkeys(AlertKind, 0))
     since: dict[AlertKind, int] = field(default_factory=dict)
     has_chosen: bool = False
-    rung: set[AlertKind] = field(default_factory=set)
+    reported: set[AlertKind] = field(default_factory=set)
 
 
-class Bell:
-    """Follows every site and rings once for each kind of trouble."""
+class AlarmMonitor:
+    """Follows every site and reports each kind of trouble once."""
 
     def __init__(self, alarm: Alarm) -> None:
         """Start with no history."""
         self.alarm = alarm
         self._sites: dict[str, _Site] = {}
 
-    def hear(self, step: int, site: str, layer: int, *, fraction: float, entropy: float) -> Alert | None:
+    def check(self, step: int, site: str, layer: int, *, fraction: float, entropy: float) -> Alert | None:
         """Take one measurement; a value that is not finite is passed over."""
         if not isfinite(fraction):
             return None
         state = self._sites.setdefault(site, _Site())
         state.has_chosen |= fraction < self.alarm.alive
-        kind = self._trouble(fraction)
+        kind = None
+        if fraction < self.alarm.collapse:
+            kind = AlertKind.COLLAPSE
+        elif fraction > self.alarm.uniform:
+            kind = AlertKind.UNIFORM
         for other in AlertKind:
             state.in_a_row[other] = state.in_a_row[other] + 1 if other is kind else 0
         if kind is None:
@@ -126,9 +130,9 @@ class Bell:
         if state.in_a_row[kind] == 1:
             state.since[kind] = step
         enough = self.alarm.patience if kind is AlertKind.COLLAPSE or state.has_chosen else self.alarm.stuck
-        if kind in state.rung or state.in_a_row[kind] < enough:
+        if kind in state.reported or state.in_a_row[kind] < enough:
             return None
-        state.rung.add(kind)
+        state.reported.add(kind)
         return Alert(
             kind=kind,
             step=step,
@@ -140,8 +144,3 @@ class Bell:
             threshold=self.alarm.collapse if kind is AlertKind.COLLAPSE else self.alarm.uniform,
             num_measurements=state.in_a_row[kind],
         )
-
-    def _trouble(self, fraction: float) -> AlertKind | None:
-        if fraction < self.alarm.collapse:
-            return AlertKind.COLLAPSE
-        return AlertKind.UNIFORM if fraction > self.alarm.uniform else None

@@ -13,11 +13,10 @@ from joma.measure.rank import stable_rank, why_undefined
 from joma.probe.checkpoint import Weights
 from joma.probe.findings import Fault, Finding, Flaw, some
 from joma.probe.fingerprint import Fingerprint, TensorPrint, sketch, tensor_print
-from joma.probe.lower_matrices import lower_matrices
-from joma.probe.readings import Row
+from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint
+from joma.probe.structure import Unseen, WeightRef, lower_matrices
 from joma.probe.text import Windows, measure_text
-from joma.probe.weights import Unseen, WeightRef
 
 RANKS = "ranks"
 ENTROPY = "entropy"

@@ -5,8 +5,8 @@ A measure is a function from one of these to named numbers. `register_measure` a
 >>> def norm_of_queries(call):
 ...     return {"query_norm": call.q.norm(dim=-1)}
 >>> register_measure("queries", norm_of_queries)
->>> measure_named("queries").on
-<On.ATTENTION: 'attention'>
+>>> [measure.name for measure in measures_of(("cheap", "queries"))]
+['entropy', 'ranks', 'queries']
 >>> forget_measure("queries")
 """
 
@@ -101,7 +101,7 @@ class QueryKeyMatrices:
         return self.query.numel() + self.key.numel()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Measure:
     """A named measure; `make` gives every watch a function of its own, which may remember."""
 
@@ -120,7 +120,7 @@ class Measure:
     """Whether more than the first sequence of a batch matters to it."""
 
 
-def statistics(stats: AttentionStatistics) -> dict[str, Reading]:
+def _named(stats: AttentionStatistics) -> dict[str, Reading]:
     """Name the numbers of an attention call as the record does; companions that were not asked for are left out."""
     named = {
         "entropy": stats.entropy,
@@ -136,23 +136,18 @@ def statistics(stats: AttentionStatistics) -> dict[str, Reading]:
 
 def full_attention(call: AttentionCall) -> dict[str, Reading]:
     """Entropy and its companions, over all sequences."""
-    return statistics(measure_call(call))
+    return _named(measure_call(call))
 
 
 def cheap_entropy(call: AttentionCall) -> dict[str, Reading]:
     """Entropy alone, of the first sequence of the batch, all of its rows and heads."""
-    return statistics(measure_call(first_sequence(call), companions=False))
-
-
-def first_sequence(call: AttentionCall) -> AttentionCall:
-    """Leave the first sequence of a call's batch."""
 
     def first(tensor: Tensor | None) -> Tensor | None:
         has_batch = tensor is not None and tensor.ndim == 4 and len(tensor) > 1  # noqa: PLR2004 (B, H, rows, keys)
         return tensor[:1] if has_batch and tensor is not None else tensor
 
     parts = {name: first(getattr(call, name)) for name in ("q", "k", "logits", "mask", "bias")}
-    return replace(call, **parts)  # type: ignore[arg-type]
+    return _named(measure_call(replace(call, **parts), companions=False))  # type: ignore[arg-type]
 
 
 class WarmRanks:
@@ -164,49 +159,41 @@ class WarmRanks:
 
     def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
         """Measure all of them, those of one shape by one iteration, and say by how much each norm may be off."""
-        upright = [_upright(matrix.weight) for matrix in matrices]
-        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-        for i, (matrix, weight) in enumerate(zip(matrices, upright, strict=True)):
+        alike: dict[tuple[Any, ...], list[tuple[int, str, Tensor]]] = defaultdict(list)
+        for i, matrix in enumerate(matrices):
+            # The shorter side lies along the columns, where vectors live.
+            weight = matrix.weight if matrix.weight.shape[0] >= matrix.weight.shape[1] else matrix.weight.mT
             is_known = self._start(matrix.site, weight) is not None
-            alike[weight.shape, weight.dtype, weight.device, is_known].append(i)
+            alike[weight.shape, weight.dtype, weight.device, is_known].append((i, matrix.site, weight))
         found: dict[int, dict[str, Reading]] = {}
         for group in alike.values():
-            of_group = self._measure([matrices[i] for i in group], [upright[i] for i in group])
-            found |= zip(group, of_group, strict=True)
+            dtype = torch.float64 if group[0][2].dtype == torch.float64 else torch.float32
+            frobenius = torch.stack([torch.linalg.vector_norm(weight, dtype=dtype) for _, _, weight in group])
+            sizes = frobenius.double().tolist()  # a GPU is waited for here, and once more for the norms
+            sound = [each for each, size in zip(group, sizes, strict=True) if 0 < size < torch.inf]
+            norms = self._norms([(site, weight) for _, site, weight in sound])
+            for (i, site, weight), size in zip(group, sizes, strict=True):
+                found[i] = _ranks(size, *norms[site]) if site in norms else self._undefined(site, weight, size)
         return [found[i] for i in range(len(matrices))]
 
-    def _measure(self, matrices: Sequence[Matrix], weights: Sequence[Tensor]) -> list[dict[str, Reading]]:
-        """Measure matrices of one shape, all of them known or none; a GPU is waited for twice."""
-        frobenius = torch.stack([torch.linalg.vector_norm(weight, dtype=_norm_dtype(weight)) for weight in weights])
-        sizes = frobenius.double().tolist()
-        sound = [i for i, size in enumerate(sizes) if 0 < size < torch.inf]
-        norms = dict(zip(sound, self._follow(sound, matrices, weights), strict=True))
-        return [
-            self._defined(size, *norms[i]) if i in norms else self._undefined(matrix, size)
-            for i, (matrix, size) in enumerate(zip(matrices, sizes, strict=True))
-        ]
-
-    def _follow(
-        self, sound: Sequence[int], matrices: Sequence[Matrix], weights: Sequence[Tensor]
-    ) -> list[tuple[float, float]]:
-        """Return norm and residual of each sound matrix, and remember the vectors."""
-        if not sound:
-            return []
-        chosen = [weights[i] for i in sound]
-        known = [self._start(matrices[i].site, weights[i]) for i in sound]
-        starts = [start for start in known if start is not None]
-        start = torch.stack(starts) if len(starts) == len(known) else None
-        found = power_step(chosen, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
+    def _norms(self, sites: Sequence[tuple[str, Tensor]]) -> dict[str, tuple[float, float]]:
+        """Return norm and residual of matrices of one shape, all of them known or none, and remember the vectors."""
+        if not sites:
+            return {}
+        weights = [weight for _, weight in sites]
+        starts = [start for site, weight in sites if (start := self._start(site, weight)) is not None]
+        start = torch.stack(starts) if starts else None
+        found = power_step(weights, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
         norms, residuals, vectors = found.norm.tolist(), found.residual.tolist(), list(found.vector)
         behind = [i for i, residual in enumerate(residuals) if residual > RESIDUAL]
         if behind:
             again = power_step(
-                [chosen[i] for i in behind], torch.stack([vectors[i] for i in behind]), num_steps=CATCH_UP_STEPS
+                [weights[i] for i in behind], torch.stack([vectors[i] for i in behind]), num_steps=CATCH_UP_STEPS
             )
             for j, i in enumerate(behind):
                 norms[i], residuals[i], vectors[i] = float(again.norm[j]), float(again.residual[j]), again.vector[j]
-        self._vectors |= {matrices[i].site: vector for i, vector in zip(sound, vectors, strict=True)}
-        return list(zip(norms, residuals, strict=True))
+        self._vectors |= {site: vector for (site, _), vector in zip(sites, vectors, strict=True)}
+        return {site: (norm, rest) for (site, _), norm, rest in zip(sites, norms, residuals, strict=True)}
 
     def _start(self, site: str, weight: Tensor) -> Tensor | None:
         """Return the vector of the last measurement, unless the matrix has changed its shape or device since."""
@@ -214,34 +201,24 @@ class WarmRanks:
         fits = start is not None and start.shape == weight.shape[1:] and start.device == weight.device
         return start if fits else None
 
-    @staticmethod
-    def _defined(frobenius: float, norm: float, residual: float) -> dict[str, Reading]:
-        flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
-        return {
-            "stable_rank": Flagged((frobenius / norm) ** 2, flag),
-            "spectral_norm": Flagged(norm, flag),
-            "frobenius_norm": frobenius,
-            "rank_residual": residual,
-        }
-
-    def _undefined(self, matrix: Matrix, frobenius: float) -> dict[str, Reading]:
-        self._vectors.pop(matrix.site, None)
-        why = why_undefined(matrix.weight)
-        norm = 0.0 if frobenius == 0 else torch.nan
+    def _undefined(self, site: str, weight: Tensor, frobenius: float) -> dict[str, Reading]:
+        self._vectors.pop(site, None)
+        why = why_undefined(weight)
         return {
             "stable_rank": Flagged(torch.nan, why),
-            "spectral_norm": Flagged(norm, why),
+            "spectral_norm": Flagged(0.0 if frobenius == 0 else torch.nan, why),
             "frobenius_norm": Flagged(frobenius, why),
         }
 
 
-def _upright(weight: Tensor) -> Tensor:
-    """Turn the shorter side of a matrix to its columns, where vectors live."""
-    return weight if weight.shape[0] >= weight.shape[1] else weight.mT
-
-
-def _norm_dtype(weight: Tensor) -> torch.dtype:
-    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+def _ranks(frobenius: float, norm: float, residual: float) -> dict[str, Reading]:
+    flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
+    return {
+        "stable_rank": Flagged((frobenius / norm) ** 2, flag),
+        "spectral_norm": Flagged(norm, flag),
+        "frobenius_norm": frobenius,
+        "rank_residual": residual,
+    }
 
 
 def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
@@ -325,14 +302,6 @@ def forget_measure(name: str) -> None:
     del _registered[name]
 
 
-def measure_named(name: str) -> Measure:
-    """Return a measure by its name."""
-    known = BUILT_IN | _registered
-    if name not in known:
-        raise UnknownNameError("measure", name, [*known, *PRESETS])
-    return known[name]
-
-
 def measures_of(wanted: str | Sequence[str]) -> tuple[Measure, ...]:
     """Read a preset, the name of a measure, or several of both.
 
@@ -342,27 +311,26 @@ def measures_of(wanted: str | Sequence[str]) -> tuple[Measure, ...]:
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not names:
         raise ValueError(f"There is nothing to measure: `measures` is empty. Take {' or '.join(PRESETS)}, or names.")
-    flat = [name for each in names for name in PRESETS.get(each, (each,))]
-    return tuple(measure_named(name) for name in dict.fromkeys(flat))
+    flat = dict.fromkeys(name for each in names for name in PRESETS.get(each, (each,)))
+    known = BUILT_IN | _registered
+    for name in flat:
+        if name not in known:
+            raise UnknownNameError("measure", name, [*known, *PRESETS])
+    return tuple(known[name] for name in flat)
 
 
-class Instrument:
+class ChosenMeasures:
     """The functions of the chosen measures, made for one watch."""
 
     def __init__(self, measures: Sequence[Measure]) -> None:
         """Make a function for each measure."""
-        self.measures = tuple(measures)
-        self._functions = {measure.name: measure.make() for measure in measures}
-
-    def looks_at(self, subject: On) -> bool:
-        """Whether a measure looks at it."""
-        return any(measure.on is subject for measure in self.measures)
+        self._functions = {measure: measure.make() for measure in measures}
 
     @property
-    def needs_whole_batch(self) -> bool:
-        """Whether more than the first sequence of a batch matters to attention's measures."""
-        return any(measure.whole_batch for measure in self.measures if measure.on is On.ATTENTION)
+    def names(self) -> list[str]:
+        """Names of the measures."""
+        return [measure.name for measure in self._functions]
 
-    def on(self, subject: On) -> list[tuple[Measure, Function]]:
+    def on(self, subject: On) -> dict[Measure, Function]:
         """Return the measures that look at `subject`, with their functions."""
-        return [(measure, self._functions[measure.name]) for measure in self.measures if measure.on is subject]
+        return {measure: function for measure, function in self._functions.items() if measure.on is subject}

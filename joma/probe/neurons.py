@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,19 +19,19 @@ from torch import Tensor, nn
 
 from joma.errors import positive
 from joma.measure.attended import Attended
-from joma.probe.calls import AttentionCall, Kind
-from joma.probe.contexts import Contexts
+from joma.measure.masks import split_mask
+from joma.measure.tensors import tensor_with_axes
+from joma.measure.visibility import HIDDEN_BELOW, Visibility
+from joma.probe.calls import AttentionCall, AttentionKind
 from joma.probe.findings import some
-from joma.probe.isolation import demand_module
-from joma.probe.mlps import Mlp, find_mlps, ways_back
-from joma.probe.query_rows import mean_weights
-from joma.probe.side_by_side import side_by_side
-from joma.probe.specimen import Specimen, plain_site
-from joma.probe.weights import Unseen, by_reason
+from joma.probe.model import ProbedModel
+from joma.probe.structure import MATRIX_AXES, OUTSIDE, Unseen, WeightRef, is_inside, module_path, parent, plain_site
 
 LOG = logging.getLogger("joma")
 AT_ONCE = 32
 """Contexts that run together."""
+LEAST_TOKENS = 2
+"""A context of one token attends to nothing else."""
 NOTHING_BELOW = "Its MLP runs beside its attention and sees that of the layer below, and there is none."
 
 
@@ -72,13 +73,18 @@ def read_neurons(
 ) -> NeuronReadings:
     """Run a model on contexts; return the neurons of each MLP at each query, and the attention that they see.
 
-    `contexts` are the keyword arguments of the model, or its tokens alone as a tensor, one context in each row.
-    `tokens` and `visible` name the arguments that hold the token ids and, where there is padding, the mask over them
-    (C, L), other than 0 where a token is visible: the query is the last such token, else the last of the row.
-    `at_once` contexts run together. The patterns are those of `joma.watch`.
-
     The model is left as it was, and what is kept lies on the CPU. Layers that cannot be seen are in `unseen`, with the
-    reason, and told by the logger "joma".
+    reason, and reported by the logger "joma".
+
+    Args:
+        model: Any PyTorch model.
+        contexts: The keyword arguments of the model, or its tokens alone as a tensor, one context in each row.
+        tokens: Name of the argument that holds the token ids.
+        visible: Name of the argument that holds the mask over them where there is padding, (C, L), other than 0 where a
+            token is visible: the query is the last such token, else the last of the row.
+        at_once: Contexts that run together.
+        mlp_pattern: As for `joma.watch`.
+        attention_pattern: As for `joma.watch`.
 
     >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     >>> contexts = torch.tensor([[3, 1, 4], [1, 5, 9]])
@@ -86,38 +92,229 @@ def read_neurons(
     >>> [(each.layer, tuple(each.activations.shape), tuple(each.attended.weights.shape)) for each in readings.layers]
     [(0, (2, 16), (2, 3)), (1, (2, 16), (2, 3))]
     """
-    demand_module(model)
+    probed = ProbedModel.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     positive("at_once", at_once)
-    given = Contexts.of(contexts, tokens, visible)
-    specimen = Specimen.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
-    mlps, unseen = find_mlps(specimen)
-    reader = _Reader(specimen, mlps, unseen)
+    given = _Contexts.of(contexts, tokens, visible)
+    reader = _Reader(probed)
     reader.read(given, at_once)
     readings = NeuronReadings(
-        layers=tuple(reader.readings(given.tokens)), position=given.position, unseen=tuple(reader.unseen)
+        layers=tuple(reader.readings(given.tokens)), position=given.position, unseen=tuple(reader.all_unseen())
     )
     if not readings.layers:
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
-        raise ValueError(f"joma can read no hidden neurons of this {specimen.name}. {reason}")
-    for reason, sites in by_reason(readings.unseen).items():
+        raise ValueError(f"joma can read no hidden neurons of this {probed.name}. {reason}")
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for each in readings.unseen:
+        by_reason[each.reason].append(each.site or "the model")
+    for reason, sites in by_reason.items():
         level = logging.INFO if reason == NOTHING_BELOW else logging.WARNING  # there, nothing is missing
         LOG.log(level, "joma cannot see %s: %s", some(sites), reason)
     return readings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Seen:
-    """Neurons of one MLP in one forward pass."""
+class _Contexts:
+    """Sequences of tokens to run a model on, and where their queries stand."""
 
-    site: str
-    neurons: Float[Tensor, "B J"] | str
-    """Or why they could not be read; so below."""
-    attention: Float[Tensor, "B L"] | str
+    arguments: Mapping[str, Any] | Tensor
+    tokens: Int[Tensor, "C L"]
+    position: Int[Tensor, " C"]
+    """Of the query: the last visible token."""
+    num_visible: Int[Tensor, " C"]
+    """Tokens that are no padding."""
+
+    @classmethod
+    def of(cls, contexts: Mapping[str, Any] | Tensor, tokens: str, visible: str) -> "_Contexts":
+        """Read the arguments of a model, or its tokens alone; the names are those of tokens and padding mask."""
+        if not isinstance(contexts, Tensor | Mapping):
+            raise TypeError(
+                f"`contexts` must be a tensor of token ids or the keyword arguments of the model, got "
+                f"{type(contexts).__name__}. Pass what a tokenizer returns for `return_tensors='pt'`."
+            )
+        named = {tokens: contexts} if isinstance(contexts, Tensor) else dict(contexts)
+        if tokens not in named:
+            raise ValueError(
+                f"`contexts` must hold the tokens as {tokens!r}, got {sorted(named)}. Name them by `tokens`."
+            )
+        ids = tensor_with_axes(tokens, named[tokens], "C L").detach().cpu()
+        if len(ids) == 0 or ids.shape[1] < LEAST_TOKENS or ids.is_floating_point():
+            raise ValueError(
+                f"Contexts must be rows of at least {LEAST_TOKENS} token ids, got {ids.dtype} of shape "
+                f"{tuple(ids.shape)}. Pass whole texts, one in each row."
+            )
+        seen = torch.ones_like(ids, dtype=torch.bool)
+        if named.get(visible) is not None:
+            seen = tensor_with_axes(visible, named[visible], "C L").detach().cpu() != 0
+        if seen.shape != ids.shape:
+            raise ValueError(
+                f"`{visible}` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
+                "Pass 1 for each token and 0 for padding."
+            )
+        empty = ~seen.any(dim=1)
+        if bool(empty.any()):
+            raise ValueError(
+                f"Every context must have a visible token, context {int(empty.nonzero()[0])} has none. Drop it."
+            )
+        return cls(
+            arguments=contexts if isinstance(contexts, Tensor) else named,
+            tokens=ids,
+            position=ids.shape[1] - 1 - seen.flip(1).to(torch.uint8).argmax(dim=1),
+            num_visible=seen.sum(dim=1),
+        )
 
     @property
-    def failure(self) -> str:
-        """Why one of the two is missing; "" if neither is."""
-        return next((part for part in (self.neurons, self.attention) if isinstance(part, str)), "")
+    def length(self) -> int:
+        """Tokens of a context, padding included."""
+        return self.tokens.shape[1]
+
+    def cuts(self, at_once: int) -> Iterator[tuple[int, int]]:
+        """Yield which contexts run together, never as many as they have tokens: that would hide which axis is which."""
+        first = 0
+        while first < len(self.tokens):
+            stop = min(first + at_once, len(self.tokens))
+            stop -= stop - first == self.length
+            yield first, stop
+            first = stop
+
+    def part(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
+        """Cut some contexts out of every argument that has one row for each."""
+        if isinstance(self.arguments, Tensor):
+            return self.arguments[first:stop]
+        return {
+            name: value[first:stop]
+            if isinstance(value, Tensor) and value.ndim and len(value) == len(self.tokens)
+            else value
+            for name, value in self.arguments.items()
+        }
+
+
+# MLPs as hooks see them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mlp:
+    """Lower matrices with the same neurons, and where the matrix behind these is looked for."""
+
+    layer: int
+    lower: tuple[str, ...]
+    """Modules; of a gated MLP both, where they are apart."""
+    width: int
+    """Hidden neurons."""
+    within: str
+    """Module: the layer, or what holds the lower matrix where that lies outside."""
+
+
+def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
+    """Gather the lower matrices of each MLP, and say which have no neurons that could be read."""
+    layout, modules = model.layout, dict(model.root.named_modules())
+    groups: dict[tuple[int, str, int], dict[str, None]] = defaultdict(dict)
+    unseen: dict[Unseen, None] = {}
+    for ref in layout.lower:
+        name = module_path(ref.name)
+        reason = _why_not(ref, modules.get(name))
+        if reason:
+            unseen[Unseen(site=plain_site(parent(name) if ref.expert is not None else name), reason=reason)] = None
+        else:
+            groups[ref.layer, parent(name), ref.shape[0]][name] = None
+    told = {each.site: each for each in reversed(layout.unseen)}  # what is said of MLPs comes first and stays
+    with_mlp = {ref.layer for ref in layout.lower}
+    for layer, path in enumerate(layout.layers):
+        if layer not in with_mlp:
+            unseen[told.get(path) or told[""]] = None
+    mlps = []
+    for (layer, holder, width), names in groups.items():
+        block = layout.layers[layer] if layer < len(layout.layers) else holder
+        within = block if is_inside(holder, block) else holder
+        mlps.append(_Mlp(layer=layer, lower=tuple(names), width=width, within=within))
+    return mlps, list(unseen)
+
+
+def _why_not(ref: WeightRef, module: nn.Module | None) -> str:
+    if ref.expert is not None:
+        return "Its neurons belong to experts, of which every token has its own."
+    if ref.layer == OUTSIDE:
+        return "It belongs to no layer, so that nobody knows which attention it sees."
+    if module is None or isinstance(module, torch.jit.ScriptModule):
+        return "Its lower matrix is no module that takes hooks, so that nobody sees what is made of its output."
+    return ""
+
+
+def _ways_back(mlp: _Mlp, model: ProbedModel) -> Iterator[str]:
+    """Yield the modules with a matrix that may take the neurons: the first to run after the lower ones does."""
+    lower = {module_path(ref.name) for ref in model.layout.lower}
+    # A block that owns its queries itself counts as attention, and holds the MLP too.
+    attention = [path for path in model.layout.attention if not any(is_inside(name, path) for name in mlp.lower)]
+    for name, module in model.root.named_modules():
+        if not is_inside(name, mlp.within) or isinstance(module, torch.jit.ScriptModule):
+            continue
+        fits = any(p.ndim == MATRIX_AXES and mlp.width in p.shape for p in module.parameters(recurse=False))
+        if fits and not any(is_inside(name, other) for other in (*lower, *attention)):
+            yield name
+
+
+def _layers_beside_attention(  # noqa: C901 (three short hooks)
+    model: ProbedModel, context: Mapping[str, Any] | Tensor, *, length: int, position: int, lower: Mapping[str, int]
+) -> frozenset[int]:
+    """Return the layers whose MLP runs beside their attention and does not see it, found by poisoning with NaN.
+
+    Where an MLP comes after the attention of its layer, its input at one position depends on the layer's input at
+    others. Where the two run side by side (GPT-J, Pythia, Falcon, Phi) it does not: NaN at all other positions of the
+    layer's input does not reach it. That holds whatever the weights are, zero ones included.
+
+    Args:
+        model: The model.
+        context: A batch of one sequence.
+        length: Its tokens, at least 2.
+        position: One that attends to others.
+        lower: Modules into the hidden neurons, with their layers. A layer that does not run, or whose input is not in
+            its arguments, is taken to have its MLP after its attention.
+    """
+    poisoned: set[int] = set()
+    reached: dict[int, bool] = {}
+
+    def is_stream(value: object) -> bool:
+        """Whether this is a sequence of vectors: (1, L, d), (L, 1, d) or (L, d)."""
+        return isinstance(value, Tensor) and value.is_floating_point() and length in value.shape[:-1]
+
+    def poison(layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
+        stream = next((each for each in (*args, *kwargs.values()) if is_stream(each)), None)
+        if stream is None:
+            return None
+        poisoned.add(layer)
+        spoilt = torch.full_like(stream, torch.nan)
+        spoilt.select(stream.shape.index(length), position).fill_(1.0)
+
+        def replaced(value: Any) -> Any:
+            return spoilt if is_stream(value) and value.shape == stream.shape else value
+
+        return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
+
+    def look(layer: int, module: nn.Module, args: tuple) -> None:
+        if args and is_stream(args[0]):
+            there = args[0].select(args[0].shape.index(length), position)
+            reached[layer] = reached.get(layer, False) or bool(there.isnan().any())
+
+    def ignore(*_: object) -> None:
+        """Attention is not looked at."""
+
+    modules = dict(model.root.named_modules())
+    handles = []
+    try:
+        for layer, path in enumerate(model.layout.layers):
+            if path:
+                hook = partial(poison, layer)
+                handles.append(modules[path].register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+        for name, layer in lower.items():
+            handles.append(modules[name].register_forward_pre_hook(partial(look, layer)))
+        with model.tap(ignore, ignore, ignore, eagerly=True):
+            model.forward(context)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return frozenset(layer for layer in poisoned if reached.get(layer) is False)
+
+
+# Reading
 
 
 @dataclass(slots=True)
@@ -129,104 +326,84 @@ class _Kept:
     attention: list[Tensor] = field(default_factory=list)
     failure: str = ""
 
-    def add(self, seen: _Seen) -> None:
-        """Move what a forward pass showed to the CPU."""
-        assert isinstance(seen.neurons, Tensor) and isinstance(seen.attention, Tensor)
-        self.site = seen.site
-        self.neurons.append(seen.neurons.cpu())
-        self.attention.append(seen.attention.cpu())
-
 
 class _Reader:
     """Sees neurons and attention during forward passes."""
 
-    def __init__(self, specimen: Specimen, mlps: list[Mlp], unseen: list[Unseen]) -> None:
-        """Take MLPs that can be hooked, and what is known to be unseen already."""
-        self._specimen, self._mlps = specimen, mlps
-        self._unseen: dict[Unseen, None] = dict.fromkeys(unseen)
+    def __init__(self, model: ProbedModel) -> None:
+        self._model = model
+        mlps, unseen = _find_mlps(model)
         self._kept = {mlp: _Kept() for mlp in mlps}
+        self._unseen: dict[Unseen, None] = dict.fromkeys(unseen)
         self._beside: frozenset[int] = frozenset()
-        self._begin(torch.zeros(0, dtype=torch.long), 0)
 
-    def read(self, contexts: Contexts, at_once: int) -> None:
+    def read(self, contexts: _Contexts, at_once: int) -> None:
         """Run all contexts."""
-        doubt = self._find_beside(contexts)
-        with self._hooked(), self._specimen.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True):
-            for first, stop in contexts.cuts(at_once):
-                self._begin(contexts.position[first:stop].to(self._specimen.devices[0]), contexts.length)
-                self._run(contexts.part(first, stop))
-                self._keep()
-        if doubt is not None:
-            LOG.warning(
-                "joma takes the MLPs of this %s to come after attention: it does not run on NaN, which would tell (%s)",
-                self._specimen.name,
-                doubt,
-            )
-
-    def _find_beside(self, contexts: Contexts) -> Exception | None:
-        """Find the layers whose MLP runs beside their attention, or return why that is not known."""
         fullest = int(contexts.num_visible.argmax())
+        doubt = None
         try:
-            self._beside = side_by_side(
-                self._specimen,
+            self._beside = _layers_beside_attention(
+                self._model,
                 contexts.part(fullest, fullest + 1),
                 length=contexts.length,
                 position=int(contexts.position[fullest]),
-                lower={name: mlp.layer for mlp in self._mlps for name in mlp.lower},
+                lower={name: mlp.layer for mlp in self._kept for name in mlp.lower},
             )
-        except Exception as error:  # a model that does not run on the contexts either raises again there
-            return error
-        return None
-
-    def _run(self, part: Mapping[str, Any] | Tensor) -> None:
-        try:
-            self._specimen.forward(part)
-        except Exception as error:
-            raise ValueError(
-                f"This {self._specimen.name} does not run on the contexts ({type(error).__name__}: {error}). "
-                "Pass what its forward takes."
-            ) from error
-
-    def _begin(self, position: Int[Tensor, " B"], length: int) -> None:
-        self._position, self._length = position, length
-        self._rows: dict[int, Tensor | str] = {}
-        """What the queries attend to in the last call of each layer so far."""
-        self._seen: dict[Mlp, list[_Seen]] = defaultdict(list)
-        self._to_run = {mlp: set(mlp.lower) for mlp in self._mlps}
-        """Lower matrices that have to run before the neurons come."""
+        except Exception as error:  # a model that does not run on the contexts either raises again below
+            doubt = error
+        with self._hooked(), self._model.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True):
+            for first, stop in contexts.cuts(at_once):
+                self._position = contexts.position[first:stop].to(self._model.devices[0])
+                self._length = contexts.length
+                self._rows: dict[int, Tensor | str] = {}
+                """What the queries attend to in the last call of each layer so far, or why that is not known."""
+                self._seen: dict[_Mlp, list[tuple[str, Tensor | str, Tensor | str]]] = defaultdict(list)
+                """Site, neurons and attention of each MLP that ran, or why they could not be read."""
+                self._to_run = {mlp: set(mlp.lower) for mlp in self._kept}
+                """Lower matrices that have to run before the neurons come."""
+                try:
+                    self._model.forward(contexts.part(first, stop))
+                except Exception as error:
+                    raise ValueError(
+                        f"This {self._model.name} does not run on the contexts ({type(error).__name__}: {error}). "
+                        "Pass what its forward takes."
+                    ) from error
+                for mlp in self._kept:
+                    self._keep(mlp)
+        if doubt is not None:
+            LOG.warning(
+                "joma takes the MLPs of this %s to come after attention: it does not run on NaN, which would tell (%s)",
+                self._model.name,
+                doubt,
+            )
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
-        modules = dict(self._specimen.root.named_modules())
+        modules = dict(self._model.root.named_modules())
         handles = []
         try:
-            for mlp in self._mlps:
+            for mlp in self._kept:
                 for name in mlp.lower:
-                    handles.append(modules[name].register_forward_hook(self._lower_ran(mlp, name)))
-                for name in ways_back(mlp, self._specimen):
-                    hook = self._comes_next(mlp, name)
+                    handles.append(modules[name].register_forward_hook(partial(self._lower_ran, mlp, name)))
+                for name in _ways_back(mlp, self._model):
+                    hook: Callable[..., None] = partial(self._comes_next, mlp, name)
                     handles.append(modules[name].register_forward_pre_hook(hook, with_kwargs=True))
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _lower_ran(self, mlp: Mlp, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, output: Any) -> None:
-            self._to_run[mlp].discard(name)
+    def _lower_ran(self, mlp: _Mlp, name: str, module: nn.Module, args: tuple, output: Any) -> None:
+        self._to_run[mlp].discard(name)
 
-        return hook
-
-    def _comes_next(self, mlp: Mlp, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-            given = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)), None)
-            if self._to_run[mlp] or given is None or given.shape[-1:] != (mlp.width,):
-                return
-            self._to_run[mlp] = set(mlp.lower)
-            seen = _Seen(site=plain_site(name), neurons=self._at_query(given), attention=self._attention_for(mlp))
-            self._seen[mlp].append(seen)
-
-        return hook
+    def _comes_next(self, mlp: _Mlp, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        given = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)), None)
+        if self._to_run[mlp] or given is None or given.shape[-1:] != (mlp.width,):
+            return
+        self._to_run[mlp] = set(mlp.lower)
+        layer = self._attention_layer(mlp)
+        missing = f"No attention of layer {layer} was seen before its MLP ran." if layer >= 0 else NOTHING_BELOW
+        self._seen[mlp].append((plain_site(name), self._at_query(given), self._rows.get(layer, missing)))
 
     def _at_query(self, hidden: Tensor) -> Float[Tensor, "B J"] | str:
         """Return the neurons at the queries, whatever the order of contexts and positions."""
@@ -241,29 +418,22 @@ class _Reader:
             return hidden[sequence * length + position]
         return f"Its neurons have the shape {tuple(hidden.shape)}, where there are {num} contexts of {length} tokens."
 
-    def _attention_for(self, mlp: Mlp) -> Float[Tensor, "B L"] | str:
-        layer = self._attention_layer(mlp)
-        if layer < 0:
-            return NOTHING_BELOW
-        return self._rows.get(layer, f"No attention of layer {layer} was seen before its MLP ran.")
-
-    def _attention_layer(self, mlp: Mlp) -> int:
+    def _attention_layer(self, mlp: _Mlp) -> int:
         return mlp.layer - 1 if mlp.layer in self._beside else mlp.layer
 
     def _on_call(self, call: AttentionCall) -> None:
-        if self._specimen.wants(plain_site(call.site)):
-            self._rows[call.layer] = self._row(call)
-
-    def _row(self, call: AttentionCall) -> Float[Tensor, "B L"] | str:
-        if call.kind is Kind.CROSS:
-            return "The last attention that its MLP sees looks at another sequence than that of the query."
-        given = call.logits if call.q is None else call.q
-        assert given is not None
-        num_keys = given.shape[-1] if call.k is None else call.k.shape[2]
-        found, wanted = (given.shape[0], given.shape[2], num_keys), (len(self._position), self._length, self._length)
-        if found != wanted:
-            return f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
-        return mean_weights(call, self._position.to(call.device))
+        if not self._model.wants(plain_site(call.site)):
+            return
+        batch, _, rows, keys = call.shape
+        found, wanted = (batch, rows, keys), (len(self._position), self._length, self._length)
+        if call.kind is AttentionKind.CROSS:
+            reason = "The last attention that its MLP sees looks at another sequence than that of the query."
+            self._rows[call.layer] = reason
+        elif found != wanted:
+            reason = f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
+            self._rows[call.layer] = reason
+        else:
+            self._rows[call.layer] = mean_weights(call, self._position.to(call.device))
 
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
         self._rows[call.layer] = f"Its attention was not read: {type(error).__name__}: {error}"
@@ -271,19 +441,29 @@ class _Reader:
     def _on_unseen(self, unseen: Unseen) -> None:
         self._unseen[Unseen(site=plain_site(unseen.site), reason=unseen.reason)] = None
 
-    def _keep(self) -> None:
-        """Keep what a forward pass showed of each MLP, or why it showed nothing."""
-        for mlp, kept in self._kept.items():
-            seen = self._seen[mlp]
-            kept.failure = kept.failure or (seen[0].failure if len(seen) == 1 else _why_not_once(len(seen), mlp))
-            if kept.failure:
-                continue
-            kept.add(seen[0])
+    def _keep(self, mlp: _Mlp) -> None:
+        """Keep what a forward pass showed of an MLP, or why it showed nothing."""
+        kept, seen = self._kept[mlp], self._seen[mlp]
+        if kept.failure:
+            return
+        if not seen:
+            kept.failure = f"No module with a matrix that takes its {mlp.width} neurons ran after it."
+        elif len(seen) > 1:
+            kept.failure = (
+                f"Its MLP ran {len(seen)} times in one forward pass, and which of them is meant is not known."
+            )
+        else:
+            [(kept.site, neurons, attention)] = seen
+            if isinstance(neurons, str) or isinstance(attention, str):
+                kept.failure = neurons if isinstance(neurons, str) else str(attention)
+                return
+            kept.neurons.append(neurons.cpu())
+            kept.attention.append(attention.cpu())
             if not bool(kept.attention[-1].isfinite().all()):
                 kept.failure = "Its attention is NaN, or the query of a context sees no key."
 
     def readings(self, tokens: Int[Tensor, "C L"]) -> Iterator[NeuronReading]:
-        """Yield what was read, a place once; two maps into the same neurons in different modules read them twice."""
+        """Yield what was read, each site once: two maps into the same neurons in different modules read them twice."""
         sites = set()
         for mlp, kept in self._kept.items():
             if not kept.failure and kept.site not in sites:
@@ -296,18 +476,75 @@ class _Reader:
                     attention_layer=self._attention_layer(mlp),
                 )
 
-    @property
-    def unseen(self) -> list[Unseen]:
-        """What could not be seen, and why."""
-        failures = [
-            Unseen(site=plain_site(mlp.lower[0]), reason=kept.failure)
-            for mlp, kept in self._kept.items()
-            if kept.failure
-        ]
-        return [*self._unseen, *failures]
+    def all_unseen(self) -> list[Unseen]:
+        """Return what could not be seen, and why."""
+        failed = [(mlp, kept.failure) for mlp, kept in self._kept.items() if kept.failure]
+        return [*self._unseen, *(Unseen(site=plain_site(mlp.lower[0]), reason=reason) for mlp, reason in failed)]
 
 
-def _why_not_once(times: int, mlp: Mlp) -> str:
-    if times > 1:
-        return f"Its MLP ran {times} times in one forward pass, and which of them is meant is not known."
-    return f"No module with a matrix that takes its {mlp.width} neurons ran after it."
+# One row of an attention call
+
+
+def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "B keys"]:
+    """Return the attention of one row of each sequence, averaged over the heads; NaN where it sees no key.
+
+    >>> from joma.probe.calls import CallSource
+    >>> q = torch.zeros(2, 1, 4, 8)
+    >>> call = AttentionCall(
+    ...     site="attn", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
+    ... )
+    >>> mean_weights(call, torch.tensor([1, 3]))
+    tensor([[0.5000, 0.5000, 0.0000, 0.0000],
+            [0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    rows = row.unique().tolist()
+    if len(rows) == 1:
+        return _row_logits(call, slice(None), rows[0]).softmax(dim=-1).mean(dim=1)
+    chosen = [(row == each).nonzero()[:, 0] for each in rows]
+    logits = [_row_logits(call, which, each) for which, each in zip(chosen, rows, strict=True)]
+    return torch.cat([each.softmax(dim=-1).mean(dim=1) for each in logits])[torch.cat(chosen).argsort()]
+
+
+def _row_logits(call: AttentionCall, sequences: slice | Tensor, row: int) -> Float[Tensor, "b H keys"]:
+    """Logits of one row of these sequences, hidden ones minus infinity; half precision is computed in float32."""
+    if call.logits is not None:
+        given = _at_least_single(call.logits[sequences, :, row])
+        return given.masked_fill(given <= HIDDEN_BELOW, -torch.inf)
+    assert call.q is not None and call.k is not None
+    q, k = _at_least_single(call.q[sequences, :, row]), _at_least_single(call.k[sequences])
+    scale = q.shape[-1] ** -0.5 if call.scale is None else call.scale
+    grouped = scale * q.unflatten(1, (k.shape[1], -1))  # heads of a group share their keys
+    s = torch.einsum("bghd,bgkd->bghk", grouped, k).flatten(1, 2)
+    if call.softcap is not None:
+        s = call.softcap * (s / call.softcap).tanh()
+    parts = split_mask(_of_row(call.mask, sequences, row))
+    for added in (parts.added, _of_row(call.bias, sequences, row)):
+        if added is not None:
+            s = s + added[:, :, 0]
+    visibility = Visibility(
+        num_rows=1,
+        num_keys=k.shape[2],
+        causal=call.causal,
+        window=call.window,
+        offset=call.offset + row,
+        mask=parts.visible,
+    )
+    start, stop = visibility.key_range(0, 1)
+    seen = visibility.block(0, 1, s.device)
+    left = torch.full_like(s, -torch.inf)
+    part = s[..., start:stop]
+    left[..., start:stop] = part if seen is None else part.masked_fill(~seen[:, :, 0], -torch.inf)
+    return left
+
+
+def _of_row(given: Tensor | None, sequences: slice | Tensor, row: int) -> Float[Tensor, "b h 1 keys"] | Tensor | None:
+    """Cut one row of some sequences out of a mask or bias that broadcasts to (B, H, rows, keys)."""
+    if given is None:
+        return None
+    given = given.reshape((1,) * (4 - given.ndim) + given.shape)
+    given = given if given.shape[0] == 1 else given[sequences]
+    return given if given.shape[2] == 1 else given[:, :, row : row + 1]
+
+
+def _at_least_single(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

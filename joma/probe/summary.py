@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from joma.figures.numbers import layer_name
-from joma.probe.readings import ALL_HEADS
+from joma.probe.measurement import ALL_HEADS
 
 if TYPE_CHECKING:
     import pandas

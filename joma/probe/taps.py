@@ -1,48 +1,52 @@
-"""See every attention call of a foreign model's forward pass, and leave the model as it was.
+"""See every attention call of any model's forward pass, and leave the model as it was.
 
 A torch-function mode sees the calls wherever they are made, however the function was imported; hooks on the modules
 keep the names of those that are running. Nothing of the model is replaced: the call runs as it would have run, and its
-result is passed on untouched. Three ways in, by what the model calls: `scaled_dot_product_attention` (that is also
-`torch.nn.MultiheadAttention`), Hugging Face's attention interface, the softmax of an eager model.
+result is passed on untouched. There is no table of architectures: `joma.probe.calls` says what counts as a call.
+
+`tap` sees the calls while a context is open. `TrainingForward` opens it around the forward pass of a training step,
+inside of somebody else's loop.
 """
 
+import inspect
+import re
 import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, has_torch_function
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode, _pop_mode_temporarily, has_torch_function
+from torch.utils.hooks import RemovableHandle
 
-from joma.probe.calls import AttentionCall, Kind, Source
-from joma.probe.layout import Layout, find_layout
-from joma.probe.running import RunningModules, in_backward
-from joma.probe.taps_interface import interface_followed
-from joma.probe.taps_sdpa import read_sdpa
-from joma.probe.taps_softmax import SOFTMAX, Products
-from joma.probe.weights import Unseen
+from joma.probe.calls import (
+    SOFTMAX,
+    AttentionCall,
+    AttentionKind,
+    CallSource,
+    Products,
+    interface_fields,
+    sdpa_fields,
+)
+from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
 
 OnCall = Callable[[AttentionCall], None]
 OnUnseen = Callable[[Unseen], None]
 OnError = Callable[[AttentionCall, Exception], None]
+Sites = Collection[tuple[str, CallSource]]
+"""Where calls were seen, and how."""
 
+_OTHER_SEQUENCE = re.compile(r"^key|kv|encoder|memory|context|source", re.IGNORECASE)
+_NO_SEQUENCE = re.compile(r"mask|bias|pos|cache|past", re.IGNORECASE)
+_CACHE = re.compile(r"cache|past", re.IGNORECASE)
 _this_thread = threading.local()
-
-
-class Compiled(StrEnum):
-    """What to do with a model that is compiled, in whole or in part."""
-
-    REFUSE = "refuse"
-    """A compiled region runs as one kernel: nothing inside can be seen."""
-    RUN_EAGERLY = "run_eagerly"
-    """Run it uncompiled while the tap is open; its numbers may differ in the last digits."""
 
 
 @contextmanager
@@ -50,22 +54,28 @@ def tap(
     model: nn.Module,
     on_call: OnCall,
     *,
-    on_unseen: OnUnseen | None = None,
+    on_unseen: OnUnseen = lambda unseen: None,
     on_error: OnError | None = None,
-    layout: Layout | None = None,
-    compiled: Compiled | str = Compiled.REFUSE,
-    trail: "Trail | None" = None,
+    layout: ModelLayout | None = None,
+    eagerly: bool = False,
+    sites: Sites | None = None,
 ) -> Iterator[None]:
     """Report every attention call of the model's forward passes to `on_call`, while the context lasts.
 
-    `on_call` gets the model's own tensors, detached, without gradients and autocast; measure them there, the model goes
-    on to reuse them. What it raises goes to `on_error`, or up through the model if there is none. `on_unseen` is told,
-    at the latest when the context closes, of attention that ran and could not be seen, and why. Calls during a backward
-    pass are recomputation (gradient checkpointing) and are not reported again. `layout` saves finding it anew, `trail`
-    looking where an earlier forward pass showed nothing.
-
     PyTorch's fused inference path of `TransformerEncoder` and `MultiheadAttention` is switched off meanwhile: it is the
     one case in which outputs (in eval mode) may differ in their last digits.
+
+    Args:
+        model: Any model.
+        on_call: Gets the model's own tensors, detached, without gradients and autocast. Measure them there: the model
+            goes on to reuse them. Calls during a backward pass are recomputation (gradient checkpointing) and are not
+            reported again.
+        on_unseen: Gets attention that ran and could not be seen, with the reason, at the latest when the context ends.
+        on_error: Gets what `on_call` raises; without it, the error goes up through the model.
+        layout: Of the model; saves finding it anew.
+        eagerly: Run compiled parts uncompiled while the tap is open, whose numbers may differ in their last digits.
+            Without it a compiled model is refused: a compiled region runs as one kernel, and nothing inside is seen.
+        sites: Where an earlier forward pass saw calls; saves looking elsewhere.
 
     >>> model = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> with tap(model, lambda call: print(call.site, call.kind, call.layer, tuple(call.q.shape))):
@@ -74,49 +84,35 @@ def tap(
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
-    compiled = Compiled(compiled)
-    if compiled is Compiled.REFUSE:
+    if not eagerly:
         _refuse_compiled(model)
     layout = find_layout(model) if layout is None else layout
-    watcher = _Watcher(layout, on_call, on_unseen or _ignore, on_error)
-    mode = _Mode(watcher, Products(model) if trail is None or trail.has_softmax else None)
-    unhooked = frozenset() if trail is None else trail.asides(model, layout)
+    follows_softmax = sites is None or any(source is CallSource.SOFTMAX for _, source in sites)
+    mode = _Tap(layout, on_call, on_unseen, on_error, Products(model) if follows_softmax else None)
+    idle: set[str] = set()
+    if sites is not None:  # modules that hold no others, and from which no call came
+        known = {site for site, _ in sites}.union(layout.attention)
+        idle = {name for name, module in model.named_modules() if not module._modules and name not in known}
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     _this_thread.tapped = True
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         with ExitStack() as stack:
-            stack.enter_context(_uncompiled() if compiled is Compiled.RUN_EAGERLY else nullcontext())
-            stack.enter_context(_slow_path_of_multihead_attention())
-            stack.enter_context(interface_followed(watcher.follow))
-            stack.enter_context(watcher.running.attached(model, unhooked))
+            if eagerly and "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(_interface_followed(mode.follow))
+            stack.enter_context(mode.running.attached(model, idle))
             stack.enter_context(mode)
             yield
-        watcher.tell_unseen()
+        mode.report_unseen()
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         _this_thread.tapped = False
 
 
-@dataclass(slots=True)
-class Trail:
-    """Where a model's attention was seen: gathered from the calls of one forward pass, it makes the next ones cheap."""
-
-    sites: set[str] = field(default_factory=set)
-    has_softmax: bool = False
-    """Whether a call was seen at its softmax, to which matrix products must be followed."""
-
-    def add(self, call: AttentionCall) -> None:
-        """Note a call."""
-        self.sites.add(call.site)
-        self.has_softmax |= call.source is Source.SOFTMAX
-
-    def asides(self, model: nn.Module, layout: Layout) -> frozenset[str]:
-        """Return the modules whose running tells nothing: they hold no others, and no call came from them."""
-        known = self.sites.union(layout.attention)
-        modules = model.named_modules()
-        return frozenset(name for name, module in modules if not module._modules and name not in known)
-
-
-def _ignore(unseen: Unseen) -> None:
-    """Stand in for an `on_unseen` that was not given."""
+def in_backward() -> bool:
+    """Whether this thread is running a backward pass."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _refuse_compiled(model: nn.Module) -> None:
@@ -127,118 +123,143 @@ def _refuse_compiled(model: nn.Module) -> None:
         if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None:
             raise ValueError(
                 f"Attention inside torch.compile cannot be seen, and {name or 'the model'!r} is compiled. "
-                "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass compiled='run_eagerly'."
+                "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass eagerly=True."
             )
 
 
-def _uncompiled() -> AbstractContextManager[None]:
-    """Return a context in which compiled modules run as they were before."""
-    return nullcontext() if "torch._dynamo" not in sys.modules else torch.compiler.set_stance("force_eager")
+class _Frame(NamedTuple):
+    """A module that is running, and what it was called with."""
+
+    name: str
+    module: nn.Module
+    args: tuple
+    kwargs: dict[str, Any]
 
 
-@contextmanager
-def _slow_path_of_multihead_attention() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+class _RunningModules:
+    """The stack of a model's running modules, kept by hooks while it is attached.
+
+    Only the thread that attached it counts, and backward passes do not: what runs there is recomputation.
+    """
+
+    def __init__(self, refuse: Callable[[], None]) -> None:
+        """Call `refuse` whenever a module starts; it may raise."""
+        self._refuse = refuse
+        self._thread = threading.get_ident()
+        self.frames: list[_Frame] = []
+        self.started: set[str] = set()
+        self.unhooked: set[str] = set()
+        """Scripted modules: they take no hooks, so that nobody knows whether they started."""
+        self.num_passes = 0
+        """How many times a module started while none was running: forward passes, as a rule."""
+
+    @contextmanager
+    def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
+        """Hook every module except `idle`, and take all hooks off again."""
+        handles: list[RemovableHandle] = []
+        try:
+            for name, module in model.named_modules():
+                if name in idle:
+                    continue
+                if isinstance(module, torch.jit.ScriptModule):
+                    self.unhooked.add(name)
+                    continue
+                enter, leave = partial(self._enter, name), partial(self._leave, name)
+                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
+                handles.append(module.register_forward_hook(leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.frames.clear()
+
+    def _enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if self._counts():
+            self._refuse()
+            self.num_passes += not self.frames
+            self.frames.append(_Frame(name, module, args, kwargs))
+            self.started.add(name)
+
+    def _leave(self, name: str, module: nn.Module, args: tuple, output: Any) -> None:
+        # An exception that passes through a module may leave frames of its children behind.
+        if self._counts() and any(frame.name == name for frame in self.frames):
+            while self.frames.pop().name != name:
+                pass
+
+    def _counts(self) -> bool:
+        return threading.get_ident() == self._thread and not in_backward()
+
+    @property
+    def innermost(self) -> str:
+        """Return the name of the module that was called last, "" if none runs."""
+        return self.frames[-1].name if self.frames else ""
+
+    def num_heads(self) -> int | None:
+        """Return the heads of the innermost module, if it says how many it has."""
+        return head_count(self.frames[-1].module) if self.frames else None
+
+    def sees_another_sequence(self, num_rows: int, num_keys: int) -> bool:
+        """Whether the innermost module attends to something else than its own input.
+
+        It does if an argument named like keys, an encoder's output, a memory or a context is another tensor than the
+        first one. Where no name says so, it does if rows and keys differ in number and there is no cache of past keys.
+        """
+        if not self.frames:
+            return num_rows != num_keys
+        named = _arguments(self.frames[-1])
+        sequences = {n: value for n, value in named.items() if isinstance(value, Tensor) and value.is_floating_point()}
+        first = next(iter(sequences.values()), None)
+        if any(
+            value is not first and _OTHER_SEQUENCE.search(name) and not _NO_SEQUENCE.search(name)
+            for name, value in sequences.items()
+        ):
+            return True
+        cached = any(value is not None and _CACHE.search(name) for name, value in named.items())
+        return num_rows != num_keys and not cached
+
+
+def _arguments(frame: _Frame) -> dict[str, Any]:
+    """Return what a module was called with, by the names of its parameters."""
+    forward = frame.module.forward
+    function = getattr(forward, "__func__", None)
+    signature = inspect.signature(forward) if function is None else _signature_of_method(function)
     try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        bound = signature.bind_partial(*frame.args, **frame.kwargs)
+    except TypeError:  # a forward that the call does not fit raises by itself
+        return dict(frame.kwargs)
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(parameter.name, {})
+    return named
 
 
-class _Watcher:
-    """The way from a seen call to `on_call`, and the account of what was not seen."""
+@lru_cache(maxsize=256)
+def _signature_of_method(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(types.MethodType(function, object()))
 
-    def __init__(self, layout: Layout, on_call: OnCall, on_unseen: OnUnseen, on_error: OnError | None) -> None:
-        self.running = RunningModules(self._refuse_reentrance)
-        self._layout = layout
+
+class _Tap(TorchFunctionMode):
+    """Sees every call of a PyTorch function from Python, passes attention on, and notes what was not seen."""
+
+    def __init__(
+        self,
+        layout: ModelLayout,
+        on_call: OnCall,
+        on_unseen: OnUnseen,
+        on_error: OnError | None,
+        products: Products | None,
+    ) -> None:
+        """Without `products`, softmaxes are passed over."""
+        super().__init__()
+        self.running = _RunningModules(self._refuse_reentrance)
+        self._layout, self._products = layout, products
         self._on_call, self._on_unseen, self._on_error = on_call, on_unseen, on_error
         self._accounted: set[str] = set()
         """Modules inside of which a call was seen, or reported as unseen."""
         self._num_seen = 0
         self._calls_in_pass: Counter[tuple[int, str]] = Counter()
         self._in_on_call = False
-
-    def report(self, source: Source, read: Callable[[], Mapping[str, Any]]) -> None:
-        """Read a call and pass it on, out of reach of autograd, autocast and other modes."""
-        if in_backward() or self._in_on_call:
-            return
-        self._num_seen += 1
-        self._accounted |= set(self.running.names)
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            try:
-                call = self._call(source, read())
-            except Exception as error:
-                self._on_unseen(Unseen(site=self.running.innermost, reason=f"An attention call was not read: {error}."))
-                return
-            device = call.device.type
-            with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
-                self._pass_on(call)
-
-    def _call(self, source: Source, fields: Mapping[str, Any]) -> AttentionCall:
-        site = self.running.innermost
-        logits = fields.get("logits")
-        rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
-        kind = Kind.CROSS if self.running.sees_another_sequence(rows, keys) else Kind.SELF
-        past = keys - rows if kind is Kind.SELF and keys > rows and not fields.get("causal") else 0
-        self._calls_in_pass[self.running.num_passes, site] += 1
-        return AttentionCall(
-            site=site,
-            kind=kind,
-            layer=self._layout.layer_of(site),
-            source=source,
-            repeat=self._calls_in_pass[self.running.num_passes, site] - 1,
-            **{"offset": past, **fields},
-        )
-
-    def _pass_on(self, call: AttentionCall) -> None:
-        self._in_on_call = True
-        try:
-            self._on_call(call)
-        except Exception as error:
-            if self._on_error is None:
-                raise
-            self._on_error(call, error)
-        finally:
-            self._in_on_call = False
-
-    def _refuse_reentrance(self) -> None:
-        if self._in_on_call:
-            raise RuntimeError("`on_call` ran the tapped model. Keep what it needs, and run the model after the tap.")
-
-    def follow(self, run: Callable[[], Any], read: Callable[[], dict[str, Any]]) -> Any:
-        """Run an implementation of Hugging Face's interface; read what it was given if nothing was seen inside."""
-        before = self._num_seen
-        result = run()
-        if self._num_seen == before:
-            self.report(Source.INTERFACE, read)
-        return result
-
-    def tell_unseen(self) -> None:
-        """Report attention modules that ran without a call that was seen."""
-        if not self.running.started:
-            return
-        ran = self.running.unhooked.union(self.running.started)
-        silent = [path for path in self._layout.attention if path in ran - self._accounted]
-        if not self._num_seen and not silent:
-            silent = [""]
-        for path in silent:
-            self._on_unseen(
-                Unseen(
-                    site=path,
-                    reason="It ran, but called neither scaled_dot_product_attention nor Hugging Face's attention "
-                    "interface nor a softmax of queries times keys that is visible from Python.",
-                )
-            )
-
-
-class _Mode(TorchFunctionMode):
-    """Sees every call of a PyTorch function from Python."""
-
-    def __init__(self, watcher: _Watcher, products: Products | None) -> None:
-        """Without `products`, softmaxes are passed over."""
-        super().__init__()
-        self._watcher, self._products = watcher, products
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -250,22 +271,85 @@ class _Mode(TorchFunctionMode):
             with self:
                 return _undispatched(func)(*args, **kwargs)
         result = func(*args, **kwargs)
-        if self._watcher.running:
-            self._look(getattr(func, "__name__", "").partition(".")[0], args, kwargs, result)
+        if self.running.frames:
+            name = getattr(func, "__name__", "").partition(".")[0]
+            heads = self.running.num_heads
+            if name == "scaled_dot_product_attention":
+                self._report(CallSource.SDPA, lambda: sdpa_fields(*args, **kwargs, num_heads=heads()))
+            elif self._products is not None and name in SOFTMAX:
+                logits = self._products.logits(args, kwargs, heads)
+                if logits is not None:
+                    self._report(CallSource.SOFTMAX, lambda: {"logits": logits})
+            elif self._products is not None:
+                self._products.follow(name, args, kwargs, result)
         return result
 
-    def _look(self, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
-        heads = self._watcher.running.num_heads
-        if name == "scaled_dot_product_attention":
-            self._watcher.report(Source.SDPA, lambda: read_sdpa(*args, **kwargs, num_heads=heads()))
-        elif self._products is None:
+    def follow(self, run: Callable[[], Any], read: Callable[[], dict[str, Any]]) -> Any:
+        """Run an implementation of Hugging Face's interface; read what it was given if nothing was seen inside."""
+        before = self._num_seen
+        result = run()
+        if self._num_seen == before:
+            self._report(CallSource.INTERFACE, read)
+        return result
+
+    def report_unseen(self) -> None:
+        """Report attention modules that ran without a call that was seen."""
+        if not self.running.started:
             return
-        elif name in SOFTMAX:
-            logits = self._products.logits(args, kwargs, heads)
-            if logits is not None:
-                self._watcher.report(Source.SOFTMAX, lambda: {"logits": logits})
-        else:
-            self._products.follow(name, args, kwargs, result)
+        ran = self.running.unhooked | self.running.started
+        silent = [path for path in self._layout.attention if path in ran - self._accounted]
+        for path in silent or ([] if self._num_seen else [""]):
+            self._on_unseen(
+                Unseen(
+                    site=path,
+                    reason="It ran, but called neither scaled_dot_product_attention nor Hugging Face's attention "
+                    "interface nor a softmax of queries times keys that is visible from Python.",
+                )
+            )
+
+    def _report(self, source: CallSource, read: Callable[[], dict[str, Any]]) -> None:
+        """Read a call and pass it on, out of reach of autograd, autocast and other modes."""
+        if in_backward() or self._in_on_call:
+            return
+        self._num_seen += 1
+        self._accounted.update(frame.name for frame in self.running.frames)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            try:
+                call = self._call(source, read())
+            except Exception as error:
+                self._on_unseen(Unseen(site=self.running.innermost, reason=f"An attention call was not read: {error}."))
+                return
+            device = call.device.type
+            with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+                self._in_on_call = True
+                try:
+                    self._on_call(call)
+                except Exception as error:
+                    if self._on_error is None:
+                        raise
+                    self._on_error(call, error)
+                finally:
+                    self._in_on_call = False
+
+    def _call(self, source: CallSource, fields: dict[str, Any]) -> AttentionCall:
+        site = self.running.innermost
+        logits = fields.get("logits")
+        rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
+        kind = AttentionKind.CROSS if self.running.sees_another_sequence(rows, keys) else AttentionKind.SELF
+        past = keys - rows if kind is AttentionKind.SELF and keys > rows and not fields.get("causal") else 0
+        self._calls_in_pass[self.running.num_passes, site] += 1
+        return AttentionCall(
+            site=site,
+            kind=kind,
+            layer=self._layout.layer_of(site),
+            source=source,
+            repeat=self._calls_in_pass[self.running.num_passes, site] - 1,
+            **{"offset": past, **fields},
+        )
+
+    def _refuse_reentrance(self) -> None:
+        if self._in_on_call:
+            raise RuntimeError("`on_call` ran the tapped model. Keep what it needs, and run the model after the tap.")
 
 
 def _undispatched(function: Callable) -> Callable:
@@ -273,3 +357,139 @@ def _undispatched(function: Callable) -> Callable:
     assert isinstance(function, types.FunctionType)
     names = {**function.__globals__, "has_torch_function": lambda tensors: False}
     return types.FunctionType(function.__code__, names, argdefs=function.__defaults__)
+
+
+@contextmanager
+def _interface_followed(follow: Callable[[Callable[[], Any], Callable[[], dict[str, Any]]], Any]) -> Iterator[None]:
+    """Follow every function that a model looks up in Hugging Face's attention interface, except that of sdpa.
+
+    It runs as it is; if nothing was seen inside (flash_attention_2, flex_attention and others with kernels of their
+    own), what it was given is read instead.
+    """
+    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+    if interface is None:
+        yield
+        return
+    look_up = interface.__getitem__
+    own = "__getitem__" in vars(interface)
+
+    def followed(self: Any, name: str) -> Callable:
+        function = look_up(self, name)
+
+        def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                # A compiled function would be compiled anew for the tap's mode; there is nothing to see inside.
+                with _pop_mode_temporarily() if "flex" in name else nullcontext():
+                    return function(module, query, key, value, *args, **kwargs)
+
+            mask = args[0] if args else kwargs.get("attention_mask")
+            return follow(run, lambda: interface_fields(module, query, key, mask, kwargs))
+
+        return function if name == "sdpa" else attention
+
+    interface.__getitem__ = followed
+    try:
+        yield
+    finally:
+        if own:
+            interface.__getitem__ = look_up
+        else:
+            del interface.__getitem__
+
+
+class TrainingForward:
+    """Opens a tap around the first training forward pass after `wait`, inside of somebody else's loop.
+
+    Hooks wait for the first training forward. Whichever watched module is called first, the model itself or a part of
+    it, opens the tap, and its return closes it again: the tap never outlives the call, however the loop is written and
+    whatever it raises. A module is tapped on its first call only, so that of several forwards in a step (accumulation
+    of gradients) the first counts; recomputation during the backward pass does not.
+
+    A forward is training if gradients are recorded and the model is in training mode. One that has never been seen in
+    training mode since it was watched is trained in eval mode on purpose (frozen batch norm, say): then gradients alone
+    decide. What is no training counts for nothing inside of it either.
+
+    The hooks are PyTorch's for all modules and not the model's own: a model that is copied or pickled meanwhile carries
+    nothing of them away, and closing the tap does not change the list of hooks that PyTorch is walking.
+    """
+
+    def __init__(self, root: nn.Module, on_error: Callable[[Exception], None]) -> None:
+        """What goes wrong with a tap is passed to `on_error`; hooks never raise."""
+        self._root, self._on_error = root, on_error
+        self._open_tap: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._waiting: set[nn.Module] = set()
+        self._handles: list[RemovableHandle] = []
+        self._owner: nn.Module | None = None
+        """The outermost watched module that is running: it decides whether what runs inside of it counts."""
+        self._owner_counts = False
+        self._depth = 0
+        self._tap = ExitStack()
+        self._was_in_training_mode = root.training
+
+    def wait(self, open_tap: Callable[[], AbstractContextManager[None]]) -> None:
+        """Open `open_tap()` around the next training forward."""
+        self.stop()
+        self._open_tap = open_tap
+        self._was_in_training_mode |= self._root.training
+        self._waiting = set(self._root.modules())
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._waiting = set()
+        if self._owner is not None:
+            self._close()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if self._owner is not None and not self._was_left_behind(module):
+            self._depth += module is self._owner
+        elif module in self._waiting and not in_backward():
+            self._owner, self._owner_counts, self._depth = module, self._is_training(module), 1
+            if self._owner_counts:
+                self._safely(lambda: self._open(module, args))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or module is not self._owner:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            if self._owner_counts:
+                self._waiting -= set(module.modules())
+            self._close()
+
+    def _open(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        before = set(module._forward_pre_hooks)
+        self._tap.enter_context(self._open_tap())
+        # PyTorch has listed this module's hooks already; those that the tap has just added are called here.
+        for number, hook in list(module._forward_pre_hooks.items()):
+            if number not in before:
+                hook(module, args, {})
+
+    def _is_training(self, module: nn.Module) -> bool:
+        self._was_in_training_mode |= self._root.training
+        if torch.is_grad_enabled():
+            return self._root.training or not self._was_in_training_mode
+        # Parts that are called one by one run without gradients under reentrant checkpointing: only the mode tells.
+        return module is not self._root and self._root.training
+
+    def _was_left_behind(self, entered: nn.Module) -> bool:
+        """Whether the owner is a validation that ended without being left, as by Ctrl-C: the root trains again."""
+        return entered is self._root and not self._owner_counts and self._is_training(entered)
+
+    def _close(self) -> None:
+        self._owner = None
+        self._safely(self._tap.close)
+
+    def _safely(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._on_error(error)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from joma.errors import positive
 from joma.figures.numbers import counted
 from joma.probe.findings import Fault, Flaw, some
+from joma.probe.measurement import Readings, Row
 from joma.probe.measures import BUILT_IN, full_attention
-from joma.probe.readings import Readings, Row
+from joma.probe.structure import Unseen
 from joma.probe.taps import tap
-from joma.probe.weights import Unseen
 
 DEFAULT_WINDOW = 512
 """Tokens of a window, or as many as the model takes if that is less."""

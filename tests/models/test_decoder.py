@@ -24,8 +24,7 @@ from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
 from joma.models.presets import paper_language_model, paper_table1
-from joma.probe.layout import query_keys
-from joma.probe.lower_matrices import lower_matrices
+from joma.probe.structure import lower_matrices, query_keys
 
 every_pair = pytest.mark.parametrize("row", ROWS, ids=[f"row{i}" for i in range(len(ROWS))])
 close = {"rtol": 1e-10, "atol": 1e-12}

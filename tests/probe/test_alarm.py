@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.probe.alarm import Alarm, AlertKind, Bell
+from joma.probe.alarm import Alarm, AlarmMonitor, AlertKind
 
 STEPS = np.arange(0, 5000, 50)
 
 
 def alerts(fractions, alarm=None, site="h.0.attn"):
-    bell = Bell(alarm or Alarm())
+    bell = AlarmMonitor(alarm or Alarm())
     heard = [
-        bell.hear(int(step), site, 0, fraction=float(fraction), entropy=6 * float(fraction))
+        bell.check(int(step), site, 0, fraction=float(fraction), entropy=6 * float(fraction))
         for step, fraction in zip(STEPS, fractions, strict=False)
     ]
     return [alert for alert in heard if alert is not None]
@@ -78,8 +78,8 @@ def test_a_layer_can_have_both_troubles_once_each():
 
 
 def test_every_layer_has_its_own_alarm():
-    bell = Bell(Alarm(patience=1))
-    rung = [bell.hear(0, f"h.{i}", i, fraction=0.0, entropy=0.0) for i in range(3)]
+    bell = AlarmMonitor(Alarm(patience=1))
+    rung = [bell.check(0, f"h.{i}", i, fraction=0.0, entropy=0.0) for i in range(3)]
     assert [(alert.site, alert.layer) for alert in rung] == [("h.0", 0), ("h.1", 1), ("h.2", 2)]
 
 

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from joma.probe.calls import AttentionCall, Kind, Source, measure_call
-from joma.probe.taps_interface import read_interface
+from joma.probe.calls import AttentionCall, AttentionKind, CallSource, interface_fields, measure_call
 
 
 def call_of(q, k, **given):
-    return AttentionCall(site="attention", kind=Kind.SELF, layer=0, source=Source.SDPA, q=q, k=k, **given)
+    return AttentionCall(site="attention", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, **given)
 
 
 def exact_entropy(q, k, added):
@@ -33,5 +32,5 @@ def test_zeros_and_ones_that_a_model_adds_are_added(has_bias):
 
 def test_no_soft_cap_as_flash_attention_says_it():
     x = torch.randn(1, 2, 4, 8)
-    assert read_interface(torch.nn.Identity(), x, x, None, {"softcap": 0.0})["softcap"] is None
-    assert read_interface(torch.nn.Identity(), x, x, None, {"softcap": 30.0})["softcap"] == 30.0
+    assert interface_fields(torch.nn.Identity(), x, x, None, {"softcap": 0.0})["softcap"] is None
+    assert interface_fields(torch.nn.Identity(), x, x, None, {"softcap": 30.0})["softcap"] == 30.0

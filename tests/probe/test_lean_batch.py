@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from joma.probe.lean_batch import lean_batch
-from joma.probe.measures import Instrument, measures_of
-from joma.probe.specimen import Specimen, fixed_batch
+from joma.probe.measurement import first_sequence_if_enough
+from joma.probe.measures import ChosenMeasures, measures_of
+from joma.probe.model import ProbedModel, fixed_batch
 from joma.probe.watch import watch
 
-CHEAP = Instrument(measures_of("cheap"))
+CHEAP = ChosenMeasures(measures_of("cheap"))
 
 
 def specimen_of(model):
-    return Specimen.of(model.eval(), mlp_pattern=None, attention_pattern=None)
+    return ProbedModel.of(model.eval(), mlp_pattern=None, attention_pattern=None)
 
 
 class Mixing(models.HandWritten):
@@ -45,7 +45,7 @@ class SequenceFirst(nn.Module):
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "gemma2"])
 def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
     batch = models.inputs(family, batch=3)
-    lean = lean_batch(specimen_of(models.build(family)), CHEAP, fixed_batch(batch))
+    lean = first_sequence_if_enough(specimen_of(models.build(family)), CHEAP, fixed_batch(batch))
     assert {name: tuple(value.shape) for name, value in lean.items()} == {
         name: (1, *value.shape[1:]) for name, value in batch.items()
     }
@@ -57,7 +57,7 @@ def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
 def test_batches_of_every_form(form):
     tokens = models.inputs("gpt2", batch=3, padded=False)["input_ids"]
     batch = {"tensor": tokens, "tuple": (tokens,), "list": [tokens]}[form]
-    lean = lean_batch(specimen_of(models.HandWritten()), CHEAP, fixed_batch(batch))
+    lean = first_sequence_if_enough(specimen_of(models.HandWritten()), CHEAP, fixed_batch(batch))
     (only,) = (lean,) if form == "tensor" else lean
     assert torch.equal(only, tokens[:1])
 
@@ -76,7 +76,7 @@ def test_batches_of_every_form(form):
 )
 def test_the_batch_stays_whole_where_one_sequence_would_not_do(model, batch, measures):
     fixed = fixed_batch(batch)
-    assert lean_batch(specimen_of(model), Instrument(measures_of(measures)), fixed) is fixed
+    assert first_sequence_if_enough(specimen_of(model), ChosenMeasures(measures_of(measures)), fixed) is fixed
 
 
 def test_a_watch_finds_the_same_on_the_first_sequence():

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from joma.probe.measurement import Readings
 from joma.probe.measures import Reduction
-from joma.probe.readings import Readings
 
 
 def test_readings_are_reduced_over_rows_and_calls_without_nan():

@@ -6,7 +6,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.probe.readings import ALL_HEADS
+from joma.probe.measurement import ALL_HEADS
 from joma.probe.summary import curves_in_words
 
 

@@ -6,7 +6,7 @@ import torch
 from tapping import entropies, tapped
 from transformers import AlbertConfig, AlbertModel
 
-from joma.probe.calls import Kind, Source
+from joma.probe.calls import AttentionKind, CallSource
 
 EAGER = ("gemma2", "bloom", "mpt")
 """Families without `scaled_dot_product_attention`."""
@@ -54,14 +54,18 @@ def test_sites_layers_kinds_and_sources(family):
     seen, unseen = tapped(models.build(family), **models.inputs(family))
     calls = [call for call, _ in seen]
     assert unseen == []
-    assert {call.source for call in calls} == {Source.SOFTMAX if family in EAGER else Source.SDPA}
+    assert {call.source for call in calls} == {CallSource.SOFTMAX if family in EAGER else CallSource.SDPA}
     if family == "t5":
         assert [call.layer for call in calls] == [0, 1, 2, 2, 3, 3]
-        assert [call.kind for call in calls] == [Kind.SELF] * 3 + [Kind.CROSS, Kind.SELF, Kind.CROSS]
+        assert [call.kind for call in calls] == [AttentionKind.SELF] * 3 + [
+            AttentionKind.CROSS,
+            AttentionKind.SELF,
+            AttentionKind.CROSS,
+        ]
         assert calls[3].site == "decoder.block.0.layer.1.EncDecAttention"
     else:
         assert [call.layer for call in calls] == [0, 1]
-        assert all(call.kind is Kind.SELF for call in calls)
+        assert all(call.kind is AttentionKind.SELF for call in calls)
         assert all(f".{call.layer}." in call.site for call in calls)
 
 
@@ -84,7 +88,7 @@ def test_the_eager_twin_gives_the_same_numbers_through_its_softmax(family):
     model, call = models.build(family), models.inputs(family)
     eager = models.twin(family, model, attn_implementation="eager")
     seen, _ = tapped(eager, **call)
-    assert {c.source for c, _ in seen} == {Source.SOFTMAX}
+    assert {c.source for c, _ in seen} == {CallSource.SOFTMAX}
     for (_, ours), theirs in zip(seen, tapped(model, **call)[0], strict=True):
         for name in ("entropy", "fraction", "effective_keys", "sink_mass", "mean_distance", "max_logit"):
             # Two float32 paths that add in another order.

@@ -87,6 +87,6 @@ def test_compiled_models_are_refused_or_run_eagerly(way):
     with pytest.raises(ValueError, match=r"cannot be seen, and .* is compiled"), tap(model, lambda call: None):
         pass
     layers = []
-    with torch.no_grad(), tap(model, lambda call: layers.append(call.layer), compiled="run_eagerly"):
+    with torch.no_grad(), tap(model, lambda call: layers.append(call.layer), eagerly=True):
         out = model(x)
     assert layers == [0, 1] and torch.equal(out, plain(x))

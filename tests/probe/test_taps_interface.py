@@ -8,7 +8,7 @@ import torch
 from tapping import entropies, tapped
 from transformers.modeling_utils import AttentionInterface
 
-from joma.probe.calls import Source
+from joma.probe.calls import CallSource
 
 
 def hidden_attention(module, query, key, value, attention_mask, scaling=None, sliding_window=None, **kwargs):
@@ -47,7 +47,7 @@ def flash(monkeypatch):
 def test_flash_attention_is_measured_through_the_interface(family, padded, flash):
     model, call = models.build(family), models.inputs(family, padded=padded)
     seen, unseen = tapped(flash(family, model), **call)
-    assert unseen == [] and [c.source for c, _ in seen] == [Source.INTERFACE] * 2
+    assert unseen == [] and [c.source for c, _ in seen] == [CallSource.INTERFACE] * 2
     for (_, ours), theirs in zip(seen, entropies(model, **call), strict=True):
         torch.testing.assert_close(ours.entropy, theirs, atol=1e-5, rtol=0)
 
@@ -67,7 +67,7 @@ def test_a_registered_implementation_that_calls_sdpa_is_counted_once(monkeypatch
     model = models.build("opt")
     model.config._attn_implementation = "mine"
     seen, unseen = tapped(model, **models.inputs("opt", padded=False))
-    assert unseen == [] and [call.source for call, _ in seen] == [Source.SDPA] * 2
+    assert unseen == [] and [call.source for call, _ in seen] == [CallSource.SDPA] * 2
 
 
 @pytest.mark.slow
@@ -76,6 +76,6 @@ def test_flex_attention_is_measured_through_the_interface():
     model, call = models.build("gemma2"), models.inputs("gemma2")
     flex = models.twin("gemma2", model, attn_implementation="flex_attention")
     seen, unseen = tapped(flex, **call)
-    assert unseen == [] and [c.source for c, _ in seen] == [Source.INTERFACE] * 2
+    assert unseen == [] and [c.source for c, _ in seen] == [CallSource.INTERFACE] * 2
     for (_, ours), theirs in zip(seen, entropies(model, **call), strict=True):
         torch.testing.assert_close(ours.entropy, theirs, atol=1e-5, rtol=0)

@@ -8,7 +8,7 @@ from tapping import Sdpa, tapped
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
-from joma.probe.calls import AttentionCall, Kind, Source
+from joma.probe.calls import AttentionCall, AttentionKind, CallSource
 from joma.probe.taps import tap
 
 
@@ -20,7 +20,7 @@ from joma.probe.taps import tap
 def test_a_call_is_seen_however_the_function_was_imported(function):
     q = torch.randn(2, 3, 5, 4)
     seen, _ = tapped(Sdpa(function), q=q, k=q, v=q)
-    assert [call.source for call, _ in seen] == [Source.SDPA]
+    assert [call.source for call, _ in seen] == [CallSource.SDPA]
 
 
 @pytest.mark.parametrize("lead", [(), (6,), (2, 3), (2, 3, 2)], ids=str)
@@ -33,7 +33,7 @@ def test_leading_axes_become_batch_and_heads(lead):
     p = (0.7 * q.double() @ k.double().mT).masked_fill(~mask, -torch.inf).softmax(-1)
     wanted = torch.special.entr(p).sum(-1)
     call, statistics = seen[0]
-    assert call.q.ndim == 4 and call.kind is Kind.CROSS
+    assert call.q.ndim == 4 and call.kind is AttentionKind.CROSS
     torch.testing.assert_close(statistics.entropy.double().reshape(wanted.shape), wanted, atol=1e-5, rtol=0)
 
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_read_is_reported_and_does_not_stop_the_model():
 
 def test_a_call_carries_queries_or_logits():
     q = torch.zeros(1, 1, 2, 2)
-    call = AttentionCall(site="", kind=Kind.SELF, layer=0, source=Source.SDPA, q=q, k=q)
+    call = AttentionCall(site="", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q)
     with pytest.raises(ValueError, match="needs `q` and `k`, or `logits`"):
         replace(call, logits=q)
     with pytest.raises(ValueError, match=r"got \[\]"):

@@ -7,7 +7,7 @@ from tapping import WAYS, Eager, tapped
 from torch import nn
 from torch.nn import functional
 
-from joma.probe.calls import Source
+from joma.probe.calls import CallSource
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -18,7 +18,7 @@ def test_eager_attention_is_seen_however_it_is_written(way):
     [(call, statistics)] = seen
     q, k, _ = model.double().linear(x.double()).chunk(3, -1)
     wanted = torch.special.entr((q @ k.mT).softmax(-1)).sum(-1)
-    assert call.source is Source.SOFTMAX
+    assert call.source is CallSource.SOFTMAX
     torch.testing.assert_close(statistics.entropy[:, 0].double(), wanted, atol=1e-5, rtol=0)
 
 

@@ -7,7 +7,7 @@ import torch
 from tapping import encoder, tapped
 from torch import nn
 
-from joma.probe.calls import Kind, Source
+from joma.probe.calls import AttentionKind, CallSource
 
 
 @contextmanager
@@ -40,8 +40,8 @@ def test_multihead_attention(need_weights, cross):
     other = y if cross else x
     seen, unseen = tapped(model, query=x, key=other, value=other, need_weights=need_weights)
     [(call, statistics)] = seen
-    assert unseen == [] and call.kind is (Kind.CROSS if cross else Kind.SELF)
-    assert call.source is (Source.SOFTMAX if need_weights else Source.SDPA)
+    assert unseen == [] and call.kind is (AttentionKind.CROSS if cross else AttentionKind.SELF)
+    assert call.source is (CallSource.SOFTMAX if need_weights else CallSource.SDPA)
     model.eval().double()
     _, p = model(x.double(), other.double(), other.double(), average_attn_weights=False)
     torch.testing.assert_close(statistics.entropy.double(), torch.special.entr(p).sum(-1), atol=1e-4, rtol=0)
@@ -52,6 +52,6 @@ def test_decoder_layers_have_a_self_and_a_cross_call_each():
     model = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 2).eval()
     causal = nn.Transformer.generate_square_subsequent_mask(5)
     seen, _ = tapped(model, tgt=torch.randn(2, 5, 32), memory=torch.randn(2, 5, 32), tgt_mask=causal)
-    assert [call.kind for call, _ in seen] == [Kind.SELF, Kind.CROSS] * 2
+    assert [call.kind for call, _ in seen] == [AttentionKind.SELF, AttentionKind.CROSS] * 2
     assert [call.layer for call, _ in seen] == [0, 0, 1, 1]
     assert seen[0][1].entropy[:, :, 0].abs().max() < 1e-6  # the first row sees itself alone

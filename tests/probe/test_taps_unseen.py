@@ -7,7 +7,8 @@ from tapping import tapped
 from torch import nn
 from torch.nn import functional
 
-from joma.probe.taps import Trail, tap
+from joma.probe.calls import CallSource
+from joma.probe.taps import tap
 
 
 class Hidden(nn.Module):
@@ -25,31 +26,31 @@ class Hidden(nn.Module):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "bloom"])
-def test_the_trail_of_one_pass_shows_the_same_calls_in_the_next(family):
+def test_the_sites_of_one_pass_show_the_same_calls_in_the_next(family):
     model, batch = models.build(family), models.inputs(family)
-    trail, calls = Trail(), {}
-    for known in (None, trail):
+    sites, calls = set(), {}
+    for known in (None, sites):
         calls[known is None] = []
 
         def on_call(call, seen=calls[known is None]):
-            trail.add(call)
+            sites.add((call.site, call.source))
             seen.append((call.site, call.kind, call.layer, call.source, call.repeat, call.causal))
 
-        with tap(model, on_call, trail=known), torch.no_grad():
+        with tap(model, on_call, sites=known), torch.no_grad():
             model(**batch)
     assert calls[True] == calls[False] != []
-    assert trail.has_softmax == (family == "bloom")
+    assert any(source is CallSource.SOFTMAX for _, source in sites) == (family == "bloom")
 
 
-def test_off_the_trail_a_softmax_is_missed_and_reported():
+def test_a_softmax_where_none_was_before_is_missed_and_reported():
     sdpa = models.build("gpt2")
     eager = models.twin("gpt2", sdpa, attn_implementation="eager")
-    trail, unseen = Trail(), []
-    with tap(sdpa, trail.add), torch.no_grad():
+    sites, unseen = set(), []
+    with tap(sdpa, lambda call: sites.add((call.site, call.source))), torch.no_grad():
         sdpa(**models.inputs("gpt2"))
-    with tap(eager, trail.add, on_unseen=unseen.append, trail=trail), torch.no_grad():
+    with tap(eager, lambda call: None, on_unseen=unseen.append, sites=sites), torch.no_grad():
         eager(**models.inputs("gpt2"))
-    assert {each.site for each in unseen} == trail.sites
+    assert {each.site for each in unseen} == {site for site, _ in sites}
 
 
 def test_attention_that_ran_and_was_not_seen_is_reported():

@@ -16,7 +16,7 @@ from torch.nn.modules import module as module_hooks
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from joma.probe.isolation import on_the_side, unwrap
+from joma.probe.model import ProbedModel, on_the_side
 from joma.probe.watch import watch
 from joma.store import find_runs, info, read
 
@@ -401,7 +401,8 @@ def test_on_a_gpu(name, kind, measures, monkeypatch):
 
 def test_wrappers_are_taken_off():
     model = models.HandWritten()
-    inside = unwrap(nn.DataParallel(torch.compile(model, backend="eager")))
+    wrapped = nn.DataParallel(torch.compile(model, backend="eager"))
+    inside = ProbedModel.of(wrapped, mlp_pattern=None, attention_pattern=None)
     assert (inside.root, inside.compiled, inside.replicated) == (model, True, True)
     with pytest.raises(ValueError, match="replicas run in threads"):
         watch(nn.DataParallel(model))

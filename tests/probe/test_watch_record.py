@@ -98,8 +98,9 @@ def test_a_record_that_cannot_be_written_does_not_stop_training(tmp_path, monkey
 
 def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):
     model = models.HandWritten()
+    watch(model, out=tmp_path).close()
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr("joma.probe.watch.History.of", lambda ledger: 1 / 0)
+        patch.setattr("joma.probe.watch.read_events", lambda folder: 1 / 0)
         watch(model, out=tmp_path)
     assert info(tmp_path).status == "failed"
     watch(model, out=tmp_path).close()  # neither the model nor the folder is taken

@@ -170,7 +170,7 @@ def test_any_sessions_leave_what_one_over_the_last_values_would(tmp_path_factory
                 losses[step] = 100 * number + step
             if step in (session.first, session.steps[-1]):  # at any moment, of which these are the telling ones
                 assert_same_record(seen.frame(), losses)
-        seen._ledger._writer.abandon() if session.dies else seen.close()
+        seen._record.abandon() if session.dies else seen.close()
         assert_same_record(read(folder), losses)
     watched(folder).close()
     if losses:

@@ -1,0 +1,270 @@
+"""A model that is probed: unwrapped, its layout found, and run so that its training does not notice."""
+
+import copy
+import random
+import re
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from joma.probe.measures import Matrix, QueryKeyMatrices
+from joma.probe.structure import ModelLayout, QueryKey, WeightRef, find_layout, plain_site
+from joma.probe.taps import OnCall, OnError, OnUnseen, Sites, tap
+
+ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
+"""Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
+_HASH_DIGITS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbedModel:
+    """A model without `torch.compile`, `DistributedDataParallel` and `DataParallel` around it, and its layout.
+
+    What is inside shares all weights and runs without collectives.
+    """
+
+    root: nn.Module
+    layout: ModelLayout
+    compiled: bool
+    """Whether `torch.compile` was found, around the model or on a module inside."""
+    replicated: bool
+    """Whether `DataParallel` was found, whose replicas run in threads."""
+    attention_pattern: str | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, *, mlp_pattern: str | None, attention_pattern: str | None) -> "ProbedModel":
+        """Unwrap a model and find its layers; what is no model, such as the name of one, is refused."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"`model` must be a torch.nn.Module, got {type(model).__name__} {reprlib.repr(model)}. "
+                "Build or load the model, with from_pretrained, say, and pass what that returns."
+            )
+        root: Any = model
+        replicated = False
+        while True:
+            if isinstance(root, nn.parallel.DistributedDataParallel | nn.DataParallel):
+                replicated |= isinstance(root, nn.DataParallel)
+                root = root.module
+            elif _is_compiled_wrapper(root):
+                root = root._orig_mod
+            else:
+                break
+        return cls(
+            root=root,
+            layout=find_layout(root, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern),
+            compiled=any(map(_is_compiled, model.modules())),
+            replicated=replicated,
+            attention_pattern=attention_pattern,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the model's class."""
+        return type(self.root).__name__
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Devices that hold a part of the model; the CPU when it has none."""
+        return _devices_of(self.root) or [torch.device("cpu")]
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters, shared ones once."""
+        return sum(parameter.numel() for parameter in self.root.parameters())
+
+    @property
+    def parameter_shapes(self) -> str:
+        """Digits that models have in common whose parameters have the same names and shapes, wrapped or not."""
+        named = self.root.named_parameters()
+        lines = sorted(f"{plain_site(name)} {tuple(parameter.shape)}" for name, parameter in named)
+        return sha256("\n".join(lines).encode()).hexdigest()[:_HASH_DIGITS]
+
+    def wants(self, site: str) -> bool:
+        """Whether calls from here are measured."""
+        return self.attention_pattern is None or bool(re.search(self.attention_pattern, site))
+
+    def tap(
+        self,
+        on_call: OnCall,
+        on_unseen: OnUnseen,
+        on_error: OnError,
+        *,
+        eagerly: bool = False,
+        sites: Sites | None = None,
+    ) -> AbstractContextManager[None]:
+        """See the attention calls of the model while the context lasts; `eagerly` runs compiled parts uncompiled."""
+        return tap(
+            self.root,
+            on_call,
+            on_unseen=on_unseen,
+            on_error=on_error,
+            layout=self.layout,
+            eagerly=eagerly and self.compiled,
+            sites=sites,
+        )
+
+    def forward(self, batch: ProbeBatch) -> None:
+        """Run the model on a batch so that its training does not notice."""
+        with on_the_side(self.root):
+            if callable(batch):
+                batch(self.root)
+                return
+            moved = _copied(batch, self.devices[0])
+            if isinstance(moved, dict):
+                self.root(**moved)
+            elif isinstance(moved, tuple | list):
+                self.root(*moved)
+            else:
+                self.root(moved)
+
+    def matrices(self) -> Iterator[tuple[str, Callable[[], Matrix]]]:
+        """Yield the site of every lower matrix, and a function that takes it out."""
+        parameters = dict(self.root.named_parameters())
+
+        def take(ref: WeightRef) -> Matrix:
+            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=_whole(ref, parameters))
+
+        for ref in self.layout.lower:
+            yield plain_site(ref.site), partial(take, ref)
+
+    def query_keys(self) -> Iterator[tuple[str, Callable[[], QueryKeyMatrices]]]:
+        """Yield the site of every pair of query and key matrices whose heads are known, and a function for them."""
+        parameters = dict(self.root.named_parameters())
+
+        def take(pair: QueryKey) -> QueryKeyMatrices:
+            assert pair.num_heads is not None
+            return QueryKeyMatrices(
+                site=plain_site(pair.site),
+                layer=pair.query.layer,
+                query=_whole(pair.query, parameters),
+                key=_whole(pair.key, parameters),
+                num_heads=pair.num_heads,
+                num_key_heads=pair.num_key_heads or pair.num_heads,
+            )
+
+        for pair in self.layout.query_keys:
+            if pair.num_heads is not None:
+                yield plain_site(pair.site), partial(take, pair)
+
+
+def _is_compiled_wrapper(module: nn.Module) -> bool:
+    # Its class lives in torch._dynamo, which takes seconds to import and is there if and only if it was used.
+    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    by_lightning = getattr(module, "_compiler_ctx", None) is not None
+    return _is_compiled_wrapper(module) or module._compiled_call_impl is not None or by_lightning
+
+
+def _whole(ref: WeightRef, parameters: Mapping[str, Tensor]) -> Tensor:
+    def read(name: str) -> Tensor:
+        if hasattr(parameters[name], "full_tensor"):
+            raise ValueError(f"{name} is sharded over processes, and joma measures without collectives.")
+        return parameters[name].detach()
+
+    return ref.take(read)
+
+
+def _devices_of(model: nn.Module) -> list[torch.device]:
+    """Return the devices that hold a parameter or buffer."""
+    tensors = (
+        tensor for module in model.modules() for tensor in (*module._parameters.values(), *module._buffers.values())
+    )
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor is not None))
+
+
+@contextmanager
+def random_state_kept(devices: list[torch.device]) -> Iterator[None]:
+    """Leave the random states of Python, NumPy and PyTorch (CPU and these CUDA devices) as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    cuda = [device for device in devices if device.type == "cuda"]
+    try:
+        with torch.random.fork_rng(devices=cuda, device_type="cuda"):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def on_the_side(model: nn.Module) -> Iterator[None]:
+    """Prepare a forward pass that leaves no trace: eval mode, no gradients, random states, modes and buffers restored.
+
+    Modes are set module by module and never through `eval()`, which some models override to merge weights. Autocast
+    stays as it is but for its cache: weights that were cast without gradients must not reach the next training step.
+    What a forward pass writes into plain attributes is not undone.
+    """
+    devices = _devices_of(model)
+    with ExitStack() as stack:
+        stack.enter_context(random_state_kept(devices))
+        stack.enter_context(torch.no_grad())
+        for kind in {device.type for device in devices}:
+            if torch.is_autocast_enabled(kind):
+                dtype = torch.get_autocast_dtype(kind)
+                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+        stack.enter_context(_buffers_kept(model))
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            for module, _ in modes:
+                module.training = False
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    before = [
+        (module, dict(module._buffers), [(b, b.clone()) for b in module._buffers.values() if b is not None])
+        for module in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for module, buffers, copies in before:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            for buffer, content in copies:
+                # Writing only what changed leaves the version counters of the rest alone, which autograd looks at.
+                try:
+                    changed = not torch.equal(buffer, content)
+                except RuntimeError:  # a type or layout that cannot be compared
+                    changed = True
+                if changed:
+                    buffer.copy_(content)
+
+
+def fixed_batch(batch: object) -> ProbeBatch:
+    """Copy a probe batch, so that nobody changes it later; what a model cannot be called with is refused."""
+    if callable(batch) and not isinstance(batch, Tensor | Mapping):
+        return batch
+    if isinstance(batch, Mapping):
+        batch = dict(batch)
+    if not isinstance(batch, dict | tuple | list | Tensor):
+        raise TypeError(
+            "`probe_batch` must be keyword arguments, a tuple of arguments, a tensor or a function of the model, "
+            f"got {type(batch).__name__}."
+        )
+    return _copied(batch)
+
+
+def _copied(batch: Any, device: torch.device | None = None) -> Any:
+    """Copy the tensors in nested containers, or move them to a device."""
+    if isinstance(batch, Tensor):
+        return batch.detach().clone() if device is None else batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _copied(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [_copied(value, device) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch if device is not None else copy.copy(batch)

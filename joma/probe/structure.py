@@ -1,0 +1,798 @@
+"""What a transformer is made of: its layers, their attention, and the matrices that are measured.
+
+No table of architectures. Names and shapes of tensors tell most of it, so that a checkpoint needs no model: a block is
+the innermost numbered module that holds queries, keys and another matrix; in a block, beside attention, a map from the
+model's width d to m neurons and a map back belong together. Shapes tell these apart, a bias tells a transposed one
+(GPT-2's Conv1D), names decide only where neither does. `find_layout` adds what only modules know (`Hints`).
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Names of tensors, as in a state dict, with their shapes."""
+Rows = tuple[tuple[int, int, int], ...]
+"""Slices (start, stop, step) of a matrix's outputs, in order."""
+
+OUTSIDE = -1
+"""The layer of what belongs to none."""
+MATRIX_AXES, STACKED_AXES = 2, 3
+"""Axes of a matrix, and of matrices stacked along a first axis (experts)."""
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Names that wrappers of a module (torch.compile, checkpointing, FSDP) put into the paths of what is inside."""
+
+_AFFIX = r"(?:(?:to|w|lin|linear|fc|proj|in|c)_?)?"
+_SUFFIX = r"(?:_?(?:proj|lin|linear|layer|weight|net))*"
+_QUERY = re.compile(rf"^{_AFFIX}(?:q|query){_SUFFIX}$", re.IGNORECASE)
+_KEY = re.compile(rf"^{_AFFIX}(?:k|key){_SUFFIX}$", re.IGNORECASE)
+_VALUE = re.compile(rf"^{_AFFIX}(?:v|value|kv){_SUFFIX}$", re.IGNORECASE)
+_FUSED = re.compile(r"qkv|query_?key_?value|c_attn|w_?pack|^in_proj_weight$", re.IGNORECASE)
+_INTERLEAVED = re.compile(r"query_?key_?value", re.IGNORECASE)
+_ATTENTION = re.compile(r"att(?:n|ention)", re.IGNORECASE)
+_NORM = re.compile(r"(?:weight|scale|gamma|\.g)$")
+_NO_WEIGHT = re.compile(r"\.lora_|\.ia3_|prompt|\.parametrizations\.|bias$|rel_?pos|relative", re.IGNORECASE)
+_ROUTER = re.compile(r"^(?:gate|router|wg|classifier)$")
+_EXPERT_INDEX = re.compile(r"experts?(?:\.\w+)?\.(\d+)(?:\.|$)")
+_UPPER_NAME = re.compile(r"down|^upper|^w2|wo$|fc2|4h_to_h|c_proj|linear2|out", re.IGNORECASE)
+_LOWER_NAME = re.compile(
+    r"^lower|up(?!per)|gate|^w[13]|wi(?:_\d)?$|fc1|h_to_4h|c_fc|linear1|intermediate", re.IGNORECASE
+)
+_HEAD_COUNTS = ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads")
+_KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_heads")
+
+
+class Role(StrEnum):
+    """What a matrix does."""
+
+    LOWER = "lower"
+    """Into the hidden neurons of an MLP without gate."""
+    GATE = "gate"
+    UP = "up"
+    GATE_AND_UP = "gate_and_up"
+    """Both in one tensor, in unknown order."""
+    QUERY = "query"
+    KEY = "key"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unseen:
+    """Something that is not measured, and why."""
+
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LowRankUpdate:
+    """A LoRA adapter: scaling · B A is added to the weight."""
+
+    a: str
+    b: str
+    scaling: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightRef:
+    """A matrix (outputs, inputs) somewhere in a state dict, and how to take it out."""
+
+    name: str
+    """Name of the tensor."""
+    site: str
+    """What to call the matrix: the module's path, an expert in brackets, the part of a fused one after a colon."""
+    layer: int
+    role: Role
+    shape: tuple[int, int]
+    """(outputs, inputs) of the matrix taken out."""
+    expert: int | None = None
+    """Which expert it is of."""
+    stacked: bool = False
+    """Whether the experts are stacked along the tensor's first axis."""
+    transposed: bool = False
+    """Stored as (inputs, outputs)."""
+    rows: Rows = ()
+    """Which outputs of the tensor; all if empty."""
+    updates: tuple[LowRankUpdate, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of all tensors that the matrix is made of."""
+        return (self.name, *(name for update in self.updates for name in (update.a, update.b)))
+
+    def take(self, read: Callable[[str], Tensor]) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix, given a function from a tensor's name to the tensor."""
+        weight = read(self.name)
+        if self.stacked:
+            assert self.expert is not None
+            weight = weight[self.expert]
+        if self.transposed:
+            weight = weight.transpose(-1, -2)
+        for update in self.updates:
+            weight = weight + update.scaling * (read(update.b) @ read(update.a)).to(weight.dtype)
+        parts = [weight[start:stop:step] for start, stop, step in self.rows]
+        return weight if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueryKey:
+    """The query and key matrices of one attention module, heads one after another."""
+
+    site: str
+    query: WeightRef
+    key: WeightRef
+    num_heads: int | None
+    """None where neither the module nor the shapes tell."""
+    num_key_heads: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelLayout:
+    """Layers of a model in order (an encoder's before its decoder's), what they hold, and what could not be seen."""
+
+    layers: tuple[str, ...]
+    """Paths of the blocks; the position is the layer."""
+    sites: tuple[tuple[int, str], ...]
+    """Layer and path of every attention module."""
+    lower: tuple[WeightRef, ...]
+    """Matrices into hidden neurons, of all layers and those outside of them that a pattern picked."""
+    query_keys: tuple[QueryKey, ...]
+    unseen: tuple[Unseen, ...]
+
+    @property
+    def attention(self) -> tuple[str, ...]:
+        """Paths of all attention modules."""
+        return tuple(path for _, path in self.sites)
+
+    def layer_of(self, site: str) -> int:
+        """Return the layer that a module belongs to, -1 if none."""
+        return next((i for i, path in enumerate(self.layers) if is_inside(site, path)), OUTSIDE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hints:
+    """What only the model or its configuration can tell; names and shapes decide where there is none."""
+
+    transposed: Mapping[str, bool] = field(default_factory=dict)
+    """Tensors known to be stored as (inputs, outputs), or not."""
+    interleaved: frozenset[str] = frozenset()
+    """Fused gates whose rows alternate with what they gate, instead of coming first."""
+    lora_scaling: Mapping[str, float] = field(default_factory=dict)
+    """Scaling of an adapter by module path and adapter name ("layers.0.fc1.default"); 0 if it is switched off."""
+    heads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Query heads and key heads of an attention module by its path; "" speaks for all that are not listed."""
+
+
+def find_layout(
+    model: nn.Module, *, mlp_pattern: str | None = None, attention_pattern: str | None = None
+) -> ModelLayout:
+    """Find layers, attention modules and matrices of a model by its structure.
+
+    The patterns are regular expressions: `mlp_pattern` is searched in the names of parameters and picks the lower
+    matrices, `attention_pattern` in the names of modules and picks the attention modules.
+
+    >>> layout = find_layout(nn.TransformerEncoderLayer(8, 2, dim_feedforward=16))
+    >>> layout.attention, [(ref.site, ref.shape) for ref in layout.lower]
+    (('self_attn',), [('linear1', (16, 8))])
+    """
+    for name, pattern in (("mlp_pattern", mlp_pattern), ("attention_pattern", attention_pattern)):
+        demand_pattern(name, pattern)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    hints = hints_of(model)
+    lower, unseen = lower_matrices(shapes, mlp_pattern=mlp_pattern, hints=hints)
+    pairs, unread = query_keys(shapes, hints=hints)
+    blocks = find_blocks(shapes)
+    sites = [(block.index, path) for block in blocks for path in _attention_modules(block, model, attention_pattern)]
+    known = {pair.site for pair in pairs} | {each.site for each in unread}
+    reason = "No query and key matrices: no matrix of this module is named like them."
+    unread += [Unseen(site=path, reason=reason) for _, path in sites if path not in known]
+    return ModelLayout(
+        layers=tuple(block.path for block in blocks),
+        sites=tuple(sites),
+        lower=tuple(lower),
+        query_keys=tuple(pairs),
+        unseen=(*unseen, *unread),
+    )
+
+
+def demand_pattern(name: str, pattern: str | None) -> None:
+    """Refuse a pattern that is no regular expression."""
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"`{name}` must be a regular expression, got {pattern!r}: {error}. Correct it.") from None
+
+
+# Names
+
+
+def module_path(name: str) -> str:
+    """Return the module or bare parameter that a tensor's name stands for.
+
+    >>> module_path("h.0.mlp.c_fc.weight"), module_path("layers.0.self_attn.in_proj_weight")
+    ('h.0.mlp.c_fc', 'layers.0.self_attn.in_proj_weight')
+    """
+    return name.removesuffix(".weight").removesuffix(".base_layer")
+
+
+def plain_site(site: str) -> str:
+    """Leave the names of wrappers out of a module's path.
+
+    >>> plain_site("blocks.0._orig_mod.attention")
+    'blocks.0.attention'
+    """
+    return ".".join(part for part in site.split(".") if part not in _WRAPPERS)
+
+
+def parent(path: str) -> str:
+    """Return the module that holds a module."""
+    return path.rpartition(".")[0]
+
+
+def is_inside(path: str, holder: str) -> bool:
+    """Whether a module is another one or lies in it."""
+    return not holder or f"{path}.".startswith(f"{holder}.")
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the modules that a module lies in."""
+    while path:
+        path = parent(path)
+        yield path
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """Yield the numbered modules that a name lies in, outermost first."""
+    parts = name.split(".")
+    return (".".join(parts[: i + 1]) for i, part in enumerate(parts[:-1]) if part.isdigit())
+
+
+def _family(path: str) -> str:
+    """Return a path with its numbers blotted out."""
+    return ".".join("#" if part.isdigit() else part for part in path.split("."))
+
+
+def _num_shared(a: str, b: str) -> int:
+    """Count the modules that two names share from the left."""
+    pairs = list(zip(a.split("."), b.split("."), strict=False))
+    return next((i for i, (left, right) in enumerate(pairs) if left != right), len(pairs))
+
+
+def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is a matrix or a stack of them; adapters, biases and parts of parametrised weights are not."""
+    return len(shape) in (MATRIX_AXES, STACKED_AXES) and not _NO_WEIGHT.search(name)
+
+
+# Blocks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """One layer of a model."""
+
+    path: str
+    index: int
+    shapes: Shapes
+    """Its tensors, in the order given."""
+    owners: Mapping[str, Mapping[str, str]]
+    """Modules that own queries and keys: names of the tensors "query" and "key", or "fused"."""
+
+    @property
+    def matrices(self) -> list[str]:
+        """Names of its matrices."""
+        return [name for name, shape in self.shapes.items() if _is_matrix(name, shape)]
+
+    def holds_attention(self, name: str) -> bool:
+        """Whether a matrix of the block belongs to attention.
+
+        It does by its own name beside queries and keys, inside a module that owns them, or inside one called so. Where
+        the block itself owns the queries, its other matrices are judged by their names.
+        """
+        return _belongs(module_path(name), self.path, set(self.owners))
+
+    def width(self) -> int:
+        """Return the model's width: of the sizes of norms (of all without any) the one most matrices have.
+
+        The smallest of equals is taken: an MLP widens, as a rule.
+        """
+        norms = {
+            shape[0]
+            for name, shape in self.shapes.items()
+            if len(shape) == 1 and _NORM.search(name) and not self.holds_attention(name)
+        }
+        sizes = Counter(size for name in self.matrices for size in set(self.shapes[name][-MATRIX_AXES:]))
+        return min(norms or sizes, key=lambda size: (-sizes[size], size), default=0)
+
+
+def find_blocks(shapes: Shapes) -> list[Block]:
+    """Find the repeated blocks of a model, in order: encoders first, then by name and number.
+
+    A block is the innermost numbered module that holds attention and another matrix, or stands in a row with such.
+    Without attention it is the outermost numbered module with two matrices; without numbers the model is one block.
+    """
+    matrices = [name for name, shape in shapes.items() if _is_matrix(name, shape)]
+    if not matrices:
+        return []
+    owners = _owners(matrices, shapes)
+    holders = {path for owner in owners for path in _numbered(f"{owner}.")}
+    whole = {
+        path
+        for name in matrices
+        for path in _numbered(name)
+        if path in holders and not _belongs(module_path(name), path, set(owners))
+    }
+    layers = whole - {outer for path in whole for outer in _numbered(path)}
+    outermost = Counter(next(_numbered(name), "") for name in matrices)
+    if layers:
+        families = {_family(path) for path in layers}
+        paths = layers | {path for path in outermost if _family(path) in families}
+    else:
+        paths = {path for path, count in outermost.items() if path and count > 1} or {""}
+
+    def order(path: str) -> tuple[bool, str, list[int]]:
+        family = _family(path)
+        return "encoder" not in family, family, [int(part) for part in path.split(".") if part.isdigit()]
+
+    return [
+        Block(
+            path=path,
+            index=index,
+            shapes={name: shape for name, shape in shapes.items() if name.startswith(f"{path}." if path else "")},
+            owners={owner: names for owner, names in owners.items() if is_inside(owner, path)},
+        )
+        for index, path in enumerate(sorted(paths, key=order))
+    ]
+
+
+def _owners(matrices: Iterable[str], shapes: Shapes) -> dict[str, dict[str, str]]:
+    """Find the modules that own queries and keys, by the names of their matrices."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for name in matrices:
+        if len(shapes[name]) == MATRIX_AXES:
+            path = module_path(name)
+            for role, pattern in (("fused", _FUSED), ("query", _QUERY), ("key", _KEY)):
+                if pattern.search(_leaf(path)):
+                    found[parent(path)].setdefault(role, name)
+                    break
+    return {path: names for path, names in found.items() if "fused" in names or len(names) > 1}
+
+
+def _belongs(path: str, block: str, owners: set[str]) -> bool:
+    holder = parent(path)
+    if any(pattern.search(_leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _VALUE)):
+        return holder in owners
+    while holder and holder != block and not (parent(holder) == block and _leaf(holder) in _WRAPPERS):
+        if holder in owners or _ATTENTION.search(_leaf(holder)):
+            return True
+        holder = parent(holder)
+    return False
+
+
+def _attention_modules(block: Block, model: nn.Module, pattern: str | None) -> list[str]:
+    """Return the outermost modules of a block that match the pattern, or those that own queries or are called so."""
+    prefix = f"{block.path}." if block.path else ""
+    inside = [path for path, _ in model.named_modules() if f"{path}.".startswith(prefix)]
+    if pattern is not None:
+        matching = {path for path in inside if re.search(pattern, path)}
+        return [path for path in inside if path in matching and not matching.intersection(_above(path))]
+    holders = Counter(parent(module_path(name)) for name in block.matrices)
+    called_so = {path for path in inside if _ATTENTION.search(_leaf(path)) and holders[path] > 1}
+    called_so -= {path for owner in block.owners for path in _above(owner)}
+    return [path for path in inside if path in block.owners or path in called_so]
+
+
+# Matrices
+
+
+class _Tensors:
+    """Names and shapes of a model's tensors, and what is known about them beyond."""
+
+    def __init__(self, shapes: Shapes, hints: Hints | None) -> None:
+        self.shapes, self.hints = shapes, hints or Hints()
+        self._adapters: dict[str, list[str]] = defaultdict(list)
+        """Names of the low-rank adapters at a module path."""
+        for name in shapes:
+            path, found, adapter = name.partition(".lora_A.")
+            if found:
+                self._adapters[path].append(adapter.removesuffix(".weight"))
+
+    def orientation(self, name: str) -> tuple[bool, bool]:
+        """Whether a tensor is stored as (inputs, outputs), and whether its bias, as long as the outputs, proves it."""
+        if name in self.hints.transposed:
+            return self.hints.transposed[name], True
+        stem = name.removesuffix(".weight")
+        rows, columns = self.shapes[name][-2:]
+        for bias in (f"{stem}.bias", f"{stem}_bias"):
+            if bias in self.shapes and rows != columns:
+                return self.shapes[bias][-1] == columns, True
+        return False, False
+
+    def updates(self, path: str) -> tuple[LowRankUpdate, ...]:
+        """Return the adapters at a module path that are part of its weight."""
+        return tuple(
+            LowRankUpdate(a=f"{path}.lora_A.{name}.weight", b=f"{path}.lora_B.{name}.weight", scaling=scaling)
+            for name in self._adapters.get(path, ())
+            if (scaling := self.hints.lora_scaling.get(f"{path}.{name}"))
+        )
+
+    def left_out(self, names: Iterable[str]) -> list[Unseen]:
+        """Say which adapters at tensors are not part of their matrices because their scaling is not known."""
+        return [
+            Unseen(site=path, reason=f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints.")
+            for path in map(module_path, dict.fromkeys(names))
+            for adapter in self._adapters.get(path, ())
+            if f"{path}.{adapter}" not in self.hints.lora_scaling
+        ]
+
+    def is_router(self, name: str) -> bool:
+        """Whether a matrix chooses among experts beside it."""
+        path = module_path(name)
+        holder = path if _ROUTER.match(_leaf(path)) else parent(path)
+        beside = parent(holder) + ".experts"
+        return bool(_ROUTER.match(_leaf(holder))) and any(other.startswith(beside) for other in self.shapes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Matrix:
+    """A matrix or a stack of them, read as a map from inputs to outputs."""
+
+    name: str
+    inputs: int
+    outputs: int
+    num_stacked: int | None
+    transposed: bool
+    certain: bool
+    """Whether a bias or a hint told the orientation."""
+
+    @classmethod
+    def of(cls, name: str, tensors: _Tensors) -> "_Matrix":
+        shape = tensors.shapes[name]
+        transposed, certain = tensors.orientation(name)
+        outputs, inputs = shape[-2:] if not transposed else (shape[-1], shape[-2])
+        num_stacked = shape[0] if len(shape) == STACKED_AXES else None
+        return cls(
+            name=name, inputs=inputs, outputs=outputs, num_stacked=num_stacked, transposed=transposed, certain=certain
+        )
+
+    @property
+    def leaf(self) -> str:
+        return _leaf(module_path(self.name))
+
+    def flipped(self) -> "_Matrix":
+        return replace(self, inputs=self.outputs, outputs=self.inputs, transposed=not self.transposed)
+
+
+def lower_matrices(
+    shapes: Shapes, *, mlp_pattern: str | None = None, hints: Hints | None = None
+) -> tuple[list[WeightRef], list[Unseen]]:
+    """Find the matrices into the hidden neurons of every layer's MLP, and say where there is none.
+
+    Two maps into the same neurons are a gate and what it gates; one twice as wide holds both. `mlp_pattern` is a
+    regular expression that picks the matrices instead. It is searched in the names of all tensors; of those outside of
+    the blocks, the first number in the name is the layer, -1 without one.
+
+    >>> shapes = {"h.0.mlp.c_fc.weight": (8, 32), "h.0.mlp.c_fc.bias": (32,), "h.0.mlp.c_proj.weight": (32, 8)}
+    >>> [(ref.site, ref.shape, ref.transposed) for ref in lower_matrices(shapes)[0]]
+    [('h.0.mlp.c_fc', (32, 8), True)]
+    """
+    tensors = _Tensors(shapes, hints)
+    blocks = find_blocks(shapes)
+    if not blocks:
+        return [], [Unseen(site="", reason="No matrix was found.")]
+    found: list[WeightRef] = []
+    if mlp_pattern is None:
+        for block in blocks:
+            found += _lower_of_block(block, tensors)
+    else:
+        found = _picked(mlp_pattern, blocks, tensors)
+        if not found:
+            return [], [Unseen(site="", reason=f"No matrix matches `mlp_pattern={mlp_pattern}`. Change the pattern.")]
+    found.sort(key=lambda ref: ref.layer)
+    seen = {ref.layer for ref in found}
+    both = dict.fromkeys(ref.name for ref in found if ref.role is Role.GATE_AND_UP)
+    reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
+    unseen = [
+        *(Unseen(site=block.path, reason=_why_none(block, mlp_pattern)) for block in blocks if block.index not in seen),
+        *tensors.left_out(ref.name for ref in found),
+        *(Unseen(site=module_path(name), reason=reason) for name in both),
+    ]
+    return found, unseen
+
+
+def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
+    beside = [name for name in block.matrices if not block.holds_attention(name) and not tensors.is_router(name)]
+    lowers, uppers = _sides([_Matrix.of(name, tensors) for name in beside], block.width())
+    refs = []
+    for members in _with_common_way_back(lowers, uppers):
+        for (matrix, hidden), role in zip(members, _roles([m.leaf for m, _ in members]), strict=True):
+            refs += _refs(matrix, block.index, role, hidden, tensors)
+    order = {name: position for position, name in enumerate(block.shapes)}
+    return sorted(refs, key=lambda ref: (order[ref.name], -1 if ref.expert is None else ref.expert))
+
+
+def _picked(pattern: str, blocks: list[Block], tensors: _Tensors) -> list[WeightRef]:
+    """Find what a pattern picks, first inside of the blocks and then outside of them."""
+    layer_of = {name: block.index for block in blocks for name in block.shapes}
+    widths = [block.width() for block in blocks]
+    refs: list[WeightRef] = []
+    for name in (*layer_of, *(name for name in tensors.shapes if name not in layer_of)):
+        if re.search(pattern, name) and _is_matrix(name, tensors.shapes[name]):
+            layer = layer_of[name] if name in layer_of else _layer_beside(name, blocks)
+            width = widths[layer if 0 <= layer < len(blocks) else 0]
+            matrix = _Matrix.of(name, tensors)
+            if not matrix.certain and matrix.outputs == width != matrix.inputs:
+                matrix = matrix.flipped()
+            refs += _refs(matrix, layer, Role.LOWER, matrix.outputs, tensors)
+    return refs
+
+
+def _why_none(block: Block, pattern: str | None) -> str:
+    if pattern is not None:
+        return f"No matrix of this layer matches `mlp_pattern={pattern}`."
+    if any(".parametrizations." in name for name in block.shapes):
+        return "Its weights are parametrised: they are computed when used, and reading them may change them."
+    return (
+        "No lower matrix of an MLP: no pair of matrices d → m → d beside attention. "
+        "Name it by `mlp_pattern=`, a regular expression for the names of tensors."
+    )
+
+
+def _refs(matrix: _Matrix, layer: int, role: Role, hidden: int, tensors: _Tensors) -> list[WeightRef]:
+    """Name a matrix, once for each expert and each half of a fused gate.
+
+    The rows of a gate come first, or alternate with what it gates; where that is unknown both stay one matrix.
+    """
+    path = module_path(matrix.name)
+    numbered = _EXPERT_INDEX.search(path)
+    experts: list[int | None] = [int(numbered.group(1)) if numbered else None]
+    if matrix.num_stacked is not None:
+        experts = [*range(matrix.num_stacked)]
+    halves: list[tuple[Role, str, Rows]]
+    if matrix.outputs == hidden:
+        halves = [(role, "", ())]
+    elif matrix.name in tensors.hints.interleaved:
+        halves = [(Role.GATE, ":gate", ((0, 2 * hidden, 2),)), (Role.UP, ":up", ((1, 2 * hidden, 2),))]
+    elif matrix.num_stacked is not None and matrix.transposed and matrix.name not in tensors.hints.transposed:
+        halves = [(Role.GATE_AND_UP, "", ())]
+    else:
+        halves = [(Role.GATE, ":gate", ((0, hidden, 1),)), (Role.UP, ":up", ((hidden, 2 * hidden, 1),))]
+    return [
+        WeightRef(
+            name=matrix.name,
+            site=path + ("" if matrix.num_stacked is None else f"[{expert}]") + suffix,
+            layer=layer,
+            role=part,
+            shape=(hidden if rows else matrix.outputs, matrix.inputs),
+            expert=expert,
+            stacked=matrix.num_stacked is not None,
+            transposed=matrix.transposed,
+            rows=rows,
+            updates=tensors.updates(path),
+        )
+        for expert in experts
+        for part, suffix, rows in halves
+    ]
+
+
+def _sides(matrices: list[_Matrix], width: int) -> tuple[list[_Matrix], list[_Matrix]]:
+    """Split into maps from the width and maps back to it; a name decides where shape and bias do not."""
+    lowers: list[_Matrix] = []
+    uppers: list[_Matrix] = []
+    for matrix in matrices:
+        says_lower, says_upper = bool(_LOWER_NAME.search(matrix.leaf)), bool(_UPPER_NAME.search(matrix.leaf))
+        if matrix.inputs == matrix.outputs == width:
+            (lowers if says_lower else uppers).append(matrix)
+            continue
+        if says_lower != says_upper and not matrix.certain and (matrix.inputs == width) != says_lower:
+            matrix = matrix.flipped()  # noqa: PLW2901 (the same matrix, read the other way)
+        if matrix.inputs == width:
+            lowers.append(matrix)
+        elif matrix.outputs == width:
+            uppers.append(matrix)
+    return lowers, uppers
+
+
+def _with_common_way_back(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[list[tuple[_Matrix, int]]]:
+    """Give every map d → m the nearest map m → d; return those with a common way back, and their neurons.
+
+    A map twice as wide as the way back holds a gate and what it gates.
+    """
+    beside: dict[str, list[_Matrix]] = defaultdict(list)
+    for upper in uppers:
+        beside[parent(module_path(upper.name))].append(upper)
+    groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
+    for lower in lowers:
+        near, all_fitting = (
+            [u for u in each if u.num_stacked == lower.num_stacked and lower.outputs in (u.inputs, 2 * u.inputs)]
+            for each in (beside[parent(module_path(lower.name))], uppers)
+        )
+        if near or all_fitting:
+            nearest = max(near or all_fitting, key=lambda upper: _num_shared(upper.name, lower.name))
+            groups[nearest.name].append((lower, nearest.inputs))
+    return list(groups.values())
+
+
+def _roles(leaves: list[str]) -> list[Role]:
+    """One matrix into the neurons is the lower one; of two, the gate is the one called so, else the first by name."""
+    if len(leaves) != 2:  # noqa: PLR2004 (a gate and what it gates)
+        return [Role.LOWER] * len(leaves)
+    gates = ["gate" in name or name.startswith("w1") for name in leaves]
+    if sum(gates) != 1:
+        gates = [name == min(leaves) for name in leaves]
+    return [Role.GATE if gate else Role.UP for gate in gates]
+
+
+def _layer_beside(name: str, blocks: list[Block]) -> int:
+    """Return the layer that a matrix outside of the blocks belongs to: of the block that has its number.
+
+    Of several (an encoder and a decoder count by themselves) it is the one whose path it shares the most of. A number
+    that no block has is the layer itself, unless that is the place of a block with another number.
+    """
+
+    def first_number(path: str) -> int | None:
+        return next((int(part) for part in path.split(".") if part.isdigit()), None)
+
+    number = first_number(name)
+    of_number = [block for block in blocks if number is not None and first_number(block.path) == number]
+    if of_number:
+        return max(of_number, key=lambda block: _num_shared(name, block.path)).index
+    is_free = number not in {block.index for block in blocks if first_number(block.path) is not None}
+    return number if number is not None and is_free else OUTSIDE
+
+
+# Queries and keys
+
+
+def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[QueryKey], list[Unseen]]:
+    """Find the query and key matrices of every attention module, and say which cannot be told apart.
+
+    Of a fused matrix the name tells the order: `query_key_value` holds the queries, key and value of one group of heads
+    after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values.
+
+    >>> shapes = {"h.0.attn.c_attn.weight": (8, 24), "h.0.attn.c_attn.bias": (24,), "h.0.mlp.weight": (8, 8)}
+    >>> [(pair.query.rows, pair.key.rows) for pair in query_keys(shapes)[0]]
+    [(((0, 8, 1),), ((8, 16, 1),))]
+    """
+    tensors = _Tensors(shapes, hints)
+    found: list[QueryKey] = []
+    unseen: list[Unseen] = []
+    for block in find_blocks(shapes):
+        for path, names in block.owners.items():
+            heads = tensors.hints.heads.get(path, tensors.hints.heads.get(""))
+            try:
+                pair = (_fused if "fused" in names else _apart)(path, names, block.index, tensors, heads)
+            except ValueError as error:
+                unseen.append(Unseen(site=path, reason=str(error)))
+            else:
+                found.append(pair)
+                unseen += tensors.left_out((pair.query.name, pair.key.name))
+    return found, unseen
+
+
+def _apart(
+    site: str, names: Mapping[str, str], layer: int, tensors: _Tensors, heads: tuple[int, int] | None
+) -> QueryKey:
+    query, key = (_ref(names[role], layer, role, tensors) for role in (Role.QUERY, Role.KEY))
+    fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
+    num_heads = heads[0] if heads is not None and fits else None
+    num_key_heads = None if num_heads is None else key.shape[0] * num_heads // query.shape[0]
+    return QueryKey(site=site, query=query, key=key, num_heads=num_heads, num_key_heads=num_key_heads)
+
+
+def _fused(
+    site: str, names: Mapping[str, str], layer: int, tensors: _Tensors, heads: tuple[int, int] | None
+) -> QueryKey:
+    name = names["fused"]
+    outputs, inputs = _ref(name, layer, Role.QUERY, tensors).shape
+    interleaved = bool(_INTERLEAVED.search(_leaf(module_path(name))))
+    if heads is None and (interleaved or outputs != 3 * inputs):
+        raise ValueError("Queries and keys are fused, and how many heads there are is not known. Pass them in hints.")
+    num_heads, num_key_heads = heads or (1, 1)
+    dim, rest = divmod(outputs, num_heads + 2 * num_key_heads)
+    if rest:
+        raise ValueError(f"{outputs} rows do not divide into {num_heads} query and twice {num_key_heads} key heads.")
+    # Group by group its queries, its key, its value; a matrix that is not interleaved is one group.
+    num_groups, keys_of_group = (num_key_heads, 1) if interleaved else (1, num_key_heads)
+    queries_of_group = num_heads // num_groups
+    starts = [group * (queries_of_group + 2 * keys_of_group) * dim for group in range(num_groups)]
+    middle, end = queries_of_group * dim, (queries_of_group + keys_of_group) * dim
+    return QueryKey(
+        site=site,
+        query=_ref(name, layer, Role.QUERY, tensors, tuple((start, start + middle, 1) for start in starts)),
+        key=_ref(name, layer, Role.KEY, tensors, tuple((start + middle, start + end, 1) for start in starts)),
+        num_heads=None if heads is None else num_heads,
+        num_key_heads=None if heads is None else num_key_heads,
+    )
+
+
+def _ref(name: str, layer: int, role: Role, tensors: _Tensors, rows: Rows = ()) -> WeightRef:
+    matrix = _Matrix.of(name, tensors)
+    path = module_path(name)
+    return WeightRef(
+        name=name,
+        site=f"{path}:{role}" if rows else path,
+        layer=layer,
+        role=role,
+        shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
+        transposed=matrix.transposed,
+        rows=rows,
+        updates=tensors.updates(path),
+    )
+
+
+# What only modules know
+
+
+def hints_of(model: nn.Module) -> Hints:
+    """Read off a model's modules what names and shapes do not tell: orientation, order of gates, adapters, heads."""
+    transposed: dict[str, bool] = {}
+    interleaved: set[str] = set()
+    scaling: dict[str, float] = {}
+    for path, module in model.named_modules():
+        known = _is_transposed(module)
+        for name, parameter in module.named_parameters(prefix=path, recurse=False):
+            if parameter.ndim > 1 and known is not None:
+                transposed[name] = known
+            if getattr(module, "is_concatenated", True) is False:
+                interleaved.add(name)
+        scaling |= {f"{path}.{adapter}": value for adapter, value in _adapter_scaling(module).items()}
+    return Hints(transposed=transposed, interleaved=frozenset(interleaved), lora_scaling=scaling, heads=_heads(model))
+
+
+def head_count(place: object) -> int | None:
+    """Read the number of heads off the attributes of a module or its configuration."""
+    counts = (getattr(place, name, None) for name in _HEAD_COUNTS)
+    return next((count for count in counts if isinstance(count, int)), None)
+
+
+def _is_transposed(module: nn.Module) -> bool | None:
+    """Whether a module stores its weights as (inputs, outputs); None if it does not say."""
+    if isinstance(module, nn.Linear):
+        return False
+    weight, outputs = getattr(module, "weight", None), getattr(module, "nf", None)
+    if isinstance(weight, nn.Parameter) and isinstance(outputs, int):  # Conv1D of GPT-2
+        return weight.shape[-1] == outputs
+    stated = getattr(module, "is_transposed", None)
+    return stated if isinstance(stated, bool) else None
+
+
+def _adapter_scaling(module: nn.Module) -> dict[str, float]:
+    """Scaling of a module's LoRA adapters; 0 for those that are switched off or already in the weight."""
+    adapters = getattr(module, "lora_A", None)
+    factors = getattr(module, "scaling", None)
+    if not isinstance(adapters, nn.ModuleDict) or not isinstance(factors, Mapping):
+        return {}
+    active = set() if getattr(module, "disable_adapters", False) else set(getattr(module, "active_adapters", adapters))
+    active -= set(getattr(module, "merged_adapters", ()))
+    renormed = getattr(module, "use_dora", {})
+    return {
+        name: float(factors[name]) if name in active else 0.0
+        for name in adapters
+        if name in factors and not (isinstance(renormed, Mapping) and renormed.get(name))
+    }
+
+
+def _heads(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Query and key heads of every module that says so itself, through its configuration or through what it lies in."""
+    heads: dict[str, tuple[int, int]] = {}
+    for path, module in model.named_modules():
+        own = [place for place in (module, getattr(module, "config", None)) if place is not None]
+        num_heads = next((count for place in own if (count := head_count(place)) is not None), None)
+        if num_heads is None:
+            if parent(path) in heads and path:
+                heads[path] = heads[parent(path)]
+            continue
+        groups = getattr(module, "num_key_value_groups", None)
+        stated = (getattr(place, name, None) for place in own for name in _KEY_HEAD_COUNTS)
+        num_key_heads = num_heads // groups if isinstance(groups, int) and groups else num_heads
+        heads[path] = num_heads, next((count for count in stated if isinstance(count, int)), num_key_heads)
+    return heads
