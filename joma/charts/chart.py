@@ -1,0 +1,306 @@
+"""A chart: a Vega-Lite spec with its title and caption, and the files and pages that are made from it.
+
+The spec holds neither size nor theme. Both are added where it is drawn, so that one spec gives a PNG on white and an
+interactive chart that follows the width and the colours of its page.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from joma.store.files import write_bytes
+
+CHART_ID = re.compile(r"[a-z0-9][a-z0-9_-]*")
+"""Ids are names of files and anchors of a page."""
+FORMATS = ("png", "svg", "pdf")
+VEGALITE = "6.4"
+"""Version of Vega-Lite, of those that vl-convert holds."""
+SCALE = 2
+"""Pixels of a PNG for each unit of its size."""
+WIDTH, WIDTH_OF_SEVERAL, MIN_PANEL, AXIS, GAP = 620, 900, 230, 62, 14
+"""Static width of one panel and of several, the narrowest panel, and the room for a y axis and between panels."""
+HEIGHTS, ASPECT = (170, 330), 0.55
+"""Lowest and highest panel, and its height over its width."""
+MAX_COLUMNS = 3
+LEGEND_ROOM = 1000
+"""Width for which builders choose the columns of legends."""
+FONT = "Liberation Sans"
+"""Comes with vl-convert, so that a file looks the same on every machine. One font in one weight: vl-convert writes
+several into a PDF in random order."""
+MIME = "application/vnd.vegalite.v6+json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theme:
+    """Colours of a page. Readable on its background, and far apart for every kind of colour vision."""
+
+    ink: str
+    soft: str
+    grid: str
+    alert: str
+    category: tuple[str, ...]
+    """Conditions, runs, methods, in their order."""
+    layers: tuple[str, ...]
+    """Layer k has colour k in every chart."""
+    ramp: tuple[float, float]
+    """Part of viridis that is visible on the background."""
+    diverging: str
+    background: str = "transparent"
+    font: str = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
+    def config(self) -> dict[str, Any]:
+        """Return the theme as a config of Vega-Lite."""
+        ramp = {"scheme": "viridis", "extent": list(self.ramp)}
+        plain = {"fontWeight": "normal"}
+        return {
+            "background": self.background,
+            "font": self.font,
+            "padding": 6,
+            "view": {"stroke": None},
+            "mark": {"color": self.category[0]},
+            "rule": {"color": self.category[0]},
+            "text": {"color": self.ink, "fontSize": 11},
+            "style": {
+                "guide": {"color": self.soft, "strokeDash": [2, 3], "strokeWidth": 1.2},
+                "guide-text": {"color": self.soft},
+                "alert": {"color": self.alert},
+                "alert-text": {"color": self.alert},
+                "error": {"color": self.ink, "strokeWidth": 1.2},
+            },
+            "axis": {
+                "labelColor": self.soft,
+                "titleColor": self.ink,
+                "gridColor": self.grid,
+                "domainColor": self.soft,
+                "tickColor": self.soft,
+                "labelFontSize": 12,
+                "titleFontSize": 13,
+                "titlePadding": 8,
+                "labelFlush": True,
+                "labelSeparation": 6,
+                "titleFontWeight": "normal",
+            },
+            "legend": {
+                "orient": "top",
+                "labelColor": self.ink,
+                "titleColor": self.soft,
+                "labelFontSize": 12,
+                "titleFontSize": 12,
+                "titleFontWeight": "normal",
+                "labelLimit": 260,
+                "symbolStrokeWidth": 2.5,
+                "symbolSize": 120,
+                "symbolOpacity": 1,
+                "gradientLength": 180,
+            },
+            "title": {"color": self.ink, "fontSize": 13, "anchor": "start", "offset": 6} | plain,
+            "range": {
+                "category": list(self.category),
+                "ordinal": list(self.layers),
+                "ramp": ramp,
+                "heatmap": {"scheme": "viridis"},
+                "diverging": {"scheme": self.diverging},
+            },
+        }
+
+
+LIGHT = Theme(
+    ink="#1d2433",
+    soft="#5b6478",
+    grid="#e4e7ee",
+    alert="#b3261e",
+    category=("#0b62a8", "#c4500b", "#0b7a53", "#a13a86", "#7a6200", "#5b4bb5", "#6b7280", "#b3261e"),
+    layers=(
+        *("#1f3a93", "#2a7fd4", "#0f9aa8", "#0b8a5f", "#5a9a22", "#b09a00"),
+        *("#e08a00", "#d9541e", "#b3202c", "#9c1f6e", "#6a2fa3", "#4b5563"),
+    ),
+    ramp=(0.0, 0.88),
+    diverging="blueorange",
+)
+DARK = Theme(
+    ink="#e8ebf2",
+    soft="#a9b1c4",
+    grid="#333a4a",
+    alert="#ff8a80",
+    category=("#6db3f2", "#ff9d5c", "#56d3a2", "#e98fd0", "#e5c84b", "#b3a6ff", "#b5bcc9", "#ff8a80"),
+    layers=(
+        *("#8fa8ff", "#5eb3ff", "#4fd1e0", "#43d19e", "#9be15d", "#e8d44d"),
+        *("#ffb547", "#ff8a5c", "#ff6b78", "#f06bb8", "#b794f6", "#b5bcc9"),
+    ),
+    ramp=(0.3, 1.0),
+    diverging="blueorange",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A chart with its title and caption; the last expression of a notebook's cell shows it."""
+
+    id: str
+    """Name of its files, and its anchor on a page."""
+    title: str
+    """States what is shown."""
+    caption: str
+    """One or two sentences: what to look for, what bands and error bars are."""
+    spec: Any
+    """The chart of Altair, without title, size or theme."""
+
+    def __post_init__(self) -> None:
+        """Refuse an id that is no file name."""
+        if not CHART_ID.fullmatch(self.id):
+            raise ValueError(
+                f"`id` must be lower-case letters, digits, - and _, got {self.id!r}. It names the files of the chart."
+            )
+
+    def to_dict(self, width: int | None = None, *, dark: bool = False) -> dict[str, Any]:
+        """Return a complete Vega-Lite spec: title, size and colours included, `width` pixels wide."""
+        spec = self._bare()
+        width = width or spec["usermeta"]["width"]
+        fit(spec, width)
+        theme = DARK if dark else LIGHT
+        lines = textwrap.wrap(self.title, max(20, width // 8)) or [""]
+        spec["title"] = {"text": lines, "fontSize": 16, "anchor": "start", "frame": "bounds", "offset": 12}
+        spec["config"] = theme.config() | {"background": "#11151f" if dark else "white", "font": FONT}
+        return spec
+
+    def render(self, kind: str, width: int | None = None, *, dark: bool = False) -> bytes:
+        """Draw as `png`, `svg` or `pdf`, without a browser; the same chart gives the same bytes."""
+        import vl_convert
+
+        if kind not in FORMATS:
+            raise ValueError(f"`kind` must be one of {', '.join(FORMATS)}, got {kind!r}. Pass one of them.")
+        spec = self.to_dict(width, dark=dark)
+        for view in _views(spec):
+            if "layer" in view:  # without what only the pointer finds
+                view["layer"] = [each for each in view["layer"] if each["mark"].get("opacity") != 0]
+        options: dict[str, Any] = {"vl_version": VEGALITE, "allowed_base_urls": []}
+        if kind == "png":
+            return vl_convert.vegalite_to_png(spec, scale=SCALE, **options)
+        svg = vl_convert.vegalite_to_svg(spec, **options)
+        ids = {name: f"gradient{place}" for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))}
+        svg = re.sub(r"gradient_\d+", lambda found: ids[found[0]], svg)  # Vega counts them over all charts
+        if kind == "svg":
+            return svg.encode("utf8")
+        references = rb"(?:^ +/\w+ \d+ 0 R\n)+"  # of a dictionary, which vl-convert writes in random order
+        in_order = lambda found: b"".join(sorted(found[0].splitlines(keepends=True)))  # noqa: E731
+        return re.sub(references, in_order, vl_convert.svg_to_pdf(svg), flags=re.MULTILINE)
+
+    def save(self, folder: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
+        """Write `<id>.<format>` files into the folder, each complete or not at all, and return their paths."""
+        return [write_bytes(Path(folder) / f"{self.id}.{kind}", self.render(kind)) for kind in formats]
+
+    def html(self) -> str:
+        """Return a `<figure>` for a page that holds `bundle()` once; it draws itself when it comes into view."""
+        spec = _script_json(self._bare())
+        return (
+            f'<figure class="joma-chart" id="{self.id}"><figcaption><strong>{escape(self.title)}</strong> '
+            f"{escape(self.caption)}</figcaption>"
+            f'<div class="joma-plot" role="img" aria-label="{escape(self.title)}"></div>'
+            f'<script type="application/json">{spec}</script></figure>'
+        )
+
+    def standalone_html(self) -> str:
+        """Return a complete page with this chart alone; it needs no network."""
+        return (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self.title)}</title><style>:root{{color-scheme:light dark}}"
+            "body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:60rem}</style></head>"
+            f"<body>{self.html()}{bundle()}</body></html>"
+        )
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {MIME: self.to_dict(), "text/html": self._repr_html_(), "text/plain": f"{self.title}\n{self.caption}"}
+
+    def _repr_html_(self) -> str:
+        """Return a still picture, which every notebook shows, offline too."""
+        return f"<figure>{self.render('svg').decode('utf8')}<figcaption>{escape(self.caption)}</figcaption></figure>"
+
+    def _bare(self) -> dict[str, Any]:
+        spec = self.spec.to_dict(validate=False)
+        spec.pop("config", None)  # Altair's own
+        panels = len(spec.get("concat", ()))
+        width = WIDTH_OF_SEVERAL if panels > 1 and spec.get("columns") != 1 else WIDTH
+        spec["usermeta"] = {"width": width}
+        return spec
+
+
+@cache
+def bundle() -> str:
+    """Return the style and the scripts that a page needs once for all its charts, about 0.9 MB; no network."""
+    import vl_convert
+
+    drawing = (files("joma.charts") / "charts.js").read_text(encoding="utf8")
+    layout = {"minPanel": MIN_PANEL, "axis": AXIS, "gap": GAP, "heights": HEIGHTS, "aspect": ASPECT}
+    layout["legendRoom"] = LEGEND_ROOM
+    settings = {"light": LIGHT.config(), "dark": DARK.config(), "layout": layout}
+    script = vl_convert.javascript_bundle(f"{{{drawing}}}", vl_version=VEGALITE)
+    script = script.replace("</script", r"<\/script")
+    style = (files("joma.charts") / "charts.css").read_text(encoding="utf8")
+    return (
+        f"<style>{style}</style>"
+        f'<script type="application/json" id="joma-charts">{_script_json(settings)}</script>'
+        f'<script type="module">{script}</script>'
+    )
+
+
+def fit(view: dict[str, Any], width: float | int, *, with_legends: bool = True) -> None:
+    """Give a spec, in place, the sizes and numbers of columns that fit a width; charts.js does the same in a page."""
+    is_shared = view.get("resolve", {}).get("scale", {}).get("color") == "shared"
+    if with_legends and (is_shared or "concat" not in view):
+        for legend in _legends(view):
+            legend["columns"] = max(1, int(legend["columns"] * width / LEGEND_ROOM))
+    if "concat" in view:
+        columns = min(view["columns"], len(view["concat"]), max(1, int((width + GAP) // (MIN_PANEL + GAP))))
+        view["columns"], view["spacing"] = columns, GAP
+        for child in view["concat"]:
+            fit(child, (width - GAP * (columns - 1)) / columns, with_legends=with_legends and not is_shared)
+    else:
+        view["width"] = round(max(width - AXIS, 60))
+        view.setdefault("height", round(min(max(view["width"] * ASPECT, HEIGHTS[0]), HEIGHTS[1])))
+
+
+def num_columns(num_panels: int) -> int:
+    """Return how many panels stand in a row: at most three, and two where three would leave a gap.
+
+    >>> [num_columns(num) for num in (1, 2, 3, 4, 5, 6, 8)]
+    [1, 2, 3, 2, 3, 3, 2]
+    """
+    if num_panels % 2 == 0 and num_panels % MAX_COLUMNS:
+        return 2
+    return min(num_panels, MAX_COLUMNS)
+
+
+def _views(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield spec
+    for child in spec.get("concat", ()):
+        yield from _views(child)
+
+
+def _legends(spec: Any) -> Iterator[dict[str, Any]]:
+    """Find legends whose entries stand in columns."""
+    if isinstance(spec, dict):
+        legend = spec.get("legend")
+        if isinstance(legend, dict) and "columns" in legend:
+            yield legend
+        for key, each in spec.items():
+            if key not in ("datasets", "data"):
+                yield from _legends(each)
+    elif isinstance(spec, list):
+        for each in spec:
+            yield from _legends(each)
+
+
+def _script_json(value: Any) -> str:
+    """Write JSON that is safe inside of a script element: no `<` can end it, no separator can end a line."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in ("<", "\u2028", "\u2029"):
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,0 +1,71 @@
+// Draws every chart of a page when it comes into view, in the width and the colours of the page.
+const { light, dark, layout } = JSON.parse(document.getElementById("joma-charts").textContent);
+const scheme = matchMedia("(prefers-color-scheme: dark)");
+const theme = () => {
+  const chosen = document.documentElement.dataset.theme;
+  return (chosen ? chosen === "dark" : scheme.matches) ? dark : light;
+};
+
+function legends(spec) {
+  if (!spec || typeof spec !== "object") return [];
+  const below = Object.entries(spec).filter(([key]) => key !== "data" && key !== "datasets");
+  return [...(spec.legend?.columns ? [spec.legend] : []), ...below.flatMap(([, each]) => legends(each))];
+}
+
+function fit(view, width, withLegends = true) {  // as `fit` of chart.py
+  const shared = view.resolve?.scale?.color === "shared";
+  if (withLegends && (shared || !view.concat))
+    for (const each of legends(view)) each.columns = Math.max(1, Math.floor(each.columns * width / layout.legendRoom));
+  if (view.concat) {
+    const most = Math.max(1, Math.floor((width + layout.gap) / (layout.minPanel + layout.gap)));
+    view.columns = Math.min(view.columns, view.concat.length, most);
+    view.spacing = layout.gap;
+    const each = (width - layout.gap * (view.columns - 1)) / view.columns;
+    for (const child of view.concat) fit(child, each, withLegends && !shared);
+  } else {
+    view.width = Math.round(Math.max(width - layout.axis, 60));
+    view.height ??= Math.round(Math.min(Math.max(view.width * layout.aspect, layout.heights[0]), layout.heights[1]));
+  }
+}
+
+async function render(figure, width) {
+  const place = figure.querySelector(".joma-plot");
+  const spec = JSON.parse(figure.querySelector("script").textContent);
+  fit(spec, width);
+  figure.view?.finalize();
+  const config = theme();
+  figure.view = await vegaEmbed(place, spec, {
+    config,
+    renderer: "canvas",
+    actions: { export: true, source: false, compiled: false, editor: false },
+    tooltip: { theme: config === dark ? "dark" : "light" },  // which escapes what it shows
+  });
+  return place.querySelector("canvas").getBoundingClientRect().width - place.clientWidth;
+}
+
+async function draw(figure) {
+  figure.width = figure.querySelector(".joma-plot").clientWidth;
+  if (!figure.width) return;
+  const excess = await render(figure, figure.width);  // the width of axes is known only once they are drawn
+  if (Math.abs(excess) > 2) await render(figure, figure.width - excess);
+  figure.querySelector(".joma-plot").style.minHeight = 0;
+}
+
+const figures = [...document.querySelectorAll(".joma-chart")];
+const seen = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) if (isIntersecting && !target.view) draw(target);
+}, { rootMargin: "400px" });
+const sized = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const figure = target.closest(".joma-chart");
+    if (figure.view && Math.abs(target.clientWidth - figure.width) > 8) draw(figure);
+  }
+});
+for (const figure of figures) {
+  seen.observe(figure);
+  sized.observe(figure.querySelector(".joma-plot"));
+}
+const redraw = () => figures.filter((figure) => figure.view).forEach(draw);
+scheme.addEventListener("change", redraw);
+addEventListener("joma-theme", redraw);
+addEventListener("beforeprint", () => figures.filter((figure) => !figure.view).forEach(draw));
