@@ -21,19 +21,16 @@ from torch import Tensor, nn
 from torch.autograd import DeviceType
 
 from joma.engine.config import OptimiserConfig
-from joma.engine.determinism import in_one_order
-from joma.engine.grid import grid
+from joma.engine.grid import grid, recipe
 from joma.engine.memory import footprint, in_words
 from joma.engine.plan import make_plan
-from joma.engine.precision import working_in
-from joma.engine.recipes import recipe
+from joma.engine.precision import in_one_order, working_in
 from joma.engine.sources import source_of
 from joma.engine.step import Stepper
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import EMBEDDING, OUTPUT, OUTPUT_BIAS, Decoder
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import DecoderConfig, paper_language_model
 from joma.models.embedding import add_row_gradients, clear
-from joma.models.presets import paper_language_model
 
 DROPOUT = 0.2
 CLIP = 0.5

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joma.engine.train import train
+    from joma.engine.training import train
     from joma.experiments.reproduction import reproduce
     from joma.measure.entropy import attention_entropy
     from joma.measure.rank import stable_rank
@@ -27,7 +27,7 @@ _HOMES = {
     "scan": "joma.probe.scan",
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",
-    "train": "joma.engine.train",
+    "train": "joma.engine.training",
     "verify": "joma.statements.verification",
     "watch": "joma.probe.watch",
 }

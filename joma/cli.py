@@ -6,12 +6,14 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import joma
+from joma import train_options
 
 DEBUG = "JOMA_DEBUG"
 """Variable of the environment that has the traceback of an error printed, and the place of a warning."""
@@ -43,6 +45,15 @@ def _option(words: str, default: str) -> Any:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Out = Annotated[Path | None, _option("Folder to write the result into.", "none, and nothing is written")]
 Device = Annotated[str | None, _option("cpu, cuda or cuda:0.", "the GPU if there is one, else cpu")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Threads of a calculation on a CPU. More than one helps large models on an idle machine, and makes small "
+        "ones many times slower on a busy one.",
+        show_default="OMP_NUM_THREADS, else 1",
+    ),
+]
 
 
 def _demand_writable(out: Path | None) -> None:
@@ -51,6 +62,12 @@ def _demand_writable(out: Path | None) -> None:
 
     if out is not None:
         demand_writable(out, remedy="Give another --out.")
+
+
+def _set_threads(threads: int | None) -> None:
+    """Limit the threads of torch, which reads these variables when it is imported."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads or os.environ.get("OMP_NUM_THREADS") or 1)
 
 
 def _say_version(is_asked: bool) -> bool:
@@ -210,59 +227,85 @@ def scan(
     raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+class RecipeName(StrEnum):
+    """Where a grid can start from."""
+
+    FIGURE6 = "figure6"
+    FIGURE8 = "figure8"
+    SMALL = "small"
+    TABLE1 = "table1"
+    TREES = "trees"
+
+
+class WorkPlace(StrEnum):
+    """Where a command can work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+@app.command(cls=train_options.LoneSwitches)
+@train_options.with_settings
 def train(
-    settings: typer.Context,
-    recipe: Annotated[
-        str, typer.Option(help="Where to start from: figure6, figure8, small, table1 or trees.")
-    ] = "small",
+    recipe: Annotated[RecipeName, typer.Option(help="Where to start from.")] = RecipeName.SMALL,
     out: Annotated[
         Path | None,
         _option("Folder of the runs; the same command goes on where it stopped.", "none: training needs one"),
     ] = None,
-    on: Annotated[str, typer.Option(help="Where to work: local or ray.")] = "local",
+    on: Annotated[WorkPlace, typer.Option(help="Where to work.")] = WorkPlace.LOCAL,
     device: Device = None,
+    threads: Threads = None,
     memory: Annotated[float | None, _option("GiB to plan with.", "what is free")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print packs, memory and time left alone.")] = False,
     list_settings: Annotated[bool, typer.Option("--settings", help="List all settings of the recipe.")] = False,
     as_json: Json = False,
+    **settings: list[str] | None,
 ) -> None:
     """Train a grid of small transformers, many runs at once: --depth 1,2,5 --lr 1e-4,1e-3 --seed 1,2,3.
 
-    Every setting is an option with one or several values, and every combination is a run; --settings lists them.
+    Every setting below takes one or several values, and every combination is a run. Defaults are those of the recipe
+    small; `--recipe table1 --settings` lists those of another one.
     """
-    from joma import terminal, terminal_train
-    from joma.engine.grid import axes_from_options
-    from joma.engine.recipes import recipe as recipe_named
-    from joma.engine.train import plan_training, saved_steps, train
+    from joma import terminal
+    from joma.engine.config import check_device
+    from joma.engine.grid import axes_of, check_data, runs_of
+    from joma.engine.grid import recipe as recipe_named
 
-    chosen = recipe_named(recipe)
-    grid = axes_from_options(settings.args, [name for option in settings.command.params for name in option.opts])
+    grid = axes_of({name: ",".join(values) for name, values in settings.items() if values})
+    if list_settings:
+        listed = train_options.listing(recipe_named(recipe), grid)
+        terminal.show_json(listed) if as_json else terminal.show_rows(f"Settings of {recipe.value}", listed)
+        return
+    if out is None and not dry_run:
+        raise ValueError("`--out` must name a folder for the runs, got none. Add it, or --dry-run to see the plan.")
+    _demand_writable(None if dry_run else out)
+    check_device(device)
+    check_data(runs_of(grid, recipe))
+    from joma import terminal_train
+    from joma.engine.training import plan_training, saved_steps, train
+
     options: dict[str, Any] = {
-        "recipe": recipe,
-        "on": on,
+        "recipe": recipe.value,
+        "on": on.value,
         "device": device,
         "memory": None if memory is None else int(memory * 2**30),
+        "threads": threads,
     }
-    if list_settings:
-        terminal_train.show_settings(chosen)
-    elif dry_run:
+    if dry_run:
         with terminal_train.planning_progress(quiet=as_json) as show_doing:
             plan = plan_training(grid, out=out, progress=show_doing, **options)
         terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
-    elif out is None:
-        raise ValueError("`--out` must name a folder for the runs, got none. Add it, or --dry-run to see the plan.")
-    else:
-        _demand_writable(out)
-        before = saved_steps(out)
-        try:
-            with terminal_train.training_progress(quiet=as_json) as show:
-                done = train(grid, out=out, progress=show, **options)
-        except KeyboardInterrupt:
-            sys.stderr.write(f"joma: {terminal_train.stopped(before, saved_steps(out))}\n")
-            raise typer.Exit(INTERRUPTED) from None
-        terminal.show_json(done.as_dict()) if as_json else terminal_train.show_training(done)
-        raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
+        return
+    assert out is not None
+    before = saved_steps(out)
+    try:
+        with terminal_train.training_progress(quiet=as_json) as show:
+            done = train(grid, out=out, progress=show, **options)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"joma: {terminal_train.stopped(before, saved_steps(out))}\n")
+        raise typer.Exit(INTERRUPTED) from None
+    terminal.show_json(done.as_dict()) if as_json else terminal_train.show_training(done)
+    raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
 
 
 @app.command()
@@ -281,6 +324,7 @@ def reproduce(
         Path, typer.Option(help="Folder for everything; the same command goes on where it stopped.")
     ] = REPRODUCTION,
     device: Device = None,
+    threads: Threads = None,
     minutes: Annotated[
         float | None,
         _option(
@@ -293,6 +337,8 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Rebuild the paper's figures and tables, with controls, and say for each claim whether it holds."""
+    _set_threads(threads)
+
     from joma import terminal, terminal_reproduce
     from joma.experiments.registry import find
     from joma.experiments.reproduction import available, reproduce

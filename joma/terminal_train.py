@@ -1,13 +1,10 @@
 """What `joma train` prints: the plan, live progress, and how every run ended."""
 
-import ast
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, pairwise
-from textwrap import dedent
+from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -27,10 +24,9 @@ from joma.figures.numbers import counted, duration
 from joma.terminal import LogLines, bars_or_lines, console, moving_mark, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
-    from joma.engine import train
+    from joma.engine import training
+    from joma.engine.loop import PackProgress
     from joma.engine.plan import Plan
-    from joma.engine.recipes import Recipe
-    from joma.engine.training import PackProgress
 
 MOST_LOSSES = 4
 """Losses that are shown beside a bar; of more runs, their range."""
@@ -69,7 +65,7 @@ def show_plan(plan: "Plan") -> None:
     )
 
 
-def show_training(training: "train.Training") -> None:
+def show_training(training: "training.Training") -> None:
     """Print how every run ended, and where to find it."""
     screen = console()
     table = Table(
@@ -102,38 +98,6 @@ def show_training(training: "train.Training") -> None:
     )
 
 
-def show_settings(recipe: "Recipe") -> None:
-    """Print every setting with its value in a recipe: each is an option of the command, and an axis of a grid."""
-    table = Table(title=f"{recipe.name}: {recipe.about}", title_justify="left", header_style="bold")
-    table.add_column("option", no_wrap=True)
-    for name in ("value", "what it is"):
-        table.add_column(name)
-    meaning = meanings(type(recipe.base))
-    for name, value in recipe.base.flat().items():
-        values = recipe.axes.get(name, (value,))
-        shown = ",".join("x".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in values)
-        table.add_row(Text("--" + name.replace("_", "-")), Text(shown), Text(meaning[name]))
-    console().print(table)
-
-
-def meanings(config: type) -> dict[str, str]:
-    """Return what the settings of a config are, those of its parts included, in the words below each field.
-
-    Python keeps no docstrings of fields, so they are read where they are written and need no second place.
-    """
-    [body] = [node.body for node in ast.parse(dedent(inspect.getsource(config))).body if isinstance(node, ast.ClassDef)]
-    written = {
-        ast.unparse(entry.target): " ".join(below.value.value.replace("`", "").split())
-        for entry, below in pairwise(body)
-        if isinstance(entry, ast.AnnAssign)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
-    }
-    parts = [each.type for each in fields(config) if isinstance(each.type, type) and is_dataclass(each.type)]
-    return written | {name: said for part in parts for name, said in meanings(part).items()}
-
-
 def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """Say what a training that was interrupted leaves, from the steps of its runs that were and are saved.
 
@@ -153,13 +117,13 @@ def planning_progress(*, quiet: bool = False) -> AbstractContextManager[Callable
     return bars_or_lines(partial(moving_mark, before), lambda doing: say(before + doing), quiet=quiet)
 
 
-def training_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[["train.Progress"], None]]:
+def training_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[["training.Progress"], None]]:
     """Show a bar for all packs and one for those at work, on standard error; in a log a line now and then."""
     return bars_or_lines(_bars, _Log().show, quiet=quiet)
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[["train.Progress"], None]]:
+def _bars() -> Iterator[Callable[["training.Progress"], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -174,14 +138,14 @@ def _bars() -> Iterator[Callable[["train.Progress"], None]]:
         part = bar.add_task("Pack", total=None, count="", latest="", visible=False)
         seen = [-1]
 
-        def show(at: "train.Progress") -> None:
+        def show(at: "training.Progress") -> None:
             if seen[0] != at.num_packs_done:
                 seen[0] = at.num_packs_done
                 bar.reset(part, visible=at.pack is not None)
             count = f"{at.num_packs_done}/{len(at.plan.packs)} packs"
             bar.update(whole, completed=at.seconds_done, total=at.plan.seconds, count=count)
             if at.pack is not None:
-                now = _AtWork.of([at.pack, *at.beside])
+                now = _AtWork.of([at.pack, *at.others])
                 bar.update(
                     part,
                     visible=True,
@@ -202,16 +166,16 @@ class _Log:
         self._lines = LogLines()
         self._begun: tuple[float, float] | None = None
 
-    def show(self, at: "train.Progress") -> None:
+    def show(self, at: "training.Progress") -> None:
         """Print a line if one is due."""
         if at.pack is not None:
-            now = _AtWork.of([at.pack, *at.beside])
+            now = _AtWork.of([at.pack, *at.others])
             place = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
             self._lines.show(place, f"{place} {now.runs}: {now.count}, {now.latest}{self._left(at)}")
         elif at.num_packs_done == 0:
             say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
 
-    def _left(self, at: "train.Progress") -> str:
+    def _left(self, at: "training.Progress") -> str:
         """Return about how long all packs need at the pace since the first report: where they stood says nothing."""
         if self._begun is None:
             self._begun = monotonic(), at.seconds_done
@@ -284,7 +248,7 @@ def _regimes(kinds: tuple[str, ...]) -> str:
     return ", ".join(kind + (f" ×{num}" if num > 1 else "") for kind, num in parts)
 
 
-def _status(run: "train.TrainedRun") -> Text:
+def _status(run: "training.TrainedRun") -> Text:
     if run.failed_at is not None:
         return Text(f"failed at step {run.failed_at:,}", style="bold red")
     return Text(run.status, style="green" if run.is_new else "dim")

@@ -36,7 +36,7 @@ COMPUTING = {
     "verify": "joma.statements.verification.verify",
     "simulate": "joma.theory.simulation.simulate",
     "scan": "joma.probe.scan.scan",
-    "train": "joma.engine.train.train",
+    "train": "joma.engine.training.train",
     "reproduce": "joma.experiments.reproduction.reproduce",
     "report": "joma.page.reproduction.find",
 }

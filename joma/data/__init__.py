@@ -1,1 +1,38 @@
-"""What networks are trained on: text, latent trees, class-conditional tokens, source code."""
+"""What models are trained on: texts, latent trees, hierarchies, class-conditional tokens, Python source."""
+
+from typing import TYPE_CHECKING
+
+from joma.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from joma.data.corpora import find_text
+    from joma.data.frequencies import class_tokens
+    from joma.data.hierarchy import Hierarchy
+    from joma.data.latent_trees import TreeSampler, class_patterns
+    from joma.data.source_code import SourceTokens, load_source
+    from joma.data.text import Corpus, Windows, load_text
+
+__all__ = [
+    "Corpus",
+    "Hierarchy",
+    "SourceTokens",
+    "TreeSampler",
+    "Windows",
+    "class_patterns",
+    "class_tokens",
+    "find_text",
+    "load_source",
+    "load_text",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "corpora": ("find_text",),
+        "frequencies": ("class_tokens",),
+        "hierarchy": ("Hierarchy",),
+        "latent_trees": ("TreeSampler", "class_patterns"),
+        "source_code": ("SourceTokens", "load_source"),
+        "text": ("Corpus", "Windows", "load_text"),
+    },
+)

@@ -5,21 +5,140 @@ windows = Windows(corpus.train, num_streams=20, length=35)
 inputs, targets = windows.window(0)
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 from joma.data.cache import cache_folder, digest, digest_of_arrays, read_arrays, write_arrays
 from joma.data.corpora import SPLITS, TextSource, find_text
-from joma.data.tokenisation import RULES, tokenise
-from joma.data.vocabulary import build_vocabulary, look_up
-from joma.data.windows import Windows
 from joma.errors import whole
+
+RULES = "basic_english 1"
+"""Name and version of the rules: cached tokens are found again only under the same one."""
+SEPARATE = "'.,()!?"
+"""Characters that are tokens of their own."""
+_LINE_BREAK = "<br />"
+_BLANKS = ";:"
+
+
+def tokenise(text: str) -> list[str]:
+    r"""Split a text into tokens; lines may be given one by one or together.
+
+    >>> tokenise('It\'s "Senjō" (2011): Media.Vision; done!')
+    ['it', "'", 's', 'senjō', '(', '2011', ')', 'media', '.', 'vision', 'done', '!']
+    """
+    text = text.lower().replace('"', "").replace(_LINE_BREAK, " ")
+    for character in SEPARATE:
+        text = text.replace(character, f" {character} ")
+    for character in _BLANKS:
+        text = text.replace(character, " ")
+    return text.split()
+
+
+UNKNOWN = "<unk>"
+"""The word with number 0: written in a text already, beyond the cap, or not seen in training."""
+
+
+def build_vocabulary(
+    blocks: Iterable[Sequence[str]], cap: int | None = None
+) -> tuple[Int[np.ndarray, " tokens"], tuple[str, ...]]:
+    """Number the words of a text that comes in blocks; return the numbers and the words, `<unk>` the first of them.
+
+    `cap` is the most words to keep, `<unk>` counted.
+
+    >>> numbers, words = build_vocabulary([["b", "a", "c"], ["c", "<unk>"]])
+    >>> numbers.tolist(), words
+    ([3, 2, 1, 1, 0], ('<unk>', 'c', 'a', 'b'))
+    """
+    seen = defaultdict[str, int](None, {UNKNOWN: 0})
+    seen.default_factory = seen.__len__  # a new word gets the next number
+    parts = [np.fromiter(map(seen.__getitem__, block), dtype=np.int32, count=len(block)) for block in blocks]
+    as_seen = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    words = list(seen)
+    counts = np.bincount(as_seen, minlength=len(words)).tolist()
+    ranked = sorted(range(1, len(words)), key=lambda number: (-counts[number], words[number]))
+    kept = [0, *ranked][:cap]
+    rank = np.zeros(len(words), dtype=np.int32)
+    rank[kept] = np.arange(len(kept), dtype=np.int32)
+    return rank[as_seen], tuple(words[number] for number in kept)
+
+
+def look_up(blocks: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> Int[np.ndarray, " tokens"]:
+    """Return the number of every word of a text that comes in blocks, 0 for words outside the vocabulary.
+
+    >>> look_up([["a", "z"]], ("<unk>", "a")).tolist()
+    [1, 0]
+    """
+    known = _Known(zip(vocabulary, range(len(vocabulary)), strict=True))
+    parts = [np.fromiter(map(known.__getitem__, block), dtype=np.int32, count=len(block)) for block in blocks]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+
+class _Known(dict[str, int]):
+    """Numbers of words, 0 for any other."""
+
+    def __missing__(self, word: str) -> int:
+        return 0
+
+
+class Windows:
+    """A text cut into `num_streams` stretches of equal length, read side by side in windows of `length` tokens.
+
+    Tokens beyond a multiple of `num_streams` are left out, and so is the short window at the end. Every token of a
+    window has the one after it as its target. Windows are views on the device of the tokens: nothing is copied.
+
+    >>> import torch
+    >>> windows = Windows(torch.arange(11), num_streams=2, length=2)
+    >>> windows.num_windows
+    2
+    >>> inputs, targets = windows.window(1)
+    >>> inputs.tolist(), targets.tolist()
+    ([[2, 3], [7, 8]], [[3, 4], [8, 9]])
+    """
+
+    def __init__(self, tokens: Int64[Tensor, " tokens"], num_streams: int, length: int) -> None:
+        """Lay the streams out; refuses a text too short for one window."""
+        whole("num_streams", num_streams, low=1)
+        whole("length", length, low=1)
+        if tokens.ndim != 1:
+            raise ValueError(f"`tokens` must have one axis, got shape {tuple(tokens.shape)}. Flatten it.")
+        needed = num_streams * (length + 1)
+        if len(tokens) < needed:
+            raise ValueError(
+                f"{num_streams} streams with windows of {length} need at least {needed} tokens, the text has "
+                f"{len(tokens)}. Pass a longer text, fewer streams or shorter windows."
+            )
+        per_stream = len(tokens) // num_streams
+        kept = tokens[: num_streams * per_stream]
+        self.streams: Int64[Tensor, "num_streams per_stream"] = kept.reshape(num_streams, -1)
+        """The text, one stretch a row."""
+        self.length = length
+        """Tokens of a window."""
+
+    @property
+    def num_streams(self) -> int:
+        """Number of stretches that are read side by side."""
+        return len(self.streams)
+
+    @property
+    def num_windows(self) -> int:
+        """Number of whole windows: the steps of an epoch."""
+        return (self.streams.shape[1] - 1) // self.length
+
+    def window(self, i: int) -> tuple[Int64[Tensor, "num_streams length"], Int64[Tensor, "num_streams length"]]:
+        """Return window `i` and its targets."""
+        if not 0 <= i < self.num_windows:
+            raise IndexError(f"`i` must be from 0 to {self.num_windows - 1}, the windows of the text, got {i}.")
+        inputs = self.streams.narrow(1, i * self.length, self.length)
+        targets = self.streams.narrow(1, i * self.length + 1, self.length)
+        return inputs, targets
+
 
 __all__ = ["Corpus", "Windows", "load_text"]
 

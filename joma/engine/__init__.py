@@ -1,1 +1,50 @@
-"""Many runs at once: configs and grids, packs that fit memory, the step of all runs, snapshots, resume (`train`)."""
+"""Many small transformers trained at once: settings, grids, packs, the resumable loop."""
+
+from typing import TYPE_CHECKING
+
+from joma.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
+    from joma.engine.grid import RECIPES, Recipe, Run, recipe, runs_of
+    from joma.engine.loop import PackResult, train_pack
+    from joma.engine.plan import Pack, Plan, make_plan
+    from joma.engine.sources import source_of
+    from joma.engine.step import Stepper
+    from joma.engine.training import TrainedRun, Training, plan_training, train
+
+__all__ = [
+    "RECIPES",
+    "DataConfig",
+    "OptimiserConfig",
+    "Pack",
+    "PackResult",
+    "Plan",
+    "Recipe",
+    "Run",
+    "RunConfig",
+    "Stepper",
+    "TrainedRun",
+    "Training",
+    "TrainingConfig",
+    "make_plan",
+    "plan_training",
+    "recipe",
+    "runs_of",
+    "source_of",
+    "train",
+    "train_pack",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "config": ("DataConfig", "OptimiserConfig", "RunConfig", "TrainingConfig"),
+        "grid": ("RECIPES", "Recipe", "Run", "recipe", "runs_of"),
+        "loop": ("PackResult", "train_pack"),
+        "plan": ("Pack", "Plan", "make_plan"),
+        "sources": ("source_of",),
+        "step": ("Stepper",),
+        "training": ("TrainedRun", "Training", "plan_training", "train"),
+    },
+)

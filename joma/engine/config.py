@@ -2,27 +2,37 @@
 
 A name means one thing over all parts of a `RunConfig`, so a grid axis, an option of the command and a key of `update`
 are flat names such as `depth`, `lr` or `seed`. The model's `num_classes` is the only name that two parts have: it
-follows the data's.
+follows the data's. Nothing here imports torch: `joma train --help` and bad settings are answered at once.
 """
 
 import hashlib
 import json
 import math
-import types
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, replace
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from joma.data.hierarchy import most_tokens
-from joma.errors import UnknownNameError, positive, whole, within
+from pydantic import Field
+
+from joma.errors import UnknownNameError
 from joma.models.decoder_config import DecoderConfig
+from joma.settings import (
+    Count,
+    Counts,
+    Index,
+    MaybeCount,
+    NotNegative,
+    Number,
+    SettingField,
+    Share,
+    settings,
+    settings_of,
+)
 
-OPTIMISERS = ("adam", "adamw", "sgd", "momentum")
-SCHEDULES = ("constant", "linear", "cosine")
-PRECISIONS = ("float64", "fp32", "tf32", "bf16")
-SPACINGS = ("linear", "log", "early")
-TOKEN_LAWS = ("smooth", "random")
+Precision = Literal["float64", "fp32", "tf32", "bf16"]
 TREES = "trees"
 HIERARCHY = "hierarchy"
 CLASS_TOKENS = "class-tokens"
@@ -36,107 +46,85 @@ PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
 PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
 """With `hierarchy` also these, where the sequences that are trained on have one length: each run has its own."""
-BESIDE = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
-"""Fields that leave a run what it is: when it is saved."""
+SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
+"""Fields that say when a run is saved, and leave it what it is."""
 _HASH_DIGITS = 12
+_DECADE = 10.0
+_EARLY_POINTS = 10
+"""Measurements in a factor of ten with `early` spacing."""
+_AtLeastTwo = Annotated[Count, Field(ge=2)]
+_Positive = Annotated[Number, Field(gt=0)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class OptimiserConfig:
     """How parameters follow their gradients."""
 
-    optimiser: str = "adam"
-    """`adam`, `adamw`, `sgd` or `momentum`."""
-    lr: float = 1e-3
+    optimiser: Literal["adam", "adamw", "sgd", "momentum"] = "adam"
+    """Rule of a step."""
+    lr: NotNegative = 1e-3
     """Learning rate; 0 leaves a run at its start, as a control."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """Factor of the L2 term that is added to the gradient; for `adamw` decoupled from it."""
-    beta1: float = 0.9
+    beta1: Share = 0.9
     """Memory of Adam's first moment."""
-    beta2: float = 0.999
+    beta2: Share = 0.999
     """Memory of Adam's second moment."""
-    epsilon: float = 1e-8
-    """What is added to the root of Adam's second moment."""
-    momentum: float = 0.9
+    epsilon: Annotated[NotNegative, Field(gt=0)] = 1e-8
+    """Added to the root of Adam's second moment."""
+    momentum: Share = 0.9
     """Memory of `momentum`."""
-    clip: float = math.inf
-    """Largest norm of a run's gradient; longer ones are scaled back to it."""
-    schedule: str = "constant"
-    """Learning rate after the warm-up: `constant`, or down to zero at the last step as `linear` or `cosine`."""
-    warmup: int = 0
+    clip: _Positive = math.inf
+    """Largest norm of a run's gradient, longer ones are scaled back to it; inf for none."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up: constant, or down to zero at the last step."""
+    warmup: Index = 0
     """Steps over which the learning rate rises from zero."""
     restart_every_epoch: bool = False
     """Forget the moments at the start of every epoch, as the public scripts of the paper do on text."""
 
-    def __post_init__(self) -> None:
-        """Refuse unknown names and numbers out of range."""
-        _known("optimiser", self.optimiser, OPTIMISERS)
-        _known("schedule", self.schedule, SCHEDULES)
-        _not_negative("lr", self.lr)
-        _not_negative("weight_decay", self.weight_decay)
-        for name in ("beta1", "beta2", "momentum"):
-            _fraction(name, getattr(self, name))
-        positive("epsilon", self.epsilon)
-        if not self.clip > 0:
-            raise ValueError(f"`clip` must be positive, got {self.clip}. Pass a norm above 0, or inf for none.")
-        whole("warmup", self.warmup, low=0)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class DataConfig:
     """What the model is trained on, and how it is cut into batches."""
 
     data: str = "python-docs"
-    """`python-docs`, `wikitext2`, `wikitext103`, a folder of train, valid and test files, `trees` or `hierarchy`;
-    `class-tokens` are for the analysed layer in Python, and no decoder reads them."""
-    vocabulary_cap: int | None = None
+    """`python-docs`, `wikitext2`, `wikitext103`, a folder of train, valid and test files, `trees` or `hierarchy`."""
+    vocabulary_cap: MaybeCount = None
     """Words of a text to keep, the most frequent ones; the rest is `<unk>`."""
-    batch: int = 20
+    batch: Count = 20
     """Parallel streams of a text, or samples of a batch."""
-    window: int = 35
-    """Tokens of a sequence; for `trees` it is the number of leaves, whatever is said here."""
-    valid_batch: int = 10
+    window: Count = 35
+    """Tokens of a sequence; `trees` have as many as leaves instead."""
+    valid_batch: Count = 10
     """Parallel streams of the validation text."""
-    valid_windows: int | None = None
-    """Windows of the validation text to measure on; all when None."""
-    num_tokens: int = 100
+    valid_windows: MaybeCount = None
+    """Windows of the validation text to measure on; none takes all."""
+    num_tokens: _AtLeastTwo = 100
     """Tokens of `hierarchy`, the last of them the padding; the paper's M."""
-    num_classes: int = 20
+    num_classes: _AtLeastTwo = 20
     """Classes of sampled data."""
-    num_latents: tuple[int, ...] = (10, 20)
+    num_latents: Counts = (10, 20)
     """Latents of `hierarchy` level by level from the tokens up, below the classes."""
-    num_children: int = 2
+    num_children: Count = 2
     """Latents or tokens of the level below that make one latent of `hierarchy`."""
-    rho: float = 0.8
+    rho: Annotated[Number, Field(ge=-1, le=1)] = 0.8
     """Polarity of every edge of `trees`: the correlation of a latent with its parent."""
-    tree_depth: int = 3
+    tree_depth: Count = 3
     """Levels of edges of `trees`."""
-    branching: int = 2
+    branching: _AtLeastTwo = 2
     """Children of every node of `trees`."""
-    num_distinct: int = 10
-    """Only for the analysed layer in Python, `joma.data.class_tokens`: tokens whose frequency depends on the class."""
-    num_common: int = 10
-    """Only for the analysed layer in Python, `joma.data.class_tokens`: tokens that all classes share."""
-    token_law: str = "smooth"
-    """Only for the analysed layer in Python, `joma.data.class_tokens`: frequencies of the distinct tokens over the
-    classes, `smooth` bumps or `random`."""
+    num_distinct: Count = 10
+    """Only for `joma.data.class_tokens` in Python: tokens whose frequency depends on the class."""
+    num_common: Count = 10
+    """Only for `joma.data.class_tokens` in Python: tokens that all classes share."""
+    token_law: Literal["smooth", "random"] = "smooth"
+    """Only for `joma.data.class_tokens` in Python: frequencies of the distinct tokens over the classes."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range, and a name that is nearly one of ours."""
+        """Refuse data without a name."""
         if not self.data:
             raise UnknownNameError("data", self.data, (*TEXTS, *SEQUENCES))
-        for name in ("batch", "window", "valid_batch", "num_children", "tree_depth", "num_common", "num_distinct"):
-            whole(name, getattr(self, name), low=1)
-        for name in ("num_tokens", "num_classes", "branching"):
-            whole(name, getattr(self, name), low=2)
-        whole("num_latents", self.num_latents, low=1)
-        if not self.num_latents:
-            raise ValueError("`num_latents` must have a number for each level, got none. Pass some, such as 10x20.")
-        within("rho", self.rho, -1, 1)
-        _known("law of tokens", self.token_law, TOKEN_LAWS)
-        for name in ("vocabulary_cap", "valid_windows"):
-            if getattr(self, name) is not None:
-                whole(name, getattr(self, name), low=1)
 
     @property
     def is_text(self) -> bool:
@@ -149,61 +137,75 @@ class DataConfig:
         return self.branching**self.tree_depth if self.data == TREES else self.window
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class TrainingConfig:
     """How long to train, in which precision, and when to measure and to save."""
 
-    epochs: int | None = None
+    epochs: MaybeCount = None
     """Passes over a text; or give `steps`."""
-    steps: int | None = None
+    steps: MaybeCount = None
     """Steps of the optimiser; or give `epochs`."""
-    precision: str = "fp32"
-    """`float64`, `fp32`, `tf32` (matrix products on a GPU) or `bf16` (with fp32 weights)."""
-    measure_every: int = 100
+    precision: Precision = "fp32"
+    """tf32 is for matrix products on a GPU; bf16 has fp32 weights."""
+    measure_every: Count = 100
     """Steps between measurements, or with `log` spacing the number of them in a factor of ten."""
-    measure_spacing: str = "linear"
-    """`linear`, `log`, or `early`: on a log at first, until points are `measure_every` steps apart, then linear. The
-    start and the end are always measured."""
-    snapshot_every: int | None = None
-    """Steps between snapshots; none but by time when None."""
-    snapshot_seconds: float = 60.0
-    """Seconds between snapshots to go on from after a crash; more where saving would take over 3 % of the time."""
-    checkpoint_every: int | None = None
-    """Steps between checkpoints of the parameters that are kept, a series for `joma scan`; none when None."""
+    measure_spacing: Literal["linear", "log", "early"] = "linear"
+    """early is log, then linear once points are `measure_every` steps apart. Start and end are always measured."""
+    snapshot_every: MaybeCount = None
+    """Steps between snapshots; none saves by time alone."""
+    snapshot_seconds: Annotated[NotNegative, Field(gt=0)] = 60.0
+    """Seconds between snapshots to resume from after a crash; more where saving would take over 3 % of the time."""
+    checkpoint_every: MaybeCount = None
+    """Steps between checkpoints of the parameters that are kept, a series for `joma scan`."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names, numbers out of range, and a length that is given twice or not at all."""
+        """Refuse a length that is given twice or not at all."""
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 f"A run needs `epochs` or `steps`, one of the two, got {self.epochs} and {self.steps}. Give one."
             )
-        for name in ("epochs", "steps", "snapshot_every", "checkpoint_every"):
-            if getattr(self, name) is not None:
-                whole(name, getattr(self, name), low=1)
-        whole("measure_every", self.measure_every, low=1)
-        positive("snapshot_seconds", self.snapshot_seconds)
-        _known("precision", self.precision, PRECISIONS)
-        _known("spacing", self.measure_spacing, SPACINGS)
+
+    def due_steps(self, num_steps: int) -> tuple[int, ...]:
+        """Steps to measure at: the start, the end and, in between, what the spacing says.
+
+        What is due before the end does not depend on where the end is, so that a run which is made longer has measured
+        where the longer one would have.
+
+        >>> TrainingConfig(steps=25, measure_every=10).due_steps(25)
+        (0, 10, 20, 25)
+        >>> TrainingConfig(steps=100, measure_every=3, measure_spacing="log").due_steps(100)
+        (0, 1, 2, 5, 10, 22, 46, 100)
+        """
+        every = self.measure_every
+        match self.measure_spacing:
+            case "linear":
+                between = set(range(0, num_steps, every))
+            case "log":
+                between = _on_a_log(every, num_steps)
+            case _:
+                apart = every / (_DECADE ** (1 / _EARLY_POINTS) - 1)  # from here two points on the log are that far off
+                between = _on_a_log(_EARLY_POINTS, min(num_steps, math.ceil(apart)))
+                between |= set(range(every * math.ceil(apart / every), num_steps, every))
+        return tuple(sorted({0, *between, num_steps}))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class RunConfig:
     """One run: everything that its numbers depend on."""
 
     model: DecoderConfig
-    """The model; its `vocabulary` is that of the data, see `joma.engine.extent`."""
+    """The model; its `vocabulary` is that of the data, see `joma.engine.sources`."""
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     """How it learns."""
     data: DataConfig = field(default_factory=DataConfig)
     """From what."""
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=1))
     """How long."""
-    seed: int = 1
+    seed: Index = 1
     """Seed of initialisation, samples and dropout."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not go together."""
-        whole("seed", self.seed, low=0)
         if self.data.data == CLASS_TOKENS:
             raise ValueError(
                 f"{CLASS_TOKENS!r} are frequencies for the analysed layer, and a decoder reads sequences. Take "
@@ -234,17 +236,17 @@ class RunConfig:
 
     def flat(self) -> dict[str, Any]:
         """Return every field under its flat name, in the order of the parts."""
-        return {name: self.get(name) for name in field_homes()}
+        return {name: self.get(name) for name in all_settings()}
 
     def get(self, name: str) -> Any:
         """Return the field with this flat name."""
-        part = _home(name)
+        part = part_of(name)
         return getattr(getattr(self, part) if part else self, name)
 
     def update(self, values: Mapping[str, Any]) -> "RunConfig":
         """Return a copy with fields replaced by flat name; numbers and lists may come as text.
 
-        Setting `steps` takes `epochs` away, and the other way round.
+        SettingField `steps` takes `epochs` away, and the other way round.
         """
         values = {name: parse(name, value) for name, value in values.items()}
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
@@ -252,7 +254,7 @@ class RunConfig:
                 values[other] = None
         parts: dict[str, dict[str, Any]] = {"model": {}, "data": {}}
         for name, value in values.items():
-            parts.setdefault(_home(name), {})[name] = value
+            parts.setdefault(part_of(name), {})[name] = value
         own = parts.pop("", {})
         data = replace(self.data, **parts.pop("data"))
         readout = parts["model"].get("readout", self.model.readout)
@@ -267,9 +269,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "RunConfig":
         """Return the config that `as_dict` wrote."""
-        parts: dict[str, Any] = {}
-        for name, kind in _PARTS.items():
-            parts[name] = kind(**{key: parse(key, value, part=name) for key, value in record[name].items()})
+        parts = {name: kind(**record[name]) for name, kind in _PARTS.items()}
         return cls(**parts, seed=record["seed"])
 
     @property
@@ -278,7 +278,7 @@ class RunConfig:
 
         How often a run is saved does not count.
         """
-        return digest(self._without(BESIDE))
+        return digest(self._without(SAVING))
 
     @property
     def shape(self) -> str:
@@ -293,12 +293,14 @@ class RunConfig:
         data, model = self.data, self.model
         if data.data != HIERARCHY or model.positions != "none" or model.dropout > 0:
             return data.length
+        from joma.data.hierarchy import most_tokens  # imports torch
+
         return min(data.length, most_tokens(data.num_latents, data.num_children, data.num_tokens) + 1)
 
     def _without(self, names: Iterable[str]) -> dict[str, Any]:
         record = self.as_dict()
         for name in names:
-            part = _home(name)
+            part = part_of(name)
             (record[part] if part else record).pop(name)
         return record
 
@@ -316,28 +318,26 @@ _PARTS: dict[str, Any] = {
 
 
 @cache
-def field_homes() -> Mapping[str, str]:
-    """Return the part that has each flat name; '' is the run itself."""
-    homes = {each.name: part for part, kind in _PARTS.items() for each in fields(kind)}
-    return types.MappingProxyType({**homes, "seed": ""})
+def all_settings() -> Mapping[str, SettingField]:
+    """Return every setting under its flat name; `joma train` has an option for each."""
+    parts = {name: each for kind in _PARTS.values() for name, each in settings_of(kind).items()}
+    return MappingProxyType(parts | {"seed": settings_of(RunConfig)["seed"]})
 
 
-def parse(name: str, value: Any, *, part: str | None = None) -> Any:
-    """Return a value of the type of the field with this flat name; numbers, lists and names may come as text.
+def parse(name: str, value: Any) -> Any:
+    """Return a value of the type of the setting with this flat name; numbers, lists and names may come as text.
 
     >>> parse("lr", "1e-4"), parse("num_latents", "10x20"), parse("clip", "inf"), parse("steps", "none")
     (0.0001, (10, 20), inf, None)
     """
-    hint = _hint(name, part)
-    try:
-        return _as_type(hint, value)
-    except (TypeError, ValueError):
-        raise ValueError(f"`{name}` must be {_in_words(hint)}, got {value!r}. Pass such a value.") from None
+    part_of(name)
+    return all_settings()[name].read(value)
 
 
-def takes_several(name: str) -> bool:
-    """Whether one value of the field with this flat name is several numbers, such as `num_latents`."""
-    return get_origin(_hint(name)) is tuple
+def check_device(name: str | None) -> None:
+    """Refuse what is no name of a device, before torch is imported; None is any."""
+    if name is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"`device` must be cpu, cuda or one GPU such as cuda:0, got {name!r}.")
 
 
 def digest(record: Any) -> str:
@@ -346,65 +346,19 @@ def digest(record: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _hint(name: str, part: str | None = None) -> Any:
-    home = _home(name) if part is None else part
-    return int if home == "" else get_type_hints(_PARTS[home])[name]
+def part_of(name: str) -> str:
+    """Return the part of a config that has a flat name; '' is the run itself."""
+    if name not in all_settings():
+        raise UnknownNameError("setting", name, all_settings(), listing="`joma train --settings`")
+    owners = [part for part, kind in _PARTS.items() if name in settings_of(kind)]
+    return owners[-1] if owners else ""
 
 
-def _home(name: str) -> str:
-    if name not in field_homes():
-        raise UnknownNameError("setting", name, field_homes(), listing="`joma train --settings`")
-    return field_homes()[name]
-
-
-def _as_type(hint: Any, value: Any) -> Any:
-    if get_origin(hint) in (types.UnionType, Union):
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        [hint] = [each for each in get_args(hint) if each is not types.NoneType]
-    if get_origin(hint) is tuple:
-        parts = value.split("x") if isinstance(value, str) else [value] if isinstance(value, int) else value
-        return tuple(_as_type(get_args(hint)[0], part) for part in parts)
-    return _SCALARS[hint](value)
-
-
-def _as_int(value: Any) -> int:
-    if isinstance(value, bool) or (number := float(value)) != math.floor(number):
-        raise ValueError
-    return int(value) if isinstance(value, int) else int(number)
-
-
-def _as_float(value: Any) -> float:
-    if isinstance(value, bool) or math.isnan(number := float(value)):
-        raise ValueError
-    return number + 0.0  # -0.0 is 0.0, so that equal configs have equal hashes
-
-
-def _as_bool(value: Any) -> bool:
-    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    if isinstance(value, bool) or value in (0, 1):
-        return bool(value)
-    raise ValueError
-
-
-def _as_str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
-
-
-_SCALARS: dict[Any, Any] = {int: _as_int, float: _as_float, bool: _as_bool, str: _as_str}
-
-
-def _in_words(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}
-    if get_origin(hint) in (types.UnionType, Union):
-        return " or none".join([_in_words(get_args(hint)[0]), ""])
-    if get_origin(hint) is tuple:
-        return "whole numbers such as 10x20"
-    return words[hint]
+def _on_a_log(num_points: int, end: int) -> set[int]:
+    """Return steps before the end, as many in each factor of ten, rounded."""
+    total = math.ceil(num_points * math.log10(max(end, 1))) + 1
+    points = {round(_DECADE ** (point / num_points)) for point in range(total)}
+    return {step for step in points if step < end}
 
 
 def _plain(value: Any) -> Any:
@@ -413,18 +367,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _known(kind: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise UnknownNameError(kind, name, known)
-
-
-def _not_negative(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"`{name}` must be 0 or above and finite, got {value}. Pass such a number.")
-
-
-def _fraction(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"`{name}` must be at least 0 and below 1, got {value}. Pass such a number.")

@@ -1,4 +1,9 @@
-"""A grid of runs: every combination of the values given, each with a name that stays when the grid grows."""
+"""A grid of runs: every combination of the values given, each with a name that stays when the grid grows.
+
+A recipe is a base and the axes of its grid: the settings behind the paper's figures and tables, and small ones that
+train on any machine. Axes that a call gives replace or join those of the recipe. Every quirk of the paper's scripts is
+a field of the config, on in its recipes and off in `small`.
+"""
 
 import itertools
 import re
@@ -6,16 +11,42 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from joma.engine.config import BESIDE, RunConfig, digest, field_homes, parse, takes_several
-from joma.errors import UnknownNameError, nearest
+from joma.data.corpora import OWN_TEXT, find_text
+from joma.engine.config import (
+    HIERARCHY,
+    SAVING,
+    SEQUENCES,
+    TEXTS,
+    TREES,
+    DataConfig,
+    OptimiserConfig,
+    RunConfig,
+    TrainingConfig,
+    all_settings,
+    digest,
+    parse,
+)
+from joma.errors import UnknownNameError
 from joma.figures.numbers import fewest_letters
+from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
 
-UNNAMED = ("vocabulary", *BESIDE)
+UNNAMED = ("vocabulary", *SAVING)
 """Fields that leave a run what it is, or follow from others; they are no part of its name."""
+DEFAULT = "small"
+"""The recipe of a call that names none."""
+TEXT_RATES = (1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)
+FIGURE_6_DEPTHS = (1, 2, 5, 10)
+TEXT_SEEDS = (1, 2, 3)
+TABLE_1_LATENTS = ((10, 20), (20, 30))
+TABLE_1_CHILDREN = (2, 3)
+TABLE_1_CLASSES = (20, 30, 50)
+TABLE_1_SEEDS = (1, 2, 3, 4, 5)
+_WIKITEXT2_WORDS = 28_782
+"""Vocabulary of WikiText-2 by the paper's tokenisation; the text itself decides when it is read."""
+_SMALL_WORDS = 2000
 _LENGTHS = ("epochs", "steps")
 _MAX_NAME = 120
 """Longest name of a folder; file systems take 255."""
-_OPTION = "--"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.]+")
 
 
@@ -28,6 +59,18 @@ class Run:
     config: RunConfig
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Where a grid starts from."""
+
+    name: str
+    base: RunConfig
+    axes: Mapping[str, tuple[Any, ...]]
+    """Values of the fields that vary; they are in the name of every run, whatever varies in a call."""
+    about: str
+    """What it is, in one line."""
+
+
 def axes_of(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Return the values of each axis: one or several as Python has them, or text such as `"1,2,5"`; each once.
 
@@ -35,28 +78,6 @@ def axes_of(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     {'lr': (0.0001, 0.001), 'depth': (2,), 'num_latents': ((10, 20), (20, 30))}
     """
     return {name: _axis(name, value) for name, value in given.items()}
-
-
-def axes_from_options(arguments: Sequence[str], others: Iterable[str] = ()) -> dict[str, tuple[Any, ...]]:
-    """Return the axes that options of a command spell: `--depth 1,2 --lr=1e-3`; a switch may stand alone.
-
-    `others` are options that the command has itself, for the message about one that there is not.
-
-    >>> axes_from_options(["--depth", "1,2", "--train-embedding", "--lr=1e-3"])
-    {'depth': (1, 2), 'train_embedding': (True,), 'lr': (0.001,)}
-    """
-    given: dict[str, list[str]] = {}
-    rest = list(arguments)
-    while rest:
-        option, has_value, value = rest.pop(0).partition("=")
-        name = _field_of(option, others)
-        if not has_value:
-            stands_alone = not rest or rest[0].startswith(_OPTION)
-            if stands_alone and not _is_switch(name):
-                raise ValueError(f"The option {option} needs values, such as `{option} 1,2`, and got none. Add some.")
-            value = "true" if stands_alone else rest.pop(0)
-        given.setdefault(name, []).append(value)
-    return axes_of({name: ",".join(values) for name, values in given.items()})
 
 
 def grid(base: RunConfig, axes: Mapping[str, Sequence[Any]], named: Collection[str] = ()) -> tuple[Run, ...]:
@@ -82,7 +103,7 @@ def grid(base: RunConfig, axes: Mapping[str, Sequence[Any]], named: Collection[s
 def run_name(config: RunConfig, base: RunConfig, named: Collection[str] = ()) -> str:
     """Return the name of a run, a function of its config, the base and `named` alone.
 
-    >>> from joma.engine.recipes import recipe
+    >>> from joma.engine.grid import recipe
     >>> base = recipe("figure6").base
     >>> run_name(base.update({"lr": 1e-5, "heads": 2, "seed": 3}), base, named=("depth", "lr"))
     'depth5-lr1e-5-heads2-seed3'
@@ -91,7 +112,9 @@ def run_name(config: RunConfig, base: RunConfig, named: Collection[str] = ()) ->
     flat = {name: value for name, value in config.flat().items() if name not in UNNAMED}
     lasting = config.optimiser.schedule == "constant"
     differing = [
-        name for name, value in flat.items() if value != usual[name] and not _is_idle_length(name, value, lasting)
+        name
+        for name, value in flat.items()
+        if value != usual[name] and not (name in _LENGTHS and (lasting or value is None))
     ]
     wanted = dict.fromkeys([*named, *sorted(differing), "seed"])
     del wanted["seed"]
@@ -100,6 +123,15 @@ def run_name(config: RunConfig, base: RunConfig, named: Collection[str] = ()) ->
         return spelt
     end = f"-{digest(spelt)}"
     return spelt[: _MAX_NAME - len(end)].rstrip("-") + end
+
+
+def check_data(runs: Iterable[Run]) -> None:
+    """Refuse texts that are not there, before torch is imported."""
+    for name in sorted({run.config.data.data for run in runs if run.config.data.is_text} - set(TEXTS)):
+        try:
+            find_text(name)
+        except UnknownNameError:
+            raise UnknownNameError("data", name, (*TEXTS, *SEQUENCES), remark=OWN_TEXT) from None
 
 
 def _axis(name: str, value: Any) -> tuple[Any, ...]:
@@ -119,34 +151,8 @@ def _listed(name: str, value: Any) -> list[Any]:
     if value is None or not isinstance(value, Iterable):
         return [value]
     values = list(value)
-    if takes_several(name) and values and not any(isinstance(each, Iterable) for each in values):
-        return [tuple(values)]
-    return values
-
-
-def _field_of(option: str, others: Iterable[str]) -> str:
-    options = {_OPTION + name.replace("_", "-"): name for name in field_homes()}
-    known = {*options, *others}
-    name = options.get(option.replace("_", "-"))
-    if name is None and not option.startswith("-") and nearest(option, known) is None:
-        raise ValueError(
-            f"Settings are options with their values, such as `--depth 1,2`, and {option!r} belongs to none. Put its "
-            "option before it, write several values without spaces, or leave it out."
-        )
-    if name is None:
-        raise UnknownNameError("option", option, known, listing="`joma train --settings`")
-    return name
-
-
-def _is_switch(name: str) -> bool:
-    try:
-        return parse(name, "true") is True
-    except ValueError:
-        return False
-
-
-def _is_idle_length(name: str, value: Any, lasting: bool) -> bool:
-    return name in _LENGTHS and (lasting or value is None)
+    is_one = name in all_settings() and all_settings()[name].takes_several
+    return [tuple(values)] if is_one and values and not any(isinstance(each, Iterable) for each in values) else values
 
 
 def _spelt(value: Any) -> str:
@@ -159,3 +165,101 @@ def _spelt(value: Any) -> str:
         safe = _UNSAFE.sub("_", value).strip("_.")
         return safe if safe == value else f"{safe[-24:]}_{digest(value)[:6]}"
     return str(value) if isinstance(value, int) else fewest_letters(value)
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe with this name.
+
+    >>> recipe("figure6").axes["depth"]
+    (1, 2, 5, 10)
+    """
+    if name not in RECIPES:
+        raise UnknownNameError("recipe", name, RECIPES)
+    return RECIPES[name]
+
+
+def runs_of(given: Mapping[str, Any] | None, name: str = DEFAULT) -> tuple[Run, ...]:
+    """Return the grid of a recipe with the axes that are given."""
+    chosen = recipe(name)
+    return grid(chosen.base, {**chosen.axes, **axes_of(given or {})}, tuple(chosen.axes))
+
+
+_PAPER_TEXT = RunConfig(
+    model=paper_language_model(_WIKITEXT2_WORDS, depth=5),
+    optimiser=OptimiserConfig(lr=1e-4, clip=0.5, restart_every_epoch=True),
+    data=DataConfig(data="wikitext2", batch=20, window=35, valid_batch=10),
+    training=TrainingConfig(epochs=20, precision="tf32", measure_every=1000),
+)
+_PAPER_TABLE1 = paper_table1(TABLE_1_CLASSES[0])
+
+_ALL = (
+    Recipe(
+        name="figure6",
+        about="WikiText-2, depth 1, 2, 5, 10 at learning rate 1e-4, 3 seeds (JoMA figure 6)",
+        base=_PAPER_TEXT,
+        axes={"depth": FIGURE_6_DEPTHS, "lr": (1e-4,), "seed": TEXT_SEEDS},
+    ),
+    Recipe(
+        name="figure8",
+        about="WikiText-2, depth 5, learning rates 1e-6 to 1e-2, 3 seeds (JoMA figure 8)",
+        base=_PAPER_TEXT,
+        axes={"depth": (5,), "lr": TEXT_RATES, "seed": TEXT_SEEDS},
+    ),
+    Recipe(
+        name="small",
+        about="documentation of Python, 2,000 words, width 64, 3 seeds: minutes on a CPU",
+        base=RunConfig(
+            model=DecoderConfig(vocabulary=_SMALL_WORDS, width=64, hidden=256, heads=2, depth=2),
+            optimiser=OptimiserConfig(optimiser="adamw", weight_decay=0.01, clip=1.0, warmup=50),
+            data=DataConfig(data="python-docs", vocabulary_cap=_SMALL_WORDS, valid_windows=20),
+            training=TrainingConfig(steps=1000, measure_every=50),
+        ),
+        axes={"depth": (2,), "lr": (1e-3,), "seed": (1, 2, 3)},
+    ),
+    # The sources leave two things open: learning rate (1e-5 here; also 1e-4) and hidden width (400 here; also 4096).
+    Recipe(
+        name="table1",
+        about="deterministic hierarchy, 12 settings of latents, children and classes, 5 seeds (JoMA Table 1)",
+        base=RunConfig(
+            model=_PAPER_TABLE1,
+            optimiser=OptimiserConfig(lr=1e-5, weight_decay=1e-4),
+            data=DataConfig(
+                data=HIERARCHY,
+                batch=128,
+                window=30,
+                num_tokens=_PAPER_TABLE1.vocabulary,
+                num_classes=TABLE_1_CLASSES[0],
+            ),
+            training=TrainingConfig(steps=10_000, precision="tf32", measure_every=1000),
+        ),
+        axes={
+            "num_latents": TABLE_1_LATENTS,
+            "num_children": TABLE_1_CHILDREN,
+            "num_classes": TABLE_1_CLASSES,
+            "hidden": (_PAPER_TABLE1.hidden,),
+            "lr": (1e-5,),
+            "seed": TABLE_1_SEEDS,
+        },
+    ),
+    Recipe(
+        name="trees",
+        about="random latent trees of 8 leaves (HBLT, JoMA section 5), two polarities, 3 seeds: minutes on a CPU",
+        base=RunConfig(
+            model=DecoderConfig(
+                vocabulary=2,
+                width=64,
+                hidden=128,
+                depth=3,
+                positions="none",
+                causal=False,
+                readout="class",
+                num_classes=2,
+            ),
+            data=DataConfig(data=TREES, batch=128, num_classes=2, tree_depth=3),
+            training=TrainingConfig(steps=1000, measure_every=100),
+        ),
+        axes={"rho": (0.6, 0.8), "lr": (1e-3,), "seed": (1, 2, 3)},
+    ),
+)
+RECIPES = {each.name: each for each in _ALL}
+"""Recipes by name."""

@@ -1,9 +1,9 @@
-"""Bytes and operations of a training step, counted from shapes before anything is allocated.
+"""Bytes and operations of a training step, measured before anything is allocated.
 
 The step runs once on torch's `meta` device, where tensors have shapes and no content, while every operation is seen:
-what is alive at the worst moment is the memory of the step, and what is multiplied, read and written is its work. So
-the count follows the model and the optimiser wherever they go, and needs no formula of its own. Lower precisions of
-products are counted as full ones, but for the logits on a CPU, which are there in both.
+what is alive at the worst moment is the memory of the step, and what is multiplied, read and written is its work. That
+cannot run out of memory, and it follows the model and the optimiser wherever they go. Lower precisions of products
+count as full ones, but for the logits on a CPU, which are there in both.
 """
 
 import weakref
@@ -21,11 +21,10 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from joma.engine.config import OptimiserConfig, RunConfig
-from joma.engine.extent import num_sequences, num_validated
-from joma.engine.grid import Run
 from joma.engine.measuring import AttentionMeans
 from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, step_numbers, update
 from joma.engine.precision import parameter_dtype, product_dtype, working_in
+from joma.engine.sources import num_sequences, num_validated
 from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
@@ -160,15 +159,6 @@ def _figures(path: Path) -> dict[str, int]:
     return {line[0]: int(line[1]) for line in lines if len(line) > 1}
 
 
-def require_fit(run: Run, need: Footprint, free: int) -> None:
-    """Refuse a run that would not fit on its own, with the numbers."""
-    if need.most(free) < 1:
-        raise ValueError(
-            f"The run {run.name} needs {in_words(need.of(1))}, and {in_words(int(USABLE_SHARE * free))} may be used of "
-            f"{in_words(free)} that are free. Make the model, the batch or the window smaller."
-        )
-
-
 def in_words(num_bytes: int) -> str:
     """Return a number of bytes as people read it.
 
@@ -195,16 +185,23 @@ def _counted(
     num_runs: int,
 ) -> StepCost:
     """Count what depends on nothing but these."""
-    decoder = Decoder(model)
-    dtype = parameter_dtype(precision)
+    decoder, dtype = Decoder(model), parameter_dtype(precision)
+    layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
+
+    def batch(num: int, length: int) -> Batch:
+        num_rows = num if model.readout == "class" else num * length
+        return Batch(tokens=_whole(num_runs, num, length), targets=_whole(num_runs, num_rows))
+
     with _FusedAttention(), working_in(precision if rounds_copies else "fp32", _META):
         with _Tally() as training, FlopCounterMode(display=False) as counter:
-            trained = _batch(model, num_runs, num_trained, trained_length)
+            trained = batch(num_trained, trained_length)
             if trained_length < length:  # merged keys are weighted, and attention is there as a matrix
                 trained = replace(trained, key_bias=torch.empty(trained.tokens.shape, dtype=dtype, device=_META))
-            state_bytes = _step(decoder, optimiser, precision, trained)
+            state_bytes = _step(decoder, layout, optimiser, precision, trained)
         with _Tally() as validating:
-            _validate(decoder, dtype, _batch(model, num_runs, num_validated, length))
+            # As a CPU computes entropies, which takes more than a GPU does.
+            means = AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED)
+            decoder.losses(layout.views(layout.empty(num_runs, dtype, _META)), batch(num_validated, length), means.take)
     return StepCost(
         training_bytes=training.peak,
         validating_bytes=validating.peak,
@@ -215,10 +212,9 @@ def _counted(
     )
 
 
-def _step(decoder: Decoder, optimiser: OptimiserConfig, precision: str, batch: Batch) -> int:
+def _step(decoder: Decoder, layout: Layout, optimiser: OptimiserConfig, precision: str, batch: Batch) -> int:
     """Do one step; return the bytes of its state."""
     num_runs, dtype = batch.tokens.shape[0], parameter_dtype(precision)
-    layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
     flat = layout.empty(num_runs, dtype, _META)
     rounded = [] if product_dtype(precision) == dtype else [layout.empty(num_runs, product_dtype(precision), _META)]
     trained = flat[:, : layout.num_trained]
@@ -238,19 +234,6 @@ def _step(decoder: Decoder, optimiser: OptimiserConfig, precision: str, batch: B
     )
     update(optimiser, trained, gradient, moments, numbers)
     return sum(tensor.nbytes for tensor in (flat, *moments, *rounded))
-
-
-def _validate(decoder: Decoder, dtype: torch.dtype, batch: Batch) -> None:
-    """Do one evaluation with its entropies, as a CPU computes them, which takes more than a GPU does."""
-    num_runs = batch.tokens.shape[0]
-    layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
-    flat = layout.empty(num_runs, dtype, _META)
-    decoder.losses(layout.views(flat), batch, AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED).take)
-
-
-def _batch(model: DecoderConfig, num_runs: int, num: int, length: int) -> Batch:
-    num_rows = num if model.readout == "class" else num * length
-    return Batch(tokens=_whole(num_runs, num, length), targets=_whole(num_runs, num_rows))
 
 
 def _whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -284,7 +267,9 @@ class _Tally(TorchDispatchMode):
         self, function: Any, kinds: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
     ) -> Any:
         result = function(*arguments, **(options or {}))
-        read, written = _tensors((arguments, options)), _tensors(result)
+        read, written = (
+            [leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor)] for tree in ((arguments, options), result)
+        )
         for tensor in written:
             self._take(tensor)
         if function.namespace == _KERNELS and not function.is_view:
@@ -303,7 +288,3 @@ class _Tally(TorchDispatchMode):
 
     def _give(self, num_bytes: int) -> None:
         self._alive -= num_bytes
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor)]

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.engine.config import OptimiserConfig
-from joma.models.compilation import compiled
+from joma.models.functional import compiled
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that clipping divides by, as in torch."""

@@ -1,22 +1,181 @@
 """What a training will do, before it does anything: packs, memory, steps and an estimate of the time."""
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import torch
 
-from joma.engine.extent import Extent, completed, extent, num_sequences
+from joma.engine.config import RunConfig, check_device
 from joma.engine.grid import Run
-from joma.engine.memory import Footprint, footprint, free_bytes, require_fit
-from joma.engine.packs import Pack, packs_of
-from joma.engine.schedule import due_steps
-from joma.engine.speed import StepSeconds, counted_seconds
-from joma.errors import UnknownNameError
+from joma.engine.memory import USABLE_SHARE, Footprint, StepCost, footprint, free_bytes, in_words, step_cost
+from joma.engine.precision import parameter_dtype, working_in
+from joma.engine.sources import DataSize, data_size, num_sequences, source_of, with_vocabulary
+from joma.engine.step import Stepper
 from joma.figures.numbers import counted
+from joma.models.decoder import Decoder
 
-DEVICES = ("cpu", "cuda")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pack:
+    """Runs of one shape (`RunConfig.shape`): they differ in rates, seeds and the like. Their configs are complete."""
+
+    runs: tuple[Run, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a pack of nothing, of several shapes, or with a run twice."""
+        if not self.runs:
+            raise ValueError("A pack needs a run at least, got none. Give the grid a value on every axis.")
+        if len({run.config.shape for run in self.runs}) > 1:
+            raise ValueError("Runs of a pack must have one shape, got several. Form packs with `packs_of`.")
+        if len(set(self.names)) < len(self.runs):
+            raise ValueError("Runs of a pack must have names of their own, got one twice. Form packs with `packs_of`.")
+
+    @property
+    def num_runs(self) -> int:
+        """R, the runs trained at once."""
+        return len(self.runs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the runs, which are the names of their folders."""
+        return tuple(run.name for run in self.runs)
+
+    @property
+    def configs(self) -> tuple[RunConfig, ...]:
+        """Configs of the runs."""
+        return tuple(run.config for run in self.runs)
+
+    @property
+    def config(self) -> RunConfig:
+        """Config of the first run, for everything that the runs share."""
+        return self.runs[0].config
+
+
+def packs_of(runs: Iterable[Run], most: Callable[[RunConfig], int]) -> tuple[Pack, ...]:
+    """Return packs with the runs of each shape in their order, split evenly where more than `most` runs would not fit.
+
+    `most` is asked once for each shape, with its first run.
+    """
+    by_shape: dict[str, list[Run]] = {}
+    for run in runs:
+        by_shape.setdefault(run.config.shape, []).append(run)
+    return tuple(pack for same in by_shape.values() for pack in _split(same, most(same[0].config)))
+
+
+def _split(runs: list[Run], most: int) -> list[Pack]:
+    if most < 1:
+        raise ValueError(f"The run {runs[0].name} does not fit on its own. Make the model or the batch smaller.")
+    num_packs = -(-len(runs) // most)
+    sizes = [len(runs) // num_packs + (i < len(runs) % num_packs) for i in range(num_packs)]
+    starts = [sum(sizes[:i]) for i in range(num_packs)]
+    return [Pack(runs=tuple(runs[at : at + size])) for at, size in zip(starts, sizes, strict=True)]
+
+
+StepSeconds = Callable[[RunConfig, int], float]
+"""Takes the first config of a pack and its number of runs, and estimates the seconds of a step."""
+
+CALIBRATION_SECONDS = 0.1
+"""How long a rate is measured."""
+TRIED_SECONDS = 1.0
+"""How long steps are tried, behind one that warms up."""
+MOST_TRIED = 50
+FEWEST_TRIED = 3
+_CALLS_AT_ONCE = 4
+_PRODUCT_SIZE = {"cpu": 384, "cuda": 4096}
+"""Side of the matrices whose product is timed."""
+_COPY_NUMBERS = {"cpu": 2**18, "cuda": 2**26}
+"""Length of what is copied."""
+_FUSED = {"cpu": 1.0, "cuda": 0.25}
+"""Share of the traffic and of the calls that is left when a compiler has fused what it can."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """What a device does in a second at its best."""
+
+    flops: float
+    """Additions and multiplications of matrix products."""
+    bytes: float
+    """Bytes read and written."""
+    operations: float
+    """Calls of small kernels."""
+
+    def seconds(self, cost: StepCost, num_runs: int, fused: float = 1.0) -> float:
+        """Estimate the time of a step of so many runs, `cost` being that of one: products, traffic, calls in turn."""
+        calls = cost.num_operations / self.operations
+        return num_runs * cost.flops / self.flops + fused * (num_runs * cost.moved_bytes / self.bytes + calls)
+
+
+def counted_seconds(device: torch.device) -> StepSeconds:
+    """Estimate from what a step multiplies, reads and writes: takes no time, and is a lower bound in practice."""
+
+    def seconds(config: RunConfig, num_runs: int) -> float:
+        speed = measured_speed(device, config.training.precision)
+        return speed.seconds(step_cost(config, 1), num_runs, _FUSED[device.type])
+
+    return seconds
+
+
+def tried_seconds(config: RunConfig, num_runs: int) -> float:
+    """Estimate by a few steps of one run on the CPU, where runs take one run's time each."""
+    return num_runs * _tried(config)
+
+
+@cache
+def measured_speed(device: torch.device, precision: str) -> Speed:
+    """Time a product, a copy and a small operation on a device, for a fraction of a second each."""
+    dtype = parameter_dtype(precision)
+    side = _PRODUCT_SIZE[device.type]
+    a, b = (torch.ones((side, side), dtype=dtype, device=device) for _ in range(2))
+    long, short = (torch.ones(size, dtype=dtype, device=device) for size in (_COPY_NUMBERS[device.type], 1))
+    with working_in(precision, device):
+        products = _per_second(partial(torch.matmul, a, b), device)
+    return Speed(
+        flops=2 * side**3 * products,
+        bytes=2 * long.nbytes * _per_second(partial(torch.clone, long), device),
+        operations=_per_second(partial(torch.clone, short), device),
+    )
+
+
+@cache
+def _tried(config: RunConfig) -> float:
+    source = source_of([config])
+    stepper = Stepper(
+        Decoder(config.model),
+        [config.seed],
+        [config.optimiser],
+        num_steps=MOST_TRIED,
+        steps_per_epoch=MOST_TRIED,
+        precision=config.training.precision,
+    )
+    stepper.advance(source.batch(0))
+    seconds: list[float] = []
+    while len(seconds) < FEWEST_TRIED or (math.fsum(seconds) < TRIED_SECONDS and len(seconds) < MOST_TRIED):
+        begun = time.perf_counter()
+        stepper.advance(source.batch(0))
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
+
+
+def _per_second(function: Callable[[], Any], device: torch.device) -> float:
+    """Return how often a function can run in a second: the best of many, which other work did not disturb."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    function()  # the first call may load libraries for longer than all of the calibration
+    wait()
+    best, end = math.inf, time.perf_counter() + CALIBRATION_SECONDS
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        for _ in range(_CALLS_AT_ONCE):
+            function()
+        wait()
+        best = min(best, (time.perf_counter() - begun) / _CALLS_AT_ONCE)
+    return 1 / best
+
+
 FORWARD_SHARE = 1 / 3
 """Of the work of a step, what its forward alone takes."""
 
@@ -86,12 +245,8 @@ def device_named(name: str | None) -> torch.device:
     """Return a device that is there: the one named, else the GPU if there is one, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.partition(":")[0] not in DEVICES:
-        raise UnknownNameError("device", name, DEVICES)
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"`device` must be cpu, cuda or one GPU such as cuda:0, got {name!r}.") from None
+    check_device(name)
+    device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
         raise ValueError(f"The device {name!r} is not there: torch sees {counted(num_gpus, 'GPU')}. Take cpu.")
@@ -113,16 +268,21 @@ def make_plan(
     """
     tell = progress or (lambda doing: None)
     tell("reading the data")
-    ready = [replace(run, config=completed(run.config)) for run in runs]
+    ready = [replace(run, config=with_vocabulary(run.config)) for run in runs]
     free = free_bytes(device) if memory is None else memory
     firsts = {run.config.shape: run.config for run in reversed(ready)}
-    extents = {shape: extent(config) for shape, config in firsts.items()}
+    extents = {shape: data_size(config) for shape, config in firsts.items()}
     needs: dict[str, Footprint] = {}
     for number, (shape, config) in enumerate(firsts.items(), start=1):
         tell(f"counting the memory of model {number} of {len(firsts)}")
         needs[shape] = footprint(config, device, data_bytes=extents[shape].data_bytes)
     for run in ready:
-        require_fit(run, needs[run.config.shape], free)
+        need = needs[run.config.shape]
+        if need.most(free) < 1:
+            raise ValueError(
+                f"The run {run.name} needs {in_words(need.of(1))}, and {in_words(int(USABLE_SHARE * free))} may be "
+                f"used of {in_words(free)} that are free. Make the model, the batch or the window smaller."
+            )
     packs = packs_of(ready, lambda config: needs[config.shape].most(free))
     clock = counted_seconds(device) if step_seconds is None else step_seconds
     planned = []
@@ -132,11 +292,11 @@ def make_plan(
     return Plan(packs=tuple(planned), device=str(device), free_bytes=free)
 
 
-def _planned(pack: Pack, reach: Extent, need: Footprint, clock: StepSeconds) -> PackPlan:
+def _planned(pack: Pack, reach: DataSize, need: Footprint, clock: StepSeconds) -> PackPlan:
     config = pack.config
     num_rows = num_sequences(config.data)
     step = clock(config, pack.num_runs)
-    num_measured = len(due_steps(config.training, reach.num_steps))
+    num_measured = len(config.training.due_steps(reach.num_steps))
     measuring = num_measured * step * FORWARD_SHARE * reach.valid_tokens / (num_rows * config.trained_length)
     return PackPlan(
         pack=pack,

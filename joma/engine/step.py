@@ -11,11 +11,10 @@ from torch import Tensor
 
 from joma.engine import optimiser
 from joma.engine.config import OptimiserConfig
-from joma.engine.determinism import in_one_order
 from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
-from joma.engine.precision import parameter_dtype, product_dtype, working_in
+from joma.engine.precision import in_one_order, parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
-from joma.models.compilation import compiled
+from joma.models.functional import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
 

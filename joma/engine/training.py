@@ -1,414 +1,278 @@
-"""`train_pack`: the runs of a pack from wherever they stand to their end, measured, recorded and saved on the way.
+"""`train`: a grid of runs, packed and trained, each recorded in a folder of its own."""
 
-The order of writing makes a death at any moment harmless. The rows of a run reach the disk before the snapshot that
-stands behind them, so that whoever goes on from a snapshot finds every row up to it; rows behind it are measured again,
-and the last write of a key wins. All runs of a pack are saved before the oldest snapshots go.
-"""
-
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from secrets import token_hex
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from joma.engine import snapshots
-from joma.engine.extent import Extent, data_hash, extent
-from joma.engine.interruptions import interruptions
-from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
-from joma.engine.packs import Pack
-from joma.engine.schedule import due_steps
-from joma.engine.snapshots import NUM_KEPT, Snapshot
-from joma.engine.sources import Source, source_of
-from joma.engine.standing import DIVERGED, KIND, Member, Stand, examined, identity, place, placeholder
-from joma.engine.step import NOT_FAILED, Stepper
-from joma.models.batch import Parameters
-from joma.models.decoder import Decoder
-from joma.store import RunLockedError, open_run, read, read_events
-from joma.store.record import plain
+from joma.engine.grid import DEFAULT, check_data, runs_of
+from joma.engine.loop import REGIME, PackProgress, PackResult, RunResult, train_pack
+from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
+from joma.engine.memory import free_bytes
+from joma.engine.plan import Pack, PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
+from joma.engine.precision import limited_threads
+from joma.engine.resume import inspect_run
+from joma.engine.snapshots import steps_of
+from joma.engine.sources import data_size
+from joma.errors import UnknownNameError
+from joma.store import read, read_events
+from joma.store.files import demand_writable, remove_leftovers
+from joma.store.lock import alone_in
+from joma.tasks.local import run_tasks
+from joma.tasks.on_ray import demand_ray
 
-REPORT_SECONDS = 1.0
-"""Time between two reports of progress: reading losses waits for the device."""
-SAVE_SHARE = 0.03
-"""Part of the time that saving by the clock may take: large packs are saved less often than `snapshot_seconds`."""
-NUM_WRITERS = 8
-"""Snapshots that are written at a time while a GPU waits; each is in the host's memory up to three times."""
-MANY_MEASUREMENTS = 30
-"""Those of a run from which on they are compiled for, on a GPU."""
-REGIME = "regime"
-"""Kind of the events that name what a curve does."""
+PLACES = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackProgress:
-    """How far the runs that are trained together are."""
+class Progress:
+    """How far a training is."""
 
-    names: tuple[str, ...]
-    """Runs that go on."""
-    step: int
-    """Steps done."""
-    num_steps: int
-    tokens_per_second: float
-    """Of all runs together, since the last report."""
-    losses: dict[str, float]
-    """Training losses by name, of the last step."""
-    failed: tuple[str, ...] = ()
-    """Runs of the pack that have diverged."""
+    plan: Plan
+    num_packs_done: int
+    pack: PackProgress | None = None
+    """Of the pack that is being trained; where there are several, of the one that was heard last."""
+    others: tuple[PackProgress, ...] = ()
+    """Packs that are trained at the same time, on Ray."""
+    seconds_done: float = 0.0
+    """Work that is done, in seconds of the plan's own estimate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunResult:
-    """How a run ended."""
+class TrainedRun:
+    """How one run of a grid ended; all its numbers are in its record, `joma.read(folder)`."""
 
     name: str
     folder: Path
     status: str
-    """`finished` or `failed`."""
+    """`finished`, or `failed` for a run that diverged."""
     step: int
     """Steps done."""
     failed_at: int | None
     """Step at which it diverged."""
+    final_loss: float | None
+    """Validation loss at the last measurement; None where nothing finite was measured."""
+    best_loss: float | None
+    """Lowest validation loss."""
+    entropy_regimes: tuple[str, ...]
+    """What the attention entropy of each layer did, from the first layer on; empty where a run did not come so far."""
     is_new: bool
     """Whether this call trained it; otherwise it had ended before."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return plain | {"folder": str(self.folder), "entropy_regimes": list(self.entropy_regimes)}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackResult:
-    """How the runs of a pack ended, in their order."""
+class Training:
+    """What a call of `train` did."""
 
-    runs: tuple[RunResult, ...]
+    folder: Path
+    runs: tuple[TrainedRun, ...]
+    """In the order of the grid."""
 
     @property
     def num_failed(self) -> int:
         """Runs that diverged."""
-        return sum(run.status == "failed" for run in self.runs)
+        return sum(run.failed_at is not None for run in self.runs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types, for JSON."""
+        return {"folder": str(self.folder), "runs": [run.as_dict() for run in self.runs]}
 
 
-Report = Callable[[PackProgress], None]
-Take = Callable[[str, Parameters], None]
-"""Gets the name of a run and its parameters at the end, with the run axis in front, on their device."""
-
-
-def train_pack(
-    pack: Pack,
-    folder: Path | str,
+def train(
+    grid: Mapping[str, Any] | None = None,
     *,
-    device: torch.device | str = "cpu",
-    progress: Report | None = None,
-    take: Take | None = None,
-    owner: str = "",
-) -> PackResult:
-    """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
+    out: Path | str,
+    recipe: str = DEFAULT,
+    on: str = "local",
+    device: str | None = None,
+    memory: int | None = None,
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Training:
+    """Train every combination of a grid, many runs at once, each into the folder of its name below `out`.
 
-    Runs go on from their snapshots; those that have ended are left alone. Runs that stand at different steps are
-    trained in groups, which join where they meet. `progress` is told about once a second how far they are. Ctrl-C saves
-    the runs before it ends the call; a second one does not wait for that. `take` gets the parameters of every run that
-    reaches its end; what it makes of them is all that is left, for then the end is not saved. `owner`, as of
-    `open_run`, is for a pack that is trained elsewhere again when its machine is lost.
+    Args:
+        grid: Values by setting, one or several each: `{"depth": [1, 2], "lr": 1e-4}`. They replace or join the axes of
+            the recipe; settings that neither names are as in its base.
+        out: Folder of the runs. The same call goes on where an earlier one stopped; a larger grid adds to it.
+        recipe: Where to start from: `figure6`, `figure8`, `small`, `table1` or `trees`.
+        on: `local`, this process, or `ray`, a cluster of machines like this one on which `out` is a shared folder. A
+            pack there has a GPU to itself, or a core and as large a share of the memory; when its machine is lost,
+            another one goes on with it at once.
+        device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
+        memory: Bytes to plan with instead of what is free on the device.
+        threads: Threads of a calculation on a CPU; None takes OMP_NUM_THREADS, else one, which also is fast on a busy
+            machine.
+        progress: Called about once a second.
+
+    Settings that cannot be, data that are not there and runs that do not fit are refused before anything is written.
     """
-    how_far = extent(pack.config)
-    members = [examined(run, Path(folder), how_far, owner=owner) for run in pack.runs]
-    going = [member for member in members if member.is_open]
-    with interruptions() as is_asked_to_stop, ExitStack() as stack:
-        if going:
-            _open_records(going, how_far, owner, stack)
-            place(members)
-            _hold_places(members)
-            caller = _Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop)
-            try:
-                _train_groups(members, how_far, torch.device(device), caller)
-            except KeyboardInterrupt:
-                _leave_open(going)
-                raise
-    return PackResult(runs=tuple(_result(member, is_new=member in going) for member in members))
+    _check_place(on)
+    demand_writable(out)
+    runs, there, out = runs_of(grid, recipe), device_named(device), Path(out)
+    check_data(runs)
+    results: dict[str, RunResult] = {}
+    with limited_threads(threads):
+        plan = make_plan(runs, device=there, memory=_memory(memory, there, on))
+        with alone_in(out) as show_life:
+            remove_leftovers(out)
+            # Folders that hold other runs, or that another process writes to, are refused before any run is touched.
+            members = [inspect_run(run, out, data_size(run.config)) for run in plan.runs]
+            ended = {member.name for member in members if not member.is_open}
+
+            def report(at: Progress) -> None:
+                show_life()
+                if progress is not None:
+                    progress(at)
+
+            for pack_result in _train_packs(plan, out, on, threads, report):
+                results |= {run.name: run for run in pack_result.runs}
+    done = [_summary(results[run.name], is_new=run.name not in ended) for run in runs]
+    return Training(folder=out, runs=tuple(done))
 
 
-def _open_records(going: Sequence[Member], how_far: Extent, owner: str, stack: ExitStack) -> None:
-    """Open all records, or none."""
-    shared = {"num_steps": how_far.num_steps, "steps_per_epoch": how_far.steps_per_epoch}
-    try:
-        for member in going:
-            about = {**shared, "data_hash": data_hash(member.config.data)}
-            record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about, owner=owner)
-            stack.callback(record.abandon)  # when it could not even be closed, as on a full disk
-            member.record = stack.enter_context(record)
-    except RunLockedError:
-        _leave_open(going)
-        raise
+def plan_training(
+    grid: Mapping[str, Any] | None = None,
+    *,
+    recipe: str = DEFAULT,
+    device: str | None = None,
+    memory: int | None = None,
+    threads: int | None = None,
+    on: str = "local",
+    out: Path | str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """Return what `train` would do with the same arguments: packs, memory and estimated time. Nothing is written.
+
+    With `out` that is what is left there to do, and a folder that `train` would refuse is refused.
+
+    On a CPU a few steps are tried for the estimate; on a GPU, where a step is compiled first, they are counted.
+    `progress` is told in words what is done next, which may take a while.
+    """
+    _check_place(on)
+    runs, there = runs_of(grid, recipe), device_named(device)
+    check_data(runs)
+    clock = tried_seconds if there.type == "cpu" else counted_seconds(there)
+    with limited_threads(threads):
+        room = _memory(memory, there, on)
+        plan = make_plan(runs, device=there, memory=room, step_seconds=clock, progress=progress)
+    if out is None:
+        return plan
+    return replace(plan, packs=tuple(each.going_on(_num_steps_done(each, Path(out))) for each in plan.packs))
 
 
-def _leave_open(members: Sequence[Member]) -> None:
-    """Let go of the folders; the runs stay unfinished, and the next call goes on with them."""
-    for member in members:
-        if member.record is not None:
-            member.record.close("running")
+def saved_steps(out: Path | str) -> dict[str, int]:
+    """Return the last step that is saved of each run in a folder, by name; empty where nothing is."""
+    folders = sorted(Path(out).iterdir()) if Path(out).is_dir() else []
+    return {folder.name: steps[-1] for folder in folders if (steps := steps_of(folder))}
 
 
-def _hold_places(members: Sequence[Member]) -> None:
-    """Keep failed runs in their place when the others go on all together from where the pack was."""
-    going = [member for member in members if member.is_open]
-    if len({member.step for member in going}) == 1:
-        for member in members:
-            if member.stand is Stand.FAILED:
-                placeholder(member, going[0])
+def _check_place(on: str) -> None:
+    if on not in PLACES:
+        raise UnknownNameError("place to train", on, PLACES)
+    if on == "ray":
+        demand_ray()
+
+
+def _memory(given: int | None, device: torch.device, on: str) -> int | None:
+    """Return the bytes that one pack may take; on Ray a machine trains as many packs at a time as it has cores."""
+    if given is not None or on == "local" or device.type == "cuda":
+        return given
+    return free_bytes(device) // (os.cpu_count() or 1)
+
+
+def _num_steps_done(plan: PackPlan, out: Path) -> int:
+    """Return the steps that all runs of a pack have done, those aside that have ended."""
+    members = [inspect_run(run, out, data_size(run.config)) for run in plan.pack.runs]
+    return min((max(steps_of(each.folder), default=0) for each in members if each.is_open), default=plan.num_steps)
+
+
+def _train_packs(
+    plan: Plan, out: Path, on: str, threads: int | None, report: Callable[[Progress], None]
+) -> Iterator[PackResult]:
+    """Train the packs: here one after the other, on a cluster several at a time. Report them all as one."""
+    kind = torch.device(plan.device).type
+    tasks = [
+        _Task(
+            pack=each.pack,
+            folder=out.resolve(),
+            device=plan.device if on == "local" else kind,  # of another machine's GPUs a task sees its own alone
+            threads=threads,
+            owner="" if on == "local" else token_hex(8),
+        )
+        for each in plan.packs
+    ]
+    done: set[int] = set()
+    at_work: dict[int, PackProgress] = {}  # the one that was heard last is the last
+
+    def tell() -> None:
+        heard = tuple(reversed(at_work.values()))
+        shares = dict.fromkeys(done, 1.0) | {at: pack.step / pack.num_steps for at, pack in at_work.items()}
+        report(
+            Progress(
+                plan=plan,
+                num_packs_done=len(done),
+                pack=heard[0] if heard else None,
+                others=heard[1:],
+                seconds_done=math.fsum(share * plan.packs[at].seconds for at, share in shares.items()),
+            )
+        )
+
+    def hear(position: int, pack: PackProgress) -> None:
+        at_work.pop(position, None)
+        at_work[position] = pack
+        tell()
+
+    tell()
+    for position, result in run_tasks(_train_task, tasks, on=on, num_gpus=int(kind == "cuda"), told=hear):
+        at_work.pop(position, None)
+        done.add(position)
+        tell()
+        yield result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Caller:
-    """What whoever trains a pack wants to hear and to get, and whether it wants to stop."""
+class _Task:
+    """A pack to be trained: nothing but what can travel to another machine."""
 
-    report: Report
-    take: Take | None
-    is_asked_to_stop: Callable[[], bool]
-
-
-def _train_groups(members: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
-    """Train those that are furthest behind until they meet the next ones, and so on to the end."""
-    while going := [member for member in members if member.is_open]:
-        start = min(member.step for member in going)
-        further = [member.step for member in going if member.step > start]
-        group = [member for member in members if member.step == start and member.stand is not Stand.FINISHED]
-        # Without a name for it: the next one must not be built while this one still holds its memory.
-        _Trainer(group, how_far, device, caller).train(start, min(further, default=how_far.num_steps))
+    pack: Pack
+    folder: Path
+    device: str
+    threads: int | None
+    owner: str
+    """Names this pack at every attempt, so that another machine goes on with it when one is lost."""
 
 
-class _Trainer:
-    """Trains runs that stand at one step."""
-
-    def __init__(self, group: Sequence[Member], how_far: Extent, device: torch.device, caller: _Caller) -> None:
-        """Build the model, and put every run where it stands."""
-        self._group = tuple(group)
-        self._configs = [member.config for member in group]
-        self._how_far = how_far
-        self._training = self._configs[0].training
-        self._caller = caller
-        self._source: Source = source_of(self._configs, device)
-        self._due = frozenset(due_steps(self._training, how_far.num_steps))
-        self._stepper = self._started(device)
-        self._saved_at = self._reported_at = monotonic()
-        self._reported_step = 0
-        self._save_seconds = 0.0
-
-    def train(self, start: int, stop: int) -> None:
-        """Train from one step to another; at the last one the runs are finished."""
-        self._reported_step = start
-        if start == 0:
-            self._begin()
-        for step in range(start, stop):
-            self._stepper.advance(self._source.batch(step))
-            self._attend_to(step + 1, stop)
-            if not self._going:
-                return
-        if stop == self._how_far.num_steps:
-            self._note_failures()
-            for run, member in enumerate(self._group):
-                if member.is_open:
-                    self._finish(run, member)
-        else:
-            self._part(stop)
-
-    def _started(self, device: torch.device) -> Stepper:
-        stepper = Stepper(
-            Decoder(self._configs[0].model),
-            [config.seed for config in self._configs],
-            [config.optimiser for config in self._configs],
-            num_steps=self._how_far.num_steps,
-            steps_per_epoch=self._how_far.steps_per_epoch,
-            precision=self._training.precision,
-            device=device,
-        )
-        for run, member in enumerate(self._group):
-            if member.state is not None:
-                stepper.load_run_state(run, member.state)
-                member.state = None
-        return stepper
-
-    @property
-    def _going(self) -> list[Member]:
-        return [member for member in self._group if member.is_open]
-
-    def _begin(self) -> None:
-        """Measure the start, and on a CPU save it, so that there is always a snapshot that all runs have.
-
-        Then all go on together, and sums are taken in the same order. A GPU would be held up by writing what follows
-        from the seeds.
-        """
-        self._measure(0)
-        if self._training.checkpoint_every is not None:
-            self._keep(0)
-        if self._source.device.type == "cpu":
-            self._save(0)
-
-    def _attend_to(self, step: int, stop: int) -> None:
-        """Do whatever is due behind a step; nothing of it waits for the device unless it is."""
-        every = self._training.checkpoint_every
-        if step in self._due:
-            self._measure(step)
-        if every is not None and step % every == 0:
-            self._keep(step)
-        is_stopping = self._caller.is_asked_to_stop()
-        is_taken = step == self._how_far.num_steps and self._caller.take is not None
-        if is_stopping or (not is_taken and (step == stop or self._is_save_due(step))):
-            self._save(step)
-        if is_stopping:
-            raise KeyboardInterrupt
-        if monotonic() - self._reported_at >= REPORT_SECONDS or step == stop:
-            self._tell(step)
-
-    def _is_save_due(self, step: int) -> bool:
-        every = self._training.snapshot_every
-        if every is not None and step % every == 0:
-            return True
-        wanted = max(self._training.snapshot_seconds, self._save_seconds / SAVE_SHARE)
-        return monotonic() - self._saved_at >= wanted
-
-    def _measure(self, step: int) -> None:
-        """Measure the runs that go on and add the numbers to their records."""
-        self._note_failures()
-        if not self._going:
-            return
-        stepper = self._stepper
-        found = measure(
-            stepper.model,
-            stepper.parameters,
-            self._source,
-            self._training.precision,
-            working=stepper.working_parameters,
-            often=len(self._due) >= MANY_MEASUREMENTS,
-        )
-        if step > 0:
-            found.append(Values(metric=LOSS, by_run=stepper.losses, site=TRAINING, kind="loss"))
-        numbers = on_host(found)
-        for run, member in enumerate(self._group):
-            if member.is_open:
-                for values, by_run in zip(found, numbers, strict=True):
-                    _add(member, step, values, by_run[run])
-
-    def _note_failures(self) -> None:
-        """Wait for the device, and end the records of runs that have diverged."""
-        for member, failed_at in zip(self._group, self._stepper.state.failed_at.tolist(), strict=True):
-            if member.is_open and failed_at != NOT_FAILED:
-                assert member.record is not None
-                message = f"The loss or its gradient was no longer finite at step {failed_at}."
-                member.record.event(failed_at, DIVERGED, message, level="error")
-                member.record.close("failed")
-                member.stand, member.failed_at = Stand.FAILED, failed_at
-
-    def _save(self, step: int) -> None:
-        """Write rows, then snapshots of all runs, then remove the oldest ones."""
-        self._note_failures()
-        begun = monotonic()  # not before: steps that a GPU had queued are done by now, and are no part of saving
-        for member in self._going:
-            assert member.record is not None
-            member.record.flush()
-        self._write(step, self._stepper.run_state, snapshots.save_snapshot)
-        for member in self._going:
-            member.step, member.kept = step, tuple(sorted({*member.kept, step}))[-NUM_KEPT:]
-            snapshots.prune(member.folder, member.kept)
-        self._saved_at = monotonic()
-        self._save_seconds = self._saved_at - begun
-
-    def _keep(self, step: int) -> None:
-        """Write the parameters alone, to be kept."""
-        self._note_failures()
-        self._write(step, self._own_parameters, snapshots.save_checkpoint)
-
-    def _own_parameters(self, run: int) -> dict[str, Tensor]:
-        named = self._stepper.parameters.items()
-        return {name: tensor[run].detach().to("cpu", copy=True).contiguous() for name, tensor in named}
-
-    def _write(
-        self, step: int, state_of: Callable[[int], dict[str, Tensor]], save: Callable[[Path, Snapshot], Path]
-    ) -> None:
-        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
-
-        def write(run: int) -> None:
-            member = self._group[run]
-            save(member.folder, Snapshot(step=step, tensors=state_of(run), run=identity(member.config)))
-
-        going = [run for run, member in enumerate(self._group) if member.is_open]
-        if self._source.device.type == "cpu":
-            for run in going:
-                write(run)
-        else:
-            with ThreadPoolExecutor(NUM_WRITERS) as writers:
-                list(writers.map(write, going))
-
-    def _part(self, step: int) -> None:
-        """Take the runs out of this group, to go on in a larger one."""
-        for run, member in enumerate(self._group):
-            if member.is_open:
-                member.step, member.state = step, self._stepper.run_state(run)
-
-    def _finish(self, run: int, member: Member) -> None:
-        """Name the regimes and end the record; of the snapshots the last one stays, unless somebody took the end."""
-        assert member.record is not None
-        take = self._caller.take
-        if take is not None:
-            take(member.name, {name: each[run : run + 1].detach() for name, each in self._stepper.parameters.items()})
-        member.record.flush()
-        member.step = self._how_far.num_steps
-        _tell_regimes(member)
-        if take is None:
-            snapshots.prune(member.folder, member.kept[-1:])
-        member.record.close("finished")
-        if take is not None:  # not before: one that is killed on the way goes on from them
-            snapshots.prune(member.folder, ())
-        member.stand = Stand.FINISHED
-
-    def _tell(self, step: int) -> None:
-        """Report progress; this waits for the device."""
-        now = monotonic()
-        losses = self._stepper.losses.tolist()
-        alive = [(member.name, loss) for member, loss in zip(self._group, losses, strict=True) if member.is_open]
-        done = (step - self._reported_step) * len(alive) * self._source.tokens_per_step
-        self._caller.report(
-            PackProgress(
-                names=tuple(name for name, _ in alive),
-                step=step,
-                num_steps=self._how_far.num_steps,
-                tokens_per_second=done / max(now - self._reported_at, 1e-9),
-                losses=dict(alive),
-                failed=tuple(member.name for member in self._group if member.stand is Stand.FAILED),
-            )
-        )
-        self._reported_at, self._reported_step = now, step
+def _train_task(task: _Task, tell: Callable[[PackProgress], None]) -> PackResult:
+    with limited_threads(task.threads):
+        return train_pack(task.pack, task.folder, device=task.device, progress=tell, owner=task.owner)
 
 
-def _add(member: Member, step: int, values: Values, number: float) -> None:
-    assert member.record is not None
-    member.record.add(
-        step, values.metric, number, site=values.site, kind=values.kind, layer=values.layer, head=values.head
-    )
-
-
-def _tell_regimes(member: Member) -> None:
-    """Name what the run's curves do, as events; those of an earlier, shorter run are withdrawn."""
-    record = member.record
-    assert record is not None
-    found = {}
-    for each in regimes(read(member.folder)):
-        regime = each.regime
-        message = f"{each.metric.replace('_', ' ')}: {regime.kind.value}, {regime.why}"
-        found[each.site, message] = {"metric": each.metric, "layer": each.layer, **plain(regime)}
-    earlier = read_events(member.folder)
-    for event in earlier[earlier["kind"] == REGIME].itertuples():
-        if event.step != member.step:
-            record.event(event.step, REGIME, event.message, site=event.site, evidence={"withdrawn": True})
-    for (site, message), evidence in found.items():
-        record.event(member.step, REGIME, message, site=site, evidence=evidence)
-
-
-def _result(member: Member, *, is_new: bool) -> RunResult:
-    failed = member.stand is Stand.FAILED
-    return RunResult(
-        name=member.name,
-        folder=member.folder,
-        status="failed" if failed else "finished",
-        step=member.failed_at if failed else member.step,
-        failed_at=member.failed_at if failed else None,
+def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
+    table, events = read(result.folder), read_events(result.folder)
+    rows = table[(table["metric"] == LOSS) & (table["site"] == VALIDATION)].sort_values("step")
+    losses = rows.loc[rows["value"].abs() < math.inf, "value"]
+    told = [json.loads(evidence) for evidence in events.loc[events["kind"] == REGIME, "evidence"]]
+    by_layer = {each["layer"]: each["kind"] for each in told if each.get("metric") == ENTROPY}
+    return TrainedRun(
+        name=result.name,
+        folder=result.folder,
+        status=result.status,
+        step=result.step,
+        failed_at=result.failed_at,
+        final_loss=float(losses.iloc[-1]) if len(losses) else None,
+        best_loss=float(losses.min()) if len(losses) else None,
+        entropy_regimes=tuple(by_layer[layer] for layer in sorted(by_layer)),
         is_new=is_new,
     )

@@ -25,11 +25,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.engine.config import RunConfig
-from joma.engine.extent import completed, extent
+from joma.engine.grid import recipe
+from joma.engine.plan import counted_seconds, tried_seconds
 from joma.engine.precision import working_in
-from joma.engine.recipes import recipe
-from joma.engine.sources import Source, source_of
-from joma.engine.speed import counted_seconds, tried_seconds
+from joma.engine.sources import Source, data_size, source_of, with_vocabulary
 from joma.engine.step import Stepper
 from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import TEXT_SETTINGS, Config, DriftConfig
@@ -161,7 +160,7 @@ def _runs(config: Config, block: int | None) -> list[RunConfig]:
     text, drift = config.texts[0], config.drift
     own: dict[str, Any] = {"data": text, **TEXT_SETTINGS.get(text, {}), **config.settings}
     own |= {"depth": drift.depth, "lr": config.rate, "steps": drift.steps[-1], "only_block": block}
-    base = completed(recipe("figure6").base.update(own))
+    base = with_vocabulary(recipe("figure6").base.update(own))
     return [base.update({"seed": seed}) for seed in drift.seeds]
 
 
@@ -189,7 +188,7 @@ def _readings(runs: Sequence[RunConfig], drift: DriftConfig, device: str, tell: 
         [own.seed for own in runs],
         [own.optimiser for own in runs],
         num_steps=drift.steps[-1],
-        steps_per_epoch=extent(first).steps_per_epoch,
+        steps_per_epoch=data_size(first).steps_per_epoch,
         precision=first.training.precision,
         device=place,
     )

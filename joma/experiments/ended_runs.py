@@ -6,7 +6,7 @@ from pathlib import Path
 
 from joma.engine.config import RunConfig
 from joma.engine.grid import UNNAMED, Run
-from joma.engine.standing import DIVERGED
+from joma.engine.resume import DIVERGED
 from joma.experiments.origins import UNKNOWN, joined
 from joma.store import info, read_events
 from joma.store.record import FILE_NAME, RunInfo

@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.data.latent_trees import TreeSampler
-from joma.engine import recipes
+from joma.engine import grid as recipes
 from joma.engine.config import TREES, DataConfig, RunConfig
-from joma.engine.extent import tree_of
 from joma.engine.grid import Run, grid
 from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
+from joma.engine.sources import tree_of
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import (
     AllDivergedError,

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from joma.data.class_tokens import tokens_hash
+from joma.data.frequencies import tokens_hash
 from joma.experiments.drawn import for_drawing
 from joma.experiments.experiment import Experiment, Result, Workplace, nothing_missing
 from joma.experiments.figures2_3_measure import (

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from joma.data.class_tokens import LAWS, class_tokens
+from joma.data.frequencies import LAWS, class_tokens
 from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.errors import UnknownNameError, positive, whole

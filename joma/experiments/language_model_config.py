@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from joma.data.corpora import local_folder
-from joma.engine.recipes import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
+from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
 
 PAPER = "as in the paper"
 UNTRAINED = "untrained"

@@ -10,12 +10,10 @@ import pandas as pd
 import torch
 
 from joma.engine.config import RunConfig
-from joma.engine.grid import Run, axes_of, grid
+from joma.engine.grid import Run, axes_of, grid, recipe
+from joma.engine.loop import PackProgress, train_pack
 from joma.engine.measuring import ALL_HEADS, ENTROPY, LOSS, RANK, VALIDATION, WINDOW, regimes
-from joma.engine.packs import Pack
-from joma.engine.plan import PackPlan, make_plan
-from joma.engine.recipes import recipe
-from joma.engine.training import PackProgress, train_pack
+from joma.engine.plan import Pack, PackPlan, make_plan
 from joma.experiments.ended_runs import EndedRun, ended_run
 from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import (

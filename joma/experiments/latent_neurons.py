@@ -18,13 +18,11 @@ from torch import Tensor
 
 from joma.data.latent_trees import TreeSampler
 from joma.engine.config import HIERARCHY, RunConfig, digest
-from joma.engine.extent import tree_of
 from joma.engine.grid import Run
-from joma.engine.packs import Pack
-from joma.engine.plan import PackPlan, make_plan
+from joma.engine.loop import PackProgress, train_pack
+from joma.engine.plan import Pack, PackPlan, make_plan
 from joma.engine.snapshots import steps_of
-from joma.engine.sources import HierarchySource
-from joma.engine.training import PackProgress, train_pack
+from joma.engine.sources import HierarchySource, tree_of
 from joma.experiments.experiment import Workplace
 from joma.experiments.pack_pieces import pack_pieces, part_of
 from joma.experiments.timetable import Tell

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from joma.engine.grid import recipe
 from joma.engine.measuring import WINDOW
-from joma.engine.recipes import recipe
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import Config
 from joma.experiments.learning_rates import of_rates

@@ -8,10 +8,8 @@ from pathlib import Path
 import torch
 
 from joma.engine.config import RunConfig
-from joma.engine.packs import Pack, packs_of
-from joma.engine.plan import PackPlan
+from joma.engine.plan import Pack, PackPlan, counted_seconds, packs_of, tried_seconds
 from joma.engine.snapshots import steps_of
-from joma.engine.speed import counted_seconds, tried_seconds
 from joma.experiments.ended_runs import ended_run
 from joma.experiments.timetable import SETUP_SECONDS, Piece, Tell, Timetable
 from joma.figures.numbers import counted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from joma.engine.extent import completed
+from joma.engine.sources import with_vocabulary
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import rows_path
 from joma.experiments.table1_measure import Config, grids_of, measure_settings
@@ -39,7 +39,7 @@ class Finished:
 
 def finished(config: Config, workplace: Workplace) -> Finished | None:
     """Read the rows that are kept; None if none are."""
-    planned = [completed(run.config) for runs in grids_of(config) for run in runs]
+    planned = [with_vocabulary(run.config) for runs in grids_of(config) for run in runs]
     paths = [rows_path(each, workplace, settings=measure_settings(config)) for each in planned]
     tables = [pd.read_parquet(path) if path.exists() else None for path in paths]
     runs = pd.DataFrame([run_settings(each) for each in planned])

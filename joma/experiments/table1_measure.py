@@ -14,11 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from joma.engine import recipes
+from joma.engine import grid as recipes
 from joma.engine.config import HIERARCHY, TREES, RunConfig
-from joma.engine.extent import completed
 from joma.engine.grid import Run, grid
-from joma.engine.sources import HierarchySource
+from joma.engine.sources import HierarchySource, with_vocabulary
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import (
     LatentSamples,
@@ -35,8 +34,7 @@ from joma.experiments.seed_errors import mean_and_error
 from joma.experiments.table1_seeds import CHOICE, KEYS, run_settings
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import DecoderConfig
-from joma.models.presets import TABLE1_BLOCKS
+from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
 
 TRAINED, UNTRAINED = "trained", "untrained"
 TREE_DEPTH = TABLE1_BLOCKS + 1
@@ -129,7 +127,7 @@ def with_lowest_losses(runs: pd.DataFrame, config: Config) -> pd.DataFrame:
     for run in (run.config for grid_runs in _hierarchy_grids(config) for run in grid_runs):
         key = tuple(run_settings(run)[name] for name in keys)
         if key not in tasks:
-            [hierarchy] = HierarchySource([completed(run)], "cpu").hierarchies
+            [hierarchy] = HierarchySource([with_vocabulary(run)], "cpu").hierarchies
             _, same, num = hierarchy.sequences.unique(dim=0, return_inverse=True, return_counts=True)
             tasks[key] = float(num[same].double().log().mean())
     found = [tasks.get(tuple(row), float("nan")) for row in runs[keys].itertuples(index=False)]

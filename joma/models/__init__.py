@@ -1,1 +1,34 @@
-"""Networks whose every parameter has a leading run axis: the decoder, and the layer that the theory analyses."""
+"""Networks whose every parameter has a leading run axis: the decoder and the layer that the theory analyses."""
+
+from typing import TYPE_CHECKING
+
+from joma.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from joma.models.batch import Batch, LayerReading, Model, Noise
+    from joma.models.decoder import Decoder
+    from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
+    from joma.models.layer import AnalysedLayer, LayerConfig
+
+__all__ = [
+    "AnalysedLayer",
+    "Batch",
+    "Decoder",
+    "DecoderConfig",
+    "LayerConfig",
+    "LayerReading",
+    "Model",
+    "Noise",
+    "paper_language_model",
+    "paper_table1",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "batch": ("Batch", "LayerReading", "Model", "Noise"),
+        "decoder": ("Decoder",),
+        "decoder_config": ("DecoderConfig", "paper_language_model", "paper_table1"),
+        "layer": ("AnalysedLayer", "LayerConfig"),
+    },
+)

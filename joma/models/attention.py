@@ -12,9 +12,7 @@ from torch.nn import functional
 
 from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
-from joma.models.dropout import Stream, dropout
-from joma.models.linear import linear
-from joma.models.positions import rotate
+from joma.models.functional import Stream, dropout, linear, rotate
 
 LONGEST_IN_A_KERNEL, LONGEST_OF_SINGLES = 128, 64
 """Tokens of a window up to which attention is one kernel of ours while training on a GPU: in half precision, and in

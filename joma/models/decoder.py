@@ -25,14 +25,19 @@ from joma.models.block import (
     compiled_block_of_last,
     compiled_inside,
 )
-from joma.models.compilation import compiled
 from joma.models.decoder_config import DecoderConfig
-from joma.models.dropout import Stream, dropout, site_streams
 from joma.models.embedding import add_row_gradients, clear, embedding_rows
+from joma.models.functional import (
+    Stream,
+    beside_sequences,
+    compiled,
+    dropout,
+    norm,
+    norm_shapes,
+    positioned,
+    site_streams,
+)
 from joma.models.initialisation import initial_parameters
-from joma.models.linear import beside_sequences
-from joma.models.normalisation import norm, norm_shapes
-from joma.models.positions import positioned
 
 State = Float[Tensor, "R B L D"]
 Tokens = Int[Tensor, "R B L"]
@@ -53,7 +58,7 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig) -> None:
         """Lay out the parameters."""
-        config.demand_fitting_embedding()
+        config.check_embedding()
         self.config = config
         self.shapes = _shapes(config)
         self._block_names = tuple(block_shapes(config))

@@ -1,26 +1,14 @@
 """The settings of a decoder, and which of them cannot go together."""
 
 import math
-from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from joma.errors import UnknownNameError, finite, whole
-from joma.models.activations import ACTIVATIONS
+from pydantic import BeforeValidator
 
-CHOICES = {
-    "activation": tuple(ACTIVATIONS),
-    "norm": ("layer", "rms", "none"),
-    "norm_place": ("before", "after"),
-    "positions": ("sinusoidal", "learned", "rotary", "none"),
-    "embedding": ("learned", "orthonormal", "almost_orthogonal"),
-    "attention_logits": ("projected", "free"),
-    "readout": ("next_token", "class"),
-    "initialisation": ("default", "text", "table1"),
-    "frozen": ("", "attention", "mlp"),
-}
-"""The names that each field takes."""
+from joma.settings import Count, Finite, Index, MaybeIndex, Share, settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class DecoderConfig:
     """A transformer that reads tokens and predicts the next one, or a class.
 
@@ -28,39 +16,39 @@ class DecoderConfig:
     16
     """
 
-    vocabulary: int
+    vocabulary: Count
     """Number of different tokens, V."""
-    width: int
+    width: Count
     """Length of a token's state between the blocks, D."""
-    hidden: int
+    hidden: Count
     """Hidden neurons of each MLP, F."""
-    heads: int = 1
+    heads: Count = 1
     """Attention heads, H; each takes width / heads of the state."""
-    depth: int = 1
+    depth: Count = 1
     """Number of blocks."""
-    activation: str = "relu"
+    activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
     gated: bool = False
     """Whether the activation of one map gates another: h = φ(gate)·up."""
-    norm: str = "layer"
+    norm: Literal["layer", "rms", "none"] = "layer"
     """layer (LayerNorm), rms (RMSNorm) or none."""
-    norm_place: str = "before"
+    norm_place: Literal["before", "after"] = "before"
     """before each of attention and MLP (and once at the end), or after each, on the sum with its input."""
-    positions: str = "rotary"
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
     """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none."""
-    max_length: int = 1024
+    max_length: Count = 1024
     """Longest sequence that learned positions know."""
-    embedding: str = "learned"
+    embedding: Literal["learned", "orthonormal", "almost_orthogonal"] = "learned"
     """How it starts: learned is random; orthonormal needs vocabulary ≤ width; almost_orthogonal has unit rows."""
     train_embedding: bool = True
     """Whether it moves from its start."""
-    embedding_scale: float = 1.0
+    embedding_scale: Finite = 1.0
     """What the rows of the embedding are multiplied by on their way in."""
     residual_attention: bool = True
     """Whether attention adds to its input, or replaces it."""
     residual_mlp: bool = True
     """Whether the MLP adds to its input, or replaces it."""
-    attention_logits: str = "projected"
+    attention_logits: Literal["projected", "free"] = "projected"
     """projected: from W_Q and W_K; free: a matrix Z with a logit for each pair of tokens, and no queries or keys."""
     attention_bias: bool = True
     """Whether queries, keys and values have a bias."""
@@ -68,40 +56,35 @@ class DecoderConfig:
     """Whether the heads' outputs go through an output projection."""
     causal: bool = True
     """Whether a position sees only itself and those before it."""
-    dropout: float = 0.0
+    dropout: Share = 0.0
     """Share of numbers dropped in training: of embeddings, attention weights, hidden neurons, both branches."""
     tied: bool = False
     """Whether the output layer's matrix is the embedding."""
-    readout: str = "next_token"
+    readout: Literal["next_token", "class"] = "next_token"
     """next_token: a prediction at every position; class: one, at the last position."""
-    num_classes: int = 0
+    num_classes: Index = 0
     """Classes of a class read-out; 0 for next_token."""
-    logit_scale: float = 1.0
+    logit_scale: Finite = 1.0
     """What the output layer's logits are multiplied by."""
     identical_blocks: bool = False
     """Whether all blocks start as copies of the first."""
-    initialisation: str = "default"
+    initialisation: Literal["default", "text", "table1"] = "default"
     """Scheme of the start: default, text or table1 (`joma.models.initialisation`)."""
-    frozen: str = ""
+    frozen: Annotated[Literal["", "attention", "mlp"], BeforeValidator(lambda part: "" if part == "none" else part)] = (
+        ""
+    )
     """Part that keeps its start: attention, mlp, or nothing."""
-    only_block: int | None = None
+    only_block: MaybeIndex = None
     """The one block that moves while everything else keeps its start, from 0: layer-wise training; None is all."""
 
     def __post_init__(self) -> None:
-        """Refuse names that do not exist, sizes that are none, and settings that cannot go together."""
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise UnknownNameError(name.replace("_", " "), getattr(self, name), known)
-        for name in ("vocabulary", "width", "hidden", "heads", "depth", "max_length"):
-            whole(name, getattr(self, name), low=1)
-        whole("num_classes", self.num_classes, low=0)
-        finite("embedding_scale", self.embedding_scale)
-        finite("logit_scale", self.logit_scale)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must lie in [0, 1), got {self.dropout}. 0 drops nothing.")
-        self._require_widths()
-        self._require_readout()
-        self._require_block()
+        """Refuse settings that do not go together."""
+        self._check_widths()
+        self._check_readout()
+        if self.only_block is not None and self.only_block >= self.depth:
+            raise ValueError(
+                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
+            )
 
     @property
     def head_width(self) -> int:
@@ -113,7 +96,7 @@ class DecoderConfig:
         """Rows of the output layer: tokens or classes."""
         return self.num_classes if self.readout == "class" else self.vocabulary
 
-    def demand_fitting_embedding(self) -> None:
+    def check_embedding(self) -> None:
         """Refuse a vocabulary that the embedding's start is not for; asked once it is that of the data."""
         if self.embedding == "orthonormal" and self.vocabulary > self.width:
             raise ValueError(
@@ -126,7 +109,7 @@ class DecoderConfig:
                 "Take orthonormal."
             )
 
-    def _require_widths(self) -> None:
+    def _check_widths(self) -> None:
         if self.width % self.heads:
             unit = {"rotary": 2 * self.heads, "sinusoidal": math.lcm(2, self.heads)}.get(self.positions, self.heads)
             raise ValueError(
@@ -146,7 +129,7 @@ class DecoderConfig:
                 f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
             )
 
-    def _require_readout(self) -> None:
+    def _check_readout(self) -> None:
         if (self.readout == "class") != (self.num_classes > 0):
             raise ValueError(
                 f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
@@ -158,11 +141,55 @@ class DecoderConfig:
                 "Set `tied` to False, or read out the next token."
             )
 
-    def _require_block(self) -> None:
-        if self.only_block is None:
-            return
-        whole("only_block", self.only_block, low=0)
-        if self.only_block >= self.depth:
-            raise ValueError(
-                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
-            )
+
+TEXT_WIDTH = 200
+TABLE1_WIDTH = 1024
+TABLE1_TOKENS = 100
+TABLE1_BLOCKS = 3
+
+
+def paper_language_model(vocabulary: int, *, depth: int = 5, **changes: Any) -> DecoderConfig:
+    """Return the language model of figures 6 and 8: torch's encoder with a causal mask.
+
+    Norms stand after each part, the embedding is scaled by √width, and all blocks start as copies of one.
+
+    >>> paper_language_model(28782, depth=10).identical_blocks
+    True
+    """
+    settings: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "width": TEXT_WIDTH,
+        "hidden": TEXT_WIDTH,
+        "depth": depth,
+        "norm_place": "after",
+        "positions": "sinusoidal",
+        "embedding_scale": math.sqrt(TEXT_WIDTH),
+        "dropout": 0.2,
+        "identical_blocks": True,
+        "initialisation": "text",
+    }
+    return DecoderConfig(**settings | changes)
+
+
+def paper_table1(num_classes: int, *, hidden: int = 4 * TABLE1_TOKENS, **changes: Any) -> DecoderConfig:
+    """Return the classifier of Table 1; its hidden width is 400 or 4096, the sources disagree.
+
+    A causal mask and no positions, no bias for queries, keys and values, no output projection.
+
+    >>> paper_table1(20).causal, paper_table1(20).positions
+    (True, 'none')
+    """
+    settings: dict[str, Any] = {
+        "vocabulary": TABLE1_TOKENS,
+        "width": TABLE1_WIDTH,
+        "hidden": hidden,
+        "depth": TABLE1_BLOCKS,
+        "norm_place": "after",
+        "positions": "none",
+        "attention_bias": False,
+        "attention_output": False,
+        "readout": "class",
+        "num_classes": num_classes,
+        "initialisation": "table1",
+    }
+    return DecoderConfig(**settings | changes)

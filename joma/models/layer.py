@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from joma.errors import UnknownNameError, positive, whole
-from joma.models.activations import ACTIVATIONS
 from joma.models.batch import Batch, Noise, Parameters, Tap
+from joma.models.functional import ACTIVATIONS
 from joma.models.initialisation import named_generator, orthonormal_rows
 
 Source = Tensor | Callable[[int], Tensor]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from joma.models.compilation import compiled
+from joma.models.functional import compiled
 
 CHUNK_BYTES = 2**26
 """Logits of one run that exist at a time. A run's own, so that packing runs together adds no kernels."""

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data.class_tokens import LAWS, class_tokens, tokens_hash
+from joma.data.frequencies import LAWS, class_tokens, tokens_hash
 from joma.errors import UnknownNameError
 
 

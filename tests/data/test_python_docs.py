@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from joma.data.python_docs import PythonDocs, part_of, read_prose, read_topics
-from joma.data.standard_library import decode_source, library_files, library_folder
+from joma.data.python_docs import (
+    PythonDocs,
+    decode_source,
+    library_files,
+    library_folder,
+    part_of,
+    read_prose,
+    read_topics,
+)
 
 SOURCE = '''#!/usr/bin/env python
 """A module."""

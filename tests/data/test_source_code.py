@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from joma.data.source_code import SourceTokens, load_source
-from joma.data.syntax import parse
+from joma.data.source_code import SourceTokens, load_source, parse
 
 FILES = {
     "a.py": "x = f(1)\n",

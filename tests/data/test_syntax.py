@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data.standard_library import decode_source, library_files
-from joma.data.syntax import SyntaxTree, UnparsableError, parse
+from joma.data.python_docs import decode_source, library_files
+from joma.data.source_code import SyntaxTree, UnparsableError, parse
 
 names = st.sampled_from(["a", "b", "größe", "日本"])
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data.tokenisation import SEPARATE, tokenise
+from joma.data.text import SEPARATE, tokenise
 
 SUBSTITUTIONS = [
     (r"'", " ' "),

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data.vocabulary import UNKNOWN, build_vocabulary, look_up
+from joma.data.text import UNKNOWN, build_vocabulary, look_up
 
 words = st.sampled_from(["a", "b", "c", "d", "é", UNKNOWN])
 texts = st.lists(st.lists(words, max_size=12), max_size=4)

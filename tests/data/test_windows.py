@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data.windows import Windows
+from joma.data.text import Windows
 
 
 @st.composite

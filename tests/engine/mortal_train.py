@@ -13,10 +13,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 from store.mortality import ended, obey_orders
 
 from engine.small_runs import pack
-from joma.engine import train as training
+from joma.engine import training
+from joma.engine.loop import train_pack
 from joma.engine.memory import USABLE_SHARE
 from joma.engine.plan import make_plan
-from joma.engine.training import train_pack
 from joma.store import tables
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def work(
     if settings is not None:
         only = pack(**settings)
         return partial(train_pack, only, folder), [only.names]
-    runs = training._runs(grid, recipe)
+    runs = training.runs_of(grid, recipe)
     # One byte less than the largest pack needs splits it. What is counted here, a child need not count again.
     largest = max(each.num_bytes for each in make_plan(runs, device=CPU).packs)
     memory = int((largest - 1) / USABLE_SHARE)

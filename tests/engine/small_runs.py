@@ -4,7 +4,7 @@ from pathlib import Path
 
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
 from joma.engine.grid import Run
-from joma.engine.packs import Pack
+from joma.engine.plan import Pack
 from joma.models.decoder_config import DecoderConfig
 
 DIVERGING_RATE = 1e200

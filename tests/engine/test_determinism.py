@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from joma.engine.determinism import CUBLAS, WORKSPACES, in_one_order
+from joma.engine.precision import CUBLAS, WORKSPACES, in_one_order
 
 
 def switches():
@@ -52,6 +52,6 @@ def test_the_room_of_cublas_is_set_unless_a_user_has_set_it(own):
 
 
 def test_watching_a_training_of_ones_own_leaves_cublas_alone():
-    code = "import sys, joma; joma.watch, joma.scan, joma.stable_rank; print('joma.engine.determinism' in sys.modules)"
+    code = "import sys, joma; joma.watch, joma.scan, joma.stable_rank; print('joma.engine.precision' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,14 +1,16 @@
-"""Grids: every combination once, in order, under names that stay."""
+"""Grids: every combination once, in order, under names that stay; recipes; packs of runs of one shape."""
 
 import itertools
+import math
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.engine.grid import axes_from_options, axes_of, grid, run_name
-from joma.engine.recipes import recipe
+from joma.engine.grid import RECIPES, axes_of, check_data, grid, recipe, run_name
+from joma.engine.plan import Pack, packs_of
+from joma.engine.sources import data_size
 
 VALUES = {
     "depth": st.integers(1, 40),
@@ -112,28 +114,95 @@ def test_a_longer_run_keeps_its_name_unless_a_schedule_ends_it():
         runs_of({"steps": [10, 20]})
 
 
-def test_options_of_the_command():
-    assert axes_from_options(
-        ["--num-latents", "10x20,20x30", "--rho=-0.5", "--gated", "--lr", "1e-3", "--lr", "1"]
-    ) == {
-        "num_latents": ((10, 20), (20, 30)),
-        "rho": (-0.5,),
-        "gated": (True,),
-        "lr": (1e-3, 1.0),
-    }
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dept", "2"], "no option named '--dept'. Did you mean '--depth'"),
-        (["depth", "2"], "no option named 'depth'. Did you mean '--depth'"),
-        (["--lr"], "The option --lr needs values"),
-        (["--lr", "--depth", "2"], "The option --lr needs values"),
-        (["--lr", ""], "The axis `lr` is empty"),
-        (["--lr", "fast"], "`lr` must be a number, got 'fast'"),
-    ],
+    ("data", "error"), [("wikitxt2", ValueError), ("./nowhere", FileNotFoundError), (__file__, NotADirectoryError)]
 )
-def test_bad_options_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        axes_from_options(arguments)
+def test_a_text_that_is_not_there_is_refused(data, error):
+    with pytest.raises(error):
+        check_data(runs_of({"data": data}))
+
+
+NUM_RUNS = {"figure6": 12, "figure8": 21, "table1": 60, "small": 3, "trees": 6}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_grid_under_its_name(name):
+    chosen = recipe(name)
+    runs = grid(chosen.base, chosen.axes, tuple(chosen.axes))
+    assert chosen.name == name and chosen.about
+    assert len(runs) == len({run.name for run in runs}) == NUM_RUNS[name]
+    with pytest.raises(ValueError, match=f"Did you mean '{name}'"):
+        recipe(name + name[-1])
+
+
+def test_figures_6_and_8_share_the_run_they_have_in_common():
+    six, eight = (
+        {run.name: run.config for run in grid(chosen.base, chosen.axes, tuple(chosen.axes))}
+        for chosen in (recipe("figure6"), recipe("figure8"))
+    )
+    shared = six.keys() & eight.keys()
+    assert shared == {f"depth5-lr1e-4-seed{seed}" for seed in (1, 2, 3)}
+    assert all(six[name] == eight[name] for name in shared)
+
+
+PAPER = {
+    "figure6": {
+        "width": 200, "hidden": 200, "heads": 1, "embedding_scale": math.sqrt(200), "dropout": 0.2, "optimiser": "adam",
+        "identical_blocks": True, "restart_every_epoch": True, "clip": 0.5, "batch": 20, "window": 35,
+        "valid_batch": 10, "epochs": 20, "measure_every": 1000,
+    },
+    "table1": {
+        "depth": 3, "width": 1024, "hidden": 400, "causal": True, "positions": "none", "attention_output": False,
+        "weight_decay": 1e-4, "clip": math.inf, "batch": 128, "window": 30, "num_tokens": 100, "steps": 10_000,
+    },
+}  # fmt: skip
+"""Settings of the paper's scripts, quirks included."""
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_settings_of_the_paper(name):
+    assert PAPER[name].items() <= recipe(name).base.flat().items()
+
+
+@pytest.mark.parametrize(("name", "vocabulary"), [("trees", 16), ("table1", 100)])
+def test_samples_have_a_size(name, vocabulary):
+    config = recipe(name).base
+    assert (data_size(config).num_steps, data_size(config).vocabulary) == (config.training.steps, vocabulary)
+
+
+def plain_runs(**axes):
+    return grid(recipe("small").base, axes_of(axes))
+
+
+def test_what_differs_per_run_is_packed_together():
+    runs = plain_runs(lr=[1e-4, 1e-3], weight_decay=[0.0, 0.1], clip=[1.0, "inf"], seed=[1, 2])
+    [pack] = packs_of(runs, lambda _: 100)
+    assert pack.num_runs == 16 and pack.config == pack.configs[0]
+
+
+@given(
+    num_seeds=st.integers(1, 12),
+    depths=st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True),
+    most=st.integers(1, 7),
+)
+def test_packs_split_a_grid_evenly_and_lose_nothing(num_seeds, depths, most):
+    all_runs = plain_runs(seed=list(range(num_seeds)), depth=depths)
+    packs = packs_of(all_runs, lambda _: most)
+    assert sorted(name for pack in packs for name in pack.names) == sorted(run.name for run in all_runs)
+    for depth in depths:
+        sizes = [pack.num_runs for pack in packs if pack.config.model.depth == depth]
+        assert max(sizes) <= most and max(sizes) - min(sizes) <= 1
+        assert len(sizes) == -(-num_seeds // most)
+        seeds = [config.seed for pack in packs if pack.config.model.depth == depth for config in pack.configs]
+        assert seeds == sorted(seeds)  # in the order of the grid
+
+
+@pytest.mark.parametrize("chosen", [(), plain_runs(depth=[1, 2]), plain_runs() * 2], ids=["empty", "shapes", "twice"])
+def test_what_is_no_pack_is_refused(chosen):
+    with pytest.raises(ValueError, match=r"packs_of|grid"):
+        Pack(runs=tuple(chosen))
+
+
+def test_a_run_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="does not fit"):
+        packs_of(plain_runs(), lambda _: 0)

@@ -11,8 +11,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import NOT_FAILED, Stepper
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import DecoderConfig
-from joma.models.presets import paper_language_model
+from joma.models.decoder_config import DecoderConfig, paper_language_model
 from joma.randomness import keep_mask, run_keys, streams
 
 NUM_STEPS = 50

@@ -10,9 +10,8 @@ import torch
 
 from engine.small_runs import config
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
-from joma.engine.extent import corpus_of
 from joma.engine.measuring import ALL_HEADS, measure, on_host, regimes, stable_ranks
-from joma.engine.sources import PAPER_WINDOW, source_of
+from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig

@@ -18,21 +18,20 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from engine.small_runs import DIVERGING_RATE
-from joma.engine import snapshots, training
+from joma.engine import loop, snapshots
 from joma.engine.config import OptimiserConfig, RunConfig
-from joma.engine.extent import completed, extent
-from joma.engine.grid import Run
+from joma.engine.grid import Run, recipe
+from joma.engine.loop import train_pack
 from joma.engine.memory import CUDA_BASE, USABLE_SHARE, footprint
 from joma.engine.optimiser import NUM_MOMENTS
-from joma.engine.packs import Pack
-from joma.engine.recipes import recipe
+from joma.engine.plan import Pack
+from joma.engine.sources import data_size, with_vocabulary
 from joma.engine.step import NOT_FAILED, Stepper
-from joma.engine.train import train
-from joma.engine.training import train_pack
+from joma.engine.training import train
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
-from joma.models.linear import linear
-from joma.models.presets import paper_language_model
+from joma.models.decoder_config import paper_language_model
+from joma.models.functional import linear
 from joma.store import info, read
 
 
@@ -87,7 +86,7 @@ def write_text(folder, num_words=150, num_tokens=2400):
 def compiled_measurements():
     """Compile measurements however few there are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "MANY_MEASUREMENTS", 1)
+        patch.setattr(loop, "MANY_MEASUREMENTS", 1)
         yield
 
 
@@ -191,7 +190,7 @@ class Stopped(RuntimeError):
 
 
 def test_an_interrupted_grid_goes_on_from_its_snapshots(records, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     given = {**GRID, "data": text, "precision": "fp32", "snapshot_every": 10}
     begun = []
 
@@ -253,7 +252,7 @@ def test_two_trainings_are_one_bit_for_bit_beside_whatever(config, length, preci
 
 
 def test_a_failed_run_is_masked_at_its_step_and_stays_as_it_was(text):
-    model = completed(recipe("figure6").base.update({**SHAPE, "data": text, "depth": 2})).model
+    model = with_vocabulary(recipe("figure6").base.update({**SHAPE, "data": text, "depth": 2})).model
     stepper = stepper_of(
         model, [OptimiserConfig(lr=1e-3, clip=0.5), OptimiserConfig(lr=DIVERGING_RATE, clip=0.5)], "fp32"
     )
@@ -362,10 +361,10 @@ def test_planned_memory_is_enough_and_not_far_too_much(tmp_path, num_runs, name,
         changes["data"] = str(write_text(tmp_path / "text", num_words=num_words, num_tokens=40_000))
     if there() == "cpu":
         changes |= {"width": 16, "hidden": 16}
-    base = completed(recipe(name).base.update(changes))
+    base = with_vocabulary(recipe(name).base.update(changes))
     pack = Pack(runs=tuple(Run(name=f"seed{seed}", config=base.update({"seed": seed})) for seed in range(num_runs)))
     device = torch.device(there())
-    planned = footprint(base, device, data_bytes=extent(base).data_bytes).of(num_runs)
+    planned = footprint(base, device, data_bytes=data_size(base).data_bytes).of(num_runs)
     before = _memory_from_here()
     train_pack(pack, tmp_path / "runs", device=device)
     if there() == "cpu":

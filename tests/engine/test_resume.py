@@ -10,10 +10,10 @@ import torch
 from store.faults import Faults
 
 from engine.small_runs import config, folders, pack
-from joma.engine import snapshots, standing, training
+from joma.engine import loop, resume, snapshots
 from joma.engine.grid import Run
-from joma.engine.packs import Pack
-from joma.engine.training import train_pack
+from joma.engine.loop import train_pack
+from joma.engine.plan import Pack
 from joma.store import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
 from joma.store.lock import Lock
 
@@ -27,7 +27,7 @@ class Stopped(RuntimeError):
 @pytest.fixture
 def stopping(monkeypatch):
     """A function that makes the training raise behind a step, as a crash would that runs handlers."""
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
 
     def at(step, error=Stopped):
         def report(progress):
@@ -130,13 +130,13 @@ def test_a_snapshot_of_another_run_is_not_taken(tmp_path, stopping):
 def count_groups(monkeypatch):
     """The runs and the steps of every group that is trained."""
     seen = []
-    original = training._Trainer.train
+    original = loop._Trainer.train
 
     def train(trainer, start, stop):
         seen.append(([member.name for member in trainer._group], start, stop))
         original(trainer, start, stop)
 
-    monkeypatch.setattr(training._Trainer, "train", train)
+    monkeypatch.setattr(loop._Trainer, "train", train)
     return seen
 
 
@@ -155,13 +155,13 @@ def test_a_group_lets_go_of_its_memory_before_the_next_is_built(tmp_path, stoppi
         train_pack(pack(seeds=(1, 2), steps=STEPS, snapshot_every=5), tmp_path / "out", progress=stopping(7))
     known, left = [], []
 
-    class Watched(training.Stepper):
+    class Watched(loop.Stepper):
         def __init__(self, *args, **kwargs):
             left.append(sum(each() is not None for each in known))
             super().__init__(*args, **kwargs)
             known.append(weakref.ref(self))
 
-    monkeypatch.setattr(training, "Stepper", Watched)
+    monkeypatch.setattr(loop, "Stepper", Watched)
     train_pack(pack(seeds=(1, 2, 3), steps=STEPS, snapshot_every=5), tmp_path / "out")
     assert left == [0, 0]
 
@@ -230,10 +230,10 @@ def test_fewer_steps_than_were_done_are_refused(tmp_path, stopping):
 def test_other_data_are_refused(tmp_path, monkeypatch):
     train_pack(pack(seeds=(1,), steps=4), tmp_path)
     run = Run(name="seed1", config=config(1, steps=4))
-    how_far = training.extent(run.config)
-    monkeypatch.setattr(standing, "data_hash", lambda data: "f00")
+    size = loop.data_size(run.config)
+    monkeypatch.setattr(resume, "data_hash", lambda data: "f00")
     with pytest.raises(ValueError, match="have changed since it was begun"):
-        standing.examined(run, tmp_path, how_far)
+        resume.inspect_run(run, tmp_path, size)
 
 
 def test_of_two_processes_the_second_is_refused(tmp_path):
@@ -289,7 +289,7 @@ class FullDisk(Faults):
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     wanted = pack(seeds=(1, 2), steps=STEPS)
     with pytest.raises(KeyboardInterrupt):
         train_pack(wanted, tmp_path / "out", progress=lambda each: each.step == 5 and press_ctrl_c())
@@ -304,7 +304,7 @@ def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     wanted = pack(seeds=(1, 2), steps=STEPS)
 
     def impatient(progress):
@@ -321,7 +321,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_a_second_ctrl_c_while_runs_are_saved_waits_for_no_other_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     wanted = pack(seeds=(1, 2), steps=STEPS)
     save = snapshots.save_snapshot
 
@@ -387,7 +387,7 @@ def test_ends_are_taken_whatever_fails_while_runs_finish(tmp_path, taking, num_l
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_at_the_last_step_leaves_the_end_to_be_taken(tmp_path, monkeypatch, taking):
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     take, ends = taking
     wanted = pack(seeds=(1, 2), steps=STEPS)
     with pytest.raises(KeyboardInterrupt):

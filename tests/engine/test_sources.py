@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.data.hierarchy import Hierarchy
-from joma.engine import extent as extent_module
+from joma.engine import sources
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
-from joma.engine.extent import corpus_of, data_hash
-from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, even_share, source_of
+from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, corpus_of, data_hash, even_share, source_of
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
@@ -230,6 +229,6 @@ def test_samples_are_known_again_by_their_hash():
 def test_a_sampler_that_draws_otherwise_has_another_hash(monkeypatch):
     trees = DataConfig(data="trees", num_classes=2, rho=0.31)
     before = data_hash(trees)
-    extent_module._samples_hash.cache_clear()
-    monkeypatch.setattr(extent_module, "run_keys", lambda seeds: run_keys([seed + 1 for seed in seeds]))
+    sources._samples_hash.cache_clear()
+    monkeypatch.setattr(sources, "run_keys", lambda seeds: run_keys([seed + 1 for seed in seeds]))
     assert data_hash(trees) != before

@@ -22,7 +22,7 @@ from joma.engine.step import NOT_FAILED, NUM_DRAWN_AT_ONCE, Stepper
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
-from joma.models.presets import paper_language_model
+from joma.models.decoder_config import paper_language_model
 from joma.randomness import run_keys
 
 NUM_STEPS = 12

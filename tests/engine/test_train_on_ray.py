@@ -14,10 +14,10 @@ import pytest
 
 from engine.small_runs import pack
 from joma import terminal_train
-from joma.engine import train as training
+from joma.engine import training
+from joma.engine.loop import PackProgress, train_pack
 from joma.engine.snapshots import steps_of
-from joma.engine.train import Progress, plan_training, train
-from joma.engine.training import PackProgress, train_pack
+from joma.engine.training import Progress, plan_training, train
 from joma.store import RunLockedError, info, is_open, lock, open_run, read
 
 GRID = {
@@ -89,7 +89,7 @@ def test_a_machine_lost_half_way_loses_and_doubles_nothing(tmp_path):
         assert not is_open(ours.folder)
         # Another number of threads may add in another order.
         pandas.testing.assert_frame_equal(read(ours.folder), read(theirs.folder), rtol=1e-8)
-    assert (told[-1].num_packs_done, told[-1].pack, told[-1].beside) == (3, None, ())
+    assert (told[-1].num_packs_done, told[-1].pack, told[-1].others) == (3, None, ())
     assert told[-1].seconds_done == pytest.approx(told[-1].plan.seconds)
 
 
@@ -102,7 +102,7 @@ def test_a_pack_is_heard_while_it_is_trained_and_ctrl_c_has_its_worker_save_and_
 
     def interrupt(at):
         told.append(at)
-        if at.pack is not None and len(at.beside) == 1 and at.pack.step > at.pack.num_steps / 10**5:
+        if at.pack is not None and len(at.others) == 1 and at.pack.step > at.pack.num_steps / 10**5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -138,7 +138,7 @@ def test_a_pack_for_a_gpu_asks_for_one_and_takes_the_one_that_it_gets(tmp_path, 
     monkeypatch.setattr(training, "run_tasks", run_tasks)
     monkeypatch.setattr(training, "train_pack", lambda pack, folder, *, device, progress, owner: (device, len(owner)))
     for device in ("cuda:3", "cpu"):
-        training._trained(replace(plan, device=device), tmp_path, "ray", lambda _: None)
+        list(training._train_packs(replace(plan, device=device), tmp_path, "ray", None, lambda _: None))
     assert asked == [("ray", 1, ("cuda", 16)), ("ray", 0, ("cpu", 16))]
 
 
@@ -191,7 +191,7 @@ def test_packs_that_are_trained_at_the_same_time_are_shown_together(monkeypatch,
         for step, each in enumerate(plan.packs, start=1)
     )
     with terminal_train.training_progress() as show:
-        show(Progress(plan=plan, num_packs_done=0, pack=second, beside=(first,), seconds_done=0.4 * plan.seconds))
+        show(Progress(plan=plan, num_packs_done=0, pack=second, others=(first,), seconds_done=0.4 * plan.seconds))
     said = capsys.readouterr().err
     for part in ("0/2 packs", "6 runs of 2 packs", "step 3/8", "2,000 tokens/s", "loss 1.000 to 2.000"):
         assert part in said

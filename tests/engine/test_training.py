@@ -6,14 +6,13 @@ import pandas
 import torch
 
 from engine.small_runs import config, folders, pack
-from joma.engine import snapshots, training
+from joma.engine import loop, snapshots
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
-from joma.engine.extent import data_hash
 from joma.engine.grid import Run
-from joma.engine.packs import Pack
-from joma.engine.sources import source_of
+from joma.engine.loop import train_pack
+from joma.engine.plan import Pack
+from joma.engine.sources import data_hash, source_of
 from joma.engine.step import Stepper
-from joma.engine.training import train_pack
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.probe.scan import scan
@@ -136,7 +135,7 @@ def test_whoever_takes_the_end_gets_what_would_have_been_saved(tmp_path):
 
 
 def test_progress_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     told = []
     train_pack(pack(seeds=(1, 7), diverging=(7,), steps=6, measure_every=3), tmp_path, progress=told.append)
     assert [each.step for each in told] == list(range(1, 7))
@@ -149,14 +148,14 @@ def test_progress_is_told(tmp_path, monkeypatch):
 def test_nothing_is_read_from_the_device_between_measurements(tmp_path, monkeypatch):
     """A GPU that is waited for at every step stands idle: what is read must be due."""
     read_at = []
-    original = training._Trainer._note_failures
+    original = loop._Trainer._note_failures
     monkeypatch.setattr(
-        training._Trainer,
+        loop._Trainer,
         "_note_failures",
         lambda trainer: (read_at.append(int(trainer._stepper.state.step)), original(trainer))[1],
     )
-    monkeypatch.setattr(training, "on_host", lambda values: [[0.0] * 2 for _ in values])
-    monkeypatch.setattr(training, "REPORT_SECONDS", math.inf)  # a busy machine would find it due in between
+    monkeypatch.setattr(loop, "on_host", lambda values: [[0.0] * 2 for _ in values])
+    monkeypatch.setattr(loop, "REPORT_SECONDS", math.inf)  # a busy machine would find it due in between
     told = []
     train_pack(pack(seeds=(1, 2), steps=20, measure_every=10), tmp_path, progress=told.append)
     assert set(read_at) == {0, 10, 20}

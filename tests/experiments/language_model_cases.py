@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from joma.engine.loop import train_pack
 from joma.engine.plan import make_plan
-from joma.engine.training import train_pack
 from joma.experiments import assumption1, language_model_runs, pack_pieces, timetable
 from joma.experiments.experiment import Workplace
 from joma.experiments.language_model_config import CONTROLS, Config, DriftConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.engine.extent import completed
+from joma.engine.sources import with_vocabulary
 from joma.experiments import figure5
 from joma.experiments import figure5_measure as measure
 from joma.experiments import figure5_verdicts as judge
@@ -117,7 +117,7 @@ def test_the_time_of_measuring_is_that_of_one_network_for_every_checkpoint(monke
     seen = []
     monkeypatch.setattr(measure, "_network_rows", lambda run, *rest: seen.append(run) or time.sleep(pause))
     [run, _] = measure._runs(TINY, DEEP)
-    found = measure._measuring_seconds(completed(run.config), TINY, "cpu")
+    found = measure._measuring_seconds(with_vocabulary(run.config), TINY, "cpu")
     assert len(seen) == 1
     assert num_checkpoints * pause <= found < 20 * num_checkpoints * pause  # others may keep the machine busy
 

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from experiments.language_model_cases import place, toy, twenty_seconds_a_pack, write_text_folder
-from joma.engine.grid import axes_of, grid
+from joma.engine.grid import axes_of, grid, recipe
+from joma.engine.loop import train_pack
 from joma.engine.measuring import ENTROPY, RANK, WINDOW
-from joma.engine.recipes import recipe
-from joma.engine.training import train_pack
 from joma.experiments import (
     assumption1,
     drift_verdict,
@@ -52,7 +51,7 @@ from joma.experiments.work_log import WorkLog
 from joma.figures.chart import to_matplotlib
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
-from joma.models.presets import paper_language_model
+from joma.models.decoder_config import paper_language_model
 from joma.verdicts import Outcome
 
 LENGTH = 58_560

@@ -8,8 +8,8 @@ import pytest
 import torch
 from engine.small_runs import pack as small_pack
 
+from joma.engine.loop import train_pack
 from joma.engine.plan import make_plan
-from joma.engine.training import train_pack
 from joma.experiments import latent_neurons, pack_pieces, timetable
 from joma.experiments.experiment import Workplace
 from joma.experiments.latent_neurons import AllDivergedError, measured_packs

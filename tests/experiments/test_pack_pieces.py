@@ -8,9 +8,9 @@ import pytest
 import torch
 from engine.small_runs import pack as small_pack
 
+from joma.engine.loop import train_pack
 from joma.engine.plan import make_plan
-from joma.engine.standing import identity
-from joma.engine.training import train_pack
+from joma.engine.resume import identity
 from joma.experiments import pack_pieces as module
 from joma.experiments import work_log
 from joma.experiments.ended_runs import ended_run

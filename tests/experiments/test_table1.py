@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from joma.engine import recipes
+from joma.engine import grid as recipes
 from joma.engine.config import HIERARCHY, TREES
-from joma.engine.extent import completed
-from joma.engine.sources import HierarchySource
+from joma.engine.sources import HierarchySource, with_vocabulary
 from joma.experiments import latent_neurons, table1, table1_measure
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.latent_neurons import latent_samples, ncorr, of_one_run, planned, read_neurons, rows_path
@@ -85,7 +84,7 @@ def test_ncorr_is_the_naive_loop_over_latents_neurons_and_positions(data):
     }
     if data == HIERARCHY:
         settings |= {"num_latents": (4, 5)}
-    config = completed(recipes.recipe("table1").base.update(settings))
+    config = with_vocabulary(recipes.recipe("table1").base.update(settings))
     samples = latent_samples(config, 100)
     decoder = Decoder(config.model)
     hidden = {}
@@ -105,7 +104,7 @@ def test_ncorr_is_the_naive_loop_over_latents_neurons_and_positions(data):
 
 
 def test_latents_of_trees_come_from_the_tokens_up():
-    config = completed(recipes.recipe("trees").base.update({"tree_depth": TREE_DEPTH, "rho": 1.0}))
+    config = with_vocabulary(recipes.recipe("trees").base.update({"tree_depth": TREE_DEPTH, "rho": 1.0}))
     samples = latent_samples(config, 50)
     assert [level.shape[1] for level in samples.latents] == [8, 4, 2]
     present = samples.batch.tokens[0] < 16
@@ -167,7 +166,7 @@ def test_the_time_that_is_foretold_contains_the_measuring(tmp_path, monkeypatch)
 def test_the_time_of_measuring_is_that_of_all_levels_of_both_networks(monkeypatch):
     pause, networks = 0.05, []
     monkeypatch.setattr(table1_measure, "_levels", lambda *given: networks.append(given) or time.sleep(pause) or [{}])
-    run = completed(grids_of(TINY)[0][0].config)
+    run = with_vocabulary(grids_of(TINY)[0][0].config)
     found = table1_measure._measuring_seconds(run, TINY, "cpu")
     assert len(networks) == 2 and 2 * pause <= found < 40 * pause  # others may keep the machine busy
 
@@ -181,7 +180,7 @@ def finish(folder, is_finished, has_diverged=lambda labels: False):
     folder.mkdir(exist_ok=True)
     place, planned_runs = workplace(folder), [run for runs in grids_of(TWO_CHOICES) for run in runs]
     for run in planned_runs:
-        config = completed(run.config)
+        config = with_vocabulary(run.config)
         labels = run_settings(config)
         if is_finished(labels):
             num_levels = 2 if labels["data"] == HIERARCHY else 3
@@ -447,7 +446,7 @@ def test_the_lowest_loss_is_that_of_classes_which_share_sequences():
     found = table1_measure.with_lowest_losses(runs, FULL)
     assert found[found["data"] == TREES]["lowest_loss"].isna().all()
     for run in [run.config for run in next(_hierarchy_grids(FULL)) if run.config.seed == 1][::7]:
-        settings, [hierarchy] = run_settings(run), HierarchySource([completed(run)], "cpu").hierarchies
+        settings, [hierarchy] = run_settings(run), HierarchySource([with_vocabulary(run)], "cpu").hierarchies
         sequences = [tuple(row) for row in hierarchy.sequences.tolist()]
         lowest = np.mean([np.log(sequences.count(row)) for row in sequences])
         own = found[(found[list(settings)[:4]] == list(settings.values())[:4]).all(axis=1) & (found["seed"] == 1)]
@@ -465,7 +464,7 @@ def test_trees_say_what_they_are_and_what_the_class_fixes():
 
 def test_latents_of_the_top_level_and_no_others_are_fixed_by_the_class():
     [run, *_] = next(_tree_grids(FULL))
-    samples = latent_samples(completed(run.config), 400)
+    samples = latent_samples(with_vocabulary(run.config), 400)
     label = samples.batch.targets[0]
     is_fixed = [
         all((level[label == each] == level[label == each][0]).all() for each in label.unique())

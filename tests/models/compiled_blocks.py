@@ -6,7 +6,7 @@ import torch
 from decoders import ROWS, make_pack, small_config
 
 from joma.models.block import block, block_shapes, compiled_block, compiled_inside
-from joma.models.dropout import site_streams
+from joma.models.functional import site_streams
 
 NUM_SETTINGS = 10
 """More than the eight after which torch gives up by itself."""

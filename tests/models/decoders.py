@@ -10,16 +10,17 @@ from torch import Tensor
 
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import CHOICES, DecoderConfig
+from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
 from joma.randomness import keep_mask, run_keys, streams
+from joma.settings import settings_of
 
 WIDTH, HIDDEN, LENGTH, SEQUENCES, CLASSES, STEP = 8, 12, 6, 3, 5, 4
 FEW_TOKENS, MANY_TOKENS = 7, 11
 """Vocabularies below and above the width."""
 
 FACTORS: dict[str, tuple[Any, ...]] = {
-    **CHOICES,
+    **{name: each.choices for name, each in settings_of(DecoderConfig).items() if each.choices},
     "heads": (1, 2),
     "depth": (1, 2),
     "gated": (False, True),

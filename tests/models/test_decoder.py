@@ -21,9 +21,8 @@ from joma.measure.entropy import attention_entropy
 from joma.measure.entropy_logits import logits_entropy
 from joma.models.batch import Batch, LayerReading, Model, Noise
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
 from joma.models.parameters import Layout
-from joma.models.presets import paper_language_model, paper_table1
 from joma.probe.structure import lower_matrices, query_keys
 
 every_pair = pytest.mark.parametrize("row", ROWS, ids=[f"row{i}" for i in range(len(ROWS))])

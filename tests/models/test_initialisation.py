@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import DecoderConfig
-from joma.models.presets import paper_language_model, paper_table1
+from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
 
 SMALL = DecoderConfig(vocabulary=300, width=64, hidden=96, heads=2, depth=3, positions="learned")
 

@@ -10,7 +10,7 @@ import torch
 
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
-from joma.models.presets import paper_language_model
+from joma.models.decoder_config import paper_language_model
 from joma.randomness import run_keys
 
 embedding_triton = pytest.importorskip("joma.models.embedding_triton", reason="Triton is not installed")

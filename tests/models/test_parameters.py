@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import DecoderConfig, paper_language_model
 from joma.models.parameters import ALIGNMENT, Layout
-from joma.models.presets import paper_language_model
 
 
 def layout_of(depth: int) -> Layout:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from joma.engine import snapshots
-from joma.engine.config import BESIDE, RunConfig, digest
-from joma.engine.extent import Extent, data_hash
+from joma.engine.config import SAVING, RunConfig, digest
 from joma.engine.grid import Run
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
+from joma.engine.sources import DataSize, data_hash
 from joma.engine.step import NOT_FAILED
 from joma.store import RunInfo, RunWriter, demand_closed, info, read_events
 from joma.store.record import FILE_NAME, Kind
@@ -24,11 +24,11 @@ DIVERGED = "diverged"
 LENGTHS = ("epochs", "steps")
 NOWHERE = -1
 """Step of a run that had failed before and takes part no more."""
-_RESUMABLE = (*BESIDE, *LENGTHS)
+_RESUMABLE = (*SAVING, *LENGTHS)
 """Fields that may be other ones when a run goes on."""
 
 
-class Stand(Enum):
+class RunStatus(Enum):
     """What there is to do for a run."""
 
     OPEN = "open"
@@ -43,7 +43,7 @@ class Member:
     name: str
     config: RunConfig
     folder: Path
-    stand: Stand = Stand.OPEN
+    status: RunStatus = RunStatus.OPEN
     step: int = 0
     """Steps done."""
     failed_at: int = NOT_FAILED
@@ -57,10 +57,10 @@ class Member:
     @property
     def is_open(self) -> bool:
         """Whether there is something left to do."""
-        return self.stand is Stand.OPEN
+        return self.status is RunStatus.OPEN
 
 
-def examined(run: Run, root: Path, extent: Extent, *, owner: str = "") -> Member:
+def inspect_run(run: Run, root: Path, size: DataSize, *, owner: str = "") -> Member:
     """See where a run stands, without writing; refuses a folder that holds another run, or is being written.
 
     What an earlier try of the same owner was writing is ours to go on with.
@@ -71,14 +71,14 @@ def examined(run: Run, root: Path, extent: Extent, *, owner: str = "") -> Member
     record = info(member.folder)
     if record.kind != KIND:
         raise ValueError(f"{member.folder} holds a run of kind {record.kind!r}, not {KIND!r}. Take a new folder.")
-    _demand_same(member, record, extent)
-    if record.status == "finished" and record.about.get("num_steps", 0) >= extent.num_steps:
-        member.stand, member.step = Stand.FINISHED, record.about["num_steps"]
+    _demand_same(member, record, size)
+    if record.status == "finished" and record.about.get("num_steps", 0) >= size.num_steps:
+        member.status, member.step = RunStatus.FINISHED, record.about["num_steps"]
         return member
     if record.status == "failed":
         _note_divergence(member)
     if member.is_open:
-        _demand_no_further(member, extent.num_steps)
+        _demand_no_further(member, size.num_steps)
         demand_closed(member.folder, owner=owner)
     return member
 
@@ -86,7 +86,7 @@ def examined(run: Run, root: Path, extent: Extent, *, owner: str = "") -> Member
 def identity(config: RunConfig) -> str:
     """Return digits that runs have in common which go through the same states, however far.
 
-    >>> from joma.engine.recipes import recipe
+    >>> from joma.engine.grid import recipe
     >>> base = recipe("small").base
     >>> identity(base) == identity(base.update({"steps": 7})), identity(base) == identity(base.update({"lr": 7}))
     (True, False)
@@ -158,7 +158,7 @@ def _own(snapshot: Snapshot, member: Member, path: Path) -> Snapshot:
     return snapshot
 
 
-def _demand_same(member: Member, record: RunInfo, extent: Extent) -> None:
+def _demand_same(member: Member, record: RunInfo, size: DataSize) -> None:
     """Refuse to go on with a run under other settings, or on other data."""
     earlier, now = RunConfig.from_dict(record.config).flat(), member.config.flat()
     for name, value in now.items():
@@ -167,10 +167,10 @@ def _demand_same(member: Member, record: RunInfo, extent: Extent) -> None:
                 f"{member.folder} holds a run with `{name}` {earlier[name]}, not {value}. Take a new folder."
             )
     length = record.about.get("num_steps")
-    if length not in (None, extent.num_steps) and member.config.optimiser.schedule != "constant":
+    if length not in (None, size.num_steps) and member.config.optimiser.schedule != "constant":
         raise ValueError(
             f"The learning rate of {member.folder} goes down to zero at step {length}, so the run cannot have "
-            f"{extent.num_steps} steps. Take a new folder, or a constant `schedule`."
+            f"{size.num_steps} steps. Take a new folder, or a constant `schedule`."
         )
     was, found = record.about.get("data_hash", ""), data_hash(member.config.data)
     if was not in ("", found):  # samples had no hash at first
@@ -194,4 +194,4 @@ def _note_divergence(member: Member) -> None:
     events = read_events(member.folder)
     steps = events.loc[events["kind"] == DIVERGED, "step"]
     if len(steps):
-        member.stand, member.step, member.failed_at = Stand.FAILED, NOWHERE, int(steps.iloc[0])
+        member.status, member.step, member.failed_at = RunStatus.FAILED, NOWHERE, int(steps.iloc[0])

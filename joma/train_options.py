@@ -1,0 +1,101 @@
+"""The options of `joma train`: one for each setting, made from the settings' own types, defaults and descriptions."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from joma.engine.config import all_settings, part_of
+from joma.engine.grid import DEFAULT, Recipe
+from joma.engine.grid import recipe as recipe_named
+
+NOT_AN_OPTION = ("vocabulary",)
+"""Follows from the data."""
+_PANELS = {"model": "Model", "optimiser": "Optimiser", "data": "Data", "training": "Training", "": "Training"}
+
+
+class LoneSwitches(TyperCommand):
+    """Lets a switch stand alone: `--gated` is `--gated yes`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments once every lone switch has its value."""
+        switches = {option_name(each.name) for each in all_settings().values() if each.kind == "yes|no"}
+        given: list[str] = []
+        for at, argument in enumerate(args, start=1):
+            given.append(argument)
+            if argument in switches and (at == len(args) or args[at].startswith("--")):
+                given.append("yes")
+        return super().parse_args(ctx, given)
+
+
+def option_name(setting: str) -> str:
+    """Return the option of a setting.
+
+    >>> option_name("num_latents")
+    '--num-latents'
+    """
+    return "--" + setting.replace("_", "-")
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every setting, in place of its `**settings`."""
+    own = inspect.signature(command).parameters.values()
+    kept = [each for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    made = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name))
+        for name in all_settings()
+        if name not in NOT_AN_OPTION
+    ]
+    signature = inspect.Signature([*kept, *made])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    return command
+
+
+def listing(recipe: Recipe, given: Mapping[str, tuple[Any, ...]]) -> list[dict[str, str]]:
+    """Return every setting with the values that a grid of the recipe has, as plain rows."""
+    values = {name: (value,) for name, value in recipe.base.flat().items()} | {**recipe.axes, **given}
+    return [
+        {
+            "option": option_name(name),
+            "value": ",".join(map(_spelt, values[name])),
+            "type": each.kind,
+            "what it is": each.description,
+        }
+        for name, each in all_settings().items()
+    ]
+
+
+def _annotation(name: str) -> Any:
+    setting = all_settings()[name]
+    words = setting.choices or (("yes", "no") if setting.kind == "yes|no" else ())
+
+    def complete(incomplete: str) -> list[str]:
+        *before, last = incomplete.split(",")
+        return [",".join([*before, word]) for word in words if word.startswith(last)]
+
+    option = typer.Option(
+        help=setting.description,
+        metavar=setting.kind,
+        show_default=_defaults()[name],
+        rich_help_panel=f"{_PANELS[part_of(name)]} settings",
+        autocompletion=complete if words else None,
+    )
+    return Annotated[list[str] | None, option]
+
+
+@cache
+def _defaults() -> dict[str, str]:
+    chosen = recipe_named(DEFAULT)
+    return {each["option"][2:].replace("-", "_"): each["value"] for each in listing(chosen, {})}
+
+
+def _spelt(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        "x".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if value is None else str(value)
+    )
