@@ -14,8 +14,8 @@ from joma.experiments.record import Record, Status, seeds_in
 from joma.experiments.registry import experiment, usual_seconds
 from joma.experiments.timetable import WHOLE, OutOfTime, Piece, Tell, Timetable
 from joma.experiments.work_log import WorkLog
-from joma.store import record as description
 from joma.store.files import write_text
+from joma.store.record import now, plain
 from joma.verdicts import Outcome, Verdict
 
 ERROR = "error.txt"
@@ -81,8 +81,8 @@ class Attempt:
 
     def _run(self, found: Experiment, tell: Tell) -> Record:
         config = found.config(self.preset)
-        plain = description.plain(config)
-        base = replace(self._bare(), config=plain, seeds=seeds_in(plain))
+        settings = plain(config)
+        base = replace(self._bare(), config=settings, seeds=seeds_in(settings))
         notes: tuple[str, ...] = ()
         try:
             kept = cache.load(self._kept_folder(found, config))
@@ -139,7 +139,7 @@ class Attempt:
         return {
             "device": " and ".join(log.devices) or self.timetable.device,
             "seconds": log.seconds,
-            "computed": description.now(),
+            "computed": now(),
             **origins.told(log.origins),
         }
 

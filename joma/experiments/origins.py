@@ -7,10 +7,9 @@ itself with the pieces that it did.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from joma.store import record as description
+from joma.store import record as store_record
 
 UNKNOWN = "unknown"
 """Stands for a commit that was not found out, and for versions that were not written down."""
@@ -46,8 +45,7 @@ class Origin:
 
 def this_process() -> Origin:
     """Return the software that runs here, which has done nothing yet."""
-    now = description.started(Path(), "reproduce", {}, None)
-    return Origin(versions=now.versions, git_commit=now.git_commit)
+    return Origin(versions=store_record.versions(), git_commit=store_record.git_commit())
 
 
 def told(origins: Sequence[Origin]) -> dict[str, Any]:

@@ -42,9 +42,9 @@ from joma.experiments.record import Record, Reproduction, Status
 from joma.experiments.registry import MODULES, experiment, find, usual_seconds
 from joma.experiments.timetable import Timetable
 from joma.figures.chart import Chart
-from joma.store import record as description
 from joma.store.files import demand_writable, remove_leftovers
 from joma.store.lock import alone_in
+from joma.store.record import now
 
 SECONDS_OF_A_MINUTE = 60.0
 
@@ -81,9 +81,9 @@ def reproduce(
         raise UnknownNameError("preset", preset, PRESETS)
     demand_writable(out)
     there = str(device_named(device))
-    with alone_in(out) as show_life:
+    with alone_in(out):
         remove_leftovers(out, at_any_depth=True)
-        started = description.started(out, "reproduce", {}, None).started
+        started = now()
         label = device_label(there)
         clock = replace(clock, device=label, times=MeasuredTimes(out / TIMES, label))
         attempts = [Attempt(id=name, preset=preset, out=out, device=there) for name in wanted]
@@ -93,7 +93,7 @@ def reproduce(
         found: list[Record] = []
         for each in attempts:
             pace.begin()
-            found.append(replace(each, timetable=timetable).run(_both(pace.tell, show_life)))
+            found.append(replace(each, timetable=timetable).run(pace.tell))
             record.save(_summary(out, preset, started, _with_earlier(out, found)))
             pace.end(is_done=found[-1].status is Status.DONE)
         return _summary(out, preset, started, found)
@@ -163,11 +163,3 @@ def _with_earlier(out: Path, records: Sequence[Record]) -> list[Record]:
         earlier = ()
     known = {each.id: each for each in (*earlier, *records)}
     return [known[name] for name in MODULES if name in known]
-
-
-def _both(tell: Callable[[float, str], None], show_life: Callable[[], None]) -> Callable[[float, str], None]:
-    def told(share: float | int, doing: str) -> None:
-        show_life()
-        tell(share, doing)
-
-    return told

@@ -143,7 +143,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def _load(folder: Path, name: str) -> Run:
     about = info(folder)
     values = read(folder).astype(dict.fromkeys(_WORDS, "category"))
-    status = about.status
+    status: str = about.status
     if status == "running":
         status = "being written" if is_open(folder) else "interrupted"
     seed = ", ".join(dict.fromkeys([*_seeds(about.config), *_seeds(about.about)]))

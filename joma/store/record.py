@@ -1,15 +1,15 @@
-"""The record of a run on disk: a folder that pandas, polars and DuckDB read without joma.
+"""The record of a run: a folder that pandas, polars and DuckDB read without joma.
 
 ```text
 run.json            schema version, kind, status, config, about, versions, git commit, times
 metrics/*.parquet   step, site, kind, layer, head, metric, value, flag
 events/*.parquet    step, site, level, kind, message, evidence (JSON)
-run.lock            only while it is written: the writing process
+run.lock, writer.json    only while it is written: the lock, and the process that holds it
 ```
-A process killed at any moment leaves whole files and loses the rows of the last few seconds (`flush_seconds`); the next
-`open_run` goes on. Until the run is closed the parts may hold a key twice: of rows with the same step, site, head and
-metric, the one in the part with the highest number counts. `read` sees to that, and closing merges the parts into one.
-A run that is begun again at an earlier step (`begin_again`) takes away what was recorded from that step on.
+Training, watching and scanning write the same record, and one reader serves all. A process killed at any moment leaves
+complete files and loses the rows of the last few seconds (`flush_seconds`); the next `open_run` continues. Until the
+run is closed several Parquet files may hold the same key: of rows with the same step, site, head and metric, the one in
+the file with the highest number counts. `read` takes care of that, and closing merges the files into one.
 """
 
 import atexit
@@ -18,8 +18,8 @@ import os
 import platform
 import subprocess
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -28,11 +28,13 @@ from operator import index
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, SupportsFloat, SupportsIndex, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from joma.store import tables
 from joma.store.files import remove_leftovers, write_text
-from joma.store.lock import LOCK_NAME, Lock
+from joma.store.lock import WRITER_NAME, Lock
 from joma.store.tables import EVENTS, METRICS, Table
 
 if TYPE_CHECKING:
@@ -45,120 +47,74 @@ SCHEMA = 1
 
 Kind = Literal["watch", "scan", "train"]
 Status = Literal["running", "finished", "failed"]
+Level = Literal["info", "warning", "error"]
 
 PACKAGES = ("joma", "torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "lightning", "ray")
-"""Packages whose versions are written down."""
+"""Packages whose versions are recorded."""
 _GIT_SECONDS = 30.0
+_STEPS = range(-(2**63), 2**63)
+_INDICES = range(-(2**31), 2**31)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunInfo:
-    """What `run.json` says of a run. Values are plain JSON types; times are ISO 8601 in UTC."""
+def _is_time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time must name its zone")
+    return text
 
-    folder: Path
+
+Time = Annotated[str, AfterValidator(_is_time)]
+"""ISO 8601, in UTC."""
+
+
+class RunInfo(BaseModel):
+    """What `run.json` says of a run. Values are plain JSON types."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=True)
+
+    folder: Path = Field(exclude=True)
     kind: str
-    status: str
+    status: Status
     """`running` until the writer was closed, whether or not its process lives; then `finished` or `failed`."""
-    started: str
-    ended: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
+    started: Time
+    ended: Time | None = None
+    config: dict[str, Any] = {}
+    about: dict[str, Any] = {}
+    versions: dict[str, str] = {}
     git_commit: str | None = None
     """Commit of the folder in which the run was started, if that is a git repository."""
-    resumed: list[str] = field(default_factory=list)
+    resumed: list[Time] = []
     """When the run was opened again."""
-    earlier: list[dict[str, Any]] = field(default_factory=list)
+    earlier: list[dict[str, Any]] = []
     """Config, versions and commit before a reopening that changed them, oldest first, each with its time."""
-    schema: int = SCHEMA
+    schema_version: int = Field(default=SCHEMA, alias="schema")
 
 
-def load(folder: Path | str) -> RunInfo:
-    """Read `run.json`, refusing what is no run and what a newer joma wrote."""
+def info(folder: Path | str) -> RunInfo:
+    """Read `run.json`; a `ValueError` says in one line what is wrong with it."""
     folder = Path(folder)
+    path = folder / FILE_NAME
     try:
-        record = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
             f"{folder} is no run: it has no {FILE_NAME}. Pass the folder of a run; find_runs lists them."
         ) from None
-    except ValueError as error:
-        raise ValueError(f"{folder / FILE_NAME} is not JSON ({error}). Restore it from a copy.") from None
-    if not is_record(record):
-        raise ValueError(f"{folder / FILE_NAME} was not written by joma. Pass the folder of a run.")
-    schema = record["schema"]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}). Restore it from a copy.") from None
+    if not _is_record(content):
+        raise ValueError(f"{path} was not written by joma. Pass the folder of a run.")
+    schema = content["schema"]
     if not isinstance(schema, int) or schema > SCHEMA:
         raise ValueError(
-            f"{folder} was written by a newer joma: its schema is {schema}, this one reads up to {SCHEMA}. Update joma."
+            f"{folder} was written by a newer joma: its schema is {schema!r}, this one reads up to {SCHEMA}. "
+            "Update joma."
         )
-    missing = {"kind", "status", "started"} - record.keys()
-    if missing:
-        raise ValueError(f"{folder / FILE_NAME} lacks {', '.join(sorted(missing))}. Restore it from a copy.")
-    known = {each.name for each in fields(RunInfo)}
-    return RunInfo(**{key: value for key, value in record.items() if key in known} | {"folder": folder})
-
-
-def save(info: RunInfo) -> None:
-    """Write `run.json`, whole or not at all."""
-    record = {each.name: getattr(info, each.name) for each in fields(info) if each.name != "folder"}
-    write_text(info.folder / FILE_NAME, json.dumps({"format": FORMAT} | record, indent=1, allow_nan=False) + "\n")
-
-
-def is_record(record: Any) -> bool:
-    """Whether parsed JSON is a run's description, of whatever schema."""
-    return isinstance(record, dict) and record.get("format") == FORMAT and "schema" in record
-
-
-def started(folder: Path, kind: str, config: Any, about: Mapping[str, Any] | None) -> RunInfo:
-    """Describe a run that begins now."""
-    return RunInfo(
-        folder=folder,
-        kind=kind,
-        status="running",
-        started=now(),
-        config=plain(config),
-        about=plain(about or {}),
-        versions=versions(),
-        git_commit=git_commit(),
-    )
-
-
-def reopened(
-    info: RunInfo, kind: str, config: Any, about: Mapping[str, Any] | None, known_by: Collection[str] = ()
-) -> RunInfo:
-    """Describe a run that goes on now; refuse one of another kind, and one of other values in what it is known by."""
-    if kind != info.kind:
-        raise ValueError(f"{info.folder} holds a run of kind {info.kind!r}, not {kind!r}. Take a new folder.")
-    now = started(info.folder, kind, config, about)
-    _demand_same(info, now, known_by)
-    before = {name: getattr(info, name) for name in ("config", "versions", "git_commit")}
-    changed = any(getattr(now, name) != value for name, value in before.items())
-    return replace(
-        now,
-        started=info.started,
-        about=info.about | now.about,
-        resumed=[*info.resumed, now.started],
-        earlier=[*info.earlier, {"until": now.started, **before}] if changed else info.earlier,
-    )
-
-
-def _demand_same(earlier: RunInfo, now: RunInfo, known_by: Collection[str]) -> None:
-    """Refuse to go on with another run; what only one of them tells does not set them apart."""
-    was, comes = earlier.config | earlier.about, now.config | now.about
-    others = [name for name in known_by if name in was and name in comes and was[name] != comes[name]]
-    if others:
-        there, here = (", ".join(f"`{name}` {values[name]}" for name in others) for values in (was, comes))
-        raise ValueError(
-            f"{earlier.folder} holds another run, with {there}; this one has {here}. "
-            "Take another folder as `out`, or remove that one."
-        )
-
-
-def ended(info: RunInfo, status: Status) -> RunInfo:
-    """Describe the run as it ends now."""
-    if status not in get_args(Status):
-        raise ValueError(f"`status` must be one of {', '.join(get_args(Status))}, got {status!r}.")
-    return replace(info, status=status, ended=None if status == "running" else now())
+    try:
+        return RunInfo.model_validate(content | {"folder": folder})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: `{where}` is wrong ({first['msg']}). Restore it from a copy.") from None
 
 
 def plain(value: Any) -> Any:
@@ -171,6 +127,8 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, Enum):
         value = value.value
+    elif isinstance(value, BaseModel):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
     elif is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in fields(value)}
     elif hasattr(value, "tolist"):  # NumPy and PyTorch, without importing them
@@ -192,7 +150,7 @@ def now() -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return what is installed, which a process looks up once: a grid opens many records."""
+    """Return the versions of Python and of the packages that matter."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
@@ -215,9 +173,7 @@ def git_commit() -> str | None:
     return done.stdout.strip()
 
 
-Level = Literal["info", "warning", "error"]
-_STEPS = range(-(2**63), 2**63)
-_INDICES = range(-(2**31), 2**31)
+# Writing
 
 
 def open_run(
@@ -230,14 +186,20 @@ def open_run(
     flush_seconds: float = 10.0,
     owner: str = "",
 ) -> "RunWriter":
-    """Open a run for writing: a new one, or one that was finished, interrupted or killed, which goes on where it was.
+    """Open a run for writing: a new one, or one that was finished, interrupted or killed, which continues.
 
-    Only one writer at a time: while another lives this raises `RunLockedError`. `config` and `about` go into
-    `run.json` (any JSON, dataclasses too). A run that has other values in the entries it is `known_by`, names of those
-    of `config` and `about`, is another run: it is refused, and left as it is. Rows are written `flush_seconds` after
-    the last time, or by `flush`; a process that is killed loses at most those seconds. `owner` is for tasks that are
-    run again elsewhere when their machine is lost: a writer takes over at once from an earlier one with the same
-    owner, any random digits.
+    Only one process writes at a time: while another does, this raises `RunLockedError`.
+
+    Args:
+        folder: Where the record is, or will be.
+        kind: What writes it.
+        config: Goes into `run.json`; any JSON, dataclasses too.
+        about: The same, for facts that are no settings.
+        known_by: Names of entries of `config` and `about` that make a run what it is: a folder that has other values
+            there holds another run and is refused.
+        flush_seconds: Rows are written so many seconds after the last time; a killed process loses at most those.
+        owner: Random digits of a task that is run again elsewhere when its machine is lost: a writer takes over at
+            once from an earlier one with the same owner.
 
     >>> from tempfile import TemporaryDirectory
     >>> from joma.store import read
@@ -258,14 +220,22 @@ def open_run(
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder, owner=owner)
     try:
+        described = RunInfo(
+            folder=folder,
+            kind=kind,
+            status="running",
+            started=now(),
+            config=plain(config),
+            about=plain(about or {}),
+            versions=versions(),
+            git_commit=git_commit(),
+        )
         if (folder / FILE_NAME).exists():
-            info = reopened(load(folder), kind, config, about, known_by)
-        else:
-            info = started(folder, kind, config, about)
-        remove_leftovers(folder, FILE_NAME)
-        remove_leftovers(folder, LOCK_NAME)
-        save(info)
-        return RunWriter(info, lock, flush_seconds)
+            described = _reopened(info(folder), described, known_by)
+        for name in (FILE_NAME, WRITER_NAME):
+            remove_leftovers(folder, name)
+        _save(described)
+        return RunWriter(described, lock, flush_seconds)
     except BaseException:
         lock.release()
         raise
@@ -289,7 +259,7 @@ class RunWriter:
         self._last_step = 0
         self._has_begun_again = False
         self._begins_again_at: int | None = None
-        """Step from which on the next value takes the place of earlier rows."""
+        """Step from which on the next value replaces earlier rows."""
         atexit.register(self._at_exit)
 
     def add(
@@ -306,8 +276,15 @@ class RunWriter:
     ) -> None:
         """Add one measured value; of several for one (step, site, head, metric) the last counts. NaN and infinity stay.
 
-        `site` is a module path or the name of a tensor, `layer` -1 without one, `head` -1 for the mean over heads,
-        `flag` says why the value is not to be trusted.
+        Args:
+            step: Training step.
+            metric: Name of the quantity.
+            value: Its value.
+            site: A module path or the name of a tensor.
+            kind: What kind of site that is.
+            layer: -1 without one.
+            head: -1 for the mean over heads.
+            flag: Why the value should not be trusted; empty for one that should.
         """
         step, layer, head = index(step), index(layer), index(head)
         if step not in _STEPS or layer not in _INDICES or head not in _INDICES:
@@ -333,21 +310,21 @@ class RunWriter:
     ) -> None:
         """Add something that happened: an alarm, an exception, a finding of an audit, with its evidence as JSON.
 
-        An event that is told again, with the same step, site, kind and message, counts once.
+        An event that is added again, with the same step, site, kind and message, counts once.
         """
         if level not in get_args(Level):
             raise ValueError(f"`level` must be one of {', '.join(get_args(Level))}, got {level!r}.")
         if index(step) not in _STEPS:
             raise ValueError(f"`step` must fit 64 bits, got {step}.")
         _demand_text(kind=kind, message=message, site=site)
-        told = json.dumps({} if evidence is None else plain(evidence), allow_nan=False)
-        self._append(self._events, (index(step), site, level, kind, message, told))
+        content = json.dumps({} if evidence is None else plain(evidence), allow_nan=False)
+        self._append(self._events, (index(step), site, level, kind, message, content))
 
     def begin_again(self, step: SupportsIndex) -> None:
-        """Put what this writer adds in the place of what was recorded before it, from a step on; other rows stay.
+        """Overwrite what earlier writers recorded from a step on, as of the next value.
 
-        The earlier values and events go when the next value is written, those of a table all at once. A writer that
-        adds no value replaces nothing. Once for a writer: what it has replaced and what it has kept is its own then.
+        The earlier rows of a table go all at once, when the next value is written; a writer that adds no value replaces
+        nothing. Once for a writer.
         """
         if index(step) not in _STEPS:
             raise ValueError(f"`step` must fit 64 bits, got {step}.")
@@ -362,37 +339,38 @@ class RunWriter:
         with self._mutex:
             self._demand_open()
             self._due = monotonic() + self._flush_seconds  # after a failure too: not at every row
-            self._lock.renew()
-            self._events.flush()  # first: who finds a step's values and goes on behind them has its events too
+            self._lock.demand()
+            self._events.flush()  # first: who finds a step's values and goes on from there has its events too
             self._metrics.flush()
-            # Whoever took over meanwhile has not seen this part and may write another in its place: nothing that
-            # builds upon these rows, as a snapshot does, may follow.
+            # Whoever took over meanwhile may write other rows in place of these: nothing that builds upon them, as a
+            # snapshot does, may follow.
             self._lock.demand()
 
     def close(self, status: Status = "finished") -> None:
-        """Write what is left, merge the parts, note the end in `run.json` and let go of the folder.
+        """Write what is left, merge the files, note the end in `run.json` and let go of the folder.
 
         When that fails the writer stays open, and closing can be tried again. Closing twice does nothing. The status
         `running` is for a run that another process will go on with.
         """
+        if status not in get_args(Status):
+            raise ValueError(f"`status` must be one of {', '.join(get_args(Status))}, got {status!r}.")
         with self._mutex:
             if not self._open:
                 return
-            info = ended(self._info, status)
+            ended = None if status == "running" else now()
             self.flush()
             self._metrics.compact()
             self._events.compact()
-            save(info)
-            self._let_go()
+            _save(self._info.model_copy(update={"status": status, "ended": ended}))
+            self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the folder and of the rows in memory, for whoever cannot write them; nothing to do when closed.
-
-        The run stays as it is on disk, and the next writer goes on with it.
-        """
+        """Let go of the folder and of the rows in memory; the next writer goes on with what is on disk."""
         with self._mutex:
             if self._open:
-                self._let_go()
+                self._lock.release()
+                self._open = False
+                atexit.unregister(self._at_exit)
 
     def __enter__(self) -> "RunWriter":
         return self
@@ -425,11 +403,6 @@ class RunWriter:
         if os.getpid() != self._pid:
             raise ValueError(f"The run {self.folder} belongs to process {self._pid}, which forked. Write from there.")
 
-    def _let_go(self) -> None:
-        self._lock.release()
-        self._open = False
-        atexit.unregister(self._at_exit)
-
     def _at_exit(self) -> None:
         """Save what a program that ends without closing has left; its run stays `running`, as interrupted."""
         if os.getpid() != self._pid:
@@ -437,32 +410,25 @@ class RunWriter:
         try:
             self.flush()
         finally:
-            self._let_go()
+            self.abandon()
 
 
-def _demand_text(**texts: str) -> None:
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(f"`{name}` must be a string, got {text!r}.")
+# Reading
 
 
 def read(folder: Path | str | Iterable[Path | str]) -> "pandas.DataFrame":
     """Return a run's measured values: each (step, site, head, metric) once, sorted by step and layer.
 
-    Several folders give one table with a first column `run`, the shortest part of the path that tells them apart.
-    A run that is being written can be read at any moment.
+    What `run.json` says is in `attrs["run"]`. Several folders give one table with a first column `run`, the shortest
+    part of the path that tells them apart, and `attrs["runs"]` by the same names. A run that is being written can be
+    read at any moment.
     """
-    return _read(folder, tables.METRICS)
+    return _read(folder, METRICS)
 
 
 def read_events(folder: Path | str | Iterable[Path | str]) -> "pandas.DataFrame":
-    """Return what happened in a run, in the order it was told; `evidence` is JSON. Several folders as for `read`."""
-    return _read(folder, tables.EVENTS)
-
-
-def info(folder: Path | str) -> RunInfo:
-    """Return what `run.json` says of a run."""
-    return load(folder)
+    """Return the events of a run in their order; `evidence` is JSON. Several folders as for `read`."""
+    return _read(folder, EVENTS)
 
 
 def find_runs(root: Path | str) -> list[Path]:
@@ -472,44 +438,88 @@ def find_runs(root: Path | str) -> list[Path]:
         raise FileNotFoundError(f"There is no folder {root}. Pass a folder that holds runs.")
     found = []
     for place, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in (tables.METRICS.name, tables.EVENTS.name)]
+        folders[:] = [name for name in folders if name not in (METRICS.name, EVENTS.name)]
         if FILE_NAME in files and _may_be_run(Path(place)):
             found.append(Path(place))
     return sorted(found)
 
 
-def _may_be_run(folder: Path) -> bool:
-    """Whether `run.json` is ours; one that cannot be parsed counts, so that whoever reads it is told."""
-    try:
-        return is_record(json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
-    except ValueError:
-        return True
-
-
 def _read(folder: Path | str | Iterable[Path | str], layout: tables.Layout) -> "pandas.DataFrame":
     if isinstance(folder, str | os.PathLike):
-        return _frame(Path(folder), layout)
+        about = info(folder)
+        frame = tables.load(Path(folder), layout).to_pandas()
+        frame.attrs["run"] = _Description(about.model_dump(mode="json", by_alias=True))
+        return frame
     import pandas
 
     folders = [Path(each) for each in folder]
     if not folders:
         raise ValueError("There is no run to read: the list of folders is empty. Pass at least one.")
-    frames = [_frame(each, layout) for each in folders]
-    for name, frame in zip(_labels(folders), frames, strict=True):
-        frame.insert(0, "run", name)
-    return pandas.concat(frames, ignore_index=True)
-
-
-def _frame(folder: Path, layout: tables.Layout) -> "pandas.DataFrame":
-    load(folder)
-    return tables.load(folder, layout).to_pandas()
-
-
-def _labels(folders: Sequence[Path]) -> list[str]:
-    """Name the folders by their last names, with as many of those above as are needed to tell them apart."""
-    parts = [folder.resolve().parts for folder in folders]
+    parts = [each.resolve().parts for each in folders]
     for length in range(1, max(map(len, parts)) + 1):
         labels = [str(Path(*each[-length:])) for each in parts]
         if len(set(labels)) == len(set(parts)):
             break
-    return labels
+    frames = [_read(each, layout) for each in folders]
+    for name, frame in zip(labels, frames, strict=True):
+        frame.insert(0, "run", name)
+    runs = {name: frame.attrs.pop("run") for name, frame in zip(labels, frames, strict=True)}
+    together = pandas.concat(frames, ignore_index=True)
+    together.attrs["runs"] = _Description(runs)
+    return together
+
+
+class _Description(dict[str, Any]):
+    """What `run.json` says, for the attributes of a table; pandas copies those deeply at every operation."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Description":
+        return self
+
+
+def _is_record(content: Any) -> bool:
+    """Whether parsed JSON is a run's description, of whatever schema."""
+    return isinstance(content, dict) and content.get("format") == FORMAT and "schema" in content
+
+
+def _may_be_run(folder: Path) -> bool:
+    """Whether `run.json` is ours; one that cannot be read counts, so that the reader hears of it."""
+    try:
+        return _is_record(json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
+    except (ValueError, OSError, RecursionError):
+        return True
+
+
+def _save(about: RunInfo) -> None:
+    content = {"format": FORMAT} | about.model_dump(mode="json", by_alias=True)
+    write_text(about.folder / FILE_NAME, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def _reopened(before: RunInfo, after: RunInfo, known_by: Collection[str]) -> RunInfo:
+    """Describe a run that continues; refuse one of another kind, and one with other values in what it is known by."""
+    if before.kind != after.kind:
+        raise ValueError(f"{before.folder} holds a run of kind {before.kind!r}, not {after.kind!r}. Take a new folder.")
+    was, comes = before.config | before.about, after.config | after.about
+    others = [name for name in known_by if name in was and name in comes and was[name] != comes[name]]
+    if others:
+        there, here = (", ".join(f"`{name}` {values[name]}" for name in others) for values in (was, comes))
+        raise ValueError(
+            f"{before.folder} holds another run, with {there}; this one has {here}. "
+            "Take another folder as `out`, or remove that one."
+        )
+    names = ("config", "versions", "git_commit")
+    changed = any(getattr(before, name) != getattr(after, name) for name in names)
+    software = {"until": after.started, **{name: getattr(before, name) for name in names}}
+    return after.model_copy(
+        update={
+            "started": before.started,
+            "about": before.about | after.about,
+            "resumed": [*before.resumed, after.started],
+            "earlier": [*before.earlier, software] if changed else before.earlier,
+        }
+    )
+
+
+def _demand_text(**texts: str) -> None:
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"`{name}` must be a string, got {text!r}.")

@@ -1,11 +1,10 @@
-"""Rows of a run as Parquet part files, `00000001.parquet` and so on, in which the last write of a key wins.
+"""Rows of a run as Parquet files, `00000001.parquet` and so on, in which the last write of a key wins.
 
-A part is written under another name and renamed. Parts are ordered by number. Merging parts puts the merged rows in
-place of the newest of them and then removes the others: dying in between leaves old rows that newer ones outweigh.
+A file is written under another name and renamed. Files are ordered by number. Merging writes the merged rows in place
+of the newest file and then removes the others: dying in between leaves old rows that newer ones outweigh.
 
-Rows that a run which is begun again replaces go with the first part that is written then: it holds what is left of the
-older parts too, is marked as standing for all of them, and is the last that a reader looks at. So they are gone at once
-or not at all, and removing the older parts can be made up for.
+When a run is begun again, the first file that is written then holds what is left of the older ones too. It is marked as
+standing for all before it, and is the last that a reader looks at. So the replaced rows are gone at once or not at all.
 """
 
 import re
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 MAX_SMALL_PARTS = 64
-"""So many parts are merged while the run goes on, so that a long one does not leave a file every few seconds."""
+"""So many files are merged while the run goes on: a long one must not leave a file every few seconds."""
 _PART = re.compile(r"\d{8,}\.parquet")
 _STANDS_FOR_ALL = b"joma.stands_for_all_before"
-"""Key in the description of a part's columns that marks one in whose place no older part counts."""
+"""Key in the metadata of a file that stands for all older ones."""
 _READ_ATTEMPTS = 20
-"""How often to list the parts again when a writer merges them under our eyes."""
+"""How often to list the files again when a writer merges them meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +32,7 @@ class Layout:
     """The columns of a table and which of them tell rows apart."""
 
     name: str
-    """Name of the folder with the parts."""
+    """Name of the folder with the files."""
     columns: dict[str, str]
     """Column names with their Arrow types."""
     key: tuple[str, ...]
@@ -80,56 +79,54 @@ EVENTS = Layout(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part that is being filled. Swapped as one object, so that no interruption writes rows twice or drops them."""
+    """The file to be written next. Replaced as one object, so that no interruption writes rows twice or drops them."""
 
     number: int
     rows: list[tuple[Any, ...]]
 
 
 class Table:
-    """The one writer of a table: rows in memory, and the parts on disk before them."""
+    """The one writer of a table: rows in memory, and the files on disk before them."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
-        """Go on behind the parts that lie in the run's folder."""
+        """Continue after the files in the run's folder."""
         self._folder = folder / layout.name
         self._layout = layout
         _load_libraries()
         remove_leftovers(self._folder)
         self._earlier = max((_number(path) for path in parts(folder, layout)), default=0)
-        """Number of the last part that is not ours."""
+        """Number of the last file that is not ours."""
         self._merged = self._earlier
         self._part = _Part(self._merged + 1, [])
         self._begun_again_at: int | None = None
-        """Step from which on earlier rows are still to be taken away."""
+        """Step from which on earlier rows are still to be removed."""
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Keep a row in memory until the next flush."""
         self._part.rows.append(row)
 
     def begin_again(self, step: int) -> None:
-        """Take away, with the next flush, the rows from a step on that were there before this writer."""
+        """Remove, with the next flush, the rows from a step on that were there before this writer."""
         self._begun_again_at = step
 
     def flush(self) -> None:
-        """Write the rows in memory as a part; when that fails they stay, and the next flush writes the same part."""
+        """Write the rows in memory; when that fails they stay, and the next flush writes the same file."""
         if self._begun_again_at is not None:
             self._replace_earlier(self._begun_again_at)
+        if not self._part.rows:
             return
         part = self._part
-        if not part.rows:
-            return
-        path = self._folder / f"{part.number:08d}.parquet"
-        write_bytes(path, _encode(_settled(_arrow(part.rows, self._layout), self._layout)))
+        self._write(part.number, _arrow(part.rows, self._layout))
         self._part = _Part(part.number + 1, [])
         if part.number - self._merged >= MAX_SMALL_PARTS:
             self._merge(after=self._merged)
 
     def compact(self) -> None:
-        """Merge all parts into one."""
+        """Merge all files into one."""
         self._merge(after=0)
 
     def _replace_earlier(self, step: int) -> None:
-        """Write a part in place of all others: earlier rows before a step, and our own. Trying again does no harm."""
+        """Write a file in place of all others: earlier rows before a step, and our own. Trying again does no harm."""
         import pyarrow
         from pyarrow import compute
 
@@ -139,28 +136,37 @@ class Table:
         kept = earlier.filter(compute.less(earlier["step"], step))
         if len(kept) < len(earlier):
             own = _concatenated([path for path in paths if _number(path) > self._earlier], layout)
-            whole = pyarrow.concat_tables([kept, own, _arrow(part.rows, layout)])
-            write_bytes(self._folder / f"{part.number:08d}.parquet", _encode(_settled(whole, layout), for_all=True))
+            self._write(part.number, pyarrow.concat_tables([kept, own, _arrow(part.rows, layout)]), stands_for_all=True)
             self._part = _Part(part.number + 1, [])
             for path in paths:
                 if _number(path) != part.number:
                     path.unlink(missing_ok=True)
             self._merged = part.number
         self._begun_again_at = None
-        self.flush()
 
     def _merge(self, *, after: int) -> None:
-        """Merge the parts behind number `after`, up to the newest."""
+        """Merge the files after number `after`, up to the newest."""
         paths = [path for path in parts(self._folder.parent, self._layout) if _number(path) > after]
         if len(paths) > 1:
-            write_bytes(paths[-1], _encode(_settled(_concatenated(paths, self._layout), self._layout)))
+            self._write(_number(paths[-1]), _concatenated(paths, self._layout))
         for path in paths[:-1]:
             path.unlink(missing_ok=True)
         self._merged = self._part.number - 1
 
+    def _write(self, number: int, table: "pyarrow.Table", *, stands_for_all: bool = False) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        table = _settled(table, self._layout)
+        if stands_for_all:
+            table = table.replace_schema_metadata({_STANDS_FOR_ALL: b""})
+        sink = pyarrow.BufferOutputStream()
+        parquet.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        write_bytes(self._folder / f"{number:08d}.parquet", sink.getvalue().to_pybytes())
+
 
 def parts(folder: Path, layout: Layout) -> list[Path]:
-    """Return the parts of a table, oldest first; files of other names are left out."""
+    """Return the files of a table, oldest first; those with other names are left out."""
     found = [path for path in (folder / layout.name).glob("*.parquet") if _PART.fullmatch(path.name)]
     return sorted(found, key=_number)
 
@@ -171,8 +177,8 @@ def load(folder: Path, layout: Layout) -> "pyarrow.Table":
         try:
             return _settled(_concatenated(parts(folder, layout), layout), layout)
         except FileNotFoundError:
-            continue  # a writer has just merged the parts
-    raise FileNotFoundError(f"The parts of {folder / layout.name} vanish while they are read. Try again in a moment.")
+            continue  # a writer has just merged the files
+    raise FileNotFoundError(f"The files of {folder / layout.name} vanish while they are read. Try again in a moment.")
 
 
 def _number(part: Path) -> int:
@@ -190,18 +196,15 @@ def _load_libraries() -> None:
 def _arrow(rows: Sequence[tuple[Any, ...]], layout: Layout) -> "pyarrow.Table":
     import pyarrow
 
+    def column(values: Sequence[Any], kind: "pyarrow.DataType") -> "pyarrow.Array":
+        try:
+            return pyarrow.array(values, kind)
+        except UnicodeEncodeError:  # half characters, as in file names that are not UTF-8: written out as \udc80
+            return pyarrow.array([text.encode("utf-8", "backslashreplace").decode("utf-8") for text in values], kind)
+
     schema = layout.schema()
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pyarrow.table([_column(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema)
-
-
-def _column(values: Sequence[Any], kind: "pyarrow.DataType") -> "pyarrow.Array":
-    import pyarrow
-
-    try:
-        return pyarrow.array(values, kind)
-    except UnicodeEncodeError:  # half characters, as in file names that are not UTF-8: written out as \udc80
-        return pyarrow.array([text.encode("utf-8", "backslashreplace").decode("utf-8") for text in values], kind)
+    return pyarrow.table([column(values, kind) for values, kind in zip(columns, schema.types, strict=True)], schema)
 
 
 def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
@@ -214,41 +217,23 @@ def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
     return kept.drop_columns("row")
 
 
-def _encode(table: "pyarrow.Table", *, for_all: bool = False) -> bytes:
+def _concatenated(paths: Sequence[Path], layout: Layout) -> "pyarrow.Table":
+    """Read files, the newest first, down to one that stands for all before it."""
     import pyarrow
     from pyarrow import parquet
-
-    if for_all:
-        table = table.replace_schema_metadata({_STANDS_FOR_ALL: b""})
-    sink = pyarrow.BufferOutputStream()
-    parquet.write_table(table, sink, compression="zstd")
-    return sink.getvalue().to_pybytes()
-
-
-def _concatenated(paths: Sequence[Path], layout: Layout) -> "pyarrow.Table":
-    """Read parts, the newest first, down to one that stands for all before it."""
-    import pyarrow
 
     schema = layout.schema()
     found = []
     for path in reversed(paths):
-        table = _decode(path, schema)
-        found.append(table)
-        if _STANDS_FOR_ALL in (table.schema.metadata or {}):
+        try:
+            with parquet.ParquetFile(path, page_checksum_verification=True) as file:  # no columns guessed from folders
+                table = file.read().select(schema.names)
+                found.append(table.cast(schema.with_metadata(table.schema.metadata)))
+        except FileNotFoundError:
+            raise
+        except (pyarrow.ArrowException, KeyError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path} cannot be read ({reason}). Move it away to read the rest of the run.") from error
+        if _STANDS_FOR_ALL in (found[-1].schema.metadata or {}):
             break
     return pyarrow.concat_tables([schema.empty_table(), *reversed(found)])
-
-
-def _decode(path: Path, schema: "pyarrow.Schema") -> "pyarrow.Table":
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:  # the file alone: no columns guessed from folders such as lr=0.1
-            table = file.read().select(schema.names)
-            return table.cast(schema.with_metadata(table.schema.metadata))
-    except (pyarrow.ArrowException, KeyError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read ({reason}). Move it away to read the rest of the run.") from error

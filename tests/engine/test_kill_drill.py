@@ -115,7 +115,7 @@ def assert_same(folder, whole):
 
 def locks_in(out):
     """What the locks say; no two that were ever placed say the same."""
-    return {path.read_text() for path in out.glob("*/run.lock")}
+    return {path.read_text() for path in out.glob("*/writer.json")}
 
 
 def ended_packs(out, packs):

@@ -241,7 +241,7 @@ def test_of_two_processes_the_second_is_refused(tmp_path):
     train_pack(Pack(runs=wanted.runs[:1]), tmp_path)
     longer = pack(seeds=(1, 2), steps=8)
     lock = Lock(tmp_path / "seed1")
-    refused(tmp_path, RunLockedError, "is being written by", steps=8)
+    refused(tmp_path, RunLockedError, "is writing to this folder", steps=8)
     lock.release()
     assert [run.status for run in train_pack(longer, tmp_path).runs] == ["finished"] * 2
 
@@ -250,7 +250,7 @@ def test_a_lock_that_comes_in_between_lets_go_of_the_others(tmp_path, monkeypatc
     wanted = pack(seeds=(1, 2), steps=4)
     (tmp_path / "seed2").mkdir()
     lock = Lock(tmp_path / "seed2")
-    with pytest.raises(RunLockedError, match="this very process"):
+    with pytest.raises(RunLockedError, match="is writing to this folder"):
         train_pack(wanted, tmp_path)
     assert not is_open(tmp_path / "seed1")
     assert info(tmp_path / "seed1").status == "running"

@@ -270,7 +270,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, options, mess
 def test_two_reproductions_do_not_share_a_folder(tmp_path, install):
     install(fake("a"))
     lock = Lock(tmp_path)
-    with pytest.raises(RunLockedError, match="is being written"):
+    with pytest.raises(RunLockedError, match="is writing to this folder"):
         reproduce(out=tmp_path, device="cpu")
     lock.release()
     assert reproduce(out=tmp_path, device="cpu").sound

@@ -26,7 +26,7 @@ def test_kill_9_at_random_moments_leaves_a_record_that_the_next_loop_finishes(tm
     folder, known, hit_while_open, num_steps = tmp_path / "killed", 0, 0, 10**6
     for _ in range(NUM_KILLS):
         assert mortal(folder, num_steps, kill_after=rng.uniform(0.0, 0.5)) == -signal.SIGKILL
-        hit_while_open += (folder / "run.lock").exists()
+        hit_while_open += (folder / "writer.json").exists()
         if (folder / "run.json").exists():
             steps = read(folder)["step"].unique().tolist()
             assert steps == list(range(len(steps)))

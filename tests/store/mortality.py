@@ -16,7 +16,7 @@ from typing import Any
 
 from store.faults import Faults, die
 
-from joma.store import record as description
+from joma.store import record
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def orders(script: Path) -> Iterator[Callable[[dict[str, Any]], Any]]:
 
 def obey_orders(obey: Callable[..., Any]) -> None:
     """Answer every order with what `obey` returns for it, until there are no more."""
-    description.git_commit = lambda: None  # half of the time that opening a run takes
+    record.git_commit = lambda: None  # half of the time that opening a run takes
     for line in sys.stdin:
         sys.stdout.write(json.dumps(obey(**json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -1,253 +1,183 @@
-"""One writer at a time; the locks of the dead are taken over, those of the living are not."""
+"""One writer at a time; the dead hold nothing, and the next try of a task takes over at once."""
 
-import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
-from dataclasses import asdict, replace
 
 import pytest
 
-from joma.store import lock as module
-from joma.store import open_run
-from joma.store.lock import LOCK_NAME, STALE_SECONDS, Holder, Lock, RunLockedError, demand_closed, is_open
+from joma.store import RunLockedError, demand_closed, is_open, lock, open_run
+from joma.store.lock import LOCK_NAME, WRITER_NAME, Lock, alone_in
+
+HOLD = """
+import sys
+from pathlib import Path
+from joma.store.lock import Lock
+lock = Lock(Path(sys.argv[1]), owner=sys.argv[2])
+print(flush=True)
+sys.stdin.readline()
+lock.demand()
+"""
 
 
-def place(folder, *, age=0.0, content=None, **fields):
-    """Leave a lock behind as some process did `age` seconds ago; ours, with other fields where given."""
-    lock = Lock(folder)
-    path = folder / LOCK_NAME
-    path.write_text(json.dumps(asdict(replace(lock._holder, **fields))) if content is None else content)
-    os.utime(path, (time.time() - age,) * 2)
-    return path
+@pytest.fixture
+def other(tmp_path):
+    """Start another process that holds the folder's lock; it ends when told."""
+    started = []
+
+    def hold(owner=""):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path), owner], text=True, **pipes)
+        started.append(process)
+        process.stdout.readline()
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def dead_pid():
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    return done.pid
+def elsewhere(monkeypatch):
+    """Make this process one of another machine from now on."""
+    monkeypatch.setattr(lock, "_host", lambda: "elsewhere")
 
 
-def test_the_lock_names_its_process_and_goes_when_released(tmp_path):
-    lock = Lock(tmp_path)
-    content = json.loads((tmp_path / LOCK_NAME).read_text())
-    assert (content["pid"], content["host"]) == (os.getpid(), os.uname().nodename)
+def test_a_lock_names_its_process_and_leaves_nothing_when_released(tmp_path):
+    held = Lock(tmp_path)
+    assert json.loads((tmp_path / WRITER_NAME).read_text())["pid"] == os.getpid()
     assert is_open(tmp_path)
-    lock.release()
+    with pytest.raises(RunLockedError):  # not even this process may lock twice
+        Lock(tmp_path)
+    held.demand()
+    held.release()
     assert not is_open(tmp_path)
     assert not os.listdir(tmp_path)
 
 
-def test_this_process_cannot_lock_twice(tmp_path):
-    Lock(tmp_path)
-    with pytest.raises(RunLockedError, match=r"by this very process. Close the writer"):
-        Lock(tmp_path)
-
-
-def test_a_living_process_of_this_host_is_respected_however_long_it_is_silent(tmp_path):
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    place(tmp_path, pid=other.pid, started=module._process(other.pid)[1], age=10 * STALE_SECONDS)
-    with pytest.raises(RunLockedError, match=rf"being written by process {other.pid} on .*Wait for its end"):
-        Lock(tmp_path)
-    assert is_open(tmp_path)
-    other.communicate(b"\n")
-    Lock(tmp_path)
-
-
-def test_a_process_that_was_killed_but_not_collected_is_dead(tmp_path):
-    zombie = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    place(tmp_path, pid=zombie.pid, started=module._process(zombie.pid)[1])
-    zombie.kill()
-    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-    assert not is_open(tmp_path)
-    Lock(tmp_path)
-    zombie.wait()
+def test_another_process_is_named_and_when_it_is_killed_its_lock_is_free(tmp_path, other):
+    process = other()
+    said = rf"Another process \(pid {process.pid}\) is writing to this folder\. Wait for it, or choose another --out\."
+    for attempt in (Lock, demand_closed):
+        with pytest.raises(RunLockedError, match=said):
+            attempt(tmp_path)
+    process.kill()
+    process.wait()
+    assert (tmp_path / LOCK_NAME).exists() and not is_open(tmp_path)
+    demand_closed(tmp_path)
+    Lock(tmp_path).release()
 
 
 @pytest.mark.parametrize(
-    "fields", [pytest.param({"started": "1"}, id="number used again"), pytest.param({"pid": None}, id="dead")]
+    "content",
+    ["", "{", "[]", "3", "null", '{"pid": null}', '{"pid": "x", "host": "h", "token": "t"}', "[" * 9999]
+    + [json.dumps({"pid": pid, "host": "h", "token": "t"}) for pid in (-1, 0, 10**30, 1.5, True, [1])],
 )
-def test_the_dead_of_this_host_are_taken_over_at_once(tmp_path, fields):
-    place(tmp_path, **({"pid": dead_pid()} if "pid" in fields else fields))
-    assert not is_open(tmp_path)
-    Lock(tmp_path).renew()
+@pytest.mark.parametrize("is_held", [False, True])
+def test_odd_content_of_a_lock_is_neither_trusted_nor_fatal(tmp_path, content, is_held):
+    held = Lock(tmp_path)
+    if not is_held:
+        held.release()
+        (tmp_path / LOCK_NAME).write_text(content)
+    (tmp_path / WRITER_NAME).write_text(content)
+    assert is_open(tmp_path) == is_held
+    if is_held:
+        with pytest.raises(RunLockedError, match="Another process"):
+            Lock(tmp_path)
+    else:
+        Lock(tmp_path).release()
 
 
-def test_a_process_of_another_user_is_alive(tmp_path, monkeypatch):
-    def denied(pid, signal):
-        raise PermissionError
-
-    place(tmp_path, pid=1, started=module._process(1)[1])
-    monkeypatch.setattr(os, "kill", denied)
-    with pytest.raises(RunLockedError, match="process 1 on"):
-        Lock(tmp_path)
-
-
-@pytest.mark.parametrize("content", [None, "", "{}", "[1"], ids=["whole", "empty", "no fields", "cut"])
-def test_another_host_is_respected_until_its_last_sign_of_life_is_old(tmp_path, content):
-    path = place(tmp_path, host="elsewhere", content=content, age=STALE_SECONDS - 60)
-    with pytest.raises(RunLockedError, match=rf"3540 s old and counts for 3600 s.*delete .*{LOCK_NAME}"):
-        Lock(tmp_path)
-    os.utime(path, (time.time() - STALE_SECONDS - 1,) * 2)
-    Lock(tmp_path).renew()
+def test_asking_whether_a_folder_is_open_writes_nothing_and_disturbs_nobody(tmp_path, other):
+    assert not is_open(tmp_path) and not is_open(tmp_path / "nowhere")
+    assert not os.listdir(tmp_path)
+    process = other()
+    before = sorted(os.listdir(tmp_path))
+    for _ in range(20):
+        assert is_open(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == before
+    process.stdin.write("\n")
+    assert process.communicate()[1] == ""
 
 
-def test_a_copy_from_another_machine_says_which_files_to_delete(tmp_path):
-    """A copy cannot be told from a folder that two hosts share: nothing is taken over, and the way out is named."""
-    here = tmp_path / "copied"
-    for folder in (here, here / "run"):
-        folder.mkdir()
-        place(folder, host="elsewhere", age=60.0)
-    moved = shutil.copytree(here, tmp_path / "again")  # other files of other numbers, as on any copy
-    for demand in (Lock, demand_closed):
-        with pytest.raises(RunLockedError, match="or that this folder is a copy") as refused:
-            demand(moved)
-        assert f"delete {moved / LOCK_NAME} and any {LOCK_NAME} in folders below" in str(refused.value)
-        assert "elsewhere" in str(refused.value) and "\n" not in str(refused.value)
-    assert is_open(moved) and is_open(moved / "run")
-    for path in moved.rglob(LOCK_NAME):
-        path.unlink()
-    for folder in (moved, moved / "run"):
-        demand_closed(folder)
-        Lock(folder).renew()
-
-
-def test_renewing_shows_life(tmp_path):
-    lock = Lock(tmp_path)
-    path = tmp_path / LOCK_NAME
-    os.utime(path, (0, 0))
-    lock.renew()
-    assert time.time() - path.stat().st_mtime < 60
-
-
-def test_whoever_was_taken_for_dead_finds_out_and_removes_nothing(tmp_path):
+def test_whoever_lost_the_lock_writes_nothing_and_removes_nothing(tmp_path):
     slow = Lock(tmp_path)
     (tmp_path / LOCK_NAME).unlink()
     quick = Lock(tmp_path)
-    with pytest.raises(RunLockedError, match=r"was taken over by process .* Nothing more is written"):
-        slow.renew()
+    with pytest.raises(RunLockedError, match="taken over"):
+        slow.demand()
     slow.release()
-    quick.renew()
-
-
-def test_a_lock_that_someone_deleted_is_placed_again(tmp_path):
-    lock = Lock(tmp_path)
-    (tmp_path / LOCK_NAME).unlink()
-    lock.renew()
+    quick.demand()
     assert is_open(tmp_path)
 
 
-def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOTSUP, "no hard links")
-
-    monkeypatch.setattr(os, "link", refuse)
-    lock = Lock(tmp_path)
-    with pytest.raises(RunLockedError):
-        Lock(tmp_path)
-    lock.renew()
-    lock.release()
-    assert not os.listdir(tmp_path)
+# Tasks that are tried again
 
 
-def test_another_host_that_is_quicker_wins(tmp_path, monkeypatch):
-    remote = Holder(pid=1, host="elsewhere", started="", token="t")
-
-    def overtake(source, target):
-        target.write_text(json.dumps(asdict(remote)))
-        raise FileExistsError(errno.EEXIST, "there already")
-
-    monkeypatch.setattr(os, "link", overtake)
-    with pytest.raises(RunLockedError, match="process 1 on elsewhere"):
-        Lock(tmp_path)
-
-
-def another_host(monkeypatch):
-    """Make this process one of another host from now on."""
-    monkeypatch.setattr(module, "_host", lambda: "elsewhere")
-
-
-def test_the_next_try_of_a_task_takes_over_at_once_wherever_it_runs(tmp_path, monkeypatch):
-    lost = Lock(tmp_path, owner="task")
-    another_host(monkeypatch)
+def test_the_next_try_of_a_task_takes_over_at_once_and_the_lost_one_writes_no_more(tmp_path, other):
+    lost = other("task")  # lives, but was given up
     assert is_open(tmp_path) and not is_open(tmp_path, owner="task")
     again = Lock(tmp_path, owner="task")
-    again.renew()
-    assert json.loads((tmp_path / LOCK_NAME).read_text())["host"] == "elsewhere"
-    with pytest.raises(RunLockedError, match=r"taken over by process \d+ on elsewhere"):
-        lost.renew()
-    lost.release()
-    again.renew()
+    assert is_open(tmp_path)
+    lost.stdin.write("\n")
+    assert "taken over" in lost.communicate()[1]
+    again.demand()
     again.release()
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param("task", "other", id="another task"),
-        pytest.param("task", "", id="a call of no task"),
-        pytest.param("", "task", id="a task, of a call"),
-        pytest.param("", "", id="two calls"),
-    ],
-)
+def test_whoever_wakes_up_after_the_end_of_the_next_try_writes_nothing(tmp_path, monkeypatch):
+    asleep = Lock(tmp_path, owner="task")
+    elsewhere(monkeypatch)
+    Lock(tmp_path, owner="task").release()
+    with pytest.raises(RunLockedError, match="taken over"):
+        asleep.demand()
+    asleep.release()
+
+
+@pytest.mark.parametrize(("first", "second"), [("task", "other"), ("task", ""), ("", "task"), ("", "")])
 def test_another_owner_is_refused(tmp_path, monkeypatch, first, second):
-    lock = Lock(tmp_path, owner=first)
-    another_host(monkeypatch)
+    held = Lock(tmp_path, owner=first)
+    elsewhere(monkeypatch)
     assert is_open(tmp_path, owner=second)
-    with pytest.raises(RunLockedError, match="is being written by process"):
+    with pytest.raises(RunLockedError, match=f"pid {os.getpid()} on "):
         Lock(tmp_path, owner=second)
-    lock.renew()
+    held.demand()
 
 
 def test_a_task_cannot_lock_twice_in_one_process(tmp_path):
-    Lock(tmp_path, owner="task")
+    held = Lock(tmp_path, owner="task")
     assert is_open(tmp_path, owner="task")
-    with pytest.raises(RunLockedError, match="by this very process"):
+    with pytest.raises(RunLockedError):
         Lock(tmp_path, owner="task")
-
-
-def test_a_worker_that_was_given_up_is_succeeded_though_it_lives_on_this_host(tmp_path):
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    place(tmp_path, pid=other.pid, started=module._process(other.pid)[1], owner="task")
-    with pytest.raises(RunLockedError, match="Wait for its end"):
-        Lock(tmp_path)
-    Lock(tmp_path, owner="task").renew()
-    other.communicate(b"\n")
-
-
-def test_whoever_wakes_up_behind_the_end_of_the_next_try_writes_nothing(tmp_path, monkeypatch):
-    asleep = Lock(tmp_path, owner="task")
-    another_host(monkeypatch)
-    Lock(tmp_path, owner="task").release()
-    with pytest.raises(RunLockedError, match="taken over by another process"):
-        asleep.renew()
-    assert not os.listdir(tmp_path)
-
-
-def test_the_lock_of_an_earlier_version_names_its_process(tmp_path):
-    path = place(tmp_path)
-    path.write_text(json.dumps({name: text for name, text in json.loads(path.read_text()).items() if name != "owner"}))
-    with pytest.raises(RunLockedError, match="by this very process"):
-        Lock(tmp_path, owner="task")
+    held.demand()
 
 
 def test_a_writer_that_loses_the_run_while_it_writes_says_so_at_once(tmp_path, monkeypatch):
     run = open_run(tmp_path, kind="train", config={}, owner="task", flush_seconds=1e9)
     write = run._metrics.flush
+    taken = []
 
     def overtaken():
         with monkeypatch.context() as patch:
-            another_host(patch)
-            Lock(tmp_path, owner="task")
+            elsewhere(patch)
+            taken.append(Lock(tmp_path, owner="task"))
         write()
 
     monkeypatch.setattr(run._metrics, "flush", overtaken)
     run.add(0, "loss", 1.0)
-    with pytest.raises(RunLockedError, match="taken over by process"):
+    with pytest.raises(RunLockedError, match="taken over"):
         run.flush()
     run.abandon()
     assert is_open(tmp_path)
+
+
+def test_a_folder_of_runs_has_one_writer(tmp_path):
+    with alone_in(tmp_path / "runs") as demand:
+        demand()
+        with pytest.raises(RunLockedError), alone_in(tmp_path / "runs"):
+            pass
+        with open_run(tmp_path / "runs" / "a", kind="train", config={}):
+            pass
+    assert os.listdir(tmp_path / "runs") == ["a"]

@@ -28,7 +28,7 @@ def opened(folder, **settings):
 
 def crash(run):
     """Leave the run as a killed process does: what is in memory is gone, and so is the lock, which would be stale."""
-    run._let_go()
+    run.abandon()
 
 
 def parts(folder, name="metrics"):
@@ -94,12 +94,6 @@ def test_rows_are_sorted_by_step_and_layer(tmp_path):
         (10, 9),
         (10, 10),
     ]
-
-
-def test_numpy_numbers_are_taken(tmp_path):
-    with opened(tmp_path) as run:
-        run.add(np.int64(1), "loss", np.float32(0.5), layer=np.int32(2))
-    assert read(tmp_path).iloc[0][["step", "layer", "value"]].tolist() == [1, 2, 0.5]
 
 
 def test_half_characters_of_foreign_file_names_are_written_out(tmp_path):
@@ -338,7 +332,7 @@ def test_a_merge_that_fails_while_the_run_goes_on_is_made_up_for(tmp_path, monke
 
     for step in range(3):
         write(step)
-    at = {"open": 8, "replace": 12, "unlink": 15}[operation]  # behind the lock and the part itself
+    at = {"open": 7, "replace": 11, "unlink": 14}[operation]  # after the file itself
     with Faults(at=at), pytest.raises(OSError, match=operation):
         write(3)
     for step in range(4, 12):
@@ -552,7 +546,7 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path):
             [sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True
         )
         assert second.returncode == 1
-        assert f"RunLockedError: {tmp_path} is being written by process {os.getpid()} on" in second.stderr
+        assert f"RunLockedError: {tmp_path}: Another process (pid {os.getpid()}) is writing" in second.stderr
     assert len(read(tmp_path)) == 1
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
@@ -619,24 +613,6 @@ def test_a_bad_event_or_end_is_refused(tmp_path):
             run.event(0, "alarm", None)
         with pytest.raises(ValueError, match="`status` must be one of running, finished, failed, got 'done'"):
             run.close("done")
-
-
-def test_a_file_where_the_folder_should_be_is_said(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="is a file, and a run is a folder"):
-        opened(tmp_path / "file")
-
-
-def test_a_run_of_a_newer_schema_is_neither_read_nor_written(tmp_path):
-    opened(tmp_path).close()
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": record.SCHEMA + 1}))
-    before = path.read_text()
-    for action in (read, read_events, info, opened):
-        with pytest.raises(ValueError, match="newer joma"):
-            action(tmp_path)
-    assert path.read_text() == before
-    assert not is_open(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b""], ids=["cut", "empty"])
