@@ -15,9 +15,24 @@ from joma.claims.claim import Answer, Outcome
 from joma.claims.number import Number
 from joma.claims.statements import Statement, find, statements
 
-MODULES = ("setting", "theorem1", "softmax", "theorem2")
+MODULES = (
+    "setting",
+    "theorem1",
+    "softmax",
+    "theorem2",
+    "isotropic",
+    "figure9",
+    "critical_points",
+    "theorem3",
+    "theorem4",
+    "figure4",
+    "theorem5",
+    "note",
+)
 """Files of this folder that hold checks, in the paper's order."""
 
+Formula = Callable[..., Any]
+"""A form of a formula: corrected, as printed, or mutated."""
 Measure = TypeVar("Measure", bound=Callable[..., float])
 
 
@@ -101,7 +116,7 @@ def check(
     against: Reference,
     formula: Any,
     tolerance: float,
-    mutation: Mutation,
+    mutation: Mutation | None = None,
     printed: Any = None,
     unit: str = "max abs error",
     over: Callable[[np.random.Generator], Sequence[Any]] | None = None,
@@ -114,7 +129,7 @@ def check(
         against: The independent side.
         formula: What is checked; it is the first argument of the function.
         tolerance: The largest distance that counts as agreement.
-        mutation: A wrong formula that must be rejected.
+        mutation: A wrong formula that must be rejected; None for the formula with its result 1 % off.
         printed: The form as printed, where it differs from `formula`.
         unit: What the distance means.
         over: Draws the cases; the function gets one at a time as its second argument, and the largest distance counts.
@@ -130,7 +145,7 @@ def check(
                 against=against,
                 formula=formula,
                 tolerance=tolerance,
-                mutation=mutation,
+                mutation=mutation or scaled(formula),
                 printed=printed,
                 unit=unit,
                 over=over,

@@ -15,11 +15,12 @@ from joma.claims.number import Number
 
 TYPED = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
 """A number that was typed by hand."""
+_LABEL = r"(?:\d+(?:\.\d+)*|[A-Z](?:\.\d+)*\b)"
 REFERENCES = re.compile(
-    r"(?:Figures?|Tables?|Sections?|Theorems?|Lemmas?|Eqns?|Appendix|Assumption|depths?|WikiText|layers?|page) ?"
-    r"[\dA-Z.]+(?:(?:, | and | to |–)[\dA-Z.]+)*|95 ?%|arXiv:\S+|\]\([^)]*\)",
+    r"(?:Figures?|Tables?|Sections?|Theorems?|Lemmas?|Eqns?|Appendix|Assumption|depths?|layers?|WikiText-)\s*"
+    rf"{_LABEL}(?:(?:, | and | to |–){_LABEL})*|95 ?%|`[^`]*`|\]\([^)]*\)"
 )
-"""Numbers that name something and measure nothing."""
+"""Numbers that name something and measure nothing, formulas in backticks, and addresses of links."""
 
 
 def text_of(claim: str) -> str | None:

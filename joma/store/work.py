@@ -214,6 +214,8 @@ class Store:
         self._limit = math.inf if minutes is None else _MINUTE * minutes
         self.started = monotonic()
         self._left: dict[str, str] = {}
+        self.used: list[Artefact] = []
+        """What was found or computed in this call."""
         self._rates = _Rates(self.folder)
 
     @property
@@ -248,7 +250,9 @@ class Store:
                 found[task.hash] = self._compute(task, _Meter(self, task, tasks, waiting).report)
             self._left.pop(task.hash, None)
             shutil.rmtree(self.scratch(task).parent, ignore_errors=True)
-        return [artefact for task in tasks if (artefact := found[task.hash]) is not None]
+        finished = [artefact for task in tasks if (artefact := found[task.hash]) is not None]
+        self.used += finished
+        return finished
 
     def find(self, task: Task) -> Artefact | None:
         """Return the artefact of a task if there is one; a damaged one is refused with a warning."""

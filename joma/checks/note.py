@@ -1,0 +1,477 @@
+"""The multi-layer note: correlations that travel down an edge, and a node with a two-valued input."""
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from joma.checks.check import Formula, Mutation, Reference, check
+from joma.checks.quadrature import jacobian
+from joma.theory.activations import Activation, homogeneous, linear, relu, sigmoid, silu, tanh
+from joma.theory.computation_graph import (
+    ComputationGraph,
+    Edge,
+    TwoValuedInput,
+    angle_sum,
+    backpropagated_correlation_bound,
+    cosine,
+    counterexample,
+    gated_cosine_bound,
+    least_backpropagated_cosine,
+    recursed_cosines,
+    sigmoid_learning_time,
+    sloped_cosine_bound,
+    summed_cosine_bound,
+    worst_edge,
+)
+from joma.theory.integrate import integrate
+
+# Differences of fourth order in steps of 1e-3.
+DIFFERENTIATION_TOLERANCE = 1e-9
+# DOP853 at rtol 1e-12.
+ODE_TOLERANCE = 1e-9
+# L-BFGS-B and SLSQP stop when the value moves by less than about 1e-12; corners of the constraints are hit exactly.
+OPTIMUM_TOLERANCE = 1e-6
+SMALL = 0.1
+"""A C that the note's theorem would allow."""
+
+
+# Eqn 1
+
+
+def graphs(rng: np.random.Generator) -> list[tuple[ComputationGraph, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """A graph with a residual connection: weights, inputs, gradients received by two nodes, and differences by w."""
+    graph = ComputationGraph(
+        precedents=((), (), (0, 1), (0, 1), (1, 2, 3), (2, 4)), activations=(linear, linear, tanh, silu, sigmoid, tanh)
+    )
+    w, x, received = rng.standard_normal((6, 6)), rng.standard_normal((2, 7)), np.zeros((6, 7))
+    received[[3, 5]] = rng.standard_normal((2, 7))
+
+    def objective(flat: np.ndarray) -> np.ndarray:
+        return np.array([(received * graph.forward(flat.reshape(6, 6), x).f).sum()])
+
+    return [(graph, w, x, received, jacobian(objective, w.ravel()).reshape(6, 6))]
+
+
+@check(
+    "note-eqn1",
+    against=Reference.DIFFERENTIATION,
+    formula=ComputationGraph.weight_gradient,
+    tolerance=DIFFERENTIATION_TOLERANCE,
+    over=graphs,
+)
+def gradient_of_every_edge(rule: Formula, case: Any) -> float:
+    """Derivative by the weight of every edge of a graph with four activations, a residual and two losses."""
+    graph, w, x, received, exact = case
+    forward = graph.forward(w, x)
+    return float(np.abs(rule(graph, forward, graph.backward(w, forward, received)) - exact).max())
+
+
+# Theorem 1
+
+
+def random_edges(rng: np.random.Generator) -> list[Edge]:
+    """Signals over four samples: half of them independent, half drawn around each other at every scale of distance."""
+    size = 100_000
+    z_alpha, z_beta, f, s = rng.standard_normal((4, 2, size, 4))
+    spread = rng.uniform(0, 1, size=(3, size, 1))
+    z_beta[1] = rng.choice([-1.0, 1.0], (size, 1)) * z_alpha[1] + spread[0] * z_beta[1]
+    f[1] = z_beta[1] + spread[1] * f[1]
+    s[1] = z_alpha[1] + spread[2] * s[1]
+    return [Edge(z_alpha=z_alpha, z_beta=z_beta, f=f, gated_gradient=s)]
+
+
+@check(
+    "note-thm1",
+    against=Reference.MONTE_CARLO,
+    formula=lambda C1, C2, C3: angle_sum(C1, C2, C3) < np.pi / 2,
+    printed=lambda C1, C2, C3: np.minimum(np.minimum(C1, C2), C3) > SMALL,
+    tolerance=0.0,  # not one
+    unit="share of failures",
+    mutation=Mutation("angles up to 2π/3 allowed", lambda C1, C2, C3: angle_sum(C1, C2, C3) < 2 * np.pi / 3),
+    over=random_edges,
+)
+def share_of_failures(claimed: Formula, edges: Edge) -> float:
+    """Share of random signals over four samples with corr(z_β, g_{j→k}) ≤ 0."""
+    C1, C2, C3 = edges.cosines
+    positive = (C1 > 0) & (C2 > 0) & (C3 > 0)
+    admitted = positive.copy()
+    admitted[positive] = claimed(C1[positive], C2[positive], C3[positive])
+    # w_jk = corr(f_k, s_j), and the gradient w_jk s_j goes down
+    passed = (edges.f * edges.gated_gradient).sum(-1) * (edges.z_beta * edges.gated_gradient).sum(-1)
+    return float((passed[admitted] <= 0).mean())
+
+
+@check(
+    "note-thm1",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda edge: float(edge.backpropagated_correlation),
+    printed=lambda edge: abs(float(edge.backpropagated_correlation)),
+    tolerance=0.0,  # whole numbers
+)
+def whole_numbered_counterexample(correlation: Formula) -> float:
+    """corr(z_β, g_{j→k}) of the counterexample, whose three correlations are positive, in whole numbers."""
+    edge = counterexample()
+    z_alpha, z_beta, f, s = (each.astype(int) for each in (edge.z_alpha, edge.z_beta, edge.f, edge.gated_gradient))
+    if min(z_alpha @ s, z_beta @ f, abs(z_alpha @ z_beta)) <= 0:
+        return np.inf
+    return float(abs(correlation(edge) - (f @ s) * (z_beta @ s)))
+
+
+Triple = tuple[float, float, float]
+
+
+@cache
+def _smallest_product(C1: float, C2: float, C3: float) -> float:
+    """Least cos(f, s) cos(z_β, s) over signals within the three angles, by bounded minimisation.
+
+    Signals are unit vectors of R³: angles from z_α to s and to z_β, from z_β to f, and the two azimuths between them.
+    """
+
+    def product(parameters: np.ndarray) -> float:
+        to_s, to_beta, to_f, azimuth_beta, azimuth_f = parameters.tolist()
+        beta_s = math.cos(to_s) * math.cos(to_beta) + math.sin(to_s) * math.sin(to_beta) * math.cos(azimuth_beta)
+        across = math.sqrt(max(0.0, 1 - beta_s**2))
+        return beta_s * (math.cos(to_f) * beta_s + math.sin(to_f) * across * math.cos(azimuth_f))
+
+    tops = np.arccos([C1, C3, C2])
+    bounds = [(0, top) for top in tops] + [(None, None)] * 2
+    starts = [
+        np.append(share * tops, azimuths)
+        for share in (0.4, 0.9)
+        for azimuths in itertools.product((0.5, 2.5), repeat=2)
+    ]
+    return min(float(optimize.minimize(product, x0, method="L-BFGS-B", bounds=bounds).fun) for x0 in starts)
+
+
+@check(
+    "note-thm1-sharp",
+    against=Reference.OPTIMISATION,
+    formula=least_backpropagated_cosine,
+    printed=lambda C1, C2, C3: max(0.0, float(least_backpropagated_cosine(C1, C2, C3))),
+    tolerance=OPTIMUM_TOLERANCE,
+    unit="distance from the optimum",
+    over=lambda rng: (
+        (0.95, 0.95, 0.95), (0.99, 0.8, 0.98), (0.857, 0.857, 0.857), (0.1, 0.1, 0.1), (0.5, 0.9, 0.7)
+    ),
+)  # fmt: skip
+def least_product(bound: Formula, C: Triple) -> float:
+    """Least product over signals in R³, five triples around the condition, and the signals that attain it."""
+    claimed, found = float(bound(*C)), _smallest_product(*C)
+    edge = worst_edge(*C)
+    within = [c - float(cos) for c, cos in zip(C, edge.cosines, strict=True)]
+    errors = [abs(claimed - found), abs(float(edge.backpropagated_cosine) - found), max(0.0, *within)]
+    if found > 0:
+        errors.append(abs(float(backpropagated_correlation_bound(*C)) - found))
+    return max(errors)
+
+
+# The recursion
+
+
+def random_gates(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """cos(z_β, f), cos(z_β, g) and cos(z_β, σ'g) behind a ReLU, for random signals over five samples."""
+    size = 200_000
+    spread = rng.uniform(0, 2, size=(2, size, 1))
+    pre = rng.standard_normal((size, 5))
+    pre[:, 0] = np.abs(pre[:, 0])  # at least one open gate
+    f = np.maximum(pre, 0)
+    z = f + spread[0] * rng.standard_normal((size, 5))
+    g = z + spread[1] * rng.standard_normal((size, 5))
+    return [(cosine(z, f), cosine(z, g), cosine(z, (pre > 0) * g))]
+
+
+@check(
+    "note-recursion",
+    against=Reference.MONTE_CARLO,
+    formula=lambda C2, C4: C2**2 + C4**2 > 1,
+    printed=lambda C2, C4: np.minimum(C2, C4) > SMALL,
+    tolerance=0.0,  # not one
+    unit="share of failures",
+    mutation=Mutation("C₂² + C₄² > ½ allowed", lambda C2, C4: 2 * (C2**2 + C4**2) > 1),
+    over=random_gates,
+)
+def share_of_gated_failures(claimed: Formula, case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+    """Share of random signals behind a ReLU with corr(z_β, σ'_k g_k) ≤ 0."""
+    C2, C4, gated = case
+    admitted = (C2 > 0) & (C4 > 0) & claimed(C2, C4)
+    return float((gated[admitted] <= 0).mean())
+
+
+BOX = 9.0
+"""Largest component of a signal in the search; cosines do not depend on the size."""
+
+
+def _least_under(
+    value: Callable[[np.ndarray], float],
+    constraints: list[Callable[[np.ndarray], float]],
+    starts: np.ndarray,
+    bounds: list[tuple[float, float]],
+) -> float:
+    """Least value with every constraint ≥ 0, by SLSQP from many starts; infeasible ends are left out."""
+    runs = [
+        optimize.minimize(
+            value,
+            x0,
+            method="SLSQP",
+            bounds=bounds,
+            constraints=[{"type": "ineq", "fun": c} for c in constraints],
+            options={"ftol": 1e-13, "maxiter": 300},
+        )
+        for x0 in starts
+    ]
+    feasible = [run.fun for run in runs if min(c(run.x) for c in constraints) > -OPTIMUM_TOLERANCE / 10]
+    return float(min(feasible))
+
+
+@cache
+def _smallest_gated(C2: float, C4: float) -> float:
+    """Least cos(z, σ'g) behind a ReLU with two samples open and one shut; z, g and f end to end."""
+    gate = np.array([1.0, 1.0, 0.0])
+    constraints = [
+        lambda p: float(cosine(p[:3], np.append(p[6:], 0.0))) - C2,
+        lambda p: float(cosine(p[:3], p[3:6])) - C4,
+    ]
+    starts = np.ones(8) + 0.3 * np.random.default_rng(4).standard_normal((12, 8))
+    bounds = [(-BOX, BOX)] * 6 + [(1e-3, BOX)] * 2
+    return _least_under(lambda p: float(cosine(p[:3], gate * p[3:6])), constraints, starts, bounds)
+
+
+@cache
+def _smallest_sloped(C4: float, lowest: float, highest: float) -> float:
+    """Least cos(z, σ'g) over slopes within a range, on three samples; z, g and the slopes end to end."""
+    rng = np.random.default_rng(5)
+    starts = np.concatenate(
+        [np.ones((12, 6)) + 0.3 * rng.standard_normal((12, 6)), rng.uniform(lowest, highest, (12, 3))], axis=1
+    )
+    constraints = [lambda p: float(cosine(p[:3], p[3:6])) - C4]
+    bounds = [(-BOX, BOX)] * 6 + [(lowest, highest)] * 3
+    return _least_under(lambda p: float(cosine(p[:3], p[6:] * p[3:6])), constraints, starts, bounds)
+
+
+@check(
+    "note-recursion",
+    against=Reference.OPTIMISATION,
+    formula=gated_cosine_bound,
+    tolerance=OPTIMUM_TOLERANCE,
+    unit="distance from the optimum",
+    over=lambda rng: ((0.9, 0.9), (0.8, 0.95), (0.99, 0.5)),
+)
+def least_behind_a_relu(bound: Formula, C: tuple[float, float]) -> float:
+    """Least cosine behind a ReLU, three pairs C₂, C₄."""
+    return abs(float(bound(*C)) - _smallest_gated(*C))
+
+
+@check(
+    "note-recursion",
+    against=Reference.OPTIMISATION,
+    formula=sloped_cosine_bound,
+    tolerance=OPTIMUM_TOLERANCE,
+    unit="distance from the optimum",
+    over=lambda rng: ((0.95, 0.5, 1.0), (0.9, 0.8, 1.2), (0.7, 0.3, 0.5)),
+)
+def least_behind_slopes(bound: Formula, case: Triple) -> float:
+    """Least cosine behind slopes within a range, three cases."""
+    return abs(float(bound(*case)) - _smallest_sloped(*case))
+
+
+@check(
+    "note-recursion",
+    against=Reference.LINEAR_ALGEBRA,
+    formula=lambda C1, C2, C3: recursed_cosines(C1, C2, C3, linear),
+    tolerance=1e-12,  # rounding of arccos and cos
+    mutation=Mutation(
+        "the angle that the last level adds left out",
+        lambda C1, C2, C3: recursed_cosines(C1, C2, np.append(C3[:-1], 1.0), linear),
+    ),
+    over=lambda rng: [(rng.uniform(0.99, 1.0), rng.uniform(0.93, 0.97, 4), rng.uniform(0.98, 0.99, 4))],
+)
+def levels_of_linear_nodes(recursion: Formula, case: tuple[float, np.ndarray, np.ndarray]) -> float:
+    """Four levels of linear nodes that all turn the same way, in the plane."""
+    C1, all_C2, all_C3 = case
+    angle, s, found = np.arccos(C1), np.array([1.0, 0.0]), []  # angle from the gradient to the latent of the level
+    for C2, C3 in zip(all_C2, all_C3, strict=True):
+        angle += np.arccos(C3)
+        z_beta, f = (np.array([np.cos(a), np.sin(a)]) for a in (angle, angle + np.arccos(C2)))
+        s = (f @ s) * s  # g_{j→k} = corr(f, s) s, and a linear node passes it on
+        found.append(float(cosine(z_beta, s)))
+    return float(np.abs(recursion(*case) - found).max())
+
+
+@check(
+    "note-recursion",
+    against=Reference.OPTIMISATION,
+    formula=recursed_cosines,
+    tolerance=OPTIMUM_TOLERANCE,
+    unit="distance from the optimum",
+    mutation=Mutation("C₁ 1 % off", lambda C1, C2, C3, activation: recursed_cosines(0.99 * C1, C2, C3, activation)),
+    over=lambda rng: [(relu, 0.98, 0.9, 0.97), (homogeneous(0.8, 1.2), 0.98, 0.9, 0.97)],
+)
+def one_level_of_two_slopes(recursion: Formula, case: Any) -> float:
+    """One level of the recursion behind a ReLU and behind a leaky ReLU, from the sharp bounds of both steps."""
+    activation, C1, C2, C3 = case
+    C4 = math.cos(math.acos(C1) + math.acos(C3))  # angles on a sphere add up at most
+    exact = _smallest_gated(C2, C4) if activation is relu else _smallest_sloped(C4, *activation.slopes)
+    [found] = recursion(C1, np.array([C2]), np.array([C3]), activation)
+    return abs(float(found) - exact)
+
+
+@check(
+    "note-recursion",
+    against=Reference.MONTE_CARLO,
+    formula=summed_cosine_bound,
+    tolerance=1e-12,  # rounding of a sum of unit vectors
+    unit="shortfall",
+    mutation=Mutation("the mean over parents", lambda C4: np.mean(C4, axis=-1)),
+)
+def sum_over_parents(bound: Formula) -> float:
+    """How far cos(z_β, Σ_j g_{j→k}) falls below its bound, 20,000 sums of three gradients that agree with z_β."""
+    rng = np.random.default_rng(8)
+    z, g = rng.standard_normal((20_000, 1, 4)), rng.standard_normal((20_000, 3, 4))
+    g *= np.sign((z * g).sum(axis=-1, keepdims=True)) * rng.lognormal(0, 2, (20_000, 3, 1))
+    total = cosine(z[:, 0], g.sum(axis=1))
+    return float(max(0.0, (bound(cosine(z, g)) - total).max()))
+
+
+# Eqns 2 and 3
+
+
+def _slope_of_gain(activation: Activation, g: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Derivative of E[g σ(w·x)] by w."""
+    return jacobian(lambda w: np.array([(g * activation.value(x @ w)).mean()]), w)[0]
+
+
+def two_valued(rng: np.random.Generator) -> list[tuple[TwoValuedInput, np.ndarray, np.ndarray]]:
+    """Nodes with data of two values and gradients that are spread within each; a weight; the differentiated field."""
+    cases = []
+    for activation in (sigmoid, silu):
+        x_plus, x_minus, w = rng.standard_normal((3, 3))
+        label = np.arange(50) < 50 * rng.choice([0.3, 0.6])
+        g = np.where(label, 0.7, -0.4) + 0.2 * rng.standard_normal(50)
+        x = np.where(label[:, None], x_plus, x_minus)
+        node = TwoValuedInput(
+            x_plus=x_plus,
+            x_minus=x_minus,
+            p1=float(label.mean()),
+            activation=activation,
+            g_plus=float(g[label].mean()),
+            g_minus=float(g[~label].mean()),
+        )
+        cases.append((node, w, _slope_of_gain(activation, g, x, w)))
+    return cases
+
+
+def _eqn3(node: TwoValuedInput, w: np.ndarray) -> np.ndarray:
+    slope = node.activation.derivative
+    return slope(w @ node.x_plus) * node.p1 * node.x_plus - slope(w @ node.x_minus) * (1 - node.p1) * node.x_minus
+
+
+def field_of_a_node(field: Formula, case: tuple[TwoValuedInput, np.ndarray, np.ndarray]) -> float:
+    """Derivative of E[g σ(w·x)] over 50 samples of two inputs, E[g|z=1] near 0.7 and E[g|z=0] near −0.4."""
+    node, w, exact = case
+    return float(np.abs(field(node, w) - exact).max())
+
+
+for statement, printed in (("note-eqn2", None), ("note-eqn3", _eqn3)):
+    check(
+        statement,
+        against=Reference.DIFFERENTIATION,
+        formula=TwoValuedInput.field,
+        printed=printed,
+        tolerance=DIFFERENTIATION_TOLERANCE,
+        over=two_valued,
+    )(field_of_a_node)
+
+
+FAR = 0.3
+"""An output this far from its latent at the end of the path has not learned it."""
+PATH_LENGTH = 150.0
+"""Length of a flow's path, in the largest component; pre-activations stay where sigmoid slopes are above underflow."""
+
+
+def sigmoid_runs(rng: np.random.Generator) -> list[tuple[TwoValuedInput, bool]]:
+    """Random planar inputs, and whether their outputs end near 0 and 1 when the flow from zero runs at unit speed."""
+    runs = []
+    for _ in range(60):
+        first, second = rng.uniform(-np.pi, np.pi, 2)
+        node = TwoValuedInput(
+            x_plus=np.array([np.cos(first), np.sin(first)]),
+            x_minus=rng.uniform(0.4, 2.5) * np.array([np.cos(second), np.sin(second)]),
+            p1=float(rng.uniform(0.2, 0.8)),
+            activation=sigmoid,
+            g_plus=float(rng.uniform(0.6, 1.6)),
+            g_minus=float(-rng.uniform(0.6, 1.6)),
+        )
+
+        def field(_: float, state: dict[str, np.ndarray], node: TwoValuedInput = node) -> dict[str, np.ndarray]:
+            velocity = node.field(state["w"])
+            return {"w": velocity / np.abs(velocity).max()}
+
+        t = np.array([0.0, PATH_LENGTH])
+        w = integrate(field, {"w": np.zeros(2)}, t, method="LSODA", rtol=1e-6, atol=1e-6)["w"][-1]
+        runs.append((node, bool(np.abs(node.outputs(w) - [0.0, 1.0]).max() <= FAR)))
+    return runs
+
+
+@check(
+    "note-eqn3",
+    against=Reference.ODE,
+    formula=TwoValuedInput.sigmoid_learns,
+    printed=lambda node: True,
+    tolerance=0.0,  # not one
+    unit="broken promises",
+    mutation=Mutation(
+        "x₊·x₋ below the larger of the two squared norms",
+        lambda node: node.x_plus @ node.x_minus < max(node.x_plus @ node.x_plus, node.x_minus @ node.x_minus),
+    ),
+    over=sigmoid_runs,
+)
+def unlearned_inputs(criterion: Formula, case: tuple[TwoValuedInput, bool]) -> float:
+    """Sigmoid nodes, of 60 random ones, that do not learn what is promised."""
+    node, learned = case
+    return float(criterion(node) and not learned)
+
+
+@check(
+    "note-eqn3",
+    against=Reference.ODE,
+    formula=TwoValuedInput.linear_gap_rate,
+    tolerance=ODE_TOLERANCE,
+    over=lambda rng: [
+        TwoValuedInput(x_plus=np.array([1.0]), x_minus=np.array([2.0]), p1=0.8, activation=linear),
+        TwoValuedInput(
+            x_plus=rng.normal(size=3),
+            x_minus=rng.normal(size=3),
+            p1=0.3,
+            activation=homogeneous(1.4, 1.4),
+            g_plus=0.7,
+            g_minus=-1.6,
+        ),
+    ],
+)
+def growth_of_the_gap(rate: Formula, node: TwoValuedInput) -> float:
+    """Growth of f_j(x₊) − f_j(x₋) for two linear nodes, one with a slope and gradients other than ±1."""
+    slope, p1 = float(node.activation.derivative(1.0)), node.p1
+    w_dot = slope * (p1 * node.g_plus * node.x_plus + (1 - p1) * node.g_minus * node.x_minus)
+    run = integrate(lambda _, s: {"w": w_dot}, {"w": np.zeros_like(node.x_plus)}, np.array([0.0, 1.0]))
+    return abs(float(slope * run["w"][-1] @ (node.x_plus - node.x_minus)) - float(rate(node)))
+
+
+@check(
+    "note-eqn3",
+    against=Reference.ODE,
+    formula=sigmoid_learning_time,
+    tolerance=ODE_TOLERANCE,
+    unit="relative error",
+)
+def time_of_a_sigmoid(time: Formula) -> float:
+    """Time to reach a pre-activation, orthogonal inputs, sigmoid."""
+    node = TwoValuedInput(x_plus=np.array([2.0, 0.0]), x_minus=np.array([0.0, 1.5]), p1=0.3, activation=sigmoid)
+    t = 50.0
+    w = integrate(lambda _, s: {"w": _eqn3(node, s["w"])}, {"w": np.zeros(2)}, np.array([0.0, t]))["w"][-1]
+    plus, minus = time(float(w @ node.x_plus), 0.3 * 4.0), time(float(-w @ node.x_minus), 0.7 * 2.25)
+    return float(max(abs(plus / t - 1), abs(minus / t - 1)))

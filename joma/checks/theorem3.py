@@ -1,0 +1,397 @@
+"""Section 4 and Appendix A.4, Theorem 3: the weights near a critical point, with the bias frozen."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from joma.checks.check import Formula, Mutation, Reference, check, scaled
+from joma.checks.critical_points import printed_field
+from joma.checks.quadrature import jacobian, raw_field
+from joma.theory.activations import homogeneous
+from joma.theory.critical_points import (
+    CriticalPair,
+    CriticalPoint,
+    LinearisedFlow,
+    critical_pairs,
+    critical_points,
+    forced_ray,
+)
+from joma.theory.hyperplane import mean_ratio_slope, theta1, theta1_slope, theta2, theta2_slope
+from joma.theory.integrate import integrate
+from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
+from joma.theory.mixture import Mixture, two_clusters
+
+Point = tuple[CriticalPoint, np.ndarray]
+"""A critical point, and what the raw field gives for it: C(μ) by differences, or rates."""
+ASIDE = np.array([0.6, 0.64, 0.48])
+"""Direction in which v is moved off the critical points."""
+
+
+@cache
+def _points() -> tuple[Point, ...]:
+    """Critical points of both signs of ξ, equal and unequal noises, a heavy tail (one stable, one not), a leak.
+
+    The first lies along an axis, as Eqn 71 needs to be refuted; x̄₊ of the others is drawn.
+    """
+    rng = np.random.default_rng(3)
+    normal, ball, t = Gaussian(dim=3, scale=0.9), UniformBall(dim=3, radius=2.2), StudentT(dim=3, dof=3.0, scale=1.1)
+    leaky = homogeneous(0.1, 1.3)
+    cases: tuple[tuple[Any, float, float, float, Any], ...] = (
+        (normal, 1.0, 4.0, -1.2, homogeneous(0.0, 1.0)),
+        (normal, 1.0, 4.0, 0.9, homogeneous(0.0, 1.3)),
+        (ball, 1.0, 4.0, -1.2, homogeneous(0.0, 1.3)),
+        (t, 2.0, 4.0, -0.8, homogeneous(0.0, 1.0)),
+        (normal, 1.0, 4.0, -1.5, leaky),
+        ((ball, normal), 1.0, 4.5, -1.1, leaky),
+        ((t, normal), 1.3, 6.0, -0.9, leaky),
+        ((normal, t), 1.3, 3.5, 1.2, leaky),
+    )
+    found: list[Point] = []
+    for noise, size, ratio, xi, phi in cases:
+        way = rng.normal(size=3) if found else np.array([1.0, 0.0, 0.0])
+        a_plus = rng.uniform(1.2, 1.7)
+        x_plus = size * way / np.linalg.norm(way)
+        mixture = two_clusters(x_plus, a_plus=a_plus, a_minus=ratio * a_plus, noise=noise, activation=phi)
+        for point in critical_points(mixture, xi):
+            found.append((point, -_derivative(raw_field, mixture, point.mu, xi)))
+    return tuple(found)
+
+
+def points(rng: np.random.Generator) -> tuple[Point, ...]:
+    """Every critical point."""
+    return _points()
+
+
+def _derivative(field: Callable[..., np.ndarray], mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
+    """∂v̇/∂v with ξ held, by fourth-order central differences."""
+    return jacobian(lambda x: field(mixture, x, xi)[:-1], v, step=2e-3 * float(np.linalg.norm(v)))
+
+
+def _printed_matrix(point: CriticalPoint) -> np.ndarray:
+    """Eqns 72-74: θ₁ and its derivative at r₊* = μ·x̄₊ + ξ*, over powers of ‖μ‖."""
+    mixture, mu = point.mixture, point.mu
+    size = np.linalg.norm(mixture.centers[0])
+    r_plus = mu @ mixture.centers[0] + point.xi
+    y = theta1(mixture.noises[0], r_plus, mixture.activation)
+    y_dot = theta1_slope(mixture.noises[0], r_plus, mixture.activation)
+    common = point.orientation * mixture.weights[0] * size
+    beta1 = common * y / point.norm**2
+    beta2 = common * (point.xi * y_dot - 2 * y) / point.norm**4
+    return beta1 * np.eye(mu.size) + beta2 * np.outer(mu, mu)
+
+
+def _matrix(point: CriticalPoint) -> np.ndarray:
+    return point.linearised.matrix
+
+
+def _nearby(point: CriticalPoint, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+    """A point v at distance γ‖μ‖ from μ, off its axis, and the raw field there."""
+    v = point.mu + gamma * point.norm * ASIDE
+    return v, raw_field(point.mixture, v, point.xi)[:-1]
+
+
+@check(
+    "thm3",
+    against=Reference.QUADRATURE,
+    formula=_matrix,
+    printed=_printed_matrix,
+    tolerance=0.05,  # third-order terms at γ = 1e-3; a wrong C gives order 1
+    unit="order",
+    over=points,
+)
+def order_of_the_remainder(matrix: Formula, case: Point) -> float:
+    """Order in γ of v̇ − C(μ)(μ − v), distance from 2, critical points of eight mixtures."""
+    point, _ = case
+    sizes = []
+    for gamma in (1e-3, 1e-4):
+        v, v_dot = _nearby(point, gamma)
+        sizes.append(np.linalg.norm(v_dot - matrix(point) @ (point.mu - v)))
+    return float(abs(np.log10(sizes[0] / sizes[1]) - 2))
+
+
+@check(
+    "thm3",
+    against=Reference.QUADRATURE,
+    formula=lambda point, v: np.stack([point.mu, v - point.mu], axis=-1),
+    printed=lambda point, v: point.linearised.field(v)[:, None],
+    tolerance=1e-6,  # differences behind the linear term, 1e-10, over a remainder of 1e-3
+    unit="share",
+    mutation=Mutation("remainder along μ alone", lambda point, v: point.mu[:, None]),
+    over=points,
+)
+def remainder_outside(basis: Formula, case: Point) -> float:
+    """Share of the remainder outside the directions allowed to it, in three dimensions."""
+    point, matrix = case
+    v, v_dot = _nearby(point, 0.05)
+    remainder = v_dot - matrix @ (point.mu - v)
+    columns = basis(point, v)
+    rest = remainder - columns @ np.linalg.lstsq(columns, remainder)[0]
+    return float(np.linalg.norm(rest) / np.linalg.norm(remainder))
+
+
+@check(
+    "thm3",
+    against=Reference.ODE,
+    formula=LinearisedFlow.solution,
+    tolerance=1e-7,  # C by differences, as in eqns72-74
+    mutation=Mutation("time 1 % off", lambda flow, v0, t: flow.solution(v0, 1.01 * t)),
+    over=points,
+)
+def linear_solution(solution: Formula, case: Point) -> float:
+    """Solution of the linear flow from off the axis of μ, against v̇ = C(μ)(μ − v) with C by differences."""
+    point, matrix = case
+    t, v0 = np.array([0.0, 0.3, 1.0]), point.mu + ASIDE
+    run = integrate(lambda _, s: {"v": matrix @ (point.mu - s["v"])}, {"v": v0}, t)
+    return float(np.abs(solution(point.linearised, v0, t) - run["v"]).max())
+
+
+def _axes(point: CriticalPoint) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors along μ and across it."""
+    along = point.mu / point.norm
+    across = np.cross(along, ASIDE)
+    return along, across / np.linalg.norm(across)
+
+
+def _frozen(point: CriticalPoint) -> Any:
+    """The raw field of v with the bias held, for the integrator."""
+    return lambda _, state: {"v": raw_field(point.mixture, state["v"], point.xi)[:-1]}
+
+
+def points_with_rates(rng: np.random.Generator) -> list[Point]:
+    """Every critical point with the rates at which offsets along and across μ shrink in the integrated raw field."""
+    cases, t = [], np.array([0.0, 0.5])
+    for point, _ in _points():
+        rates, offset = [], 1e-6 * point.norm
+        for direction in _axes(point):
+            run = integrate(_frozen(point), {"v": point.mu + offset * direction}, t, rtol=1e-11)
+            rates.append(-np.log(np.abs((run["v"][-1] - point.mu) @ direction) / offset) / t[-1])
+        cases.append((point, np.array(rates)))
+    return cases
+
+
+@check(
+    "thm3-stability",
+    against=Reference.ODE,
+    formula=_matrix,
+    printed=_printed_matrix,
+    tolerance=1e-4,  # offsets of 1e-6‖μ‖ leave second-order terms of that size, in rates up to 3
+    unit="rate",
+    over=points_with_rates,
+)
+def rates_near_the_point(matrix: Formula, case: Point) -> float:
+    """Eigenvalues of C(μ) along and across μ against rates measured in the integrated flow."""
+    point, rates = case
+    claimed = [[float(e @ matrix(point) @ e) for e in _axes(point)], point.linearised.eigenvalues[:2]]
+    return float(np.abs(np.array(claimed) - rates).max())
+
+
+@check(
+    "thm3-stability",
+    against=Reference.ODE,
+    formula=lambda point: point.linearised.stable,
+    tolerance=0.0,
+    unit="wrong answers",
+    mutation=Mutation(
+        "only s_μ a₊ > 0 asked for", lambda point: bool(point.orientation * point.mixture.weights[0] > 0)
+    ),
+    over=points_with_rates,
+)
+def stability(stable: Formula, case: Point) -> float:
+    """Positive definite C(μ) as a test of stability against the integrated flow."""
+    point, rates = case
+    return float(stable(point) != (rates > 0).all())
+
+
+def stable_pairs(rng: np.random.Generator) -> list[tuple[Isotropic, CriticalPair, bool]]:
+    """Joint critical pairs at three distances, and whether v is stable there with ξ held, by differences."""
+    cases: list[tuple[Isotropic, CriticalPair, bool]] = []
+    for dof, distance in product((2.0, 3.0), (0.5, 2.0, 4.0)):
+        noise = StudentT(dim=2, dof=dof, scale=1.2)
+        mixture = two_clusters(np.array([0.6 * distance, 0.8 * distance]), a_plus=1.4, noise=noise)
+        for pair in critical_pairs(noise, distance):
+            ray = forced_ray(mixture, pair)
+            eigenvalues = np.linalg.eigvals(_derivative(raw_field, ray.mixture, *ray.point(1.3)))
+            cases.append((noise, pair, bool((eigenvalues.real < 0).all())))
+    return cases
+
+
+@check(
+    "thm3-stability",
+    against=Reference.DIFFERENTIATION,
+    formula=lambda noise, pair: mean_ratio_slope(noise, pair.s_minus) < 0 < mean_ratio_slope(noise, pair.s_plus),
+    tolerance=0.0,
+    unit="wrong answers",
+    mutation=Mutation("s₋ < 0 asked for", lambda noise, pair: pair.s_minus < 0),
+    over=stable_pairs,
+)
+def stability_of_pairs(stable: Formula, case: tuple[Isotropic, CriticalPair, bool]) -> float:
+    """Joint critical pairs, t₂ and t₃: stable with ξ frozen where F/θ₁ falls at s₋ and rises at s₊."""
+    noise, pair, found = case
+    return float(bool(stable(noise, pair)) != found)
+
+
+@check(
+    "thm3-frozen",
+    against=Reference.ODE,
+    formula=0.0,
+    printed=1.0,
+    tolerance=1e-9,  # what e^{-25} leaves of the start, and the integrator
+    unit="distance",
+    mutation=Mutation("ξ learns at a hundredth of the rate of v", 0.01),
+)
+def distance_from_mu(bias_rate: float) -> float:
+    """‖v − μ‖ at t = 50 from 1 % off, normal clusters, over the learning rate of ξ."""
+    point, _ = _points()[0]
+
+    def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        flow = point.mixture.flow(0.0, state)
+        return {"v": flow["v"], "xi": bias_rate * flow["xi"]}
+
+    start = {"v": 1.01 * point.mu, "xi": np.array(point.xi)}
+    return float(np.linalg.norm(integrate(field, start, np.array([0.0, 50.0]))["v"][-1] - point.mu))
+
+
+# The proof: Eqns 66 to 74
+
+Setting = tuple[Isotropic, np.ndarray, np.ndarray, float, int]
+
+
+def settings(rng: np.random.Generator) -> list[Setting]:
+    """A distribution, v, x̄₊, ξ and the power p at which the identities of Eqns 67-69 are checked."""
+    kinds = (Gaussian(scale=0.8), StudentT(dof=3.0, scale=1.2))
+    return [
+        (p, *rng.normal(size=(2, 3)), rng.uniform(-0.6, -0.2), power) for p, power in zip(kinds, (3, 2), strict=True)
+    ]
+
+
+def _eqn67(p: Isotropic, v: np.ndarray, center: np.ndarray, xi: float, power: int) -> np.ndarray:
+    norm, r = np.linalg.norm(v), v @ center + xi
+    return (theta1_slope(p, r) * center * norm**2 - power * v * theta1(p, r)) / norm ** (power + 2)
+
+
+def _eqn68(p: Isotropic, v: np.ndarray, center: np.ndarray, xi: float, power: int) -> np.ndarray:
+    norm = np.linalg.norm(v)
+    return (norm**2 * np.eye(v.size) - power * np.outer(v, v)) / norm ** (power + 2)
+
+
+def _eqn69(
+    p: Isotropic, v: np.ndarray, center: np.ndarray, xi: float, power: int, *, as_printed: bool = False
+) -> np.ndarray:
+    norm, r = np.linalg.norm(v), v @ center + xi
+    bracket = theta2_slope(p, r) * center * norm**2 - power * v * theta2(p, r)
+    factor = norm * np.ones(v.size) if as_printed else v
+    return (np.outer(factor, bracket) + theta2(p, r) * norm**2 * np.eye(v.size)) / norm ** (power + 2)
+
+
+@check(
+    "eqns66-68",
+    against=Reference.DIFFERENTIATION,
+    formula=_eqn67,
+    tolerance=1e-9,  # differences of fourth order in steps of 1e-3
+    over=settings,
+)
+def gradient_of_eqn_67(gradient: Formula, case: Setting) -> float:
+    """Eqn 67 at p = 3 and 2 against differences."""
+    p, v, center, xi, power = case
+    exact = jacobian(lambda v: np.atleast_1d(theta1(p, v @ center + xi) / np.linalg.norm(v) ** power), v)
+    return float(np.abs(gradient(*case) - exact[0]).max())
+
+
+@check(
+    "eqns66-68",
+    against=Reference.DIFFERENTIATION,
+    formula=_eqn68,
+    tolerance=1e-9,  # differences of fourth order in steps of 1e-3
+    over=settings,
+)
+def gradient_of_eqn_68(gradient: Formula, case: Setting) -> float:
+    """Eqn 68 at p = 3 and 2 against differences."""
+    _, v, _, _, power = case
+    return float(np.abs(gradient(*case) - jacobian(lambda v: v / np.linalg.norm(v) ** power, v)).max())
+
+
+@check(
+    "eqn69",
+    against=Reference.DIFFERENTIATION,
+    formula=_eqn69,
+    printed=lambda *case: _eqn69(*case, as_printed=True),
+    tolerance=1e-9,  # differences of fourth order in steps of 1e-3
+    over=settings,
+)
+def gradient_of_eqn_69(gradient: Formula, case: Setting) -> float:
+    """Eqn 69 at p = 3 and 2 against differences, ‖v‖ read as in every component."""
+    p, v, center, xi, power = case
+    exact = jacobian(lambda v: v * theta2(p, v @ center + xi) / np.linalg.norm(v) ** power, v)
+    return float(np.abs(gradient(*case) - exact).max())
+
+
+def _smallest_singular_value(matrix: np.ndarray) -> float:
+    return float(np.linalg.svd(matrix, compute_uv=False).min())
+
+
+@check(
+    "eqn71",
+    against=Reference.QUADRATURE,
+    formula=_smallest_singular_value,
+    printed=lambda matrix: float(np.abs(matrix).min()),
+    tolerance=0.1,  # what ≪ is taken to mean
+    unit="ratio",
+    mutation=scaled(_smallest_singular_value, 0.01),
+    over=points,
+)
+def remainder_over_linear_term(linear_term: Formula, case: Point) -> float:
+    """Remainder over the guaranteed linear term at γ = 0.01‖μ‖."""
+    point, matrix = case
+    v, v_dot = _nearby(point, 0.01)
+    guaranteed = linear_term(matrix) * np.linalg.norm(point.mu - v)
+    remainder = float(np.linalg.norm(v_dot - matrix @ (point.mu - v)))
+    return remainder / guaranteed if guaranteed > np.finfo(float).eps else np.inf
+
+
+@check(
+    "eqns72-74",
+    against=Reference.DIFFERENTIATION,
+    formula=_matrix,
+    printed=_printed_matrix,
+    tolerance=1e-7,  # fourth order in steps of 2e-3‖μ‖, with derivatives of 1e3 at the smallest ‖μ‖
+    over=points,
+)
+def matrix_against_differences(matrix: Formula, case: Point) -> float:
+    """C(μ) against differences of the field by quadrature, and the field at μ, equal and unequal noises."""
+    point, exact = case
+    speed = np.abs(raw_field(point.mixture, point.mu, point.xi)[:-1]).max()
+    return float(max(speed, np.abs(matrix(point) - exact).max()))
+
+
+@check(
+    "eqns72-74",
+    against=Reference.DIFFERENTIATION,
+    formula=_printed_matrix,
+    tolerance=1e-7,  # fourth order in steps of 2e-3
+)
+def matrix_of_the_printed_flow(matrix: Formula) -> float:
+    """Eqns 73-74 against differences of the field as printed, at its own critical point."""
+    mixture = two_clusters(np.array([1.0, 0.0, 0.0]), a_minus=4.0, noise=Gaussian(dim=3))
+    norm = optimize.brentq(lambda norm: printed_field(mixture, np.array([norm, 0, 0]), -1.0)[0], 0.2, 3.0, xtol=1e-14)
+    point = CriticalPoint(mixture=mixture, xi=-1.0, norm=norm, orientation=1)
+    return float(np.abs(matrix(point) + _derivative(printed_field, mixture, point.mu, point.xi)).max())
+
+
+@check(
+    "eqns72-74",
+    against=Reference.ENUMERATION,
+    formula=0.0,
+    tolerance=1e-15,  # the bound is attained in the limit ξ → −∞
+    unit="excess",
+    mutation=Mutation("bound −0.01", -0.01),
+)
+def largest_printed_eigenvalue(bound: float) -> float:
+    """Largest ξp(r) − θ₁(r) over ξ in [−20, 20], r > ξ, six unimodal marginals, above 0."""
+    xi = np.linspace(-20, 20, 401)[:, None]
+    r = xi + np.geomspace(1e-3, 20, 200)
+    noises = (Gaussian(), *(UniformBall(dim=n) for n in (2, 5, 20)), StudentT(dof=2.0), StudentT(dof=3.0))
+    return max(float((xi * noise.density(r) - theta1(noise, r)).max()) for noise in noises) - bound

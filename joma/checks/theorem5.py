@@ -1,0 +1,565 @@
+"""Section 5 and Appendix A.5: chains of latents (Lemmas 8 and 9), Theorem 5 and what follows from it."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from joma.checks.check import Formula, Mutation, Reference, check
+from joma.theory.latent_tree import (
+    LatentTree,
+    chain_parameter,
+    cooccurrence,
+    cooccurrence_limit,
+    cooccurrence_slope,
+    edge_matrix,
+    nested_tree,
+    node_distribution,
+    one_latent_per_class,
+    pair_distribution,
+    regular_tree,
+    root_cooccurrence,
+    root_parameter,
+)
+
+# Probabilities are compared with the floats nearest to exact rationals, after a few roundings of numbers below one.
+FLOAT_TOLERANCE = 1e-15
+
+
+# Small trees in exact rationals
+
+
+@dataclass(frozen=True, kw_only=True)
+class RationalTree:
+    """A latent tree whose probabilities are whole numbers over `base`, so that enumeration is exact."""
+
+    base: int
+    parents: tuple[int, ...]
+    same: tuple[int, ...]
+    """P[child = parent] = (1 + ρ)/2 above every node; `base` for the root and its children."""
+    classes: tuple[int, ...]
+    zero: tuple[tuple[int, ...], ...]
+    """P[y_1 = 0 | y_0 = k], a row for every class."""
+
+    def tree(self) -> LatentTree:
+        """Return the same model in floats."""
+        return LatentTree(
+            parents=np.array(self.parents),
+            rho=np.array([float(self.rho(node)) for node in range(len(self.parents))]),
+            class_probabilities=np.array(self.classes) / self.base,
+            zero_given_class=np.array(self.zero) / self.base,
+        )
+
+    def rho(self, node: int) -> Fraction:
+        """Return ρ of the edge above a node."""
+        return Fraction(2 * self.same[node], self.base) - 1
+
+    def path(self, node: int) -> list[int]:
+        """The node, its parent, and so on up to the root."""
+        above = [node]
+        while above[-1] != 0:
+            above.append(self.parents[above[-1]])
+        return above
+
+    def ancestor(self, first: int, second: int) -> int:
+        """Return the lowest latent above both nodes."""
+        return max(set(self.path(first)) & set(self.path(second)))
+
+    def rho_below(self, ancestor: int, node: int) -> Fraction:
+        """Product of ρ over the edges between a latent and a node below it."""
+        path = self.path(node)
+        return math.prod((self.rho(n) for n in path[: path.index(ancestor)]), start=Fraction(1))
+
+    def leaves(self) -> tuple[int, ...]:
+        """Nodes without children."""
+        return tuple(node for node in range(1, len(self.parents)) if node not in self.parents)
+
+    def height(self, first: int, second: int) -> int:
+        """Edges between a leaf and the common ancestor, for trees whose leaves have one depth."""
+        return self.path(first).index(self.ancestor(first, second))
+
+
+@cache
+def _enumerated(model: RationalTree) -> np.ndarray:
+    """Whole-numbered weight of every configuration (y_0, y_1, ..., y_N), by the definition of the model."""
+    tops = [node for node, parent in enumerate(model.parents) if parent == 0]
+    table = np.array(model.classes, dtype=object)
+    for node, parent in enumerate(model.parents[1:], start=1):
+        if parent == 0:
+            rows = [(row[tops.index(node)], model.base - row[tops.index(node)]) for row in model.zero]
+        else:
+            rows = [(model.same[node], model.base - model.same[node])]
+            rows.append(rows[0][::-1])
+        law = np.array(rows, dtype=object)
+        shape = [1] * (node + 1)
+        shape[parent], shape[node] = law.shape
+        table = table[..., None] * law.reshape(shape)
+    return table
+
+
+@cache
+def exact_law(model: RationalTree, *nodes: int) -> np.ndarray:
+    """Exact joint law of different nodes, in the order given, as fractions."""
+    wanted = sorted(nodes)
+    leaves = model.leaves()
+    table = _enumerated(model)
+    if len(nodes) < len(leaves) and set(nodes) <= set(leaves):
+        table, wanted = exact_law(model, *leaves), [leaves.index(node) for node in wanted]
+    kept = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in wanted))
+    in_order = np.transpose(kept, np.argsort(np.argsort(nodes)))
+    return np.vectorize(Fraction, otypes=[object])(in_order) / Fraction(kept.sum())
+
+
+def exact_cooccurrence(model: RationalTree, node: int, given: int) -> Fraction:
+    """P[node = 1 | given = 1], by enumeration."""
+    if node == given:
+        return Fraction(1)
+    joint = exact_law(model, node, given)
+    return joint[1, 1] / joint[:, 1].sum()
+
+
+def gap(claimed: Any, exact: Any) -> float:
+    """Return the largest difference of floats from exact numbers."""
+    return float(np.abs(np.asarray(claimed, dtype=np.float64) - np.asarray(exact, dtype=np.float64)).max())
+
+
+def _regular(same: int, classes: tuple[int, ...], zero: tuple[tuple[int, ...], ...]) -> RationalTree:
+    """Depth 3, two children each: 14 binary nodes, 8 leaves; probabilities in tenths."""
+    parents = (-1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6)
+    return RationalTree(base=10, parents=parents, same=(10,) * 3 + (same,) * 12, classes=classes, zero=zero)
+
+
+DEPTH = 3
+REGULAR = _regular(9, (5, 3, 2), ((3, 9), (7, 1), (5, 4)))
+NEGATIVE = _regular(1, (5, 3, 2), ((3, 6), (7, 2), (5, 5)))
+UNEQUAL_TOPS = _regular(9, (5, 5), ((1, 9), (0, 8)))
+EQUAL_TOPS = _regular(9, (5, 5), ((9, 1), (1, 9)))
+IRREGULAR = RationalTree(
+    base=10,
+    parents=(-1, 0, 1, 1, 2, 2, 3, 0, 7, 7, 9, 9),
+    same=(10, 10, 9, 2, 7, 10, 0, 10, 6, 9, 5, 8),
+    classes=(5, 3, 2),
+    zero=((3, 9), (7, 1), (5, 4)),
+)
+UNEVEN = RationalTree(
+    base=10, parents=(-1, 0, 1, 1, 2, 2, 3, 3), same=(10, 10, 9, 9, 9, 6, 9, 9), classes=(10,), zero=((6,),)
+)
+"""A weak edge beside strong ones."""
+CHAIN = RationalTree(base=10, parents=(-1, 0, 1, 2, 3, 4), same=(10, 10, 9, 3, 8, 6), classes=(7, 3), zero=((9,), (2,)))
+"""One path."""
+
+
+# Lemmas 8 and 9
+
+Steps = tuple[Fraction, Fraction]
+
+
+def pairs_of_rho(rng: np.random.Generator) -> list[Steps]:
+    """Every pair of ρ whose M(ρ) is in tenths."""
+    tenths = [Fraction(n, 5) for n in range(-5, 6)]
+    return list(itertools.product(tenths, tenths))
+
+
+def _two_steps(rho_1: Fraction, rho_2: Fraction) -> np.ndarray:
+    """P[y_γ | y_α] over α → β → γ by a sum over y_β; equal to (1 ± ρ)/2 on each step by Definition 2."""
+
+    def step(rho: Fraction, child: int, parent: int) -> Fraction:
+        return (1 + rho) / 2 if child == parent else (1 - rho) / 2
+
+    return np.array(
+        [[sum(step(rho_1, c, b) * step(rho_2, b, a) for b in (0, 1)) for a in (0, 1)] for c in (0, 1)], dtype=object
+    )
+
+
+@check(
+    "lemma8",
+    against=Reference.EXACT_RATIONALS,
+    formula=edge_matrix,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ 1 % off", lambda rho: edge_matrix(0.99 * rho)),
+    over=pairs_of_rho,
+)
+def product_of_edges(matrix: Formula, case: Steps) -> float:
+    """M(ρ₁)M(ρ₂) and M(ρ₁ρ₂) against the sum over the middle variable, 121 pairs."""
+    a, b = case
+    exact = _two_steps(a, b)
+    return max(gap(matrix(float(a * b)), exact), gap(matrix(float(a)) @ matrix(float(b)), exact))
+
+
+@check(
+    "lemma8",
+    against=Reference.EXACT_RATIONALS,
+    formula=node_distribution,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ 1 % off", lambda rho: node_distribution(0.99 * rho)),
+    over=pairs_of_rho,
+)
+def law_of_a_child(distribution: Formula, case: Steps) -> float:
+    """p(ρ₁ρ₂) against the law of the child of a node with p(ρ₂), 121 pairs."""
+    a, b = case
+    exact = _two_steps(a, Fraction(1)) @ np.array([(1 + b) / 2, (1 - b) / 2], dtype=object)
+    return gap(distribution(float(a * b)), exact)
+
+
+def _conditional(child: int, parent: int) -> np.ndarray:
+    """P[y_child | y_parent] of any two nodes of the path, whichever is above: child by row."""
+    joint = exact_law(CHAIN, child, parent)
+    return joint / joint.sum(axis=0)
+
+
+@check(
+    "lemma9",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda downwards: downwards[::-1],
+    printed=lambda downwards: downwards,
+    tolerance=0.0,  # fractions on both sides
+    mutation=Mutation("last two of the chain exchanged", lambda downwards: (downwards[2], downwards[0], downwards[1])),
+)
+def product_along_a_path(order: Formula) -> float:
+    """Product of enumerated conditional laws along a path of five nodes."""
+    product = np.array([[1, 0], [0, 1]], dtype=object)
+    for child, parent in itertools.pairwise((5, *order((2, 3, 4)), 1)):
+        product = product @ _conditional(child, parent)
+    return gap(product, _conditional(5, 1))
+
+
+@check(
+    "lemma9",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda rho: edge_matrix(chain_parameter(rho)),
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("product 1 % off", lambda rho: edge_matrix(0.99 * chain_parameter(rho))),
+)
+def matrix_of_a_path(matrix: Formula) -> float:
+    """M of the product of ρ against the enumerated P(γ|α)."""
+    return gap(matrix(np.array([float(CHAIN.rho(node)) for node in (2, 3, 4, 5)])), _conditional(5, 1))
+
+
+def pairs_below_a_latent(rng: np.random.Generator) -> list[tuple[tuple[float, ...], np.ndarray]]:
+    """ρ from the common ancestor to each node, ρ_c = 2P[y_c = 0] − 1, and the enumerated law of the two nodes."""
+    cases = []
+    for i, j in itertools.permutations(range(1, len(IRREGULAR.parents)), 2):
+        c = IRREGULAR.ancestor(i, j)
+        if c != 0:
+            below = (float(IRREGULAR.rho_below(c, node)) for node in (i, j))
+            cases.append(((*below, float(2 * exact_law(IRREGULAR, c)[0] - 1)), exact_law(IRREGULAR, i, j)))
+    return cases
+
+
+def _expanded_pair(rho_l: float, rho_m: float, rho_c: float) -> np.ndarray:
+    one, e = np.ones(2), np.array([1.0, -1.0])
+    terms = ((1.0, one, one), (rho_l * rho_m, e, e), (rho_l * rho_c, e, one), (rho_m * rho_c, one, e))
+    return np.asarray(sum(weight * np.outer(left, right) for weight, left, right in terms) / 4)
+
+
+@check(
+    "eqn98",
+    against=Reference.EXACT_RATIONALS,
+    formula=pair_distribution,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ_c 1 % off", lambda a, b, rho_c: pair_distribution(a, b, 0.99 * rho_c)),
+    over=pairs_below_a_latent,
+)
+def law_of_a_pair(law: Formula, case: tuple[tuple[float, ...], np.ndarray]) -> float:
+    """Product of Eqn 94 over all pairs of an irregular tree."""
+    return gap(law(*case[0]), case[1])
+
+
+@check(
+    "eqn98",
+    against=Reference.EXACT_RATIONALS,
+    formula=_expanded_pair,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("the last two terms exchanged", lambda *rho: _expanded_pair(*rho).T),
+    over=pairs_below_a_latent,
+)
+def expanded_law_of_a_pair(law: Formula, case: tuple[tuple[float, float, float], np.ndarray]) -> float:
+    """Expansion of Eqn 98 over all pairs of an irregular tree."""
+    return gap(law(*case[0]), case[1])
+
+
+@check(
+    "eqn103",
+    against=Reference.EXACT_RATIONALS,
+    formula=root_parameter,
+    printed=lambda p, zero: p @ zero,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ₀ 1 % off", lambda p, zero: 0.99 * root_parameter(p, zero)),
+    over=lambda rng: (IRREGULAR, UNEQUAL_TOPS),
+)
+def parameter_of_every_node(rho0: Formula, model: RationalTree) -> float:
+    """2P[y_c=0] − 1 of every latent and leaf of two trees, and the library's marginals."""
+    tree = model.tree()
+    by_top = dict(zip(tree.tops.tolist(), rho0(tree.class_probabilities, tree.zero_given_class), strict=True))
+    nodes = np.arange(1, len(model.parents))
+    laws = [exact_law(model, int(node)) for node in nodes]
+    tops = [model.path(int(node))[-2] for node in nodes]
+    claimed = [float(model.rho_below(top, int(node))) * by_top[top] for top, node in zip(tops, nodes, strict=True)]
+    library = max(gap(tree.marginals(nodes), np.array(laws)), gap(tree.root_parameters, list(by_top.values())))
+    return max(gap(claimed, [2 * law[0] - 1 for law in laws]), library)
+
+
+# Theorem 5
+
+
+def _theorem5(H: int, L: int, rho: float, p: np.ndarray, zero: np.ndarray) -> float:
+    return float(cooccurrence(H, L, rho, root_parameter(p, zero)))
+
+
+def _printed_formula(H: int, L: int, rho: float, rho0: float) -> float:
+    return (1 + rho ** (2 * H) - 2 * rho ** (L - 1) * rho0) / (1 - rho ** (L - 1) * rho0) / 2
+
+
+def _printed_theorem5(H: int, L: int, rho: float, p: np.ndarray, zero: np.ndarray) -> float:
+    return _printed_formula(H, L, rho, float(p @ zero))
+
+
+@check(
+    "thm5",
+    against=Reference.EXACT_RATIONALS,
+    formula=_theorem5,
+    printed=_printed_theorem5,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ 1 % off", lambda H, L, rho, *rest: _theorem5(H, L, 0.99 * rho, *rest)),
+    over=lambda rng: (REGULAR, NEGATIVE, UNEQUAL_TOPS),
+)
+def cooccurrence_below_a_latent(formula: Formula, model: RationalTree) -> float:
+    """All pairs of leaves below a latent, three trees of 14 binary nodes with ρ = ±0.8."""
+    tree, errors = model.tree(), []
+    for i, j in itertools.permutations(model.leaves(), 2):
+        H = model.height(i, j)
+        if H < DEPTH:
+            zero = tree.zero_given_class[:, model.path(j)[-2] - 1]
+            claimed = formula(H, DEPTH, float(model.rho(i)), tree.class_probabilities, zero)
+            errors.append(gap(claimed, exact_cooccurrence(model, i, j)))
+    return max(errors)
+
+
+@check(
+    "thm5",
+    against=Reference.EXACT_RATIONALS,
+    formula=LatentTree.cooccurrence_matrix,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("transposed: P[y_m=1|y_l=1]", lambda tree, nodes=None: tree.cooccurrence_matrix(nodes).T),
+    over=lambda rng: (IRREGULAR, UNEVEN),
+)
+def cooccurrence_in_any_tree(matrix: Formula, model: RationalTree) -> float:
+    """Matrix of all leaves, and of leaves and latents in any order, of two uneven trees, pair by pair as well."""
+    tree, errors = model.tree(), []
+    for nodes in (None, np.array([len(model.parents) - 1, 2, 4, 1])):
+        chosen = list(model.leaves()) if nodes is None else nodes.tolist()
+        exact = [[exact_cooccurrence(model, i, j) for j in chosen] for i in chosen]
+        by_pair = [[tree.cooccurrence(i, j) for j in chosen] for i in chosen]
+        errors += [gap(matrix(tree, nodes), exact), gap(by_pair, exact)]
+    return max(errors)
+
+
+@check(
+    "thm5",
+    against=Reference.ENUMERATION,
+    formula=lambda tree: (tree.heights, tree.ancestor_heights()),
+    tolerance=0.0,
+    unit="edges",
+    mutation=Mutation(
+        "depth of the leaves taken for the height",
+        lambda tree: (tree.depths.max() - tree.depths, tree.ancestor_heights()),
+    ),
+    over=lambda rng: [
+        IRREGULAR.tree(),
+        nested_tree([[(), [(), [()]]], [[()], ()], ()], 0.9, class_probabilities=[1.0], zero_given_class=[0.4]),
+        regular_tree(3, (2, 1, 3), 0.7, class_probabilities=[0.3, 0.7], zero_given_class=[0.2, 0.6]),
+    ],
+)
+def heights_of_latents(heights: Formula, tree: LatentTree) -> float:
+    """Heights H of every node and of the common ancestor of every two leaves, leaves at different depths."""
+
+    def path(node: int) -> list[int]:
+        return [node] if node == 0 else [node, *path(int(tree.parents[node]))]
+
+    paths = {int(leaf): path(int(leaf)) for leaf in tree.leaves}
+    exact = [max(p.index(node) for p in paths.values() if node in p) for node in range(tree.num_nodes)]
+    of_pair = [[exact[i if i == j else next(n for n in paths[i] if n in paths[j])] for j in paths] for i in paths]
+    claimed, ancestors = heights(tree)
+    return float(max(gap(claimed, exact), gap(ancestors, of_pair)))
+
+
+def sampled_trees(rng: np.random.Generator) -> list[tuple[int, tuple[Any, ...], float, float]]:
+    """H with L, ρ and the classes of a tree of depth 5; frequency of y_l = 1 given y_m = 1, and its standard error."""
+    depth, rho, p, zero = 5, 0.9, np.array([0.5, 0.5]), np.array([0.9, 0.6])
+    tree = regular_tree(depth, (1, 2, 2, 2, 2), rho, class_probabilities=p, zero_given_class=zero)
+    y = tree.sample(rng, 200_000)[:, tree.leaves]
+    given = y[y[:, 0] == 1]
+    cases = []
+    for H in range(1, depth):
+        both = given[:, 2 ** (H - 1)]  # the first leaf whose common ancestor with leaf 0 has height H
+        cases.append((H, (depth, rho, p, zero), both.mean(), both.std() / np.sqrt(len(both))))
+    return cases
+
+
+@check(
+    "thm5",
+    against=Reference.MONTE_CARLO,
+    formula=_theorem5,
+    printed=_printed_theorem5,
+    tolerance=4.5,  # four dependent frequencies
+    unit="standard errors",
+    mutation=Mutation("ρ 2 % off", lambda H, L, rho, *rest: _theorem5(H, L, 0.98 * rho, *rest)),
+    over=sampled_trees,
+)
+def cooccurrence_in_samples(formula: Formula, case: tuple[int, tuple[Any, ...], float, float]) -> float:
+    """200,000 sampled trees of depth 5, H = 1 to 4."""
+    H, rest, frequency, error = case
+    return abs(frequency - formula(H, *rest)) / error
+
+
+def _theorem5_at_the_root(L: int, rho: float, p: np.ndarray, zero_l: np.ndarray, zero_m: np.ndarray) -> float:
+    """Theorem 5 with H = L, ρ₀ already mended: what the statement says without the condition H ≤ L − 1."""
+    return _printed_formula(L, L, rho, float(root_parameter(p, zero_m)))
+
+
+@check(
+    "thm5-root",
+    against=Reference.EXACT_RATIONALS,
+    formula=root_cooccurrence,
+    printed=_theorem5_at_the_root,
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ 1 % off", lambda L, rho, *rest: root_cooccurrence(L, 0.99 * rho, *rest)),
+    over=lambda rng: (REGULAR, NEGATIVE, UNEQUAL_TOPS),
+)
+def cooccurrence_below_the_root(formula: Formula, model: RationalTree) -> float:
+    """All pairs of leaves below different children of the root, three trees."""
+    tree, errors = model.tree(), []
+    for i, j in itertools.permutations(model.leaves(), 2):
+        if model.height(i, j) == DEPTH:
+            zero_i, zero_j = (tree.zero_given_class[:, model.path(node)[-2] - 1] for node in (i, j))
+            claimed = formula(DEPTH, float(model.rho(i)), tree.class_probabilities, zero_i, zero_j)
+            errors.append(gap(claimed, exact_cooccurrence(model, i, j)))
+    return max(errors)
+
+
+# Eqn 8 and the remarks
+
+
+@cache
+def _near_one(H: int, L: int, epsilon: Fraction, c: int | Fraction) -> Fraction:
+    """Exact co-occurrence with ρ = 1 − ε and ρ₀ = 1 − cε: laws carried down edge by edge, then a sum over y_c."""
+
+    def step(law: list[Fraction]) -> list[Fraction]:
+        stay = 1 - epsilon / 2
+        return [stay * law[0] + (1 - stay) * law[1], stay * law[1] + (1 - stay) * law[0]]
+
+    zero = 1 - c * epsilon / 2
+    ancestor = [zero, 1 - zero]
+    for _ in range(L - 1 - H):
+        ancestor = step(ancestor)
+    on_given = [[Fraction(1), Fraction(0)], [Fraction(0), Fraction(1)]]
+    for _ in range(H):
+        on_given = [step(law) for law in on_given]
+    ones = [law[1] for law in on_given]
+    together = sum((p * one * one for p, one in zip(ancestor, ones, strict=True)), Fraction(0))
+    return together / sum((p * one for p, one in zip(ancestor, ones, strict=True)), Fraction(0))
+
+
+def near_one(rng: np.random.Generator) -> list[tuple[int, int, int]]:
+    """H, L and c."""
+    return [(H, L, c) for H, L in ((1, 5), (2, 5), (4, 5), (1, 3), (3, 8)) for c in (0, 1, 2, 5)]
+
+
+@check(
+    "eqn8",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda H, L, c, e: float(cooccurrence_limit(H, L, c) + e * cooccurrence_slope(H, L, c)),
+    printed=lambda H, L, c, e: 1 - H / L,
+    tolerance=10.0,  # the coefficient of ε² is at most 3; without the first-order term the ratio is 10⁶
+    unit="error / ε²",
+    mutation=Mutation(
+        "first-order coefficient 1 % off",
+        lambda H, L, c, e: float(cooccurrence_limit(H, L, c) + 1.01 * e * cooccurrence_slope(H, L, c)),
+    ),
+    over=near_one,
+)
+def error_of_second_order(approximation: Formula, case: tuple[int, int, int]) -> float:
+    """Error over ε² for ε = 10⁻², 10⁻⁴, 10⁻⁶, five pairs of H and L, c = 0, 1, 2, 5."""
+    H, L, c = case
+    epsilons = [Fraction(1, 10**n) for n in (2, 4, 6)]
+    errors = ((_near_one(H, L, e, c) - Fraction(approximation(H, L, c, float(e)))) / e**2 for e in epsilons)
+    return max(abs(float(error)) for error in errors)
+
+
+@check(
+    "eqn8",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda H, L, c: float(cooccurrence_limit(H, L, float(c))),
+    printed=lambda H, L, c: 1 - H / L,
+    tolerance=1e-11,  # what is left at first order in ε
+    mutation=Mutation("c 1 % off", lambda H, L, c: float(cooccurrence_limit(H, L, 1.01 * c))),
+    over=near_one,
+)
+def limit_near_one(limit: Formula, case: tuple[int, int, int]) -> float:
+    """Limit for ρ₀ = 1 − cε with c = 0, 1, 2, 5, at ε = 10⁻¹²."""
+    H, L, c = case
+    return gap(limit(H, L, c), _near_one(H, L, Fraction(1, 10**12), c))
+
+
+def _one_rho(model: RationalTree, query: int, leaf: int) -> bool:
+    return model is not UNEVEN
+
+
+def _comparable(model: RationalTree, query: int, leaf: int) -> bool:
+    """Whether the common ancestor is binary, or the two leaves are equally frequent."""
+    return model.ancestor(query, leaf) != 0 or exact_law(model, query)[1] == exact_law(model, leaf)[1]
+
+
+@check(
+    "thm5-monotone",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda *leaf: _one_rho(*leaf) and _comparable(*leaf),
+    printed=_one_rho,
+    tolerance=-1e-3,  # a strict fall: equality would give zero
+    unit="largest rise",
+    mutation=Mutation("different ρ on different edges allowed", _comparable),
+)
+def rise_with_height(covers: Formula) -> float:
+    """Largest rise of co-occurrence with the height, over five trees."""
+    rises = []
+    for model in (REGULAR, NEGATIVE, EQUAL_TOPS, UNEQUAL_TOPS, UNEVEN):
+        for query in model.leaves():
+            leaves = [leaf for leaf in model.leaves() if leaf != query and covers(model, query, leaf)]
+            for low, high in itertools.permutations(leaves, 2):
+                if model.height(query, low) < model.height(query, high):
+                    rises.append(exact_cooccurrence(model, high, query) - exact_cooccurrence(model, low, query))
+    return float(max(rises))
+
+
+@check(
+    "thm5-sparse",
+    against=Reference.EXACT_RATIONALS,
+    formula=lambda D: root_parameter(np.full(D, 1 / D), one_latent_per_class(D)),
+    tolerance=FLOAT_TOLERANCE,
+    mutation=Mutation("ρ₀ 1 % off", lambda D: np.full(D, 0.99 * (1 - 2 / D))),
+    over=lambda rng: range(2, 7),
+)
+def one_latent_for_each_class(rho0: Formula, D: int) -> float:
+    """ρ₀ of D = 2 to 6 classes with one latent each."""
+    zero = tuple(tuple(0 if k == r else D for r in range(D)) for k in range(D))
+    model = RationalTree(base=D, parents=(-1,) + (0,) * D, same=(D,) * (D + 1), classes=(1,) * D, zero=zero)
+    return gap(rho0(D), [2 * exact_law(model, node)[0] - 1 for node in range(1, D + 1)])
+
+
+@check(
+    "thm5-sparse",
+    against=Reference.EXACT_RATIONALS,
+    formula=(200, 10**5),
+    tolerance=0.01,  # H/(L−1+c) is 0.005
+    unit="1 − P",
+    mutation=Mutation("the deep hierarchy dropped: L = 3", (3, 10**5)),
+)
+def distance_from_one(depth_and_classes: tuple[int, int]) -> float:
+    """1 − P[y_l=1|y_m=1] at H = 1, L = 200, ρ = 1 − 10⁻⁴ and 10⁵ classes."""
+    L, D = depth_and_classes
+    epsilon = Fraction(1, 10**4)
+    return float(1 - _near_one(1, L, epsilon, Fraction(2, D) / epsilon))

@@ -1,0 +1,125 @@
+"""What an experiment is: settings, a seeded computation, claims that can fail, and charts."""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joma.charts import Chart
+from joma.claims import Claim
+from joma.errors import UnknownNameError, in_any_case
+from joma.store.work import Tables
+
+PRESETS = ("quick", "full")
+"""Sizes of every experiment: seconds or minutes on two CPU cores, and the paper's settings on one GPU."""
+
+MODULES = {
+    "figure1": "figure1",
+    "figures2-3": "figures2_3",
+    "figure4": "figure4",
+    "figure5": "figure5",
+    "figure6": "figures6_8",
+    "figure8": "figures6_8",
+    "assumption1": "assumption1",
+    "figure7": "figure7",
+    "figure9": "figure9",
+    "figure10": "figure10",
+    "table1": "table1",
+}
+"""Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
+
+
+class Measured(Tables):
+    """What an experiment measured: tidy tables, also as attributes, and single numbers and words as `facts`.
+
+    >>> t = Measured(curves=pd.DataFrame({"t": [0, 1]}), facts={"lowest": 0.5, "text": "wikitext2"})
+    >>> len(t.curves), t.facts["lowest"], t.facts["text"]
+    (2, 0.5, 'wikitext2')
+    """
+
+    config: SimpleNamespace
+    """The settings that it was computed with, as they are kept."""
+
+    def __init__(self, facts: Mapping[str, float | str] | pd.DataFrame | None = None, **tables: pd.DataFrame) -> None:
+        """Take tables by name, and facts as a mapping or as the table that keeps them."""
+        super().__init__(tables)
+        self.config = SimpleNamespace()
+        if isinstance(facts, Mapping):
+            numbers = [None if isinstance(value, str) else float(value) for value in facts.values()]
+            words = [value if isinstance(value, str) else None for value in facts.values()]
+            facts = pd.DataFrame({"name": list(facts), "number": numbers, "text": words})
+            facts = facts.astype({"name": "string", "number": "float64", "text": "string"})
+        if facts is not None:
+            self["facts"] = facts
+
+    def copy_with(self, **changed: Any) -> "Measured":
+        """Return a copy in which some tables or the facts are others."""
+        other = Measured(**{**self, **changed})
+        other.config = self.config
+        return other
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Single numbers and words by name."""
+        rows = self["facts"].itertuples() if "facts" in self else ()
+        return {str(row.name): row.number if pd.isna(row.text) else str(row.text) for row in rows}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """A figure, a table or a question of the paper: how to compute it, judge it and draw it."""
+
+    id: str
+    """Short and typeable: `figure4`, `table1`."""
+    title: str
+    source: str
+    """Where in the paper."""
+    question: str
+    """What is asked, in one or two sentences."""
+    presets: Mapping[str, Any]
+    """The settings of each preset, a frozen dataclass. No network, clock or device in it."""
+    compute: Callable[[Any, Any], Measured]
+    """Settings and a `Workspace` in, tables out; with `in_tasks` a `Store` instead of a workspace."""
+    claims: Sequence[Claim]
+    charts: Callable[[Measured], Sequence[Chart]]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """About how long each preset takes, on the device that it is meant for."""
+    needs: Callable[[Any, str], str] = lambda config, device: ""
+    """What is missing here to run these settings on this device, in one line; empty when nothing is."""
+    in_tasks: bool = False
+    """Whether `compute` divides its work into tasks itself; otherwise all of it is one task."""
+    version: int = 1
+    """To be counted up when `compute` returns something else for the same settings."""
+
+
+def as_float32(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table that is only drawn with seven digits of every number, in half the bytes."""
+    return table.astype(dict.fromkeys(table.select_dtypes("float64").columns, np.float32))
+
+
+def experiment(name: str) -> Experiment:
+    """Return the experiment with this id."""
+    if name not in MODULES:
+        raise UnknownNameError("experiment", name, MODULES)
+    module = importlib.import_module(f"joma.paper.{MODULES[name]}")
+    return next(each for each in module.EXPERIMENTS if each.id == name)
+
+
+def find(ids: str | Iterable[str] | None = None) -> list[str]:
+    """Return ids of experiments in the paper's order; all for None. `figure2` names the experiment that holds it.
+
+    >>> find("Figure3"), find(["table1", "figure1"])
+    (['figures2-3'], ['figure1', 'table1'])
+    """
+    if ids is None:
+        return list(MODULES)
+    held = {"figure2": "figures2-3", "figure3": "figures2-3"}
+    given = [in_any_case(name, [*MODULES, *held]) for name in ([ids] if isinstance(ids, str) else ids)]
+    wanted = {held.get(name, name) for name in given}
+    for name in wanted - MODULES.keys():
+        raise UnknownNameError("experiment", name, MODULES, listing="`joma reproduce --list`")
+    return [name for name in MODULES if name in wanted]
