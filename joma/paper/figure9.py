@@ -1,0 +1,492 @@
+r"""Figure 9: the curve $G(y) = F(\theta_1^{-1}(y))$ of a distribution, and the lines through zero that meet it.
+
+Two clusters have a critical point of weights and bias together where $F/\theta_1$ takes one value at two distances
+$s_\pm$ from the hyperplane: where a line through zero meets G at two levels $y_\pm = \theta_1(s_\pm)$. Curves and
+intersections come from `joma.theory`; they are compared with the raw field of the two clusters, integrated over the
+marginal densities of `scipy.stats` (for the ring, over its radii), and searched for its zeros.
+
+Controls: for each distribution a line outside the slopes at which there are pairs, and a pair's ratio of weights at
+another distance of the clusters.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import special, stats
+from scipy.integrate import tanhsinh
+from scipy.optimize import elementwise
+
+from joma.charts import Chart, lines
+from joma.checks.quadrature import GROWTH, panels
+from joma.claims import Claim, Number
+from joma.paper.experiment import Experiment, Measured, as_float32
+from joma.store.work import Workspace
+from joma.theory.critical_points import critical_pairs
+from joma.theory.hyperplane import central_product, line_intersections, mean_activation, theta1_inverse
+from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
+
+FARTHEST_LOGIT = 22.0
+"""Levels are searched from 1 / (1 + e^22) = 3e-10 to one minus that."""
+AGREEMENT = 1e-8
+"""Largest distance of curves and levels from quadrature and root finding; also the field at a critical point."""
+AT_MOST = 2
+"""Intersections that the paper allows."""
+RING_WIDTH, RING_REACH = 0.05, 9.0
+"""Standard deviation of the ring's radius around 1, and how many of them are integrated over."""
+WIDE, SHARE = 10.0, 0.1
+"""Scale and weight of the wider of two normals."""
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A distribution, its marginal by other means, and lines to try."""
+
+    title: str
+    noise: Isotropic
+    tail: Function
+    """P(y > s) for s ≥ 0, independently."""
+    moment: Function
+    """E[y; y > s] for s ≥ 0, independently."""
+    with_pairs: tuple[float, ...]
+    """Slopes of lines that should give critical points."""
+    control: float
+    """Slope of a line outside the slopes that do."""
+
+    def mass(self, s: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+        """θ₁ by quadrature."""
+        tail = self.tail(np.abs(s))
+        return np.where(s > 0, 1 - tail, tail)
+
+    def mean(self, s: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+        """F = E(y + s)₊ by quadrature."""
+        return self.moment(np.abs(s)) + s * self.mass(s)
+
+    @property
+    def lines(self) -> tuple[float, ...]:
+        """Slopes of all lines."""
+        return (*self.with_pairs, self.control)
+
+
+def _of_laws(*laws: tuple[float, Any]) -> dict[str, Function]:
+    """Tail and moment of weighted laws of scipy.stats."""
+
+    def weighted(power: int) -> Function:
+        parts = [(weight, _beyond(law, power)) for weight, law in laws]
+        return lambda s: np.asarray(sum(weight * part(s) for weight, part in parts))
+
+    return {"tail": weighted(0), "moment": weighted(1)}
+
+
+def _beyond(law: Any, power: int) -> Function:
+    """Integral of y^power p(y) from s ≥ 0 on, by Gauss rules over panels, the first of them cut at s."""
+    high = law.support()[1]
+    edges = np.concatenate([[0.0], GROWTH, high - GROWTH if np.isfinite(high) else []])
+    edges = np.unique(np.clip(edges, 0, high))
+
+    def over(edges: np.ndarray) -> np.ndarray:
+        y, weight = panels(edges)
+        return (weight * y**power * law.pdf(y)).sum(axis=-1)
+
+    whole_panels = over(np.stack([edges[:-1], edges[1:]], axis=-1))
+    after = np.append(np.cumsum(whole_panels[::-1])[::-1], 0.0)
+
+    def integral(s: np.ndarray) -> np.ndarray:
+        s = np.minimum(s, edges[-1])
+        following = np.minimum(np.searchsorted(edges, s, side="right"), edges.size - 1)
+        return over(np.stack([s, edges[following]], axis=-1)) + after[following]
+
+    return integral
+
+
+def _of_ring() -> dict[str, Function]:
+    """Tail and moment of a ring in the plane: circles whose radius is nearly normal around 1."""
+    low, high = 1 - RING_REACH * RING_WIDTH, 1 + RING_REACH * RING_WIDTH
+
+    def weight(r: np.ndarray) -> np.ndarray:
+        return np.asarray(r * np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
+
+    total = tanhsinh(weight, low, high).integral
+
+    def over_radii(part: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Function:
+        def mean(s: np.ndarray) -> np.ndarray:
+            begin = np.clip(s, low, high)
+            # circles that do not reach the line add nothing
+            found = tanhsinh(lambda r, s: weight(r) * part(r, np.minimum(s, r)), begin, high, args=(s,), rtol=1e-12)
+            return np.asarray(found.integral / (total * np.pi))
+
+        return mean
+
+    return {
+        "tail": over_radii(lambda r, s: np.arccos(s / r)),
+        "moment": over_radii(lambda r, s: np.sqrt((r - s) * (r + s))),
+    }
+
+
+class Laws:
+    """The distributions of the experiment, each built when it is first asked for."""
+
+    @cached_property
+    def gaussian(self) -> Law:
+        """Strictly log-concave: every line meets G once."""
+        return Law(title="normal", noise=Gaussian(), **_of_laws((1.0, stats.norm())), with_pairs=(), control=1.2)
+
+    @cached_property
+    def ball(self) -> Law:
+        """Strictly log-concave and bounded: lines above slope 1 do not meet G at all."""
+        law = stats.beta(2, 2, loc=-1, scale=2)
+        return Law(
+            title="uniform ball, n = 3", noise=UniformBall(dim=3), **_of_laws((1.0, law)), with_pairs=(), control=0.5
+        )
+
+    @cached_property
+    def student(self) -> Law:
+        """A power tail: lines above the lowest F/θ₁ meet G twice."""
+        return Law(
+            title="Student's t, ν = 3",
+            noise=StudentT(dof=3.0),
+            **_of_laws((1.0, stats.t(3))),
+            with_pairs=(1.2, 2.0),
+            control=0.8,
+        )
+
+    @cached_property
+    def heavy(self) -> Law:
+        """A heavier one, with pairs at y ≥ ½."""
+        return Law(
+            title="Student's t, ν = 1.5",
+            noise=StudentT(dof=1.5),
+            **_of_laws((1.0, stats.t(1.5))),
+            with_pairs=(2.0, 3.0),
+            control=1.2,
+        )
+
+    @cached_property
+    def ring(self) -> Law:
+        """A ring in the plane, whose marginal density rises to the edge."""
+        noise = RadialProfile(dim=2, profile=lambda r: np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
+        return Law(title="thin ring, n = 2", noise=noise, **_of_ring(), with_pairs=(1.05,), control=0.8)
+
+    @cached_property
+    def scales(self) -> Law:
+        """Two normals of different scale around one center."""
+
+        def profile(r: np.ndarray) -> np.ndarray:
+            return (1 - SHARE) * np.exp(-(r**2) / 2) + SHARE * np.exp(-((r / WIDE) ** 2) / 2) / WIDE
+
+        laws = ((1 - SHARE, stats.norm()), (SHARE, stats.norm(scale=WIDE)))
+        noise = RadialProfile(dim=1, profile=profile)
+        return Law(title="two scales", noise=noise, **_of_laws(*laws), with_pairs=(3.0,), control=10.0)
+
+
+NAMES = ("gaussian", "ball", "student", "heavy", "ring", "scales")
+
+
+CONVEX = 1e-9
+"""Largest fall of a slope that counts as rounding."""
+PAIR = 2
+"""Intersections from which on a line gives a critical point."""
+PAIR_COLUMNS = {"law": str} | dict.fromkeys(
+    ("k", "s_minus", "s_plus", "distance", "ratio", "field", "field_farther"), float
+)
+HIGHEST_SHOWN = 0.99
+"""Level up to which curves are drawn: beyond, G of an unbounded distribution leaves every axis."""
+FARTHER = 1.5
+"""Distance of the clusters in the control, over that of a pair."""
+Met = dict[float, np.ndarray]
+"""Levels at which the line of each slope meets G."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Which distributions, and how finely they are searched."""
+
+    laws: tuple[str, ...] = NAMES
+    num_levels: int = 120
+    """Levels at which curves are drawn."""
+    num_places: int = 401
+    """Hyperplanes between which zeros of the raw field are looked for."""
+    distances: tuple[float, ...] = (0.5, 2.0)
+    """Distances of two clusters at which critical points are counted."""
+
+
+def curve_of(config: Config, name: str, law: Law) -> pd.DataFrame:
+    """G, its slope and G/y, with the distance of both coordinates from quadrature."""
+    y = np.linspace(0, HIGHEST_SHOWN, config.num_levels + 1)[1:]
+    s = theta1_inverse(law.noise, y)
+    height, density = mean_activation(law.noise, s), law.noise.density(s)
+    gap = np.maximum(np.abs(law.mean(s) - height), np.abs(law.mass(s) - y))
+    columns = {"y": y, "G": height, "slope": y / density, "ratio": height / y, "density": density, "gap": gap}
+    return pd.DataFrame({"law": name, "title": law.title, **columns})
+
+
+def lines_met(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
+    """Levels at which each line meets G, by theory and by the zeros of F − kθ₁ under quadrature; NaN for none."""
+    mean, mass = law.mean(s), law.mass(s)
+    rows = []
+    for k, levels in met.items():
+        signs = np.sign(mean - k * mass)
+        at = np.flatnonzero(signs[1:] != signs[:-1])
+        found = _levels_by_roots(law, k, s[at], s[at + 1]) if at.size else np.empty(0)
+        gap = float(np.abs(found - levels).max()) if 0 < found.size == levels.size else np.nan
+        own = {"law": name, "title": law.title, "k": k, "is_control": k == law.control}
+        counts = {"count": levels.size, "count_raw": found.size, "gap": gap}
+        rows += [own | counts | {"y": level} for level in (levels if levels.size else (np.nan,))]
+    return pd.DataFrame(rows)
+
+
+def _levels_by_roots(law: Law, k: float, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, " C"]:
+    root = elementwise.find_root(lambda s: law.mean(s) - k * law.mass(s), (low, high)).x
+    return law.mass(np.atleast_1d(root))
+
+
+def pairs_of(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
+    """The raw field at the critical points that the lines give, and at its smallest for clusters farther apart."""
+    rows = []
+    for k in law.with_pairs:
+        places = theta1_inverse(law.noise, met[k])
+        for minus, plus in combinations(range(places.size), PAIR):
+            distance, ratio = places[plus] - places[minus], met[k][plus] / met[k][minus]
+            at = _field(law, places[minus : minus + 1], distance, ratio)
+            elsewhere = _field(law, s, FARTHER * distance, ratio)
+            own = {"s_minus": places[minus], "s_plus": places[plus], "distance": distance, "ratio": ratio}
+            rows.append({"law": name, "k": k, **own, "field": at.min(), "field_farther": elsewhere.min()})
+    return pd.DataFrame(rows, columns=list(PAIR_COLUMNS)).astype(PAIR_COLUMNS)
+
+
+def _field(law: Law, s: Float[np.ndarray, " S"], distance: float, ratio: float) -> Float[np.ndarray, " S"]:
+    r"""Size of $(n^\top\dot v, \dot\xi)$ at $v = n$, $\xi = s$, over $\theta_1(s + D)$: a tail is no zero."""
+    mass_plus = law.mass(s + distance)
+    along = _pull(law, s, distance, np.full_like(s, ratio))
+    return np.hypot(along, mass_plus - ratio * law.mass(s)) / mass_plus
+
+
+def _pull(
+    law: Law, s: Float[np.ndarray, " S"], distance: float, ratio: Float[np.ndarray, " S"]
+) -> Float[np.ndarray, " S"]:
+    r"""$n^\top\dot v = D\,\theta_1(s + D) + \theta_2(s + D) - a_-\theta_2(s)$ at $v = n$, $\xi = s$.
+
+    The positive cluster lies at distance D along n with weight one, the negative one at zero.
+    """
+    plus = distance * law.mass(s + distance) + law.moment(np.abs(s + distance))
+    return plus - ratio * law.moment(np.abs(s))
+
+
+def counts_of(name: str, law: Law, s: Float[np.ndarray, " S"], distances: tuple[float, ...]) -> pd.DataFrame:
+    """Critical points of two clusters at some distances, whatever the ratio: by theory, and by the raw field."""
+    rows = []
+    for distance in distances:
+        # for every hyperplane the ratio at which ξ stands still; where v does so too, there is a critical point
+        standing = law.mass(s + distance) / law.mass(s)
+        signs = np.sign(_pull(law, s, distance, standing))
+        known = [pair for pair in critical_pairs(law.noise, distance) if pair.orientation > 0]
+        count = sum(s[0] < pair.s_minus < s[-1] for pair in known)
+        count_raw = int((signs[1:] != signs[:-1]).sum())
+        rows.append({"law": name, "distance": distance, "count": count, "count_raw": count_raw})
+    return pd.DataFrame(rows)
+
+
+def law_of(name: str, law: Law, curve: pd.DataFrame) -> pd.DataFrame:
+    """Eqn 58's product, whether the density rises from zero on, the largest fall of G' at y > ½, and the error of G."""
+    upper = curve[curve["y"] >= 1 / 2]
+    slope = upper["slope"].to_numpy()
+    row = {
+        "law": name,
+        "title": law.title,
+        "central_product": central_product(law.noise),
+        "density_rises": bool((np.diff(upper["density"]) > CONVEX).any()),
+        "fall_of_slope": float((np.maximum.accumulate(slope) - slope).max()),
+        "gap": curve["gap"].max(skipna=False),
+    }
+    return pd.DataFrame([row])
+
+
+def compute(config: Config, space: Workspace) -> Measured:
+    """Tabulate the curves and count what the lines meet, by theory and by the raw field."""
+    laws = Laws()
+    tables: dict[str, list[pd.DataFrame]] = {"curves": [], "lines": [], "pairs": [], "counts": [], "laws": []}
+    for index, name in enumerate(config.laws):
+        law = getattr(laws, name)
+        space.progress(index / len(config.laws), law.title)
+        s = theta1_inverse(law.noise, special.expit(np.linspace(-FARTHEST_LOGIT, FARTHEST_LOGIT, config.num_places)))
+        met = {k: line_intersections(law.noise, k) for k in law.lines}
+        pairs = pairs_of(name, law, s, met)
+        curve = curve_of(config, name, law)
+        tables["curves"].append(as_float32(curve[["law", "title", "y", "G", "ratio"]]))
+        tables["lines"].append(lines_met(name, law, s, met))
+        tables["pairs"].append(pairs)
+        tables["counts"].append(counts_of(name, law, s, (*config.distances, *pairs["distance"].tail(1))))
+        tables["laws"].append(law_of(name, law, curve))
+    return Measured(**{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
+
+
+def convexity(t: Measured) -> list[Number]:
+    """Return the largest fall of G' above y = ½, for densities that fall and that rise away from zero."""
+    kinds = {"density falls away from zero": ~t.laws["density_rises"], "density rises": t.laws["density_rises"]}
+    return [
+        *(
+            Number.exact(
+                "largest fall of G' over y > ½",
+                t.laws.loc[own, "fall_of_slope"].max(skipna=False),
+                at_most=CONVEX,
+                unit="fall of slope",
+                setting=setting,
+                key=key,
+            )
+            for (setting, own), key in zip(kinds.items(), ("falling", "rising"), strict=True)
+            if own.any()
+        ),
+        Number.exact(
+            "G and θ₁⁻¹ of every distribution, against quadrature",
+            t.laws["gap"].max(skipna=False),
+            at_most=AGREEMENT,
+            unit="max abs error",
+            sanity=True,
+        ),
+    ]
+
+
+def intersections(t: Measured) -> list[Number]:
+    """Return how often a line meets G at most, for each distribution."""
+    met = t.lines.drop_duplicates(["law", "k"])
+    return [
+        *(
+            Number.exact(f"most intersections of a line with G, {title}", count, at_most=AT_MOST, unit="intersections")
+            for title, count in met.groupby("title", sort=False)["count"].max().items()
+        ),
+        Number.exact(
+            "most intersections, lines outside the slopes that give pairs", met.loc[met["is_control"], "count"].max()
+        ),
+        Number.exact("most intersections, all distributions", met["count"].max(), key="most"),
+        Number.exact(
+            "lines whose number of intersections differs from the zeros of the raw F − kθ₁",
+            (met["count"] != met["count_raw"]).sum(),
+            at_most=0.0,
+            unit="lines",
+            sanity=True,
+        ),
+        Number.exact(
+            "levels at which lines meet G, against root finding",
+            met["gap"].max(),
+            at_most=AGREEMENT,
+            unit="max abs error",
+            sanity=True,
+        ),
+    ]
+
+
+def critical_points(t: Measured) -> list[Number]:
+    """Return the raw field at the points that the lines give, at the lines' own distance and farther apart."""
+    field = {"at_most": AGREEMENT, "unit": "relative to θ₁(s₊)"}
+    own, farther = t.pairs["field"].max(skipna=False), t.pairs["field_farther"].min(skipna=False)
+    return [
+        Number.exact(
+            "raw field at the critical points that the lines give", own, setting="at the line's own distance", **field
+        ),
+        Number.exact(
+            "smallest raw field, same ratio of weights",
+            farther,
+            setting=f"clusters {FARTHER:g} times as far apart",
+            key="farther",
+            **field,
+        ),
+        Number.exact(
+            "cases whose number of critical points differs from the zeros of the raw field",
+            (t.counts["count"] != t.counts["count_raw"]).sum(),
+            at_most=0.0,
+            unit="cases",
+            sanity=True,
+        ),
+    ]
+
+
+CLAIMS = (
+    Claim(
+        id="fig9-convex",
+        title="G is convex above one half",
+        says="dG/dy = θ₁/p_n > 0, and G is convex for y > ½",
+        source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4",
+        numbers=convexity,
+    ),
+    Claim(
+        id="fig9-lines",
+        title="A line meets G at most twice",
+        says="there are at most two intersections between G and a straight line through zero",
+        source="Appendix A.4",
+        numbers=intersections,
+    ),
+    Claim(
+        id="fig9-critical",
+        title="Lines that meet G twice give critical points",
+        says="if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still",
+        source="Appendix A.3.1, Eqns 56 to 59",
+        numbers=critical_points,
+    ),
+)
+
+
+def charts(t: Measured) -> list[Chart]:
+    """Draw G with its lines, and the slope of the line to each point of G."""
+    names = {"y": "level y", "height": "G(y)", "ratio": "G(y)/y"}
+    drawn, met = [], []
+    for title, curve in t.curves.groupby("title", sort=False):
+        top = float(curve["y"].iloc[-1]), float(curve["G"].iloc[-1])
+        drawn.append(pd.DataFrame({"title": title, "y": curve["y"], "height": curve["G"], "line": "G"}))
+        for k, rows in t.lines[t.lines["title"] == title].groupby("k"):
+            end = min(top[0], top[1] / float(k))
+            line = f"slope {k:g}" + (", control" if rows["is_control"].iloc[0] else "")
+            drawn.append(pd.DataFrame({"title": title, "y": [0.0, end], "height": [0.0, end * float(k)], "line": line}))
+            points = rows[rows["y"] <= top[0]]
+            met.append(pd.DataFrame({"title": title, "y": points["y"], "height": points["y"] * float(k), "line": line}))
+    frame = pd.concat(drawn, ignore_index=True).assign(kind=lambda f: np.where(f["line"] == "G", "G", "line"))
+    return [
+        lines(
+            frame,
+            "y",
+            "height",
+            color="line",
+            dash="kind",
+            facet="title",
+            marks=pd.concat(met, ignore_index=True),
+            share_y=False,
+            id="figure9",
+            labels=names,
+            title="Some lines through zero meet G twice or three times",
+            caption="Solid: G. Dashed: lines through zero; dots: where they meet G. A line that meets G twice gives a "
+            "critical point if the clusters are as far apart as the two dots say.",
+        ),
+        lines(
+            t.curves,
+            "y",
+            "ratio",
+            facet="title",
+            share_y=False,
+            id="figure9-ratio",
+            labels=names,
+            title="Every turn of G(y)/y allows one more intersection",
+            caption="Slope of the line from zero to each point of G. Where it rises throughout, no line meets G twice.",
+        ),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="figure9",
+        title="The curve G(y) and the lines that give critical points",
+        source="Appendix A.3.1, figure 9",
+        question="For which distributions does a line through zero meet G twice, and is every such line a critical "
+        "point of weights and bias?",
+        presets={"quick": Config(), "full": Config(num_places=2001, distances=(0.25, 0.5, 1.0, 2.0, 4.0))},
+        compute=compute,
+        claims=CLAIMS,
+        charts=charts,
+        seconds={"quick": 3.0, "full": 7.0},
+    ),
+)
