@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from joma.probe.measurement import wait_for
 from joma.probe.schedule import At
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 
 EVERY = 100
 GOAL = 0.01

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from joma.measure.rank import stable_rank
     from joma.page.report import report
     from joma.probe.measures import register_measure
-    from joma.probe.scan import scan
-    from joma.probe.watch import watch
+    from joma.probe.scanning import scan
+    from joma.probe.watching import watch
     from joma.statements.verification import verify
     from joma.store import read
     from joma.theory.simulation import simulate
@@ -24,12 +24,12 @@ _HOMES = {
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
     "reproduce": "joma.experiments.reproduction",
-    "scan": "joma.probe.scan",
+    "scan": "joma.probe.scanning",
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",
     "train": "joma.engine.training",
     "verify": "joma.statements.verification",
-    "watch": "joma.probe.watch",
+    "watch": "joma.probe.watching",
 }
 
 __all__ = [

@@ -215,7 +215,7 @@ def scan(
     """
     options = {name: value for name, value in locals().items() if name not in ("sources", "as_json")}
     from joma import terminal, terminal_scan
-    from joma.probe.scan import scan
+    from joma.probe.scanning import scan
 
     _demand_writable(out)
     with terminal_scan.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:

@@ -29,7 +29,7 @@ from joma.figures.numbers import counted, duration, short
 from joma.verdicts import Evidence, Outcome, Verdict
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
-    from joma.probe.scan import Scan
+    from joma.probe.scanning import Scan
     from joma.theory.simulation import Simulation
 
 COLOURS = {

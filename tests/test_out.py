@@ -17,7 +17,7 @@ from torch import nn
 
 from joma import cli
 from joma.page import verification
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 from joma.store import files
 from joma.store.files import UnwritableError, demand_writable, told
 from joma.verdicts import Evidence, Outcome, Verdict
@@ -35,7 +35,7 @@ VERBS = {
 COMPUTING = {
     "verify": "joma.statements.verification.verify",
     "simulate": "joma.theory.simulation.simulate",
-    "scan": "joma.probe.scan.scan",
+    "scan": "joma.probe.scanning.scan",
     "train": "joma.engine.training.train",
     "reproduce": "joma.experiments.reproduction.reproduce",
     "report": "joma.page.reproduction.find",

@@ -41,7 +41,7 @@ from joma.probe.audit import NO_FLAG, audit
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint
 from joma.probe.fingerprint import load as load_fingerprints
-from joma.probe.scan import scan
+from joma.probe.scanning import scan
 from joma.store import info, read
 from joma.store.files import write_text
 from joma.store.record import FILE_NAME as RUN

@@ -12,7 +12,7 @@ from joma.engine.memory import free_bytes, in_words
 from joma.experiments.hub_access import without_address
 from joma.experiments.timetable import Tell
 from joma.probe.findings import some
-from joma.probe.scan import Progress, scan
+from joma.probe.scanning import ScanProgress, scan
 from joma.store.files import write_text
 
 PUBLIC_TEXTS = ("wikitext103", "wikitext2", "python-docs")
@@ -135,10 +135,10 @@ def _state_of(series: PublicSeries, folder: Path) -> Path:
     return folder / f"{record_of(series, folder).name}.json"
 
 
-def _telling(series: PublicSeries, number: int, tell: Tell) -> Callable[[Progress], None]:
+def _telling(series: PublicSeries, number: int, tell: Tell) -> Callable[[ScanProgress], None]:
     """Return what tells how far the scan of one pattern is, as a part of all of them."""
 
-    def told(at: Progress) -> None:
+    def told(at: ScanProgress) -> None:
         share = (number + at.done / max(at.total, 1)) / len(series.revisions)
         tell(share, f"scanning {series.repository} {at.name}, {at.done} of {at.total}")
 

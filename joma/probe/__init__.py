@@ -1,1 +1,68 @@
-"""Taps on foreign models, callbacks, checkpoint series and their audit."""
+"""The microscope: watch a model while it trains, scan a series of checkpoints, read hidden neurons.
+
+Names are imported when they are first asked for, so that `import joma` stays light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from joma.probe.alarm import Alarm, Alert
+    from joma.probe.callbacks_hf import HuggingFaceCallback
+    from joma.probe.callbacks_lightning import LightningCallback
+    from joma.probe.calls import AttentionCall, measure_call
+    from joma.probe.loggers import Logger, TensorBoard, WandB
+    from joma.probe.measures import forget_measure, register_measure
+    from joma.probe.neurons import read_neurons
+    from joma.probe.scanning import Scan, scan
+    from joma.probe.schedule import At, Every, Logarithmic, Schedule
+    from joma.probe.structure import find_layout
+    from joma.probe.taps import tap
+    from joma.probe.watching import Watch, watch
+
+__all__ = [
+    "Alarm",
+    "Alert",
+    "At",
+    "AttentionCall",
+    "Every",
+    "HuggingFaceCallback",
+    "LightningCallback",
+    "Logarithmic",
+    "Logger",
+    "Scan",
+    "Schedule",
+    "TensorBoard",
+    "WandB",
+    "Watch",
+    "find_layout",
+    "forget_measure",
+    "measure_call",
+    "read_neurons",
+    "register_measure",
+    "scan",
+    "tap",
+    "watch",
+]
+
+_MODULES = {
+    "alarm": ("Alarm", "Alert"),
+    "callbacks_hf": ("HuggingFaceCallback",),
+    "callbacks_lightning": ("LightningCallback",),
+    "calls": ("AttentionCall", "measure_call"),
+    "loggers": ("Logger", "TensorBoard", "WandB"),
+    "measures": ("forget_measure", "register_measure"),
+    "neurons": ("read_neurons",),
+    "scanning": ("Scan", "scan"),
+    "schedule": ("At", "Every", "Logarithmic", "Schedule"),
+    "structure": ("find_layout",),
+    "taps": ("tap",),
+    "watching": ("Watch", "watch"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"joma.probe.{module}"), name)
+    raise AttributeError(f"module 'joma.probe' has no attribute {name!r}")

@@ -1,7 +1,8 @@
 """Whether the checkpoints of a series are what their steps say: each fault named, with its evidence."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from scipy.spatial.distance import cdist
 from joma.figures.numbers import counted
 from joma.probe.findings import Fault, Finding, some
 from joma.probe.fingerprint import Fingerprint, TensorPrint
-from joma.probe.grid import missing_steps
 from joma.probe.trajectory import OffPath, off_path
 
 MATRIX_AXES = 2
@@ -31,10 +31,10 @@ def audit(series: Sequence[Fingerprint]) -> list[Finding]:
     same in nearly all of it (rotary frequencies, masks, frozen layers) are expected to be so.
     """
     series = sorted(series, key=lambda each: each.step)
-    groups = identical_checkpoints(series)
+    groups = _identical_checkpoints(series)
     repeated = {each.step for group in groups for each in group[1:]}
     distinct = [each for each in series if each.step not in repeated]
-    misplaced = out_of_place(series)
+    misplaced = _out_of_place(series)
     found = [
         *(finding for each in series for finding in each.findings),
         *_missing_tensors(series),
@@ -44,7 +44,7 @@ def audit(series: Sequence[Fingerprint]) -> list[Finding]:
         *_identical_files(distinct),
         *_identical_tensors(distinct),
         *misplaced,
-        *gaps([each.step for each in series]),
+        *_gaps([each.step for each in series]),
     ]
     return sorted(found, key=lambda finding: finding.step)
 
@@ -68,7 +68,7 @@ def flags(findings: Iterable[Finding], series: Iterable[Fingerprint]) -> dict[in
     }
 
 
-def identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerprint]]:
+def _identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerprint]]:
     """Group the checkpoints that hold the same weights: the same files, or the same in all tensors compared."""
     ignored = _never_changing(series)
     groups: dict[Hashable, list[Fingerprint]] = defaultdict(list)
@@ -80,16 +80,19 @@ def identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerprin
     return [group for group in groups.values() if len(group) > 1]
 
 
-def out_of_place(series: Sequence[Fingerprint]) -> list[Finding]:
+def _out_of_place(series: Sequence[Fingerprint]) -> list[Finding]:
     """Find weights that belong to another step, or to none of the series, from distances between the sketches."""
     sound = [each for each in series if each.sketches and all(np.isfinite(v).all() for v in each.sketches.values())]
-    names = _common_sketches(sound)
+    # tensors that most checkpoints have, in the shape that most have
+    counts = Counter((name, each.tensors[name].shape) for each in sound for name in each.sketches)
+    names = {name for (name, _), count in counts.items() if 2 * count > len(sound)}
     sound = [each for each in sound if names and names <= each.sketches.keys()]
-    distances = _distances([np.concatenate([each.sketches[name] for name in sorted(names)]) for each in sound])
+    vectors = [np.concatenate([each.sketches[name] for name in sorted(names)]) for each in sound]
+    distances = cdist(vectors, vectors) if vectors else np.zeros((0, 0))
     return [_misplaced(off, sound, distances, len(names)) for off in off_path(distances)]
 
 
-def gaps(steps: Sequence[int]) -> list[Finding]:
+def _gaps(steps: Sequence[int]) -> list[Finding]:
     """Find the steps that are missing from the grid of the others."""
     found = []
     for before, after, missing in missing_steps(steps):
@@ -183,26 +186,23 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
     for (name, _), steps in holders.items():
         if len(steps) > 1:
             shared[tuple(steps)].append(name)
-    shapes = {name: tensor.shape for each in distinct for name, tensor in each.tensors.items()}
-    return [
-        _identical_tensor(steps, names, distinct)
-        for steps, names in shared.items()
-        if any(len(shapes[name]) >= MATRIX_AXES for name in names)
-    ]
-
-
-def _identical_tensor(steps: tuple[int, ...], names: Sequence[str], series: Sequence[Fingerprint]) -> Finding:
-    tensors = next(each.tensors for each in series if each.step == steps[0])
-    message = (
-        f"{len(names)} of {len(tensors)} tensors are the same at steps {' and '.join(map(str, steps))}: {some(names)}."
-    )
-    evidence = {
-        "steps": list(steps),
-        "digests": {name: tensors[name].digest for name in names},
-        "bytes_compared": sum(tensors[name].num_compared for name in names),
-        "flagged": list(steps),
-    }
-    return Finding(kind=Fault.IDENTICAL_TENSOR, step=steps[-1], sites=tuple(names), message=message, evidence=evidence)
+    by_step = {each.step: each.tensors for each in distinct}
+    found = []
+    for steps, names in shared.items():
+        tensors = by_step[steps[0]]
+        if not any(len(tensors[name].shape) >= MATRIX_AXES for name in names):
+            continue
+        where = " and ".join(map(str, steps))
+        message = f"{len(names)} of {len(tensors)} tensors are the same at steps {where}: {some(names)}."
+        evidence = {
+            "steps": list(steps),
+            "digests": {name: tensors[name].digest for name in names},
+            "bytes_compared": sum(tensors[name].num_compared for name in names),
+            "flagged": list(steps),
+        }
+        sites, kind = tuple(names), Fault.IDENTICAL_TENSOR
+        found.append(Finding(kind=kind, step=steps[-1], sites=sites, message=message, evidence=evidence))
+    return found
 
 
 def _never_changing(series: Sequence[Fingerprint]) -> set[str]:
@@ -223,16 +223,6 @@ def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> d
         for name, tensor in each.tensors.items():
             counts[name][of(tensor)] += 1
     return {name: count.most_common(1)[0][0] for name, count in counts.items()}
-
-
-def _common_sketches(series: Sequence[Fingerprint]) -> set[str]:
-    """Names of the tensors that most checkpoints have, in the shape that most have."""
-    counts = Counter((name, each.tensors[name].shape) for each in series for name in each.sketches)
-    return {name for (name, _), count in counts.items() if 2 * count > len(series)}
-
-
-def _distances(vectors: Sequence[Float[np.ndarray, " k"]]) -> Float[np.ndarray, "n n"]:
-    return cdist(vectors, vectors) if vectors else np.zeros((0, 0))
 
 
 def _misplaced(
@@ -271,3 +261,65 @@ def _rounded(value: float) -> float:
 
 def _shown(value: Any) -> Any:
     return "×".join(map(str, value)) or "scalar" if isinstance(value, tuple) else value
+
+
+def missing_steps(steps: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield two steps in a row with what the grid has between them.
+
+    The grid is even differences, which must show on both sides of the gap (or twice on one side, at either end) and
+    explain all that lies between, with no more missing than there; or even whole ratios in the same way.
+
+    >>> list(missing_steps([1, 2, 4, 8, 32, 64, 1000, 2000, 3000, 5000, 6000]))
+    [(8, 32, [16]), (3000, 5000, [4000])]
+    """
+    for i in range(len(steps) - 1):
+        found = _on_even_differences(steps, i) or _on_even_ratios(steps, i)
+        if found:
+            yield steps[i], steps[i + 1], found
+
+
+def _on_even_differences(steps: Sequence[int], i: int) -> list[int]:
+    if i == len(steps) - 2 and i > 0 and steps[i - 1] * steps[i + 1] == steps[i] ** 2:
+        return []  # 0, 1, 2, 4: doubling has begun
+    differences = [after - before for before, after in pairwise(steps)]
+    for spacing in sorted({each for each in differences if each < differences[i] and differences[i] % each == 0}):
+        run = _run(differences, i, spacing)
+        if run is None:
+            continue
+        num_there = len(run) + 1
+        num_missing = sum(differences[j] // spacing - 1 for j in run)
+        if num_missing <= num_there:
+            return list(range(steps[i] + spacing, steps[i + 1], spacing))
+    return []
+
+
+def _run(differences: Sequence[int], i: int, spacing: int) -> range | None:
+    """Return the differences around the i-th, up to the next equal to the spacing; None if others lie between."""
+    left = next((j for j in range(i - 1, -1, -1) if differences[j] == spacing), None)
+    right = next((j for j in range(i + 1, len(differences)) if differences[j] == spacing), None)
+    if i == 0 and differences[1:3] == [spacing, spacing]:
+        return range(3)
+    if i == len(differences) - 1 and list(differences[-3:-1]) == [spacing, spacing]:
+        return range(i - 2, i + 1)
+    if left is None or right is None:
+        return None
+    run = range(left, right + 1)
+    return run if all(differences[j] % spacing == 0 for j in run) else None
+
+
+def _on_even_ratios(steps: Sequence[int], i: int) -> list[int]:
+    pairs = [(i - 1, i + 1)] if 0 < i < len(steps) - 2 else [(i + 1, i + 2)] if i == 0 else [(i - 2, i - 1)]
+    for pair in pairs:
+        if min(pair) < 0 or max(pair) + 1 >= len(steps) or steps[min(*pair, i)] <= 0:
+            continue
+        ratios = {steps[j + 1] / steps[j] for j in pair}
+        if len(ratios) == 1 and (ratio := ratios.pop()).is_integer():
+            return _powers_between(steps[i], steps[i + 1], int(ratio))
+    return []
+
+
+def _powers_between(before: int, after: int, ratio: int) -> list[int]:
+    grid = [before]
+    while grid[-1] < after:
+        grid.append(grid[-1] * ratio)
+    return grid[1:-1] if grid[-1] == after else []

@@ -1,7 +1,7 @@
 """joma.watch as a callback of Hugging Face's Trainer.
 
 ```python
-trainer = Trainer(model, ..., callbacks=[WatchCallback(out="runs/first", every=100)])
+trainer = Trainer(model, ..., callbacks=[HuggingFaceCallback(out="runs/first", every=100)])
 ```
 """
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from joma.probe.watch import Watch, watch
+from joma.probe.watching import Watch, watch
 
 
-class WatchCallback(TrainerCallback):
+class HuggingFaceCallback(TrainerCallback):
     """Watches the model that the Trainer trains; takes what `joma.watch` takes besides the model.
 
     Steps are the Trainer's global steps, counted from 1; of a step with accumulated gradients the first forward pass

@@ -1,7 +1,7 @@
 """joma.watch as a callback of Lightning's Trainer.
 
 ```python
-trainer = lightning.Trainer(..., callbacks=[WatchCallback(out="runs/first", every=100)])
+trainer = lightning.Trainer(..., callbacks=[LightningCallback(out="runs/first", every=100)])
 ```
 """
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from joma.probe.watch import Watch, watch
+from joma.probe.watching import Watch, watch
 
 SEED = "PL_GLOBAL_SEED"
 """Where `lightning.seed_everything` leaves the seed."""
 
 
-class WatchCallback(Callback):
+class LightningCallback(Callback):
     """Watches the module that Lightning trains; takes what `joma.watch` takes besides the model.
 
     Steps are Lightning's global steps, counted from 1. A `probe_batch` for a module whose `forward` is not its training

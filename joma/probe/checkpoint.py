@@ -11,7 +11,7 @@ import pickletools
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -29,7 +29,7 @@ SAFETENSORS = ".safetensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 BUNDLES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files that make a folder one checkpoint, in the order in which transformers looks for them."""
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<suffix>\.\w+)")
+_SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)(\.\w+)")
 _NO_WEIGHTS = re.compile(
     r"optimizer|scheduler|rng_state|random_states|training_args|scaler|sampler|dataloader|.*optim_states", re.IGNORECASE
 )
@@ -62,7 +62,7 @@ class TensorInfo:
 
 
 @runtime_checkable
-class Part(Protocol):
+class WeightFile(Protocol):
     """One file of a checkpoint, open for reading."""
 
     @property
@@ -88,7 +88,7 @@ class Weights:
     """Whether looking at a few bytes of a tensor is cheap."""
     notes: tuple[str, ...] = ()
     """What is worth telling about how it was opened."""
-    owners: Mapping[str, Part] = field(default_factory=dict)
+    owners: Mapping[str, WeightFile] = field(default_factory=dict)
 
     def read(self, name: str) -> Tensor:
         """Return one tensor."""
@@ -134,11 +134,13 @@ def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loo
     """
     for name in BUNDLES:
         if name in names:
-            return _indexed(names, json_of(name, read_text)) if name.endswith(".json") else FileSet(files=(name,))
+            return _indexed(names, name, read_text) if name.endswith(".json") else FileSet(files=(name,))
     weights = sorted(name for name in names if is_weight_file(name))
     shards = [match for match in map(_SHARD.fullmatch, weights) if match]
     if shards:
-        return _numbered(names, shards[0])
+        stem, number, count, suffix = shards[0].groups()
+        numbers = range(1, int(count) + 1)
+        return _file_set(names, [f"{stem}-{each:0{len(number)}d}-of-{count}{suffix}" for each in numbers])
     safe = [name for name in weights if name.endswith(SAFETENSORS)]
     found = tuple(safe or weights)
     return FileSet(files=found) if loose and found else None
@@ -165,11 +167,20 @@ def open_local(path: Path) -> Weights:
     return gather(openers, chosen, folder=path if (path / "config.json").exists() else None)
 
 
-def gather(openers: Collection[Callable[[], Part]], chosen: FileSet | None = None, **about: Any) -> Weights:
+def gather(openers: Collection[Callable[[], WeightFile]], chosen: FileSet | None = None, **about: Any) -> Weights:
     """Open parts and put them together; what cannot be opened is a flaw, and if nothing can, the flaw is raised."""
     chosen = chosen or FileSet(files=())
-    flaws = [_missing(name, chosen) for name in chosen.missing]
-    owners: dict[str, Part] = {}
+    num_shards = len(chosen.files) + len(chosen.missing)
+    flaws = [
+        Flaw(
+            Fault.MISSING_FILE,
+            f"The shard {name} is missing, one of {num_shards}.",
+            file=name,
+            present=list(chosen.files),
+        )
+        for name in chosen.missing
+    ]
+    owners: dict[str, WeightFile] = {}
     for opener in openers:
         try:
             part = opener()
@@ -194,7 +205,7 @@ def gather(openers: Collection[Callable[[], Part]], chosen: FileSet | None = Non
     return Weights(tensors=tensors, owners=owners, flaws=tuple(flaws), **about)
 
 
-def open_file(path: Path) -> Part:
+def open_file(path: Path) -> WeightFile:
     """Open one file of weights; raises `Flaw` when it cannot be read."""
     start = _start_of(path)
     if start.startswith(_LFS_POINTER):
@@ -230,7 +241,7 @@ class PickledFile:
 
     def __init__(self, path: Path) -> None:
         """Load the state dict, or say in one line why not."""
-        self._tensors = _unwrapped(state_dict_of(_load_pickle(path)))
+        self._tensors = state_dict_of(_load_pickle(path))
         if not self._tensors:
             raise Flaw(Fault.UNREADABLE, f"{path.name} holds no state dict.", file=path.name)
         self.tensors = {
@@ -246,26 +257,18 @@ class PickledFile:
 def state_dict_of(saved: Any) -> dict[str, Tensor]:
     """Find the tensors of a model in what was saved: nested under `state_dict`, `model` and the like, or in dicts.
 
-    >>> list(state_dict_of({"epoch": 3, "model": {"h": {"0": {"weight": torch.zeros(2)}}}, "optimizer": {}}))
+    Prefixes that wrappers put before every name are taken off.
+
+    >>> list(state_dict_of({"epoch": 3, "model": {"module.h": {"0": {"weight": torch.zeros(2)}}}, "optimizer": {}}))
     ['h.0.weight']
     """
+    tensors: dict[str, Tensor] = {}
     while isinstance(saved, Mapping):
         nests = [saved[key] for key in _NESTS if isinstance(saved.get(key), Mapping) and _flat(saved[key])]
-        if not nests:
-            return _flat(saved)
-        saved = nests[0]
-    return {}
-
-
-def json_of(name: str, read_text: Callable[[str], str]) -> dict[str, Any]:
-    """Parse a JSON file of a checkpoint; raises `Flaw` when it is none."""
-    try:
-        record = json.loads(read_text(name))
-    except ValueError as error:
-        raise Flaw(Fault.UNREADABLE, f"{name} is not JSON: {error}.", file=name) from None
-    if not isinstance(record, dict):
-        raise Flaw(Fault.UNREADABLE, f"{name} holds no JSON object.", file=name)
-    return record
+        tensors, saved = ({}, nests[0]) if nests else (_flat(saved), None)
+    while prefix := next((p for p in _WRAPPERS if tensors and all(name.startswith(p) for name in tensors)), ""):
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def dtype_name(code: str) -> str:
@@ -283,39 +286,28 @@ def _flat(saved: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
     return found
 
 
-def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    for prefix in _WRAPPERS:
-        if tensors and all(name.startswith(prefix) for name in tensors):
-            return _unwrapped({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
-    return tensors
-
-
-def _indexed(names: Collection[str], index: dict[str, Any]) -> FileSet:
+def _indexed(names: Collection[str], name: str, read_text: Callable[[str], str]) -> FileSet:
+    """Read an index of shards; whatever else it holds is a flaw of this checkpoint, and not the end of a scan."""
+    try:
+        index = json.loads(read_text(name))
+    except (ValueError, RecursionError) as error:
+        raise Flaw(Fault.UNREADABLE, f"{name} is not JSON: {_one_line(error)}.", file=name) from None
+    if not isinstance(index, dict):
+        raise Flaw(Fault.UNREADABLE, f"{name} holds no JSON object.", file=name)
     shards = index.get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise Flaw(Fault.UNREADABLE, "The index of the shards has no weight_map.", index=sorted(index))
-    files = sorted(map(str, set(shards.values())))
+    if not isinstance(shards, dict) or not shards or not all(isinstance(file, str) for file in shards.values()):
+        message = f"{name} has no weight_map from names of tensors to names of files."
+        raise Flaw(Fault.UNREADABLE, message, index=sorted(index))
+    return _file_set(names, sorted(set(shards.values())), frozenset(shards))
+
+
+def _file_set(names: Collection[str], wanted: Sequence[str], expected: frozenset[str] = frozenset()) -> FileSet:
+    there = {name: name in names for name in wanted}
     return FileSet(
-        files=tuple(name for name in files if name in names),
-        missing=tuple(name for name in files if name not in names),
-        expected=frozenset(shards),
+        files=tuple(name for name, found in there.items() if found),
+        missing=tuple(name for name, found in there.items() if not found),
+        expected=expected,
     )
-
-
-def _numbered(names: Collection[str], shard: re.Match[str]) -> FileSet:
-    width = len(shard["number"])
-    numbers = range(1, int(shard["count"]) + 1)
-    files = [f"{shard['stem']}-{number:0{width}d}-of-{shard['count']}{shard['suffix']}" for number in numbers]
-    return FileSet(
-        files=tuple(name for name in files if name in names),
-        missing=tuple(name for name in files if name not in names),
-    )
-
-
-def _missing(name: str, chosen: FileSet) -> Flaw:
-    num_shards = len(chosen.files) + len(chosen.missing)
-    message = f"The shard {name} is missing, one of {num_shards}."
-    return Flaw(Fault.MISSING_FILE, message, file=name, present=list(chosen.files))
 
 
 def _start_of(path: Path) -> bytes:

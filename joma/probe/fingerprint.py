@@ -31,7 +31,6 @@ NUM_BLOCKS = 16
 BLOCK_BYTES = 4096
 _CHUNK = 2**20
 """Entries that are sketched at once; a multiple of the sketch's length and of 8."""
-_SINGLE_BYTE = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +100,10 @@ def sketch(tensor: Tensor) -> Float[np.ndarray, " k"]:
 def save(folder: Path, fingerprint: Fingerprint) -> None:
     """Keep a fingerprint in the folder of a run, whole or not at all."""
     record = asdict(fingerprint) | {
-        "sketches": {name: _encode(values) for name, values in fingerprint.sketches.items()},
+        "sketches": {
+            name: base64.b64encode(values.astype("<f8").tobytes()).decode("ascii")
+            for name, values in fingerprint.sketches.items()
+        },
         "findings": [finding.as_dict() for finding in fingerprint.findings],
     }
     write_text(folder / FOLDER / f"{fingerprint.step}.json", json.dumps(record) + "\n")
@@ -117,22 +119,22 @@ def load(folder: Path) -> dict[int, Fingerprint]:
 def load_step(folder: Path, step: int) -> Fingerprint | None:
     """Return the fingerprint of one step, if there is one that can be read."""
     try:
-        return _decoded(json.loads((folder / FOLDER / f"{step}.json").read_text(encoding="utf-8")))
+        record = json.loads((folder / FOLDER / f"{step}.json").read_text(encoding="utf-8"))
+        tensors = record["tensors"].items()
+        return Fingerprint(
+            **{
+                **record,
+                "tensors": {name: TensorPrint(**(each | {"shape": tuple(each["shape"])})) for name, each in tensors},
+                "sketches": {
+                    name: np.frombuffer(base64.b64decode(text), dtype="<f8")
+                    for name, text in record["sketches"].items()
+                },
+                "sources": {site: tuple(names) for site, names in record["sources"].items()},
+                "findings": tuple(map(Finding.from_dict, record["findings"])),
+            }
+        )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-
-
-def _decoded(record: Mapping[str, Any]) -> Fingerprint:
-    prints = {name: TensorPrint(**(each | {"shape": tuple(each["shape"])})) for name, each in record["tensors"].items()}
-    return Fingerprint(
-        **{
-            **record,
-            "tensors": prints,
-            "sketches": {name: _decode(text) for name, text in record["sketches"].items()},
-            "sources": {site: tuple(names) for site, names in record["sources"].items()},
-            "findings": tuple(map(Finding.from_dict, record["findings"])),
-        }
-    )
 
 
 def _spread(flat: Tensor) -> Tensor:
@@ -149,15 +151,14 @@ def _bytes_of(flat: Tensor) -> Any:
 
 
 def _num_bad(flat: Tensor) -> int:
+    """Count NaN and infinity; a chunk with a finite sum has neither, and that costs a tenth."""
     if not (flat.is_floating_point() or flat.is_complex()):
         return 0
-    return sum(_num_bad_of(_wide(chunk)) for chunk in flat.split(_CHUNK))
-
-
-def _num_bad_of(chunk: Tensor) -> int:
-    """Count NaN and infinity; a finite sum has neither, and costs a tenth."""
-    total = chunk.sum() if chunk.is_complex() else chunk.sum(dtype=torch.float64)
-    return 0 if bool(torch.isfinite(total)) else int((~torch.isfinite(chunk)).sum())
+    count = 0
+    for chunk in map(_wide, flat.split(_CHUNK)):
+        total = chunk.sum() if chunk.is_complex() else chunk.sum(dtype=torch.float64)
+        count += 0 if bool(torch.isfinite(total)) else int((~torch.isfinite(chunk)).sum())
+    return count
 
 
 def _is_uniform(flat: Tensor) -> bool:
@@ -167,7 +168,7 @@ def _is_uniform(flat: Tensor) -> bool:
 
 def _wide(flat: Tensor) -> Tensor:
     """Types of one byte know few operations."""
-    return flat.float() if flat.element_size() == _SINGLE_BYTE else flat
+    return flat.float() if flat.element_size() == 1 else flat
 
 
 def _signs() -> Iterator[np.ndarray]:
@@ -175,11 +176,3 @@ def _signs() -> Iterator[np.ndarray]:
     generator = np.random.PCG64(0)
     while True:
         yield np.unpackbits(generator.random_raw(_CHUNK // 64).view(np.uint8)).view(bool)
-
-
-def _encode(values: Float[np.ndarray, " k"]) -> str:
-    return base64.b64encode(values.astype("<f8").tobytes()).decode("ascii")
-
-
-def _decode(text: str) -> Float[np.ndarray, " k"]:
-    return np.frombuffer(base64.b64decode(text), dtype="<f8")

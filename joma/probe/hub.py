@@ -8,12 +8,12 @@ revision that has nothing else is downloaded whole and removed after use.
 import fnmatch
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from safetensors.torch import load
@@ -24,7 +24,6 @@ from joma.probe.checkpoint import (
     MAX_HEADER,
     SAFETENSORS,
     FileSet,
-    Part,
     TensorInfo,
     Weights,
     choose_files,
@@ -51,13 +50,11 @@ class RangesRefusedError(HubError):
     """The server sends whole files only."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HubFile:
-    """What the hub tells of a file without sending it."""
+class HubFile(NamedTuple):
+    """What the hub tells of a file without sending it: its size and the hash of its content."""
 
     size: int
     digest: str
-    """Hash of the content."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,108 +78,70 @@ class HubPlace:
         """
         with hub_errors(self.repository):
             listing = list_files(self)
-            chosen = choose_files(listing, partial(_read_text, self))
+            chosen = choose_files(listing, self._read_text)
         if chosen is None:
             raise Flaw(Fault.MISSING_FILE, f"{self.revision} holds no weights.", files=sorted(listing))
         digests = {name: listing[name].digest for name in chosen.files}
-        remote = None if whole else self._remote(chosen, listing)
+        is_safe = all(name.endswith(SAFETENSORS) for name in chosen.files)
+        remote = self._remote(chosen, listing) if is_safe and not whole else None
         if remote is not None:
             yield replace(remote, digests=digests)
             return
-        names = [*chosen.files, *(_beside(listing) if whole else ())]
+        names = [*chosen.files, *(_model_files(listing) if whole else ())]
         with hub_errors(self.repository):
             folder = _download(self, names, None if keep else downloads / self.commit)
         try:
-            note = () if whole else (self._whole_note(chosen, listing),)
-            yield replace(open_local(folder), digests=digests, notes=note)
+            size = sum(listing[name].size for name in chosen.files)
+            reason = "the server sends no parts of files" if is_safe else "it has no safetensors"
+            note = f"{self.revision} was downloaded whole ({some(chosen.files)}, {size} bytes): {reason}."
+            yield replace(open_local(folder), digests=digests, notes=() if whole else (note,))
         finally:
             if not keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _remote(self, chosen: FileSet, listing: Mapping[str, HubFile]) -> Weights | None:
-        """Open safetensors where they are; None when there are pickles, or ranges are refused."""
-        if not all(name.endswith(SAFETENSORS) for name in chosen.files):
-            return None
-        cached = {name: _cached(self, name) for name in chosen.files}
-        openers: list[Callable[[], Part]] = [
-            partial(open_file, path) if path else partial(RemoteSafetensors, self, name, listing[name].size)
+        """Open safetensors where they are; None when ranges are refused."""
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = {name: try_to_load_from_cache(self.repository, name, revision=self.commit) for name in chosen.files}
+        openers = [
+            partial(open_file, Path(path))
+            if isinstance(path, str)
+            else partial(RemoteSafetensors, self, name, listing[name].size)
             for name, path in cached.items()
         ]
         try:
-            return gather(openers, chosen, is_local=all(cached.values()))
+            return gather(openers, chosen, is_local=all(isinstance(path, str) for path in cached.values()))
         except RangesRefusedError:
             return None
 
-    def _whole_note(self, chosen: FileSet, listing: Mapping[str, HubFile]) -> str:
-        size = sum(listing[name].size for name in chosen.files)
-        reason = "the server sends no parts of files" if _all_safe(chosen) else "it has no safetensors"
-        return f"{self.revision} was downloaded whole ({some(chosen.files)}, {size} bytes): {reason}."
+    def _read_text(self, name: str) -> str:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        url = hf_hub_url(self.repository, name, revision=self.commit)
+        response = http_backoff("GET", url, headers=build_hf_headers(), timeout=SECONDS)
+        hf_raise_for_status(response)
+        return response.text
 
 
-class RemoteFile:
-    """A file of a revision, of which ranges can be read."""
+class RemoteSafetensors:
+    """A safetensors file on the hub, of which ranges are read."""
 
-    def __init__(self, place: HubPlace, name: str) -> None:
-        """Ask the hub where the file lies."""
+    def __init__(self, place: HubPlace, name: str, size: int) -> None:
+        """Ask where the file lies, read its header, and check that the file is as long as it tells."""
         from huggingface_hub import hf_hub_url
 
         self._repository = place.repository
         self._url = hf_hub_url(place.repository, name, revision=place.commit)
         with hub_errors(self._repository):
             self._location = self._locate()
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop`, by a request for exactly these."""
-        from huggingface_hub.errors import HfHubHTTPError
-
-        with hub_errors(self._repository):
-            try:
-                return self._read(start, stop)
-            except HfHubHTTPError as error:
-                if error.response.status_code not in _EXPIRED:
-                    raise
-                self._location = self._locate()  # where a file lies is told for an hour
-                return self._read(start, stop)
-
-    def _locate(self) -> str:
-        from huggingface_hub import get_hf_file_metadata
-
-        return get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
-
-    def _read(self, start: int, stop: int) -> bytes:
-        from huggingface_hub.utils import (
-            build_hf_headers,
-            hf_raise_for_status,
-            http_stream_backoff,
-        )
-
-        at_home = urlsplit(self._location).netloc == urlsplit(self._url).netloc
-        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
-        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        with http_stream_backoff("GET", self._location, headers=headers, timeout=SECONDS) as response:
-            hf_raise_for_status(response)
-            if response.status_code != _PARTIAL:
-                raise RangesRefusedError(
-                    f"{urlsplit(self._location).netloc} answers a request for a part with the whole."
-                )
-            content = response.read()
-        if len(content) != stop - start:
-            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
-        return content
-
-
-class RemoteSafetensors:
-    """A safetensors file on the hub."""
-
-    def __init__(self, place: HubPlace, name: str, size: int) -> None:
-        """Read the header, and check that the file is as long as it tells."""
-        self._file = RemoteFile(place, name)
-        length = int.from_bytes(self._file.read(0, HEADER_PREFIX), "little") if size >= HEADER_PREFIX else 0
+        length = int.from_bytes(self._range(0, HEADER_PREFIX), "little") if size >= HEADER_PREFIX else 0
         self._start = HEADER_PREFIX + length
         if length > MAX_HEADER or size < HEADER_PREFIX:
             raise Flaw(Fault.UNREADABLE, f"{name} is no safetensors file.", file=name, bytes=size)
         _demand_length(name, size, self._start)
-        self._entries = _parse_header(name, self._file.read(HEADER_PREFIX, self._start))
+        self._entries = _parse_header(name, self._range(HEADER_PREFIX, self._start))
         _demand_length(name, size, self._start + max(entry["data_offsets"][1] for entry in self._entries.values()))
         self.tensors = {
             key: TensorInfo(shape=tuple(entry["shape"]), dtype=dtype_name(entry["dtype"]))
@@ -193,10 +152,60 @@ class RemoteSafetensors:
         """Fetch one tensor."""
         entry = self._entries[name]
         start, stop = entry["data_offsets"]
-        content = self._file.read(self._start + start, self._start + stop) if stop > start else b""
+        content = self._range(self._start + start, self._start + stop) if stop > start else b""
         header = json.dumps({name: entry | {"data_offsets": [0, stop - start]}}).encode()
         # a file of this one tensor, so that the library decodes its type
         return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[name]
+
+    def _locate(self) -> str:
+        from huggingface_hub import get_hf_file_metadata
+
+        return get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
+
+    def _range(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`; where a file lies is told for an hour, and then asked again."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        with hub_errors(self._repository):
+            try:
+                return self._request(start, stop)
+            except HfHubHTTPError as error:
+                if error.response.status_code not in _EXPIRED:
+                    raise
+                self._location = self._locate()
+                return self._request(start, stop)
+
+    def _request(self, start: int, stop: int) -> bytes:
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+
+        host = urlsplit(self._location).netloc
+        at_home = host == urlsplit(self._url).netloc
+        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
+        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        with http_stream_backoff("GET", self._location, headers=headers, timeout=SECONDS) as response:
+            hf_raise_for_status(response)
+            if response.status_code != _PARTIAL:
+                raise RangesRefusedError(f"{host} answers a request for a part with the whole.")
+            content = response.read()
+        if len(content) != stop - start:
+            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
+        return content
+
+
+def _parse_header(name: str, content: bytes) -> dict[str, Any]:
+    try:
+        entries = {key: entry for key, entry in json.loads(content).items() if key != "__metadata__"}
+        if entries and all({"dtype", "shape", "data_offsets"} <= entry.keys() for entry in entries.values()):
+            return entries
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise Flaw(Fault.UNREADABLE, f"{name} has no header that lists tensors.", file=name)
+
+
+def _demand_length(name: str, size: int, needed: int) -> None:
+    if size < needed:
+        message = f"{name} is truncated: it has {size} bytes and needs {needed}."
+        raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
 
 
 def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
@@ -219,7 +228,7 @@ def list_files(place: HubPlace) -> dict[str, HubFile]:
 
     entries = HfApi().list_repo_tree(place.repository, revision=place.commit)
     return {
-        entry.path: HubFile(size=entry.size, digest=entry.blob_id if entry.lfs is None else entry.lfs.sha256)
+        entry.path: HubFile(entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
         for entry in entries
         if isinstance(entry, RepoFile)
     }
@@ -228,7 +237,25 @@ def list_files(place: HubPlace) -> dict[str, HubFile]:
 def download_tokenizer(place: HubPlace, folder: Path) -> Path:
     """Download configuration and tokenizer of a revision into a folder."""
     with hub_errors(place.repository):
-        return _download(place, _beside(list_files(place)), folder)
+        return _download(place, _model_files(list_files(place)), folder)
+
+
+def _model_files(names: Iterable[str]) -> list[str]:
+    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in _MODEL_FILES)]
+
+
+def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Path:
+    """Download files into a folder, or into the hub's cache when that is None; going on with what is there."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import tqdm
+
+    # a progress bar that is not shown: the scan shows its own
+    silent = type("Silent", (tqdm,), {"__init__": lambda self, *_, **__: tqdm.__init__(self, disable=True)})
+    paths = [
+        Path(hf_hub_download(place.repository, name, revision=place.commit, local_dir=folder, tqdm_class=silent))
+        for name in names
+    ]
+    return folder if folder is not None else paths[0].parent
 
 
 @contextmanager
@@ -265,63 +292,3 @@ def _transport_error() -> type[Exception]:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(".")
-
-
-def _parse_header(name: str, content: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(content)
-        entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
-        if entries and all({"dtype", "shape", "data_offsets"} <= entry.keys() for entry in entries.values()):
-            return entries
-    except (ValueError, AttributeError):
-        pass
-    raise Flaw(Fault.UNREADABLE, f"{name} has no header that lists tensors.", file=name)
-
-
-def _demand_length(name: str, size: int, needed: int) -> None:
-    if size < needed:
-        message = f"{name} is truncated: it has {size} bytes and needs {needed}."
-        raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
-
-
-def _read_text(place: HubPlace, name: str) -> str:
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
-
-    url = hf_hub_url(place.repository, name, revision=place.commit)
-    response = http_backoff("GET", url, headers=build_hf_headers(), timeout=SECONDS)
-    hf_raise_for_status(response)
-    return response.text
-
-
-def _all_safe(chosen: FileSet) -> bool:
-    return all(name.endswith(SAFETENSORS) for name in chosen.files)
-
-
-def _beside(listing: Iterable[str]) -> list[str]:
-    return [name for name in listing if any(fnmatch.fnmatchcase(name, pattern) for pattern in _MODEL_FILES)]
-
-
-def _cached(place: HubPlace, name: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(place.repository, name, revision=place.commit)
-    return Path(found) if isinstance(found, str) else None
-
-
-def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Path:
-    """Download files into a folder, or into the hub's cache when that is None; going on with what is there."""
-    from huggingface_hub import hf_hub_download
-
-    paths = [
-        Path(hf_hub_download(place.repository, name, revision=place.commit, local_dir=folder, tqdm_class=_silent()))
-        for name in names
-    ]
-    return folder if folder is not None else paths[0].parent
-
-
-def _silent() -> type[Any]:
-    """Return a progress bar that is not shown: the scan shows its own."""
-    from huggingface_hub.utils import tqdm
-
-    return type("Silent", (tqdm,), {"__init__": lambda self, *_, **__: tqdm.__init__(self, disable=True)})

@@ -1,11 +1,12 @@
 """One checkpoint inspected: a task that depends on nothing else, so that any number of them can run anywhere."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from joma.figures.numbers import counted
@@ -13,36 +14,35 @@ from joma.measure.rank import stable_rank, why_undefined
 from joma.probe.checkpoint import Weights
 from joma.probe.findings import Fault, Finding, Flaw, some
 from joma.probe.fingerprint import Fingerprint, TensorPrint, sketch, tensor_print
-from joma.probe.measurement import Row
+from joma.probe.measurement import ALL_HEADS, Row
 from joma.probe.series import Checkpoint
 from joma.probe.structure import Unseen, WeightRef, lower_matrices
-from joma.probe.text import Windows, measure_text
+from joma.probe.text import measure_text, windows_key
 
 RANKS = "ranks"
 ENTROPY = "entropy"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class InspectionTask:
     """What to do with one checkpoint."""
 
     checkpoint: Checkpoint
     downloads: Path
     """Where downloads lie while they are needed."""
     ranks: bool = True
-    windows: Windows | None = None
-    """Text for the entropy; without it no model is built."""
+    windows: Int[Tensor, "windows length"] | None = None
+    """Tokens of a text for the entropy; without it no model is built."""
     mlp_pattern: str | None = None
     per_head: bool = False
     keep: bool = False
 
     def settings(self) -> dict[str, str]:
         """Return what is measured, with the settings that it depends on."""
-        ranks = {RANKS: self.mlp_pattern or ""} if self.ranks else {}
-        entropy = (
-            {} if self.windows is None else {ENTROPY: f"{self.windows.key} {'heads' if self.per_head else 'mean'}"}
-        )
-        return ranks | entropy
+        found = {RANKS: self.mlp_pattern or ""} if self.ranks else {}
+        if self.windows is not None:
+            found[ENTROPY] = f"{windows_key(self.windows)} {'heads' if self.per_head else 'mean'}"
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,19 +57,7 @@ class Inspection:
     """Why it could not be inspected, as when the hub did not answer; nothing else is set then."""
 
 
-@dataclass(slots=True)
-class _Found:
-    """What comes together during an inspection."""
-
-    rows: list[Row] = field(default_factory=list)
-    unseen: list[Unseen] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    prints: dict[str, TensorPrint] = field(default_factory=dict)
-    sketches: dict = field(default_factory=dict)
-    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def inspect_checkpoint(task: Task) -> Inspection:
+def inspect_checkpoint(task: InspectionTask) -> Inspection:
     """Read a checkpoint, measure what the task asks for, and keep its fingerprint.
 
     A checkpoint that is broken gives findings; one that cannot be reached gives an error.
@@ -83,98 +71,64 @@ def inspect_checkpoint(task: Task) -> Inspection:
             inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(fingerprint=replace(blank, findings=(flaw.at(checkpoint.step),)))
-    except OSError as error:
-        return Inspection(fingerprint=blank, error=_one_line(error))
     except Exception as error:  # a checkpoint that nobody has thought of must not end the scan of the others
-        return Inspection(fingerprint=blank, error=f"{type(error).__name__}: {_one_line(error)}")
+        line = " ".join(str(error).split())
+        kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        return Inspection(fingerprint=blank, error=kind + line)
     return replace(inspection, seconds=perf_counter() - started)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _inspected(task: Task, weights: Weights, blank: Fingerprint) -> Inspection:
-    found = _Found(findings=[flaw.at(blank.step) for flaw in weights.flaws])
-    if task.ranks:
-        _measure_ranks(task, weights, found)
-    if task.windows is not None and not weights.flaws:
-        _measure_entropy(task, weights, found)
-    _look_at_the_rest(weights, found)
-    found.findings += _not_finite(blank, found.prints)
-    fingerprint = replace(
-        blank,
-        tensors=found.prints,
-        files=dict(weights.digests),
-        sketches=found.sketches,
-        sources=found.sources,
-        unseen={each.site: each.reason for each in found.unseen},
-        findings=tuple(found.findings),
-    )
-    return Inspection(fingerprint=fingerprint, rows=tuple(found.rows), notes=weights.notes)
-
-
-def _measure_ranks(task: Task, weights: Weights, found: _Found) -> None:
-    shapes = {name: info.shape for name, info in weights.tensors.items()}
-    refs, unseen = lower_matrices(shapes, mlp_pattern=task.mlp_pattern)
-    found.unseen += unseen
-    read = _remembering(weights.read, found)
-    for ref in refs:
-        found.sources[ref.site] = ref.tensors
-        found.rows += _ranks(ref, ref.take(read), found)
-
-
-def _remembering(read: Callable[[str], Tensor], found: _Found) -> Callable[[str], Tensor]:
-    """Read a tensor once for all matrices in it, and take its fingerprint on the way."""
+def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> Inspection:  # noqa: C901 (in a row)
+    rows: list[Row] = []
+    unseen: list[Unseen] = []
+    findings = [flaw.at(blank.step) for flaw in weights.flaws]
+    prints: dict[str, TensorPrint] = {}
+    sketches: dict[str, np.ndarray] = {}
+    sources: dict[str, tuple[str, ...]] = {}
     last: dict[str, Tensor] = {}
 
-    def remembered(name: str) -> Tensor:
+    def read(name: str) -> Tensor:
+        """Read a tensor once for all matrices in it, and take its fingerprint on the way."""
         if name not in last:
             last.clear()
-            last[name] = read(name)
-            found.prints[name] = tensor_print(last[name], whole=True)
-            found.sketches[name] = sketch(last[name])
+            last[name] = weights.read(name)
+            prints[name], sketches[name] = tensor_print(last[name], whole=True), sketch(last[name])
         return last[name]
 
-    return remembered
-
-
-def _ranks(ref: WeightRef, weight: Tensor, found: _Found) -> list[Row]:
-    if not weight.is_floating_point():
-        found.unseen.append(Unseen(site=ref.site, reason=f"It is stored as {weight.dtype}: there is no rank to take."))
-        return []
-    weight = weight.float() if weight.element_size() == 1 else weight
-    rank = float(stable_rank(weight))
-    frobenius = float(torch.linalg.vector_norm(weight, dtype=torch.float64))
-    values = {"stable_rank": rank, "spectral_norm": frobenius / rank**0.5, "frobenius_norm": frobenius}
-    flag = why_undefined(weight) if rank != rank else ""  # noqa: PLR0124 (NaN)
-    return [
-        Row(site=ref.site, kind="mlp", layer=ref.layer, head=-1, metric=metric, value=value, flag=flag)
-        for metric, value in values.items()
-    ]
-
-
-def _measure_entropy(task: Task, weights: Weights, found: _Found) -> None:
-    assert task.windows is not None
-    step = task.checkpoint.step
-    if weights.folder is None:
-        found.findings.append(Finding(kind=Fault.NO_ENTROPY, step=step, message="There is no config.json."))
-        return
-    try:
-        rows, unseen = measure_text(weights.folder, task.windows, heads=task.per_head)
-    except Flaw as flaw:
-        found.findings.append(flaw.at(step))
-        return
-    found.rows += rows
-    found.unseen += unseen
-
-
-def _look_at_the_rest(weights: Weights, found: _Found) -> None:
+    if task.ranks:
+        shapes = {name: info.shape for name, info in weights.tensors.items()}
+        refs, unseen = lower_matrices(shapes, mlp_pattern=task.mlp_pattern)
+        for ref in refs:
+            sources[ref.site] = ref.tensors
+            weight = ref.take(read)
+            if weight.is_floating_point():
+                rows += _ranks(ref, weight)
+            else:
+                reason = f"It is stored as {weight.dtype}: there is no rank to take."
+                unseen.append(Unseen(site=ref.site, reason=reason))
+    if task.windows is not None and not weights.flaws:
+        try:
+            of_text, not_seen = measure_text(weights.folder, task.windows, heads=task.per_head)
+        except Flaw as flaw:
+            findings.append(flaw.at(blank.step))
+        else:
+            rows += of_text
+            unseen += not_seen
     for name, info in weights.tensors.items():
-        if name in found.prints:
-            continue
-        blank = TensorPrint(shape=info.shape, dtype=info.dtype)
-        found.prints[name] = tensor_print(weights.read(name), whole=False) if weights.is_local else blank
+        if name not in prints:
+            unread = TensorPrint(shape=info.shape, dtype=info.dtype)
+            prints[name] = tensor_print(weights.read(name), whole=False) if weights.is_local else unread
+    findings += _not_finite(blank, prints)
+    fingerprint = replace(
+        blank,
+        tensors=prints,
+        files=dict(weights.digests),
+        sketches=sketches,
+        sources=sources,
+        unseen={each.site: each.reason for each in unseen},
+        findings=tuple(findings),
+    )
+    return Inspection(fingerprint=fingerprint, rows=tuple(rows), notes=weights.notes)
 
 
 def _not_finite(blank: Fingerprint, prints: dict[str, TensorPrint]) -> list[Finding]:
@@ -184,3 +138,12 @@ def _not_finite(blank: Fingerprint, prints: dict[str, TensorPrint]) -> list[Find
     message = f"{blank.name} has NaN or infinity in {counted(len(bad), 'tensor')}: {some(list(bad))}."
     evidence = {"entries": bad}
     return [Finding(kind=Fault.NOT_FINITE, step=blank.step, sites=tuple(bad), message=message, evidence=evidence)]
+
+
+def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:
+    weight = weight.float() if weight.element_size() == 1 else weight
+    rank = float(stable_rank(weight))
+    frobenius = float(torch.linalg.vector_norm(weight, dtype=torch.float64))
+    values = {"stable_rank": rank, "spectral_norm": frobenius / rank**0.5, "frobenius_norm": frobenius}
+    flag = why_undefined(weight) if rank != rank else ""  # noqa: PLR0124 (NaN)
+    return [Row(ref.site, "mlp", ref.layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]

@@ -41,26 +41,10 @@ class Checkpoint:
     place: LocalPlace | HubPlace
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Series:
-    """Checkpoints by ascending step, each step once."""
-
-    checkpoints: tuple[Checkpoint, ...]
-    findings: tuple[Finding, ...] = ()
-    """Names that show no step, or several; they are not in the series."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
-    """Steps read off names."""
-
-    known: dict[str, int]
-    unknown: dict[str, str]
-    """Names that tell no step, with the reason."""
-
-
-def find_series(sources: Sequence[Path | str], *, revisions: str | None = None) -> Series:
-    """Find the checkpoints at `sources` and put them in order.
+def find_series(
+    sources: Sequence[Path | str], *, revisions: str | None = None
+) -> tuple[list[Checkpoint], list[Finding]]:
+    """Find the checkpoints at `sources`, by ascending step, each step once, and say what was left out.
 
     A source is a folder of checkpoints, one checkpoint (a folder or a file), or a repository of the hub, of which
     `revisions` is a pattern of branches and tags such as `step*`.
@@ -68,23 +52,44 @@ def find_series(sources: Sequence[Path | str], *, revisions: str | None = None) 
     if not sources:
         raise ValueError("There is nothing to scan. Pass a folder, a file, or a hub repository with `revisions`.")
     places: dict[str, LocalPlace | HubPlace] = {}
-    leftover: list[Finding] = []
+    findings: list[Finding] = []
     for source in sources:
-        for name, place in _places(source, revisions, leftover):
+        for name, place in _places(source, revisions, findings):
             unique = name if places.get(name, place) == place else f"{source}/{name}"
             places[unique] = place
-    return _ordered(places, leftover)
+    steps, unknown = read_steps(places)
+    if len(places) == 1 and not steps:
+        (name,) = places
+        steps, unknown = {name: 0}, {}
+        findings.append(Finding(kind=Fault.NAME, step=0, message=f"{name} shows no step: it is taken as step 0."))
+    for name, reason in unknown.items():
+        if not steps:
+            raise ValueError(
+                f"No step can be read off the names: {name} {reason}. "
+                "Name the checkpoints like step1000 or checkpoint-100."
+            )
+        findings.append(Finding(kind=Fault.NAME, step=-1, message=f"{name} {reason}: it is left out."))
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, step in steps.items():
+        names[step].append(name)
+    for step, claimants in names.items():
+        if len(claimants) > 1:
+            raise ValueError(
+                f"Step {step} is claimed by {some(claimants)}. Scan one series at a time, each into its own folder."
+            )
+    checkpoints = [Checkpoint(step=step, name=name, place=places[name]) for name, step in steps.items()]
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.step), findings
 
 
-def read_steps(names: Iterable[str]) -> Steps:
+def read_steps(names: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
     """Read the step off each name: the number behind `step`, `iter`, `checkpoint`, `epoch`, or the only one.
 
     One word counts for all names, the surest of those that most names have. Where no name has one, the number that
-    differs from name to name is the step.
+    differs from name to name is the step. Returns the steps, and why the other names show none.
 
     >>> read_steps(["step1000-tokens4B", "step512-tokens2B", "main"])
-    Steps(known={'step1000-tokens4B': 1000, 'step512-tokens2B': 512}, unknown={'main': 'shows no number'})
-    >>> read_steps(["pythia70m_300.pt", "pythia70m_9.pt"]).known
+    ({'step1000-tokens4B': 1000, 'step512-tokens2B': 512}, {'main': 'shows no number'})
+    >>> read_steps(["pythia70m_300.pt", "pythia70m_9.pt"])[0]
     {'pythia70m_300.pt': 300, 'pythia70m_9.pt': 9}
     """
     names = list(dict.fromkeys(names))
@@ -105,7 +110,7 @@ def read_steps(names: Iterable[str]) -> Steps:
             unknown[name] = f"shows no {unit} as the others do"
         else:
             unknown[name] = "shows no number"
-    return Steps(known=known, unknown=unknown)
+    return known, unknown
 
 
 def _numbers_behind(unit: str, name: str) -> list[int]:
@@ -115,7 +120,7 @@ def _numbers_behind(unit: str, name: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _plain_numbers(names: Sequence[str]) -> Steps:
+def _plain_numbers(names: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
     """Take the number that varies among names that are otherwise alike; of a single name, its only number."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -131,7 +136,7 @@ def _plain_numbers(names: Sequence[str]) -> Steps:
         else:
             reason = "shows several numbers, and which is the step is not clear" if columns else "shows no number"
             unknown |= dict.fromkeys(members, reason)
-    return Steps(known=known, unknown=unknown)
+    return known, unknown
 
 
 def _stem(name: str) -> str:
@@ -141,53 +146,52 @@ def _stem(name: str) -> str:
 
 
 def _places(
-    source: Path | str, revisions: str | None, leftover: list[Finding]
+    source: Path | str, revisions: str | None, findings: list[Finding]
 ) -> Iterable[tuple[str, LocalPlace | HubPlace]]:
     path = Path(source)
     if path.exists():
         if revisions is not None:
             raise ValueError(f"`revisions` is for repositories of the hub, and {source} lies on this machine. Drop it.")
-        return _local_places(path.resolve(), leftover)
+        return _local_places(path.resolve(), findings)
     if revisions is None or not _REPOSITORY.fullmatch(str(source)):
         hint = " For a repository of the hub pass `revisions` too, such as 'step*'." if revisions is None else ""
         raise FileNotFoundError(f"There is no file or folder {source}.{hint}")
     return [(place.revision, place) for place in list_revisions(str(source), revisions)]
 
 
-def _local_places(path: Path, leftover: list[Finding]) -> list[tuple[str, LocalPlace | HubPlace]]:
+def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalPlace | HubPlace]]:
     if path.is_file():
         if not is_weight_file(path.name):
             raise ValueError(f"{path} is no checkpoint: needed is {SAFETENSORS} or one of {', '.join(PICKLED)}.")
         name = f"{path.parent.name}/{path.name}" if path.name in BUNDLES else path.name
         return [(name, LocalPlace(path=path))]
     if _is_record(path) and (path / CHECKPOINTS).is_dir():
-        return _local_places(path / CHECKPOINTS, leftover)
+        return _local_places(path / CHECKPOINTS, findings)
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_part(entry))
     files = [entry.name for entry in path.iterdir() if entry.is_file()]
     inside = [folder for folder in folders if _is_checkpoint(folder)]
     if inside:
         if any(is_weight_file(name) for name in files):
             message = f"{path.name} has weights of its own beside the checkpoints in it: they are left out."
-            leftover.append(Finding(kind=Fault.NAME, step=-1, message=message))
-        steps = read_steps([folder.name for folder in folders]).known
+            findings.append(Finding(kind=Fault.NAME, step=-1, message=message))
+        steps, _ = read_steps([folder.name for folder in folders])
         kept = [folder for folder in folders if folder in inside or folder.name in steps]
         return [(folder.name, LocalPlace(path=folder)) for folder in kept]
     if _bundle(path, files):
         return [(path.name, LocalPlace(path=path))]
-    states = _one_of_each(sorted(name for name in files if is_weight_file(name)))
+    weights = sorted(filter(is_weight_file, files), key=lambda name: (name.endswith(SAFETENSORS), name))
+    states = sorted({_stem(name): name for name in weights}.values())  # of two formats of one file the safetensors
     if not states:
+        hint = ""
+        if _is_record(path):
+            hint = " It is a run: train with --checkpoint-every, which keeps a series."
+        elif any(map(_is_record, path.iterdir())):
+            hint = " It holds runs, each of which may be a series: name one."
         raise FileNotFoundError(
             f"{path} holds no checkpoint: needed are folders with model.safetensors or pytorch_model.bin, or files "
-            f"{SAFETENSORS}, {', '.join(PICKLED)}.{_what_runs_need(path)}"
+            f"{SAFETENSORS}, {', '.join(PICKLED)}.{hint}"
         )
     return [(name, LocalPlace(path=path / name)) for name in states]
-
-
-def _what_runs_need(path: Path) -> str:
-    """Return what to do with a run that has no series, and with a folder of runs."""
-    if _is_record(path):
-        return " It is a run: train with --checkpoint-every, which keeps a series."
-    return " It holds runs, each of which may be a series: name one." if any(map(_is_record, path.iterdir())) else ""
 
 
 def _is_no_part(folder: Path) -> bool:
@@ -204,7 +208,7 @@ def _is_checkpoint(folder: Path) -> bool:
     """Whether a folder is one checkpoint: known names, or loose files that are not a series of their own."""
     files = [entry.name for entry in folder.iterdir() if entry.is_file()]
     states = [name for name in files if is_weight_file(name)]
-    return _bundle(folder, files) or (bool(states) and len(set(read_steps(states).known.values())) <= 1)
+    return _bundle(folder, files) or (bool(states) and len(set(read_steps(states)[0].values())) <= 1)
 
 
 def _bundle(folder: Path, files: Sequence[str]) -> bool:
@@ -212,41 +216,3 @@ def _bundle(folder: Path, files: Sequence[str]) -> bool:
         return choose_files(files, lambda name: (folder / name).read_text("utf-8"), loose=False) is not None
     except Flaw:
         return True  # an index that is broken still says what the folder is meant to be
-
-
-def _one_of_each(names: Sequence[str]) -> list[str]:
-    """Of files that differ in their format alone take the safetensors."""
-    chosen = {_stem(name): name for name in sorted(names, key=lambda name: name.endswith(SAFETENSORS))}
-    return sorted(chosen.values())
-
-
-def _ordered(places: dict[str, LocalPlace | HubPlace], leftover: list[Finding]) -> Series:
-    steps = read_steps(places)
-    if len(places) == 1 and not steps.known:
-        (name,) = places
-        steps = Steps(known={name: 0}, unknown={})
-        leftover.append(Finding(kind=Fault.NAME, step=0, message=f"{name} shows no step: it is taken as step 0."))
-    if not steps.known:
-        name, reason = next(iter(steps.unknown.items()))
-        raise ValueError(
-            f"No step can be read off the names: {name} {reason}. Name the checkpoints like step1000 or checkpoint-100."
-        )
-    findings = [
-        Finding(kind=Fault.NAME, step=-1, message=f"{name} {reason}: it is left out.")
-        for name, reason in steps.unknown.items()
-    ]
-    _demand_one_each(steps)
-    checkpoints = [Checkpoint(step=step, name=name, place=places[name]) for name, step in steps.known.items()]
-    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
-    return Series(checkpoints=tuple(ordered), findings=(*leftover, *findings))
-
-
-def _demand_one_each(steps: Steps) -> None:
-    names: dict[int, list[str]] = defaultdict(list)
-    for name, step in steps.known.items():
-        names[step].append(name)
-    for step, claimants in names.items():
-        if len(claimants) > 1:
-            raise ValueError(
-                f"Step {step} is claimed by {some(claimants)}. Scan one series at a time, each into its own folder."
-            )

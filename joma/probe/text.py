@@ -5,7 +5,6 @@ Models are built by transformers from files on this machine. Code that a checkpo
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -34,20 +33,15 @@ _UNUSED = ("pooler", "lm_head", "classifier")
 """Parts that attention does not depend on, which a checkpoint may lack."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Windows:
-    """Windows of a text, as tokens."""
-
-    tokens: Int[Tensor, "windows length"]
-
-    @property
-    def key(self) -> str:
-        """Return what changes when the windows do."""
-        return blake2b(self.tokens.numpy().tobytes() + str(self.tokens.shape).encode(), digest_size=16).hexdigest()
+def windows_key(windows: Int[Tensor, "windows length"]) -> str:
+    """Return what changes when the windows do."""
+    return blake2b(windows.numpy().tobytes() + str(windows.shape).encode(), digest_size=16).hexdigest()
 
 
-def windows_of(text: Path, config: Path, tokenizer: Path, *, window: int | None, num_windows: int) -> Windows:
-    """Cut the start of a text into windows that the model takes; says in one line why that cannot be done.
+def windows_of(
+    text: Path, config: Path, tokenizer: Path, *, window: int | None, num_windows: int
+) -> Int[Tensor, "windows length"]:
+    """Cut the start of a text into windows of tokens that the model takes; says in one line why that cannot be done.
 
     `config` and `tokenizer` are folders with those of the model.
     """
@@ -62,9 +56,14 @@ def windows_of(text: Path, config: Path, tokenizer: Path, *, window: int | None,
             f"The text is shorter than one window: {text} gives {counted(len(ids), 'token')} and a window has "
             f"{length}. Pass a longer text, or a smaller `window`."
         )
-    _demand_fit(max(ids), getattr(settings.get_text_config(), "vocab_size", None))
+    num_embeddings = getattr(settings.get_text_config(), "vocab_size", None)
+    if num_embeddings is not None and max(ids) >= num_embeddings:
+        raise ValueError(
+            f"The tokenizer does not fit the model: it gives token {max(ids)}, and the model has {num_embeddings} "
+            "embeddings. Pass `tokenizer`, the folder of the right one."
+        )
     count = min(num_windows, len(ids) // length)
-    return Windows(tokens=torch.tensor(ids[: count * length]).reshape(count, length))
+    return torch.tensor(ids[: count * length]).reshape(count, length)
 
 
 def load_config(folder: Path) -> Any:
@@ -81,16 +80,20 @@ def load_config(folder: Path) -> Any:
         ) from None
 
 
-def measure_text(folder: Path, windows: Windows, *, heads: bool) -> tuple[list[Row], list[Unseen]]:
+def measure_text(
+    folder: Path | None, windows: Int[Tensor, "windows length"], *, heads: bool
+) -> tuple[list[Row], list[Unseen]]:
     """Build the model in a folder, run the windows through it, and return entropy and its companions per layer.
 
     Raises `Flaw` when the model cannot be built from the checkpoint.
     """
+    if folder is None:
+        raise Flaw(Fault.NO_ENTROPY, "There is no config.json.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = _build(folder).to(device).eval()
     embedding = model.get_input_embeddings()
-    if isinstance(embedding, nn.Embedding) and int(windows.tokens.max()) >= embedding.num_embeddings:
-        message = f"The text has token {int(windows.tokens.max())} and the model {embedding.num_embeddings} embeddings."
+    if isinstance(embedding, nn.Embedding) and int(windows.max()) >= embedding.num_embeddings:
+        message = f"The text has token {int(windows.max())} and the model {embedding.num_embeddings} embeddings."
         raise Flaw(Fault.NO_ENTROPY, message)
     readings = Readings()
     unseen: list[Unseen] = []
@@ -103,7 +106,7 @@ def measure_text(folder: Path, windows: Windows, *, heads: bool) -> tuple[list[R
             on_unseen=unseen.append,
         ),
     ):
-        for part in windows.tokens.to(device).split(_num_at_once(device, windows.tokens.shape[1])):
+        for part in windows.to(device).split(_num_at_once(device, windows.shape[1])):
             model(**_inputs(model, part))
     return list(readings.rows(heads=heads)), unseen
 
@@ -174,7 +177,15 @@ def _window_length(config: Any, window: int | None) -> int:
 
 def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
     """Tokenize as much of the start of a text as is wanted."""
-    tokenizer = _tokenizer(folder)
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # as above
+        raise ValueError(
+            f"There is no tokenizer in {folder} that can be used: {_first_sentence(error)}. Pass `tokenizer`, a folder."
+        ) from None
     num_characters = _CHARACTERS_PER_TOKEN * wanted
     with text.open(encoding="utf-8", errors="replace") as file:
         read = file.read(num_characters)
@@ -185,26 +196,6 @@ def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
             if not more:
                 return ids[:wanted]
             read += more
-
-
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        with quiet_transformers():
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # as above
-        raise ValueError(
-            f"There is no tokenizer in {folder} that can be used: {_first_sentence(error)}. Pass `tokenizer`, a folder."
-        ) from None
-
-
-def _demand_fit(largest: int, num_embeddings: int | None) -> None:
-    if num_embeddings is not None and largest >= num_embeddings:
-        raise ValueError(
-            f"The tokenizer does not fit the model: it gives token {largest}, and the model has {num_embeddings} "
-            "embeddings. Pass `tokenizer`, the folder of the right one."
-        )
 
 
 def _first_sentence(error: Exception) -> str:

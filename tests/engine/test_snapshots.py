@@ -13,7 +13,7 @@ from store.faults import Faults
 
 from joma.engine import snapshots
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
-from joma.probe.scan import scan
+from joma.probe.scanning import scan
 from joma.store import DiskFullError, read
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)

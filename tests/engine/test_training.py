@@ -15,7 +15,7 @@ from joma.engine.sources import data_hash, source_of
 from joma.engine.step import Stepper
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
-from joma.probe.scan import scan
+from joma.probe.scanning import scan
 from joma.store import info, is_open, read, read_events
 
 

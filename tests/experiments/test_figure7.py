@@ -23,7 +23,7 @@ from joma.experiments.timetable import OutOfTime, Timetable
 from joma.probe.findings import Fault
 from joma.probe.fingerprint import load
 from joma.probe.hub import HubError
-from joma.probe.scan import scan
+from joma.probe.scanning import scan
 from joma.verdicts import Outcome
 
 SMALL, LARGE = 10_000, 2_700_000_000

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 
 NUM_PROCESSES = 2
 FULL = {"measures": "full", "every": 2}

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 
 NUM_STEPS = 5
 

@@ -10,7 +10,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from store.mortality import ended, obey_orders
 
-from joma.probe.scan import scan
+from joma.probe.scanning import scan
 from joma.store import tables
 
 

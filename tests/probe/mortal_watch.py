@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from store.mortality import ended, obey_orders
 
-from joma.probe import watch as watching
+from joma.probe import watching
 from joma.store import open_run, tables
 
 FLUSH_SECONDS = 0.02

@@ -1,16 +1,21 @@
-"""Every fault that is planted in a series is named with its evidence, and a series as it should be has none."""
+"""A series is audited: its faults are named with their evidence, and a series as it should be has none."""
 
+import dataclasses
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
 from states import LOWER, SITES, walk
 
-from joma.probe.audit import audit, flags
+from joma.probe import fingerprint
+from joma.probe.audit import audit, flags, missing_steps
 from joma.probe.findings import Fault, Finding
-from joma.probe.fingerprint import Fingerprint, sketch, tensor_print
+from joma.probe.fingerprint import BLOCK_BYTES, NUM_BLOCKS, SKETCH_LENGTH, Fingerprint, sketch, tensor_print
+from joma.probe.trajectory import off_path
 
 
 def print_of(state, step, *, compared=None):
@@ -179,3 +184,292 @@ def test_a_file_of_another_step_is_named_though_its_tensors_were_not_compared():
 def test_findings_survive_json():
     finding = Finding(kind=Fault.GAP, step=3, sites=("a",), message="x", evidence={"missing": [1]})
     assert Finding.from_dict(finding.as_dict()) == finding
+
+
+DIMENSION = 400
+
+
+def straight(n, rng):
+    return np.sort(rng.uniform(size=n))[:, None] * rng.normal(size=DIMENSION) + 1e-3 * rng.normal(size=(n, DIMENSION))
+
+
+def random_walk(n, rng):
+    return np.cumsum(rng.normal(size=(n, DIMENSION)) * rng.uniform(0.3, 3, size=(n, 1)), axis=0)
+
+
+def settling(n, rng):
+    decay = np.exp(-np.arange(n) / (n / 5))[:, None]
+    return 5 * decay * rng.normal(size=DIMENSION) + 0.1 * rng.normal(size=(n, DIMENSION))
+
+
+def stationary(n, rng):
+    x = np.zeros((n, DIMENSION))
+    rate = rng.uniform(0.1, 1)
+    for i in range(1, n):
+        x[i] = (1 - rate) * x[i - 1] + rng.normal(size=DIMENSION)
+    return x
+
+
+def annealed(n, rng):
+    return np.cumsum(rng.normal(size=(n, DIMENSION)) * np.linspace(1, 0.01, n)[:, None], axis=0)
+
+
+def logarithmic(n, rng):
+    steps = np.concatenate([[0], 2 ** np.arange(10), 1000 * np.arange(1, n)])[:n]
+    return np.cumsum(rng.normal(size=(n, DIMENSION)) * np.sqrt(np.diff(steps, prepend=0))[:, None], axis=0)
+
+
+MOVING = [straight, random_walk, settling, annealed, logarithmic]
+
+
+cases = given(path=st.sampled_from(MOVING), n=st.integers(12, 60), early=st.floats(0, 0.3), seed=st.integers(0, 10**6))
+
+
+def found(x):
+    return off_path(cdist(x, x))
+
+
+@given(path=st.sampled_from([*MOVING, stationary]), n=st.integers(1, 80), seed=st.integers(0, 10**6))
+def test_no_false_finding_on_any_path(path, n, seed):
+    assert found(path(n, np.random.default_rng(seed))) == []
+
+
+@cases
+@example(path=random_walk, n=12, early=0.0, seed=223)
+def test_final_weights_under_an_early_step(path, n, early, seed):
+    x = path(n, np.random.default_rng(seed))
+    i = int(early * n)
+    x[i] = x[-1]
+    hits = found(x)
+    if path is random_walk and len(hits) > 1:  # one of few steps, whose end fits the beginning as well as its own place
+        assert [(off.index, off.rival) for off in hits] == [(i, n - 1), (n - 1, i)]
+        return
+    (off,) = hits
+    assert (off.index, off.nearest, off.rival) == (i, n - 1, None)
+
+
+@cases
+def test_weights_from_near_the_end_that_the_series_does_not_have(path, n, early, seed):
+    rng = np.random.default_rng(seed)
+    x = path(n + 1, rng)
+    i = int(early * n)
+    x = np.concatenate([x[:i], x[-2:-1], x[i + 1 : -2], x[-1:]])  # the last but one, under an early step
+    hits = found(x)
+    assert i in [off.index for off in hits] or path in (random_walk, annealed)  # a walk's end is not that far
+    assert {off.index for off in hits} <= {i}
+
+
+def test_two_checkpoints_swapped():
+    rng = np.random.default_rng(0)
+    counts = {path: [0, 0] for path in MOVING}
+    for path in MOVING:
+        for _ in range(40):
+            n = int(rng.integers(12, 60))
+            x = path(n, rng)
+            i = int(rng.integers(0, n // 4))
+            x[[i, n - 1]] = x[[n - 1, i]]
+            indices = {off.index for off in found(x)}
+            counts[path][0] += indices == {i, n - 1}
+            counts[path][1] += bool(indices - {i, n - 1})
+    for path, (right, wrong) in counts.items():
+        assert right >= 33, path  # a random walk of few steps does not get far
+        assert wrong <= 3, path
+
+
+@cases
+def test_a_block_of_copies(path, n, early, seed):
+    x = path(n, np.random.default_rng(seed))
+    i = 1 + int(early * n)
+    x[[i, i + 1]] = x[-1]
+    offs = {off.index: off.rival for off in found(x)}
+    if path in (straight, settling, logarithmic):
+        assert offs == {i: None, i + 1: None}
+    else:  # a walk of few steps does not get far: then the original is named as well
+        assert offs in ({i: None, i + 1: None}, {i: n - 1, i + 1: n - 1, n - 1: i})
+
+
+def test_weights_of_another_run():
+    rng = np.random.default_rng(0)
+    x = random_walk(20, rng)
+    x[7] = 40 * rng.normal(size=DIMENSION)
+    (off,) = found(x)
+    assert (off.index, off.before, off.after, off.nearest) == (7, 6, 8, None)
+
+
+def test_when_distances_do_not_tell_which_of_two_is_wrong_both_are_named():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(20, DIMENSION))  # settled, without memory: every place is as good
+    x[4] = x[15]
+    offs = {off.index: off.rival for off in found(x)}
+    assert offs == {4: 15, 15: 4}
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_too_few_to_tell(n):
+    assert off_path(np.ones((n, n)) - np.eye(n)) == []
+
+
+def test_three_with_one_away():
+    x = np.array([[0.0], [9.0], [1.0]])
+    (off,) = found(x)
+    assert (off.index, off.nearest) == (1, None)
+
+
+def test_equal_neighbours_are_on_the_path():
+    x = random_walk(20, np.random.default_rng(0))
+    x[8] = x[7]
+    assert found(x) == []
+    assert found(np.zeros((5, DIMENSION))) == []
+
+
+PYTHIA = [0, *(2**i for i in range(10)), *range(1000, 143_001, 1000)]
+
+
+def gaps_of(steps):
+    return [missing for _, _, missing in missing_steps(steps)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "missing"),
+    [
+        (PYTHIA, []),
+        (sorted(set(PYTHIA) - {16, 4000, 77_000, 78_000}), [[16], [4000], [77_000, 78_000]]),
+        (list(range(100, 1001, 100)), []),
+        ([100, 200, 300, 500], [[400]]),
+        ([100, 300, 400, 500], [[200]]),
+        ([100, 200, 400, 600, 700], [[300], [500]]),
+        ([100, 200, 300, 337], []),
+        ([0, 1, 2, 4], []),
+        ([1, 2, 4, 16], [[8]]),
+        ([1, 4, 8, 16], [[2]]),
+        ([1, 2, 3, 10, 20, 30, 31, 32, 33], []),
+        ([100, 900], []),
+        ([5], []),
+        ([], []),
+        ([3, 10, 40, 45, 300], []),
+    ],
+)
+def test_grids(steps, missing):
+    assert gaps_of(steps) == missing
+
+
+@given(start=st.integers(0, 1000), spacing=st.integers(1, 1000), num=st.integers(6, 60), place=st.floats(0, 1))
+def test_any_step_taken_from_an_even_grid_is_missed(start, spacing, num, place):
+    steps = [start + spacing * i for i in range(num)]
+    assert gaps_of(steps) == []
+    gone = steps.pop(1 + int(place * (num - 3)))
+    assert gaps_of(steps) == [[gone]]
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30, unique=True).map(sorted))
+def test_whatever_is_said_to_be_missing_lies_between_and_is_not_there(steps):
+    for before, after, missing in missing_steps(steps):
+        assert all(before < step < after for step in missing)
+        assert missing == sorted(set(missing) - set(steps))
+
+
+LARGE = NUM_BLOCKS * BLOCK_BYTES // 4 * 3
+"""Entries of a float32 tensor of which a third is looked at."""
+
+
+@given(seed=st.integers(0, 10**6), rows=st.integers(1, 300), scale=st.floats(1e-4, 1e2))
+def test_sketches_keep_distances(seed, rows, scale):
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(rows, 257, generator=generator)
+    b = a + scale * torch.randn(rows, 257, generator=generator)
+    estimate = np.linalg.norm(sketch(a) - sketch(b))
+    exact = float((a.double() - b.double()).norm())
+    # the square deviates by √(2/k) = 9 %, the distance by half of that; five deviations
+    assert abs(estimate / exact - 1) < 5 * np.sqrt(2 / SKETCH_LENGTH) / 2
+
+
+def test_sketches_are_linear_and_of_long_tensors_too():
+    a, b = torch.randn(3 * 2**20 + 5), torch.randn(3 * 2**20 + 5)
+    # float32 sums of 12,000 terms
+    assert np.allclose(sketch(a - 2 * b), sketch(a) - 2 * sketch(b), atol=0.02, rtol=0)
+    assert np.array_equal(sketch(a), sketch(a.clone()))
+    assert np.linalg.norm(sketch(a)) == pytest.approx(float(a.norm()), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(3, 4).bfloat16(),
+        torch.randn(3, 4).to(torch.float8_e4m3fn),
+        torch.tensor(3.0),
+        torch.zeros(0, 2),
+        torch.arange(5),
+        torch.tensor([True, False]),
+        torch.randn(3, dtype=torch.complex64),
+        torch.randn(4, 6).t(),
+    ],
+    ids=["float32", "bfloat16", "float8", "scalar", "empty", "int", "bool", "complex", "transposed"],
+)
+def test_every_type_has_a_print(tensor):
+    found = tensor_print(tensor, whole=False)
+    assert found == tensor_print(tensor.clone(), whole=True)
+    assert (found.shape, found.num_bad) == (tuple(tensor.shape), 0)
+    assert found.num_compared == tensor.numel() * tensor.element_size()
+
+
+@given(place=st.integers(0, 999))
+def test_one_bit_changes_the_digest(place):
+    tensor = torch.linspace(-1, 1, 1000)
+    changed = tensor.clone()
+    changed.view(torch.int32)[place] ^= 1
+    assert tensor_print(tensor, whole=True).digest != tensor_print(changed, whole=True).digest
+
+
+def test_large_tensors_are_looked_at_in_blocks_over_their_whole_length():
+    tensor = torch.randn(LARGE)
+    found = tensor_print(tensor, whole=False)
+    assert found.num_compared == NUM_BLOCKS * BLOCK_BYTES == tensor.nbytes // 3
+    for place in (0, LARGE - 1):
+        changed = tensor.clone()
+        changed[place] += 1
+        assert tensor_print(changed, whole=False).digest != found.digest
+    assert tensor_print(tensor + 1e-3, whole=False).digest != found.digest
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_nan_and_infinity_are_counted(dtype):
+    tensor = torch.ones(100)
+    tensor[3], tensor[70] = torch.nan, torch.inf
+    assert tensor_print(tensor.to(dtype), whole=True).num_bad == 2
+    assert tensor_print(torch.full((10,), 6e4, dtype=torch.float16), whole=True).num_bad == 0  # the sum overflows
+
+
+def test_uniform_tensors_are_told():
+    assert tensor_print(torch.ones(5000), whole=True).uniform
+    assert not tensor_print(torch.arange(5000.0), whole=True).uniform
+    late = torch.ones(5000)
+    late[-1] = 2
+    assert not tensor_print(late, whole=True).uniform
+
+
+def test_prints_come_back_from_disk(tmp_path):
+    tensor = torch.randn(20, 30)
+    kept = Fingerprint(
+        step=12,
+        name="checkpoint-12",
+        identity="abc",
+        measured={"ranks": ""},
+        tensors={"w": tensor_print(tensor, whole=True)},
+        files={"model.safetensors": "def"},
+        sketches={"w": sketch(tensor)},
+        sources={"w": ("w.weight",)},
+        findings=(Finding(kind=Fault.NOT_FINITE, step=12, sites=("w",), message="x", evidence={"n": 3}),),
+    )
+    fingerprint.save(tmp_path, kept)
+    fingerprint.save(tmp_path, dataclasses.replace(kept, step=3))
+    (tmp_path / "fingerprints" / "7.json").write_text('{"step": 7}')
+    (tmp_path / "fingerprints" / "8.json").write_text("{")
+    (tmp_path / "fingerprints" / "notes.json").write_text("{}")
+    back = fingerprint.load(tmp_path)
+    assert list(back) == [3, 12]
+    for each in dataclasses.fields(kept):
+        if each.name != "sketches":
+            assert getattr(back[12], each.name) == getattr(kept, each.name)
+    assert np.array_equal(back[12].sketches["w"], kept.sketches["w"])
+    assert fingerprint.load(tmp_path / "nothing") == {}

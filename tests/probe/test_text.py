@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertModel, PreTrained
 
 from joma.probe import text as probe_text
 from joma.probe.findings import Fault, Flaw
-from joma.probe.text import Windows, measure_text, windows_of
+from joma.probe.text import measure_text, windows_key, windows_of
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def text(tmp_path):
 def test_windows_are_the_start_of_the_text(trained, text):
     folder = trained / "checkpoint-5"
     windows = windows_of(text, folder, folder, window=16, num_windows=3)
-    assert windows.tokens.shape == (3, 16)
-    assert windows_of(text, folder, folder, window=None, num_windows=99).tokens.shape == (31, 64)  # 2000 bytes
+    assert windows.shape == (3, 16)
+    assert windows_of(text, folder, folder, window=None, num_windows=99).shape == (31, 64)  # 2000 bytes
     longer = windows_of(text, folder, folder, window=16, num_windows=5)
-    assert torch.equal(longer.tokens[:3], windows.tokens)
-    assert longer.key != windows.key
+    assert torch.equal(longer[:3], windows)
+    assert windows_key(longer) != windows_key(windows)
 
 
 def test_text_of_which_a_token_is_many_characters_is_read_on(trained, text):
@@ -35,7 +35,7 @@ def test_text_of_which_a_token_is_many_characters_is_read_on(trained, text):
     folder = text.parent / "words"
     words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(folder)
-    assert windows_of(text, trained / "checkpoint-5", folder, window=1, num_windows=1).tokens.tolist() == [[0]]
+    assert windows_of(text, trained / "checkpoint-5", folder, window=1, num_windows=1).tolist() == [[0]]
 
 
 def test_what_does_not_fit_is_one_line(trained, text, tmp_path):
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_one_line(trained, text, tmp_path):
 def test_entropy_agrees_with_the_attention_that_the_model_gives_out(trained):
     folder = trained / "checkpoint-40"
     tokens = torch.randint(0, 256, (3, 24), generator=torch.Generator().manual_seed(0))
-    rows, unseen = measure_text(folder, Windows(tokens=tokens), heads=True)
+    rows, unseen = measure_text(folder, tokens, heads=True)
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.no_grad():
         attentions = model(tokens, output_attentions=True).attentions
@@ -92,7 +92,7 @@ def test_several_windows_at_a_time_are_those_one_by_one(trained, monkeypatch):
     found = []
     for num_at_once in (1, 2):  # of five windows, the last part has one
         monkeypatch.setattr(probe_text, "_num_at_once", lambda device, length, num=num_at_once: num)
-        rows, unseen = measure_text(trained / "checkpoint-40", Windows(tokens=tokens), heads=True)
+        rows, unseen = measure_text(trained / "checkpoint-40", tokens, heads=True)
         assert unseen == []
         found.append({(row.site, row.head, row.metric): row.value for row in rows})
     one_by_one, together = found
@@ -117,7 +117,7 @@ def test_encoders_and_pairs_of_encoder_and_decoder(kind, tmp_path):
         model = T5Model(config)
         expected = 6  # two of the encoder; of the decoder two on itself and two across
     model.save_pretrained(tmp_path)
-    rows, _ = measure_text(tmp_path, Windows(tokens=torch.arange(24).reshape(2, 12)), heads=False)
+    rows, _ = measure_text(tmp_path, torch.arange(24).reshape(2, 12), heads=False)
     assert len({row.site for row in rows if row.metric == "entropy"}) == expected
 
 
@@ -127,8 +127,8 @@ def test_a_checkpoint_without_all_of_the_model_has_no_entropy(series):
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     tokens = torch.zeros(1, 8, dtype=torch.long)
     with pytest.raises(Flaw, match="of its tensors are not in the checkpoint") as caught:
-        measure_text(folder, Windows(tokens=tokens), heads=False)
+        measure_text(folder, tokens, heads=False)
     assert caught.value.kind is Fault.NO_ENTROPY
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(Flaw, match="The text has token 256 and the model 256 embeddings"):
-        measure_text(folder, Windows(tokens=tokens + 256), heads=False)
+        measure_text(folder, tokens + 256, heads=False)

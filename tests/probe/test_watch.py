@@ -1,21 +1,29 @@
-"""Attaching a watch, stepping and letting go; what it leaves alone is in test_untouched."""
+"""A watch: attaching, what it measures, records and reports, its alarm, and letting go."""
 
+import json
+import logging
+import math
 import runpy
 import sys
 from pathlib import Path
 
 import loops
 import models
+import pandas
 import pytest
 import torch
 from loops import run
+from sharp_attention import Scaled, collapse
 from torch import nn
 
 import joma
-from joma.probe.measures import register_measure
+from joma.measure.rank import qk_spectral_norms, stable_rank
+from joma.probe.alarm import Alarm, AlertKind
+from joma.probe.measures import measures_of, register_measure
 from joma.probe.schedule import Logarithmic
-from joma.probe.watch import watch
-from joma.store import read
+from joma.probe.summary import curves_in_words
+from joma.probe.watching import watch
+from joma.store import info, read, read_events
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
 
@@ -101,3 +109,430 @@ def test_closing_twice_and_stepping_after():
     seen.close()
     with pytest.raises(ValueError, match="it is closed"):
         seen.step()
+
+
+def materialised(name, inputs):
+    """Entropy and its fraction, mean over visible rows, by float64 attention that the model itself returns."""
+    model = models.build(name, attn_implementation="eager").double()
+    with torch.no_grad():
+        weights = model(**inputs, output_attentions=True).attentions
+    rows = inputs["attention_mask"].bool()[:, None, :].expand(-1, models.HEADS, -1)
+    length = rows.shape[-1]
+    found = []
+    for p in weights:
+        entropy = torch.special.entr(p).sum(-1)
+        visible = inputs["attention_mask"][:, None, None, :].expand(-1, -1, length, -1).bool()
+        if name != "bert":
+            visible = visible & torch.ones(length, length).tril().bool()
+        count = visible.sum(-1).expand_as(entropy)
+        fraction = entropy / count.double().log()
+        found.append((entropy.mean().item(), fraction[count > 1].mean().item(), entropy.mean((0, 2)).tolist()))
+    assert rows.any()
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "gpt_neox"])
+def test_values_agree_with_materialised_attention(name):
+    inputs = models.inputs(name)
+    model = models.build(name).train()
+    with watch(model, measures="attention", every=1, probe_batch=inputs, heads=True) as seen:
+        seen.step(0)
+    table = seen.frame().set_index(["metric", "layer", "head"])["value"]
+    for layer, (entropy, fraction, by_head) in enumerate(materialised(name, inputs)):
+        assert table["entropy", layer, -1] == pytest.approx(entropy, abs=1e-4)
+        assert table["entropy_fraction", layer, -1] == pytest.approx(fraction, abs=1e-4)
+        assert [table["entropy", layer, head] for head in range(models.HEADS)] == pytest.approx(by_head, abs=1e-4)
+
+
+def test_the_training_batch_gives_the_values_of_its_own_forward_pass():
+    """Without dropout a probe batch and the same training batch must agree."""
+    inputs = models.inputs("llama")
+    values = []
+    for settings in ({}, {"probe_batch": inputs}):
+        model = models.build("llama")
+        with watch(model, measures="full", every=1, heads=True, **settings) as seen:
+            model(**inputs)
+            seen.step(0)
+        values.append(seen.frame().query("kind == 'attention'"))
+    pandas.testing.assert_frame_equal(*values)
+
+
+def test_matrices_agree_with_a_decomposition():
+    model = models.build("llama")
+    with watch(model, measures="full", every=1, heads=True) as seen:
+        run(model, "llama", seen, range(2))
+    table = seen.frame().query("step == 1").set_index(["site", "metric", "head"])["value"]
+    for number, layer in enumerate(model.model.layers):
+        for part in ("gate_proj", "up_proj"):
+            site, weight = f"model.layers.{number}.mlp.{part}", getattr(layer.mlp, part).weight.double()
+            # The tolerance is what the tracker allows itself before it flags a value; a rank has the norm squared.
+            assert table[site, "stable_rank", -1] == pytest.approx(stable_rank(weight).item(), rel=0.04)
+            assert table[site, "spectral_norm", -1] == pytest.approx(
+                torch.linalg.matrix_norm(weight, 2).item(), rel=0.02
+            )
+            assert table[site, "frobenius_norm", -1] == pytest.approx(weight.norm().item(), rel=1e-6)
+            assert table[site, "rank_residual", -1] <= 0.02
+        attention = layer.self_attn
+        norms = qk_spectral_norms(attention.q_proj.weight, attention.k_proj.weight, models.HEADS, 2)
+        site = f"model.layers.{number}.self_attn"
+        assert [table[site, "qk_spectral_norm", head] for head in range(models.HEADS)] == pytest.approx(norms.tolist())
+        assert table[site, "qk_spectral_norm", -1] == pytest.approx(norms.max().item())
+    assert (seen.frame()["flag"] == "").all()
+
+
+def test_the_cheap_preset_measures_entropy_of_one_sequence_and_ranks():
+    model = models.HandWritten()
+    inputs = loops.batch("hand_written", 3)
+    with watch(model, every=1) as cheap:
+        model(**inputs)
+        cheap.step(0)
+    with watch(model, every=1, measures="attention") as full:
+        model(tokens=inputs["tokens"][:1])
+        full.step(0)
+    cheap, full = (seen.frame().query("metric == 'entropy'")["value"].tolist() for seen in (cheap, full))
+    assert cheap == pytest.approx(full, abs=1e-6)
+    assert [each.name for each in measures_of("cheap")] == ["entropy", "ranks"]
+
+
+def test_a_pattern_picks_sites_and_matrices():
+    model = loops.build("hand_written")
+    with watch(model, every=1, attention_pattern=r"blocks\.1", mlp_pattern=r"out\.weight") as seen:
+        run(model, "hand_written", seen, range(1))
+    table = seen.frame()
+    assert set(table.query("kind == 'attention'")["site"]) == {"blocks.1"}
+    assert set(table.query("kind == 'mlp'")["site"]) == {"blocks.0.out", "blocks.1.out"}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(lambda tokens: {"tokens": tokens}, id="keywords"),
+        pytest.param(lambda tokens: (tokens,), id="arguments"),
+        pytest.param(lambda tokens: [tokens], id="list"),
+        pytest.param(lambda tokens: tokens, id="tensor"),
+        pytest.param(lambda tokens: lambda model: model(tokens), id="function"),
+    ],
+)
+def test_probe_batches_of_every_form(batch):
+    tokens = loops.batch("hand_written", 0)["tokens"]
+    given = batch(tokens.clone())
+    with watch(loops.build("hand_written"), every=1, probe_batch=given, measures="entropy") as seen:
+        if isinstance(given, torch.Tensor):
+            given.zero_()  # a later change is not felt
+        seen.step()
+    with watch(loops.build("hand_written"), every=1, probe_batch={"tokens": tokens}, measures="entropy") as other:
+        other.step()
+    values = [each.frame().query("kind == 'attention'")["value"].tolist() for each in (seen, other)]
+    assert values[0] == values[1]
+
+
+def test_a_measurement_waits_for_the_device_as_often_however_many_layers_there_are(monkeypatch):
+    """On a GPU each of these calls is a stop."""
+    waits = []
+
+    def noted(honest):
+        return lambda *args, **kwargs: waits.append(honest.__name__) or honest(*args, **kwargs)
+
+    for name in ("tolist", "item", "cpu", "__float__", "__bool__", "__int__"):
+        monkeypatch.setattr(torch.Tensor, name, noted(getattr(torch.Tensor, name)))
+
+    def num_waits(num_layers):
+        model = models.HandWritten(layers=num_layers)
+        with watch(model, every=1, probe_batch=models.inputs("gpt2", padded=False)["input_ids"]) as seen:
+            seen.step(0)
+            waits.clear()
+            seen.step(1)
+        return len(waits)
+
+    assert 0 < num_waits(6) == num_waits(2)
+
+
+COLUMNS = ["step", "site", "kind", "layer", "head", "metric", "value", "flag"]
+
+
+ATTENTION = {
+    "entropy",
+    "entropy_fraction",
+    "effective_keys",
+    "sink_mass",
+    "mean_distance",
+    "max_logit",
+    "entropy_lowest_before_clamp",
+}
+
+
+RANKS = {"stable_rank", "spectral_norm", "frobenius_norm", "rank_residual"}
+
+
+def test_the_record_of_a_run(tmp_path):
+    model = loops.build("hand_written")
+    with watch(model, out=tmp_path / "run", every=2, measures="full") as seen:
+        run(model, "hand_written", seen, range(5))
+        pandas.testing.assert_frame_equal(seen.frame(), read(tmp_path / "run"))
+    table = read(tmp_path / "run")
+    assert table.columns.tolist() == COLUMNS
+    assert sorted(set(table["step"])) == [0, 2, 4]
+    attention = table.query("kind == 'attention'")
+    assert set(attention["site"]) == {"blocks.0", "blocks.1"}
+    assert set(attention["metric"]) == ATTENTION | {"qk_spectral_norm"}
+    assert set(table.query("kind == 'mlp'")["metric"]) == RANKS
+    assert set(table.query("kind == 'mlp'")["site"]) == {"blocks.0.mlp.0", "blocks.1.mlp.0"}
+    assert table.query("metric == 'loss'")["value"].between(1, 10).all()
+    assert (table.query("kind == 'cost' and metric == 'seconds'")["value"] > 0).all()
+    assert (table["head"] == -1).all()
+    about = info(tmp_path / "run")
+    assert (about.kind, about.status, about.about["model"]) == ("watch", "finished", "HandWritten")
+    assert about.config["measures"] == ["attention", "ranks", "qk_norms"]
+    assert about.config["batch"] == "training"
+
+
+def test_seeds_and_what_else_there_is_to_say_are_recorded(tmp_path):
+    for seed in range(2):
+        model = loops.build("hand_written")
+        settings = {"seed": seed, "about": {"learning_rate": 0.1}, "measures": "ranks"}
+        with watch(model, out=tmp_path / f"run-{seed}", every=1, **settings) as seen:
+            seen.step(0)
+        about = info(tmp_path / f"run-{seed}").about
+        assert about["seed"] == seed and about["learning_rate"] == 0.1 and about["model"] == "HandWritten"
+
+
+def test_a_seed_that_is_no_number_is_refused(tmp_path, as_a_user_runs_it):
+    with pytest.raises(TypeError, match="integer"):
+        watch(loops.build("hand_written"), out=tmp_path / "bad", seed="three")
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_resumed_run_starts_anywhere(tmp_path):
+    model = loops.build("hand_written")
+    with watch(model, out=tmp_path, every=10) as seen:
+        run(model, "hand_written", seen, range(3))
+    with watch(model, out=tmp_path, every=10) as seen:
+        with pytest.raises(ValueError, match="Pass `step`"):
+            seen.step()
+        run(model, "hand_written", seen, range(20, 23))
+    assert sorted(set(read(tmp_path)["step"])) == [0, 20]
+    assert len(info(tmp_path).resumed) == 1
+
+
+def test_a_loop_that_raises_ends_the_run_as_failed(tmp_path):
+    with pytest.raises(ZeroDivisionError), watch(models.HandWritten(), out=tmp_path):
+        raise ZeroDivisionError
+    assert info(tmp_path).status == "failed"
+
+
+def test_a_record_that_cannot_be_written_does_not_stop_training(tmp_path, monkeypatch, caplog):
+    model = loops.build("hand_written")
+    seen = watch(model, out=tmp_path, every=1)
+
+    def full(*args, **kwargs):
+        raise OSError("The disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("joma.store.record.RunWriter.add", full)
+        patch.setattr("joma.store.record.RunWriter.event", full)
+        run(model, "hand_written", seen, range(2))
+    run(model, "hand_written", seen, range(2, 3))
+    seen.close()
+    assert set(read(tmp_path)["step"]) == {2}
+    assert caplog.text.count("The disk is full") == 1
+    assert "The disk is full" in seen.report()
+
+
+def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):
+    model = models.HandWritten()
+    watch(model, out=tmp_path).close()
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr("joma.probe.watching.read_events", lambda folder: 1 / 0)
+        watch(model, out=tmp_path)
+    assert info(tmp_path).status == "failed"
+    watch(model, out=tmp_path).close()  # neither the model nor the folder is taken
+
+
+@pytest.mark.parametrize("probe", [True, False])
+def test_a_dry_run_tells_and_leaves_nothing(tmp_path, probe):
+    model = loops.build("llama")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    settings = {"probe_batch": models.inputs("llama")} if probe else {}
+    seen = watch(model, out=tmp_path / "run", dry_run=True, measures="full", **settings)
+    told = str(seen)
+    for part in (
+        "LlamaForCausalLM",
+        "2 sites in 2 layers",
+        "layer 1: model.layers.1.self_attn",
+        "4 matrices",
+        "model.layers.0.mlp.gate_proj 96×32",
+        "Query-key norms: 2 sites",
+        "Cost of a measurement",
+    ):
+        assert part in told
+    assert ("seen in a forward pass" in told) == probe
+    assert ("during the training step" in told) == (not probe)
+    assert not (tmp_path / "run").exists()
+    loops.assert_same(before, dict(model.state_dict()))
+    with pytest.raises(ValueError, match="is not attached: it was a dry run"):
+        seen.step()
+    watch(model).close()  # nothing is left that would refuse another
+
+
+def test_what_cannot_be_seen_is_told(tmp_path, caplog):
+    model = models.HandWritten()
+    model.blocks[1].mlp = nn.Identity()
+    with watch(model, out=tmp_path, every=1) as seen:
+        run(model, "hand_written", seen, range(2))
+    events = read_events(tmp_path).query("kind == 'unseen'")
+    assert events["site"].tolist() == ["blocks.1"]
+    assert "No lower matrix" in events["message"].item() and events["level"].item() == "warning"
+    assert caplog.text.count("joma cannot see blocks.1: No lower matrix") == 1
+    assert "Unseen: blocks.1: No lower matrix" in seen.report()
+
+
+def test_the_pattern_that_is_asked_for_is_enough():
+    model = models.Apart()
+    with pytest.raises(ValueError, match=r"finds no MLP in this Apart\. No lower matrix .* Name it by `mlp_pattern=`"):
+        watch(model, measures="ranks")
+    with watch(model, every=1, mlp_pattern=r"mlps\.\d+\.0\.weight") as seen:
+        run(model, "hand_written", seen, range(1))
+    ranks = seen.frame().query("metric == 'stable_rank'")
+    assert list(zip(ranks["layer"], ranks["site"], strict=True)) == [(0, "mlps.0.0"), (1, "mlps.1.0")]
+    assert seen.events().empty
+
+
+def test_a_model_without_attention_is_told_how_to_have_its_ranks():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    asked = r'has no attention .* For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern`'
+    with pytest.raises(ValueError, match=asked):
+        watch(model)
+    with watch(model, every=1, measures="ranks") as seen:
+        seen.step()
+    assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
+
+
+def test_a_step_without_a_forward_pass_is_told(caplog):
+    with watch(models.HandWritten(), every=1, measures="entropy") as seen:
+        seen.step()
+        seen.step()
+    (event,) = seen.events().itertuples()
+    assert event.kind == "unseen" and event.message.startswith("No attention call was seen in the step's forward pass.")
+    assert caplog.text.count("No attention call was seen") == 1
+
+
+def test_a_report_says_how_often_and_at_what_cost():
+    model = loops.build("hand_written")
+    with watch(model, every=2) as seen:
+        run(model, "hand_written", seen, range(6))
+    assert "Measured 3 times, last at step 4." in seen.report()  # not 5, the last one there was
+    assert "Measuring took" in seen.report()
+    assert "Stable rank of layer 1 (blocks.1.mlp.0): " in seen.report()
+
+
+def test_an_entropy_that_is_told_as_a_fraction_says_so():
+    model = loops.build("hand_written")
+    with watch(model, every=1) as seen:
+        run(model, "hand_written", seen, range(1))
+    told = next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 1"))
+    values = seen.frame().query("layer == 1").set_index("metric")["value"]
+    value = f"{values['entropy_fraction']:.3g}"
+    assert told.startswith(f"Entropy of layer 1 (blocks.1) as a fraction of its maximum: {value} → {value},")
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    model = models.HandWritten(layers=1)
+    assert "Nothing was measured." in watch(model, dry_run=True).report()
+    with watch(model, every=1, measures="full") as seen:
+        run(model, "hand_written", seen, range(1))
+    told = seen.report()
+    for part in ("1 site in 1 layer (", "Ranks: 1 matrix.", "norms: 1 site.", "Measured 1 time, last at step 0."):
+        assert part in told
+
+
+def test_values_that_round_over_their_bounds_are_told():
+    frame = pandas.DataFrame(
+        [
+            {"step": step, "site": "a", "layer": 0, "head": -1, "metric": metric, "value": value}
+            for step in range(20)
+            for metric, value in (("entropy_fraction", 1 + 1e-5), ("stable_rank", 1 - 1e-5))
+        ]
+    )
+    entropy, rank = curves_in_words(frame)
+    assert "uniform" in entropy and "flat" in rank
+
+
+def test_what_is_outside_of_the_layers_is_told_as_such():
+    frame = pandas.DataFrame(
+        [
+            {"step": step, "site": "pooler", "layer": -1, "head": -1, "metric": "stable_rank", "value": 2.0}
+            for step in range(20)
+        ]
+    )
+    [rank] = curves_in_words(frame)
+    assert rank.startswith("Stable rank outside of the layers (pooler): 2 → 2,")
+
+
+def test_a_report_names_the_regime_of_every_curve():
+    model = Scaled()
+    with watch(model, every=1, alarm=False) as seen:
+        for step in range(60):
+            model.sharpness = 1.0 + 5.0 * math.exp(-(((step - 20) / 6) ** 2))
+            model(**loops.batch("hand_written", step))
+            seen.step()
+    assert "rebounding" in next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 0"))
+
+
+def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
+    assert watch(models.Apart(), dry_run=True).unseen
+    assert not watch(models.Apart(), dry_run=True, measures="entropy").unseen
+
+
+@pytest.mark.parametrize(
+    ("sharpness", "kind"), [(1e4, AlertKind.COLLAPSE), (0.0, AlertKind.UNIFORM)], ids=["collapse", "uniform"]
+)
+def test_the_alarm_rings_once_is_logged_recorded_and_told(tmp_path, caplog, sharpness, kind):
+    model, told = Scaled(), []
+    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+        collapse(seen, model, range(10), first_sharp=4, sharpness=sharpness)
+    (alert,) = told
+    assert told == seen.alerts
+    assert (alert.kind, alert.since, alert.step, alert.site, alert.layer) == (kind, 4, 6, "block.blocks.0", 0)
+    (event,) = read_events(tmp_path).query("kind == 'alarm'").itertuples()
+    assert (event.step, event.site, event.level) == (6, "block.blocks.0", "warning")
+    assert json.loads(event.evidence)["fraction"] == pytest.approx(alert.fraction)
+    (record,) = [record for record in caplog.records if record.name == "joma"]
+    assert (record.levelno, record.message) == (logging.WARNING, alert.message)
+    assert alert.message in seen.report()
+
+
+def test_the_alarm_of_a_resumed_run_does_not_ring_again(tmp_path):
+    model, told = Scaled(), []
+    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+        collapse(seen, model, range(6), first_sharp=4)
+    assert not told
+    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+        collapse(seen, model, range(6, 9), first_sharp=0)
+    assert [alert.step for alert in told] == [6]  # two measurements before the break, one behind it
+    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+        collapse(seen, model, range(9, 12), first_sharp=0)
+    assert len(told) == 1
+    assert len(read_events(tmp_path).query("kind == 'alarm'")) == 1
+
+
+def test_a_hook_may_stop_training_and_the_alarm_can_be_switched_off():
+    def stop(alert):
+        raise KeyboardInterrupt(alert.message)
+
+    model = Scaled()
+    with (
+        pytest.raises(KeyboardInterrupt, match="collapsed at step 4"),
+        watch(model, every=1, on_alarm=stop, alarm=Alarm(patience=1)) as seen,
+    ):
+        collapse(seen, model, range(10), first_sharp=4)
+    assert len(seen.events().query("kind == 'alarm'")) == 1
+    with watch(model, every=1, on_alarm=stop, alarm=False) as seen:
+        collapse(seen, model, range(6), first_sharp=0)
+
+
+def test_a_full_disk_does_not_silence_the_alarm(tmp_path, monkeypatch):
+    model, told = Scaled(), []
+    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen, monkeypatch.context() as patch:
+        patch.setattr("joma.store.record.RunWriter.add", lambda *args, **settings: 1 / 0)
+        collapse(seen, model, range(5), first_sharp=0)
+    assert [alert.step for alert in told] == [2]

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from joma.probe.alarm import Alarm
-from joma.probe.watch import watch
+from joma.probe.watching import watch
 from joma.store import info, read, read_events
 
 ABOUT = {"seed": 3, "about": {"learning_rate": 0.1}}

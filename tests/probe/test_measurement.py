@@ -1,0 +1,277 @@
+"""Measures, their readings, and how these become rows of the record."""
+
+import math
+
+import loops
+import models
+import pytest
+import torch
+from loops import run
+from torch import nn
+
+from joma.measure.rank import stable_rank
+from joma.probe.measurement import Readings, first_sequence_if_enough
+from joma.probe.measures import (
+    ChosenMeasures,
+    Flagged,
+    Matrix,
+    Reduction,
+    WarmRanks,
+    forget_measure,
+    measures_of,
+    register_measure,
+)
+from joma.probe.model import ProbedModel, fixed_batch
+from joma.probe.watching import watch
+
+
+def test_measures_of_the_user(measure):
+    seen_by = {"attention": [], "matrix": [], "query_key": [], "model": []}
+
+    def take(subject, result):
+        def function(thing):
+            seen_by[subject].append(thing)
+            return result(thing)
+
+        measure(f"my_{subject}", function, on=subject, reductions={"top": "max"})
+
+    take("attention", lambda call: {"query_norm": call.q.norm(dim=-1), "top": call.q.amax(dim=(-1, -2, 0))})
+    take("matrix", lambda matrix: {"mean": matrix.weight.mean()})
+    take("query_key", lambda pair: {"ratio": Flagged(float(pair.query.norm() / pair.key.norm()), "mine")})
+    take("model", lambda model: len(list(model.parameters())))
+    model = loops.build("llama")
+    with watch(model, every=1, measures=[f"my_{subject}" for subject in seen_by], heads=True) as seen:
+        run(model, "llama", seen, range(1))
+    table = seen.frame().set_index(["site", "metric", "head"])
+    q = seen_by["attention"][0].q
+    assert table.loc[("model.layers.0.self_attn", "query_norm", -1), "value"] == pytest.approx(q.norm(dim=-1).mean())
+    assert table.loc[("model.layers.0.self_attn", "query_norm", 2), "value"] == pytest.approx(
+        q[:, 2].norm(dim=-1).mean()
+    )
+    assert table.loc[("model.layers.0.self_attn", "top", -1), "value"] == pytest.approx(q.max())
+    assert table.loc[("", "my_model", -1), "value"] == len(list(model.parameters()))
+    assert table.loc[("model.layers.1.self_attn", "ratio", -1), "flag"] == "mine"
+    assert seen_by["matrix"][0].site == "model.layers.0.mlp.gate_proj"
+    assert ("model.layers.0.mlp.gate_proj", "mean", -1) in table.index
+
+
+def test_measures_that_are_refused(as_a_user_runs_it):
+    with pytest.raises(ValueError, match="'ranks' is a measure of joma's own"):
+        register_measure("ranks", print)
+    with pytest.raises(ValueError, match=r"no subject of a measure named 'atention'\. Did you mean 'attention'"):
+        register_measure("mine", print, on="atention")
+    with pytest.raises(TypeError, match="must be a function, got 3"):
+        register_measure("mine", 3)
+    with pytest.raises(ValueError, match=r"no measure named 'rank'\. Did you mean 'ranks'"):
+        measures_of("rank")
+    with pytest.raises(ValueError, match="`measures` is empty"):
+        measures_of(())
+    with pytest.raises(ValueError, match="no registered measure named 'mine'"):
+        forget_measure("mine")
+
+
+def test_readings_are_reduced_over_rows_and_calls_without_nan():
+    readings = Readings()
+    first = torch.tensor([[[1.0, 2.0, torch.nan], [3.0, torch.nan, torch.nan]]])
+    second = torch.tensor([[[6.0], [5.0]]])
+    for rows in (first, second):
+        readings.add("a", "attention", 0, {"mean": rows, "most": rows, "one": 2.0}, {"most": Reduction.MAX})
+    values = {(row.metric, row.head): row.value for row in readings.rows(heads=True)}
+    assert values == {
+        ("mean", -1): 17 / 5, ("mean", 0): 3.0, ("mean", 1): 4.0, ("most", -1): 6.0, ("most", 0): 6.0, ("most", 1): 5.0,
+        ("one", -1): 2.0,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"\(B, H, rows\), \(H\) or \(\), got shape \(2, 2\)"):
+        readings.add("a", "attention", 0, {"flat": torch.zeros(2, 2)}, {})
+
+
+@pytest.mark.parametrize("reduction", Reduction)
+def test_readings_of_every_type_come_through_one_transfer(reduction):
+    """Means, largest and smallest agree here, as all rows of a head are alike."""
+    numbers = torch.tensor([3.0, 1.0, 2.0])
+    rows = numbers[None, :, None].expand(2, 3, 5)
+    forms = {
+        "rows": rows, "half": rows.bfloat16(), "double": rows.double(), "whole": rows.long(), "heads": numbers,
+        "whole heads": numbers.int(),
+    }  # fmt: skip
+    readings = Readings()
+    for _ in range(2):
+        readings.add("a", "attention", 0, forms | {"yes": torch.tensor(True)}, dict.fromkeys(forms, reduction))
+    found = {(row.metric, row.head): row.value for row in readings.rows(heads=True)}
+    for form in forms:
+        assert [found[form, head] for head in range(3)] == [3.0, 1.0, 2.0], form
+        assert found[form, -1] == {"mean": 2.0, "max": 3.0, "min": 1.0}[reduction]
+    assert found["yes", -1] == 1.0
+
+
+def test_heads_that_change_are_refused_and_the_rest_is_kept():
+    readings = Readings()
+    readings.add("a", "attention", 0, {"entropy": torch.ones(1, 2, 3)}, {})
+    with pytest.raises(ValueError, match=r"shape \(2,\) and then \(4,\)"):
+        readings.add("a", "attention", 0, {"entropy": torch.ones(1, 4, 3)}, {})
+    with pytest.raises(IndexError):  # nothing to take the largest of
+        readings.add("b", "attention", 0, {"entropy": torch.ones(1, 4, 0)}, {"entropy": Reduction.MAX})
+    assert [(row.site, row.value) for row in readings.rows(heads=False)] == [("a", 1.0)]
+
+
+def test_a_value_of_nothing_is_flagged():
+    readings = Readings()
+    readings.add("a", "attention", 0, {"entropy": torch.full((1, 2, 3), torch.nan)}, {})
+    rows = list(readings.rows(heads=True))
+    assert all(math.isnan(row.value) and row.flag == "nothing but NaN" for row in rows)
+    assert [row.head for row in rows] == [-1, 0, 1]
+
+
+def test_warm_ranks_follow_weights_that_move():
+    generator = torch.Generator().manual_seed(0)
+    ranks = WarmRanks()
+    weight = torch.randn(300, 220, generator=generator)
+    for _ in range(10):
+        weight = weight + 0.3 * torch.randn(300, 220, generator=generator)
+        (found,) = ranks([Matrix(site="w", layer=0, weight=weight)])
+        exact = stable_rank(weight).item()
+        assert found["stable_rank"].value == pytest.approx(exact, rel=0.06)
+        assert found["stable_rank"].value >= exact * (1 - 1e-6)  # a norm from products never exceeds the true one
+        assert bool(found["stable_rank"].flag) == (found["rank_residual"] > 0.02)
+
+
+def test_warm_ranks_notice_when_another_singular_value_takes_the_lead():
+    """Two values cross; products from the vector of the old one alone would never find the other but for rounding."""
+    generator = torch.Generator().manual_seed(0)
+    left, _ = torch.linalg.qr(torch.randn(300, 200, generator=generator))
+    right, _ = torch.linalg.qr(torch.randn(200, 200, generator=generator))
+    ranks = WarmRanks()
+    for step in range(30):
+        values = torch.linspace(0, 1, 200)
+        values[:2] = torch.tensor([2.0 - 0.02 * step, 1.4 + 0.02 * step])
+        (found,) = ranks([Matrix(site="w", layer=0, weight=left @ torch.diag(values) @ right.T)])
+        assert found["spectral_norm"].value == pytest.approx(values.max().item(), rel=0.05)
+    assert found["spectral_norm"].value == pytest.approx(values.max().item(), rel=1e-4)
+
+
+def test_matrices_without_a_rank_are_flagged_and_ranked_again_later():
+    ranks = WarmRanks()
+    (found,) = ranks([Matrix(site="w", layer=0, weight=torch.zeros(4, 3))])
+    assert math.isnan(found["stable_rank"].value) and found["spectral_norm"] == Flagged(0.0, "every entry is 0")
+    (found,) = ranks([Matrix(site="w", layer=0, weight=torch.full((4, 3), torch.nan))])
+    assert math.isnan(found["spectral_norm"].value)
+    assert found["stable_rank"].flag == "12 of 12 entries are NaN or infinite"
+    for size in (3, 2):  # the second has another shape
+        (found,) = ranks([Matrix(site="w", layer=0, weight=torch.eye(size))])
+        assert found["stable_rank"].value == pytest.approx(size)
+
+
+def test_ranks_of_many_matrices_are_those_of_each():
+    """Two shapes, one of them lying, one matrix that was measured before, one without a rank."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"a": (60, 40), "b": (60, 40), "lying": (40, 60), "c": (50, 30), "known": (60, 40)}
+    matrices = [
+        Matrix(site=site, layer=0, weight=torch.randn(shape, generator=generator)) for site, shape in shapes.items()
+    ]
+    matrices.append(Matrix(site="zero", layer=0, weight=torch.zeros(60, 40)))
+    together, apart = WarmRanks(), WarmRanks()
+    for ranks in (together, apart):
+        ranks([matrices[4]])
+    for found, matrix in zip(together(matrices), matrices, strict=True):
+        (alone,) = apart([matrix])
+        assert found.keys() == alone.keys()
+        for name, value in found.items():
+            one, other = (v.value if isinstance(v, Flagged) else v for v in (value, alone[name]))
+            assert one == pytest.approx(other, rel=1e-4, nan_ok=True), (matrix.site, name)
+
+
+def test_a_matrix_that_cannot_be_measured_does_not_spoil_the_others(monkeypatch):
+    model = models.HandWritten()
+    honest = WarmRanks.__call__
+
+    def fragile(self, matrices):
+        if any(matrix.layer == 1 for matrix in matrices):
+            raise RuntimeError("broken")
+        return honest(self, matrices)
+
+    monkeypatch.setattr(WarmRanks, "__call__", fragile)
+    with watch(model, every=1, measures="ranks") as seen:
+        seen.step(0)
+    assert set(seen.frame().query("kind == 'mlp'")["layer"]) == {0}
+    assert seen.events()[["site", "message"]].to_numpy().tolist() == [["blocks.1.mlp.0", "RuntimeError: broken"]]
+
+
+CHEAP = ChosenMeasures(measures_of("cheap"))
+
+
+def specimen_of(model):
+    return ProbedModel.of(model.eval(), mlp_pattern=None, attention_pattern=None)
+
+
+class Mixing(models.HandWritten):
+    """Takes the mean of its batch away: what one sequence does depends on the others."""
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        x = 20 * (x - x.mean(dim=0, keepdim=True)) + tokens.shape[0]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class SequenceFirst(nn.Module):
+    """PyTorch's encoder as it comes: the batch is the second axis."""
+
+    def __init__(self):
+        """Take the sizes of all models here."""
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(models.WIDTH, models.HEADS, 64), models.LAYERS, enable_nested_tensor=False
+        )
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "gemma2"])
+def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
+    batch = models.inputs(family, batch=3)
+    lean = first_sequence_if_enough(specimen_of(models.build(family)), CHEAP, fixed_batch(batch))
+    assert {name: tuple(value.shape) for name, value in lean.items()} == {
+        name: (1, *value.shape[1:]) for name, value in batch.items()
+    }
+    for name, value in lean.items():
+        assert torch.equal(value, batch[name][:1])
+
+
+@pytest.mark.parametrize("form", ["tensor", "tuple", "list"])
+def test_batches_of_every_form(form):
+    tokens = models.inputs("gpt2", batch=3, padded=False)["input_ids"]
+    batch = {"tensor": tokens, "tuple": (tokens,), "list": [tokens]}[form]
+    lean = first_sequence_if_enough(specimen_of(models.HandWritten()), CHEAP, fixed_batch(batch))
+    (only,) = (lean,) if form == "tensor" else lean
+    assert torch.equal(only, tokens[:1])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "measures"),
+    [
+        (models.HandWritten(), torch.ones(1, 8, dtype=torch.long), "cheap"),
+        (models.HandWritten(), torch.randint(1, 20, (3, 8)), "full"),
+        (models.HandWritten(), lambda model: model(torch.ones(3, 8, dtype=torch.long)), "cheap"),
+        (Mixing(), torch.randint(1, 20, (3, 8)), "cheap"),
+        (SequenceFirst(), torch.randn(8, 3, models.WIDTH), "cheap"),
+        (models.HandWritten(), torch.ones(3, 8), "cheap"),
+    ],
+    ids=["one", "full", "function", "mixing", "sequence first", "does not run"],
+)
+def test_the_batch_stays_whole_where_one_sequence_would_not_do(model, batch, measures):
+    fixed = fixed_batch(batch)
+    assert first_sequence_if_enough(specimen_of(model), ChosenMeasures(measures_of(measures)), fixed) is fixed
+
+
+def test_a_watch_finds_the_same_on_the_first_sequence():
+    model = models.build("gpt2")
+    batch = models.inputs("gpt2", batch=3, padded=False)
+
+    def entropies(probe_batch):
+        with watch(model, every=1, probe_batch=probe_batch) as seen:
+            seen.step(0)
+        return seen.frame().query("metric == 'entropy'")["value"].to_numpy()
+
+    assert entropies(batch) == pytest.approx(entropies({"input_ids": batch["input_ids"][:1]}), rel=1e-6)
