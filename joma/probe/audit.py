@@ -183,17 +183,17 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
             if tensor.digest and not tensor.uniform and name not in ignored:
                 holders[name, tensor.digest].append(each.step)
     shared: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for (name, _), steps in holders.items():
-        if len(steps) > 1:
-            shared[tuple(steps)].append(name)
+    for (name, _), where in holders.items():
+        if len(where) > 1:
+            shared[tuple(where)].append(name)
     by_step = {each.step: each.tensors for each in distinct}
     found = []
     for steps, names in shared.items():
         tensors = by_step[steps[0]]
         if not any(len(tensors[name].shape) >= MATRIX_AXES for name in names):
             continue
-        where = " and ".join(map(str, steps))
-        message = f"{len(names)} of {len(tensors)} tensors are the same at steps {where}: {some(names)}."
+        listed = " and ".join(map(str, steps))
+        message = f"{len(names)} of {len(tensors)} tensors are the same at steps {listed}: {some(names)}."
         evidence = {
             "steps": list(steps),
             "digests": {name: tensors[name].digest for name in names},
