@@ -445,21 +445,21 @@ def charts(t: Measured) -> list[Chart]:
             drawn.append(pd.DataFrame({"title": title, "y": [0.0, end], "height": [0.0, end * float(k)], "line": line}))
             points = rows[rows["y"] <= top[0]]
             met.append(pd.DataFrame({"title": title, "y": points["y"], "height": points["y"] * float(k), "line": line}))
-    frame = pd.concat(drawn, ignore_index=True).assign(kind=lambda f: np.where(f["line"] == "G", "G", "line"))
+    frame = pd.concat(drawn, ignore_index=True)
     return [
         lines(
             frame,
             "y",
             "height",
             color="line",
-            dash="kind",
+            order=["G", *sorted(set(frame["line"]) - {"G"})],
             facet="title",
             marks=pd.concat(met, ignore_index=True),
             share_y=False,
             id="figure9",
             labels=names,
             title="Some lines through zero meet G twice or three times",
-            caption="Solid: G. Dashed: lines through zero; dots: where they meet G. A line that meets G twice gives a "
+            caption="The curve is G; dots are where lines through zero meet it. A line that meets G twice gives a "
             "critical point if the clusters are as far apart as the two dots say.",
         ),
         lines(
