@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from joma.charts import frame, plot
     from joma.engine.training import train
     from joma.experiments.reproduction import reproduce
     from joma.measure.entropy import attention_entropy
@@ -20,6 +21,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attention_entropy": "joma.measure.entropy",
+    "frame": "joma.charts",
+    "plot": "joma.charts",
     "read": "joma.store.record",
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
@@ -34,6 +37,8 @@ _HOMES = {
 
 __all__ = [
     "attention_entropy",
+    "frame",
+    "plot",
     "read",
     "register_measure",
     "report",

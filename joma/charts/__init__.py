@@ -11,5 +11,20 @@ Importing this package needs no drawing library; making a chart needs Altair, an
 
 from joma.charts.builders import Options, Rule, bars, beside, heatmap, lines, points, stack
 from joma.charts.chart import Chart, bundle
+from joma.charts.results import frame, plot, simulation_charts
 
-__all__ = ["Chart", "Options", "Rule", "bars", "beside", "bundle", "heatmap", "lines", "points", "stack"]
+__all__ = [
+    "Chart",
+    "Options",
+    "Rule",
+    "bars",
+    "beside",
+    "bundle",
+    "frame",
+    "heatmap",
+    "lines",
+    "plot",
+    "points",
+    "simulation_charts",
+    "stack",
+]

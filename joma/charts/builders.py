@@ -5,13 +5,14 @@ are shown as they are, whatever is in them: inside of a spec the columns have na
 """
 
 import importlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,10 @@ MIN_SPAN = 0.02
 """Least span of a y axis over its largest value, so that a constant looks flat."""
 MARGIN = 0.05
 """Part of an axis that stays free at its ends."""
+FOOT = 0.1
+"""Part of a y axis that is left for sample sizes."""
+LINE_KEYS = ("facet", "color", "dash", "detail", "choose")
+"""Columns that tell lines apart."""
 LAYER = "layer"
 """The column whose values have the same colour in every chart."""
 NUMBER = f",.{DIGITS}~g"
@@ -88,6 +93,8 @@ class Options:
     """Column. `layer` has the same colours in every chart, other numbers are shades, names are a palette."""
     order: Sequence[Any] = ()
     """Values of `color` in the order of the palette, the same for all charts that shall match."""
+    shades: bool = False
+    """Shades for names as well, in the order of `order`."""
     facet: str | None = None
     """Column; one panel for each value."""
     rules: Sequence[Rule] = ()
@@ -115,13 +122,11 @@ class Options:
         return metric_label(column) or column.replace("_", " ")
 
 
-@dataclass(frozen=True)
-class Axes:
-    """The channels of a panel's axes, and where its y axis ends."""
+class Axes(NamedTuple):
+    """The channels of a panel's axes."""
 
     x: Any
     y: Any
-    ends: dict[str, tuple[float, float]]
 
 
 def metric_label(name: str) -> str | None:
@@ -160,31 +165,25 @@ def lines(
     """
     o = Options(**options)
     figure = _Figure(frame, {"x": x, "y": y, "dash": dash, "detail": detail, "choose": choose} | _ends(band), o)
-    keys = [key for key in ("facet", "color", "dash", "detail", "choose") if key in figure.table]
-    figure.table = thinned(figure.table.sort_values("x", kind="stable"), "y", keys, max_points)
-    groups = figure.table.groupby(keys, dropna=False, observed=True).size() if keys else [len(figure.table)]
+    figure.thin(max_points)
+    apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
     channels = figure.color("stroke") | figure.named("dash", alt.StrokeDash, "stroke")
-    channels |= {"detail": "detail:N"} if detail else {}
-    signal, options_of = f"choose_{figure.id.replace('-', '_')}", _unique(figure.table["choose"]) if choose else []
+    channels |= {"detail": apart[-1]} if detail else {}
+    signal, choices = f"choose_{figure.id.replace('-', '_')}", _unique(figure.table["choose"]) if choose else []
+    dot = {"size": 18, "opacity": 1} if figure.longest() <= MAX_DOTS else {"size": 80, "opacity": 0}
 
     def draw(own: pd.DataFrame, axes: Axes) -> list[Any]:
         base = alt.Chart().encode(axes.x, axes.y, **channels)
         base = base.transform_filter(f"datum.choose == {signal}") if choose else base
-        dots = base.encode(tooltip=figure.tooltip, strokeDash=alt.Undefined)
-        few = max(groups) <= MAX_DOTS
-        area = base.mark_area(opacity=0.18, line=False).encode(
-            alt.Y("low:Q"), alt.Y2("high:Q"), strokeDash=alt.Undefined, detail=["dash:N"] if dash else alt.Undefined
-        )
-        return [
-            *([area] if band else []),
-            base.mark_line(strokeWidth=1.8),
-            dots.mark_circle(size=18, opacity=1) if few else dots.mark_circle(size=80, opacity=0),
-        ]
+        plain = base.encode(strokeDash=alt.Undefined, detail=apart or alt.Undefined)
+        area = plain.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+        dots = plain.mark_circle(**dot).encode(tooltip=figure.tooltip)
+        return [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
 
     chart = figure.chart(draw)
     if choose:
-        menu = alt.binding_select(options=options_of, name=f"{o.label(choose)} ")
-        chart.spec.params = [alt.param(name=signal, bind=menu, value=options_of[0]).param]
+        menu = alt.binding_select(options=choices, name=f"{o.label(choose)} ")
+        chart.spec.params = [alt.param(name=signal, bind=menu, value=choices[0]).param]
     return chart
 
 
@@ -228,7 +227,7 @@ def points(
         layers += [bar.encode(alt.X("x_low:Q"), alt.X2("x_high:Q"))] if x_error else []
         layers.append(dots)
         if diagonal:
-            (left, right), (low, high) = axes.ends["x"], axes.ends["y"]
+            (left, right), (low, high) = (axis["scale"]["domain"] for axis in axes)
             ends = [{"x": each, "y": each} for each in (max(left, low), min(right, high))]
             layers.insert(0, alt.Chart(alt.Data(values=ends)).mark_line(style="guide").encode(axes.x, axes.y))
         if n and not _is_numeric(own["x"]):
@@ -237,7 +236,7 @@ def points(
             layers.append(foot.encode(**offset))
         return layers
 
-    return figure.chart(draw)
+    return figure.chart(draw, free=True)
 
 
 def bars(
@@ -263,7 +262,7 @@ def bars(
         horizontal: bars from left to right, for long names.
         options: fields of `Options`.
     """
-    o = Options(zero=True, **options)
+    o = Options(**{"zero": True} | options)
     named = frame.assign(**{x: frame[x].map(_name)}) if x in frame else frame
     figure = _Figure(named, {"x": x, "y": y, "text": text, "n": n} | _ends(error), o)
     offset = figure.offset(alt.YOffset if horizontal else alt.XOffset)
@@ -342,16 +341,6 @@ def stack(*charts: Chart, title: str, caption: str = "", id: str = "", titles: b
     return beside(*charts, title=title, caption=caption, id=id, columns=1, titles=titles)
 
 
-def thinned(table: pd.DataFrame, y: str, keys: Sequence[str], max_points: int) -> pd.DataFrame:
-    """Return at most `max_points` rows of each line; the lines are told apart by the columns `keys`."""
-    if not keys:
-        return table.iloc[extremes(table[y].to_numpy(float), max_points)]
-    groups = table.groupby(list(keys), sort=False, dropna=False, observed=True)
-    if groups.size().max() <= max_points:
-        return table
-    return pd.concat(own.iloc[extremes(own[y].to_numpy(float), max_points)] for _, own in groups)
-
-
 def extremes(values: Float[np.ndarray, " n"], max_points: int) -> Int[np.ndarray, " k"]:
     """Return the indices of at most `max_points` values, in order: the ends, and the extremes of equal stretches.
 
@@ -392,19 +381,14 @@ class _Figure:
         self.columns = {ours: name for ours, name in columns.items() if name is not None}
         self.columns |= {key: name for key in ("color", "facet") if (name := getattr(options, key)) is not None}
         self.table = self._tidy(frame, self.columns)
-        if (
-            self.table.empty
-            or not np.isfinite(self.table["value" if "value" in self.table else "y"].to_numpy(float)).any()
-        ):
+        self.measured = "value" if "value" in self.columns else "y"
+        if not self.table[self.measured].notna().any():
             raise ValueError(f"Chart {options.title!r} has no value to draw. Pass a table with one, or leave it out.")
-        marks = options.marks
-        known = {ours: name for ours, name in self.columns.items() if marks is not None and name in marks}
-        extra = {
-            key: key
-            for key in ("low", "high", "x_low", "x_high", "label", "shape")
-            if marks is not None and key in marks
-        }
-        self.marks = None if marks is None or marks.empty else self._tidy(marks, known | extra)
+        self.marks = None
+        if options.marks is not None and len(options.marks):
+            known = {ours: name for ours, name in self.columns.items() if ours in ("x", "y") or name in options.marks}
+            extra = {key: key for key in ("low", "high", "x_low", "x_high", "label", "shape") if key in options.marks}
+            self.marks = self._tidy(options.marks, known | extra)
 
     def _tidy(self, frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
         """Return the columns under our names, gaps as NaN, without rows that have no place."""
@@ -426,12 +410,27 @@ class _Figure:
                 table["low"] = table["low"].where(table["low"] > 0, floor)
         return table
 
+    def longest(self) -> int:
+        """Return the number of points of the longest line."""
+        keys = [key for key in LINE_KEYS if key in self.table]
+        return int(self.table.groupby(keys, dropna=False, observed=True).size().max()) if keys else len(self.table)
+
+    def thin(self, max_points: int) -> None:
+        """Leave at most so many points of each line."""
+        if self.longest() <= max_points:
+            return
+        keys = [key for key in LINE_KEYS if key in self.table]
+        table = self.table.sort_values("x", kind="stable")
+        lines = [own for _, own in table.groupby(keys, dropna=False, observed=True)] if keys else [table]
+        kept = pd.concat(own.iloc[extremes(own["y"].to_numpy(float), max_points)] for own in lines)
+        self.table = kept.sort_index()  # names keep the order in which they came
+
     def panels(self) -> list[tuple[Any, pd.DataFrame]]:
         """Return the rows of each facet that has a value."""
         if "facet" not in self.table:
             return [(None, self.table)]
         parts = [(value, self.table[self.table["facet"] == value]) for value in _unique(self.table["facet"])]
-        return [(value, own) for value, own in parts if own["value" if "value" in own else "y"].notna().any()]
+        return [(value, own) for value, own in parts if own[self.measured].notna().any()]
 
     @cached_property
     def domain(self) -> list[Any]:
@@ -441,7 +440,7 @@ class _Figure:
         found = _unique(self.table["color"])
         if self.options.color == LAYER and _is_numeric(self.table["color"]) and min(found) >= 0:
             return list(range(int(max(found)) + 1))
-        first = list(self.options.order) if _is_numeric(self.table["color"]) else list(map(str, self.options.order))
+        first = [each if _is_numeric(self.table["color"]) else str(each) for each in self.options.order]
         return [*first, *(each for each in found if each not in first)]
 
     def color(self, symbol: str) -> dict[str, Any]:
@@ -453,7 +452,7 @@ class _Figure:
         if numeric and not is_layer and len(self.domain) > MAX_NAMED:
             legend = alt.Legend(title=title)
             return {"color": alt.Color("color:Q", scale=alt.Scale(range="ramp", zero=False), legend=legend)}
-        kind = "ordinal" if is_layer else "ramp" if numeric and not self.options.order else "category"
+        kind = "ordinal" if is_layer else "ramp" if numeric or self.options.shades else "category"
         shown = set(self.table["color"])
         legend = _legend([each for each in self.domain if each in shown], title, symbol)
         scale = alt.Scale(domain=self.domain, range=kind)
@@ -478,7 +477,6 @@ class _Figure:
     @property
     def tooltip(self) -> list[Any]:
         """Return what the pointer shows of a point."""
-        hidden = {"text"}
         return [
             alt.Tooltip(
                 f"{ours}:{'Q' if _is_numeric(self.table[ours]) else 'N'}",
@@ -486,80 +484,76 @@ class _Figure:
                 **({"format": NUMBER} if _is_numeric(self.table[ours]) else {}),
             )
             for ours, name in self.columns.items()
-            if ours not in hidden
+            if ours != "text"
         ]
 
-    def chart(self, draw: Draw, *, turned: bool = False, cells: bool = False, share_color: bool = True) -> Chart:
-        """Draw each panel, add rules and marks, and put the panels side by side."""
-        o = self.options
-        views = []
+    def chart(
+        self, draw: Draw, *, turned: bool = False, cells: bool = False, free: bool = False, share_color: bool = True
+    ) -> Chart:
+        """Draw each panel, add rules and marks, and put the panels side by side.
+
+        Args:
+            draw: returns the layers of a panel.
+            turned: x goes up and y goes right.
+            cells: each number has a band of its own, as names have.
+            free: leave room at the ends of the x axis.
+            share_color: whether panels have one legend.
+        """
+        o, views = self.options, []
         for value, own in self.panels():
-            axes = self._axes(own, value, turned=turned, cells=cells)
+            axes = Axes(*(self._axis(ours, own, value, turned=turned, cells=cells, free=free) for ours in "xy"))
             rules = [rule for rule in o.rules if rule.facet is None or rule.facet == value]
-            view = alt.layer(*draw(own, axes), *self._rules(rules, axes), *self._marked(value, axes), data=_data(own))
-            title = {} if value is None else {"title": _panel_name(o.label(str(o.facet)), value)}
-            views.append(view.properties(**title, **({} if o.height is None else {"height": o.height})))
-        if len(views) == 1 and o.facet is None:
-            return Chart(self.id, o.title, o.caption, views[0])
-        kind: Any = "shared" if share_color else "independent"
-        spec = alt.concat(*views, columns=num_columns(len(views)))
-        spec = spec.resolve_scale(color=kind, strokeDash="shared", shape="shared")
+            over = [layer for rule in rules for layer in self._rule(rule, axes, turned=turned)]
+            view = alt.layer(*draw(own, axes), *over, *self._marked(value, axes), data=_data(own))
+            if value is not None:
+                view.title = f"{o.label(str(o.facet))} {_name(value)}" if _is_numeric(own["facet"]) else value
+            views.append(view if o.height is None else view.properties(height=o.height))
+        spec = views[0]
+        if o.facet is not None:
+            scales = {"color": "shared" if share_color else "independent", "strokeDash": "shared", "shape": "shared"}
+            spec = alt.concat(*views, columns=num_columns(len(views))).resolve_scale(**scales)
         return Chart(self.id, o.title, o.caption, spec)
 
-    def _axes(self, own: pd.DataFrame, value: Any, *, turned: bool, cells: bool) -> Axes:
-        made, ends = {}, {}
-        for ours in ("x", "y"):
-            o = self.options
-            shared = o.share_x if ours == "x" else o.share_y
-            log = o.x_log if ours == "x" else o.y_log
-            channel = getattr(alt, (("Y" if ours == "x" else "X") if turned else ours.upper()))
-            title = o.label(self.columns[ours]) or None
-            if cells or not _is_numeric(own[ours]):
-                made[ours] = _names_axis(channel, ours, self.table if shared else own, title, cells=cells)
-                continue
-            table = self.table if shared else own
-            keys = ["x", "x_low", "x_high"] if ours == "x" else ["y", "low", "high"]
-            seen = [table[key].to_numpy(float) for key in keys if key in table]
-            if self.marks is not None:
-                near = self.marks if shared or "facet" not in self.marks else self.marks[self.marks["facet"] == value]
-                seen += [near[key].to_numpy(float) for key in keys if key in near]
-            seen.append([r.value for r in o.rules if r.axis == ours and (shared or r.facet in (None, value))])
-            numbers = np.concatenate([np.asarray(each, float) for each in seen])
-            free = ours == "y" or "value" in own or not self._is_line
-            made[ours], ends[ours] = _axis(
-                channel, ours, numbers, title, log=log, zero=o.zero and ours == "y", free=free
+    def _axis(self, ours: str, own: pd.DataFrame, value: Any, *, turned: bool, cells: bool, free: bool) -> Any:
+        """Return the channel of an axis."""
+        o, is_x = self.options, ours == "x"
+        channel = alt.X if is_x != turned else alt.Y
+        title = o.label(self.columns[ours]) or None
+        shared = o.share_x if is_x else o.share_y
+        table = self.table if shared else own
+        if cells or not _is_numeric(own[ours]):
+            return _names_axis(channel, ours, table, title, cells=cells)
+        seen = [table]
+        if self.marks is not None:
+            seen.append(
+                self.marks[self.marks["facet"] == value] if "facet" in self.marks and not shared else self.marks
             )
-        return Axes(made["x"], made["y"], ends)
+        ends = ["x", "x_low", "x_high"] if is_x else ["y", "low", "high"]
+        numbers = [float(each) for part in seen for key in ends if key in part for each in part[key]]
+        numbers += [rule.value for rule in o.rules if rule.axis == ours and (shared or rule.facet in (None, value))]
+        if not is_x and "n" in own and not _is_numeric(own["x"]) and not o.y_log:  # room for n at the foot
+            numbers.append(np.nanmin(numbers) - FOOT * (np.nanmax(numbers) - np.nanmin(numbers)))
+        log, zero = (o.x_log, False) if is_x else (o.y_log, o.zero)
+        return _number_axis(channel, ours, np.array(numbers, float), title, log=log, zero=zero, free=free or not is_x)
 
-    @property
-    def _is_line(self) -> bool:
-        return not {"shape", "n", "x_low"} & set(self.table)
-
-    def _rules(self, rules: Sequence[Rule], axes: Axes) -> list[Any]:
-        layers: list[Any] = []
-        for rule in rules:
-            data = {rule.axis: float(rule.value), "label": rule.label} | (
-                {} if rule.color is None else {"color": rule.color}
-            )
-            base = alt.Chart(alt.Data(values=[data])).encode(axes.x if rule.axis == "x" else axes.y)
-            if rule.color is None:
-                layers.append(base.mark_rule(style="alert" if rule.alert else "guide", strokeDash=[2, 3]))
+    def _rule(self, rule: Rule, axes: Axes, *, turned: bool) -> list[Any]:
+        data = {rule.axis: float(rule.value), "label": rule.label, "color": rule.color}
+        axis = axes.x if rule.axis == "x" else axes.y
+        base = alt.Chart(alt.Data(values=[data])).encode(axis)
+        if rule.color is None:
+            layers = [base.mark_rule(style="alert" if rule.alert else "guide", strokeDash=[2, 3])]
+        else:
+            layers = [base.mark_rule(strokeDash=[6, 4], strokeWidth=1.2).encode(**self.color("stroke"))]
+        if rule.label:
+            style = "alert-text" if rule.alert else "guide-text"
+            if (rule.axis == "x") == turned:
+                words = base.mark_text(style=style, align="left", baseline="bottom", dy=-3).encode(x=alt.value(4))
             else:
-                layers.append(base.mark_rule(strokeDash=[6, 4], strokeWidth=1.2).encode(**self.color("stroke")))
-            if rule.label:
-                words: Any = base.mark_text(style="alert-text" if rule.alert else "guide-text")
-                if rule.axis == "y":
-                    words = words.encode(x=alt.value(4), text="label:N")
-                    words.mark.align, words.mark.baseline, words.mark.dy = "left", "bottom", -3
-                else:
-                    low, high = axes.ends["x"]
-                    is_right = rule.value > (
-                        math.sqrt(low * high) if low > 0 and self.options.x_log else (low + high) / 2
-                    )
-                    words = words.encode(y=alt.value(2), text="label:N")
-                    words.mark.align, words.mark.dx = ("right", -5) if is_right else ("left", 5)
-                    words.mark.baseline = "top"
-                layers.append(words)
+                low, high = axis["scale"]["domain"]
+                middle = math.sqrt(low * high) if axis["scale"]["type"] == "log" else (low + high) / 2
+                side = {"align": "right", "dx": -5} if rule.value > middle else {"align": "left", "dx": 5}
+                words = base.mark_text(style=style, baseline="top", **side).encode(y=alt.value(2))
+            layers.append(words.encode(text="label:N"))
         return layers
 
     def _marked(self, value: Any, axes: Axes) -> list[Any]:
@@ -585,38 +579,37 @@ class _Figure:
         return layers
 
 
-def _axis(
+def _number_axis(
     channel: Any, ours: str, values: np.ndarray, title: str | None, *, log: bool, zero: bool, free: bool
-) -> tuple[Any, tuple[float, float]]:
-    """Return the channel of an axis of numbers, and its ends."""
-    numbers = values[np.isfinite(values) & ((values >= 0) if log else True)]
+) -> Any:
+    """Return the channel of an axis of numbers; `free` leaves room at its ends."""
+    numbers = values[np.isfinite(values)]
     positive = numbers[numbers > 0]
+    look: dict[str, Any] = {"tickCount": 5}
     if log and positive.size:
         low, high = float(positive.min()), float(positive.max())
+        scale: dict[str, Any] = {"type": "log"}
         if ours == "x" and (numbers == 0).any():
-            constant = 10.0 ** math.floor(math.log10(low))
-            scale = alt.Scale(type="symlog", constant=constant, domain=[0, high], nice=False)
-            return _ticked(channel, ours, title, scale, [0.0, *log_ticks(constant, high)]), (0.0, high)
-        room = max((high / low) ** MARGIN, 1.02) if free or high == low else 1.0
-        low, high = low / room, high * room
-        scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        return _ticked(channel, ours, title, scale, log_ticks(low, high)), (low, high)
-    low, high = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 1.0)
-    low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
-    bottom, top = low, high
-    if free or high == low:
-        low, high = _widened(low, high)
-        room = MARGIN * (high - low)
-        low, high = low - room * (not zero or bottom < 0), high + room * (not zero or top > 0)
-    scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-    axis = alt.Axis(title=title, tickCount=5)
-    return channel(f"{ours}:Q", scale=scale, axis=axis), (low, high)
-
-
-def _ticked(channel: Any, ours: str, title: str | None, scale: Any, ticks: list[float]) -> Any:
-    values: dict[str, Any] = {"values": ticks} if len(ticks) > 1 else {"tickCount": 4}
-    axis = alt.Axis(title=title, labelExpr=TICK, labelOverlap="greedy", **values)
-    return channel(f"{ours}:Q", scale=scale, axis=axis)
+            low, first = 0.0, 10.0 ** math.floor(math.log10(low))
+            scale = {"type": "symlog", "constant": first}
+            ticks = [0.0, *log_ticks(first, high)]
+        else:
+            room = max((high / low) ** MARGIN, 1.02) if free or high == low else 1.0
+            low, high = low / room, high * room
+            ticks = log_ticks(low, high)
+        look = {"labelExpr": TICK, "labelOverlap": "greedy"}
+        look |= {"values": ticks} if len(ticks) > 1 else {"tickCount": 4}  # Vega thins the values to its count
+    else:
+        scale = {"zero": False}
+        low, high = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 1.0)
+        bottom, top = low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
+        if free or high == low:
+            low, high = _widened(low, high)
+            room = MARGIN * (high - low)
+            low, high = low - room * (not zero or bottom < 0), high + room * (not zero or top > 0)
+    return channel(
+        f"{ours}:Q", scale=alt.Scale(domain=[low, high], nice=False, **scale), axis=alt.Axis(title=title, **look)
+    )
 
 
 def _names_axis(channel: Any, ours: str, table: pd.DataFrame, title: str | None, *, cells: bool) -> Any:
@@ -627,7 +620,7 @@ def _names_axis(channel: Any, ours: str, table: pd.DataFrame, title: str | None,
     slanted = channel is alt.X and sum(len(str(each)) for each in shown) > MAX_LETTERS and not numeric
     axis = alt.Axis(title=title, values=shown, labelAngle=-35 if slanted else 0, grid=False, labelOverlap=cells)
     axis.labelExpr = TICK if numeric else alt.Undefined
-    return channel(f"{ours}:{'O' if numeric else 'N'}", sort=names, axis=axis)
+    return channel(f"{ours}:{'O' if numeric else 'N'}", sort=None, scale=alt.Scale(domain=names), axis=axis)
 
 
 def log_ticks(low: float | int, high: float | int) -> list[float]:
@@ -680,11 +673,17 @@ def _legend(values: Sequence[Any], title: str, symbol: str | None = None) -> Any
 
 
 def _data(table: pd.DataFrame) -> Any:
-    """Return the rows as CSV, a third of the size of records, with numbers rounded and gaps empty."""
+    """Return the rows as JSON text, which Altair does not walk through; numbers rounded, gaps null."""
     shown = table.drop(columns="facet", errors="ignore")
-    numbers = [name for name in shown if _is_numeric(shown[name])]
-    text = shown.to_csv(index=False, float_format=f"%.{DIGITS}g", lineterminator="\n")
-    return alt.Data(values=text, format=alt.CsvDataFormat(type="csv", parse=dict.fromkeys(numbers, "number")))
+    columns = [[_plain(value) for value in shown[name].tolist()] for name in shown]
+    rows = [dict(zip(shown, row, strict=True)) for row in zip(*columns, strict=True)]
+    return alt.Data(values=json.dumps(rows, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
 
 
 def _ends(ends: Ends, prefix: str = "") -> dict[str, str | None]:
@@ -710,7 +709,3 @@ def _name(value: Any) -> str:
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
         return re.sub(r"e([+-])0*", lambda found: "e" + found[1].replace("+", ""), f"{value:,.6g}")
     return str(value)
-
-
-def _panel_name(label: str, value: Any) -> str:
-    return f"{label} {_name(value)}" if isinstance(value, int | float | np.number) else str(value)

@@ -198,7 +198,13 @@ class Chart:
 
     def html(self) -> str:
         """Return a `<figure>` for a page that holds `bundle()` once; it draws itself when it comes into view."""
-        spec = _script_json(self._bare())
+        bare = self._bare()
+        for view in _views(bare):
+            if rows := view.get("data", {}).get(
+                "values"
+            ):  # in columns, which are shorter; charts.js makes rows of them
+                view["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
+        spec = _script_json(bare)
         return (
             f'<figure class="joma-chart" id="{self.id}"><figcaption><strong>{escape(self.title)}</strong> '
             f"{escape(self.caption)}</figcaption>"
@@ -226,6 +232,9 @@ class Chart:
     def _bare(self) -> dict[str, Any]:
         spec = self.spec.to_dict(validate=False)
         spec.pop("config", None)  # Altair's own
+        for view in _views(spec):
+            if isinstance(rows := view.get("data", {}).get("values"), str):
+                view["data"]["values"] = json.loads(rows)
         panels = len(spec.get("concat", ()))
         width = WIDTH_OF_SEVERAL if panels > 1 and spec.get("columns") != 1 else WIDTH
         spec["usermeta"] = {"width": width}
@@ -280,7 +289,7 @@ def num_columns(num_panels: int) -> int:
 
 def _views(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield spec
-    for child in spec.get("concat", ()):
+    for child in (*spec.get("concat", ()), *spec.get("layer", ())):
         yield from _views(child)
 
 

@@ -12,6 +12,12 @@ function legends(spec) {
   return [...(spec.legend?.columns ? [spec.legend] : []), ...below.flatMap(([, each]) => legends(each))];
 }
 
+function inflate(view) {  // rows from columns
+  const columns = view.data?.columns && Object.entries(view.data.columns);
+  if (columns) view.data = { values: columns[0][1].map((_, row) => Object.fromEntries(columns.map(([name, each]) => [name, each[row]]))) };
+  for (const child of [...(view.concat ?? []), ...(view.layer ?? [])]) inflate(child);
+}
+
 function fit(view, width, withLegends = true) {  // as `fit` of chart.py
   const shared = view.resolve?.scale?.color === "shared";
   if (withLegends && (shared || !view.concat))
@@ -28,15 +34,29 @@ function fit(view, width, withLegends = true) {  // as `fit` of chart.py
   }
 }
 
+// Shift and the wheel zoom, shift and the pointer move, so that a page still scrolls.
+const zoom = { type: "interval", zoom: "wheel![event.shiftKey]", clear: "dblclick",
+  translate: "[pointerdown[event.shiftKey], window:pointerup] > window:pointermove!" };
+
+function addZoom(view, path = "zoom") {
+  view.concat?.forEach((child, index) => addZoom(child, `${path}_${index}`));
+  const first = view.layer?.[0];
+  const encodings = ["x", "y"].filter((channel) => first?.encoding?.[channel]?.type === "quantitative");
+  if (encodings.length) first.params = [{ name: path, select: { ...zoom, encodings }, bind: "scales" }];
+}
+
 async function render(figure, width) {
   const place = figure.querySelector(".joma-plot");
   const spec = JSON.parse(figure.querySelector("script").textContent);
+  inflate(spec);
   fit(spec, width);
+  addZoom(spec);
   figure.view?.finalize();
   const config = theme();
   figure.view = await vegaEmbed(place, spec, {
     config,
     renderer: "canvas",
+    ast: true,  // without eval, which the policy of a page may forbid
     actions: { export: true, source: false, compiled: false, editor: false },
     tooltip: { theme: config === dark ? "dark" : "light" },  // which escapes what it shows
   });
