@@ -44,7 +44,7 @@ def report(folder: Path | str) -> Path:
         )
     ]
     runs = run_page.sections(folder, without=inside, with_plotly=not rebuilt)
-    simulations = _simulations(folder, inside, with_plotly=not rebuilt and not runs)
+    simulations = _simulations(folder, inside)
     sections = [*rebuilt, *runs, *simulations, *map(verification_page.section, verified)]
     if not sections:
         raise ValueError(
@@ -78,9 +78,6 @@ def _records(folder: Path, name: str, without: Sequence[Path]) -> list[Path]:
     return [record for record in sorted(folder.rglob(name)) if not run_page.is_below(record, without)]
 
 
-def _simulations(folder: Path, without: Sequence[Path], *, with_plotly: bool) -> list[Section]:
+def _simulations(folder: Path, without: Sequence[Path]) -> list[Section]:
     configs = [simulation_page.read(record) for record in _records(folder, simulation_page.RECORD, without)]
-    return [
-        simulation_page.section(simulate(config), with_plotly=with_plotly and index == 0)
-        for index, config in enumerate(configs)
-    ]
+    return [simulation_page.section(simulate(config), with_bundle=index == 0) for index, config in enumerate(configs)]

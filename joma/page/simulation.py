@@ -1,13 +1,12 @@
 """A simulation on disk: CSV, JSON, PNG and an interactive page, each whole or absent."""
 
-import io
 import json
 import math
 from pathlib import Path
 
 import pandas as pd
 
-from joma.figures.simulation import draw, interactive
+from joma.charts import bundle, plot
 from joma.page.document import Section, document, render
 from joma.store.files import write_bytes, write_text
 from joma.theory.simulation import Simulation, SimulationConfig
@@ -31,7 +30,7 @@ def write(simulation: Simulation, folder: Path | str) -> list[Path]:
     return [
         write_text(stem.with_suffix(".csv"), table(simulation).to_csv(index=False)),
         write_text(stem.with_name(RECORD), _json(simulation)),
-        write_bytes(stem.with_suffix(".png"), _png(simulation)),
+        write_bytes(stem.with_suffix(".png"), plot(simulation).render("png")),
         write_text(stem.with_suffix(".html"), document(TITLE, LEAD, [section(simulation)])),
     ]
 
@@ -52,18 +51,12 @@ def table(simulation: Simulation) -> pd.DataFrame:
     return pd.DataFrame(simulation.columns())
 
 
-def section(simulation: Simulation, *, with_plotly: bool = True) -> Section:
-    """Return the simulation as a part of a page; with several on one page, only the first needs plotly's script."""
-    plot = interactive(simulation).to_html(
-        include_plotlyjs=with_plotly,
-        full_html=False,
-        default_width="100%",
-        config=PLOT_OPTIONS,
-    )
+def section(simulation: Simulation, *, with_bundle: bool = True) -> Section:
+    """Return the simulation as a part of a page; with several on one page, only the first needs the bundle."""
     body = render(
         "simulation",
         remarks=simulation.remarks(),
-        plot=plot,
+        plot=plot(simulation).html() + (bundle() if with_bundle else ""),
         symbol=simulation.flow.target_symbol,
         rows=[[_cell(value) for value in row.values()] for row in simulation.summary_rows()],
         exact=simulation.exact,
@@ -80,9 +73,3 @@ def _cell(value: int | float) -> dict[str, str]:
 
 def _json(simulation: Simulation) -> str:
     return json.dumps(simulation.as_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _png(simulation: Simulation) -> bytes:
-    buffer = io.BytesIO()
-    draw(simulation).savefig(buffer, format="png")
-    return buffer.getvalue()

@@ -27,6 +27,10 @@ async function drawEvery() {
     figure.scrollIntoView();
     await until(() => isDrawn(figure), `drawn ${figure.getAttribute("aria-label")}`);
   }
+  for (const chart of all(".joma-chart")) {
+    chart.scrollIntoView();
+    await until(() => chart.querySelector("canvas"), `drawn ${chart.id}`);
+  }
 }
 """
 DRAW = """
@@ -35,7 +39,7 @@ return {
   sections: all("main > section").map((section) => section.id),
   figures: all(".figure").length,
   drawn: all(".figure").filter(isDrawn).length,
-  simulations: all(".plotly-graph-div .cartesianlayer").length,
+  simulations: all(".joma-plot canvas").length,
 };
 """
 COMPARE = """
