@@ -18,10 +18,9 @@ from torch import Tensor
 from joma.errors import UnknownNameError
 from joma.measure import entropy_identity
 from joma.measure.entropy_chunked import chunked_rows
-from joma.measure.masks import read_bias, read_mask
+from joma.measure.masks import Visibility, read_bias, read_mask
 from joma.measure.rows import Problem, Rows, in_full_precision
 from joma.measure.tensors import required_tensor
-from joma.measure.visibility import Visibility
 
 Queries = Float[Tensor, "B H rows D"]
 Keys = Float[Tensor, "B G keys D"]

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from joma.measure.entropy import AttentionStatistics, Path, statistics_of
 from joma.measure.entropy_chunked import HIDDEN, measure_logits
+from joma.measure.masks import HIDDEN_BELOW
 from joma.measure.rows import Rows, in_full_precision
 from joma.measure.tensors import tensor_with_axes
-from joma.measure.visibility import HIDDEN_BELOW
 
 CHUNK_BYTES = 2**26
 """Largest block of logits held at once."""

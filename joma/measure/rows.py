@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from joma.measure.visibility import Visibility
+from joma.measure.masks import Visibility
 
 PerRow = Float[Tensor, "B H rows"]
 

@@ -19,7 +19,7 @@ from joma.measure.entropy_logits import logits_entropy
 from joma.measure.masks import split_mask
 
 
-class AttentionKind(StrEnum):
+class CallKind(StrEnum):
     """Whose keys a call looks at."""
 
     SELF = "self"
@@ -46,7 +46,7 @@ class AttentionCall:
 
     site: str
     """Qualified name of the innermost module that was running."""
-    kind: AttentionKind
+    kind: CallKind
     layer: int
     """Index of the layer in the model's order (an encoder's layers before its decoder's), -1 outside of the layers."""
     source: CallSource
@@ -97,7 +97,7 @@ def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionSt
 
     >>> q = torch.zeros(1, 1, 4, 8)
     >>> call = AttentionCall(
-    ...     site="attn", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
+    ...     site="attn", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
     ... )
     >>> measure_call(call).entropy.exp().flatten().round(decimals=4)
     tensor([1., 2., 3., 4.])

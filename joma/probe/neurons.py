@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from joma.errors import positive
 from joma.measure.attended import Attended
-from joma.measure.masks import split_mask
+from joma.measure.masks import HIDDEN_BELOW, Visibility, split_mask
 from joma.measure.tensors import tensor_with_axes
-from joma.measure.visibility import HIDDEN_BELOW, Visibility
-from joma.probe.calls import AttentionCall, AttentionKind
+from joma.probe.calls import AttentionCall, CallKind
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
 from joma.probe.structure import MATRIX_AXES, OUTSIDE, Unseen, WeightRef, is_inside, module_path, parent, plain_site
@@ -426,7 +425,7 @@ class _Reader:
             return
         batch, _, rows, keys = call.shape
         found, wanted = (batch, rows, keys), (len(self._position), self._length, self._length)
-        if call.kind is AttentionKind.CROSS:
+        if call.kind is CallKind.CROSS:
             reason = "The last attention that its MLP sees looks at another sequence than that of the query."
             self._rows[call.layer] = reason
         elif found != wanted:
@@ -491,7 +490,7 @@ def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "
     >>> from joma.probe.calls import CallSource
     >>> q = torch.zeros(2, 1, 4, 8)
     >>> call = AttentionCall(
-    ...     site="attn", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
+    ...     site="attn", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
     ... )
     >>> mean_weights(call, torch.tensor([1, 3]))
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],

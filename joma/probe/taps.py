@@ -29,7 +29,7 @@ from torch.utils.hooks import RemovableHandle
 from joma.probe.calls import (
     SOFTMAX,
     AttentionCall,
-    AttentionKind,
+    CallKind,
     CallSource,
     Products,
     interface_fields,
@@ -335,8 +335,8 @@ class _Tap(TorchFunctionMode):
         site = self.running.innermost
         logits = fields.get("logits")
         rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
-        kind = AttentionKind.CROSS if self.running.sees_another_sequence(rows, keys) else AttentionKind.SELF
-        past = keys - rows if kind is AttentionKind.SELF and keys > rows and not fields.get("causal") else 0
+        kind = CallKind.CROSS if self.running.sees_another_sequence(rows, keys) else CallKind.SELF
+        past = keys - rows if kind is CallKind.SELF and keys > rows and not fields.get("causal") else 0
         self._calls_in_pass[self.running.num_passes, site] += 1
         return AttentionCall(
             site=site,

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from joma.measure.superposition import superposed_neurons
-from joma.probe.calls import AttentionCall, AttentionKind, CallSource
+from joma.probe.calls import AttentionCall, CallKind, CallSource
 from joma.probe.neurons import mean_weights, read_neurons
 
 UPPER = {
@@ -273,7 +273,7 @@ def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(3, 4, 6, 8, generator=generator).to(dtype)
     k = torch.randn(3, 2, 6, 8, generator=generator).to(dtype)
-    call = AttentionCall(site="", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, **shaping)
+    call = AttentionCall(site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, **shaping)
     s = shaping.get("scale", 8**-0.5) * q.double() @ k.double().repeat_interleave(2, dim=1).mT
     if "softcap" in shaping:
         s = shaping["softcap"] * (s / shaping["softcap"]).tanh()
@@ -287,7 +287,7 @@ def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
     found = mean_weights(call, torch.tensor(positions))
     torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=0)
     logits = AttentionCall(
-        site="", kind=AttentionKind.SELF, layer=0, source=CallSource.SOFTMAX, logits=s.masked_fill(~visible, -1e9)
+        site="", kind=CallKind.SELF, layer=0, source=CallSource.SOFTMAX, logits=s.masked_fill(~visible, -1e9)
     )
     torch.testing.assert_close(mean_weights(logits, torch.tensor(positions)), wanted)
 

@@ -17,7 +17,7 @@ from transformers import AlbertConfig, AlbertModel
 from transformers.modeling_utils import AttentionInterface
 
 from joma.measure import entropy_logits
-from joma.probe.calls import AttentionCall, AttentionKind, CallSource, interface_fields, measure_call
+from joma.probe.calls import AttentionCall, CallKind, CallSource, interface_fields, measure_call
 from joma.probe.taps import tap
 
 EAGER = ("gemma2", "bloom", "mpt")
@@ -69,15 +69,15 @@ def test_sites_layers_kinds_and_sources(family):
     assert {call.source for call in calls} == {CallSource.SOFTMAX if family in EAGER else CallSource.SDPA}
     if family == "t5":
         assert [call.layer for call in calls] == [0, 1, 2, 2, 3, 3]
-        assert [call.kind for call in calls] == [AttentionKind.SELF] * 3 + [
-            AttentionKind.CROSS,
-            AttentionKind.SELF,
-            AttentionKind.CROSS,
+        assert [call.kind for call in calls] == [CallKind.SELF] * 3 + [
+            CallKind.CROSS,
+            CallKind.SELF,
+            CallKind.CROSS,
         ]
         assert calls[3].site == "decoder.block.0.layer.1.EncDecAttention"
     else:
         assert [call.layer for call in calls] == [0, 1]
-        assert all(call.kind is AttentionKind.SELF for call in calls)
+        assert all(call.kind is CallKind.SELF for call in calls)
         assert all(f".{call.layer}." in call.site for call in calls)
 
 
@@ -289,7 +289,7 @@ def test_leading_axes_become_batch_and_heads(lead):
     p = (0.7 * q.double() @ k.double().mT).masked_fill(~mask, -torch.inf).softmax(-1)
     wanted = torch.special.entr(p).sum(-1)
     call, statistics = seen[0]
-    assert call.q.ndim == 4 and call.kind is AttentionKind.CROSS
+    assert call.q.ndim == 4 and call.kind is CallKind.CROSS
     torch.testing.assert_close(statistics.entropy.double().reshape(wanted.shape), wanted, atol=1e-5, rtol=0)
 
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_read_is_reported_and_does_not_stop_the_model():
 
 def test_a_call_carries_queries_or_logits():
     q = torch.zeros(1, 1, 2, 2)
-    call = AttentionCall(site="", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q)
+    call = AttentionCall(site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q)
     with pytest.raises(ValueError, match="needs `q` and `k`, or `logits`"):
         replace(call, logits=q)
     with pytest.raises(ValueError, match=r"got \[\]"):
@@ -422,7 +422,7 @@ def test_multihead_attention(need_weights, cross):
     other = y if cross else x
     seen, unseen = tapped(model, query=x, key=other, value=other, need_weights=need_weights)
     [(call, statistics)] = seen
-    assert unseen == [] and call.kind is (AttentionKind.CROSS if cross else AttentionKind.SELF)
+    assert unseen == [] and call.kind is (CallKind.CROSS if cross else CallKind.SELF)
     assert call.source is (CallSource.SOFTMAX if need_weights else CallSource.SDPA)
     model.eval().double()
     _, p = model(x.double(), other.double(), other.double(), average_attn_weights=False)
@@ -434,7 +434,7 @@ def test_decoder_layers_have_a_self_and_a_cross_call_each():
     model = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 2).eval()
     causal = nn.Transformer.generate_square_subsequent_mask(5)
     seen, _ = tapped(model, tgt=torch.randn(2, 5, 32), memory=torch.randn(2, 5, 32), tgt_mask=causal)
-    assert [call.kind for call, _ in seen] == [AttentionKind.SELF, AttentionKind.CROSS] * 2
+    assert [call.kind for call, _ in seen] == [CallKind.SELF, CallKind.CROSS] * 2
     assert [call.layer for call, _ in seen] == [0, 0, 1, 1]
     assert seen[0][1].entropy[:, :, 0].abs().max() < 1e-6  # the first row sees itself alone
 
@@ -617,7 +617,7 @@ def test_a_model_without_attention_is_reported():
 
 
 def call_of(q, k, **given):
-    return AttentionCall(site="attention", kind=AttentionKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, **given)
+    return AttentionCall(site="attention", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, **given)
 
 
 def exact_entropy(q, k, added):
