@@ -12,17 +12,6 @@ from math import isfinite
 
 from joma.figures.numbers import counted, layer_name
 
-COLLAPSE = 0.05
-"""Below this fraction a layer looks at one key or two: over 512 keys, e^{0.05 log 512} = 1.4 of them."""
-UNIFORM = 0.999
-"""Above it logits differ by a tenth."""
-ALIVE = 0.99
-"""A layer that has been below this one has once chosen."""
-PATIENCE = 3
-"""Measurements in a row, so that one odd batch is no alarm."""
-STUCK = 20
-"""Measurements in a row from the first on, for a layer that never chose."""
-
 
 class AlertKind(StrEnum):
     """What is wrong."""
@@ -35,11 +24,16 @@ class AlertKind(StrEnum):
 class Alarm:
     """Thresholds on the entropy fraction of a layer, and how long they must be passed."""
 
-    collapse: float = COLLAPSE
-    uniform: float = UNIFORM
-    alive: float = ALIVE
-    patience: int = PATIENCE
-    stuck: int = STUCK
+    collapse: float = 0.05
+    """Below this fraction a layer looks at one key or two: over 512 keys, e^{0.05 log 512} = 1.4 of them."""
+    uniform: float = 0.999
+    """Above it logits differ by a tenth."""
+    alive: float = 0.99
+    """A layer that has been below this one has once chosen."""
+    patience: int = 3
+    """Measurements in a row, so that one odd batch is no alarm."""
+    stuck: int = 20
+    """Measurements in a row from the first on, for a layer that never chose."""
 
     def __post_init__(self) -> None:
         """Refuse thresholds out of order and no patience at all."""
@@ -98,8 +92,10 @@ _WORDS = {
 class _Site:
     """What one site has shown so far."""
 
-    in_a_row: dict[AlertKind, int] = field(default_factory=lambda: dict.fromkeys(AlertKind, 0))
-    since: dict[AlertKind, int] = field(default_factory=dict)
+    kind: AlertKind | None = None
+    """The trouble of the last measurements in a row, how many they are, and the step of the first."""
+    in_a_row: int = 0
+    since: int = 0
     has_chosen: bool = False
     reported: set[AlertKind] = field(default_factory=set)
 
@@ -123,24 +119,23 @@ class AlarmMonitor:
             kind = AlertKind.COLLAPSE
         elif fraction > self.alarm.uniform:
             kind = AlertKind.UNIFORM
-        for other in AlertKind:
-            state.in_a_row[other] = state.in_a_row[other] + 1 if other is kind else 0
+        if kind is not state.kind:
+            state.kind, state.in_a_row, state.since = kind, 0, step
+        state.in_a_row += 1
         if kind is None:
             return None
-        if state.in_a_row[kind] == 1:
-            state.since[kind] = step
         enough = self.alarm.patience if kind is AlertKind.COLLAPSE or state.has_chosen else self.alarm.stuck
-        if kind in state.reported or state.in_a_row[kind] < enough:
+        if kind in state.reported or state.in_a_row < enough:
             return None
         state.reported.add(kind)
         return Alert(
             kind=kind,
             step=step,
-            since=state.since[kind],
+            since=state.since,
             site=site,
             layer=layer,
             fraction=fraction,
             entropy=entropy,
             threshold=self.alarm.collapse if kind is AlertKind.COLLAPSE else self.alarm.uniform,
-            num_measurements=state.in_a_row[kind],
+            num_measurements=state.in_a_row,
         )
