@@ -1,7 +1,8 @@
 """What an experiment is: settings, a seeded computation, claims that can fail, and charts."""
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,19 @@ class Experiment:
 def as_float32(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table that is only drawn with seven digits of every number, in half the bytes."""
     return table.astype(dict.fromkeys(table.select_dtypes("float64").columns, np.float32))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread: small tensors take less time, and sums do not depend on the machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def experiment(name: str) -> Experiment:

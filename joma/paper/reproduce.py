@@ -135,7 +135,7 @@ def reproduce(
         minutes: Start only what fits this time. The same call goes on with the rest.
         progress: Called every few seconds.
     """
-    from joma.engine.plan import device_named  # noqa: PLC0415 - torch is loaded only after the arguments are checked
+    from joma.engine.plan import device_named
 
     wanted, out, begun = find(ids), Path(out), time.monotonic()
     limit = None if minutes is None else float(positive("minutes", minutes))

@@ -1,0 +1,530 @@
+r"""Figures 2 and 3: Theorem 1's estimate against real training of one layer, and which weights go on growing.
+
+A layer with softmax attention and linear nodes is trained by plain gradient descent on one sample for each class. The
+estimate of its logits from its weights is $\hat z = \hat z_1 + \hat z_2 + c$ with $\hat z_1 = \frac1{2T}\sum_kv_k^2$
+and $\hat z_2 = -\frac1{2T}\sum_k\|v_k\|^2\,\bar x$, c fixed at the start, the mean token frequencies $\bar x$ standing
+for the mean attention. A correlation over tokens is blind to scale, so the relative error is reported too.
+
+Controls: the estimate against the logits of *another* run (what the data alone decide), against logits with shuffled
+tokens, the constant c alone (no estimate at all), the untrained layer, and, for the growth of weights, a layer whose
+attention does not learn. Axes: R runs, T reported times, N samples, K nodes, M tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+
+from joma.charts import Chart, heatmap, lines
+from joma.claims import Claim, Number
+from joma.data.frequencies import LAWS, class_tokens, tokens_hash
+from joma.engine.config import OptimiserConfig
+from joma.engine.step import Stepper
+from joma.models.batch import Batch
+from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
+from joma.paper.experiment import Experiment, Measured, as_float32, one_thread
+from joma.store.work import Workspace
+from joma.theory.softmax_estimate import anchored, estimate, normalised_correlation
+from joma.theory.winner_take_all import LinearFlow
+
+HIGH = 0.9
+"""Correlation from which on a reader of figure 2 would call it high."""
+CLOSE = 0.3
+"""Relative error up to which the estimate predicts 'fairly well'."""
+UNCORRELATED = 0.5
+"""Correlation up to which a component alone 'does not' correlate."""
+FEW = 0.5
+"""Share of the components up to which 'only some' of them grow."""
+ROUNDING = 1e-12
+"""Largest change of the sum of the logits, which every step conserves exactly."""
+NO_LEARNING = 1e9
+"""Temperature at which attention stays at the token frequencies."""
+QUARTERS = 4
+
+ESTIMATE, FIRST, SECOND, CONSTANT = "estimate", "first term alone", "second term alone", "constant alone"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The paper's setting: 20 classes, 10 distinct and 10 common tokens, full batches, 2000 steps."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    num_steps: int = 2000
+    lr: float = 0.1
+    temperature: float = 0.5
+    """T of the attention."""
+    laws: tuple[str, ...] = LAWS
+    """How the frequencies of distinct tokens depend on the class."""
+    num_reported: int = 100
+    """Times after the start at which curves are taken."""
+    slower: int = 1
+    """Above 1 everything is trained again with a learning rate this many times smaller, for as many more steps."""
+
+    @property
+    def judged_steps(self) -> tuple[int, int]:
+        """A quarter of the training, which is early, and its end."""
+        return self.num_steps // QUARTERS, self.num_steps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trainings:
+    """All runs of one law of tokens."""
+
+    x: Float[np.ndarray, "R N M"]
+    v: Float[np.ndarray, "R T K M"]
+    z: Float[np.ndarray, "R T M"]
+
+    def parts(self, run: int, temperature: float) -> dict[str, Float[np.ndarray, "T M"]]:
+        """Estimates of one run's logits by name, each with its constant fixed at the start."""
+        found = estimate(self.v[run], self.x[run].mean(axis=0), temperature=temperature)
+        of = {ESTIMATE: found.total, FIRST: found.own, SECOND: found.mean, CONSTANT: np.zeros_like(found.own)}
+        return {name: anchored(part, self.z[run, 0]) for name, part in of.items()}
+
+    def terms(self, run: int, temperature: float) -> dict[str, Float[np.ndarray, "T M"]]:
+        """The two components of the estimate as the caption of figure 2 has them, without a constant."""
+        found = estimate(self.v[run], self.x[run].mean(axis=0), temperature=temperature)
+        return {FIRST: found.own, SECOND: found.mean}
+
+    def saliency(self, run: int) -> Float[np.ndarray, "K M"]:
+        r"""$\Delta_{kl} = E[g_kx_l]$ at the start, where every class has the same probability."""
+        num_classes = self.x.shape[1]
+        return (np.eye(num_classes) - 1 / num_classes) @ self.x[run] / num_classes
+
+
+def train(
+    config: Config,
+    law: str,
+    *,
+    temperature: float,
+    slower: int = 1,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Trainings:
+    """Train every seed in one pack, in float64 on the CPU: a step takes less than a millisecond.
+
+    `progress` is told the share done at every reported time.
+    """
+    layer_config = LayerConfig(temperature=temperature)
+    layer = AnalysedLayer(layer_config, x=lambda seed: class_tokens(seed, law=law).T.contiguous())
+    num_runs, classes = len(config.seeds), torch.arange(layer_config.num_samples)
+    tokens = torch.stack([classes, torch.zeros_like(classes)], dim=-1).expand(num_runs, -1, -1)
+    batch = Batch(tokens=tokens, targets=classes.expand(num_runs, -1))
+    sgd = OptimiserConfig(optimiser="sgd", lr=config.lr / slower)
+    num_steps = config.num_steps * slower
+    stepper = Stepper(
+        layer, config.seeds, [sgd] * num_runs, num_steps=num_steps, steps_per_epoch=num_steps, precision="float64"
+    )
+    own = stepper.parameters
+    v, z = [own[W] @ own[CONTEXTUAL].mT], [own[Z][:, 0].clone()]
+    with one_thread():
+        for reported in range(config.num_reported):
+            progress(reported / config.num_reported)
+            for _ in range(num_steps // config.num_reported):
+                stepper.advance(batch)
+            v.append(own[W] @ own[CONTEXTUAL].mT)
+            z.append(own[Z][:, 0].clone())
+    return Trainings(x=own[X].numpy().copy(), v=torch.stack(v, dim=1).numpy(), z=torch.stack(z, dim=1).numpy())
+
+
+SATURATED = 0.1
+"""A component has saturated if over the second half it grows by less than this part of the fastest."""
+SHUFFLES, SHUFFLED_QUANTILE = 200, 0.95
+"""Shuffles of the tokens, and the quantile of their correlations that counts as chance."""
+SHOWN = 4
+"""Components of v_0 that figure 3 shows."""
+
+OTHER, SHUFFLED = "logits of another run", "shuffled tokens"
+CURVES = (ESTIMATE, FIRST, SECOND, CONSTANT, OTHER, SHUFFLED)
+LEARNED, NOT_LEARNED = "learned", "not learned"
+
+
+def agreement_with_logits(config: Config, law: str, run: Trainings) -> pd.DataFrame:
+    """Correlation and relative error of every estimate with the logits, for each seed and time."""
+    steps = np.linspace(0, config.num_steps, config.num_reported + 1).astype(int)
+    rows = []
+    for index, seed in enumerate(config.seeds):
+        z, parts = run.z[index], run.parts(index, config.temperature)
+        correlations = {name: normalised_correlation(part, z) for name, part in parts.items()}
+        terms = run.terms(index, config.temperature)
+        correlations |= {name: normalised_correlation(term, z) for name, term in terms.items()}
+        correlations[OTHER] = normalised_correlation(parts[ESTIMATE], run.z[(index + 1) % len(config.seeds)])
+        correlations[SHUFFLED] = _by_chance(parts[ESTIMATE], z, np.random.default_rng(seed))
+        size = np.linalg.norm(z, axis=-1)
+        for name, values in correlations.items():
+            error = np.linalg.norm(parts[name] - z, axis=-1) / size if name in parts else np.full(size.shape, np.nan)
+            columns = {"step": steps, "correlation": values, "relative_error": error}
+            rows.append(pd.DataFrame({"law": law, "seed": seed, "estimate": name, **columns}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def _by_chance(
+    estimated: Float[np.ndarray, "T M"], z: Float[np.ndarray, "T M"], rng: np.random.Generator
+) -> Float[np.ndarray, " T"]:
+    """Correlation that shuffled tokens reach in 5 % of the shuffles, in absolute value."""
+    shuffles = rng.permuted(np.tile(np.arange(z.shape[1]), (SHUFFLES, 1)), axis=1)
+    by_shuffle = normalised_correlation(np.repeat(estimated[:, None], SHUFFLES, axis=1), z[:, shuffles])
+    return np.quantile(np.abs(by_shuffle), SHUFFLED_QUANTILE, axis=1)
+
+
+def mean_curves(agreement: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds, with the lowest and the highest."""
+    by = agreement.groupby(["law", "estimate", "step"], sort=False)[["correlation", "relative_error"]]
+    table = by.agg(["mean", "min", "max"])
+    table.columns = ["_".join(names) for names in table.columns]
+    return table.reset_index()
+
+
+def growth_of_node(config: Config, law: str, run: Trainings) -> pd.DataFrame:
+    """The first weights of node 0 over time in the first run, beside Theorem 2's until that blows up."""
+    steps = np.linspace(0, config.num_steps, config.num_reported + 1)
+    flow = _theorem2(config, run, 0)
+    before = steps * config.lr < flow.blow_up_time()
+    predicted = np.full((steps.size, SHOWN), np.nan)
+    predicted[before] = flow.solution(steps[before] * config.lr)[:, 0, :SHOWN]
+    return pd.DataFrame(
+        {
+            "law": law,
+            "step": np.repeat(steps.astype(int), SHOWN),
+            "token": np.tile(np.arange(SHOWN), steps.size),
+            "v": run.v[0, :, 0, :SHOWN].ravel(),
+            "theorem2": predicted.ravel(),
+        }
+    )
+
+
+def _theorem2(config: Config, run: Trainings, index: int) -> LinearFlow:
+    """Constant saliencies, those of the start, and exp attention."""
+    return LinearFlow(delta=run.saliency(index), v0=run.v[index, 0], z0=run.z[index, 0], temperature=config.temperature)
+
+
+def start_and_end(law: str, run: Trainings) -> pd.DataFrame:
+    """V of the first run at the start and at the end."""
+    node, token = np.indices(run.v.shape[2:])
+    return pd.concat(
+        pd.DataFrame({"law": law, "when": when, "node": node.ravel(), "token": token.ravel(), "v": v.ravel()})
+        for when, v in (("start", run.v[0, 0]), ("end", run.v[0, -1]))
+    )
+
+
+def growing_weights(config: Config, law: str, run: Trainings, attention: str) -> pd.DataFrame:
+    """How many weights of node 0 still grow over the second half, and whether Theorem 2's winner does so alone."""
+    sizes = np.abs(run.v[:, :, 0])
+    growth = sizes[:, -1] - sizes[:, config.num_reported // 2]
+    growing = growth >= SATURATED * growth.max(axis=1, keepdims=True)
+    salient = np.array([_theorem2(config, run, index).winner() for index in range(len(config.seeds))])
+    among = growing[np.arange(len(salient)), salient]
+    return pd.DataFrame(
+        {
+            "law": law,
+            "attention": attention,
+            "seed": config.seeds,
+            "growing": growing.sum(axis=1),
+            "growing_share": growing.mean(axis=1),
+            "theorem2_winner": salient,
+            "fastest": growth.argmax(axis=1),
+            "winner_grows": among,
+            "winner_alone": among & (growing.sum(axis=1) == 1),
+        }
+    )
+
+
+def mean_facts(config: Config, law: str, agreement: pd.DataFrame, winners: pd.DataFrame) -> dict[str, float]:
+    """Means over seeds that the verdicts use."""
+    early = agreement[agreement["step"] == config.judged_steps[0]]
+    by_name = early[early["estimate"].isin([ESTIMATE, CONSTANT])].groupby("estimate")["relative_error"].mean()
+    facts = at_the_end(agreement, law)
+    facts |= {f"{law}: error of {name}, early": float(value) for name, value in by_name.items()}
+    by_attention = winners.groupby("attention")
+    facts |= {f"{law}: growing, attention {name}": float(v) for name, v in by_attention["growing_share"].mean().items()}
+    learned = winners[winners["attention"] == LEARNED]
+    return facts | {f"{law}: winner alone": float(learned["winner_alone"].mean())}
+
+
+def at_the_end(agreement: pd.DataFrame, law: str) -> dict[str, float]:
+    """Correlations and errors after the last step, means over seeds."""
+    last = agreement[agreement["step"] == agreement["step"].max()].groupby("estimate", sort=False)
+    facts = {f"{law}: correlation of {name}": float(value) for name, value in last["correlation"].mean().items()}
+    errors = last["relative_error"].mean().dropna()
+    return facts | {f"{law}: error of {name}": float(value) for name, value in errors.items()}
+
+
+def untrained_correlation(config: Config, run: Trainings) -> float:
+    """Correlation of the two sides at the start, before a constant makes them equal."""
+    terms = [run.terms(index, config.temperature) for index in range(len(config.seeds))]
+    at_start = np.stack([own[FIRST][0] + own[SECOND][0] for own in terms])
+    return float(normalised_correlation(at_start, run.z[:, 0]).mean())
+
+
+def attention_moved(config: Config, run: Trainings) -> float:
+    """L1 distance of the mean attention at the end from the mean token frequencies, mean over seeds."""
+    weighted = run.x * np.exp((run.z[:, -1] - run.z[:, -1].max(axis=-1, keepdims=True)) / config.temperature)[:, None]
+    attention = (weighted / weighted.sum(axis=-1, keepdims=True)).mean(axis=1)
+    return float(np.abs(attention - run.x.mean(axis=1)).sum(axis=-1).mean())
+
+
+def compute(config: Config, space: Workspace) -> Measured:
+    """Train on every law of tokens, with and without learned attention, and compare weights with logits."""
+    names = ("agreement", "curves", "growth", "matrices", "winners")
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
+    facts: dict[str, float | str] = {"logit_sum_drift": 0.0}
+    for index, law in enumerate(config.laws):
+        progress = partial(_progress, config, space, law, index)
+        run = train(config, law, temperature=config.temperature, progress=progress(0, 1))
+        frozen = train(config, law, temperature=NO_LEARNING, progress=progress(1, 1))
+        agreement = agreement_with_logits(config, law, run)
+        winners = [growing_weights(config, law, run, LEARNED), growing_weights(config, law, frozen, NOT_LEARNED)]
+        tables["agreement"].append(agreement[agreement["step"].isin(config.judged_steps)])
+        tables["curves"].append(as_float32(mean_curves(agreement)))
+        tables["growth"].append(as_float32(growth_of_node(config, law, run)))
+        tables["matrices"].append(as_float32(start_and_end(law, run)))
+        tables["winners"].append(pd.concat(winners))
+        drift = np.abs(run.z.sum(axis=-1) - run.z[:, :1].sum(axis=-1)).max()
+        facts["logit_sum_drift"] = float(np.maximum(facts["logit_sum_drift"], drift))  # NaN stays
+        facts |= mean_facts(config, law, agreement, tables["winners"][-1])
+        facts[f"{law}: hash of the tokens"] = tokens_hash(config.seeds, law=law)
+        facts[f"{law}: untrained"] = untrained_correlation(config, run)
+        facts[f"{law}: attention moved"] = attention_moved(config, run)
+        if config.slower > 1:
+            times = {"slower": config.slower, "progress": progress(2, config.slower)}
+            slow = train(config, law, temperature=config.temperature, **times)
+            ends = at_the_end(agreement_with_logits(config, law, slow), law)
+            facts |= {f"slower, {name}": value for name, value in ends.items()}
+    return Measured(facts=facts, **{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
+
+
+def _progress(
+    config: Config, space: Workspace, law: str, index: int, before: int, size: int
+) -> Callable[[float], None]:
+    """Return what reports the share of all trainings, counted in trainings at full rate, from the share of one."""
+    for_each = 2 + (config.slower if config.slower > 1 else 0)
+    total, doing = len(config.laws) * for_each, f"training on {law} tokens"
+    return lambda share: space.progress((index * for_each + before + share * size) / total, doing)
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+def _values(t: Measured, law: str, name: str, column: str, *, early: bool = False) -> pd.Series:
+    """Return one value for each seed, at the end or at a quarter of the training."""
+    own = t.agreement[(t.agreement["law"] == law) & (t.agreement["estimate"] == name)]
+    step = own["step"].min() if early else own["step"].max()
+    return own[own["step"] == step].sort_values("seed")[column]
+
+
+def _logit_sum(t: Measured) -> Number:
+    return Number.exact(
+        "sum of the logits, which every step conserves, largest change",
+        t.facts["logit_sum_drift"],
+        at_most=ROUNDING,
+        sanity=True,
+    )
+
+
+def correlation_numbers(t: Measured) -> list[Number]:
+    """Return the correlation of the estimate with the logits, against two controls."""
+    numbers = [_logit_sum(t)]
+    for law in t.config.laws:
+        own = _values(t, law, ESTIMATE, "correlation")
+        numbers += [
+            Number.mean(
+                "correlation of ẑ with z at the end",
+                own,
+                control=_values(t, law, control, "correlation"),
+                paired=True,
+                at_least=HIGH,
+                control_name=control,
+                setting=f"{law} tokens",
+                key=f"{law}_{key}",
+            )
+            for control, key in ((OTHER, "other"), (SHUFFLED, "shuffled"))
+        ]
+        numbers.append(Number(name=f"the same, untrained layer, {law} tokens", value=t.facts[f"{law}: untrained"]))
+    return numbers
+
+
+def error_numbers(t: Measured) -> list[Number]:
+    """Return the relative error of the estimate early and at the end, against no estimate at all."""
+    return [
+        _logit_sum(t),
+        *(
+            Number.mean(
+                "relative L2 error of ẑ",
+                _values(t, law, ESTIMATE, "relative_error", early=early),
+                control=_values(t, law, CONSTANT, "relative_error", early=early),
+                paired=True,
+                at_most=CLOSE,
+                control_name="no estimate: the constant c alone",
+                setting=f"{law} tokens, {when}",
+                key=f"{law}_{'early' if early else 'late'}",
+            )
+            for early, when in ((True, "a quarter of the training"), (False, "the end"))
+            for law in t.config.laws
+        ),
+        *(
+            Number(
+                name=f"mean attention moves from the token frequencies, L1, {law} tokens",
+                value=t.facts[f"{law}: attention moved"],
+                key=f"{law}_moved",
+            )
+            for law in t.config.laws
+        ),
+    ]
+
+
+def component_numbers(t: Measured) -> list[Number]:
+    """Return the correlation of each term alone with the logits."""
+    return [
+        _logit_sum(t),
+        *(
+            Number.mean(
+                f"correlation of z with ẑ's {name} at the end",
+                _values(t, law, name, "correlation"),
+                control=_values(t, law, ESTIMATE, "correlation"),
+                paired=True,
+                at_most=UNCORRELATED,
+                control_name="both terms together",
+                setting=f"{law} tokens, {name}",
+                key=f"{law}_{name.split()[0]}",
+            )
+            for name in (FIRST, SECOND)
+            for law in t.config.laws
+        ),
+    ]
+
+
+def winner_numbers(t: Measured) -> list[Number]:
+    """Return which share of the components still grows, and how often Theorem 2's winner grows alone."""
+    by = t.winners.set_index(["law", "attention"]).sort_values("seed")
+    numbers = [_logit_sum(t)]
+    for law in t.config.laws:
+        numbers.append(
+            Number.mean(
+                "components of v₀ that still grow over the second half",
+                by.loc[(law, LEARNED), "growing_share"],
+                control=by.loc[(law, NOT_LEARNED), "growing_share"],
+                paired=True,
+                at_most=FEW,
+                unit="share of the tokens",
+                control_name="attention does not learn",
+                setting=f"{law} tokens",
+                key=law,
+            )
+        )
+        alone = by.loc[(law, LEARNED), "winner_alone"].astype(float)
+        name = f"runs in which Theorem 2's winner is the only component that grows, {law} tokens"
+        numbers.append(Number.mean(name, alone, unit="share of the seeds", key=f"{law}_alone"))
+    return numbers
+
+
+CLAIMS = (
+    Claim(
+        id="fig2-correlation",
+        title="The estimate correlates with the logits",
+        says="ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m",
+        source="Section 3, figure 2",
+        numbers=correlation_numbers,
+    ),
+    Claim(
+        id="fig2-close",
+        title="The estimate predicts the logits",
+        says="for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well",
+        source="Section 3, text below Theorem 1",
+        numbers=error_numbers,
+    ),
+    Claim(
+        id="fig2-components",
+        title="Neither term of the estimate correlates alone",
+        says="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
+        source="Caption of figure 2",
+        numbers=component_numbers,
+        primary=False,
+    ),
+    Claim(
+        id="fig3-winners",
+        title="Only some components keep growing",
+        says="only some components of v_0 grow while the remaining ones saturate after initial growing, consistent "
+        "with Theorem 2",
+        source="Section 3.1, figure 3",
+        numbers=winner_numbers,
+    ),
+)
+
+
+def charts(t: Measured) -> list[Chart]:
+    """Draw correlations and errors over training, the weights of node 0, and all weights at start and end."""
+    curves = t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
+    names = {"correlation_mean": "correlation with the logits", "relative_error_mean": "relative error"}
+    common: dict[str, Any] = {"color": "estimate", "facet": "law", "labels": names | {"step": "training step"}}
+    growth = t.growth.melt(["law", "step", "token"], ["v", "theorem2"], "by", "weight").dropna()
+    growth = growth.replace({"by": {"v": "trained", "theorem2": "Theorem 2"}})
+    growth = growth.assign(law=growth["law"] + " tokens", token="token " + growth["token"].astype(str))
+    matrices = t.matrices.assign(panel=t.matrices["law"] + " tokens, " + t.matrices["when"])
+    return [
+        lines(
+            curves,
+            "step",
+            "correlation_mean",
+            band=("correlation_min", "correlation_max"),
+            order=CURVES,
+            id="figure2",
+            title="The estimate correlates with the logits, and on smooth tokens with those of another run too",
+            caption="Mean over seeds; bands from the lowest to the highest.",
+            **common,
+        ),
+        lines(
+            curves.dropna(subset="relative_error_mean"),
+            "step",
+            "relative_error_mean",
+            band=("relative_error_min", "relative_error_max"),
+            order=CURVES,
+            y_log=True,
+            id="figure2-error",
+            title="The error of the estimate ends far above that of no estimate at all",
+            caption="Mean over seeds; bands from the lowest to the highest. The constant alone is no estimate.",
+            **common,
+        ),
+        lines(
+            growth,
+            "step",
+            "weight",
+            color="token",
+            dash="by",
+            facet="law",
+            share_y=False,
+            id="figure3",
+            labels={"weight": "weight v₀", "step": "training step"},
+            title="Few weights of node 0 keep growing, and not only Theorem 2's winner",
+            caption="First run. Dashed: Theorem 2 with the saliencies of the start, until its winner blows up.",
+        ),
+        heatmap(
+            matrices,
+            "token",
+            "node",
+            "v",
+            facet="panel",
+            diverging=True,
+            id="figure3-matrices",
+            title="All weights at the start and at the end",
+            caption="First run.",
+        ),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="figures2-3",
+        title="Theorem 1's estimate under real training, and winner-take-all",
+        source="Section 3, figures 2 and 3",
+        question="Do the weights of a trained layer predict its attention logits, as Theorem 1 estimates for softmax "
+        "attention, in correlation and in size? And does one component of the weights win, as Theorem 2 says?",
+        presets={"quick": Config(), "full": Config(slower=10)},
+        compute=compute,
+        claims=CLAIMS,
+        charts=charts,
+        seconds={"quick": 6.0, "full": 36.0},
+    ),
+)
