@@ -64,14 +64,15 @@ def is_caught(outcomes: dict, error: str) -> bool:
 
 def plant(tree: Path, error: dict) -> dict:
     """Plant one error, run its tests and for theory `joma verify`, and take the error out again."""
-    source = tree / error["file"]
-    text = source.read_text() if source.exists() else ""
-    if text.count(error["old"]) != 1:
+    texts = {path: path.read_text() for path in (tree / "joma").rglob("*.py")}  # it may have moved to another file
+    homes = [path for path, text in texts.items() if text.count(error["old"]) == 1]
+    source = homes[0] if len(homes) == 1 else tree / error["file"]
+    if source not in homes:
         return {"outcome": "cannot be planted any more: old text not found"}
+    text = texts[source]
     tests = [path for path in error["tests"] if (tree / path).exists()] or [f"tests/{error['area']}"]
-    checks = {"tests": [*PYTEST, *tests, error["file"]]}
-    if error["area"] == "theory":
-        checks["verify"] = VERIFY
+    checks = {"tests": [*PYTEST, *tests, str(source.relative_to(tree))]}
+    checks |= {"verify": VERIFY} if error["area"] == "theory" else {}
     begun = time.monotonic()
     try:
         _write(source, text.replace(error["old"], error["new"]))
@@ -95,9 +96,9 @@ def _failure(tree: Path, command: list[str]) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"nothing ended within {LONGEST} s"
-    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if done.returncode == 0:
         return ""
+    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if "verify" in command and output.startswith("["):
         return ", ".join(each["id"] for each in json.loads(output) if not each.get("sound", True)) or "exit status"
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
