@@ -269,8 +269,11 @@ class RunConfig:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "RunConfig":
         """Return the config that `as_dict` wrote."""
-        parts = {name: kind(**record[name]) for name, kind in _PARTS.items()}
-        return cls(**parts, seed=record["seed"])
+        try:
+            parts = {name: kind(**record[name]) for name, kind in _PARTS.items()}
+            return cls(**parts, seed=record["seed"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"A config of a training needs {', '.join(_PARTS)} and seed; got {error!r}.") from None
 
     @property
     def hash(self) -> str:

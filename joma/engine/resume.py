@@ -71,6 +71,10 @@ def inspect_run(run: Run, root: Path, size: DataSize, *, owner: str = "") -> Mem
     record = info(member.folder)
     if record.kind != KIND:
         raise ValueError(f"{member.folder} holds a run of kind {record.kind!r}, not {KIND!r}. Take a new folder.")
+    try:
+        _demand_sound(record)
+    except ValueError as error:
+        raise ValueError(f"{member.folder / FILE_NAME} is damaged: {error} Restore it from a copy.") from None
     _demand_same(member, record, size)
     if record.status == "finished" and record.about.get("num_steps", 0) >= size.num_steps:
         member.status, member.step = RunStatus.FINISHED, record.about["num_steps"]
@@ -156,6 +160,14 @@ def _own(snapshot: Snapshot, member: Member, path: Path) -> Snapshot:
     if snapshot.run != identity(member.config):
         raise DamagedSnapshotError(f"{path} belongs to another run: {snapshot.run}, not {identity(member.config)}.")
     return snapshot
+
+
+def _demand_sound(record: RunInfo) -> None:
+    """Refuse what a training cannot have recorded."""
+    RunConfig.from_dict(record.config)
+    for name, kind in (("num_steps", int), ("data_hash", str)):
+        if not isinstance(record.about.get(name, kind()), kind):
+            raise ValueError(f"`about` has `{name}` {record.about[name]!r}.")
 
 
 def _demand_same(member: Member, record: RunInfo, size: DataSize) -> None:

@@ -218,7 +218,7 @@ def _computed(
 ) -> tuple[ExperimentResult, Measured | None]:
     """Compute what is missing and judge what there is."""
     missing = made.needs(config, store.device)
-    if missing and not (store.folder / "rates.json").exists():  # what was begun elsewhere is shown as far as it is
+    if missing and not store.is_begun:  # what was begun elsewhere is shown as far as it is
         return base.model_copy(update={"reason": missing}), None
     try:
         if made.in_tasks:

@@ -91,15 +91,13 @@ def remove_leftovers(folder: Path, name: str = "*", *, at_any_depth: bool = Fals
 
 def _sync_folder(folder: Path) -> None:
     """Make the folder's list of names durable: until then a power failure could undo the rename."""
+    if os.name == "nt":  # Windows opens no folders
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-_UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.part")
-"""The hidden names of `beside`."""
 
 
 class UnwritableError(OSError):
@@ -109,8 +107,8 @@ class UnwritableError(OSError):
 def demand_writable(folder: Path | str, *, remedy: str = "Pass another `out`.") -> None:
     """Refuse a folder that cannot be made or written, with a remedy; nothing is made, and nothing is left behind.
 
-    A nameless file is written into it, or into the nearest folder above it that exists: rights are not all that counts,
-    since disks are mounted to be read alone, or full.
+    A nameless file is written into it, or into the nearest folder above it that exists: a disk may be read-only, or
+    full.
 
     >>> demand_writable("/dev/null/runs")
     Traceback (most recent call last):
@@ -136,7 +134,7 @@ def told(error: OSError) -> str:
     if error.errno is None or not isinstance(error.filename, str):
         return str(error)
     is_full, parts = error.errno in _FULL, Path(error.filename).parts
-    path = Path(*map(_complete, parts))
+    path = Path(*(re.sub(r"^\.(.+)\.[0-9a-f]{8}\.part$", r"\1", part) for part in parts))  # hidden by `beside`
     if not is_full and path.parts == parts:  # it may have been read
         return f"{path}: {_reason(error)}."
     remedy = "free some space" if is_full else "mend that"
@@ -174,9 +172,3 @@ def _reason(error: OSError) -> str:
         return "the disk is full"
     words = error.strerror or str(error)
     return words[:1].lower() + words[1:]
-
-
-def _complete(name: str) -> str:
-    """Return the name that a file or folder has once it is complete."""
-    found = _UNFINISHED.fullmatch(name)
-    return name if found is None else found["name"]

@@ -117,10 +117,11 @@ def info(folder: Path | str) -> RunInfo:
         raise ValueError(f"{path}: `{where}` is wrong ({first['msg']}). Restore it from a copy.") from None
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, strict: bool = False) -> Any:
     """Turn a value into what JSON can hold: dataclasses and mappings become objects, arrays and sets become lists.
 
-    Numbers that are not finite become words, since JSON has none, and anything unknown becomes its `str`.
+    Numbers that are not finite become words, since JSON has none. Anything unknown becomes its `str`, or a `TypeError`
+    if it is `strict`.
 
     >>> plain({"lr": (1e-3, float("inf")), "out": Path("runs")})
     {'lr': [0.001, 'inf'], 'out': 'runs'}
@@ -134,13 +135,16 @@ def plain(value: Any) -> Any:
     elif hasattr(value, "tolist"):  # NumPy and PyTorch, without importing them
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry, strict=strict) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [plain(entry, strict=strict) for entry in value]
     if isinstance(value, set | frozenset):
-        return sorted((plain(entry) for entry in value), key=str)
-    exact = value is None or isinstance(value, int | str) or (isinstance(value, float) and isfinite(value))
-    return value if exact else str(value)
+        return sorted((plain(entry, strict=strict) for entry in value), key=str)
+    if value is None or isinstance(value, int | str) or (isinstance(value, float) and isfinite(value)):
+        return value
+    if strict and not isinstance(value, float):
+        raise TypeError(f"Only numbers, strings, lists and mappings of them can be told apart for good, got {value!r}.")
+    return str(value)
 
 
 def now() -> str:
@@ -448,7 +452,7 @@ def _read(folder: Path | str | Iterable[Path | str], layout: tables.Layout) -> "
     if isinstance(folder, str | os.PathLike):
         about = info(folder)
         frame = tables.load(Path(folder), layout).to_pandas()
-        frame.attrs["run"] = _Description(about.model_dump(mode="json", by_alias=True))
+        frame.attrs["run"] = _Description({"format": FORMAT} | about.model_dump(mode="json", by_alias=True))
         return frame
     import pandas
 

@@ -19,8 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -117,7 +116,7 @@ class Task:
     @property
     def hash(self) -> str:
         """The name under which its artefact is stored."""
-        canonical = json.dumps([SCHEMA, self.rate_group, canonical_key(self.key)], sort_keys=True)
+        canonical = json.dumps([SCHEMA, self.rate_group, record.plain(self.key, strict=True)], sort_keys=True)
         return sha256(canonical.encode()).hexdigest()[:_HASH_LETTERS]
 
     @property
@@ -144,9 +143,8 @@ class Provenance(BaseModel):
 
     def is_same_place(self, other: "Provenance") -> bool:
         """Whether software, device and precision are the same."""
-        return all(
-            getattr(self, name) == getattr(other, name) for name in ("commit", "precision", "device", "versions")
-        )
+        ours, theirs = (each.model_dump(exclude={"seconds", "computed", "earlier"}) for each in (self, other))
+        return ours == theirs
 
 
 @dataclass(frozen=True)
@@ -222,6 +220,11 @@ class Store:
     def left(self) -> list[str]:
         """Names of the tasks that were asked for and did not fit the time limit."""
         return list(self._left.values())
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is finished or unfinished work in the folder."""
+        return any(self.folder.glob(f"*/{FILE_NAME}")) or any(self.folder.glob("work/*"))
 
     def get(self, task: Task) -> Artefact:
         """Return the artefact of a task, found or computed; raises `OutOfTime` if it may not start."""
@@ -313,33 +316,6 @@ def provenance(artefacts: Iterable[Artefact]) -> "pandas.DataFrame":
     return pandas.DataFrame(rows, columns=None if rows else ["task", *Provenance.model_fields])
 
 
-def canonical_key(value: Any) -> Any:
-    """Return a key in plain JSON types, equal for equal keys; refuses values that have no lasting form.
-
-    >>> canonical_key({"lr": 1.0, "depths": (1, 2), "limit": float("inf")})
-    {'lr': 1, 'depths': [1, 2], 'limit': {'float': 'inf'}}
-    """
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, BaseModel):
-        value = {name: getattr(value, name) for name in type(value).model_fields}
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = {each.name: getattr(value, each.name) for each in fields(value)}
-    elif hasattr(value, "tolist"):  # NumPy
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(name): canonical_key(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [canonical_key(entry) for entry in value]
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return {"float": str(value)}
-        return int(value) if value.is_integer() else value
-    if value is None or isinstance(value, int | str):
-        return value
-    raise TypeError(f"A key must hold plain values (numbers, strings, lists, mappings), got {value!r}.")
-
-
 def _write(
     folder: Path, task: Task, tables: Mapping[str, "pandas.DataFrame"], provenance: Provenance, seconds: float
 ) -> _Description:
@@ -356,7 +332,7 @@ def _write(
     description = _Description(
         name=task.name,
         kind=task.rate_group,
-        key=canonical_key(task.key),
+        key=record.plain(task.key, strict=True),
         provenance=provenance,
         expected_seconds=task.seconds,
         measured_seconds=seconds,
@@ -446,14 +422,8 @@ class _WorkLog:
 
     def __init__(self, path: Path, precision: str, device: str) -> None:
         self._path = path
-        place = Provenance(
-            commit=record.git_commit(),
-            precision=precision,
-            device=device,
-            versions=record.versions(),
-            seconds=0.0,
-            computed="",
-        )
+        software = {"commit": record.git_commit(), "versions": record.versions()}
+        place = Provenance(**software, precision=precision, device=device, seconds=0.0, computed="")
         try:
             before = tuple(Provenance.model_validate(each) for each in json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):

@@ -181,3 +181,26 @@ def test_a_folder_of_runs_has_one_writer(tmp_path):
         with open_run(tmp_path / "runs" / "a", kind="train", config={}):
             pass
     assert os.listdir(tmp_path / "runs") == ["a"]
+
+
+def test_systems_without_fcntl_and_proc_will_do(tmp_path):
+    """As on Windows, as far as this can be tried elsewhere."""
+    code = """
+import sys, warnings
+from pathlib import Path
+sys.modules["fcntl"] = None
+warnings.simplefilter("ignore")  # filelock says that its locks are files then
+from joma.store import RunLockedError, is_open, open_run, read
+folder = Path(sys.argv[1])
+with open_run(folder, kind="train", config={}) as run:
+    run.add(0, "loss", 1.0)
+    assert is_open(folder)
+    try:
+        open_run(folder, kind="train", config={})
+    except RunLockedError:
+        pass
+    else:
+        sys.exit(3)
+assert not is_open(folder) and len(read(folder)) == 1
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

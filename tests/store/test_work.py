@@ -103,8 +103,7 @@ def test_equal_keys_have_equal_hashes_and_others_do_not():
     assert len({counting(key).hash for key in keys}) == 2  # of different classes, without a kind
     others = [{}, {"a": 1}, {"a": "1"}, {"a": None}, {"a": [1]}, {"a": float("nan")}, {"a": 1e-9}, {"b": 1}]
     assert len({counting(key).hash for key in others}) == len(others)
-    assert counting({"a": 1}).hash == counting({"a": 1.0}).hash
-    with pytest.raises(TypeError, match="plain values"):
+    with pytest.raises(TypeError, match="told apart"):
         counting({"a": object()}).hash  # noqa: B018
 
 
