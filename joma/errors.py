@@ -128,3 +128,16 @@ def same_shape(**arrays: np.ndarray) -> None:
     if len(set(shapes.values())) > 1:
         listed = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
         raise ValueError(f"Shapes must agree, got {listed}. Pass arrays of one shape.")
+
+
+def broadcast(**arrays: np.ndarray) -> dict[str, np.ndarray]:
+    """Return arrays broadcast to their common shape, or name each with its shape if there is none.
+
+    >>> broadcast(mu=np.zeros((5, 1, 3)), v0=np.zeros((2, 1)))["v0"].shape
+    (5, 2, 3)
+    """
+    try:
+        return dict(zip(arrays, np.broadcast_arrays(*arrays.values()), strict=True))
+    except ValueError:
+        same_shape(**arrays)
+        raise

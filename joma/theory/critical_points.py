@@ -32,12 +32,12 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, finite, positive, same_shape, within
+from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope, theta2
 from joma.theory.isotropic import Isotropic
 from joma.theory.mixture import Mixture
-from joma.types import Real
+from joma.types import Real, Tabular, keep
 
 REACH = 1e4
 """How far out solutions are looked for, in units of E|y| + D."""
@@ -58,7 +58,7 @@ RATIO_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CriticalPair:
+class CriticalPair(Tabular):
     r"""Distances $(s_-, s_+)$ of a joint critical point, and the ratio of weights without which there is none."""
 
     s_minus: float
@@ -250,12 +250,15 @@ def all_roots(
     array([3.141593, 6.283185])
     """
     values = residual(finite("grid", grid))
-    usable = np.abs(values) > ROUNDING  # false for NaN as well
-    x, signs = grid[usable], np.sign(values[usable])
-    changes = np.flatnonzero(signs[:-1] != signs[1:])
-    if changes.size == 0:
+    usable = np.flatnonzero(np.abs(values) > ROUNDING)  # not NaN either
+    changes = np.flatnonzero(np.sign(values[usable[:-1]]) != np.sign(values[usable[1:]]))
+    left, right = usable[changes], usable[changes + 1]
+    unknown = np.cumsum(np.isnan(values))
+    known = unknown[left] == unknown[right]  # a sign that changes across a gap without digits is no root
+    if not known.any():
         return np.empty(0)
-    return np.asarray(elementwise.find_root(residual, (x[changes], x[changes + 1])).x)
+    found = elementwise.find_root(residual, (grid[left[known]], grid[right[known]]))
+    return np.asarray(found.x[found.success])  # the others jump over such a gap between two points of the grid
 
 
 def _pairs_at(
@@ -307,8 +310,9 @@ class LinearisedFlow:
 
     def __post_init__(self) -> None:
         """Refuse NaN, and a critical point at zero."""
+        keep(self, mu=with_axes("mu", self.mu, "n"), beta1=float(self.beta1), beta2=float(self.beta2))
         finite("beta1", self.beta1), finite("beta2", self.beta2)
-        if not finite("mu", self.mu).any():
+        if not self.mu.any():
             raise AssumptionError("Theorem 3 needs a critical point μ ≠ 0, got zeros. Pass the one of your mixture.")
 
     @property
@@ -348,16 +352,18 @@ class LinearisedFlow:
 
     def field(self, v: Float[np.ndarray, "*T n"]) -> Float[np.ndarray, "*T n"]:
         r"""$\dot v = C(\mu)(\mu - v)$."""
-        same_shape(mu=self.mu, v=finite("v", v)[(0,) * (v.ndim - 1)])
+        v = with_axes("v", v, "*T n")
+        same_shape(mu=self.mu, v=v[(0,) * (v.ndim - 1)])
         return (self.mu - v) @ self.matrix
 
-    def solution(self, v0: Float[np.ndarray, " n"], t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T n"]:
+    def solution(self, v0: Float[np.ndarray, " n"], t: Real) -> Float[np.ndarray, "... n"]:
         r"""$v(t) = \mu + e^{-C(\mu)t}(v_0 - \mu)$, the two eigenspaces apart."""
-        same_shape(mu=self.mu, v0=finite("v0", v0))
-        t, start = finite("t", t), v0 - self.mu
+        t, v0 = finite("t", t), finite("v0", v0)
+        same_shape(mu=self.mu, v0=v0)
+        start = v0 - self.mu
         normal = self.mu / np.linalg.norm(self.mu)
         along = (start @ normal) * normal
-        decay_along, decay_across = np.exp(-self.along * t)[:, None], np.exp(-self.across * t)[:, None]
+        decay_along, decay_across = np.exp(-self.along * t)[..., None], np.exp(-self.across * t)[..., None]
         return self.mu + decay_along * along + decay_across * (start - along)
 
 

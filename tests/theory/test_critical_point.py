@@ -121,6 +121,48 @@ def test_measured_decay_rates_are_the_eigenvalues(offset, which):
     np.testing.assert_allclose(rates, point.linearised.decay_rates[which], rtol=1e-5)  # the offset is 1e-5
 
 
+@pytest.mark.parametrize(
+    "noise",
+    [
+        (Gaussian(dim=2, scale=0.6), Gaussian(dim=2, scale=1.4)),
+        (StudentT(dim=2, dof=4.0), Gaussian(dim=2, scale=0.8)),
+        (UniformBall(dim=2, radius=2.0), StudentT(dim=2, dof=3.0, scale=0.7)),
+    ],
+)
+def test_the_linear_flow_is_the_derivative_for_unequal_noises(noise):
+    mixture = two_clusters(
+        np.array([0.8, -0.6]), a_plus=1.3, a_minus=8.0, noise=noise, activation=homogeneous(0.05, 0.9)
+    )
+    points = critical_points(mixture, -0.7)
+    for point in points:
+        np.testing.assert_allclose(mixture.field(point.mu, -0.7)[0], 0, atol=1e-10)
+        np.testing.assert_allclose(-mixture.jacobian(point.mu, -0.7)[:2, :2], point.linearised.matrix, atol=1e-9)
+        step = 1e-5 * np.eye(2)
+        rise = mixture.field(point.mu + step, -0.7)[0] - mixture.field(point.mu - step, -0.7)[0]
+        np.testing.assert_allclose(-rise / 2e-5, point.linearised.matrix, atol=1e-7)
+
+
+@pytest.mark.parametrize("radius", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("a_plus", "a_minus"), [(-1.0, 2.8), (1.0, 2.8), (-2.0, -1.0), (1.0, -0.3)])
+def test_every_critical_point_of_bounded_clusters_is_one(radius, a_plus, a_minus):
+    """Between two balls there are weights that see no sample: a sign that changes across them is no zero."""
+    mixture = two_clusters(
+        np.array([2.5, 0.0]), a_plus=a_plus, a_minus=a_minus, noise=UniformBall(dim=2, radius=radius)
+    )
+    for xi in (-2.0, -1.0, 1.0):
+        sizes = np.geomspace(1e-3, 1e3, 20_001)
+        along = np.array([[1.0, 0.0], [-1.0, 0.0]])[:, None] * sizes[:, None]
+        signs = np.sign(mixture.field(along, xi)[0][..., 0])
+        expected = sum((line[1:] * line[:-1] < 0).sum() for line in signs)  # a brute search for zeros
+        try:
+            found = critical_points(mixture, xi)
+        except AssumptionError:
+            found = ()
+        assert len(found) == expected
+        for point in found:
+            np.testing.assert_allclose(mixture.field(point.mu, xi)[0], 0, atol=1e-9)
+
+
 def test_of_two_points_one_attracts_and_one_repels():
     repelling, attracting = critical_points(STUDENT, -1.0)
     assert (repelling.linearised.stable, attracting.linearised.stable) == (False, True)
