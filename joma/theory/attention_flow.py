@@ -26,9 +26,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
-from joma.theory.convergence import TiedFlow, efolds_at, times
-from joma.types import Real
+from joma.errors import AssumptionError, broadcast, finite, positive, with_axes, within
+from joma.theory.convergence import TiedFlow, log_efolds_at, times
+from joma.types import Real, keep
 
 UniformField = Callable[[np.ndarray], np.ndarray]
 r"""$\Phi$: the field of v under uniform attention, last axis the tokens."""
@@ -48,25 +48,25 @@ class AttentionFlow(TiedFlow):
     uniform_field: UniformField | None = None
     r"""$\Phi$, zero at `mu`; $\mu - u$ when None, Theorem 3's linearisation with C = I."""
 
-    def attention(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def attention(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$a = e^{z/T}/A$."""
         return np.exp(self.log_attention(v))
 
-    def field(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def field(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$\dot v = a\circ\Phi(v\circ a)$."""
         a = self.attention(v)
         return a * (self.mu - v * a if self.uniform_field is None else self.uniform_field(v * a))
 
-    def lambert(self) -> Float[np.ndarray, " M"]:
+    def lambert(self) -> Float[np.ndarray, "... M"]:
         r"""$W(\kappa\mu^2e^{-2b}) = \kappa v^{*2}$, by Wright's omega of the logarithm, which does not overflow."""
         with np.errstate(divide="ignore"):
             return special.wrightomega(np.log(self.gain) + 2 * np.log(np.abs(self.mu)) - 2 * self.log_scale)
 
-    def critical_point(self) -> Float[np.ndarray, " M"]:
+    def critical_point(self) -> Float[np.ndarray, "... M"]:
         r"""$v^* = \operatorname{sgn}(\mu)\sqrt{W/\kappa}$, the solution of $v^*\circ a(v^*) = \mu$."""
         return np.sign(self.mu) * np.sqrt(self.lambert() / self.gain)
 
-    def local_rates(self) -> Float[np.ndarray, " M"]:
+    def local_rates(self) -> Float[np.ndarray, "... M"]:
         r"""Rates for $\Phi = \mu - u$, $a^2(1+W) = \kappa\mu^2(1+W)/W$, where Eqn 6 has $e^{\kappa\mu^2/2}$.
 
         For another $\Phi$ they are the eigenvalues of minus the `jacobian`.
@@ -74,34 +74,30 @@ class AttentionFlow(TiedFlow):
         self._require_decoupled("Rates token by token need")
         return np.square(self.attention(self.critical_point())) * (1 + self.lambert())
 
-    def jacobian(self, C: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
+    def jacobian(self, C: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "... M M"]:
         r"""Derivative of the field at $v^*$, $-\mathrm{diag}(a)\,C\,\mathrm{diag}(a\circ(1+W))$.
 
         C is minus the derivative of $\Phi$ at $\mu$, Theorem 3's $C(\mu)$. Attention keeps the signs of the
         eigenvalues of a symmetric C, hence stability, and changes the rates.
         """
         a = self.attention(self.critical_point())
-        return -a[:, None] * C * (a * (1 + self.lambert()))
+        return -a[..., :, None] * with_axes("C", C, "M M") * (a * (1 + self.lambert()))[..., None, :]
 
-    def efolds(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
-        r"""$\ln(1/\delta)$ with $\delta = (v^* - v)/(v^* - v_0)$, exact for the default $\Phi = \mu - u$.
+    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Float[np.ndarray, "... M"]:
+        r"""Logarithm of $\ln(1/\delta)$, $\delta = (v^* - v)/(v^* - v_0)$, exact for the default $\Phi = \mu - u$.
 
         There $\dot v = a\,(v^*a^* - va) = (v^* - v)\,a\,q[v, v^*]$, with the divided difference of $q(v) = v\,a(v)$.
         """
         self._require_decoupled("The exact solution needs")
         v0, end = self.start, self.critical_point()
         nearest = np.where(v0 * end <= 0, 0.0, np.minimum(np.abs(v0), np.abs(end)))
-        farthest = np.maximum(np.abs(v0), np.abs(end))
-        return efolds_at(
-            times(t)[:, None],
-            v0,
-            end,
-            self._log_speed,
-            (end, self.log_scale),
-            slowest=self._log_slope(nearest),
-            fastest=self._log_slope(farthest),
-            gain=self.gain,
+        # ln(a q') grows with |v|; by the mean value theorem it bounds ln(a q[v, v*]).
+        slowest, fastest = (
+            2 * self.log_attention(v) + np.log1p(self.gain * np.square(v))
+            for v in (nearest, np.maximum(np.abs(v0), np.abs(end)))
         )
+        params = (end, self.log_scale, self.gain)
+        return log_efolds_at(t, v0, end, _log_speed, params, slowest=slowest, fastest=fastest, gain=self.gain)
 
     def _require_decoupled(self, what: str) -> None:
         if self.uniform_field is not None:
@@ -110,15 +106,12 @@ class AttentionFlow(TiedFlow):
                 "Integrate `field`, or take the `jacobian`."
             )
 
-    def _log_slope(self, v: np.ndarray) -> np.ndarray:
-        r"""$\ln(a\,q')$, which grows with |v|; by the mean value theorem it bounds $\ln(a\,q[v, v^*])$."""
-        return 2 * self.log_attention(v) + np.log1p(self.gain * np.square(v))
 
-    def _log_speed(self, v: Real, end: Real, log_scale: Real) -> Real:
-        r"""$\ln(a\,q[v, v^*])$ with $q[v, v^*]/a^* = 1 + \tfrac\kappa2 v(v + v^*)\,(e^c - 1)/c$, $c = \ln(a/a^*)$."""
-        half = self.gain / 2
-        relative = half * v * (v + end) * special.exprel(half * (np.square(v) - np.square(end)))
-        return half * (np.square(v) + np.square(end)) + 2 * log_scale + np.log1p(relative)
+def _log_speed(v: Real, end: Real, log_scale: Real, gain: Real) -> Real:
+    r"""$\ln(a\,q[v, v^*])$ with $q[v, v^*]/a^* = 1 + \tfrac\kappa2 v(v + v^*)\,(e^c - 1)/c$, $c = \ln(a/a^*)$."""
+    half = gain / 2
+    relative = half * v * (v + end) * special.exprel(half * (np.square(v) - np.square(end)))
+    return half * (np.square(v) + np.square(end)) + 2 * log_scale + np.log1p(relative)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +126,12 @@ class LinearAttentionFlow:
            [2.   , 0.997]])
     """
 
-    mu: Float[np.ndarray, " M"]
-    """Target."""
-    v0: Float[np.ndarray, " M"] | None = None
+    mu: Float[np.ndarray, "... M"]
+    """Target; several targets, one a row, are as many flows."""
+    v0: Float[np.ndarray, "... M"] | None = None
     """Start of v; zero when None."""
-    charge: float = 0.0
-    r"""$c = z^2 - qv^2$, not negative, so that the attention never changes sign."""
+    charge: Real = 0.0
+    r"""$c = z^2 - qv^2$, one for all tokens or one each; not negative, so that the attention never changes sign."""
     temperature: float = 1.0
     """T in z / T."""
     rate_ratio: float = 1.0
@@ -146,46 +139,41 @@ class LinearAttentionFlow:
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, a negative charge, scales that are not positive; keep float64 arrays."""
-        given = {"mu": with_axes("mu", self.mu, "M")}
-        if self.v0 is not None:
-            given["v0"] = finite("v0", self.v0)
-            same_shape(**given)
-        for name, array in given.items():
-            object.__setattr__(self, name, array)
-        within("charge", self.charge, 0.0, np.inf)
-        for name in ("temperature", "rate_ratio"):
-            positive(name, getattr(self, name))
+        mu, charge = np.atleast_1d(finite("mu", self.mu)), within("charge", self.charge, 0.0, np.inf)
+        v0 = np.zeros_like(mu) if self.v0 is None else finite("v0", self.v0)
+        keep(self, **broadcast(mu=mu, v0=v0, charge=charge))
+        keep(self, **{name: float(positive(name, getattr(self, name))) for name in ("temperature", "rate_ratio")})
 
     @property
-    def start(self) -> Float[np.ndarray, " M"]:
+    def start(self) -> Float[np.ndarray, "... M"]:
         """v at time zero."""
         return np.zeros_like(self.mu) if self.v0 is None else self.v0
 
-    def logits(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def logits(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$z = \sqrt{qv^2 + c}$."""
         return np.sqrt(self.rate_ratio * np.square(v) + self.charge)
 
-    def field(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def field(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$\dot v = (\mu - v)\circ z/T$."""
         return (self.mu - v) * self.logits(v) / self.temperature
 
-    def local_rates(self) -> Float[np.ndarray, " M"]:
+    def local_rates(self) -> Float[np.ndarray, "... M"]:
         r"""$\sqrt{q\mu^2 + c}/T$: the limit of $\ln(1/\delta_j)/\ln(1/\delta_k)$ is the ratio of two of them."""
         return self.logits(self.mu) / self.temperature
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
+    def solution(self, t: Real) -> Float[np.ndarray, "... M"]:
         r"""Exact v(t); from $v_0$ of the target's sign with $c = 0$, $v = \mu v_0/(v_0 + (\mu - v_0)e^{-\mu t})$.
 
         In $s = V + \sqrt{V^2 + c}$, $V = \sqrt q\,v$, the flow is Riccati's $\dot s = [R^2 - (s - \sqrt q\mu)^2]/2T$
-        with $R^2 = q\mu^2 + c$, and $V = (s - c/s)/2$.
+        with $R^2 = q\mu^2 + c$, and $V = (s - c/s)/2$. The axes are those of `t`, then those of `mu`.
         """
-        root, c = np.sqrt(self.rate_ratio), self.charge
+        root, c = np.sqrt(self.rate_ratio), np.asarray(self.charge)
         side = np.where(self.start < 0, -1.0, 1.0)  # the flow is odd: solve from a start that is not negative
         V0, M = root * side * self.start, root * side * self.mu
         R, s0 = np.sqrt(np.square(M) + c), V0 + np.sqrt(np.square(V0) + c)
         # s = [s0 (C + M S) + c S] / [C - M S + s0 S] with C = cosh(Rt/2T), S = sinh(Rt/2T)/R, all times 2 exp(-Rt/2T);
         # (R - M)/R and (R + M)/R are written without cancellation.
-        clock = times(t)[:, None] / self.temperature
+        clock = times(t, trailing=self.mu.ndim) / self.temperature
         e, S = np.exp(-R * clock), clock * special.exprel(-R * clock)
         behind, ahead = _without_cancellation(M, R, c), _without_cancellation(-M, R, c)
         s = s0 * (ahead + behind * e) + c * S
@@ -194,7 +182,7 @@ class LinearAttentionFlow:
         return side * V / root
 
 
-def _without_cancellation(M: np.ndarray, R: np.ndarray, c: float) -> np.ndarray:
+def _without_cancellation(M: np.ndarray, R: np.ndarray, c: np.ndarray) -> np.ndarray:
     r"""$(R - M)/R$ for $R = \sqrt{M^2 + c}$; 1 where both vanish."""
     difference = np.where(M > 0, c / np.where(M > 0, R + M, 1.0), R - M)
     return np.divide(difference, R, out=np.ones_like(R), where=R > 0)

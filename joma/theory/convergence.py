@@ -19,99 +19,122 @@ $\rho$ lies in $[0, B^*)$, $B^* = 0.8643$, and from this all of Theorem 4 follow
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import finite, positive, same_shape, with_axes, within
-from joma.types import Real
+from joma.errors import broadcast, finite, positive, with_axes, within
+from joma.types import Real, keep
 
 
 @dataclass(frozen=True, kw_only=True)
 class TiedFlow(ABC):
-    """A flow of v over M tokens towards a target, with exp attention tied to v."""
+    """A flow of v over M tokens towards a target, with exp attention tied to v.
 
-    mu: Float[np.ndarray, " M"]
+    All fields broadcast: several targets, one a row, or several temperatures make several flows, each solved by itself.
+    """
+
+    mu: Float[np.ndarray, "... M"]
     """The critical point without attention."""
-    v0: Float[np.ndarray, " M"] | None = None
+    v0: Float[np.ndarray, "... M"] | None = None
     """Start of v; zero when None, as in the paper."""
-    z0: Float[np.ndarray, " M"] | None = None
+    z0: Float[np.ndarray, "... M"] | None = None
     """Start of the logits; when None the one for which exp(z/T) is exp(κv²/2), as Eqn 6 prints it. Zero if v0 is."""
-    normalisation: float = 1.0
+    normalisation: Real = 1.0
     """The constant A of exp attention."""
-    temperature: float = 1.0
+    temperature: Real = 1.0
     """T in exp(z / T)."""
-    rate_ratio: float = 1.0
+    rate_ratio: Real = 1.0
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
-        given = {"mu": with_axes("mu", self.mu, "M")}
-        for name in ("v0", "z0"):
-            value = getattr(self, name)
-            if value is not None:
-                given[name] = finite(name, value)
-                same_shape(**{"mu": given["mu"], name: given[name]})
-        for name, array in given.items():
-            object.__setattr__(self, name, array)
-        for name in ("normalisation", "temperature", "rate_ratio"):
-            positive(name, getattr(self, name))
+        arrays = {name: getattr(self, name) for name in ("mu", "v0", "z0")}
+        arrays = {name: np.atleast_1d(finite(name, value)) for name, value in arrays.items() if value is not None}
+        scales = {name: positive(name, getattr(self, name)) for name in ("normalisation", "temperature", "rate_ratio")}
+        columns = {name: scale[..., None] for name, scale in scales.items() if scale.ndim}
+        keep(self, **{name: array for name, array in broadcast(**arrays, **columns).items() if name in arrays})
+        keep(self, **{name: scale if scale.ndim else float(scale) for name, scale in scales.items()})
+
+    def __getitem__(self, which: Any) -> "TiedFlow":
+        """Return one or some of several flows, by the leading axes of `mu`."""
+        scales = {name: getattr(self, name) for name in ("normalisation", "temperature", "rate_ratio")}
+        chosen = {name: np.broadcast_to(scale, self.mu.shape[:-1])[which] for name, scale in scales.items()}
+        starts = {name: getattr(self, name) for name in ("v0", "z0")}
+        chosen |= {name: None if start is None else start[which] for name, start in starts.items()}
+        return replace(self, mu=self.mu[which], **chosen)
 
     @abstractmethod
-    def field(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def field(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$\dot v$."""
 
     @abstractmethod
-    def critical_point(self) -> Float[np.ndarray, " M"]:
+    def critical_point(self) -> Float[np.ndarray, "... M"]:
         """Where the flow ends."""
 
     @abstractmethod
-    def local_rates(self) -> Float[np.ndarray, " M"]:
+    def local_rates(self) -> Float[np.ndarray, "... M"]:
         """Rates of the exponential approach to the critical point."""
 
     @abstractmethod
-    def efolds(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
-        r"""$\ln(1/\delta)$ of every token, $\delta = (v^* - v)/(v^* - v_0)$ the part of the way that is left."""
+    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Float[np.ndarray, "... M"]:
+        r"""Logarithm of $\ln(1/\delta)$; elementwise, so `t` must broadcast against `mu`."""
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
-        """Exact v(t), by inverting the quadrature that separates the flow."""
+    def efolds(self, t: Real) -> Float[np.ndarray, "... M"]:
+        r"""$\ln(1/\delta)$ of every token, $\delta = (v^* - v)/(v^* - v_0)$ the part of the way that is left.
+
+        The axes of the result are those of `t`, then those of `mu`.
+        """
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_efolds(times(t, trailing=self.mu.ndim)))
+
+    def solution(self, t: Real) -> Float[np.ndarray, "... M"]:
+        """Exact v(t), by inverting the quadrature that separates the flow; axes as in `efolds`."""
         return self.start - (self.critical_point() - self.start) * np.expm1(-self.efolds(t))
 
     @property
-    def gain(self) -> float:
+    def gain(self) -> Real:
         r"""$\kappa = \eta_z / (\eta_w T^2)$: the attention factor is $e^{\kappa v^2/2}$ times a constant."""
-        return self.rate_ratio / self.temperature**2
+        return _column(self.rate_ratio / self.temperature**2)
 
     @property
-    def start(self) -> Float[np.ndarray, " M"]:
+    def start(self) -> Float[np.ndarray, "... M"]:
         """v at time zero."""
         return np.zeros_like(self.mu) if self.v0 is None else self.v0
 
     @property
-    def log_scale(self) -> Float[np.ndarray, " M"]:
+    def log_scale(self) -> Float[np.ndarray, "... M"]:
         r"""$b = z_0/T - \kappa v_0^2/2 - \ln A$."""
-        charge = 0.0 if self.z0 is None else self.z0 / self.temperature - self.gain * np.square(self.start) / 2
-        return charge - np.log(self.normalisation) + np.zeros_like(self.mu)
+        charge = np.zeros_like(self.mu)
+        if self.z0 is not None:
+            charge = self.z0 / _column(self.temperature) - self.gain * np.square(self.start) / 2
+        return charge - _column(np.log(self.normalisation))
 
-    def log_attention(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def log_attention(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$\ln a = \kappa v^2/2 + b$."""
         return self.gain * np.square(v) / 2 + self.log_scale
 
-    def logits(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def logits(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""Logits that Theorem 1 ties to v, $z = T(\ln a + \ln A)$."""
-        return self.temperature * (self.log_attention(v) + np.log(self.normalisation))
+        return _column(self.temperature) * (self.log_attention(v) + _column(np.log(self.normalisation)))
 
 
-def times(t: Real) -> np.ndarray:
-    """Return `t` as an array, refusing times before the start."""
+def _column(scale: Real) -> Real:
+    """One number for each flow as a column, to broadcast over tokens."""
+    return scale if np.ndim(scale) == 0 else np.asarray(scale)[..., None]
+
+
+def times(t: Real, *, trailing: int = 0) -> np.ndarray:
+    """Return `t` as an array with as many more axes of length one, refusing times before the start."""
     t = finite("t", t)
     if (t < 0).any():
         raise ValueError(f"`t` must be at least 0, got {t.min()}. Times count from the start.")
-    return t
+    return t.reshape(t.shape + (1,) * trailing)
 
 
 LogSpeed = Callable[..., Real]
@@ -130,35 +153,29 @@ CHUNK = 8192
 
 
 def transient_time(
-    r: Real,
-    v0: Real,
-    target: Real,
-    log_speed: LogSpeed,
-    params: Sequence[Real] = (),
-    *,
-    gain: float = 1.0,
+    r: Real, v0: Real, target: Real, log_speed: LogSpeed, params: Sequence[Real] = (), *, gain: Real = 1.0
 ) -> Real:
     r"""$\rho(r)$: the time to cover the fraction r of the way, in excess of $\ln\frac{1}{1-r}/\nu(v_\infty)$.
 
     `gain` is a $\kappa$ for which $\nu$ grows at least as fast as $e^{\kappa v^2/2}$.
     """
-    low, high = _window(r, v0, target, gain)
+    # Ends of the part of [0, r] on which the slowness 1/nu is not negligible compared with its peak there.
+    span = target - v0
+    v = v0 + span * r
+    least = np.where(v * v0 <= 0, 0.0, np.minimum(np.square(v), np.square(v0)))
+    reach, ahead = np.sqrt(least + NEGLIGIBLE / gain), v0 * np.sign(span)
+    with np.errstate(divide="ignore", over="ignore"):
+        low, high = (np.clip((end - ahead) / np.abs(span), 0.0, r) for end in (-reach, reach))
     nodes, weights = _rule()
     s = low + (high - low) * nodes.reshape(-1, *[1] * np.ndim(low))
-    slowness, steady = np.exp(-log_speed(v0 + (target - v0) * s, *params)), np.exp(-log_speed(target, *params))
+    slowness, steady = np.exp(-log_speed(v0 + span * s, *params)), np.exp(-log_speed(target, *params))
     within = (high - low) * np.tensordot(weights, (slowness - steady) / (1 - s), axes=1)
-    # Before the window 1/nu is negligible, 1/nu(target) is not; behind it both are.
+    # Before the window 1/nu is negligible, 1/nu(target) is not; after it both are.
     return within + steady * np.log1p(-low)
 
 
 def elapsed_time(
-    log_y: Real,
-    v0: Real,
-    target: Real,
-    log_speed: LogSpeed,
-    params: Sequence[Real] = (),
-    *,
-    gain: float = 1.0,
+    log_y: Real, v0: Real, target: Real, log_speed: LogSpeed, params: Sequence[Real] = (), *, gain: Real = 1.0
 ) -> Real:
     r"""Time at which the gap has shrunk by $y = \ln(1/\delta)$ e-folds; takes $\ln y$, so that y may overflow."""
     with np.errstate(over="ignore"):
@@ -167,7 +184,7 @@ def elapsed_time(
     return steady + transient_time(r, v0, target, log_speed, params, gain=gain)
 
 
-def efolds_at(
+def log_efolds_at(
     t: Real,
     v0: Real,
     target: Real,
@@ -176,19 +193,19 @@ def efolds_at(
     *,
     slowest: Real,
     fastest: Real,
-    gain: float = 1.0,
+    gain: Real = 1.0,
 ) -> np.ndarray:
-    r"""Inverse of `elapsed_time`: $y = \ln(1/\delta)$ at time t; infinite where y exceeds the largest float.
+    r"""Inverse of `elapsed_time`: $\ln y$ at time t, with $y = \ln(1/\delta)$; all arguments broadcast.
 
     `slowest` and `fastest` bound $\ln\nu$ between start and target, which brackets y between two multiples of t.
     """
 
-    def lateness(log_y: Real, t: Real, v0: Real, target: Real, *rest: Real) -> Real:
+    def lateness(log_y: Real, t: Real, v0: Real, target: Real, gain: Real, *rest: Real) -> Real:
         with np.errstate(over="ignore"):  # far to the right of the root
             return elapsed_time(log_y, v0, target, log_speed, rest, gain=gain) / t - 1
 
-    t, low, high, *args = np.broadcast_arrays(t, slowest, fastest, v0, target, *params)
-    y = np.zeros(t.shape)
+    t, low, high, *args = np.broadcast_arrays(t, slowest, fastest, v0, target, gain, *params)
+    log_y = np.full(t.shape, -np.inf)
     moving = np.argwhere(t > 0)
     for first in range(0, len(moving), CHUNK):
         at = tuple(moving[first : first + CHUNK].T)
@@ -202,21 +219,8 @@ def efolds_at(
                 f"No time inverts {np.size(found.x) - np.sum(found.success)} of {np.size(found.x)} elements: the speed "
                 "leaves [`slowest`, `fastest`] between start and target. Widen them."
             )
-        with np.errstate(over="ignore"):
-            y[at] = np.exp(found.x)
-    return y
-
-
-def _window(r: Real, v0: Real, target: Real, gain: float) -> tuple[Real, Real]:
-    """Ends of the part of [0, r] on which the slowness is not negligible beside its peak there."""
-    span = target - v0
-    v = v0 + span * r
-    least = np.where(v * v0 <= 0, 0.0, np.minimum(np.square(v), np.square(v0)))
-    reach = np.sqrt(least + NEGLIGIBLE / gain)
-    ahead = v0 * np.sign(span)
-    with np.errstate(divide="ignore", over="ignore"):
-        low, high = (-reach - ahead) / np.abs(span), (reach - ahead) / np.abs(span)
-    return np.clip(low, 0.0, r), np.clip(high, 0.0, r)
+        log_y[at] = found.x
+    return log_y
 
 
 @cache
@@ -252,29 +256,30 @@ class ConvergenceFlow(TiedFlow):
            [3.    , 1.358 ]])
     """
 
-    def field(self, v: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
+    def field(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$\dot v = (\mu - v)\circ e^{\kappa v^2/2 + b}$; Eqn 6 at $\kappa = 1$, $b = 0$."""
         return (self.mu - v) * np.exp(self.log_attention(v))
 
-    def critical_point(self) -> Float[np.ndarray, " M"]:
+    def critical_point(self) -> Float[np.ndarray, "... M"]:
         r"""$\mu$, by the ansatz of Eqn 6."""
         return self.mu
 
-    def local_rates(self) -> Float[np.ndarray, " M"]:
+    def local_rates(self) -> Float[np.ndarray, "... M"]:
         r"""$e^{\kappa\mu^2/2 + b}$: the ratio of two of them is the limit of Theorem 4; infinite beyond all floats."""
         with np.errstate(over="ignore"):
             return np.exp(self.log_attention(self.mu))
 
-    def efolds(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
-        r"""$\ln(1/\delta)$ of every component: `efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""
+    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Float[np.ndarray, "... M"]:
+        r"""`log_efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""
         root = np.sqrt(self.gain)
-        return efolds(times(t)[:, None] * np.exp(self.log_scale), root * self.mu, v0=root * self.start)
+        return log_efolds(t * np.exp(self.log_scale), root * self.mu, v0=root * self.start)
 
 
 def normalised_field(
     v: Float[np.ndarray, "*T M"], mu: Float[np.ndarray, " M"], temperature: float = 3.0
 ) -> Float[np.ndarray, "*T M"]:
     r"""The variant behind the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$."""
+    v, mu = finite("v", v), finite("mu", mu)
     return (mu - v) * special.softmax(np.square(v) / float(positive("temperature", temperature)), axis=-1)
 
 
@@ -305,15 +310,21 @@ def learning_time(r: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
     return time_to_efolds(-np.log1p(-r), mu, v0=v0)
 
 
+def log_efolds(t: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
+    r"""$\ln\ln(1/\delta(t))$, which stays finite where `efolds` exceeds the largest float; $-\infty$ at $t = 0$."""
+    t, mu, v0 = times(t), finite("mu", mu), finite("v0", v0)
+    least = np.where(mu * v0 <= 0, 0.0, np.minimum(mu**2, v0**2))
+    return log_efolds_at(t, v0, mu, _log_speed, slowest=least / 2, fastest=np.maximum(mu**2, v0**2) / 2)
+
+
 def efolds(t: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
     r"""$\ln(1/\delta(t))$, the inverse of `time_to_efolds`; at late times $(t - \rho)\,e^{\mu^2/2}$.
 
     >>> efolds(2.0, np.array([0.0, 1.0, 2.0])).round(4)
     array([2.    , 2.4987, 8.4354])
     """
-    t, mu, v0 = times(t), finite("mu", mu), finite("v0", v0)
-    least = np.where(mu * v0 <= 0, 0.0, np.minimum(mu**2, v0**2))
-    return efolds_at(t, v0, mu, _log_speed, slowest=least / 2, fastest=np.maximum(mu**2, v0**2) / 2)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(log_efolds(t, mu, v0=v0)))
 
 
 def fraction_learned(t: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
@@ -364,13 +375,14 @@ def rate_correction(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
     >>> rate_correction(np.array([0.5, 1.0, 10.0]), 3.0, 2.0).round(4)
     array([-0.8872,  0.5779,  0.0265])
     """
-    t = positive("t", t)
-    return np.asarray(rate_offset(t, mu_j, mu_k) * np.exp(np.square(mu_k) / 2) / efolds(t, mu_k))
+    t, mu_k = positive("t", t), finite("mu_k", mu_k)
+    return np.asarray(rate_offset(t, mu_j, mu_k) * np.exp(np.square(mu_k) / 2 - log_efolds(t, mu_k)))
 
 
 def convergence_ratio(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
     r"""Theorem 4, Eqn 7: $\frac{\ln1/\delta_j}{\ln1/\delta_k} = e^{(\mu_j^2-\mu_k^2)/2}(1 + \Lambda(t))$ from zero."""
-    rates = np.exp((np.square(mu_j) - np.square(mu_k)) / 2)
+    with np.errstate(over="ignore"):
+        rates = np.exp((np.square(finite("mu_j", mu_j)) - np.square(finite("mu_k", mu_k))) / 2)
     return np.asarray(rates * (1 + rate_correction(t, mu_j, mu_k)))
 
 
@@ -388,17 +400,18 @@ def efolds_to_asymptote(mu_k: Real, tolerance: float = 1.0) -> np.ndarray:
 
 def shared_field(v: Float[np.ndarray, "*T K M"], mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "*T K M"]:
     r"""Eqn 6 for K hidden nodes, $\dot v_k = (\mu_k - v_k)\circ\exp(\tfrac12\sum_kv_k^2)$: they share one attention."""
+    v, mu = with_axes("v", v, "*T K M"), with_axes("mu", mu, "K M")
     return (mu - v) * np.exp(np.square(v).sum(axis=-2, keepdims=True) / 2)
 
 
-def shared_solution(t: Float[np.ndarray, " T"], mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "T K M"]:
+def shared_solution(t: Real, mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "... K M"]:
     r"""Exact solution of `shared_field` from zero: $v_{kl} = \mu_{kl}\,F^{-1}(t, \|\mu_{\cdot l}\|)$.
 
     All nodes see the same attention to token l, so a column of v keeps the direction of its target and moves as one
     component whose target is the column's norm.
     """
-    mu = finite("mu", mu)
-    return mu * fraction_learned(times(t)[:, None], np.linalg.norm(mu, axis=0))[:, None, :]
+    mu = with_axes("mu", mu, "K M")
+    return mu * fraction_learned(times(t, trailing=1), np.hypot.reduce(mu, axis=0))[..., None, :]
 
 
 def _log_speed(v: Real) -> Real:

@@ -14,13 +14,16 @@ its own node, say), since the largest one leads; where a node wants many weak to
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy import optimize, special
+from scipy import special
+from scipy.optimize import elementwise
 
 from joma.errors import finite, positive, same_shape, with_axes
 from joma.theory.convergence import TiedFlow
+from joma.types import Tabular, as_columns
 
 LOGITS_OF_THEOREM_1 = 2.0
 """T for which softmax(v²/T) is the attention that Theorem 1 ties to v, z = v²/2; figure 4's caption has T = 1."""
@@ -30,34 +33,45 @@ FIRST_MOVE = 1e-3
 """E-folds of the first time on the grid that is searched for a dip."""
 NUM_TIMES = 400
 """Times of that grid, evenly spaced in ln t."""
+SPEEDS = (1e-280, 1e280)
+"""Range to which rates are cut, so that times are floats."""
 ROUNDING = 1e-12
 """A change of entropy or rank below this is not told from rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rebound:
-    """A quantity that may drop and come back: where it starts, its lowest point, where it ends."""
+class Rebound(Tabular):
+    """A quantity that may drop and come back: where it starts, its lowest point, where it ends.
 
-    start: float
-    lowest: float
-    time: float
+    Numbers for one curve, arrays for several.
+    """
+
+    start: Any
+    lowest: Any
+    time: Any
     """When the lowest point comes."""
-    end: float
+    end: Any
 
     @property
-    def drop(self) -> float:
+    def drop(self) -> Any:
         """How far it falls."""
         return self.start - self.lowest
 
     @property
-    def rise(self) -> float:
+    def rise(self) -> Any:
         """How far it comes back."""
         return self.end - self.lowest
 
     @property
-    def occurs(self) -> bool:
+    def occurs(self) -> Any:
         """Whether it falls and comes back by more than rounding."""
-        return min(self.drop, self.rise) > ROUNDING
+        found = np.minimum(self.drop, self.rise) > ROUNDING
+        return found if found.ndim else bool(found)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the four numbers, drop and rise, one row for each curve."""
+        names = ("start", "lowest", "time", "end", "drop", "rise")
+        return as_columns({name: np.ravel(getattr(self, name)) for name in names})
 
 
 def attention_entropy(
@@ -92,7 +106,7 @@ def entropy_finally_rises(mu: Float[np.ndarray, " M"], temperature: float = LOGI
     >>> entropy_finally_rises(np.array([1.0, 2.0])), entropy_finally_rises(np.array([0.0, 2.0]))
     (True, False)
     """
-    mu = finite("mu", mu)
+    mu = with_axes("mu", mu, "M")
     moving = np.flatnonzero(mu)
     if moving.size == 0:
         return False
@@ -118,24 +132,30 @@ def rebound(t: Float[np.ndarray, " T"], values: Float[np.ndarray, " T"]) -> Rebo
     >>> rebound(np.arange(4.0), np.array([2.0, 1.0, 0.5, 1.5]))
     Rebound(start=2.0, lowest=0.5, time=2.0, end=1.5)
     """
-    same_shape(t=finite("t", t), values=finite("values", values))
+    t, values = with_axes("t", t, "T"), finite("values", values)
+    same_shape(t=t, values=values)
     lowest = int(values.argmin())
     return Rebound(start=float(values[0]), lowest=float(values[lowest]), time=float(t[lowest]), end=float(values[-1]))
 
 
-def entropy_rebound(flow: TiedFlow, temperature: float = LOGITS_OF_THEOREM_1) -> Rebound:
-    r"""Dip of the entropy of $\mathrm{softmax}(v^2/T)$ along the exact solution, from its start to its limit.
+def entropy_rebound(flow: TiedFlow, temperature: float | None = None) -> Rebound:
+    r"""Dip of the attention entropy along the exact solution, from its start to its limit.
+
+    The attention is the flow's own, $\mathrm{softmax}(\ln a)$, with its temperature, rates and start. With a
+    `temperature` T it is $\mathrm{softmax}(v^2/T)$ instead, as in figure 4's caption. Several flows give arrays.
 
     >>> from joma.theory.convergence import ConvergenceFlow
     >>> dip = entropy_rebound(ConvergenceFlow(mu=np.array([1.5, 2.0, 2.5])))
     >>> round(dip.time, 4), round(dip.drop, 4), round(dip.rise, 4)
     (0.945, 0.4713, 0.1867)
+    >>> entropy_rebound(ConvergenceFlow(mu=np.array([1.5, 2.0, 2.5]), temperature=np.array([1.0, 2.0]))).rise.round(4)
+    array([0.1867, 0.0006])
     """
 
-    def quantity(v: np.ndarray) -> np.ndarray:
-        return attention_entropy(v, temperature)
+    def quantity(flow: TiedFlow, v: np.ndarray) -> np.ndarray:
+        return entropy(flow.log_attention(v)) if temperature is None else attention_entropy(v, temperature)
 
-    return _dip(flow, quantity, float(quantity(flow.start)), float(quantity(flow.critical_point())))
+    return _dip(flow, quantity, quantity(flow, flow.start))
 
 
 def rank_rebound(flow: TiedFlow) -> Rebound:
@@ -144,29 +164,45 @@ def rank_rebound(flow: TiedFlow) -> Rebound:
     `flow.mu` holds the norms of the columns of the target; with one node for each token they are its targets. From a
     zero start the rank begins at that of the direction in which the flow leaves.
     """
+    if not flow.mu.any(axis=-1).all():
+        raise ValueError("`mu` must not be all zero: the stable rank of nothing is 0/0. Pass a target other than 0.")
 
-    def quantity(v: np.ndarray) -> np.ndarray:
+    def quantity(flow: TiedFlow, v: np.ndarray) -> np.ndarray:
         squares = np.square(v)
         return np.asarray(squares.sum(axis=-1) / squares.max(axis=-1))
 
-    leaving = flow.start if flow.start.any() else flow.field(flow.start)
-    return _dip(flow, quantity, float(quantity(leaving)), float(quantity(flow.critical_point())))
+    leaving = np.where(flow.start.any(axis=-1, keepdims=True), flow.start, flow.field(flow.start))
+    return _dip(flow, quantity, quantity(flow, leaving))
 
 
-def _dip(flow: TiedFlow, quantity: Callable[[np.ndarray], np.ndarray], start: float, end: float) -> Rebound:
-    """Search a grid of times, refine its lowest point, and compare with both ends."""
+def _dip(flow: TiedFlow, quantity: Callable[[TiedFlow, np.ndarray], np.ndarray], start: np.ndarray) -> Rebound:
+    """Search a grid of times for each flow, refine its lowest point, and compare with both ends."""
+    batch = start.shape
+    flow = flow[tuple(np.indices(batch).reshape(len(batch), -1)) if batch else None]  # one axis for all flows
+    start, end = start.ravel(), quantity(flow, flow.critical_point())
     way = flow.critical_point() - flow.start
     moving = way != 0
-    if not moving.any():
-        return Rebound(start=start, lowest=min(start, end), time=0.0, end=end)
-    speeds = np.concatenate([flow.field(flow.start)[moving] / way[moving], flow.local_rates()[moving]])
-    log_t = np.linspace(np.log(FIRST_MOVE / speeds.max()), np.log(SETTLED / speeds.min()), NUM_TIMES)
-    values = quantity(flow.solution(np.exp(log_t)))
-    lowest = int(values.argmin())
-    around = (log_t[max(lowest - 1, 0)], log_t[min(lowest + 1, NUM_TIMES - 1)])
-    found = optimize.minimize_scalar(
-        lambda x: float(quantity(flow.solution(np.array([np.exp(x)])))[0]), bounds=around, method="bounded"
-    )
-    # Between two times a strong token may jump, and the refinement miss what the grid has.
-    value, at = min((float(found.fun), float(found.x)), (float(values[lowest]), float(log_t[lowest])))
-    return Rebound(start=start, lowest=min(start, end, value), time=float(np.exp(at)), end=end)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speeds = np.clip([flow.field(flow.start) / way, flow.local_rates()], *SPEEDS)
+    fastest = speeds.max(axis=(0, 2), where=moving, initial=SPEEDS[0])
+    slowest = np.minimum(speeds.min(axis=(0, 2), where=moving, initial=SPEEDS[1]), fastest)
+    log_t = np.linspace(np.log(FIRST_MOVE / fastest), np.log(SETTLED / slowest), NUM_TIMES)
+
+    def value(log_t: np.ndarray, flow: TiedFlow) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            covered = -np.expm1(-np.exp(flow.log_efolds(np.exp(log_t)[..., None])))
+        return quantity(flow, flow.start + (flow.critical_point() - flow.start) * covered)
+
+    values = value(log_t, flow)
+    row, which = values.argmin(axis=0), np.arange(start.size)
+    lowest, time = values[row, which], np.exp(log_t[row, which])
+    inner = which[(row > 0) & (row < NUM_TIMES - 1)]
+    if inner.size:
+        bracket = tuple(log_t[row[inner] + step, inner] for step in (-1, 0, 1))
+        found = elementwise.find_minimum(lambda x, at: value(x, flow[at.astype(int)]), bracket, args=(inner,))
+        # Between two times a strong token may jump, and the refinement miss what the grid has.
+        better = found.success & (found.f_x <= lowest[inner])
+        lowest[inner[better]], time[inner[better]] = found.f_x[better], np.exp(found.x[better])
+    time[~moving.any(axis=1)] = 0.0
+    numbers = {"start": start, "lowest": np.minimum(np.minimum(start, end), lowest), "time": time, "end": end}
+    return Rebound(**{name: x.reshape(batch) if batch else float(x[0]) for name, x in numbers.items()})

@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
 
 from joma.theory import convergence
+from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import ConvergenceFlow
 from joma.theory.integrate import integrate
 
@@ -204,7 +205,6 @@ def test_a_hundred_thousand_points_take_a_second():
         (lambda: convergence.rate_correction(0.0, 1.0, 2.0), r"`t` must be positive, got 0.0"),
         (lambda: convergence.normalised_field(np.zeros(2), np.ones(2), 0.0), r"`temperature` must be positive"),
         (lambda: ConvergenceFlow(mu=np.array([1.0, np.nan])), r"`mu` must be finite, got nan at index \(1,\)"),
-        (lambda: ConvergenceFlow(mu=np.ones((1, 2))), r"`mu` must have the axes \(M\), got shape \(1, 2\)"),
         (lambda: ConvergenceFlow(mu=np.ones(2), v0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `v0` \(3,\)"),
         (lambda: ConvergenceFlow(mu=np.ones(2), z0=np.ones(3)), r"Shapes must agree, got `mu` \(2,\), `z0` \(3,\)"),
         (lambda: ConvergenceFlow(mu=np.ones(2), temperature=-1.0), r"`temperature` must be positive, got -1.0"),
@@ -217,12 +217,19 @@ def test_bad_input_is_refused(call, message):
         call()
 
 
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_numbers_of_any_kind_are_taken():
-    t = np.array([0.5, 1.0])
-    np.testing.assert_array_equal(
-        ConvergenceFlow(mu=[2, 1], v0=(0, 0)).solution(t), ConvergenceFlow(mu=np.array([2.0, 1.0])).solution(t)
-    )
+@given(st.sampled_from([ConvergenceFlow, AttentionFlow]), st.integers(0, 99))
+def test_many_flows_are_solved_as_each_by_itself(kind, seed):
+    """Targets, starts and scales broadcast; axes of the solution are times, flows, tokens."""
+    rng = np.random.default_rng(seed)
+    mu, v0, z0 = rng.uniform(-3, 3, (4, 1, 2)), rng.uniform(-1, 1, 2), rng.uniform(-1, 1, (3, 2))
+    scales = {name: rng.uniform(0.5, 2, 3) for name in ("normalisation", "temperature", "rate_ratio")}
+    t = rng.uniform(0, 2, 5)
+    many = kind(mu=mu, v0=v0, z0=z0, **scales)
+    one = kind(mu=mu[1, 0], v0=v0, z0=z0[2], **{name: float(scale[2]) for name, scale in scales.items()})
+    assert many.solution(t).shape == (5, 4, 3, 2)
+    np.testing.assert_allclose(many.solution(t)[:, 1, 2], one.solution(t), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(many[1, 2].logits(v0), one.logits(v0), rtol=1e-13)
+    np.testing.assert_allclose(many.local_rates()[1, 2], one.local_rates(), rtol=1e-12)
 
 
 def test_rates_beyond_all_floats_are_infinite():

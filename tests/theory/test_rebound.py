@@ -20,7 +20,7 @@ from joma.theory.rebound import (
     rebound,
     stable_rank,
 )
-from joma.theory.simulation import FIGURE_4_TARGETS
+from joma.theory.simulation import FIGURE_4_TARGETS, simulate
 
 FIGURE_4 = np.array(FIGURE_4_TARGETS)
 
@@ -59,6 +59,55 @@ def test_zeros_or_equal_targets_end_the_rebound():
     assert still.drop == 0 and not still.occurs
     monotone = entropy_rebound(ConvergenceFlow(mu=np.array([0.0, 2.0])), 1.0)
     assert monotone.end == pytest.approx(0.0901, abs=5e-5) and monotone.rise == pytest.approx(0, abs=1e-14)
+
+
+@given(arrays(np.float64, 4, elements=st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])), st.floats(0.2, 8))
+def test_the_entropy_finally_rises_where_it_grows_with_the_slowest_token(mu, temperature):
+    moving = np.flatnonzero(mu)
+    assume(moving.size > 0)
+    step = np.zeros(4)
+    step[moving[mu[moving].argmin()]] = 1e-6
+    change = entropy(mu**2 / temperature + step) - entropy(mu**2 / temperature - step)
+    assume(abs(change) > 1e-12)
+    assert entropy_finally_rises(mu, temperature) == (change > 0)
+
+
+def test_whether_the_entropy_finally_rises_depends_on_the_temperature():
+    mu = np.array([0.0] * 8 + [1.0, 2.0])
+    assert [entropy_finally_rises(mu, temperature) for temperature in (0.5, 2.0, 8.0)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(ConvergenceFlow, "printed"), (AttentionFlow, "model")])
+@pytest.mark.parametrize("given", ["temperature", "rate_ratio", "v0", "z0", "normalisation"])
+def test_the_dip_is_that_of_the_simulation_with_its_own_scales_and_start(kind, name, given):
+    """A run ends a thousandth of the way before its limit, and looks for the dip on a grid of times."""
+    options = {
+        "temperature": 0.7,
+        "rate_ratio": 0.5,
+        "v0": [0.5, 0.2, -0.3],
+        "z0": [0.1, -0.4, 0.3],
+        "normalisation": 2.0,
+    }
+    run = simulate(flow=name, targets=[1.0, -2.0, 2.5], **{given: options[given]}).rebound
+    arrays = {name: np.array(value) if isinstance(value, list) else value for name, value in options.items()}
+    dip = entropy_rebound(kind(mu=np.array([1.0, -2.0, 2.5]), **{given: arrays[given]}))
+    assert (dip.start, dip.lowest) == (pytest.approx(run.start, rel=1e-12), pytest.approx(run.lowest, abs=1e-6))
+    assert (dip.time, dip.end) == (pytest.approx(run.time, rel=1e-4), pytest.approx(run.end, rel=2e-3))
+
+
+@pytest.mark.parametrize("kind", [ConvergenceFlow, AttentionFlow])
+@pytest.mark.parametrize("dip", [entropy_rebound, rank_rebound])
+def test_many_dips_are_found_as_each_by_itself(kind, dip):
+    mu = np.concatenate(
+        [np.random.default_rng(0).uniform(0.5, 4, (3, 4)), [[2.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 1.0]]]
+    )
+    many = dip(kind(mu=mu, temperature=np.array([[1.0], [2.0]])))
+    assert many.lowest.shape == many.occurs.shape == (2, 5)
+    for place in np.ndindex(2, 5):
+        one = dip(kind(mu=mu[place[1]], temperature=[1.0, 2.0][place[0]]))
+        for name in ("start", "lowest", "end", "drop", "rise"):
+            assert getattr(many, name)[place] == pytest.approx(getattr(one, name), abs=1e-11)
+        assert many.occurs[place] == one.occurs and (not one.occurs or many.time[place] == pytest.approx(one.time))
 
 
 @given(targets, st.sampled_from([ConvergenceFlow, AttentionFlow]), st.sampled_from([1.0, 2.0, 3.0]))
