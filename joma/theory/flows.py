@@ -30,7 +30,7 @@ from joma.theory.invariants import Invariant
 from joma.theory.isotropic import Gaussian
 from joma.theory.mixture import Mixture, two_clusters
 from joma.theory.winner_take_all import LinearFlow
-from joma.types import BlowUp
+from joma.types import BlowUp, keep
 
 DECOUPLED = {"lband": 1, "uband": 1}
 """A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
@@ -70,11 +70,11 @@ class JointFlow(ABC):
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, a rate that is not positive, and a start from which nothing moves."""
-        targets = within("targets", self.targets, -LARGEST, LARGEST)
-        same_shape(targets=targets, v0=finite("v0", self.v0))
+        given = {"targets": within("targets", self.targets, -LARGEST, LARGEST), "v0": finite("v0", self.v0)}
         if self.z0 is not None:
-            same_shape(targets=targets, z0=finite("z0", self.z0))
-        positive("rate_ratio", self.rate_ratio)
+            given["z0"] = finite("z0", self.z0)
+        same_shape(**given)
+        keep(self, **given, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
         with np.errstate(over="ignore", invalid="ignore"):  # a start so far out that it moves at once
             rates = self.field(0.0, self.start_state)
         if not any(np.any(rate) for rate in rates.values()):
@@ -128,8 +128,8 @@ class JointFlow(ABC):
         """Exact v(t), by a closed form or one quadrature; None where none is known."""
         return None
 
-    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"] | None:
-        """Logits that Theorem 1 ties to the closed form's v; None where v does not determine them."""
+    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"] | None:
+        """Logits that belong to the closed form's v; None where they are not known."""
         return None
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
@@ -143,6 +143,10 @@ class JointFlow(ABC):
     def span(self) -> float:
         """End time to take where none is asked for; where the flow has limits, a first guess of the time to settle."""
         return 1.0
+
+    def latest(self) -> float:
+        """Time at which weights are too large to be squared, where that is known beforehand; infinite elsewhere."""
+        return np.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +190,7 @@ class RelaxingFlow(TokenwiseFlow):
         """Exact v(t), by inverting one quadrature."""
         return self.tied.solution(t)
 
-    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
+    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
         r"""$z = T(\ln a + \ln A)$."""
         return self.tied.logits(v)
 
@@ -211,6 +215,8 @@ EFOLDS_OF_GROWTH = 5.0
 """Default end under linear attention, where the winner grows exponentially."""
 SOFTMAX_SPAN = 8.0
 """Default end under softmax attention, in units of 1 / max|Δ|, where growth is linear."""
+AT_ZERO = 1e-6
+"""Weights of clusters this far below their start count as zero."""
 BACKGROUND = 0.5
 """Share of every sample that is spread evenly over all tokens, under softmax attention."""
 
@@ -257,9 +263,19 @@ class SaliencyFlow(TokenwiseFlow):
         growth = finite("t", t)[:, None] * self._growth_rates
         return self.v0 * np.cosh(growth) + self.start_state["z"] / np.sqrt(self.rate_ratio) * np.sinh(growth)
 
-    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"] | None:
-        """Known for exp attention; under linear attention v leaves the sign of z open."""
-        return self._theorem2.logits(v[:, None]) if self._is_theorem2 else None
+    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
+        r"""Theorem 2 for exp attention; $z_0\cosh\omega t + v_0\sqrt{\eta_z/\eta_w}\sinh\omega t$ for linear."""
+        if self.attention.kind is AttentionKind.EXP:
+            return self._theorem2.logits(v[:, None])
+        growth = finite("t", t)[:, None] * self._growth_rates
+        return self.start_state["z"] * np.cosh(growth) + np.sqrt(self.rate_ratio) * self.v0 * np.sinh(growth)
+
+    def latest(self) -> float:
+        r"""Time at which $e^{\omega t}$ times the start is too large, under linear attention without saturation."""
+        if self.attention.kind is not AttentionKind.LINEAR or self.activation.slopes is None:
+            return np.inf
+        largest = max(np.abs(values).max() for values in self.start_state.values())
+        return float(np.log(LARGEST / largest) / np.abs(self._growth_rates).max())
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
         """Values at the blow-up of Theorem 2, infinite for the winner; other saliency flows end nowhere."""
@@ -398,9 +414,15 @@ class LinearPrintedFlow(TokenwiseFlow):
 
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
         """Exact v(t) where the targets are reached."""
-        return np.stack([flow.solution(t)[:, 0] for flow in self._tied], axis=1) if self.reaches_targets else None
+        if not self.reaches_targets:
+            return None
+        temperature = self.attention.normalisation * self.attention.temperature
+        flow = LinearAttentionFlow(
+            mu=self.targets, v0=self.v0, charge=self.charges, temperature=temperature, rate_ratio=self.rate_ratio
+        )
+        return flow.solution(t)
 
-    def tied_logits(self, v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
+    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
         r"""$z = \sqrt{(\eta_z/\eta_w)v^2 + c}$."""
         return np.sqrt(self.rate_ratio * np.square(v) + self.charges)
 
@@ -413,20 +435,6 @@ class LinearPrintedFlow(TokenwiseFlow):
         rates = np.abs(self.targets) * np.sqrt(self.rate_ratio)
         scale = self.attention.normalisation * self.attention.temperature
         return float(scale / (rates.max() or 1.0))
-
-    @cached_property
-    def _tied(self) -> tuple[LinearAttentionFlow, ...]:
-        """One flow for each token, since each has a charge of its own."""
-        return tuple(
-            LinearAttentionFlow(
-                mu=self.targets[token : token + 1],
-                v0=self.v0[token : token + 1],
-                charge=float(self.charges[token]),
-                temperature=self.attention.normalisation * self.attention.temperature,
-                rate_ratio=self.rate_ratio,
-            )
-            for token in range(self.targets.size)
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -487,6 +495,15 @@ class ClusterFlow(TokenwiseFlow):
     ) -> Float[np.ndarray, " M"]:
         """Large enough for the node to see samples."""
         return CLUSTER_START * np.sign(targets)
+
+    def field(self, t: float, state: State) -> State:
+        """As for every tokenwise flow, refusing weights that reach zero where the field jumps there."""
+        if self.bias == 0 and np.abs(state["v"]).max() <= AT_ZERO * np.abs(self.v0).max():
+            raise AssumptionError(
+                f"The weights reach zero at t = {t:.6g}. With `bias` 0 the field of Lemma 2 jumps there, and the flow "
+                "ends. Pass a smaller `t1`, or another `bias`."
+            )
+        return super().field(t, state)
 
     @cached_property
     def mixture(self) -> Mixture:

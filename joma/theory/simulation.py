@@ -22,7 +22,7 @@ from joma.theory.flows import LARGEST, PAST_BLOW_UP, TITLES, JointFlow, Relaxing
 from joma.theory.integrate import State, integrate
 from joma.theory.invariants import invariant_drift
 from joma.theory.rebound import Rebound, entropy, rebound
-from joma.types import BlowUp, Trajectory
+from joma.types import BlowUp, Trajectory, as_columns, keep
 
 Values = float | int | str | Sequence[float | int] | np.ndarray
 """Numbers as a user gives them: one, several, `"1,0.5,2"`, or a seeded law such as `"uniform:1:4"`."""
@@ -87,16 +87,25 @@ class SimulationConfig:
 
     def __post_init__(self) -> None:
         """Refuse unknown names, numbers out of range, and options that the flow does not have."""
-        for name in ("targets", "v0", "z0"):
-            object.__setattr__(self, name, _plain(name, getattr(self, name)))
+        keep(self, **{name: _plain(name, getattr(self, name)) for name in ("targets", "v0", "z0")})
         cls = flow_class(self.flow, self.attention_kind)
-        self._require_activation(cls)
-        self._require_fields(cls)
-        positive("temperature", self._temperature(cls))
-        positive("normalisation", self.normalisation)
-        positive("rate_ratio", self.rate_ratio)
-        if self.t1 is not None:
-            positive("t1", self.t1)
+        if self.activation is not None and activation(self.activation).name not in cls.activations:
+            known = f"only {' or '.join(cls.activations)}" if cls.activations else "no choice"
+            raise ValueError(
+                f"The flow {self.flow!r} has {known} of activation, got {self.activation!r}. "
+                "Leave it out, or use the flow 'saliency'."
+            )
+        for name in ("bias", "negative_weight"):
+            value = getattr(self, name)
+            if value is not None and name not in {field.name for field in fields(cls)}:
+                raise ValueError(
+                    f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
+                )
+            if value is not None:
+                finite(name, value)
+        for name in ("temperature", "normalisation", "rate_ratio", "t1"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
         whole("num_points", self.num_points, low=MIN_POINTS)
         if self.spacing not in (None, *SPACINGS):
             raise UnknownNameError("spacing", str(self.spacing), SPACINGS)
@@ -117,7 +126,8 @@ class SimulationConfig:
         """Return the flow, with laws drawn and defaults filled in."""
         cls = flow_class(self.flow, self.attention_kind)
         kind = self.attention_kind or cls.attentions[0]
-        attention = Attention(kind=kind, temperature=self._temperature(cls), normalisation=self.normalisation)
+        temperature = cls.default_temperature if self.temperature is None else self.temperature
+        attention = Attention(kind=kind, temperature=temperature, normalisation=self.normalisation)
         targets = self._drawn("targets", 0, self._num_components())
         name = self.activation or next(iter(cls.activations), "")
         v0 = cls.default_start(targets, kind, name) if self.v0 is None else self._drawn("v0", 1, targets.size)
@@ -127,9 +137,6 @@ class SimulationConfig:
         own = {field.name for field in fields(cls)}
         options = {option: value for option, value in options.items() if value is not None and option in own}
         return cls(targets=targets, attention=attention, v0=v0, z0=z0, rate_ratio=self.rate_ratio, **options)
-
-    def _temperature(self, cls: type[JointFlow]) -> float:
-        return cls.default_temperature if self.temperature is None else self.temperature
 
     def _num_components(self) -> int:
         given = np.size(self.targets) if not isinstance(self.targets, str) else None
@@ -154,28 +161,6 @@ class SimulationConfig:
                 f"`{name}` must be one number or {size}, one for each target; got {np.size(value)}. Match `targets`."
             )
         return np.broadcast_to(np.asarray(value, dtype=np.float64), size).copy()
-
-    def _require_activation(self, cls: type[JointFlow]) -> None:
-        if self.activation is None:
-            return
-        activation(self.activation)
-        if self.activation not in cls.activations:
-            known = f"only {' or '.join(cls.activations)}" if cls.activations else "no choice"
-            raise ValueError(
-                f"The flow {self.flow!r} has {known} of activation, got {self.activation!r}. "
-                "Leave it out, or use the flow 'saliency'."
-            )
-
-    def _require_fields(self, cls: type[JointFlow]) -> None:
-        own = {field.name for field in fields(cls)}
-        for name in ("bias", "negative_weight"):
-            value = getattr(self, name)
-            if value is not None and name not in own:
-                raise ValueError(
-                    f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
-                )
-            if value is not None:
-                finite(name, value)
 
 
 def figure4(flow: str = "printed") -> SimulationConfig:
@@ -210,7 +195,17 @@ def _plain(name: str, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, str) and ":" in value:
-        _require_law(name, value)
+        law, *parameters = value.split(":")
+        if law not in LAWS:
+            raise UnknownNameError("law", law, LAWS)
+        try:
+            first, second = (float(finite(name, float(parameter))) for parameter in parameters)
+        except ValueError:
+            raise ValueError(
+                f"`{name}` as a law needs two numbers, 'uniform:low:high' or 'normal:mean:sd', got {value!r}."
+            ) from None
+        if second <= (first if law == "uniform" else 0.0):
+            raise ValueError(f"`{name}` needs low < high, or a positive standard deviation, got {value!r}. Swap them.")
         return value
     try:
         numbers = finite(name, [float(part) for part in value.split(",")] if isinstance(value, str) else value)
@@ -223,20 +218,6 @@ def _plain(name: str, value: Any) -> Any:
     if numbers.ndim > 1 or numbers.size == 0:
         raise ValueError(f"`{name}` must be one number or a list of them, got shape {numbers.shape}. Flatten it.")
     return float(numbers) if numbers.ndim == 0 else tuple(numbers.tolist())
-
-
-def _require_law(name: str, text: str) -> None:
-    law, *parameters = text.split(":")
-    if law not in LAWS:
-        raise UnknownNameError("law", law, LAWS)
-    try:
-        first, second = (float(finite(name, float(parameter))) for parameter in parameters)
-    except ValueError:
-        raise ValueError(
-            f"`{name}` as a law needs two numbers, 'uniform:low:high' or 'normal:mean:sd', got {text!r}."
-        ) from None
-    if second <= (first if law == "uniform" else 0.0):
-        raise ValueError(f"`{name}` must have low < high, or a positive standard deviation, got {text!r}. Swap them.")
 
 
 SETTLED = 1e-3
@@ -258,8 +239,10 @@ BEFORE_BLOW_UP = 0.999
 """Last reported time as a fraction of the blow-up: later, one rounding of t already moves v by more than 1e-11."""
 AT_BLOW_UP = 1 - 1e-7
 """Fraction of the blow-up time at which the fastest component is named."""
-MAX_EVALUATIONS = 200_000
-"""Evaluations of the field after which a run gives up."""
+MAX_EVALUATIONS = 7_000
+"""Evaluations of the field after which a run gives up, in about two seconds ..."""
+EVALUATIONS_PER_TOKEN = 400
+"""... and as many more for each token, since a Jacobian takes two for each."""
 MAX_BESIDE_CLOSED_FORM = 50_000
 """The same where a closed form can take over; targets of 8.5 under Eqn 6 need 7,000."""
 NUM_DIP_POINTS = 401
@@ -315,9 +298,32 @@ def natural_end(flow: JointFlow) -> float:
     if limits is None or not settles(flow):
         return flow.span()
     enough = SETTLED * np.maximum(np.abs(limits - flow.v0), SETTLED)
-    if flow.solution(np.zeros(1)) is not None:
-        return _settled_by_closed_form(flow, limits, enough)
-    return _settled_by_integration(flow, limits, enough)
+
+    def first_settled(t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"] | None) -> float | None:
+        settled = np.zeros(t.size, dtype=bool) if v is None else (np.abs(v - limits) <= enough).all(axis=1)
+        return float(t[max(1, int(settled.argmax()))]) if settled.any() else None
+
+    span = max(flow.span(), float(np.finfo(np.float64).tiny))
+    if flow.solution(np.zeros(1)) is None:
+        state, passed = flow.start_state, 0.0
+        for _ in range(MAX_DOUBLINGS):
+            run = _integrated(flow, np.linspace(passed, passed + span, NUM_SCOUT_POINTS), start=state, **SCOUTING)
+            if run.blow_up is not None:
+                return passed + PAST_BLOW_UP * (run.blow_up.time - passed)
+            found = first_settled(run.t, run["v"])
+            if found is not None:
+                return found
+            state, passed = run.at_end(), passed + span
+            span = passed
+        return np.inf
+    with np.errstate(over="ignore"):
+        ends = np.append(0.0, np.ldexp(span, np.arange(DOUBLINGS_OF_ANY_FLOAT)))
+    ends = ends[ends < max(LATEST, 2 * span)]
+    end = first_settled(ends, flow.solution(ends))
+    if end is None:
+        return np.inf
+    closer = np.linspace(ends[np.searchsorted(ends, end) - 1], end, NUM_SCOUT_POINTS)
+    return first_settled(closer, flow.solution(closer)) or end
 
 
 def settles(flow: JointFlow) -> bool:
@@ -354,9 +360,7 @@ def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | 
         run = replace(run, t=run.t[:-1], states={name: values[:-1] for name, values in run.states.items()})
     largest = max(np.abs(values).max() for values in run.states.values())
     if not largest < LARGEST:
-        raise ArithmeticError(
-            f"The flow grows beyond {LARGEST:.0e}, too far to be squared. Pass a smaller `t1`, the end."
-        )
+        raise ArithmeticError(f"The weights grow beyond {LARGEST:.0e}, too far to be squared. Pass a smaller `t1`.")
     return Solution(t=run.t, v=run["v"], z=run["z"], blow_up=blow_up, num_evaluations=run.num_evaluations)
 
 
@@ -384,7 +388,7 @@ def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State:
     unknown = np.full((t.size, flow.v0.size), np.nan)
     v = flow.solution(t)
     with np.errstate(over="ignore"):  # weights too large to be squared
-        z = None if v is None else flow.tied_logits(v)
+        z = None if v is None else flow.exact_logits(t, v)
     return {"v": unknown if v is None else v, "z": unknown if z is None else z}
 
 
@@ -394,16 +398,16 @@ def _integrated(
     """Integrate v and z from a state at `t[0]`, token by token side by side: a banded system where tokens decouple."""
     start = flow.start_state if start is None else start
     options = (RELAXING | flow.coupling if settles(flow) else {}) | options
-    count = itertools.count()
-    closed_form = flow.solution(np.zeros(1)) is not None
-    most = MAX_BESIDE_CLOSED_FORM if closed_form else MAX_EVALUATIONS
-    why = "it is too stiff" if closed_form else "the flow is long, too stiff, or slides along a kink of ReLU"
+    count, most = itertools.count(), MAX_EVALUATIONS + EVALUATIONS_PER_TOKEN * flow.v0.size
+    if flow.solution(np.zeros(1)) is not None:
+        most = MAX_BESIDE_CLOSED_FORM
 
     def field(time: float, state: State) -> State:
         if next(count) >= most:
             raise IntegratorGivesUp(
-                f"the integrator has got to t = {time:.6g} after {most} evaluations and no further: {why}",
-                "Pass a smaller `t1` or targets, or use gelu.",
+                f"the integrator has got to t = {time:.4g} of {t[-1]:.4g} after {most} evaluations: the rest is too "
+                "long, or the flow too stiff",
+                f"Pass a `t1` below {time:.4g}, or smaller targets.",
             )
         rates = flow.field(time, _apart(state))
         return {"v_z": np.column_stack((rates["v"], rates["z"]))}
@@ -436,39 +440,6 @@ def _grid(t1: float, num_points: int, first: float | None) -> Float[np.ndarray, 
     if first is None:
         return np.linspace(0.0, t1, num_points)
     return np.append(0.0, np.geomspace(first, t1, num_points - 1))
-
-
-def _settled_by_closed_form(flow: JointFlow, limits: Float[np.ndarray, " M"], enough: Float[np.ndarray, " M"]) -> float:
-    """Double the flow's span until all components have settled, then look closer between the last two times."""
-
-    def first_settled(t: Float[np.ndarray, " T"]) -> int | None:
-        v = flow.solution(t)
-        settled = np.zeros(t.size, dtype=bool) if v is None else (np.abs(v - limits) <= enough).all(axis=1)
-        return int(settled.argmax()) if settled.any() else None
-
-    span = max(flow.span(), float(np.finfo(np.float64).tiny))
-    with np.errstate(over="ignore"):
-        ends = np.ldexp(span, np.arange(DOUBLINGS_OF_ANY_FLOAT))
-    ends = ends[ends < max(LATEST, 2 * span)]
-    doublings = first_settled(ends)
-    if doublings is None:
-        return np.inf
-    closer = np.linspace(ends[doublings - 1] if doublings else 0.0, ends[doublings], NUM_SCOUT_POINTS)
-    return float(closer[max(1, first_settled(closer) or 0)])
-
-
-def _settled_by_integration(flow: JointFlow, limits: Float[np.ndarray, " M"], enough: Float[np.ndarray, " M"]) -> float:
-    state, passed, span = flow.start_state, 0.0, flow.span()
-    for _ in range(MAX_DOUBLINGS):
-        run = _integrated(flow, np.linspace(0.0, span, NUM_SCOUT_POINTS), start=state, **SCOUTING)
-        if run.blow_up is not None:
-            return passed + PAST_BLOW_UP * run.blow_up.time
-        settled = (np.abs(run["v"] - limits) <= enough).all(axis=1)
-        if settled.any():
-            return passed + float(run.t[max(1, int(settled.argmax()))])
-        state, passed = run.at_end(), passed + span
-        span = passed
-    return np.inf
 
 
 FIRST_TIME = 1e-3
@@ -537,13 +508,11 @@ class Simulation:
     def columns(self) -> dict[str, np.ndarray]:
         """Every reported quantity over time by name, in the order of the CSV file; NaN for what was not measured."""
         drift = np.full_like(self.t, np.nan) if self.drift is None else self.drift
-        columns = {"t": self.t, "entropy": self.entropy, "drift": drift}
-        tables = {"v": self.v, "z": self.z, "attention": self.attention}
+        tables = {"t": self.t, "entropy": self.entropy, "drift": drift}
+        tables |= {"v": self.v, "z": self.z, "attention": self.attention}
         if self.v_integrated is not None and self.exact:
             tables["v_integrated"] = self.v_integrated
-        for name, table in tables.items():
-            columns |= {f"{name}_{component}": table[:, component] for component in range(table.shape[1])}
-        return columns
+        return as_columns(tables)
 
     def summary_rows(self) -> list[dict[str, int | float]]:
         """One row for each component: target, start, end, limit (NaN where unknown) and final share of attention."""
@@ -636,6 +605,11 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
     t1 = natural if config.t1 is None else float(config.t1)
     if not np.isfinite(t1):
         raise AssumptionError("The flow does not settle at its limits from this start. Pass `t1`, the time to end at.")
+    if t1 > flow.latest():
+        raise ArithmeticError(
+            f"The weights grow beyond {LARGEST:.0e} at t = {flow.latest():.6g}, too far to be squared. "
+            "Pass a smaller `t1`."
+        )
     first = FIRST_TIME * min(t1, natural) if _log_time(config, flow) else None
     solution = solve(flow, t1, config.num_points, first)
     exact = flow.solution(solution.t)
@@ -660,8 +634,7 @@ def _log_time(config: SimulationConfig, flow: JointFlow) -> bool:
 
 
 def _drift(flow: JointFlow, solution: Solution) -> Float[np.ndarray, " T"]:
-    law = invariant_drift(solution.v[:, None], solution.z[:, None], flow.invariant)
-    return np.abs(law.drift).max(axis=1)
+    return np.abs(invariant_drift(solution.v[:, None], solution.z[:, None], flow.invariant)).max(axis=1)
 
 
 def _distance(exact: np.ndarray, integrated: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """Simulated flows: closed form against the joint ODE, what is conserved, blow-ups, limits, and bad input."""
 
 import json
+import time
 from dataclasses import replace
 
 import jaxtyping
@@ -10,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from joma.errors import AssumptionError
 from joma.theory import simulation
 from joma.theory.activations import ACTIVATIONS, activation
 from joma.theory.attention import Attention, AttentionKind
@@ -413,14 +415,49 @@ def test_closed_forms_hold_far_from_zero(mu, start, flow):
 
 
 def test_growth_beyond_all_numbers_is_refused_though_there_is_a_closed_form():
-    with pytest.raises(ArithmeticError, match=r"grows beyond 1e\+150, too far to be squared. Pass a smaller `t1`"):
+    with pytest.raises(ArithmeticError, match=r"beyond 1e\+150 at t = 348.*Pass a smaller `t1`"):
         simulate(attention="linear", targets=[1.0, 0.5], t1=400.0)
 
 
-def test_a_flow_that_slides_along_a_kink_is_given_up(monkeypatch):
-    monkeypatch.setattr("joma.theory.simulation.MAX_EVALUATIONS", 3000)
-    with pytest.raises(ArithmeticError, match=r"after 3000 evaluations and no further: .* ReLU"):
-        simulate(attention="softmax", activation="relu", targets=[1.0, -0.7, 0.4])
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"attention": "softmax", "activation": "relu", "targets": [1.0, -0.7, 0.4]}, r"Pass a `t1` below 0.0285"),
+        ({"attention": "softmax", "targets": [1.0, 0.5], "t1": 1e6}, r"Pass a `t1` below \S+e\+0[34]"),
+        (
+            {"flow": "clusters", "targets": [1.0, 0.0], "bias": 0.0},
+            r"reach zero at t = 0.9365.*smaller `t1`, or another",
+        ),
+        ({"attention": "linear", "targets": [1.0, 0.5], "t1": 1000.0}, r"at t = 348.*Pass a smaller `t1`"),
+    ],
+    ids=["kink", "stiff", "zero weights", "growth"],
+)
+def test_what_cannot_be_followed_is_given_up_soon_with_advice(options, advice):
+    began = time.process_time()
+    with pytest.raises((ArithmeticError, AssumptionError), match=advice):
+        simulate(**options)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "softmax", "targets": [1.0, 0.5], "t1": 5e3},
+        {"flow": "clusters", "targets": [1.0, 0.0], "bias": 0.0, "t1": 0.9},
+    ],
+    ids=["stiff", "zero weights"],
+)
+def test_the_advice_helps(options):
+    run = simulate(**options, num_points=NUM_POINTS)
+    assert run.t[-1] == options["t1"] and run.drift.max() < 1e-7
+
+
+def test_linear_attention_is_solved_where_the_integrator_gives_up(monkeypatch):
+    integrated = simulate(attention="linear", targets=[1.0, -0.5], v0=[0.3, 0.2], z0=[0.1, 0.4], rate_ratio=2.0)
+    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
+    alone = simulate(attention="linear", targets=[1.0, -0.5], v0=[0.3, 0.2], z0=[0.1, 0.4], rate_ratio=2.0)
+    assert alone.obstacle
+    np.testing.assert_allclose(alone.z, integrated.z, rtol=1e-9)
 
 
 def test_figure_4_of_a_flow_without_targets_is_refused():
@@ -441,15 +478,7 @@ def test_presets_go_by_name():
         preset_config("figure5")
 
 
+@pytest.mark.usefixtures("as_a_user_runs_it")
 def test_flow_refuses_shapes_that_disagree():
     with pytest.raises(ValueError, match=r"Shapes must agree, got `targets` \(2,\), `v0` \(3,\)"):
-        SaliencyFlow.__post_init__(
-            _Unchecked(targets=np.ones(2), v0=np.zeros(3), attention=Attention(kind=AttentionKind.EXP))
-        )
-
-
-class _Unchecked:
-    """Stands for a flow whose fields were never looked at."""
-
-    def __init__(self, **fields):
-        self.__dict__ |= fields
+        SaliencyFlow(targets=np.ones(2), v0=np.zeros(3), attention=Attention(kind=AttentionKind.EXP))
