@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape, within
+from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
 from joma.theory.activations import Activation
-from joma.types import Real
+from joma.types import Real, keep
 
 RIGHT_ANGLE = np.pi / 2
 
@@ -27,7 +27,7 @@ Signal = Float[np.ndarray, "*batch samples"]
 
 def correlation(x: Signal, y: Signal) -> Float[np.ndarray, "*batch"]:
     r"""$\operatorname{corr}(x,y) = \sum_i x[i]\,y[i]$ over the data, as the note defines it: not normalised."""
-    return np.asarray((x * y).sum(axis=-1))
+    return np.asarray(np.multiply(x, y).sum(axis=-1))
 
 
 def cosine(x: Signal, y: Signal) -> Float[np.ndarray, "*batch"]:
@@ -78,10 +78,10 @@ class ComputationGraph:
 
     def forward(self, w: Float[np.ndarray, "V V"], x: Float[np.ndarray, "inputs samples"]) -> Forward:
         r"""$f_j = \sigma_j(\sum_{k\in ch(j)} w_{jk} f_k)$, and the slopes $\sigma_j'$; row i of x is the i-th input."""
-        x = finite("x", x)
+        x, w = with_axes("x", x, "inputs samples"), with_axes("w", w, "V V")
         if len(x) != len(self.inputs):
             raise ValueError(f"`x` needs one row for each of {len(self.inputs)} input nodes, got {len(x)}.")
-        same_shape(w=finite("w", w), nodes_by_nodes=np.empty((len(self.precedents),) * 2))
+        same_shape(w=w, nodes_by_nodes=np.empty((len(self.precedents),) * 2))
         f = np.empty((len(self.precedents), x.shape[1]))
         slope = np.ones_like(f)
         f[self.inputs] = x
@@ -95,7 +95,7 @@ class ComputationGraph:
         self, w: Float[np.ndarray, "V V"], forward: Forward, received: Float[np.ndarray, "V samples"]
     ) -> Float[np.ndarray, "V samples"]:
         r"""$g_k = \sum_{j\in pa(k)} w_{jk}\sigma_j' g_j$, plus what a node receives from the loss itself."""
-        g = np.array(received, dtype=np.float64)
+        g, w = np.array(received, dtype=np.float64), finite("w", w)
         for j in range(len(self.precedents) - 1, -1, -1):
             for k in self.precedents[j]:
                 g[k] += w[j, k] * forward.slope[j] * g[j]
@@ -106,7 +106,7 @@ class ComputationGraph:
         on_edge = np.zeros((len(self.precedents),) * 2)
         for j, below in enumerate(self.precedents):
             on_edge[j, list(below)] = 1
-        return on_edge * ((forward.slope * g) @ forward.f.T)
+        return on_edge * ((forward.slope * finite("g", g)) @ forward.f.T)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,9 @@ class Edge:
     def __post_init__(self) -> None:
         """Refuse NaN and signals over different data."""
         signals = {name: getattr(self, name) for name in ("z_alpha", "z_beta", "f", "gated_gradient")}
-        same_shape(**{name: finite(name, value) for name, value in signals.items()})
+        signals = {name: finite(name, value) for name, value in signals.items()}
+        same_shape(**signals)
+        keep(self, **signals)
 
     @property
     def weight(self) -> np.ndarray:
@@ -326,23 +328,24 @@ class TwoValuedInput:
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN and a probability that is none."""
-        same_shape(x_plus=finite("x_plus", self.x_plus), x_minus=finite("x_minus", self.x_minus))
-        within("p1", self.p1, 0, 1)
-        finite("g_plus", self.g_plus)
-        finite("g_minus", self.g_minus)
+        inputs = {name: with_axes(name, getattr(self, name), "d") for name in ("x_plus", "x_minus")}
+        same_shape(**inputs)
+        keep(self, **inputs, p1=float(within("p1", self.p1, 0, 1)))
+        keep(self, **{name: float(finite(name, getattr(self, name))) for name in ("g_plus", "g_minus")})
 
     def field(self, w: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
         r"""$\dot w = \sigma'(w\cdot x_+)E[g|1]P_1x_+ + \sigma'(w\cdot x_-)E[g|0]P_0x_-$ (Eqn 2).
 
         Exact when x takes two values; with $E[g|\cdot] = \pm1$ it is Eqn 3.
         """
-        slope = self.activation.derivative
+        slope, w = self.activation.derivative, finite("w", w)
         plus = np.asarray(slope(w @ self.x_plus) * self.g_plus * self.p1)
         minus = np.asarray(slope(w @ self.x_minus) * self.g_minus * (1 - self.p1))
         return plus[..., None] * self.x_plus + minus[..., None] * self.x_minus
 
     def outputs(self, w: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch 2"]:
         r"""$f_j$ for $z_\alpha = 0$ and for $z_\alpha = 1$; learning the latent means $[0, 1]$."""
+        w = finite("w", w)
         return np.stack([self.activation.value(w @ self.x_minus), self.activation.value(w @ self.x_plus)], axis=-1)
 
     def linear_gap_rate(self) -> float:

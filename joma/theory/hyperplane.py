@@ -19,7 +19,7 @@ from joma.errors import AssumptionError, finite, positive, same_shape, with_axes
 from joma.theory.activations import Activation, relu
 from joma.theory.isotropic import Isotropic
 from joma.theory.radial import Function, evaluate
-from joma.types import Real
+from joma.types import Real, Tabular
 
 Gate = Activation | Function
 r"""An activation, standing for its derivative $\psi = \phi'$, or any function $\psi$ of an array."""
@@ -66,7 +66,10 @@ def mean_activation(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray
 
     It increases and reaches infinity when $c_- \ge 0 < c_+$; $F(-\infty) = 0$ when also $c_- = 0$.
     """
-    return np.asarray(theta2(p, s, phi) + s * theta1(p, s, phi))
+    s = np.asarray(s, dtype=np.float64)
+    slope = theta1(p, s, phi)
+    # At infinity F is infinite or, where the slope is zero, zero.
+    return np.asarray(theta2(p, s, phi) + np.multiply(s, slope, out=np.zeros_like(s), where=slope != 0))
 
 
 def gate_mass(
@@ -164,7 +167,7 @@ def _edges(r: np.ndarray, norm: np.ndarray, kinks: np.ndarray) -> Float[np.ndarr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GatedMean:
+class GatedMean(Tabular):
     """First two moments that a gate lets through."""
 
     mass: Float[np.ndarray, "*B"]

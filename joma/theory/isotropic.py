@@ -69,7 +69,8 @@ class Gaussian(Isotropic):
 
     def density(self, y: Real) -> np.ndarray:
         r"""$e^{-y^2/2\sigma^2}/\sqrt{2\pi\sigma^2}$."""
-        return np.asarray(np.exp(-np.square(_not_nan(y) / self.scale) / 2) / (np.sqrt(2 * np.pi) * self.scale))
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(-np.square(_not_nan(y) / self.scale) / 2) / (np.sqrt(2 * np.pi) * self.scale))
 
     def cdf(self, y: Real) -> np.ndarray:
         r"""$\Phi(y/\sigma)$."""

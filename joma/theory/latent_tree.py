@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from scipy import special
 
 from joma.errors import AssumptionError, finite, same_shape, whole, within
-from joma.types import Real
+from joma.types import Real, keep
 
 Count = int | np.integer | Int[np.ndarray, "..."]
 """A whole number or an array of them."""
@@ -128,11 +128,12 @@ def root_cooccurrence(
     0.18
     """
     zero_l, zero_m = within("zero_l", zero_l, 0, 1), within("zero_m", zero_m, 0, 1)
-    same_shape(class_probabilities=class_probabilities, zero_l=zero_l, zero_m=zero_m)
+    p = distribution("class_probabilities", class_probabilities)
+    same_shape(class_probabilities=p, zero_l=zero_l, zero_m=zero_m)
     zeros = np.stack([zero_l, zero_m], axis=1)
-    rho_l, rho_m = root_parameter(class_probabilities, zeros)
+    rho_l, rho_m = root_parameter(p, zeros)
     t = float(within("rho", rho, -1, 1)) ** (int(whole("L", L, low=1)) - 1)
-    shared = class_probabilities @ (2 * zeros - 1).prod(axis=1)
+    shared = p @ (2 * zeros - 1).prod(axis=1)
     if t * rho_m == 1:
         raise AssumptionError("Co-occurrence conditions on y_m = 1, which has probability 0 here. Lower `zero_m`.")
     return float((1 - t * (rho_l + rho_m) + t**2 * shared) / (1 - t * rho_m) / 2)
@@ -241,6 +242,8 @@ class LatentTree:
     def __post_init__(self) -> None:
         """Refuse parents that are no tree, ρ outside [−1, 1] and probabilities that are none."""
         parents = np.asarray(self.parents)
+        if parents.ndim != 1:
+            raise ValueError(f"`parents` must have the axes (N), got shape {parents.shape}. Flatten it.")
         if parents.size <= 1 or parents[ROOT] != NO_PARENT:
             raise ValueError(f"`parents` must begin with {NO_PARENT} for the root and have a child, got {parents}.")
         above = parents[1:]
@@ -262,6 +265,7 @@ class LatentTree:
             )
         p = distribution("class_probabilities", self.class_probabilities)
         zero = within("zero_given_class", self.zero_given_class, 0, 1)
+        keep(self, parents=parents, rho=rho, class_probabilities=p, zero_given_class=zero)
         if zero.shape != (p.size, self.tops.size):
             raise ValueError(
                 f"`zero_given_class` must be classes × children of the root, {(p.size, self.tops.size)}, "
@@ -276,7 +280,7 @@ class LatentTree:
     @cached_property
     def tops(self) -> Int[np.ndarray, " R"]:
         """Children of the root."""
-        return np.flatnonzero(np.asarray(self.parents) == ROOT)
+        return np.flatnonzero(self.parents == ROOT)
 
     @cached_property
     def leaves(self) -> Int[np.ndarray, " n"]:

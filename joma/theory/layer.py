@@ -13,19 +13,17 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, finite, positive, same_shape
+from joma.errors import AssumptionError, finite, positive, same_shape, with_axes
 from joma.theory.activations import Activation
 from joma.theory.attention import Attention
 from joma.theory.integrate import State, integrate
-from joma.types import Trajectory
+from joma.types import Trajectory, keep
 
 Backprop = Callable[[float, Float[np.ndarray, "N K"]], Float[np.ndarray, "N K"]]
 r"""Time and hidden values in, the backpropagated gradient $g_{h_k}[i]$ out."""
 
 ROUNDING = 1e-9
 """Largest distance from 1 at which probabilities still count as summing to one."""
-
-MATRIX_AXES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +39,7 @@ class Embeddings:
         """Refuse NaN and matrices of different height."""
         contextual, queries = _matrix("contextual", self.contextual), _matrix("queries", self.queries)
         same_shape(column_of_contextual=contextual[:, 0], column_of_queries=queries[:, 0])
+        keep(self, contextual=contextual, queries=queries)
 
     @property
     def num_contextual(self) -> int:
@@ -101,9 +100,8 @@ class Samples:
         """Fill in uniform weights; refuse NaN, shapes that disagree and weights that are not probabilities."""
         x = _matrix("x", self.x)
         q = np.asarray(self.q)
-        if self.weights is None:
-            object.__setattr__(self, "weights", np.full(len(x), 1 / len(x)))
-        weights = finite("weights", self.weights)
+        weights = np.full(len(x), 1 / len(x)) if self.weights is None else finite("weights", self.weights)
+        keep(self, x=x, q=q, weights=weights)
         same_shape(samples_of_x=x[:, 0], q=q, weights=weights)
         if not np.issubdtype(q.dtype, np.integer) or (q < 0).any():
             raise ValueError(f"`q` must be query indices 0, 1, ..., got {q.min()} of type {q.dtype}. Pass integers.")
@@ -153,14 +151,14 @@ class Layer:
 
     def scores(self, z: Float[np.ndarray, "Q M"], samples: Samples) -> Float[np.ndarray, "N M"]:
         r"""Return the attention scores $b[i]$ of every sample."""
-        self._require_agreement(z, samples)
+        z, _ = self._checked(z, samples)
         return self._scores(z, samples)
 
     def preactivation(
         self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
     ) -> Float[np.ndarray, "N K"]:
         r"""Return $w_k^\top f = v_k^\top b + w_k^\top u_q$, for embeddings of any kind."""
-        self._require_agreement(z, samples, w)
+        z, w = self._checked(z, samples, w)
         return self._preactivation(w, self._scores(z, samples), samples)
 
     def hidden(
@@ -191,7 +189,8 @@ class Layer:
         $\dot w_k = E[g_{h_k} h'_k f]$ and $\dot z_m = E[1_{q=m}(\partial b/\partial z_m)^\top U_C^\top g_f]$ with
         $g_f = \sum_k g_{h_k}h'_k w_k$: gradient ascent on Eqn 9 with g a constant (stop-gradient).
         """
-        same_shape(g=finite("g", g), hidden=self.preactivation(w, z, samples))
+        (z, w), g = self._checked(z, samples, w), finite("g", g)
+        same_shape(g=g, hidden=self.preactivation(w, z, samples))
         return self._field(w, z, samples, lambda _: g)
 
     def flow(
@@ -210,7 +209,7 @@ class Layer:
         `backprop` gives g from the time and the hidden values (`fixed_gradient`, `cross_entropy_gradient`, or any
         function); `rate_ratio` is $\eta_z/\eta_w$; `options` go to `integrate`.
         """
-        self._require_agreement(z0, samples, w0)
+        z0, w0 = self._checked(z0, samples, w0)
         ratio = float(positive("rate_ratio", rate_ratio))
 
         def field(time: float, state: State) -> State:
@@ -240,22 +239,23 @@ class Layer:
         z_dot = by_query @ self.attention.pull_back(z[samples.q], samples.x, v_slope, checked=False)
         return LayerGradient(w=w_dot, z=z_dot)
 
-    def _require_agreement(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> None:
-        """Refuse NaN, shapes that do not fit the embeddings, and queries that have none."""
+    def _checked(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return z and w as arrays, refusing NaN, shapes that do not fit the embeddings, and queries without one."""
         u = self.embeddings
-        same_shape(z=_matrix("z", z), queries_by_tokens=np.empty((u.num_queries, u.num_contextual)))
+        z, w = _matrix("z", z), np.empty((1, len(u.contextual))) if w is None else _matrix("w", w)
+        same_shape(z=z, queries_by_tokens=np.empty((u.num_queries, u.num_contextual)))
         same_shape(tokens_of_x=samples.x[0], contextual_tokens=u.contextual[0])
-        if w is not None:
-            same_shape(w=_matrix("w", w), nodes_by_dimensions=np.empty((len(w), len(u.contextual))))
+        same_shape(w=w, nodes_by_dimensions=np.empty((len(w), len(u.contextual))))
         if samples.q.max() >= u.num_queries:
             raise ValueError(
                 f"`q` must be below the number of queries {u.num_queries}, got {samples.q.max()}. Add embeddings."
             )
+        return z, w
 
 
 def _matrix(name: str, value: np.ndarray) -> np.ndarray:
-    array = finite(name, value)
-    if array.ndim != MATRIX_AXES or not array.size:
+    array = with_axes(name, value, "rows columns")
+    if not array.size:
         raise ValueError(f"`{name}` must be a matrix with entries, got shape {array.shape}. Reshape it.")
     return array
 
@@ -273,6 +273,7 @@ def cross_entropy_gradient(labels: Int[np.ndarray, " N"]) -> Backprop:
     >>> g(0.0, np.array([[0.0, 0.0]]))
     array([[-0.5,  0.5]])
     """
+    labels = np.asarray(labels)
 
     def gradient(time: float, hidden: np.ndarray) -> np.ndarray:
         num_nodes = hidden.shape[1]

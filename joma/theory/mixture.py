@@ -15,22 +15,19 @@ $\Theta_i(r_j, \|v\|)$ and $L = \sum_j a_jE\,\phi(\|v\|y + r_j)$.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 from scipy import optimize, special
-from scipy.stats import qmc
 
-from joma.errors import AssumptionError, finite, same_shape
+from joma.errors import AssumptionError, finite, same_shape, with_axes
 from joma.theory.activations import Activation, relu
-from joma.theory.hyperplane import gate_mass, gate_moment, mean_activation, theta1_slope
+from joma.theory.hyperplane import gate_mass, gate_moment, mean_activation, theta1, theta1_slope, theta2
 from joma.theory.integrate import Field, State
 from joma.theory.isotropic import Isotropic
-from joma.types import Real
+from joma.types import Real, Tabular, as_columns, keep
 
-NUM_AXES = 2
-"""Axes of the centers: clusters, components."""
 NUM_OPPOSED = 2
 """Clusters of Lemma 4 and Theorem 3: a positive and a negative one."""
 NUM_DIRECTIONS = 512
@@ -42,7 +39,7 @@ GRADIENT_TOLERANCE = 1e-11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Growth:
+class Growth(Tabular):
     """Where the joint flow of weights and bias heads, and how fast."""
 
     rate: float
@@ -51,6 +48,10 @@ class Growth:
     """Weights of the unit vector (v, ξ) that attains it."""
     xi: float
     """Bias of that unit vector."""
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return one row."""
+        return as_columns({"rate": self.rate, "v": self.v[None], "xi": self.xi})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +81,10 @@ class Mixture:
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, and noise of another dimension."""
-        centers = finite("centers", self.centers)
-        weights = finite("weights", self.weights)
-        if centers.ndim != NUM_AXES or centers.size == 0:
-            raise ValueError(f"`centers` must have C rows of length n, got shape {centers.shape}. Reshape it.")
+        centers, weights = with_axes("centers", self.centers, "C n"), finite("weights", self.weights)
+        if centers.size == 0:
+            raise ValueError(f"`centers` must not be empty, got shape {centers.shape}. Pass one row for each cluster.")
+        keep(self, centers=centers, weights=weights)
         same_shape(rows_of_centers=centers[:, 0], weights=weights, one_noise_each=np.empty(len(self.noises)))
         for noise in self.noises:
             if noise.dim != self.dim:
@@ -139,8 +140,8 @@ class Mixture:
         Eqns 42 and 43, with the normalisation corrected.
         """
         s, normal, norm = self._geometry(v, xi)
-        pull = self.weights * self._each(partial(gate_mass, psi=self.activation), s, norm)
-        push = self.weights * self._each(partial(gate_moment, psi=self.activation), s, norm)
+        mass, moment = self._gate()
+        pull, push = self.weights * self._each(mass, s, norm), self.weights * self._each(moment, s, norm)
         v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * normal
         return v_dot, np.asarray(pull.sum(axis=-1))
 
@@ -152,9 +153,9 @@ class Mixture:
         """
         s, _, norm = self._geometry(v, xi)
         if self.activation.slopes is None:
-            means = self._each(partial(gate_mass, psi=self.activation.value), s, norm)
+            means = self._each(lambda p, s, norm: gate_mass(p, s * norm, norm=norm, psi=self.activation.value), s, norm)
         else:
-            means = norm * self._each(lambda p, r, norm: mean_activation(p, r / norm, self.activation), s, norm)
+            means = norm * self._each(lambda p, s, norm: mean_activation(p, s, self.activation), s, norm)
         return np.asarray(means @ self.weights)
 
     def jacobian(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T n+1 n+1"]:
@@ -167,8 +168,8 @@ class Mixture:
         s, normal, norm = self._geometry(v, xi)
         feet = self.centers - s[..., None] * normal[..., None, :]
         q = np.concatenate([feet, np.ones((*s.shape, 1))], axis=-1)
-        bend = self.weights * self._each(lambda p, r, norm: theta1_slope(p, r / norm, self.activation), s, norm)
-        turn = self.weights * self._each(partial(gate_moment, psi=self.activation), s, norm)
+        bend = self.weights * self._each(lambda p, s, norm: theta1_slope(p, s, self.activation), s, norm)
+        turn = self.weights * self._each(self._gate()[1], s, norm)
         across = np.eye(self.dim) - normal[..., :, None] * normal[..., None, :]
         jacobian = np.einsum("...c,...ci,...cj->...ij", bend, q, q)
         jacobian[..., :-1, :-1] += turn.sum(axis=-1, keepdims=True)[..., None] * across
@@ -225,23 +226,33 @@ class Mixture:
         rank = int((sizes > sizes.max(initial=0) * self.dim * np.finfo(float).eps).sum())
         return rows[: min(rank + 1, self.dim)].T
 
+    def _gate(self) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+        r"""$\Theta_1$ and $\Theta_2$ of (distribution, s, norm); functions of s alone for a homogeneous activation."""
+        phi = self.activation
+        if phi.slopes is not None:
+            return lambda p, s, norm: theta1(p, s, phi), lambda p, s, norm: theta2(p, s, phi)
+        return (
+            lambda p, s, norm: gate_mass(p, s * norm, norm=norm, psi=phi),
+            lambda p, s, norm: gate_moment(p, s * norm, norm=norm, psi=phi),
+        )
+
     def _each(
         self, function: Callable[..., np.ndarray], s: Float[np.ndarray, "*T C"], norm: Float[np.ndarray, "*T 1"]
     ) -> Float[np.ndarray, "*T C"]:
-        """Evaluate a function of (distribution, r, norm) for every cluster, at once where they share one."""
-        r = s * norm
+        """Evaluate a function of (distribution, s, norm) for every cluster, at once where they share one."""
         if not isinstance(self.noise, tuple):
-            return function(self.noise, r, norm=norm)
-        return np.stack([function(p, r[..., j], norm=norm[..., 0]) for j, p in enumerate(self.noise)], axis=-1)
+            return function(self.noise, s, norm)
+        return np.stack([function(p, s[..., j], norm[..., 0]) for j, p in enumerate(self.noise)], axis=-1)
 
     def _geometry(self, v: np.ndarray, xi: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return s, v/‖v‖ and ‖v‖ (its last axis kept), refusing NaN, another length and v = 0."""
-        v, xi = finite("v", v), finite("xi", xi)
+        v, xi = with_axes("v", v, "*T n"), finite("xi", xi)
         same_shape(center=self.centers[0], v=v[(0,) * (v.ndim - 1)])
-        norm = np.linalg.norm(v, axis=-1, keepdims=True)
+        norm = np.hypot.reduce(v, axis=-1, keepdims=True)  # of any v whose entries are floats
         if (norm == 0).any():
             raise AssumptionError("Lemma 2 needs v ≠ 0: the node has no hyperplane otherwise. Start from a small v.")
-        return (v @ self.centers.T + xi[..., None]) / norm, v / norm, norm
+        with np.errstate(over="ignore"):
+            return v / norm @ self.centers.T + xi[..., None] / norm, v / norm, norm
 
 
 def two_clusters(
@@ -257,7 +268,7 @@ def two_clusters(
 
     The negative one lies at the origin when `x_minus` is None, as in Theorem 3.
     """
-    x_plus = finite("x_plus", x_plus)
+    x_plus = with_axes("x_plus", x_plus, "n")
     x_minus = np.zeros_like(x_plus) if x_minus is None else finite("x_minus", x_minus)
     same_shape(x_plus=x_plus, x_minus=x_minus)
     return Mixture(
@@ -270,6 +281,8 @@ def two_clusters(
 
 def _directions(dim: int) -> Float[np.ndarray, "num dim"]:
     """Unit vectors spread evenly over the sphere: a Halton sequence through the normal quantile."""
+    from scipy.stats import qmc  # noqa: PLC0415 (takes longer to import than all of joma.theory)
+
     sequence = qmc.Halton(dim, scramble=False)
     sequence.fast_forward(2)  # its first point is the corner at zero, its second has v = 0 where v has one component
     normal = special.ndtri(sequence.random(NUM_DIRECTIONS))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, same_shape, with_axes
+from joma.errors import AssumptionError, same_shape, with_axes
 from joma.theory.layer import ROUNDING, Backprop, Layer, Samples
-from joma.types import Trajectory
+from joma.types import Tabular, Trajectory
 
 
 def saliency(samples: Samples, g: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "Q K M"]:
@@ -21,7 +21,8 @@ def saliency(samples: Samples, g: Float[np.ndarray, "N K"]) -> Float[np.ndarray,
     >>> saliency(samples, np.array([[1.0], [-1.0]]))
     array([[[ 0.25, -0.25]]])
     """
-    same_shape(samples_of_g=with_axes("g", g, "N K")[:, 0], q=samples.q)
+    g = with_axes("g", g, "N K")
+    same_shape(samples_of_g=g[:, 0], q=samples.q)
     return np.einsum("mi,ik,il->mkl", _given_query(samples), g, samples.x)
 
 
@@ -45,7 +46,7 @@ def discriminancy(samples: Samples, g: Float[np.ndarray, "N K"]) -> Float[np.nda
 
 
 @dataclass(frozen=True, kw_only=True)
-class StationarityDrift:
+class StationarityDrift(Tabular):
     """How far the saliency moves along a trajectory, relative to the largest norm that it has there."""
 
     per_node: Float[np.ndarray, "Q K"]
@@ -71,7 +72,7 @@ def stationarity_drift(saliencies: Float[np.ndarray, "T Q K M"]) -> Stationarity
     >>> round(stationarity_drift(decay).overall, 4)
     0.1813
     """
-    delta = finite("saliencies", saliencies)
+    delta = with_axes("saliencies", saliencies, "T Q K M")
     per_node = _relative_change(delta, axis=(3,))
     return StationarityDrift(per_node=per_node, overall=float(_relative_change(delta, axis=(1, 2, 3))))
 

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import make_interp_spline
 
-from joma.errors import positive, same_shape, with_axes
+from joma.errors import finite, positive, same_shape, with_axes
+from joma.types import Tabular
 
 DEGREE = 7
 """Degree of the splines through a reported path: errors fall with the eighth power of the spacing of its times."""
@@ -37,15 +38,16 @@ def logit_velocity(
     >>> logit_velocity(np.array([[1.0, 2.0]]), np.array([[1.0, 0.5]]), np.array([0.5, 0.5]))
     array([0., 0.])
     """
-    same_shape(v=with_axes("v", v, "*T K M"), v_dot=with_axes("v_dot", v_dot, "*T K M"))
-    _require_tokens(v, b_mean)
+    v, b_mean = _with_tokens(v, b_mean)
+    v_dot = with_axes("v_dot", v_dot, "*T K M")
+    same_shape(v=v, v_dot=v_dot)
     growth = v_dot * v
     scale = float(positive("rate_ratio", rate_ratio) / positive("temperature", temperature))
     return scale * (growth.sum(axis=-2) - b_mean * growth.sum(axis=(-2, -1))[..., None])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(Tabular):
     r"""Eqn 18 without its constant, $\hat z = \hat z_1 + \hat z_2$, split as in the caption of figure 2."""
 
     own: Float[np.ndarray, "*T M"]
@@ -73,7 +75,7 @@ def estimate(
     >>> estimate(np.array([[1.0, 3.0]]), np.array([0.5, 0.5])).total
     array([-2.,  2.])
     """
-    _require_tokens(with_axes("v", v, "*T K M"), b_mean)
+    v, b_mean = _with_tokens(v, b_mean)
     squares = np.square(v)
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
     return Estimate(
@@ -94,6 +96,7 @@ def moving_mean_term(
 
     The integral runs along splines through the reported times, so these should be dense where the path bends.
     """
+    t, (v, b_mean) = with_axes("t", t, "T"), _with_tokens(v, b_mean)
     if t.size <= DEGREE:
         raise ValueError(f"`t` must hold more than {DEGREE} times for the spline, got {t.size}. Report more times.")
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
@@ -102,13 +105,16 @@ def moving_mean_term(
     return scale * make_interp_spline(t, integrand, k=DEGREE).antiderivative()(t)
 
 
-def _require_tokens(v: np.ndarray, b_mean: np.ndarray) -> None:
-    tokens_of_b = with_axes("b_mean", b_mean, "*T M")
-    same_shape(tokens_of_v=v[(0,) * (v.ndim - 1)], tokens_of_b=tokens_of_b[(0,) * (tokens_of_b.ndim - 1)])
+def _with_tokens(v: np.ndarray, b_mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both as arrays, refusing other axes and other numbers of tokens."""
+    v, b_mean = with_axes("v", v, "*T K M"), with_axes("b_mean", b_mean, "*T M")
+    same_shape(tokens_of_v=v[(0,) * (v.ndim - 1)], tokens_of_b=b_mean[(0,) * (b_mean.ndim - 1)])
+    return v, b_mean
 
 
 def anchored(estimated: Float[np.ndarray, "T M"], z0: Float[np.ndarray, " M"]) -> Float[np.ndarray, "T M"]:
     r"""Return the estimate with its constant c fixed at the first time, where it equals `z0`."""
+    estimated = with_axes("estimated", estimated, "T M")
     return estimated - estimated[0] + z0
 
 
@@ -118,6 +124,7 @@ def normalised_correlation(a: Float[np.ndarray, "*T M"], b: Float[np.ndarray, "*
     >>> normalised_correlation(np.array([[1.0, 2.0, 3.0]]), np.array([[5.0, 4.0, 3.0]])).round(12)
     array([-1.])
     """
+    a, b = finite("a", a), finite("b", b)
     a, b = a - a.mean(axis=-1, keepdims=True), b - b.mean(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):
         return (a * b).sum(axis=-1) / np.sqrt(np.square(a).sum(axis=-1) * np.square(b).sum(axis=-1))

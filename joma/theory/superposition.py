@@ -7,7 +7,7 @@ $\xi_{km} = w_k^\top u_m$. It includes $w_k(0)^\top u_m$; the paper's $\xi_k(t) 
 import numpy as np
 from jaxtyping import Float, Int
 
-from joma.errors import finite, same_shape
+from joma.errors import finite, same_shape, whole, with_axes
 from joma.theory.layer import Embeddings, Layer, Samples
 
 
@@ -52,9 +52,10 @@ def superpose(
 
     The paper prints $-\xi_p$, and so, with its $\xi<0$, a node that every query fires by itself.
     """
-    patterns, biases = finite("patterns", patterns), finite("biases", biases)
+    patterns, biases = with_axes("patterns", patterns, "P M"), finite("biases", biases)
+    queries = whole("queries", queries, low=0)
     same_shape(biases=biases, queries=queries, first_of_patterns=patterns[:, 0])
-    if queries.min() < 0 or queries.max() >= embeddings.num_queries:
+    if queries.max() >= embeddings.num_queries:
         raise ValueError(
             f"`queries` must lie in 0..{embeddings.num_queries - 1}, got {queries.min()} to {queries.max()}. "
             "Pass one index of a query embedding for each pattern."
@@ -69,6 +70,7 @@ def response(
     contexts: Float[np.ndarray, "P M"],
 ) -> Float[np.ndarray, "P Q"]:
     r"""Return the pre-activation $w^\top(U_C b + u_m)$ for every context p under every query m."""
+    contexts, w = with_axes("contexts", contexts, "P M"), with_axes("w", w, "d")
     num_contexts, num_queries = len(contexts), layer.embeddings.num_queries
     samples = Samples(x=np.repeat(contexts, num_queries, axis=0), q=np.tile(np.arange(num_queries), num_contexts))
     return layer.preactivation(w[None], z, samples).reshape(num_contexts, num_queries)
@@ -85,5 +87,5 @@ def query_interaction(response: Float[np.ndarray, "P Q"]) -> Float[np.ndarray, "
     array([[0., 0.],
            [0., 0.]])
     """
-    r = finite("response", response)
+    r = with_axes("response", response, "P Q")
     return r - r.mean(axis=0) - r.mean(axis=1, keepdims=True) + r.mean()

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import finite, positive, same_shape, with_axes
+from joma.types import Real, keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +55,8 @@ class LinearFlow:
         if self.z0 is not None:
             given["z0"] = finite("z0", self.z0)
             same_shape(tokens_of_delta=given["delta"][0], z0=given["z0"])
-        for name, array in given.items():
-            object.__setattr__(self, name, array)
-        for name in ("normalisation", "temperature", "rate_ratio"):
-            positive(name, getattr(self, name))
+        scales = ("normalisation", "temperature", "rate_ratio")
+        keep(self, **given, **{name: float(positive(name, getattr(self, name))) for name in scales})
 
     @property
     def gain(self) -> float:
@@ -74,6 +73,11 @@ class LinearFlow:
         """z at time zero."""
         return np.zeros(self.delta.shape[1]) if self.z0 is None else self.z0
 
+    @property
+    def strength(self) -> Float[np.ndarray, " M"]:
+        r"""$\|\Delta_l\|$ over the hidden nodes, also where its square leaves the range of floats."""
+        return np.hypot.reduce(self.delta, axis=0)
+
     def logits(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T M"]:
         r"""Logits that Theorem 1 ties to v, $z = z(0) + \tfrac{\eta_z}{2\eta_w T}\sum_k (v_k^2 - v_k(0)^2)$."""
         growth = np.square(v).sum(axis=-2) - np.square(self.start).sum(axis=-2)
@@ -89,13 +93,12 @@ class LinearFlow:
         $t_l^* = \frac{A}{\|\Delta_l\|}\sqrt{\frac{\pi}{2\kappa}}\; e^{-z_l(0)/T}\,
         e^{\kappa u_0^2/2}\operatorname{erfc}(u_0\sqrt{\kappa/2})$; from zero, $A\sqrt{\pi/2}/|\Delta_l|$ at $\kappa=1$.
         """
-        strength = np.linalg.norm(self.delta, axis=0)
         x0 = self._along_start() * np.sqrt(self.gain / 2)
         behind = np.minimum(x0, 0.0)  # erfcx overflows far behind zero, its logarithm does not
         log_erfcx = np.square(behind) + np.log(np.where(x0 < 0, special.erfc(behind), special.erfcx(np.abs(x0))))
         scale = self.normalisation * np.sqrt(np.pi / (2 * self.gain))
         with np.errstate(divide="ignore", over="ignore"):  # never, for a token without saliency or attention
-            return scale * np.exp(log_erfcx - self.start_logits / self.temperature) / strength
+            return scale * np.exp(log_erfcx - self.start_logits / self.temperature) / self.strength
 
     def blow_up_time(self) -> float:
         """Time at which the winner diverges and the flow ends."""
@@ -105,20 +108,20 @@ class LinearFlow:
         r"""Index of the token that diverges first; from zero, the one with the largest $\|\Delta_l\|_2$ over k."""
         return int(self.blow_up_times().argmin())
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T K M"]:
+    def solution(self, t: Real) -> Float[np.ndarray, "... K M"]:
         r"""Exact v(t), by $\operatorname{erfc}(u\sqrt{\kappa/2}) = (1-t/t_l^*)\operatorname{erfc}(u_0\sqrt{\kappa/2})$.
 
         From zero with one node this is $v_l = \sqrt2\,\operatorname{erfinv}(\sqrt{2/\pi}\,\Delta_l t/A)$.
         """
-        t = with_axes("t", t, "T")
+        t = finite("t", t)
         end = self.blow_up_time()
         if t.size and (t.min() < 0 or t.max() >= end):
             raise ValueError(
                 f"`t` must lie in [0, {end:.6g}), before the blow-up of token {self.winner()}; "
                 f"got {t.min():.6g} to {t.max():.6g}. End before the blow-up, or shrink `delta`."
             )
-        moved = self._moved(t[:, None] / self.blow_up_times())
-        return self.start + self._direction() * moved[:, None, :]
+        moved = self._moved(t[..., None] / self.blow_up_times())
+        return self.start + self._direction() * moved[..., None, :]
 
     def limits(self) -> Float[np.ndarray, "K M"]:
         r"""Values at the blow-up time: infinite for the winner, finite for every loser.
@@ -145,7 +148,7 @@ class LinearFlow:
         u = (self._direction() * v).sum(axis=-2)
         c = self.start_logits / self.temperature - self.gain * u0**2 / 2
         with np.errstate(invalid="ignore", divide="ignore"):
-            return (special.erf(u * root) - special.erf(u0 * root)) / (np.linalg.norm(self.delta, axis=0) * np.exp(c))
+            return (special.erf(u * root) - special.erf(u0 * root)) / (self.strength * np.exp(c))
 
     def _moved(self, passed: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
         r"""$u - u_0$ once a part of the time to the blow-up has passed; each side of zero by its own tail of erfc."""
@@ -158,8 +161,7 @@ class LinearFlow:
 
     def _direction(self) -> Float[np.ndarray, "K M"]:
         """Unit vector of delta over the hidden nodes, zero where delta is."""
-        strength = np.linalg.norm(self.delta, axis=0)
-        return np.divide(self.delta, strength, out=np.zeros_like(self.delta), where=strength > 0)
+        return np.divide(self.delta, self.strength, out=np.zeros_like(self.delta), where=self.strength > 0)
 
     def _along_start(self) -> Float[np.ndarray, " M"]:
         """Component of the start along delta."""

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
@@ -452,3 +452,14 @@ def test_bad_questions_are_refused():
         regular_tree(0, 2, 0.5, class_probabilities=[1.0], zero_given_class=[0.5])
     with pytest.raises(ValueError, match=r"one row for each of 2 classes, got shape \(3,\)"):
         root_parameter(np.array([0.5, 0.5]), np.array([0.1, 0.2, 0.3]))
+
+
+@given(st.recursive(st.just(()), lambda children: st.lists(children, min_size=1, max_size=3).map(tuple), max_leaves=8))
+def test_heights_are_those_of_the_deepest_leaf_below(children):
+    assume(children)
+    tree = nested_tree(children, 0.5, class_probabilities=np.ones(1), zero_given_class=np.full(1, 0.5))
+    for node in range(tree.num_nodes):
+        below, height = [node], -1
+        while below:
+            below, height = [k for k in range(tree.num_nodes) if tree.parents[k] in below], height + 1
+        assert tree.heights[node] == height

@@ -247,7 +247,7 @@ def bad_weights(first: float) -> np.ndarray:
         (lambda: Embeddings(contextual=U.contextual * np.nan, queries=U.queries), r"`contextual` must be finite"),
         (
             lambda: Embeddings(contextual=np.ones(3), queries=U.queries),
-            r"`contextual` must be a matrix .* shape \(3,\)",
+            r"`contextual` must have the axes .* shape \(3,\)",
         ),
         (lambda: Samples(x=X, q=Q[1:]), r"Shapes must agree, got .* `q` \(8,\)"),
         (lambda: Samples(x=X, q=Q, weights=np.ones(2) / 2), r"Shapes must agree, got .* `weights` \(2,\)"),
@@ -258,7 +258,7 @@ def bad_weights(first: float) -> np.ndarray:
         (lambda: Samples(x=X * np.inf, q=Q), r"`x` must be finite"),
         (lambda: GOOD.layer.hidden(GOOD.w, GOOD.z[:, 1:], GOOD.samples), r"Shapes must agree, got `z` \(1, 3\)"),
         (lambda: GOOD.layer.hidden(GOOD.w[:, 1:], GOOD.z, GOOD.samples), r"Shapes must agree, got `w` \(3, 6\)"),
-        (lambda: GOOD.layer.hidden(GOOD.w[0], GOOD.z, GOOD.samples), r"`w` must be a matrix"),
+        (lambda: GOOD.layer.hidden(GOOD.w[0], GOOD.z, GOOD.samples), r"`w` must have the axes"),
         (lambda: GOOD.layer.hidden(GOOD.w * np.nan, GOOD.z, GOOD.samples), r"`w` must be finite, got nan"),
         (lambda: GOOD.layer.scores(GOOD.z * np.nan, GOOD.samples), r"`z` must be finite, got nan"),
         (lambda: GOOD.layer.hidden(GOOD.w, GOOD.z, Samples(x=X[:, 1:], q=Q)), r"Shapes must agree, got `tokens_of_x`"),

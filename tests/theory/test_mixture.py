@@ -251,7 +251,7 @@ def test_frozen_flow_leaves_the_bias_alone():
     ("change", "message"),
     [
         ({"centers": np.array([[1.0, np.nan], [0, 0]])}, r"`centers` must be finite, got nan at index \(0, 1\)"),
-        ({"centers": np.zeros(2)}, r"`centers` must have C rows of length n, got shape \(2,\)"),
+        ({"centers": np.zeros(2)}, r"`centers` must have the axes .* shape \(2,\)"),
         ({"weights": np.ones(3)}, r"Shapes must agree, got `rows_of_centers` \(2,\), `weights` \(3,\)"),
         ({"noise": (Gaussian(dim=2),)}, r"Shapes must agree, .*`one_noise_each` \(1,\)"),
         ({"noise": Gaussian(dim=3)}, r"`noise` must live in the 2 dimensions of `centers`, got dim=3"),

@@ -108,8 +108,6 @@ def test_numbers_of_any_kind_are_taken_and_weights_of_another_shape_are_not():
     np.testing.assert_array_equal(flow.solution([0.5]), LinearFlow(delta=np.array([[2.0, 1.0]])).solution([0.5]))
     with pytest.raises(ValueError, match=r"got `delta` \(1, 2\), `nodes_and_tokens_of_v` \(2, 1\)"):
         flow.invariant(np.zeros((2, 1)))
-    with pytest.raises(ValueError, match=r"`t` must have the axes \(T\), got shape \(\)"):
-        flow.solution(0.5)
 
 
 def test_without_saliency_nothing_moves():

@@ -1,0 +1,292 @@
+"""What all of `joma.theory` promises: an API that is exported, lists for arrays, tables, no NaN from extreme input."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, fields, is_dataclass
+
+import numpy as np
+import pytest
+
+import joma.theory as jt
+from joma.types import Tabular, as_columns
+
+pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
+
+V, Z, X = np.array([[1.0, 2.0]]), np.array([[0.5, -0.5]]), np.array([[0.7, 0.3], [0.2, 0.8]])
+T2 = np.array([0.1, 0.3])
+
+
+def test_everything_public_is_exported_and_nothing_else():
+    assert sorted(jt.__all__) == sorted(set(jt.__all__)) and all(hasattr(jt, name) for name in jt.__all__)
+    assert {"LinearFlow", "ConvergenceFlow", "AttentionFlow", "entropy_rebound"} <= set(jt.__all__)
+
+
+def test_theory_imports_without_anything_but_numpy_scipy_and_jaxtyping():
+    heavy = ["torch", "pandas", "pydantic", "altair", "matplotlib", "typer", "rich", "filelock", "scipy.stats"]
+    code = f"import sys, joma.theory; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def layer(embeddings, w):
+    u = jt.Embeddings(contextual=embeddings[0], queries=embeddings[1])
+    built = jt.Layer(embeddings=u, attention=jt.Attention(kind=jt.AttentionKind.EXP), activation=jt.tanh)
+    samples = jt.Samples(x=[[0.7, 0.3], [0.2, 0.8]], q=[0, 0])
+    z = np.stack([Z[0], Z[0]]) if isinstance(w, np.ndarray) else [*Z.tolist(), *Z.tolist()]
+    return [built.hidden(w, z, samples), built.gradient(w, z, samples, [[1.0], [2.0]])]
+
+
+def mixture(centers, weights, v):
+    made = jt.Mixture(centers=centers, weights=weights, noise=jt.Gaussian(dim=2))
+    return [made.field(v, -1.0), made.potential(v, -1.0), made.jacobian(v, -1.0), made.distances(v, 0.5)]
+
+
+def tied(cls):
+    def call(mu, v0, t):
+        flow = cls(mu=mu, v0=v0, temperature=2.0)
+        return [flow.solution(t), flow.field(v0), flow.logits(v0), flow.local_rates(), jt.entropy_rebound(flow)]
+
+    return call
+
+
+def tree(parents, rho, p, zero, nodes):
+    made = jt.LatentTree(parents=parents, rho=rho, class_probabilities=p, zero_given_class=zero)
+    return [made.heights, made.leaves, made.joint_ones(nodes), made.cooccurrence_matrix(), made.marginals(nodes)]
+
+
+def graph(w, x, g):
+    made = jt.ComputationGraph(precedents=((), (0,)), activations=(jt.linear, jt.tanh))
+    forward = made.forward(w, x)
+    return [forward, made.backward(w, forward, g), made.weight_gradient(forward, g)]
+
+
+EXP = jt.Attention(kind=jt.AttentionKind.EXP)
+SAMPLES = jt.Samples(x=X, q=np.array([0, 0]))
+U = jt.Embeddings(contextual=np.eye(3)[:, :2], queries=np.eye(3)[:, 2:])
+UNIT = np.array([1.0, 0.0])
+CALLS = {
+    "activations": (lambda x: [phi.value(x) for phi in (jt.relu, jt.tanh, jt.silu, jt.gelu)], [T2]),
+    "derivatives": (lambda x: [phi.derivative(x) for phi in (jt.relu, jt.tanh, jt.silu, jt.gelu)], [T2]),
+    "curvatures": (lambda x: [phi.curvature(x) for phi in (jt.sigmoid, jt.tanh, jt.silu, jt.gelu)], [T2]),
+    "scores": (EXP.scores, [Z, X]),
+    "pull_back": (EXP.pull_back, [Z, X, V]),
+    "score_over_slope": (EXP.score_over_slope, [Z]),
+    "layer": (layer, [np.array([np.eye(3)[:, :2], np.eye(3)[:, 1:]]), np.array([[1.0, 2.0, 0.5]])]),
+    "saliency": (lambda g: jt.saliency(SAMPLES, g), [np.array([[1.0], [-1.0]])]),
+    "discriminancy": (lambda g: jt.discriminancy(SAMPLES, g), [np.array([[1.0], [-1.0]])]),
+    "drift of saliency": (jt.stationarity_drift, [np.ones((2, 1, 1, 2))]),
+    "implicit bias": (lambda w: jt.implicit_bias(U, w), [np.ones((1, 3))]),
+    "superpose": (lambda p, b, q: jt.superpose(U, p, b, q), [X, T2, np.array([0, 0])]),
+    "weights from parts": (lambda *a: jt.weights_from_parts(U, *a), [np.ones((1, 3)), V, np.ones((1, 1))]),
+    "query interaction": (jt.query_interaction, [X]),
+    "invariant": (jt.Invariant(attention=EXP).value, [V, Z]),
+    "invariant logits": (jt.Invariant(attention=EXP).logits, [V, V, Z[0]]),
+    "step change": (jt.Invariant(attention=EXP).step_change, [V, Z]),
+    "total": (lambda g, v, z: jt.Invariant(attention=EXP, gram=g).total(v, z), [2 * np.eye(2), V, Z]),
+    "invariant drift": (
+        lambda v, z: jt.invariant_drift(v, z, jt.Invariant(attention=EXP)),
+        [np.stack([V, 2 * V]), np.stack([Z, Z])],
+    ),
+    "logit sums": (jt.logit_sums, [Z]),
+    "weight decay": (lambda t: jt.weight_decay_factor(t, 0.1), [T2]),
+    "logit velocity": (jt.logit_velocity, [V, V, UNIT]),
+    "estimate": (jt.estimate, [V, UNIT]),
+    "moving mean": (jt.moving_mean_term, [np.arange(9.0), np.ones((9, 1, 2)), np.ones((9, 2))]),
+    "anchored": (jt.anchored, [Z, UNIT]),
+    "correlation": (jt.normalised_correlation, [np.array([[1.0, 2.0, 4.0]]), np.array([[1.0, 3.0, 4.0]])]),
+    "Theorem 2": (
+        lambda d, t, v: [jt.LinearFlow(delta=d, v0=v).solution(t), jt.LinearFlow(delta=d).field(v)],
+        [V / 4, T2, V],
+    ),
+    "theta": (lambda s: [f(jt.StudentT(), s) for f in (jt.theta1, jt.theta2, jt.mean_activation, jt.mean_ratio)], [T2]),
+    "slopes": (
+        lambda s: [f(jt.Gaussian(), s) for f in (jt.theta1_slope, jt.theta2_slope, jt.mean_ratio_slope)],
+        [T2],
+    ),
+    "levels": (
+        lambda y: [f(jt.Gaussian(), y) for f in (jt.theta1_inverse, jt.mean_at_level, jt.mean_at_level_slope)],
+        [T2],
+    ),
+    "gates": (
+        lambda r, n: [
+            f(jt.Gaussian(), r, norm=n, phi=jt.softplus)
+            for f in (jt.gate_mean, jt.gate_mass_slope, jt.gate_moment_slope)
+        ],
+        [T2, T2],
+    ),
+    "gate levels": (lambda y: jt.gate_mean_at_level_slope(jt.Gaussian(), y, phi=jt.softplus), [T2]),
+    "half space": (lambda v, c: jt.half_space_mean(jt.Gaussian(dim=2), v, center=c), [V, UNIT]),
+    "reflect": (jt.reflect, [V, UNIT]),
+    "mixture": (mixture, [X, np.array([1.0, -2.0]), V]),
+    "Theorem 3": (
+        lambda mu, v, t: [
+            jt.LinearisedFlow(mu=mu, beta1=1.0, beta2=0.5).solution(v, t),
+            jt.LinearisedFlow(mu=mu, beta1=1.0, beta2=0.5).field(v),
+        ],
+        [V[0], UNIT, T2],
+    ),
+    "two clusters": (lambda x: jt.two_clusters(x, noise=jt.Gaussian(dim=2)).growth(), [V[0]]),
+    "Eqn 6": (tied(jt.ConvergenceFlow), [V[0], UNIT, T2]),
+    "attention flow": (tied(jt.AttentionFlow), [V[0], UNIT, T2]),
+    "linear attention": (
+        lambda mu, v, t: [jt.LinearAttentionFlow(mu=mu, v0=v).solution(t), jt.LinearAttentionFlow(mu=mu).field(v)],
+        [V[0], UNIT, T2],
+    ),
+    "Theorem 4": (
+        lambda t, mu: [jt.convergence_ratio(t, mu, 1.0), jt.rate_offset(t, mu, mu), jt.fraction_learned(t, mu)],
+        [T2, V[0]],
+    ),
+    "F": (lambda r, mu: [jt.learning_time(r, mu), jt.rho(r, mu), jt.zeta(r, mu), jt.time_to_efolds(r, mu)], [T2, V[0]]),
+    "shared": (lambda t, v, mu: [jt.shared_solution(t, mu), jt.shared_field(v, mu)], [T2, V, V]),
+    "normalised": (jt.normalised_field, [V, UNIT]),
+    "Lemmas 6, 7": (lambda y: [jt.small_g(y), jt.gaussian_g(y), jt.efolds_to_asymptote(y)], [T2]),
+    "rebound": (jt.rebound, [np.arange(3.0), np.array([2.0, 1.0, 3.0])]),
+    "entropy": (lambda v: [jt.attention_entropy(v), jt.entropy_gradient(v), jt.entropy_finally_rises(v[0])], [V]),
+    "stable rank": (jt.stable_rank, [X]),
+    "tree": (
+        tree,
+        [np.array([-1, 0, 1, 1]), np.array([1, 1, 0.5, 0.25]), np.array([0.5, 0.5]), X[:, :1], np.array([2, 3])],
+    ),
+    "Theorem 5": (
+        lambda H, rho: [jt.cooccurrence(H, 4, rho, 0.2), jt.cooccurrence_limit(H, 4), jt.cooccurrence_slope(H, 4)],
+        [np.array([1, 2]), T2],
+    ),
+    "pairs": (lambda rho: [jt.pair_distribution(rho, rho, rho), jt.chain_parameter(rho), jt.edge_matrix(rho)], [T2]),
+    "roots": (lambda p, z: [jt.root_parameter(p, z), jt.root_cooccurrence(3, 0.5, p, z, z)], [X[0], T2]),
+    "note": (
+        lambda c: [f(c, c, c) for f in (jt.angle_sum, jt.backpropagated_correlation_bound)],
+        [np.array([0.95, 0.99])],
+    ),
+    "recursion": (lambda c: jt.recursed_cosines(1.0, c, c, jt.linear), [np.array([0.99, 0.99])]),
+    "bounds": (
+        lambda c: [jt.summed_cosine_bound(c), jt.gated_cosine_bound(c, c), jt.sloped_cosine_bound(c, 1.0, 2.0)],
+        [np.array([0.9, 0.95])],
+    ),
+    "edge": (
+        lambda a, b, f, g: [
+            (e := jt.Edge(z_alpha=a, z_beta=b, f=f, gated_gradient=g)).gradient,
+            e.cosines,
+            e.backpropagated_cosine,
+        ],
+        [UNIT, V[0], V[0], UNIT + 1],
+    ),
+    "two-valued": (
+        lambda p, m, w: [
+            (n := jt.TwoValuedInput(x_plus=p, x_minus=m, p1=0.4, activation=jt.linear)).field(w),
+            n.outputs(w),
+            n.linear_gap_rate(),
+        ],
+        [V[0], UNIT, V],
+    ),
+    "sigmoid": (jt.sigmoid_learning_time, [T2, T2 + 1]),
+    "graph": (graph, [np.array([[0.0, 0.0], [0.5, 0.0]]), np.array([[1.0, 2.0]]), np.ones((2, 2))]),
+}
+
+
+def flattened(result):
+    """All numbers of a result, in order."""
+    if is_dataclass(result):
+        return [number for field in fields(result) for number in flattened(getattr(result, field.name))]
+    if isinstance(result, (list, tuple)):
+        return [number for each in result for number in flattened(each)]
+    return [] if isinstance(result, (str, dict)) else np.ravel(np.asarray(result, dtype=float)).tolist()
+
+
+@pytest.mark.parametrize(("call", "arrays"), CALLS.values(), ids=CALLS)
+def test_lists_do_what_arrays_do(call, arrays):
+    from_arrays = flattened(call(*arrays))
+    assert from_arrays and flattened(call(*(array.tolist() for array in arrays))) == from_arrays
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        jt.LinearFlow(delta=V / 4),
+        jt.ConvergenceFlow(mu=V[0]),
+        jt.AttentionFlow(mu=V[0]),
+        jt.LinearAttentionFlow(mu=V[0], v0=T2),
+    ],
+    ids=lambda flow: type(flow).__name__,
+)
+def test_times_may_be_one_several_or_a_table(flow):
+    table = flow.solution([[0.1, 0.2], [0.3, 0.4]])
+    np.testing.assert_allclose(table[1, 0], flow.solution(0.3), rtol=1e-14)
+    np.testing.assert_allclose(table[1], flow.solution([0.3, 0.4]), rtol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200, 1e300, 1e-300])
+def test_theorem_2_knows_no_scale(scale):
+    """Squares of the saliencies leave the range of floats."""
+    flow, unit = jt.LinearFlow(delta=[[scale, scale / 2], [scale, 0.0]]), jt.LinearFlow(delta=[[1.0, 0.5], [1.0, 0.0]])
+    assert flow.blow_up_time() * scale == pytest.approx(unit.blow_up_time())
+    np.testing.assert_allclose(
+        flow.solution(0.5 * flow.blow_up_time()), unit.solution(0.5 * unit.blow_up_time()), rtol=1e-12
+    )
+    np.testing.assert_allclose(flow.limits(), unit.limits(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_lemma_2_knows_weights_of_any_size(size):
+    """The field of a homogeneous activation depends on the direction of (v, ξ) alone."""
+    clusters = jt.Mixture(centers=[[2.0, 0.5], [0.0, 0.0]], weights=[1.0, -4.0], noise=jt.Gaussian(dim=2))
+    for scaled, unit in zip(clusters.field([size, size], -size), clusters.field([1.0, 1.0], -1.0), strict=True):
+        np.testing.assert_allclose(scaled, unit, rtol=1e-12)
+
+
+def test_nothing_is_nan_at_the_ends():
+    F = [jt.mean_activation(p, [-np.inf, np.inf]) for p in (jt.StudentT(), jt.Gaussian(), jt.UniformBall())]
+    assert np.array_equal(F, [[0.0, np.inf]] * 3)
+    assert jt.mean_activation(jt.StudentT(), -np.inf, jt.homogeneous(0.1, 1.0)) == -np.inf
+    assert jt.convergence_ratio(1.0, [1.0, 40.0, 40.0], [40.0, 1.0, 40.0]).tolist() == [0.0, np.inf, 1.0]
+    assert np.isfinite(jt.rate_correction(1.0, 1.0, 40.0))
+    assert np.isfinite(list(jt.entropy_rebound(jt.ConvergenceFlow(mu=[40.0, 1.0])).columns().values())).all()
+
+
+def test_bad_shapes_get_our_errors():
+    for call in (
+        lambda: jt.ConvergenceFlow(mu=[1.0, 2.0], v0=[1.0, 2.0, 3.0]),
+        lambda: jt.ConvergenceFlow(
+            mu=[1.0, 2.0], temperature=[[1.0], [2.0]], z0=np.zeros((3, 2, 2)), v0=np.ones((2, 2, 2))
+        ),
+        lambda: jt.LinearFlow(delta=[1.0, 2.0]),
+        lambda: jt.Mixture(centers=[1.0, 2.0], weights=[1.0], noise=jt.Gaussian(dim=2)),
+        lambda: jt.two_clusters(1.0, noise=jt.Gaussian()),
+        lambda: jt.LinearisedFlow(mu=[[1.0]], beta1=1.0, beta2=0.0),
+        lambda: jt.shared_solution(1.0, [1.0, 2.0]),
+        lambda: jt.rebound([[1.0, 2.0]], [[1.0, 2.0]]),
+        lambda: jt.entropy_finally_rises([[1.0, 2.0]]),
+        lambda: jt.Samples(x=[1.0, 2.0], q=[0, 0]),
+        lambda: jt.query_interaction([1.0, 2.0]),
+        lambda: jt.LatentTree(parents=[[-1, 0]], rho=[[1.0, 1.0]], class_probabilities=[1.0], zero_given_class=[[0.5]]),
+    ):
+        with pytest.raises(ValueError, match=r"axes|[Ss]hape"):
+            call()
+
+
+def test_results_are_tables():
+    rng = np.random.default_rng(0)
+    run = jt.integrate(lambda t, s: {"v": -s["v"]}, {"v": rng.random((2, 3))}, np.array([0.0, 1.0]))
+    assert list(run.columns()) == ["t", *(f"v_{k}_{m}" for k in range(2) for m in range(3))]
+    np.testing.assert_array_equal(run.columns()["v_1_2"], run["v"][:, 1, 2])
+    many = jt.entropy_rebound(jt.ConvergenceFlow(mu=rng.uniform(1, 3, (2, 3, 4)))).columns()
+    assert {column.shape for column in many.values()} == {(6,)} and {"drop", "rise", "time"} <= set(many)
+    one = jt.two_clusters([1.0, 0.0], a_minus=0.5, noise=jt.Gaussian(dim=2)).growth().columns()
+    assert {name: column.shape for name, column in one.items()} == dict.fromkeys(["rate", "v_0", "v_1", "xi"], (1,))
+    for result in (
+        jt.half_space_mean(jt.Gaussian(dim=2), V, center=UNIT),
+        jt.estimate(V, UNIT),
+        jt.stationarity_drift(np.ones((3, 2, 1, 2))),
+        jt.critical_pairs(jt.StudentT(), 2.0)[0],
+    ):
+        lengths = {len(column) for column in result.columns().values()}
+        assert isinstance(result, Tabular) and len(lengths) == 1
+
+
+def test_a_table_refuses_columns_of_different_lengths():
+    @dataclass
+    class Ragged(Tabular):
+        a: np.ndarray
+        b: np.ndarray
+
+    with pytest.raises(ValueError, match="length"):
+        Ragged(a=np.ones(2), b=np.ones(3)).columns()
+    assert as_columns({"a": 1.0})["a"].tolist() == [1.0]
