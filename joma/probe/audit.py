@@ -73,10 +73,10 @@ def _identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerpri
     ignored = _never_changing(series)
     groups: dict[Hashable, list[Fingerprint]] = defaultdict(list)
     for each in series:
-        compared = {name: tensor.digest for name, tensor in each.tensors.items() if tensor.digest}
-        telling = {name: digest for name, digest in compared.items() if name not in ignored} or compared
-        if telling:
-            groups[tuple(sorted(telling.items()))].append(each)
+        digests = {name: tensor.digest for name, tensor in each.tensors.items() if tensor.digest}
+        moving = {name: digest for name, digest in digests.items() if name not in ignored} or digests
+        if moving:
+            groups[tuple(sorted(moving.items()))].append(each)
     return [group for group in groups.values() if len(group) > 1]
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -61,16 +61,12 @@ class TensorInfo:
     dtype: str
 
 
-@runtime_checkable
-class WeightFile(Protocol):
-    """One file of a checkpoint, open for reading."""
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """One file of a checkpoint, open for reading: what is in it, and a function that reads one tensor."""
 
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Return what is in it."""
-
-    def read(self, name: str) -> Tensor:
-        """Return one tensor."""
+    tensors: Mapping[str, TensorInfo]
+    read: Callable[[str], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +77,13 @@ class Weights:
     flaws: tuple[Flaw, ...] = ()
     """What is wrong with it, though the rest can be read."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Content hashes of its files, where they are known without reading them (the hub tells)."""
+    """Content hashes of its files, where they are known without reading them, as on the hub."""
     folder: Path | None = None
     """Where its files lie on this machine, if they are a folder with a configuration."""
     is_local: bool = True
     """Whether looking at a few bytes of a tensor is cheap."""
     notes: tuple[str, ...] = ()
-    """What is worth telling about how it was opened."""
+    """Remarks on how it was opened."""
     owners: Mapping[str, WeightFile] = field(default_factory=dict)
 
     def read(self, name: str) -> Tensor:
@@ -115,8 +111,8 @@ class LocalPlace:
     def identity(self) -> str:
         """Return what changes when the checkpoint does: names, sizes and dates of its weights and configuration."""
         paths = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
-        telling = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
-        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in telling]
+        files = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
+        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return blake2b(repr((self.path.name, seen)).encode(), digest_size=16).hexdigest()
 
     @contextmanager
@@ -213,45 +209,33 @@ def open_file(path: Path) -> WeightFile:
         raise Flaw(Fault.MISSING_FILE, message, file=path.name)
     if not start:
         raise Flaw(Fault.TRUNCATED, f"{path.name} is empty.", file=path.name, bytes=0)
-    return SafetensorsFile(path) if path.suffix == SAFETENSORS else PickledFile(path)
+    return _open_safetensors(path) if path.suffix == SAFETENSORS else _open_pickle(path)
 
 
-class SafetensorsFile:
-    """A safetensors file, mapped into memory."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the header; the library checks that it fits the file."""
-        try:
-            self._file = safe_open(path, framework="pt")
-        except SafetensorError as error:
-            raise _broken_safetensors(path, error) from None
-        slices = {name: self._file.get_slice(name) for name in self._file.keys()}
-        self.tensors = {
-            name: TensorInfo(shape=tuple(each.get_shape()), dtype=dtype_name(each.get_dtype()))
-            for name, each in slices.items()
-        }
-
-    def read(self, name: str) -> Tensor:
-        """Return one tensor, mapped."""
-        return self._file.get_tensor(name)
+def _open_safetensors(path: Path) -> WeightFile:
+    """Map a safetensors file into memory; the library checks that its header fits the file."""
+    try:
+        file = safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise _broken_safetensors(path, error) from None
+    slices = {name: file.get_slice(name) for name in file.keys()}
+    tensors = {
+        name: TensorInfo(shape=tuple(each.get_shape()), dtype=dtype_name(each.get_dtype()))
+        for name, each in slices.items()
+    }
+    return WeightFile(tensors, file.get_tensor)
 
 
-class PickledFile:
-    """A file of `torch.save`, loaded with `weights_only` and mapped where its format allows."""
-
-    def __init__(self, path: Path) -> None:
-        """Load the state dict, or say in one line why not."""
-        self._tensors = state_dict_of(_load_pickle(path))
-        if not self._tensors:
-            raise Flaw(Fault.UNREADABLE, f"{path.name} holds no state dict.", file=path.name)
-        self.tensors = {
-            name: TensorInfo(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
-            for name, tensor in self._tensors.items()
-        }
-
-    def read(self, name: str) -> Tensor:
-        """Return one tensor."""
-        return self._tensors[name]
+def _open_pickle(path: Path) -> WeightFile:
+    """Load a file of `torch.save` with `weights_only`, mapped where its format allows."""
+    state = state_dict_of(_load_pickle(path))
+    if not state:
+        raise Flaw(Fault.UNREADABLE, f"{path.name} holds no state dict.", file=path.name)
+    tensors = {
+        name: TensorInfo(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in state.items()
+    }
+    return WeightFile(tensors, state.__getitem__)
 
 
 def state_dict_of(saved: Any) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ class TensorPrint:
     num_bad: int = 0
     """Entries among them that are NaN or infinite."""
     uniform: bool = False
-    """Whether all of them are equal, as in a bias that has not moved yet: such a tensor tells checkpoints not apart."""
+    """Whether all of them are equal, as in a bias that has not moved yet: it does not distinguish checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Fingerprint:
     """What was measured, each with the settings that it depends on."""
     tensors: Mapping[str, TensorPrint] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    """Hashes of its files as the hub tells them."""
+    """Hashes of its files, as on the hub."""
     sketches: Mapping[str, Float[np.ndarray, " k"]] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensors from which each site was measured."""

@@ -25,6 +25,7 @@ from joma.probe.checkpoint import (
     SAFETENSORS,
     FileSet,
     TensorInfo,
+    WeightFile,
     Weights,
     choose_files,
     dtype_name,
@@ -39,7 +40,7 @@ SECONDS = 30.0
 _EXPIRED = (401, 403)
 _PARTIAL = 206
 _MODEL_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
-"""Configuration and tokenizer, which building a model needs beside the weights."""
+"""Configuration and tokenizer, which building a model needs as well as the weights."""
 
 
 class HubError(ConnectionError):
@@ -51,7 +52,7 @@ class RangesRefusedError(HubError):
 
 
 class HubFile(NamedTuple):
-    """What the hub tells of a file without sending it: its size and the hash of its content."""
+    """Size and content hash of a file on the hub."""
 
     size: int
     digest: str
@@ -107,7 +108,7 @@ class HubPlace:
         openers = [
             partial(open_file, Path(path))
             if isinstance(path, str)
-            else partial(RemoteSafetensors, self, name, listing[name].size)
+            else partial(_open_remote, self, name, listing[name].size)
             for name, path in cached.items()
         ]
         try:
@@ -129,7 +130,7 @@ class RemoteSafetensors:
     """A safetensors file on the hub, of which ranges are read."""
 
     def __init__(self, place: HubPlace, name: str, size: int) -> None:
-        """Ask where the file lies, read its header, and check that the file is as long as it tells."""
+        """Find the file's location, read its header, and check that the file has the length stated there."""
         from huggingface_hub import hf_hub_url
 
         self._repository = place.repository
@@ -163,7 +164,7 @@ class RemoteSafetensors:
         return get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop`; where a file lies is told for an hour, and then asked again."""
+        """Return the bytes from `start` to `stop`; a location expires after an hour and is then asked for again."""
         from huggingface_hub.errors import HfHubHTTPError
 
         with hub_errors(self._repository):
@@ -190,6 +191,11 @@ class RemoteSafetensors:
         if len(content) != stop - start:
             raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
         return content
+
+
+def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
+    file = RemoteSafetensors(place, name, size)
+    return WeightFile(file.tensors, file.read)
 
 
 def _parse_header(name: str, content: bytes) -> dict[str, Any]:

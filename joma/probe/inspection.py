@@ -71,7 +71,7 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
             inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(fingerprint=replace(blank, findings=(flaw.at(checkpoint.step),)))
-    except Exception as error:  # a checkpoint that nobody has thought of must not end the scan of the others
+    except Exception as error:  # an unforeseen checkpoint must not end the scan of the others
         line = " ".join(str(error).split())
         kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
         return Inspection(fingerprint=blank, error=kind + line)

@@ -328,7 +328,7 @@ class _Stopwatch:
             self._blocks.append((time.perf_counter() - begun, events))
 
     def read(self) -> float:
-        """Return the seconds so far, of each block the longer of its times on CPU and GPU, and start anew."""
+        """Return the seconds so far, of each block the longer of its times on CPU and GPU, and reset."""
         seconds = 0.0
         for on_cpu, events in self._blocks:
             if events:
@@ -339,7 +339,7 @@ class _Stopwatch:
 
 
 def wait_for(devices: Iterable[torch.device]) -> None:
-    """Wait until GPUs have done all they were told to do."""
+    """Wait until GPUs have finished their work."""
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -359,7 +359,7 @@ def first_sequence_if_enough(model: ProbedModel, measures: ChosenMeasures, batch
         found = Measurement(model, measures)
         try:
             found.probe(each)
-        except Exception:  # whoever runs the whole batch for good reports what is wrong with it
+        except Exception:  # what is wrong with the whole batch is reported when it is measured
             return batch
         if found.failures:
             return batch

@@ -115,7 +115,7 @@ class Measure:
     together: bool = False
     """Whether the function takes a list of things at once and returns as many results."""
     draws: bool = True
-    """Whether it may draw random numbers, so that the random states are to be restored behind it."""
+    """Whether it may draw random numbers, so that random states must be restored afterwards."""
     whole_batch: bool = True
     """Whether more than the first sequence of a batch matters to it."""
 
@@ -185,12 +185,12 @@ class WarmRanks:
         start = torch.stack(starts) if starts else None
         found = power_step(weights, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
         norms, residuals, vectors = found.norm.tolist(), found.residual.tolist(), list(found.vector)
-        behind = [i for i, residual in enumerate(residuals) if residual > RESIDUAL]
-        if behind:
+        lagging = [i for i, residual in enumerate(residuals) if residual > RESIDUAL]
+        if lagging:
             again = power_step(
-                [weights[i] for i in behind], torch.stack([vectors[i] for i in behind]), num_steps=CATCH_UP_STEPS
+                [weights[i] for i in lagging], torch.stack([vectors[i] for i in lagging]), num_steps=CATCH_UP_STEPS
             )
-            for j, i in enumerate(behind):
+            for j, i in enumerate(lagging):
                 norms[i], residuals[i], vectors[i] = float(again.norm[j]), float(again.residual[j]), again.vector[j]
         self._vectors |= {site: vector for (site, _), vector in zip(sites, vectors, strict=True)}
         return {site: (norm, rest) for (site, _), norm, rest in zip(sites, norms, residuals, strict=True)}
@@ -283,7 +283,7 @@ def register_measure(
 
     `function` takes what `on` says (an `AttentionCall`, a `Matrix`, `QueryKeyMatrices` or the model) and returns
     numbers by the names they get in the record: plain ones, or tensors (B, H, rows) to be reduced over rows, or (H) for
-    one per head. It runs under `no_grad`, random states are restored behind it, and what it raises is recorded.
+    one per head. It runs under `no_grad`, random states are restored afterwards, and what it raises is recorded.
     """
     if name in BUILT_IN or name in PRESETS:
         raise ValueError(f"{name!r} is a measure of joma's own. Take another name.")

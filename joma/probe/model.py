@@ -245,7 +245,7 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
 
 
 def fixed_batch(batch: object) -> ProbeBatch:
-    """Copy a probe batch, so that nobody changes it later; what a model cannot be called with is refused."""
+    """Copy a probe batch, so that later changes have no effect; refuse what a model cannot be called with."""
     if callable(batch) and not isinstance(batch, Tensor | Mapping):
         return batch
     if isinstance(batch, Mapping):

@@ -1,6 +1,6 @@
 """Hidden neurons of any model's MLPs and what the query attends to, as `superposed_neurons` takes them.
 
-Each sequence is one context, and its query the last token that is visible. Hooks see what goes into the matrix behind
+Each sequence is one context, and its query the last token that is visible. Hooks see what goes into the matrix after
 the lower ones, that is the neurons after the nonlinearity (of a gated MLP, gate times what it gates); the tap sees the
 attention call, of which one row for each sequence is worked out. No L×L matrix is built.
 """
@@ -192,7 +192,7 @@ class _Contexts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Mlp:
-    """Lower matrices with the same neurons, and where the matrix behind these is looked for."""
+    """Lower matrices with the same neurons, and where to look for the matrix that takes these."""
 
     layer: int
     lower: tuple[str, ...]
@@ -215,11 +215,11 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
             unseen[Unseen(site=plain_site(parent(name) if ref.expert is not None else name), reason=reason)] = None
         else:
             groups[ref.layer, parent(name), ref.shape[0]][name] = None
-    told = {each.site: each for each in reversed(layout.unseen)}  # what is said of MLPs comes first and stays
+    reasons = {each.site: each for each in reversed(layout.unseen)}  # those of MLPs come first and stay
     with_mlp = {ref.layer for ref in layout.lower}
     for layer, path in enumerate(layout.layers):
         if layer not in with_mlp:
-            unseen[told.get(path) or told[""]] = None
+            unseen[reasons.get(path) or reasons[""]] = None
     mlps = []
     for (layer, holder, width), names in groups.items():
         block = layout.layers[layer] if layer < len(layout.layers) else holder
@@ -232,9 +232,9 @@ def _why_not(ref: WeightRef, module: nn.Module | None) -> str:
     if ref.expert is not None:
         return "Its neurons belong to experts, of which every token has its own."
     if ref.layer == OUTSIDE:
-        return "It belongs to no layer, so that nobody knows which attention it sees."
+        return "It belongs to no layer, so which attention it sees is not known."
     if module is None or isinstance(module, torch.jit.ScriptModule):
-        return "Its lower matrix is no module that takes hooks, so that nobody sees what is made of its output."
+        return "Its lower matrix is no module that takes hooks, so its neurons cannot be seen."
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of one training run: where they lie, which step each name tells, in order."""
+"""The checkpoints of one training run, in the order of the steps that their names show."""
 
 import re
 from collections import Counter, defaultdict
@@ -82,7 +82,7 @@ def find_series(
 
 
 def read_steps(names: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
-    """Read the step off each name: the number behind `step`, `iter`, `checkpoint`, `epoch`, or the only one.
+    """Read the step off each name: the number after `step`, `iter`, `checkpoint`, `epoch`, or the only one.
 
     One word counts for all names, the surest of those that most names have. Where no name has one, the number that
     differs from name to name is the step. Returns the steps, and why the other names show none.
@@ -172,7 +172,7 @@ def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalP
     inside = [folder for folder in folders if _is_checkpoint(folder)]
     if inside:
         if any(is_weight_file(name) for name in files):
-            message = f"{path.name} has weights of its own beside the checkpoints in it: they are left out."
+            message = f"{path.name} has weights of its own next to the checkpoints in it: they are left out."
             findings.append(Finding(kind=Fault.NAME, step=-1, message=message))
         steps, _ = read_steps([folder.name for folder in folders])
         kept = [folder for folder in folders if folder in inside or folder.name in steps]

@@ -1,8 +1,8 @@
 """What a transformer is made of: its layers, their attention, and the matrices that are measured.
 
-No table of architectures. Names and shapes of tensors tell most of it, so that a checkpoint needs no model: a block is
-the innermost numbered module that holds queries, keys and another matrix; in a block, beside attention, a map from the
-model's width d to m neurons and a map back belong together. Shapes tell these apart, a bias tells a transposed one
+No table of architectures. Names and shapes of tensors show most of it, so that a checkpoint needs no model: a block is
+the innermost numbered module that holds queries, keys and another matrix; in a block, outside of attention, a map from
+the model's width d to m neurons and a map back belong together. Shapes distinguish them, a bias shows a transposed one
 (GPT-2's Conv1D), names decide only where neither does. `find_layout` adds what only modules know (`Hints`).
 """
 
@@ -127,7 +127,7 @@ class QueryKey:
     query: WeightRef
     key: WeightRef
     num_heads: int | None
-    """None where neither the module nor the shapes tell."""
+    """None if unknown."""
     num_key_heads: int | None
 
 
@@ -156,7 +156,7 @@ class ModelLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
-    """What only the model or its configuration can tell; names and shapes decide where there is none."""
+    """What only modules or a configuration show; names and shapes decide where there is no hint."""
 
     transposed: Mapping[str, bool] = field(default_factory=dict)
     """Tensors known to be stored as (inputs, outputs), or not."""
@@ -451,7 +451,7 @@ class _Matrix:
     num_stacked: int | None
     transposed: bool
     certain: bool
-    """Whether a bias or a hint told the orientation."""
+    """Whether a bias or a hint shows the orientation."""
 
     @classmethod
     def of(cls, name: str, tensors: _Tensors) -> "_Matrix":
@@ -655,7 +655,7 @@ def _layer_beside(name: str, blocks: list[Block]) -> int:
 def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[QueryKey], list[Unseen]]:
     """Find the query and key matrices of every attention module, and say which cannot be told apart.
 
-    Of a fused matrix the name tells the order: `query_key_value` holds the queries, key and value of one group of heads
+    The name of a fused matrix shows the order: `query_key_value` holds the queries, key and value of one group of heads
     after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values.
 
     >>> shapes = {"h.0.attn.c_attn.weight": (8, 24), "h.0.attn.c_attn.bias": (24,), "h.0.mlp.weight": (8, 8)}
@@ -733,7 +733,7 @@ def _ref(name: str, layer: int, role: Role, tensors: _Tensors, rows: Rows = ()) 
 
 
 def hints_of(model: nn.Module) -> Hints:
-    """Read off a model's modules what names and shapes do not tell: orientation, order of gates, adapters, heads."""
+    """Read off a model's modules what names and shapes do not show: orientation, order of gates, adapters, heads."""
     transposed: dict[str, bool] = {}
     interleaved: set[str] = set()
     scaling: dict[str, float] = {}

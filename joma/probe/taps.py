@@ -72,7 +72,7 @@ def tap(
             reported again.
         on_unseen: Gets attention that ran and could not be seen, with the reason, at the latest when the context ends.
         on_error: Gets what `on_call` raises; without it, the error goes up through the model.
-        layout: Of the model; saves finding it anew.
+        layout: Of the model; saves finding it again.
         eagerly: Run compiled parts uncompiled while the tap is open, whose numbers may differ in their last digits.
             Without it a compiled model is refused: a compiled region runs as one kernel, and nothing inside is seen.
         sites: Where an earlier forward pass saw calls; saves looking elsewhere.
@@ -149,7 +149,7 @@ class _RunningModules:
         self.frames: list[_Frame] = []
         self.started: set[str] = set()
         self.unhooked: set[str] = set()
-        """Scripted modules: they take no hooks, so that nobody knows whether they started."""
+        """Scripted modules: they take no hooks, so whether they started is not known."""
         self.num_passes = 0
         """How many times a module started while none was running: forward passes, as a rule."""
 
@@ -477,7 +477,7 @@ class TrainingForward:
         self._was_in_training_mode |= self._root.training
         if torch.is_grad_enabled():
             return self._root.training or not self._was_in_training_mode
-        # Parts that are called one by one run without gradients under reentrant checkpointing: only the mode tells.
+        # Parts called one by one run without gradients under reentrant checkpointing: only the mode counts.
         return module is not self._root and self._root.training
 
     def _was_left_behind(self, entered: nn.Module) -> bool:

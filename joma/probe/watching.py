@@ -45,7 +45,7 @@ LOG = logging.getLogger("joma")
 EVERY = 100
 _WHAT_IS_MEASURED = ("batch", "mlp_pattern", "attention_pattern")
 """Settings without which values are not comparable. When, how much and with what alarm may change on the way."""
-_RANKS_ALONE = 'For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern` if joma is to be told which.'
+_RANKS_ALONE = 'For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern` to choose them.'
 _watched: WeakSet[nn.Module] = WeakSet()
 
 
@@ -169,7 +169,7 @@ class Watch:
         self._record: RunWriter | MemoryRecord = MemoryRecord()
         self._attached = False
         self._earlier: tuple[pandas.DataFrame, pandas.DataFrame] | None = None
-        """Values and events of earlier sessions, until the first step tells where this one begins."""
+        """Values and events of earlier sessions, until the first step shows where this one begins."""
         self._last: int | None = None
         self._last_measured: int | None = None
         self._stride = 1
@@ -185,7 +185,7 @@ class Watch:
         """Where the last measurement saw attention."""
         self._forward = TrainingForward(model.root, lambda error: self._failed(Failure.of("", error)))
         self._ran = False
-        """Whether the sites were seen in a forward pass; else the model's structure tells them."""
+        """Whether the sites were seen in a forward pass; else they are those of the model's structure."""
         self._look()
 
     def attach(self, record: "RunWriter | MemoryRecord", *, is_resumed: bool) -> None:
@@ -295,7 +295,7 @@ class Watch:
         return "\n".join(lines)
 
     def _sites_in_words(self) -> list[str]:
-        how = "seen in a forward pass" if self._ran else "by structure; the first measured step tells"
+        how = "seen in a forward pass" if self._ran else "by structure, until the first measured step"
         size = f"{self._model.num_parameters / 1e6:.3g} million parameters"
         num_layers = len({layer for layer, _ in self.sites} - {NO_LAYER})
         lines = [
@@ -415,7 +415,7 @@ class Watch:
         return number
 
     def _begin_at(self, number: int) -> list[Alert]:
-        """Begin at a step: the alarm hears what was recorded before it, and what was recorded later is overwritten.
+        """Begin at a step: replay earlier records to the alarm, and overwrite later ones.
 
         Returns the alarms of an earlier session that were not recorded.
         """
@@ -446,7 +446,7 @@ class Watch:
         return not self._is_overdue
 
     def _wait_for_forward(self) -> None:
-        """Wait for the next forward pass if it will be measured; before the first step nobody knows its number."""
+        """Wait for the next forward pass if it will be measured; the number of the first step is not known."""
         self._forward.stop()
         by_batch = self._probe_batch is None and self._looks_at_attention
         due = self._last is None or self._is_overdue or self.schedule.due(self._last + self._stride)
@@ -568,9 +568,9 @@ class MemoryRecord:
         self, step: int, kind: str, message: str, *, level: str = "info", site: str = "", evidence: Any = None
     ) -> None:
         """Take something that happened."""
-        told = json.dumps(evidence or {}, default=str)
+        text = json.dumps(evidence or {}, default=str)
         self._events.append(
-            {"step": step, "site": site, "level": level, "kind": kind, "message": message, "evidence": told}
+            {"step": step, "site": site, "level": level, "kind": kind, "message": message, "evidence": text}
         )
 
     def begin_again(self, step: int) -> None:

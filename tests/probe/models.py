@@ -1,150 +1,83 @@
 """Tiny models with random weights of every family, built from their configurations; nothing is downloaded."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BloomConfig,
-    BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    MptConfig,
-    MptForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-    ViTConfig,
-    ViTForImageClassification,
-)
 
 # Threads that wait for one another cost a tiny model a hundred times what it computes.
 torch.set_num_threads(1)
 
 WIDTH, HEADS, LAYERS, VOCABULARY = 32, 4, 2, 61
-
-
-def gpt_neox(**changes):
-    config = GPTNeoXConfig(
-        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
-        vocab_size=VOCABULARY, max_position_embeddings=256, **changes,
-    )  # fmt: skip
-    return GPTNeoXForCausalLM(config)
-
-
-def opt(**changes):
-    config = OPTConfig(
-        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, ffn_dim=4 * WIDTH,
-        vocab_size=VOCABULARY, max_position_embeddings=256, word_embed_proj_dim=WIDTH, **changes,
-    )  # fmt: skip
-    return OPTForCausalLM(config)
-
-
-def gpt2(**changes):
-    config = GPT2Config(
-        n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY, n_positions=256,
-        bos_token_id=0, eos_token_id=0, **changes,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config)
-
-
-def _llama_like(config_class, model_class, **changes):
-    settings = {
-        "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": 2,
-        "intermediate_size": 3 * WIDTH, "vocab_size": VOCABULARY, "max_position_embeddings": 256,
-    }  # fmt: skip
-    return model_class(config_class(**settings | changes))
-
-
-def llama(**changes):
-    return _llama_like(LlamaConfig, LlamaForCausalLM, **changes)
-
-
-def qwen2(**changes):
-    return _llama_like(Qwen2Config, Qwen2ForCausalLM, **changes)
-
-
-def qwen3(**changes):
-    return _llama_like(Qwen3Config, Qwen3ForCausalLM, **{"head_dim": 16} | changes)
-
-
-def mistral(**changes):
-    return _llama_like(MistralConfig, MistralForCausalLM, **{"sliding_window": 6} | changes)
-
-
-def gemma2(**changes):
-    # The default caps of 50 and 30 hardly bend small logits; a cap of 0.5 does. Some versions of transformers
-    # run it with sdpa by default, which ignores the cap.
-    small = {"head_dim": 16, "sliding_window": 6, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 16}
-    return _llama_like(Gemma2Config, Gemma2ForCausalLM, **{"attn_implementation": "eager"} | small | changes)
-
-
-def mixtral(**changes):
-    # The grouped matrix product of the default implementation takes no float64.
-    small = {"num_local_experts": 4, "sliding_window": None, "experts_implementation": "eager"}
-    return _llama_like(MixtralConfig, MixtralForCausalLM, **small | changes)
-
-
-def bert(**changes):
-    config = BertConfig(
-        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
-        vocab_size=VOCABULARY, max_position_embeddings=256, **changes,
-    )  # fmt: skip
-    return BertForMaskedLM(config)
-
-
-def t5(**changes):
-    config = T5Config(
-        d_model=WIDTH, d_kv=8, d_ff=3 * WIDTH, num_layers=LAYERS, num_decoder_layers=LAYERS, num_heads=HEADS,
-        vocab_size=VOCABULARY, feed_forward_proj="gated-gelu", decoder_start_token_id=0, **changes,
-    )  # fmt: skip
-    return T5ForConditionalGeneration(config)
-
-
-def bloom(**changes):
-    config = BloomConfig(hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY, **changes)
-    return BloomForCausalLM(config)
-
-
-def mpt(**changes):
-    config = MptConfig(d_model=WIDTH, n_layers=LAYERS, n_heads=HEADS, vocab_size=VOCABULARY, max_seq_len=256, **changes)
-    return MptForCausalLM(config)
-
-
-def vit(**changes):
-    config = ViTConfig(
-        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
-        image_size=16, patch_size=4, **changes,
-    )  # fmt: skip
-    return ViTForImageClassification(config)
-
-
-CAUSAL: dict[str, Callable[..., nn.Module]] = {
-    "gpt_neox": gpt_neox, "opt": opt, "gpt2": gpt2, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "mistral": mistral,
-    "gemma2": gemma2, "mixtral": mixtral, "bloom": bloom, "mpt": mpt,
+_USUAL = {
+    "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "vocab_size": VOCABULARY,
+    "max_position_embeddings": 256,
 }  # fmt: skip
-"""Decoders of text."""
+_MLP = _USUAL | {"intermediate_size": 4 * WIDTH}
+_LLAMA = _USUAL | {"num_key_value_heads": 2, "intermediate_size": 3 * WIDTH}
+# The default caps of 50 and 30 hardly bend small logits; a cap of 0.5 does. Some versions of transformers run Gemma 2
+# with sdpa by default, which ignores the cap. The grouped matrix product of Mixtral's default takes no float64.
+_FAMILIES = {
+    "gpt_neox": ("GPTNeoX", "ForCausalLM", _MLP),
+    "opt": ("OPT", "ForCausalLM", _USUAL | {"ffn_dim": 4 * WIDTH, "word_embed_proj_dim": WIDTH}),
+    "gpt2": (
+        "GPT2",
+        "LMHeadModel",
+        {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY, "n_positions": 256}
+        | {"bos_token_id": 0, "eos_token_id": 0},
+    ),
+    "llama": ("Llama", "ForCausalLM", _LLAMA),
+    "qwen2": ("Qwen2", "ForCausalLM", _LLAMA),
+    "qwen3": ("Qwen3", "ForCausalLM", _LLAMA | {"head_dim": 16}),
+    "mistral": ("Mistral", "ForCausalLM", _LLAMA | {"sliding_window": 6}),
+    "gemma2": (
+        "Gemma2",
+        "ForCausalLM",
+        _LLAMA
+        | {"head_dim": 16, "sliding_window": 6, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 16}
+        | {"attn_implementation": "eager"},
+    ),
+    "mixtral": (
+        "Mixtral",
+        "ForCausalLM",
+        _LLAMA | {"num_local_experts": 4, "sliding_window": None, "experts_implementation": "eager"},
+    ),
+    "bloom": (
+        "Bloom",
+        "ForCausalLM",
+        {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY},
+    ),
+    "mpt": (
+        "Mpt",
+        "ForCausalLM",
+        {"d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "vocab_size": VOCABULARY, "max_seq_len": 256},
+    ),
+    "bert": ("Bert", "ForMaskedLM", _MLP),
+    "t5": (
+        "T5",
+        "ForConditionalGeneration",
+        {"d_model": WIDTH, "d_kv": 8, "d_ff": 3 * WIDTH, "num_layers": LAYERS, "num_decoder_layers": LAYERS}
+        | {"num_heads": HEADS, "vocab_size": VOCABULARY, "feed_forward_proj": "gated-gelu"}
+        | {"decoder_start_token_id": 0},
+    ),
+    "vit": ("ViT", "ForImageClassification", _MLP | {"image_size": 16, "patch_size": 4}),
+}
+"""Names of classes and small sizes of every Hugging Face family."""
 
-FAMILIES: dict[str, Callable[..., nn.Module]] = CAUSAL | {"bert": bert, "t5": t5, "vit": vit}
-"""Every Hugging Face family, by name."""
+
+def _make(family: str, **changes) -> nn.Module:
+    name, head, sizes = _FAMILIES[family]
+    sizes = {k: v for k, v in sizes.items() if family != "vit" or k not in ("vocab_size", "max_position_embeddings")}
+    config = getattr(transformers, f"{name}Config")(**sizes | changes)
+    return getattr(transformers, f"{name}{head}")(config)
+
+
+FAMILIES: dict[str, Callable[..., nn.Module]] = {family: partial(_make, family) for family in _FAMILIES}
+CAUSAL = {family: FAMILIES[family] for family in _FAMILIES if family not in ("bert", "t5", "vit")}
+"""Decoders of text."""
 
 
 def build(family: str, *, seed: int = 0, std: float = 0.3, **changes) -> nn.Module:

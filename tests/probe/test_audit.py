@@ -78,22 +78,6 @@ def test_a_copy_of_the_end_under_an_early_step_is_out_of_place_and_the_end_is_no
     assert flags(found, series) == {300: {"": "identical checkpoint; out of place"}}
 
 
-def test_two_swapped_checkpoints_are_out_of_place():
-    states = walk(14)
-    states[2], states[13] = states[13], states[2]
-    found = audit(prints_of(states))
-    assert kinds(found) == [(Fault.OUT_OF_PLACE, 300), (Fault.OUT_OF_PLACE, 1400)]
-    assert found[0].evidence["steps"]["nearest"] == 1300
-
-
-def test_weights_of_another_run_belong_nowhere():
-    states = walk(10)
-    states[4] = walk(1, seed=7)[0]
-    (finding,) = audit(prints_of(states))
-    assert (finding.kind, finding.step) == (Fault.OUT_OF_PLACE, 500)
-    assert "are not of this series there" in finding.message
-
-
 def test_a_shard_of_another_step_is_named_tensor_by_tensor():
     states = walk(10)
     taken = [name for name in states[0] if name.startswith("layers.1.")]
@@ -179,11 +163,6 @@ def test_a_file_of_another_step_is_named_though_its_tensors_were_not_compared():
         [300, 600],
     )
     assert set(flags([finding], series)) == {300, 600}
-
-
-def test_findings_survive_json():
-    finding = Finding(kind=Fault.GAP, step=3, sites=("a",), message="x", evidence={"missing": [1]})
-    assert Finding.from_dict(finding.as_dict()) == finding
 
 
 DIMENSION = 400

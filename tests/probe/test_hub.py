@@ -1,6 +1,5 @@
 """The real client against a hub on loopback: only the wanted bytes are sent, and every failure is one line."""
 
-import json
 import socket
 
 import huggingface_hub.constants
@@ -108,21 +107,6 @@ def test_a_truncated_file_is_found_by_its_header_alone(serve, tmp_path, state):
             pass
 
 
-def test_a_revision_without_safetensors_is_downloaded_whole_said_and_removed(serve, tmp_path, state):
-    (tmp_path / "x").mkdir()
-    torch.save(state, tmp_path / "x" / "pytorch_model.bin")
-    (tmp_path / "x" / "flax_model.msgpack").write_bytes(b"other")
-    hub = serve({"step1": tmp_path / "x"})
-    (place,) = list_revisions(REPOSITORY, "step1")
-    with opened(place, tmp_path) as weights:
-        assert_holds(weights, state)
-        assert weights.is_local
-        assert "step1 was downloaded whole" in weights.notes[0] and "no safetensors" in weights.notes[0]
-        assert list((tmp_path / "downloads").rglob("*.bin"))
-    assert not list((tmp_path / "downloads").iterdir())
-    assert hub.sent == {"step1/pytorch_model.bin": (tmp_path / "x" / "pytorch_model.bin").stat().st_size}
-
-
 def test_what_is_kept_lies_in_the_cache_and_is_not_fetched_again(serve, tmp_path, state):
     hub = serve({"step1": write(tmp_path / "x", state)})
     (place,) = list_revisions(REPOSITORY, "step1")
@@ -183,19 +167,15 @@ def test_no_network_no_repository_and_refusals_are_one_line(hub_at, serve, tmp_p
         list_revisions(REPOSITORY, "step*")
 
 
-def test_a_revision_without_weights(serve, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("README.md", "step1 holds no weights"), ("model.safetensors.index.json", "holds no JSON object")],
+    ids=["no weights", "no index"],
+)
+def test_a_revision_that_holds_no_weights(serve, tmp_path, file, message):
     (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "README.md").write_text("nothing here")
+    (tmp_path / "x" / file).write_text("[1]")
     serve({"step1": tmp_path / "x"})
     (place,) = list_revisions(REPOSITORY, "step1")
-    with pytest.raises(Flaw, match="step1 holds no weights"), opened(place, tmp_path):
-        pass
-
-
-def test_an_index_that_is_not_json(serve, tmp_path):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "model.safetensors.index.json").write_text(json.dumps([1]))
-    serve({"step1": tmp_path / "x"})
-    (place,) = list_revisions(REPOSITORY, "step1")
-    with pytest.raises(Flaw, match="holds no JSON object"), opened(place, tmp_path):
+    with pytest.raises(Flaw, match=message), opened(place, tmp_path):
         pass

@@ -239,15 +239,6 @@ def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
         assert torch.equal(value, batch[name][:1])
 
 
-@pytest.mark.parametrize("form", ["tensor", "tuple", "list"])
-def test_batches_of_every_form(form):
-    tokens = models.inputs("gpt2", batch=3, padded=False)["input_ids"]
-    batch = {"tensor": tokens, "tuple": (tokens,), "list": [tokens]}[form]
-    lean = first_sequence_if_enough(specimen_of(models.HandWritten()), CHEAP, fixed_batch(batch))
-    (only,) = (lean,) if form == "tensor" else lean
-    assert torch.equal(only, tokens[:1])
-
-
 @pytest.mark.parametrize(
     ("model", "batch", "measures"),
     [

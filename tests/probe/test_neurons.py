@@ -66,10 +66,6 @@ def at_queries(values, call):
     return torch.stack([value[position] for value, position in zip(values, last, strict=True)])
 
 
-def by_layer(readings):
-    return {each.layer: each for each in readings.layers}
-
-
 def assert_same(found, wanted, **tolerances):
     tolerances = {"atol": 1e-6, "rtol": 1e-5} | tolerances  # single precision, batches of another size
     assert [each.layer for each in found.layers] == [each.layer for each in wanted.layers]
@@ -162,13 +158,13 @@ def test_a_model_written_by_hand_is_read_from_its_tokens():
 SMALL = {"vocab_size": models.VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
 WIDE = SMALL | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 BESIDE = {
-    "gpt_neox": lambda: models.gpt_neox(use_parallel_residual=True),
+    "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=True),
     "gpt_j": lambda: GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **SMALL)),
     "phi": lambda: PhiForCausalLM(PhiConfig(intermediate_size=64, **WIDE)),
     "falcon": lambda: FalconForCausalLM(FalconConfig(parallel_attn=True, **WIDE)),
 }
 AFTER = {
-    "gpt_neox": lambda: models.gpt_neox(use_parallel_residual=False),
+    "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=False),
     "falcon": lambda: FalconForCausalLM(FalconConfig(parallel_attn=False, new_decoder_architecture=False, **WIDE)),
     "phi3": lambda: Phi3ForCausalLM(Phi3Config(intermediate_size=64, num_key_value_heads=2, pad_token_id=0, **WIDE)),
 }

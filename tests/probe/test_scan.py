@@ -364,7 +364,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(tra
 
 
 def test_a_folder_that_is_being_written_is_refused(trained, tmp_path):
-    with open_run(tmp_path / "out", kind="scan", config={}), pytest.raises(RunLockedError, match="is being written"):
+    with open_run(tmp_path / "out", kind="scan", config={}), pytest.raises(RunLockedError):
         scan(trained, out=tmp_path / "out")
     with open_run(tmp_path / "watched", kind="watch", config={}):
         pass
@@ -429,6 +429,7 @@ def test_a_series_that_is_broken_throughout_is_recorded(tmp_path):
     assert not (tmp_path / "ran").exists()
     again = scan(tmp_path, out=tmp_path / "out")
     assert (again.num_measured, again.num_known, again.not_loaded) == (0, 0, ("step1.pt", "step2.pt"))
+    assert again.is_empty
 
 
 def test_layers_that_show_no_lower_matrix_are_said(tmp_path):
@@ -493,17 +494,6 @@ def last_line(found, capsys):
     return capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_checkpoint_that_is_not_loaded_is_not_counted_as_measured(tmp_path, capsys):
-    save_malicious(tmp_path / "step1.pt", tmp_path / "ran", "zip")
-    for _ in range(2):  # the record of the first call changes nothing about it
-        found = scan(tmp_path / "step1.pt", out=tmp_path / "out")
-        assert found.is_empty and found.not_loaded == ("step1.pt",)
-        assert last_line(found, capsys) == (
-            f"1 checkpoint: 0 measured now, 0 known before, 1 not loaded; 1 finding. Record in {tmp_path / 'out'}."
-        )
-        assert found.as_dict()["not_loaded"] == ["step1.pt"]
-
-
 def test_every_checkpoint_is_counted_once(tmp_path, capsys):
     for step, state in enumerate(walk(3), start=1):
         torch.save(state, tmp_path / f"step{step}.pt")
@@ -544,11 +534,6 @@ def test_errors_name_options(tmp_path, settings, words):
     assert words in str(caught.value)
 
 
-def test_a_repository_without_revisions(tmp_path):
-    with pytest.raises(FileNotFoundError, match="pass `--revisions` too"), options_named(OPTIONS):
-        scan("org/model", out=tmp_path / "out")
-
-
 def test_errors_keep_their_kind_and_what_the_system_says():
     with pytest.raises(UnknownNameError, match="There is no place named 'slurm'"), options_named(OPTIONS):
         raise UnknownNameError("place", "slurm", ["local"])
@@ -583,23 +568,6 @@ def test_what_the_audit_finds_is_said_and_leaves_the_exit_code(tmp_path, capsys,
     assert not ended.value.code
     assert "Not sound: unsafe. The exit code does not tell what the audit finds: `sound` of --json does." in said.out
     assert said.err.splitlines() == ["Scanning checkpoints: 0/4", "Scanning checkpoints: 4/4, step4.pt"]
-
-
-def test_a_sound_series_is_not_said_to_be_anything_else(tmp_path, capsys):
-    for step, state in enumerate(walk(3), start=1):
-        torch.save(state, tmp_path / f"step{step}.pt")
-    found = scan(tmp_path, out=tmp_path / "out")
-    terminal.show_scan(found)
-    assert found.sound and not found.grave and "Not sound" not in capsys.readouterr().out
-
-
-def test_help_says_what_exit_codes_mean(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["joma", "scan", "--help"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    said = " ".join(capsys.readouterr().out.split())
-    assert all(f"Exit code {code}: " in said for code in (0, cli.UNSOUND, cli.BAD_INPUT))
-    assert "What the audit finds leaves the exit code as it is: --json has `sound`." in said
 
 
 def test_values_of_an_earlier_file_are_not_counted_as_measured(tmp_path):

@@ -71,27 +71,16 @@ LOWER["mixtral"] = [
 
 @pytest.mark.parametrize("family", models.FAMILIES)
 def test_lower_matrices_of_every_family(family):
-    layout = find_layout(models.build(family))
+    model = models.build(family)
+    layout, read = find_layout(model), reader(model)
     assert [(ref.site, ref.role) for ref in lower_of(layout, 0)] == LOWER[family]
+    for ref in layout.lower:
+        weight = ref.take(read)
+        assert weight.shape == ref.shape and weight.shape[1] == models.WIDTH < weight.shape[0]
+    assert lower_matrices(shapes_of(model)) == ([*layout.lower], [])  # names alone tell the same
     assert len(layout.layers) == (4 if family == "t5" else models.LAYERS)
     assert all(len(lower_of(layout, layer)) == len(LOWER[family]) for layer in range(len(layout.layers)))
     assert layout.unseen == ()
-
-
-@pytest.mark.parametrize("family", models.FAMILIES)
-def test_a_lower_matrix_maps_the_width_to_the_neurons(family):
-    model = models.build(family)
-    read = reader(model)
-    for ref in find_layout(model).lower:
-        weight = ref.take(read)
-        assert weight.shape == ref.shape and weight.shape[1] == models.WIDTH < weight.shape[0]
-
-
-@pytest.mark.parametrize("family", models.FAMILIES)
-def test_names_alone_tell_the_same(family):
-    model = models.build(family)
-    found, unseen = lower_matrices(shapes_of(model))
-    assert tuple(found) == find_layout(model).lower and unseen == []
 
 
 @given(seed=st.integers(0, 1000), family=st.sampled_from(sorted(models.FAMILIES)))

@@ -16,21 +16,15 @@ from loops import run
 from sharp_attention import Scaled, collapse
 from torch import nn
 
-import joma
 from joma.measure.rank import qk_spectral_norms, stable_rank
 from joma.probe.alarm import Alarm, AlertKind
-from joma.probe.measures import measures_of, register_measure
+from joma.probe.measures import measures_of
 from joma.probe.schedule import Logarithmic
 from joma.probe.summary import curves_in_words
 from joma.probe.watching import watch
 from joma.store import info, read, read_events
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
-
-
-def test_one_line_in_a_loop_is_found_at_the_top():
-    assert joma.watch is watch
-    assert joma.register_measure is register_measure
 
 
 def test_the_example_runs(monkeypatch, capsys, tmp_path):
@@ -79,28 +73,26 @@ def test_a_model_without_attention_is_refused_in_one_line(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_refused():
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"probe_batch": {"token": torch.zeros(1, 3)}}, ValueError, r"does not run on the probe batch \(TypeError"),
+        ({"probe_batch": 3}, TypeError, "`probe_batch` must be keyword arguments, .* got int"),
+        ({"every": 0}, ValueError, "at least 1, got 0"),
+        (
+            {"model": "gpt2"},
+            TypeError,
+            r"`model` must be a torch\.nn\.Module, got str 'gpt2'\. Build or load the model",
+        ),
+    ],
+    ids=["batch", "no batch", "every", "name"],
+)
+def test_what_is_refused(settings, error, message, as_a_user_runs_it):
     model = models.HandWritten()
+    with pytest.raises(error, match=message):
+        watch(**{"model": model} | settings)
     with watch(model), pytest.raises(ValueError, match="This HandWritten is being watched already"):
         watch(model)
-    watch(model).close()
-    with pytest.raises(ValueError, match=r"does not run on the probe batch \(TypeError"):
-        watch(model, probe_batch={"token": torch.zeros(1, 3, dtype=torch.long)})
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        watch(model, every=0)
-    watch(model).close()
-
-
-def test_the_name_of_a_model_is_no_model(as_a_user_runs_it):
-    with pytest.raises(
-        TypeError, match=r"`model` must be a torch\.nn\.Module, got str 'gpt2'\. Build or load the model"
-    ):
-        watch("gpt2")
-
-
-def test_a_probe_batch_that_is_none(as_a_user_runs_it):
-    with pytest.raises(TypeError, match=r"`probe_batch` must be keyword arguments, .* got int"):
-        watch(models.HandWritten(), probe_batch=3)
 
 
 def test_closing_twice_and_stepping_after():
@@ -286,16 +278,6 @@ def test_the_record_of_a_run(tmp_path):
     assert about.config["batch"] == "training"
 
 
-def test_seeds_and_what_else_there_is_to_say_are_recorded(tmp_path):
-    for seed in range(2):
-        model = loops.build("hand_written")
-        settings = {"seed": seed, "about": {"learning_rate": 0.1}, "measures": "ranks"}
-        with watch(model, out=tmp_path / f"run-{seed}", every=1, **settings) as seen:
-            seen.step(0)
-        about = info(tmp_path / f"run-{seed}").about
-        assert about["seed"] == seed and about["learning_rate"] == 0.1 and about["model"] == "HandWritten"
-
-
 def test_a_seed_that_is_no_number_is_refused(tmp_path, as_a_user_runs_it):
     with pytest.raises(TypeError, match="integer"):
         watch(loops.build("hand_written"), out=tmp_path / "bad", seed="three")
@@ -425,26 +407,6 @@ def test_a_report_says_how_often_and_at_what_cost():
     assert "Stable rank of layer 1 (blocks.1.mlp.0): " in seen.report()
 
 
-def test_an_entropy_that_is_told_as_a_fraction_says_so():
-    model = loops.build("hand_written")
-    with watch(model, every=1) as seen:
-        run(model, "hand_written", seen, range(1))
-    told = next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 1"))
-    values = seen.frame().query("layer == 1").set_index("metric")["value"]
-    value = f"{values['entropy_fraction']:.3g}"
-    assert told.startswith(f"Entropy of layer 1 (blocks.1) as a fraction of its maximum: {value} → {value},")
-
-
-def test_one_of_a_thing_is_told_in_the_singular():
-    model = models.HandWritten(layers=1)
-    assert "Nothing was measured." in watch(model, dry_run=True).report()
-    with watch(model, every=1, measures="full") as seen:
-        run(model, "hand_written", seen, range(1))
-    told = seen.report()
-    for part in ("1 site in 1 layer (", "Ranks: 1 matrix.", "norms: 1 site.", "Measured 1 time, last at step 0."):
-        assert part in told
-
-
 def test_values_that_round_over_their_bounds_are_told():
     frame = pandas.DataFrame(
         [
@@ -455,17 +417,6 @@ def test_values_that_round_over_their_bounds_are_told():
     )
     entropy, rank = curves_in_words(frame)
     assert "uniform" in entropy and "flat" in rank
-
-
-def test_what_is_outside_of_the_layers_is_told_as_such():
-    frame = pandas.DataFrame(
-        [
-            {"step": step, "site": "pooler", "layer": -1, "head": -1, "metric": "stable_rank", "value": 2.0}
-            for step in range(20)
-        ]
-    )
-    [rank] = curves_in_words(frame)
-    assert rank.startswith("Stable rank outside of the layers (pooler): 2 → 2,")
 
 
 def test_a_report_names_the_regime_of_every_curve():
