@@ -10,7 +10,7 @@ Importing this package needs no drawing library; making a chart needs Altair, an
 """
 
 from joma.charts.builders import Options, Rule, bars, beside, heatmap, lines, points, stack
-from joma.charts.chart import Chart, bundle
+from joma.charts.chart import Chart, bundle, bundle_files
 from joma.charts.results import frame, plot, simulation_charts
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "bars",
     "beside",
     "bundle",
+    "bundle_files",
     "frame",
     "heatmap",
     "lines",

@@ -135,7 +135,7 @@ def metric_label(name: str) -> str | None:
         metrics = importlib.import_module("joma.metrics").METRICS
     except ModuleNotFoundError:
         return None
-    return metrics[name].label if name in metrics else None
+    return metrics[name].axis if name in metrics else None
 
 
 def lines(
@@ -624,7 +624,7 @@ def _names_axis(channel: Any, ours: str, table: pd.DataFrame, title: str | None,
 
 
 def log_ticks(low: float | int, high: float | int) -> list[float]:
-    """Return powers of ten between two numbers, or 1, 2 and 5 times them where there are fewer than three.
+    """Return powers of ten between two numbers, or 1, 2 and 5 times them where there are fewer than two.
 
     >>> log_ticks(0.9, 1e5), log_ticks(30, 300)
     ([1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0], [50.0, 100.0, 200.0])
@@ -633,8 +633,7 @@ def log_ticks(low: float | int, high: float | int) -> list[float]:
     every = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
     inside = [tick for tick in every if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
     powers = [tick for tick in inside if f"{tick:e}".startswith("1.000000e")]
-    few = 3
-    return powers[:: -(-len(powers) // MAX_TICKS)] if len(powers) >= few else inside
+    return powers[:: -(-len(powers) // MAX_TICKS)] if len(powers) > 1 else inside
 
 
 def _merged(own: pd.DataFrame, max_cells: int) -> pd.DataFrame:

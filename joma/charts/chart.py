@@ -116,7 +116,18 @@ LIGHT = Theme(
     soft="#5b6478",
     grid="#e4e7ee",
     alert="#b3261e",
-    category=("#0b62a8", "#c4500b", "#0b7a53", "#a13a86", "#7a6200", "#5b4bb5", "#6b7280", "#b3261e"),
+    category=(
+        "#0b62a8",
+        "#c4500b",
+        "#0b7a53",
+        "#a13a86",
+        "#7a6200",
+        "#5b4bb5",
+        "#6b7280",
+        "#b3261e",
+        "#0f8b9c",
+        "#3f3f46",
+    ),
     layers=(
         *("#1f3a93", "#2a7fd4", "#0f9aa8", "#0b8a5f", "#5a9a22", "#b09a00"),
         *("#e08a00", "#d9541e", "#b3202c", "#9c1f6e", "#6a2fa3", "#4b5563"),
@@ -129,7 +140,18 @@ DARK = Theme(
     soft="#a9b1c4",
     grid="#333a4a",
     alert="#ff8a80",
-    category=("#6db3f2", "#ff9d5c", "#56d3a2", "#e98fd0", "#e5c84b", "#b3a6ff", "#b5bcc9", "#ff8a80"),
+    category=(
+        "#6db3f2",
+        "#ff9d5c",
+        "#56d3a2",
+        "#e98fd0",
+        "#e5c84b",
+        "#b3a6ff",
+        "#b5bcc9",
+        "#ff8a80",
+        "#5fd3e3",
+        "#e4e4e7",
+    ),
     layers=(
         *("#8fa8ff", "#5eb3ff", "#4fd1e0", "#43d19e", "#9be15d", "#e8d44d"),
         *("#ffb547", "#ff8a5c", "#ff6b78", "#f06bb8", "#b794f6", "#b5bcc9"),
@@ -242,22 +264,23 @@ class Chart:
 
 
 @cache
-def bundle() -> str:
-    """Return the style and the scripts that a page needs once for all its charts, about 0.9 MB; no network."""
+def bundle_files() -> dict[str, str]:
+    """Return the files that the pages of a site share: `charts.css`, and `charts.js` for `<script defer src>`."""
     import vl_convert
 
     drawing = (files("joma.charts") / "charts.js").read_text(encoding="utf8")
     layout = {"minPanel": MIN_PANEL, "axis": AXIS, "gap": GAP, "heights": HEIGHTS, "aspect": ASPECT}
-    layout["legendRoom"] = LEGEND_ROOM
-    settings = {"light": LIGHT.config(), "dark": DARK.config(), "layout": layout}
-    script = vl_convert.javascript_bundle(f"{{{drawing}}}", vl_version=VEGALITE)
-    script = script.replace("</script", r"<\/script")
+    settings = {"light": LIGHT.config(), "dark": DARK.config(), "layout": layout | {"legendRoom": LEGEND_ROOM}}
+    snippet = f"(() => {{ const settings = {_script_json(settings)};\n{drawing} }})();"
+    script = vl_convert.javascript_bundle(snippet, vl_version=VEGALITE).replace("</script", r"<\/script")
     style = (files("joma.charts") / "charts.css").read_text(encoding="utf8")
-    return (
-        f"<style>{style}</style>"
-        f'<script type="application/json" id="joma-charts">{_script_json(settings)}</script>'
-        f'<script type="module">{script}</script>'
-    )
+    return {"charts.css": style, "charts.js": f"(() => {{{script}}})();"}
+
+
+def bundle() -> str:
+    """Return the style and the script that one page needs once for all its charts, 0.9 MB, as HTML; no network."""
+    shared = bundle_files()
+    return f'<style>{shared["charts.css"]}</style><script type="module">{shared["charts.js"]}</script>'
 
 
 def fit(view: dict[str, Any], width: float | int, *, with_legends: bool = True) -> None:

@@ -1,5 +1,5 @@
 // Draws every chart of a page when it comes into view, in the width and the colours of the page.
-const { light, dark, layout } = JSON.parse(document.getElementById("joma-charts").textContent);
+const { light, dark, layout } = settings;
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => {
   const chosen = document.documentElement.dataset.theme;

@@ -196,7 +196,7 @@ def test_pages_need_no_network():
     page = every_kind()[0].standalone_html()
     for loader in ("src=", "href=", "@import", "cdn", "importScripts", "import("):
         assert loader not in re.sub(r"<script type=\"module\">.*</script>", "", page, flags=re.DOTALL)
-    assert bundle().count("<script") == 2
+    assert bundle().count("<script") == 1
     assert len(page) < 1_000_000
 
 

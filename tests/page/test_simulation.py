@@ -65,7 +65,7 @@ def test_page_is_one_file_that_loads_nothing(written):
     loads.feed(page)
     assert all(address.startswith("data:") for address in loads.addresses)
     assert "@import" not in page.split("<script")[0]
-    assert page.count('id="joma-charts"') == 1 and len(page) < 1_100_000
+    assert page.count('<script type="module">') == 1 and len(page) < 1_100_000
 
 
 def test_page_shows_remarks_and_components(run, written):
@@ -76,7 +76,7 @@ def test_page_shows_remarks_and_components(run, written):
 
 def test_infinite_limits_are_shown_and_unknown_ones_left_empty():
     known = section(simulate(targets=[1.0, 0.5], num_points=5), with_bundle=False).body
-    assert 'data-value="Infinity">∞<' in known and 'id="joma-charts"' not in known
+    assert 'data-value="Infinity">∞<' in known and '<script type="module">' not in known
     unknown = section(simulate(attention="softmax", targets=[1.0, 0.5], num_points=5), with_bundle=False).body
     assert '<td class="num" data-value=""></td>' in unknown and "nan" not in unknown.split("<table")[1]
 
