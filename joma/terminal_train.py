@@ -82,7 +82,7 @@ def show_training(training: "training.Training") -> None:
             f"{run.step:,}",
             _loss(run.final_loss),
             _loss(run.best_loss),
-            _regimes(run.entropy_regimes),
+            _counted(run.entropy_names),
             _status(run),
         )
     screen.print(table)
@@ -242,10 +242,10 @@ def _loss(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _regimes(kinds: tuple[str, ...]) -> str:
-    """Return the regimes layer by layer, equal neighbours counted."""
-    parts = [(kind, len(list(same))) for kind, same in groupby(kinds)]
-    return ", ".join(kind + (f" ×{num}" if num > 1 else "") for kind, num in parts)
+def _counted(names: tuple[str, ...]) -> str:
+    """Return the names layer by layer, equal neighbours counted."""
+    parts = [(name, len(list(same))) for name, same in groupby(names)]
+    return ", ".join(name + (f" ×{num}" if num > 1 else "") for name, num in parts)
 
 
 def _status(run: "training.TrainedRun") -> Text:

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from joma.engine import snapshots
-from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host, regimes
+from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host
 from joma.engine.plan import Pack
 from joma.engine.resume import DIVERGED, KIND, Member, RunStatus, identity, inspect_run, place, placeholder
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, Source, data_hash, data_size, source_of
 from joma.engine.step import NOT_FAILED, Stepper
+from joma.measure.curve_effects import curve_effects
+from joma.metrics import METRICS
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.store import RunLockedError, open_run, read, read_events
@@ -66,8 +68,8 @@ NUM_WRITERS = 8
 """Snapshots that are written at a time while a GPU waits; each is in the host's memory up to three times."""
 MANY_MEASUREMENTS = 30
 """Those of a run from which on they are compiled for, on a GPU."""
-REGIME = "regime"
-"""Kind of the events that name what a curve does."""
+EFFECTS = "effects"
+"""Kind of the events that describe the curves of a finished run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -372,14 +374,14 @@ class _Trainer:
                 member.step, member.state = step, self._stepper.run_state(run)
 
     def _finish(self, run: int, member: Member) -> None:
-        """Name the regimes and end the record; of the snapshots the last one stays, unless somebody took the end."""
+        """Describe the curves and end the record; of the snapshots the last one stays, unless somebody took the end."""
         assert member.record is not None
         take = self._caller.take
         if take is not None:
             take(member.name, {name: each[run : run + 1].detach() for name, each in self._stepper.parameters.items()})
         member.record.flush()
         member.step = self._size.num_steps
-        _tell_regimes(member)
+        _describe_curves(member)
         if take is None:
             snapshots.prune(member.folder, member.kept[-1:])
         member.record.close("finished")
@@ -413,21 +415,18 @@ def _add(member: Member, step: int, values: Values, number: float) -> None:
     )
 
 
-def _tell_regimes(member: Member) -> None:
-    """Name what the run's curves do, as events; those of an earlier, shorter run are withdrawn."""
+def _describe_curves(member: Member) -> None:
+    """Record effects and names of the run's curves as events; those of an earlier, shorter run are withdrawn."""
     record = member.record
     assert record is not None
-    found = {}
-    for each in regimes(read(member.folder)):
-        regime = each.regime
-        message = f"{each.metric.replace('_', ' ')}: {regime.kind.value}, {regime.why}"
-        found[each.site, message] = {"metric": each.metric, "layer": each.layer, **plain(regime)}
     earlier = read_events(member.folder)
-    for event in earlier[earlier["kind"] == REGIME].itertuples():
+    for event in earlier[earlier["kind"] == EFFECTS].itertuples():
         if event.step != member.step:
-            record.event(event.step, REGIME, event.message, site=event.site, evidence={"withdrawn": True})
-    for (site, message), evidence in found.items():
-        record.event(member.step, REGIME, message, site=site, evidence=evidence)
+            record.event(event.step, EFFECTS, event.message, site=event.site, evidence={"withdrawn": True})
+    for each in curve_effects(read(member.folder)):
+        evidence = {"metric": each.metric, "layer": each.layer, "name": each.name.value, **plain(each.effects)}
+        message = f"{METRICS[each.metric].label}: {each.name.value}"
+        record.event(member.step, EFFECTS, message, site=each.site, evidence=evidence)
 
 
 def _result(member: Member, *, is_new: bool) -> RunResult:

@@ -1,17 +1,15 @@
-"""What is measured of every run: validation loss, attention entropy, stable ranks, and in the end the regimes.
+"""What is measured of every run: validation loss, attention entropy and stable ranks.
 
 Everything is batched over runs. Attention entropy is taken on the whole validation set
 (`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper shows (`entropy_window`).
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from joma.engine.precision import working_in
@@ -19,19 +17,13 @@ from joma.engine.sources import Source
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 from joma.measure.entropy_logits import logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
-from joma.measure.regime import Curve, Kind, Regime, classify_all
 from joma.models.batch import LayerReading, Model, Parameters
-
-if TYPE_CHECKING:
-    import pandas
 
 NO_LAYER = -1
 ALL_HEADS = -1
 LOSS, ENTROPY, FRACTION, WINDOW, RANK = "loss", "entropy", "entropy_fraction", "entropy_window", "stable_rank"
 TRAINING, VALIDATION = "training", "validation"
 """Sites of the losses."""
-SMALLEST = {ENTROPY: 0.0, WINDOW: 0.0, RANK: 1.0}
-"""Metrics whose regimes are named, with the smallest value possible."""
 NUM_RANK_STEPS = 64
 """Lanczos steps for all matrices at once; each starts anew, so that a rank is a function of the weights alone."""
 TRUSTED_RESIDUAL = 1e-4
@@ -50,16 +42,6 @@ class Values:
     kind: str
     layer: int = NO_LAYER
     head: int = ALL_HEADS
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SiteRegime:
-    """What a curve of one run does over training."""
-
-    metric: str
-    site: str
-    layer: int
-    regime: Regime
 
 
 def measure(
@@ -117,41 +99,6 @@ def stable_ranks(parameters: Parameters, *, gated: bool = False) -> list[Values]
         for ranks in (_ranks(matrices),)
         for at, layer in enumerate(sorted(layers))
     ]
-
-
-def regimes(table: "pandas.DataFrame") -> Iterator[SiteRegime]:
-    """Name the regime of each curve in a run's record; values that are not finite are left out.
-
-    Whether attention has collapsed or is uniform is read off its entropy as a fraction of the maximum.
-    """
-    curves = _curves(table)
-    found = dict(zip(curves, classify_all(curves.values()), strict=True))
-    for (layer, site, metric), own in found.items():
-        if metric == FRACTION:
-            continue
-        regime, fraction = own, found.get((layer, site, FRACTION)) if metric == ENTROPY else None
-        if fraction is not None and fraction.kind in (Kind.COLLAPSED, Kind.UNIFORM):
-            regime = replace(own, kind=fraction.kind)
-        yield SiteRegime(metric=metric, site=site, layer=layer, regime=regime)
-
-
-def _curves(table: "pandas.DataFrame") -> dict[tuple[int, str, str], Curve]:
-    """Return the curves whose regimes are wanted, by layer, site and metric, in the order of these."""
-    is_wanted = (table["head"] == ALL_HEADS) & table["metric"].isin([*SMALLEST, FRACTION])
-    wanted = table[is_wanted & table["value"].abs().lt(float("inf"))]
-    steps, values = wanted["step"].to_numpy(), wanted["value"].to_numpy()
-    rows = wanted.groupby(["layer", "site", "metric"]).indices
-    return {
-        (int(layer), site, metric): _curve(metric, steps[rows[layer, site, metric]], values[rows[layer, site, metric]])
-        for layer, site, metric in sorted(rows)
-    }
-
-
-def _curve(metric: str, steps: Int[np.ndarray, " N"], values: Float[np.ndarray, " N"]) -> Curve:
-    """Return a curve with the bounds of its metric, which rounding may pass."""
-    lower = min(SMALLEST.get(metric, 0.0), float(values.min()))
-    upper = max(1.0, float(values.max())) if metric == FRACTION else None
-    return Curve(steps=steps, values=values, lower=lower, upper=upper)
 
 
 def _is_gated(model: Model) -> bool:

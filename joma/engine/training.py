@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from joma.engine.grid import DEFAULT, check_data, runs_of
-from joma.engine.loop import REGIME, PackProgress, PackResult, RunResult, train_pack
+from joma.engine.loop import EFFECTS, PackProgress, PackResult, RunResult, train_pack
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
 from joma.engine.memory import free_bytes
 from joma.engine.plan import Pack, PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
@@ -60,15 +60,15 @@ class TrainedRun:
     """Validation loss at the last measurement; None where nothing finite was measured."""
     best_loss: float | None
     """Lowest validation loss."""
-    entropy_regimes: tuple[str, ...]
-    """What the attention entropy of each layer did, from the first layer on; empty where a run did not come so far."""
+    entropy_names: tuple[str, ...]
+    """Name of the attention entropy\'s curve in each layer (`joma.measure.effects.Name`); empty for a failed run."""
     is_new: bool
     """Whether this call trained it; otherwise it had ended before."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__}
-        return plain | {"folder": str(self.folder), "entropy_regimes": list(self.entropy_regimes)}
+        return plain | {"folder": str(self.folder), "entropy_names": list(self.entropy_names)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,8 +263,8 @@ def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
     table, events = read(result.folder), read_events(result.folder)
     rows = table[(table["metric"] == LOSS) & (table["site"] == VALIDATION)].sort_values("step")
     losses = rows.loc[rows["value"].abs() < math.inf, "value"]
-    told = [json.loads(evidence) for evidence in events.loc[events["kind"] == REGIME, "evidence"]]
-    by_layer = {each["layer"]: each["kind"] for each in told if each.get("metric") == ENTROPY}
+    told = [json.loads(evidence) for evidence in events.loc[events["kind"] == EFFECTS, "evidence"]]
+    by_layer = {each["layer"]: each["name"] for each in told if each.get("metric") == ENTROPY}
     return TrainedRun(
         name=result.name,
         folder=result.folder,
@@ -273,6 +273,6 @@ def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
         failed_at=result.failed_at,
         final_loss=float(losses.iloc[-1]) if len(losses) else None,
         best_loss=float(losses.min()) if len(losses) else None,
-        entropy_regimes=tuple(by_layer[layer] for layer in sorted(by_layer)),
+        entropy_names=tuple(by_layer[layer] for layer in sorted(by_layer)),
         is_new=is_new,
     )

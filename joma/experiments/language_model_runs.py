@@ -12,7 +12,7 @@ import torch
 from joma.engine.config import RunConfig
 from joma.engine.grid import Run, axes_of, grid, recipe
 from joma.engine.loop import PackProgress, train_pack
-from joma.engine.measuring import ALL_HEADS, ENTROPY, LOSS, RANK, VALIDATION, WINDOW, regimes
+from joma.engine.measuring import ALL_HEADS, ENTROPY, LOSS, RANK, VALIDATION, WINDOW
 from joma.engine.plan import Pack, PackPlan, make_plan
 from joma.experiments.ended_runs import EndedRun, ended_run
 from joma.experiments.experiment import Workplace
@@ -27,7 +27,7 @@ from joma.experiments.language_model_config import (
 from joma.experiments.language_model_settings import Setting
 from joma.experiments.pack_pieces import pack_pieces
 from joma.experiments.timetable import Piece, Tell
-from joma.measure.regime import MIN_POINTS
+from joma.measure.regime import MIN_POINTS, regimes
 from joma.models.batch import Parameters
 from joma.store import read
 

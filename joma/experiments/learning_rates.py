@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import linregress
 
-from joma.engine.measuring import ENTROPY, FRACTION, regimes
+from joma.engine.measuring import ENTROPY, FRACTION
 from joma.experiments.experiment import Fact
 from joma.experiments.language_model_config import PAPER, UNTRAINED, Config
 from joma.experiments.language_model_runs import Found, validation_losses
 from joma.figures.numbers import fewest_letters
-from joma.measure.regime import Kind
+from joma.measure.regime import Kind, regimes
 
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Parts of the training after which the rules are asked."""

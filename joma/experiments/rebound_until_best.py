@@ -11,12 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from joma.engine.measuring import ENTROPY, FRACTION, regimes
+from joma.engine.measuring import ENTROPY, FRACTION
 from joma.experiments.experiment import Result
 from joma.experiments.language_model_config import PAPER, Config
 from joma.experiments.language_model_runs import SETTING, Found, validation_losses
 from joma.experiments.language_model_settings import Setting
 from joma.experiments.rebound_shares import Count, controlled_settings, of_judged, of_setting
+from joma.measure.regime import regimes
 
 TABLE = "until_best"
 """Name of the table. It was asked for later than the others: results kept before do not have it."""

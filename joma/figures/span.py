@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from joma.measure.regime import MIN_CHANGE, MIN_HEIGHT
-
+MIN_CHANGE = 0.02
+"""Smallest change that is to be seen, as part of the range of possible values or of the height of the highest."""
+MIN_HEIGHT = 1e-3
+"""Height of values that lie on their lower bound, relative to the values."""
 FLAT_SHARE = 0.2
 """Part of an axis that the largest change takes which still counts as none."""
 
@@ -19,7 +21,7 @@ def least_span(
 ) -> float:
     """Return how much a scale of these values, all finite, must span at least.
 
-    The classifier's smallest change is a part of what values are possible or, where the largest one is not known, of
+    The smallest change is a part of what values are possible or, where the largest one is not known, of
     the height of the highest. It takes `FLAT_SHARE` of the scale; all of it where `fine` says that a small change may
     matter.
 

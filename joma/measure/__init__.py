@@ -1,1 +1,1 @@
-"""Entropy, rank, alignment, superposition, regime: tensors in, numbers out, no state."""
+"""Entropy, rank, alignment, superposition, effects of curves: arrays in, numbers out, no state."""

@@ -16,7 +16,7 @@ stays right where the curve is flat and the time of the minimum is arbitrary.
 Measured on curves of known shape: tests/measure/test_effects.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -202,7 +202,8 @@ def describe(
     may_be_dip = grid[at[mean[at] - mean[dip] <= band(dip, at)]]
     fall, rise = drop_from(first), drop_from(last)
     num_near = int(((times >= grid[dip] / NEAR) & (times <= grid[dip] * NEAR)).sum())
-    has_dip = fall.low > 0 and rise.low > 0 and grid[dip] < (1 - LAST) * times[-1]
+    is_inside = times[0] < grid[dip] < (1 - LAST) * times[-1]
+    has_dip = is_inside and fall.low > 0 and rise.low > 0
     return Effects(
         start=level(mean[first], mean[first] - half[first], mean[first] + half[first]),
         lowest=level(mean[dip], (mean - half)[at].min(), (mean + half)[at].min()),
@@ -243,6 +244,7 @@ class _Schedule:
     cross: Float[np.ndarray, "G N"]
     """Covariance of results and points under a random walk of variance 1."""
     own: Float[np.ndarray, "G G"]
+    kept: dict[int, tuple[Float[np.ndarray, "G N"], Float[np.ndarray, "G G"]]] = field(default_factory=dict)
 
     def posterior(
         self, values: Float[np.ndarray, " n"], noise: float | None
@@ -265,18 +267,27 @@ class _Schedule:
         weight = np.exp(log_weight[used])
         weight, variance = weight / weight.sum(), variance[used]
 
-        back = self.roughness[used, None, None] * (self.cross @ self.inverse[used])
-        free_line = self.far_line - self.roughness[used, None, None] * (self.cross @ self.of_line[used])
-        by_line = free_line @ self.line_cov[used]
-        means = (by_line @ self.of_line[used].mT + back) @ y
+        maps = [self.result(setting) for setting in used.tolist()]
+        means = np.stack([smooth @ y for smooth, _ in maps])
         mean = weight @ means
-        covs = self.roughness[used, None, None] * (self.own - back @ self.cross.T) + by_line @ free_line.mT
         apart = (means - mean) * np.sqrt(weight)[:, None]
-        cov = np.tensordot(weight * variance, covs, 1) + apart.T @ apart
+        cov = apart.T @ apart
+        for share, (_, own) in zip(weight * variance, maps, strict=True):
+            cov += share * own
         return mean + offset, cov, float(np.sqrt(weight @ variance))
 
+    def result(self, setting: int) -> tuple[Float[np.ndarray, "G N"], Float[np.ndarray, "G G"]]:
+        """Map from points to the posterior mean of the results, and their covariance; kept for the next curve."""
+        if setting not in self.kept:
+            back = self.roughness[setting] * (self.cross @ self.inverse[setting])
+            free_line = self.far_line - self.roughness[setting] * (self.cross @ self.of_line[setting])
+            by_line = free_line @ self.line_cov[setting]
+            cov = self.roughness[setting] * (self.own - back @ self.cross.T) + by_line @ free_line.T
+            self.kept[setting] = by_line @ self.of_line[setting].T + back, cov
+        return self.kept[setting]
 
-@lru_cache(maxsize=8)
+
+@lru_cache(maxsize=4)
 def _schedule(times_bytes: bytes) -> _Schedule:
     """Prepare the fit of all curves that were measured at these times."""
     times = np.frombuffer(times_bytes)

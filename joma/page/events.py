@@ -41,7 +41,7 @@ def all_events(group: Group) -> pd.DataFrame:
 def tables(group: Group) -> list[EventTable]:
     """Return the tables that have rows, the gravest first."""
     events = all_events(group)
-    known = {"alarm", "audit", "unseen", "regime"}  # the table of layers tells the regimes
+    known = {"alarm", "audit", "unseen", "effects", "regime"}  # the table of layers has these; 0.1 called them regimes
     other = events[~events["kind"].isin(known)]
     found = [
         _table("Alarms", _alarms(group, events[events["kind"] == "alarm"])),

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from joma.figures.curves import COMBINED, MAX_LABEL, Compared, Curve, Mark
+from joma.figures.curves import COMBINED, MAX_LABEL, Compared, Curve, Mark, all_values
 from joma.figures.numbers import NO_LAYER, layer_name
+from joma.figures.span import least_span
 from joma.figures.thinning import extremes
+from joma.metrics import METRICS, metric_named
 from joma.page.records import Group, trusted
 from joma.page.table import Cell, number
 
@@ -19,23 +21,8 @@ Item = TypeVar("Item")
 ALL_HEADS = -1
 MAX_MARKS = 300
 """Flagged values that one picture shows."""
-QUANTITIES = {
-    "entropy": "attention entropy, nats",
-    "entropy_window": "attention entropy in the window that is shown, nats",
-    "entropy_fraction": "attention entropy over its maximum",
-    "stable_rank": "stable rank",
-    "loss": "loss",
-    "effective_keys": "effective number of keys",
-    "sink_mass": "attention on the first key",
-    "mean_distance": "mean attended distance, tokens",
-    "max_logit": "largest logit",
-    "qk_spectral_norm": "spectral norm of queries × keys",
-    "spectral_norm": "spectral norm",
-    "frobenius_norm": "Frobenius norm",
-    "rank_residual": "residual of the power iteration",
-    "entropy_lowest_before_clamp": "lowest entropy before clamping at 0, nats",
-}
-"""What the metrics are, in the order in which they are shown; others come after them by their own names."""
+FINE = ("loss",)
+"""Quantities in which a small change may matter."""
 SETTING = re.compile(r"-(?=[^\W\d])|/")
 """Where the name of a run has another setting: lr1e-3-seed2 has two."""
 _SITE = ["layer", "site", "head"]
@@ -46,13 +33,19 @@ def metrics(groups: Sequence[Group]) -> list[str]:
     found = set()
     for run in (run for group in groups for run in group.runs):
         found |= set(run.measured["metric"].unique())
-    known = list(QUANTITIES)
+    known = list(METRICS)
     return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
 
-def quantity(metric: str) -> str:
-    """Say what a metric is."""
-    return QUANTITIES.get(metric, metric)
+def min_span(metric: str, curves: Sequence[Curve]) -> float:
+    """Return how much a scale must span at least, so that what counts as flat looks flat."""
+    lower, upper = metric_named(metric).bounds
+    return least_span(
+        all_values(curves),
+        lower=float(lower) if np.isfinite(lower) else 0.0,
+        upper=float(upper) if np.isfinite(upper) else None,
+        fine=metric in FINE,
+    )
 
 
 def layer_cell(layer: int) -> Cell:

@@ -11,7 +11,8 @@ from joma.figures import curves as drawing
 from joma.figures.curves import Curve, Mark
 from joma.figures.numbers import NO_LAYER
 from joma.figures.span import widened
-from joma.page import events, layers, regimes
+from joma.metrics import METRICS, metric_named
+from joma.page import events, layers
 from joma.page.plot import plot
 from joma.page.records import Group
 
@@ -25,7 +26,7 @@ NUM_COMPARED = 800
 """Lines of the runs side by side, of which one layer's are seen at a time."""
 MAX_PANELS = 200
 """Quantities of runs on a page; with more, the principal ones are left."""
-PRINCIPAL = ("entropy", "entropy_fraction", "stable_rank", "loss")
+PRINCIPAL = [name for name, each in METRICS.items() if each.is_principal]
 POINTS_RANGE, LINES_RANGE, COLUMNS_RANGE, MAX_ROWS = (40, 500), (8, 240), (24, 250), 1000
 FIRST_CHOICES = (drawing.COMBINED, "validation")
 """What is shown of runs side by side until another layer or site is chosen."""
@@ -89,14 +90,14 @@ def panel(group: Group, metric: str, anchor: str, room: Room) -> Panel | None:
     rows = layers.curves(values)
     marks, num_flagged = layers.flagged(group, values)
     lines, notes = _lines(rows, values, room)
-    quantity = layers.quantity(metric)
+    quantity = metric_named(metric).axis
     figure = drawing.curves(
         lines,
         quantity=quantity,
         flagged=marks,
         alarms=_alarms(group) if metric.startswith("entropy") else [],
         max_points=room.max_points,
-        min_span=regimes.min_span(metric, rows),
+        min_span=layers.min_span(metric, rows),
         log_steps=are_logarithmic([group]),
     )
     plots = [plot(figure, f"{quantity} over training steps, one line for each layer")]
@@ -119,16 +120,16 @@ def compared(groups: Sequence[Group], metric: str, anchor: str, room: Room) -> P
     by_layer = sorted(curves, key=lambda each: (each.choice not in FIRST_CHOICES, each.curve.shade))
     figure = drawing.comparison(
         curves,
-        quantity=layers.quantity(metric),
+        quantity=metric_named(metric).axis,
         max_points=room.max_points,
         choice=by_layer[0].choice,
-        min_span=regimes.min_span(metric, [each.curve for each in curves]),
+        min_span=layers.min_span(metric, [each.curve for each in curves]),
         log_steps=are_logarithmic(groups),
     )
     return Panel(
         anchor=anchor,
         title=title(metric),
-        plots=(plot(figure, f"{layers.quantity(metric)} over training steps, one line for each run"),),
+        plots=(plot(figure, f"{metric_named(metric).axis} over training steps, one line for each run"),),
         notes=tuple(_thinning([each.curve for each in curves], room)),
         choices=tuple(dict.fromkeys(each.choice for each in by_layer)),
         choice_name="layer" if any(each.choice == drawing.COMBINED for each in curves) else "where",
@@ -137,7 +138,7 @@ def compared(groups: Sequence[Group], metric: str, anchor: str, room: Room) -> P
 
 def title(metric: str) -> str:
     """Name a metric on a button."""
-    return metric.replace("_", " ") if metric in layers.QUANTITIES else metric
+    return metric.replace("_", " ") if metric in METRICS else metric
 
 
 def _num_curves(group: Group, metrics: Sequence[str]) -> list[int]:
@@ -169,16 +170,16 @@ def _heat_map(metric: str, unit: str, rows: list[Curve], marks: Sequence[Mark], 
     """Draw rows × steps, a row for each `unit`; nothing when there is a single row, or none."""
     if len(rows) < 2:  # noqa: PLR2004 (one row is no map)
         return []
-    quantity = f"{layers.quantity(metric)}, by {unit}"
+    quantity = f"{metric_named(metric).axis}, by {unit}"
     shown = layers.spread(rows, MAX_ROWS)
-    min_span = regimes.min_span(metric, rows)
+    min_span = layers.min_span(metric, rows)
     figure = drawing.heat_map(shown, flagged=marks, max_columns=room.max_columns, min_span=min_span)
     return [Markup('<p class="caption">{}</p>').format(quantity) + plot(figure, f"{quantity} and training step")]
 
 
 def _flatness(metric: str, rows: Sequence[Curve]) -> list[str]:
     """Say where the scales span more than the values do."""
-    if not widened(drawing.all_values(rows), regimes.min_span(metric, rows)):
+    if not widened(drawing.all_values(rows), layers.min_span(metric, rows)):
         return []
     low, high = (pick(pick(row.values) for row in rows) for pick in (min, max))
     return [f"All values lie between {low:.7g} and {high:.7g}; axis and colours span more than that."]
@@ -193,13 +194,13 @@ def _flag_note(name: str, num_flagged: int, num_drawn: int, num_values: int) -> 
     """Say what is left out of the pictures of one quantity; the overview counts those of all.
 
     >>> _flag_note("loss", 1, 1, 20)
-    '1 of 20 values of loss is not to be trusted (drawn as a cross); lines, means and regimes are without it.'
+    '1 of 20 values of loss is not to be trusted (drawn as a cross); lines, means and effects are without it.'
     """
     whole = f"{num_flagged} of {num_values} values of {name}"
     if num_flagged == 1:
-        return f"{whole} is not to be trusted (drawn as a cross); lines, means and regimes are without it."
+        return f"{whole} is not to be trusted (drawn as a cross); lines, means and effects are without it."
     drawn = "all drawn" if num_drawn == num_flagged else f"{num_drawn} of them drawn"
-    return f"{whole} are not to be trusted ({drawn} as crosses); they are left out of lines, means and regimes."
+    return f"{whole} are not to be trusted ({drawn} as crosses); they are left out of lines, means and effects."
 
 
 def _thinning(lines: Sequence[Curve], room: Room) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from joma.figures.numbers import NO_LAYER, counted
-from joma.page import events, layers, panels, regimes
+from joma.page import effects, events, layers, panels
 from joma.page.document import Section, render
 from joma.page.panels import Room
 from joma.page.plot import plot_scripts
@@ -43,11 +43,11 @@ def is_below(path: Path, folders: Sequence[Path]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Entry:
-    """A group, where it stands on the page, and the regimes of its curves."""
+    """A group, its anchor on the page, and the effects of its curves."""
 
     group: Group
     anchor: str
-    sites: Sequence[regimes.SiteRegimes]
+    sites: Sequence[effects.SiteEffects]
 
 
 def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = True) -> list[Section]:
@@ -64,7 +64,7 @@ def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = 
     groups = grouped(runs)
     room = panels.share(groups)
     entries = [
-        _Entry(group=group, anchor=f"run-{place}", sites=regimes.classified(group))
+        _Entry(group=group, anchor=f"run-{place}", sites=effects.described(group))
         for place, group in enumerate(groups, start=1)
     ]
     side_by_side = [_side_by_side(groups, room)] if len(groups) > 1 else []
@@ -95,7 +95,7 @@ def _overview_row(entry: _Entry, index: int) -> list[Cell]:
         number(run.num_measurements),
         number(int(measured["layer"].nunique())),
         *_losses(alone),
-        *(regimes.counted(entry.sites, metric, index) for metric in ("entropy", "stable_rank")),
+        *(effects.counted(entry.sites, metric, index) for metric in ("entropy", "stable_rank")),
         *(number(num, tone=tone if num else "") for num, tone in zip(counts, tones, strict=True)),
         _not_trusted(run),
         number(run.seconds),
@@ -157,7 +157,7 @@ def _section(entry: _Entry, room: Room) -> Section:
         remarks=[*_states(group), *_seed_remarks(group), *_cost(group), *_left_out(room)],
         panels=[panel for panel in drawn if panel is not None],
         log_steps=panels.are_logarithmic([group]),
-        regimes=table(regimes.COLUMNS, regimes.rows(entry.sites), titles=regimes.TITLES) if entry.sites else "",
+        effects=table(effects.COLUMNS, effects.rows(entry.sites), titles=effects.TITLES) if entry.sites else "",
         event_tables=events.tables(group),
         settings=table(["setting", "value"], settings),
     )

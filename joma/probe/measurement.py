@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import ChosenMeasures, Flagged, Function, Measure, On, Reading, Reduction
+from joma.probe.measures import ChosenMeasures, Flagged, Function, Measure, On, Reading
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -252,7 +253,7 @@ class Readings:
                 value = value.detach() if value.is_floating_point() else value.double()
             else:
                 value = float(value)
-            reduction = reductions.get(metric, Reduction.MEAN)
+            reduction = reductions.get(metric, metric_named(metric).reduction)
             numbers = self._numbers.setdefault((site, kind, layer, metric), _Numbers(reduction))
             numbers.flags += [flag] if flag else []
             if isinstance(value, Tensor) and value.ndim == _ROWS_OF_HEADS:

@@ -23,6 +23,7 @@ from torch import Tensor
 from joma.errors import UnknownNameError
 from joma.measure.entropy import AttentionStatistics
 from joma.measure.rank import power_step, qk_spectral_norms, why_undefined
+from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call
 
 COLD_STEPS = 32
@@ -47,14 +48,6 @@ class On(StrEnum):
     """A `QueryKeyMatrices` of one attention module."""
     MODEL = "model"
     """The whole `torch.nn.Module`, without wrappers."""
-
-
-class Reduction(StrEnum):
-    """How a number for every row becomes one for every head, and one for all heads."""
-
-    MEAN = "mean"
-    MAX = "max"
-    MIN = "min"
 
 
 class Flagged(NamedTuple):
@@ -109,7 +102,7 @@ class Measure:
     on: On
     make: Callable[[], Function]
     reductions: Mapping[str, Reduction] = field(default_factory=dict)
-    """Of the metrics that are not means over rows."""
+    """Of its metrics that are not in `joma.metrics` and are no means over rows."""
     cost: str = ""
     """What it costs, in words."""
     together: bool = False
@@ -227,7 +220,6 @@ def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
     return {"qk_spectral_norm": norms}
 
 
-_EXTREMES = {"max_logit": Reduction.MAX, "entropy_lowest_before_clamp": Reduction.MIN}
 BUILT_IN = {
     measure.name: measure
     for measure in (
@@ -235,7 +227,6 @@ BUILT_IN = {
             name="attention",
             on=On.ATTENTION,
             make=lambda: full_attention,
-            reductions=_EXTREMES,
             cost="one to three attention forwards of the batch",
             draws=False,
         ),
@@ -243,7 +234,6 @@ BUILT_IN = {
             name="entropy",
             on=On.ATTENTION,
             make=lambda: cheap_entropy,
-            reductions=_EXTREMES,
             cost="one attention forward of one sequence",
             draws=False,
             whole_batch=False,
@@ -260,7 +250,6 @@ BUILT_IN = {
             name="qk_norms",
             on=On.QUERY_KEY,
             make=lambda: query_key_norms,
-            reductions={"qk_spectral_norm": Reduction.MAX},
             cost="a QR decomposition of each head's queries and keys",
             draws=False,
         ),

@@ -17,7 +17,7 @@ from joma.errors import positive
 from joma.figures.numbers import counted
 from joma.probe.findings import Fault, Flaw, some
 from joma.probe.measurement import Readings, Row
-from joma.probe.measures import BUILT_IN, full_attention
+from joma.probe.measures import full_attention
 from joma.probe.structure import Unseen
 from joma.probe.taps import tap
 
@@ -97,12 +97,11 @@ def measure_text(
         raise Flaw(Fault.NO_ENTROPY, message)
     readings = Readings()
     unseen: list[Unseen] = []
-    reductions = BUILT_IN["attention"].reductions
     with (
         torch.no_grad(),
         tap(
             model,
-            lambda call: readings.add(call.site, "attention", call.layer, full_attention(call), reductions),
+            lambda call: readings.add(call.site, "attention", call.layer, full_attention(call), {}),
             on_unseen=unseen.append,
         ),
     ):

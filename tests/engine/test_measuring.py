@@ -4,13 +4,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pandas
 import pytest
 import torch
 
 from engine.small_runs import config
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
-from joma.engine.measuring import ALL_HEADS, measure, on_host, regimes, stable_ranks
+from joma.engine.measuring import ALL_HEADS, measure, on_host, stable_ranks
 from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
 from joma.models.decoder import Decoder
@@ -182,45 +181,6 @@ def test_of_a_gated_mlp_both_halves_are_measured(text):
         singular = torch.linalg.svdvals(half)
         expected = float((singular / singular[0]).square().sum())
         assert found[f"blocks.0.mlp.lower{part}", ALL_HEADS, "stable_rank"] == [pytest.approx(expected, rel=1e-9)]
-
-
-def table_of(curves):
-    columns = {"step": [], "site": [], "layer": [], "head": [], "metric": [], "value": []}
-    for (site, head, metric), values in curves.items():
-        for step, value in enumerate(values):
-            row = (step * 10, site, 0, head, metric, value)
-            for name, entry in zip(columns, row, strict=True):
-                columns[name].append(entry)
-    return pandas.DataFrame(columns)
-
-
-def test_regimes_of_a_record():
-    steps = np.arange(60)
-    dip = 1.5 + np.abs(steps - 20) / 40
-    curves = {
-        ("blocks.0.attention", -1, "entropy"): dip,
-        ("blocks.0.attention", 0, "entropy"): 3 - dip / 2,
-        ("blocks.0.attention", -1, "entropy_fraction"): dip / 3.5,
-        ("blocks.0.attention", -1, "entropy_window"): np.where(steps == 30, np.nan, dip),
-        ("blocks.1.attention", -1, "entropy"): np.linspace(1, 0.5, 60),
-        ("blocks.1.attention", -1, "entropy_fraction"): np.geomspace(1, 0.01, 60),
-        ("blocks.0.mlp.lower", -1, "stable_rank"): np.linspace(5, 9, 60),
-        ("validation", -1, "loss"): np.linspace(5, 1, 60),
-    }
-    found = {(each.site, each.metric): each.regime for each in regimes(table_of(curves))}
-    assert {key: regime.kind.value for key, regime in found.items()} == {
-        ("blocks.0.attention", "entropy"): "rebounding",
-        ("blocks.0.attention", "entropy_window"): "rebounding",
-        ("blocks.1.attention", "entropy"): "collapsed",  # by its fraction, not by its value
-        ("blocks.0.mlp.lower", "stable_rank"): "rising",
-    }
-    assert found["blocks.0.attention", "entropy"].dip_step == 200
-    assert list(found) == sorted(found)  # whatever the order of the rows, events are told by site and metric
-
-
-def test_a_record_of_losses_alone_has_no_regimes():
-    table = table_of({("validation", -1, "loss"): np.linspace(5, 1, 60)})
-    assert list(regimes(table)) == list(regimes(table[:0])) == []
 
 
 def test_other_precisions_measure_nearly_the_same(text):

@@ -78,7 +78,7 @@ def test_from_python(tmp_path):
     seen: list[Progress] = []
     done = joma.train({**TINY, "seed": [5, 6]}, recipe="trees", out=tmp_path, device="cpu", progress=seen.append)
     assert [run.status for run in done.runs] == ["finished", "finished"]
-    assert done.runs[0].entropy_regimes and len(done.runs[0].entropy_regimes) == 1
+    assert done.runs[0].entropy_names and len(done.runs[0].entropy_names) == 1
     assert set(read(done.runs[0].folder)["step"]) == {0, 2, 4}
     assert seen[0].num_packs_done == 0 and seen[-1].num_packs_done == len(seen[-1].plan.packs) == 1
     assert any(at.pack is not None and at.pack.step == 4 for at in seen)

@@ -40,10 +40,10 @@ def test_the_record_of_a_run(tmp_path):
             *((f"blocks.{i}.attention", metric) for i in (0, 1) for metric in ("entropy", "entropy_fraction")),
             *((f"blocks.{i}.mlp.lower", "stable_rank") for i in (0, 1)),
         }
-        regimes = read_events(run.folder)
-        assert set(regimes["kind"]) == {"regime"}
-        assert set(regimes["step"]) == {12}
-        assert len(regimes) == 4
+        described = read_events(run.folder)
+        assert set(described["kind"]) == {"effects"}
+        assert set(described["step"]) == {12}
+        assert len(described) == 4
 
 
 def test_numbers_are_those_of_plain_steps(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from joma.figures.chart import Bars, Chart, HeatMap, Line, Panel, save_static, to_matplotlib, to_plotly
 from joma.figures.chart_style import MAX_LINE_POINTS, MAX_SCATTERED, edges, stretches
 from joma.figures.curves import MAX_LEGEND, PALETTE, Curve, curves
-from joma.page.regimes import min_span
+from joma.page.layers import min_span
 
 HOSTILE = "</script><b>$x$</b>%{y} \x00_"
 STEPS = np.arange(1, 21)

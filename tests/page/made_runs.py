@@ -82,7 +82,7 @@ def trained(folder, *, seed, lr=1e-3, num_layers=3, fails_at=None):
             for layer in range(num_layers):
                 where = {"site": f"blocks.{layer}.attention", "kind": "attention", "layer": layer}
                 run.add(step, "entropy", 3 - np.exp(-(((step - 80) / 40) ** 2)), **where)
-        run.event(int(steps[-1]), "regime", "entropy: flat", site="blocks.0.attention")
+        run.event(int(steps[-1]), "effects", "attention entropy: flat", site="blocks.0.attention")
         if fails_at is not None:
             run.event(fails_at, "diverged", f"The loss was no longer finite at step {fails_at}.", level="error")
         run.close("finished" if fails_at is None else "failed")

@@ -11,7 +11,7 @@ import pytest
 from joma.figures.curves import MAX_LEGEND
 from joma.figures.numbers import NO_LAYER
 from joma.figures.span import FLAT_SHARE
-from joma.page import events, layers, panels, regimes
+from joma.page import effects, events, layers, panels
 from joma.page.document import document
 from joma.page.plot import script_json
 from joma.page.records import flat, grouped, load
@@ -124,32 +124,6 @@ def test_runs_watched_with_seeds_are_one_group(tmp_path):
     assert [[run.seed for run in group.runs] for group in groups_under(tmp_path)] == [["0", "1"], ["2"]]
 
 
-@pytest.mark.parametrize(
-    ("metric", "ends", "fractions", "kind"),
-    [
-        ("entropy", (3.0, 0.1), (0.6, 0.02), "collapsed"),  # below 5 % of what is possible
-        ("entropy", (1.0, 0.1), (0.6, 0.3), "falling"),  # as low, but of a few keys
-        ("entropy", (3.0, 4.99), (0.6, 0.999), "uniform"),
-        ("entropy", (3.0, 4.99), None, "rising"),  # nobody knows how much is possible
-        ("entropy", (3.0, 3.0), (1.00001, 1.00001), "uniform"),  # rounded over the bound
-        ("stable_rank", (30.0, 1.1), None, "collapsed"),  # 1 is the smallest: what counts is what lies above
-        ("stable_rank", (30.0, 4.0), None, "falling"),
-        ("stable_rank", (1.00001, 0.99999), None, "flat"),
-    ],
-)
-def test_regimes_know_the_bounds_of_their_quantity(tmp_path, metric, ends, fractions, kind):
-    with open_run(tmp_path / "run", kind="watch", config={}) as run:
-        for step in range(40):
-            part = min(step / 20, 1.0)
-            place = {"site": "h.0", "kind": "attention", "layer": 0}
-            run.add(step, metric, ends[0] + part * (ends[1] - ends[0]), **place)
-            if fractions is not None:
-                run.add(step, "entropy_fraction", fractions[0] + part * (fractions[1] - fractions[0]), **place)
-    [group] = groups_under(tmp_path)
-    [found] = regimes.classified(group)
-    assert list(found.kinds) == [kind]
-
-
 def test_means_and_standard_errors_over_seeds(several):
     group = next(group for group in groups_under(several) if group.is_averaged)
     table = layers.rows(group, "entropy")
@@ -204,14 +178,18 @@ def test_seeds_and_their_error_bars_are_explained(page):
     )
 
 
-def test_layers_are_listed_with_their_regimes(several, page):
+def names_of(site):
+    return [each.name.value for each in site.by_run.values()]
+
+
+def test_layers_are_listed_with_their_effects(several, page):
     group = next(group for group in groups_under(several) if group.is_averaged)
-    found = regimes.classified(group)
+    found = effects.described(group)
     assert [each.layer for each in found] == [*range(6), *range(6)]
-    assert [dict(each.kinds) for each in found] == [{"rebounding": 3}] * 6 + [{"falling": 3}] * 6
-    assert page.shows("rebounding", "falling", "depth of the dip", "transformer.h.5.mlp.c_fc.weight")
-    cells = dict(zip(regimes.COLUMNS, regimes.rows(found)[0], strict=True))
-    assert cells["level at start"].raw == pytest.approx(3.3, abs=0.2) and "±" in cells["level at start"].text
+    assert [names_of(each) for each in found] == [["rebounding"] * 3] * 6 + [["falling"] * 3] * 6
+    assert page.shows("rebounding", "falling", "rise", "transformer.h.5.mlp.c_fc.weight")
+    cells = dict(zip(effects.COLUMNS, effects.rows(found)[0], strict=True))
+    assert cells["start"].raw == pytest.approx(3.3, abs=0.2) and "±" in cells["start"].text
     assert cells["dip at step"].raw == pytest.approx(500, abs=60)
 
 
@@ -231,7 +209,7 @@ def test_what_is_outside_of_the_layers_is_called_so(tmp_path):
         evidence = {"kind": "collapse", "layer": NO_LAYER}
         run.event(9, "alarm", "collapsed", level="warning", site="pooler.attn", evidence=evidence)
     page = page_of(tmp_path)
-    assert page.texts.count("outside of the layers") == 2  # in the table of regimes and in that of alarms
+    assert page.texts.count("outside of the layers") == 2  # in the table of layers and in that of alarms
     assert "-1" not in page.texts
     bars = [trace["marker"] for figure in page.figures for trace in figure.get("data", []) if "marker" in trace]
     assert [bar["cmin"] for bar in bars if "cmin" in bar] == [0]
@@ -467,10 +445,10 @@ def test_overview_of_training_has_losses_and_marks_what_failed(grid):
     assert f"{best:.4g}" in page.texts
 
 
-def test_columns_that_tell_nothing_are_left_out_and_regimes_are_told_once(grid):
+def test_columns_that_tell_nothing_are_left_out_and_effects_are_shown_once(grid):
     page = page_of(grid)
     assert not {"alarms", "findings", "unseen", "not trusted", "seconds"} & set(page.texts)
-    assert "entropy: flat" not in page.texts
+    assert "attention entropy: flat" not in page.texts
 
 
 def steady(folder, *, change, num_layers=2):
@@ -491,8 +469,8 @@ def test_what_counts_as_flat_takes_a_fifth_of_axis_and_colours_at_most(tmp_path)
         panel = panels.panel(group, "entropy", "a", panels.share([group]))
         lines, map_ = (Page(plot).figures[0] for plot in panel.plots)
         drawn[group.name] = (lines["layout"]["yaxis"]["autorangeoptions"].get("include"), map_["data"][0], panel.notes)
-        kinds = {kind for each in regimes.classified(group) for kind in each.kinds}
-        assert kinds == {"rebounding" if group.name == "dip" else "flat"}
+        names = {name for each in effects.described(group) for name in names_of(each)}
+        assert names == {"rebounding" if group.name == "dip" else "flat"}
     for name, change in (("noise", 3e-5), ("flat", 0.039)):
         ends, map_, notes = drawn[name]
         assert ends == [map_["zmin"], map_["zmax"]] and ends[0] < 2 - change < 2 < ends[1]
@@ -516,12 +494,6 @@ def test_layers_side_by_side_have_a_span_each(tmp_path):
 def test_a_loss_may_fill_more_of_its_axis_and_a_fraction_is_a_part_of_one(tmp_path):
     [group] = groups_under(steady(tmp_path, change=0.1))
     curves = layers.curves(layers.rows(group, "entropy"))
-    assert regimes.min_span("loss", curves) == pytest.approx(0.02 * 2, rel=1e-5)
-    assert regimes.min_span("entropy", curves) == pytest.approx(0.1 * 2, rel=1e-5)
-    assert regimes.min_span("entropy_fraction", curves) == pytest.approx(0.1) and regimes.min_span("entropy", []) == 0
-
-
-def test_headings_say_how_levels_are_taken(page):
-    titles = [value for name, value in page.attributes if name == "title"]
-    assert any(title.startswith("The median of the first tenth of the points") for title in titles)
-    assert page.shows("level at start", "level at end")
+    assert layers.min_span("loss", curves) == pytest.approx(0.02 * 2, rel=1e-5)
+    assert layers.min_span("entropy", curves) == pytest.approx(0.1 * 2, rel=1e-5)
+    assert layers.min_span("entropy_fraction", curves) == pytest.approx(0.1) and layers.min_span("entropy", []) == 0

@@ -10,12 +10,12 @@ from loops import run
 from torch import nn
 
 from joma.measure.rank import stable_rank
+from joma.metrics import Reduction
 from joma.probe.measurement import Readings, first_sequence_if_enough
 from joma.probe.measures import (
     ChosenMeasures,
     Flagged,
     Matrix,
-    Reduction,
     WarmRanks,
     forget_measure,
     measures_of,

@@ -412,21 +412,21 @@ def test_values_that_round_over_their_bounds_are_told():
         [
             {"step": step, "site": "a", "layer": 0, "head": -1, "metric": metric, "value": value}
             for step in range(20)
-            for metric, value in (("entropy_fraction", 1 + 1e-5), ("stable_rank", 1 - 1e-5))
+            for metric, value in (("entropy", 3.0), ("entropy_fraction", 1 + 1e-5), ("stable_rank", 1 - 1e-5))
         ]
     )
     entropy, rank = curves_in_words(frame)
     assert "uniform" in entropy and "flat" in rank
 
 
-def test_a_report_names_the_regime_of_every_curve():
+def test_a_report_names_every_curve():
     model = Scaled()
     with watch(model, every=1, alarm=False) as seen:
         for step in range(60):
             model.sharpness = 1.0 + 5.0 * math.exp(-(((step - 20) / 6) ** 2))
             model(**loops.batch("hand_written", step))
             seen.step()
-    assert "rebounding" in next(line for line in seen.report().splitlines() if line.startswith("Entropy of layer 0"))
+    assert "rebounding" in next(line for line in seen.report().splitlines() if "entropy (nats) of layer 0" in line)
 
 
 def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
