@@ -65,69 +65,41 @@ def simulation_charts(run: Simulation) -> list[Chart]:
     Dashed lines are where the theory says that weights end. There is no chart of a drift that is zero throughout or was
     not measured.
     """
-    t = run.t[1:] if run.log_time else run.t  # a logarithmic axis has no zero
-    rows = slice(run.t.size - t.size, None)
-    size = np.abs(run.flow.targets)
-    rank = np.argsort(np.argsort(size, kind="stable"), kind="stable")
-    names = [f"{index}: {run.flow.target_symbol} = {target:.3g}" for index, target in enumerate(run.flow.targets)]
-    entries: list[Any] = names if len(names) <= MAX_NAMED else rank.tolist()
-    label = "component" if len(names) <= MAX_NAMED else "rank of |target|"
-    weights = pd.DataFrame(
-        {
-            "t": np.tile(t, len(names)),
-            "v": run.v[rows].T.ravel(),
-            "component": np.repeat(np.array(entries, dtype=object), t.size),
-        }
-    ).infer_objects()
+    rows = slice(1 if run.log_time else 0, None)  # a logarithmic axis has no zero
+    t, targets = run.t[rows], run.flow.targets
+    order = np.argsort(np.abs(targets), kind="stable")
+    names: list[Any] = [f"{index}: {run.flow.target_symbol} = {target:.3g}" for index, target in enumerate(targets)]
+    is_named = len(names) <= MAX_NAMED
+    entries = names if is_named else np.argsort(order).tolist()
+    labels = {"t": TIME, "v": "weights v", "entropy": "attention entropy (nats)"}
+    labels["component"] = "component" if is_named else "rank of |target|"
+    common: dict[str, Any] = {"x_log": run.log_time, "labels": labels}
+    weights = pd.concat(
+        pd.DataFrame({"t": t, "v": run.v[rows, index], "component": entry}) for index, entry in enumerate(entries)
+    )
     limits = run.flow.limits()
     ends = [] if limits is None or limits.size > MAX_LIMITS else zip(limits, entries, strict=True)
-    blow_up = [] if run.blow_up is None else [Rule(run.blow_up.time, axis="x", alert=True)]
-    told = [Rule(rule.value, _blow_up_label(run), axis="x", alert=True) for rule in blow_up]
-    options: dict[str, Any] = {"x_log": run.log_time, "labels": {"t": TIME, "v": "weights v", "component": label}}
-    over_time = pd.DataFrame({"t": t, "entropy": run.entropy[rows]})
+    rules = [Rule(float(end), color=entry) for end, entry in ends if np.isfinite(end)]
+    stops, named_stops = [], []
+    if run.blow_up is not None:
+        label = f"blow-up at t = {run.blow_up.time:.5g}, component {run.blow_up.component[0]}"
+        stops, named_stops = ([Rule(run.blow_up.time, each, axis="x", alert=True)] for each in ("", label))
+    shades: dict[str, Any] = {
+        "color": "component",
+        "shades": True,
+        "order": [entries[index] for index in order] if is_named else (),
+    }
     dip = run.rebound
     mark = pd.DataFrame({"t": [dip.time], "entropy": [dip.lowest], "label": [f"dip at t = {dip.time:.4g}"]})
-    charts = [
-        lines(
-            weights,
-            "t",
-            "v",
-            color="component",
-            shades=True,
-            order=[entries[index] for index in np.argsort(size, kind="stable")] if entries is names else (),
-            rules=[*(Rule(float(end), color=entry) for end, entry in ends if np.isfinite(end)), *told],
-            title="Weights",
-            id="simulation-weights",
-            **options,
-        ),
-        lines(
-            over_time,
-            "t",
-            "entropy",
-            rules=[Rule(float(np.log(len(names))), "uniform attention"), *blow_up],
-            marks=mark if dip.occurs else None,
-            title="Attention entropy",
-            id="simulation-entropy",
-            **options | {"labels": {"t": TIME, "entropy": "attention entropy (nats)"}, "height": 170},
-        ),
-    ]
+    marks: dict[str, Any] = {"marks": mark} if dip.occurs else {}
+    uniform = Rule(float(np.log(len(names))), "uniform attention")
+    entropy = pd.DataFrame({"t": t, "entropy": run.entropy[rows]})
+    common |= {"id": "simulation-weights", "title": "Weights"}
+    charts = [lines(weights, "t", "v", rules=[*rules, *named_stops], **common, **shades)]
+    common |= {"id": "simulation-entropy", "title": "Attention entropy", "height": 170}
+    charts.append(lines(entropy, "t", "entropy", rules=[uniform, *stops], **common, **marks))
     if run.drift is not None and (run.drift[rows] > 0).any():
         drift = pd.DataFrame({"t": t, "drift": run.drift[rows]})
-        charts.append(
-            lines(
-                drift,
-                "t",
-                "drift",
-                rules=blow_up,
-                y_log=True,
-                title=f"Drift of {run.flow.conserved}",
-                id="simulation-drift",
-                **options | {"height": 170},
-            )
-        )
+        common |= {"id": "simulation-drift", "title": f"Drift of {run.flow.conserved}"}
+        charts.append(lines(drift, "t", "drift", y_log=True, rules=stops, **common))
     return charts
-
-
-def _blow_up_label(run: Simulation) -> str:
-    assert run.blow_up is not None
-    return f"blow-up at t = {run.blow_up.time:.5g}, component {run.blow_up.component[0]}"
