@@ -27,7 +27,7 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/train.py
 
 docs: $(VENV)/installed
-	$(BIN)/python -m joma.statements.documents docs
+	$(BIN)/python -m joma.checks.documents docs
 	$(BIN)/python -m joma.experiments.documents .
 
 # Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.

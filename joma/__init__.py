@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joma.charts import frame, plot
+    from joma.checks.check import verify
     from joma.engine.training import train
     from joma.experiments.reproduction import reproduce
     from joma.measure.entropy import attention_entropy
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from joma.probe.measures import register_measure
     from joma.probe.scanning import scan
     from joma.probe.watching import watch
-    from joma.statements.verification import verify
     from joma.store import read
     from joma.theory.simulation import simulate
 
@@ -31,7 +31,7 @@ _HOMES = {
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",
     "train": "joma.engine.training",
-    "verify": "joma.statements.verification",
+    "verify": "joma.checks.check",
     "watch": "joma.probe.watching",
 }
 

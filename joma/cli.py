@@ -1,5 +1,6 @@
 """The `joma` command: thin, one command for one call."""
 
+import json
 import os
 import sys
 import traceback
@@ -91,7 +92,7 @@ def verify(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Statements to explain, such as thm3; thm1 names all that begin with thm1-, lemma all lemmas. All "
+            help="Statements to explain, such as thm3; thm1 stands for its family, lemma for all lemmas. All "
             "statements if none is named."
         ),
     ] = None,
@@ -101,31 +102,32 @@ def verify(
 ) -> None:
     """Check the paper's numbered statements: printed form beside corrected form, with numbers."""
     from joma import terminal
+    from joma.checks import verify
+    from joma.claims import Answer
+    from joma.claims.statements import find
     from joma.page import verification
-    from joma.statements.verification import find, verify
-    from joma.verdicts import Verdict
 
     wanted = find(ids or None)
     if list_statements:
-        listed = [{"id": each.id, "title": each.title, "place": each.place} for each in wanted]
+        listed = [{"id": each.id, "title": each.title, "source": each.source} for each in wanted]
         terminal.show_json(listed) if as_json else terminal.show_rows("Statements of the paper", listed)
         return
     _demand_writable(out)
     done: list[str] = []
     with terminal.progress("Checking statements", quiet=as_json) as show:
 
-        def advance(verdict: Verdict) -> None:
-            done.append(verdict.id)
-            show(verdict.id, len(done), len(wanted))
+        def advance(answer: Answer) -> None:
+            done.append(answer.claim)
+            show(answer.claim, len(done), len(wanted))
 
-        verdicts = verify([statement.id for statement in wanted], progress=advance)
+        answers = verify([statement.id for statement in wanted], progress=advance)
     if as_json:
-        terminal.show_json([verdict.as_dict() for verdict in verdicts])
+        terminal.show_json([json.loads(each.model_dump_json()) | {"sound": each.sound} for each in answers])
     else:
-        terminal.show_verdicts(verdicts, explain=bool(ids))
+        terminal.show_statements(answers, explain=bool(ids))
     if out is not None:
-        terminal.say_written(verification.write(verdicts, out), quiet=as_json)
-    raise typer.Exit(0 if all(verdict.sound for verdict in verdicts) else UNSOUND)
+        terminal.say_written(verification.write(answers, out), quiet=as_json)
+    raise typer.Exit(0 if all(answer.sound for answer in answers) else UNSOUND)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -25,8 +26,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from joma.figures.numbers import counted, duration, short
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma.claims import Answer, statements
+from joma.claims import table as claims
+from joma.figures.numbers import counted, duration
+from joma.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
     from joma.probe.scanning import Scan
@@ -168,16 +171,21 @@ def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     console().print(table)
 
 
-def show_verdicts(verdicts: Sequence[Verdict], *, explain: bool) -> None:
-    """Print a row for each verdict, or with `explain` everything there is to say about each."""
+def show_statements(answers: Sequence[Answer], *, explain: bool) -> None:
+    """Print a row for each statement, or with `explain` everything there is to say about each."""
     screen = console()
     if explain:
-        for verdict in verdicts:
-            screen.print(_explanation(verdict))
-            screen.print(_evidence_table(verdict.evidence))
+        for answer in answers:
+            screen.print(_explanation(answer))
+            screen.print(claims.terminal(claims.check_rows(answer)))
     else:
-        screen.print(_verdict_table(verdicts))
-    screen.print(summary(verdicts))
+        rows = [_statement_row(answer) for answer in answers]
+        screen.print(claims.terminal(rows, title="Statements of the paper"))
+    counts = Counter(answer.outcome for answer in answers)
+    line = Text(f"{counted(len(answers), 'statement')}: ")
+    for index, outcome in enumerate(outcome for outcome in claims.STYLES if counts[outcome]):
+        line.append(", " if index else "").append(f"{counts[outcome]} {outcome.value}", style=claims.STYLES[outcome])
+    screen.print(line)
 
 
 def summary(verdicts: Sequence[Verdict]) -> Text:
@@ -249,49 +257,20 @@ def _digits(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.5g}"  # NaN stands for a limit that is not known
 
 
-def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    table = Table(title="Statements of the paper", title_justify="left", header_style="bold")
-    for name in ("statement", "what it says", "verdict"):
-        table.add_column(name)
-    for name in ("measured", "tolerance", "as printed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("against")
-    for verdict in verdicts:
-        decisive = verdict.decisive
-        cells = ("", "", "", "") if decisive is None else _numbers(decisive)
-        table.add_row(verdict.id, verdict.title, _outcome(verdict), *cells)
-    return table
+def _statement_row(answer: Answer) -> dict[str, str]:
+    """Return the statement's row: its outcome and the check that decides it."""
+    main = next((row for row in claims.check_rows(answer) if answer.main and row["check"] == answer.main.name), {})
+    shown = {name: main.get(name, "") for name in ("measured", "tolerance", "as printed", "against")}
+    return {"statement": answer.claim, "what it says": answer.title, "outcome": answer.outcome.value, **shown}
 
 
-def _numbers(evidence: Evidence) -> tuple[Text, str, Text, str]:
-    return (
-        Text(short(evidence.value), style="" if evidence.holds else "bold red"),
-        short(evidence.threshold),
-        Text(short(evidence.control), style="red" if evidence.control_holds is False else ""),
-        evidence.against,
-    )
-
-
-def _outcome(verdict: Verdict) -> Text:
-    text = Text(verdict.outcome.value, style=COLOURS[verdict.outcome])
-    return text if verdict.sound else text.append(" (check fails)", style="bold red")
-
-
-def _explanation(verdict: Verdict) -> Panel:
-    body = Text.assemble(("Printed    ", "bold"), verdict.claim, "\n")
-    if verdict.correction:
-        body.append("Corrected  ", style="bold").append(verdict.correction + "\n")
-    body.append("Verdict    ", style="bold").append(_outcome(verdict)).append("\n\n" + verdict.explanation)
-    return Panel(body, title=f"{verdict.id}: {verdict.title}", subtitle=verdict.source, title_align="left")
-
-
-def _evidence_table(rows: Sequence[Evidence]) -> Table:
-    table = Table(header_style="bold")
-    table.add_column("check")
-    for name in ("measured", "tolerance", "as printed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("against", "unit"):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(row.name, *_numbers(row), row.unit)
-    return table
+def _explanation(answer: Answer) -> Panel:
+    statement = statements()[answer.claim]
+    body = Text.assemble(("Printed    ", "bold"), answer.says, "\n")
+    if statement.corrected:
+        body.append("Corrected  ", style="bold").append(statement.corrected + "\n")
+    body.append("Outcome    ", style="bold").append(answer.outcome.value, style=claims.STYLES[answer.outcome])
+    if statement.computed_by:
+        body.append("\nFunctions  ", style="bold").append(", ".join(statement.computed_by))
+    body.append("\n\n" + statement.why)
+    return Panel(body, title=f"{answer.claim}: {answer.title}", subtitle=answer.source, title_align="left")

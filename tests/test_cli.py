@@ -13,7 +13,7 @@ from typer.core import TyperOption
 
 import joma as joma_package
 from joma import cli
-from joma.statements.verification import registry
+from joma.claims import statements
 from joma.theory.simulation import DEFAULT_NUM_COMPONENTS, SimulationConfig
 
 HELP_SECONDS = 0.5
@@ -36,13 +36,15 @@ def test_help_answers_quickly():
 def test_verify_explains_one_statement():
     done = joma("verify", "thm2")
     assert done.returncode == 0
-    for part in ("erf(v_l/2)/Δ_l", "erf(v_l/√2)/Δ_l", "refuted", "as printed"):
+    for part in ("erf(v_l/2)/Δ_l", "erf(v_l/√2)/Δ_l", "wrong as printed"):
         assert part in done.stdout
 
 
 def test_verify_as_json_is_json_alone():
-    [record] = json.loads(joma("verify", "thm2", "--json").stdout)
-    assert record["outcome"] == "refuted" and record["evidence"][0]["control_holds"] is False
+    [record] = json.loads(joma("verify", "lemma5", "--json").stdout)
+    assert record["outcome"] == "wrong as printed" and record["sound"]
+    number = record["numbers"][0]
+    assert number["value"] <= number["at_most"] < number["control"]
 
 
 def test_a_log_says_what_has_begun_and_json_stays_alone(tmp_path):
@@ -53,7 +55,7 @@ def test_a_log_says_what_has_begun_and_json_stays_alone(tmp_path):
 
 
 def test_verify_writes_a_record_and_a_page(tmp_path):
-    done = joma("verify", "thm2", "--out", str(tmp_path / "new"))
+    done = joma("verify", "lemma8", "--out", str(tmp_path / "new"))
     assert done.returncode == 0 and "verification.html" in done.stdout
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"verification.json", "verification.html"}
 
@@ -65,7 +67,7 @@ def test_the_version():
 def test_the_statements_are_listed_and_not_checked():
     done = joma("verify", "--list", "--json")
     listed = json.loads(done.stdout)
-    assert done.returncode == 0 and len(listed) == len(registry()) and set(listed[0]) == {"id", "title", "place"}
+    assert done.returncode == 0 and len(listed) == len(statements()) and set(listed[0]) == {"id", "title", "source"}
     assert "thm1-exp" in joma("verify", "THM1", "--list").stdout
 
 

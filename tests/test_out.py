@@ -16,15 +16,15 @@ import typer
 from torch import nn
 
 from joma import cli
+from joma.claims import Answer, Number, Outcome
 from joma.page import verification
 from joma.probe.watching import watch
 from joma.store import files
 from joma.store.files import UnwritableError, demand_writable, told
-from joma.verdicts import Evidence, Outcome, Verdict
 
 TINY = ("--steps", "2", "--width", "8", "--hidden", "8", "--depth", "1", "--batch", "4", "--rho", "0.8", "--seed", "1")
 VERBS = {
-    "verify": ("verify", "thm2"),
+    "verify": ("verify", "lemma8"),
     "simulate": ("simulate", "--targets", "1,2", "--num-points", "8"),
     "scan": ("scan", "checkpoints", "--mlp-pattern", "fc1"),
     "train": ("train", "--recipe", "trees", "--device", "cpu", *TINY),
@@ -33,7 +33,7 @@ VERBS = {
 }
 """Each with what it needs beside the folder."""
 COMPUTING = {
-    "verify": "joma.statements.verification.verify",
+    "verify": "joma.checks.verify",
     "simulate": "joma.theory.simulation.simulate",
     "scan": "joma.probe.scanning.scan",
     "train": "joma.engine.training.train",
@@ -63,13 +63,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
     Path("checkpoints").mkdir()
     torch.save({"layers.0.mlp.fc1.weight": torch.eye(8)}, "checkpoints/step1.pt")
-    verification.write([verdict("an older one")], Path("old"))
+    verification.write([answer("an older one")], Path("old"))
     return tmp_path
 
 
-def verdict(title: str) -> Verdict:
-    row = Evidence(name="n", against="a", unit="u", value=0.1, threshold=1.0, control=2.0, control_name="none")
-    return Verdict(id="thm2", title=title, source="s", claim="c", outcome=Outcome.HOLDS, evidence=(row,))
+def answer(title: str) -> Answer:
+    number = Number.exact("n", 0.1, at_most=1.0, control=2.0, control_name="as printed", against="a", unit="u")
+    return Answer(claim="thm2", title=title, source="s", says="c", outcome=Outcome.WRONG, numbers=(number,))
 
 
 def command(verb: str, out: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def test_a_write_that_fails_later_names_the_file_that_was_asked_for(folder, monk
 
 
 def test_files_written_before_a_failure_are_whole(folder, monkeypatch, capsys):
-    before, newer = contents(folder / "old"), [verdict("a newer one")]
+    before, newer = contents(folder / "old"), [answer("a newer one")]
     verification.write(newer, Path("new"))
     monkeypatch.setattr(COMPUTING["verify"], lambda *_, **__: newer)
     fail_later(monkeypatch, errno.ENOSPC, at=1)

@@ -2,7 +2,8 @@
 
 import sys
 
-from joma import terminal
+from joma import claims, terminal
+from joma.claims import Answer, Number
 from joma.verdicts import Evidence, Outcome, Verdict
 
 
@@ -19,9 +20,12 @@ def test_a_failing_check_of_our_own_is_named():
 
 
 def test_rows_stay_on_one_line_in_a_log(capsys):
-    terminal.show_verdicts([verdict(sound=True)], explain=False)
+    number = Number.exact("n", 1e-12, at_most=1e-9, control=0.5, control_name="as printed", against="ODE", unit="u")
+    answer = Answer(claim="x", title="t", source="s", says="c", outcome=claims.Outcome.WRONG, numbers=(number,))
+    terminal.show_statements([answer], explain=False)
     [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert [cell.strip() for cell in row.strip("│").split("│")] == ["x", "t", "refuted", "1e-12", "1e-09", "0.5", "ODE"]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells == ["x", "t", "wrong as printed", "1e-12", "1e-09", "0.5", "ODE"]
 
 
 def test_a_count_is_told_in_lines_where_no_bar_can_move(monkeypatch, capsys):

@@ -279,9 +279,9 @@ def _on_the_ray(mixture: Mixture, distance: float, *, ratio_factor: float = 1.0)
     points = []
     for pair in critical_pairs(mixture.noise, distance):
         forced = forced_ray(mixture, pair).mixture
-        [ray] = [ray for ray in critical_rays(forced) if np.isclose(ray.pair.s_minus, pair.s_minus, rtol=1e-9)]
         off = replace(forced, weights=forced.weights * [1, ratio_factor])
-        points.append((off, *ray.point(0.7)))
+        rays = [ray for ray in critical_rays(forced) if np.isclose(ray.pair.s_minus, pair.s_minus, rtol=1e-9)]
+        points += [(off, *ray.point(0.7)) for ray in rays]
     return points
 
 
@@ -307,7 +307,7 @@ def _scalar_equations_alone(mixture: Mixture, distance: float) -> list[Point]:
 def speed_where_critical(points: Formula, case: tuple[float, Mixture]) -> float:
     """Speed of the raw field where the conditions hold, two distances, equal and unequal noises, x̄₋ ≠ 0."""
     distance, mixture = case
-    return max(float(np.linalg.norm(raw_field(*point))) for point in points(mixture, distance))
+    return max((float(np.linalg.norm(raw_field(*point))) for point in points(mixture, distance)), default=np.inf)
 
 
 @check(

@@ -12,7 +12,6 @@ from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import ConvergenceFlow, TiedFlow, normalised_field, shared_field, shared_solution
 from joma.theory.integrate import integrate
 from joma.theory.rebound import (
-    Rebound,
     attention_entropy,
     entropy_finally_rises,
     entropy_rebound,
@@ -34,8 +33,8 @@ def _entropy(s: np.ndarray) -> np.ndarray:
     return np.asarray(entropy(np.exp(s - s.max(axis=-1, keepdims=True)), axis=-1))
 
 
-Run = tuple[TiedFlow, float, np.ndarray, np.ndarray]
-"""A flow, the T of softmax(v²/T), and times and v of the raw (v, z) run."""
+Dip = tuple[TiedFlow, float | None, np.ndarray, np.ndarray, np.ndarray]
+"""A flow, the T of softmax(v²/T) or None for the flow's own attention, and times, v and entropy of the raw run."""
 
 
 def _push(flow: TiedFlow) -> Any:
@@ -43,23 +42,22 @@ def _push(flow: TiedFlow) -> Any:
     return lambda v, a: flow.mu - (v if isinstance(flow, ConvergenceFlow) else v * a)
 
 
-def dips(rng: np.random.Generator) -> list[Run]:
+def dips(rng: np.random.Generator) -> list[Dip]:
     """Flows of Eqn 6 and of the model, at figure 4's targets and off all defaults, densely in time."""
     given = random_tied(rng) | {"mu": np.array([1.1, -1.7, 2.1]), "v0": np.array([0.1, 0.2, -0.1])}
-    cases: list[Run] = []
+    cases: list[Dip] = []
     for flow, temperature, t1 in (
         (ConvergenceFlow(mu=FIGURE_4), 1.0, 2.0),
         (ConvergenceFlow(mu=FIGURE_4), 2.0, 2.0),
-        (ConvergenceFlow(**given), 1.3, 6.0),
-        (AttentionFlow(**given), 0.4, 6.0),
+        (ConvergenceFlow(**given), None, 8.0),
+        (AttentionFlow(**given), None, 8.0),
+        (AttentionFlow(**given), 0.4, 8.0),
     ):
         t = np.linspace(0, t1, 2001)
-        cases.append((flow, temperature, t, raw_run(flow, _push(flow), t)["v"]))
+        run = raw_run(flow, _push(flow), t)
+        s = run["z"] / flow.temperature if temperature is None else run["v"] ** 2 / temperature
+        cases.append((flow, temperature, t, run["v"], _entropy(s)))
     return cases
-
-
-def _largest_difference(claimed: Rebound, lowest: float, *others: tuple[float, float]) -> float:
-    return max(abs(claimed.lowest - lowest), *(abs(a - b) for a, b in others))
 
 
 @check(
@@ -68,18 +66,22 @@ def _largest_difference(claimed: Rebound, lowest: float, *others: tuple[float, f
     formula=entropy_rebound,
     tolerance=5e-5,  # the integrated flow is sampled 2,000 times
     unit="nats",
-    mutation=Mutation("temperature 1 % off", lambda flow, temperature: entropy_rebound(flow, 1.01 * temperature)),
+    mutation=Mutation(
+        "temperature 1 % off",
+        lambda flow, temperature: entropy_rebound(flow, 1.01 * (temperature or 2 / flow.gain)),
+    ),
     over=dips,
 )
-def size_of_the_dip(dip: Formula, case: Run) -> float:
-    """Start, lowest entropy and rise of softmax(v²/T) at figure 4's targets, and with parameters off their defaults."""
-    flow, temperature, t, v = case
-    found = _entropy(v**2 / temperature)
+def size_of_the_dip(dip: Formula, case: Dip) -> float:
+    """Start, lowest entropy and rise at figure 4's targets, and of the flow's own attention off all defaults."""
+    flow, temperature, t, v, found = case
+    at_figure_4 = temperature is not None and isinstance(flow, ConvergenceFlow)  # not settled when the run ends
+    end = _entropy(flow.mu**2 / temperature) if at_figure_4 else found[-1]
     claimed = dip(flow, temperature)
-    end = float(_entropy(flow.critical_point() ** 2 / temperature))
-    along = rebound(t, attention_entropy(v, temperature))
-    pairs = ((claimed.start, found[0]), (claimed.rise, end - found.min()), (along.drop, found[0] - found.min()))
-    return _largest_difference(claimed, found.min(), *pairs)
+    pairs = [(claimed.start, found[0]), (claimed.lowest, found.min()), (claimed.rise, end - found.min())]
+    if temperature is not None:
+        pairs.append((rebound(t, attention_entropy(v, temperature)).drop, found[0] - found.min()))
+    return float(np.abs(np.subtract(*np.transpose(pairs))).max())
 
 
 @check(
@@ -233,13 +235,14 @@ def several_nodes(solution: Formula, targets: np.ndarray) -> float:
     mutation=Mutation("targets 1 % off", lambda flow: rank_rebound(type(flow)(**_targets_off(flow)))),
     over=dips,
 )
-def lowest_rank(dip: Formula, case: Run) -> float:
+def lowest_rank(dip: Formula, case: Dip) -> float:
     """Lowest and first stable rank with one node for each token, at figure 4's targets and off all defaults."""
-    flow, _, _, v = case
+    flow, _, _, v, _ = case
     moving = v[1:] if not v[0].any() else v
     ranks = [_stable_rank(np.diag(row)) for row in moving]
     claimed = dip(flow)
-    return _largest_difference(claimed, min(ranks), (claimed.end, _stable_rank(np.diag(flow.critical_point()))))
+    end = _stable_rank(np.diag(flow.critical_point()))
+    return max(abs(claimed.lowest - min(ranks)), abs(claimed.end - end))
 
 
 def _targets_off(flow: TiedFlow) -> dict[str, Any]:

@@ -448,16 +448,16 @@ def vanishing_of_the_mean(vanishes: Formula, phi: Activation) -> float:
     return float(sum(wrong))
 
 
-def _slopes(p: Isotropic, r: float, norm: float, phi: Activation) -> list[np.ndarray]:
-    return [slope(p, r, norm=norm, phi=phi) for slope in (gate_mass_slope, gate_moment_slope)]
+def _slopes(p: Isotropic, r: float, norm: float, phi: Activation) -> np.ndarray:
+    return np.array([slope(p, r, norm=norm, phi=phi) for slope in (gate_mass_slope, gate_moment_slope)])
 
 
-def _printed_slopes(p: Isotropic, r: float, norm: float, phi: Activation) -> list[np.ndarray]:
+def _printed_slopes(p: Isotropic, r: float, norm: float, phi: Activation) -> np.ndarray:
     """(c₋ + c₊)p and its multiple, for a homogeneous activation; the lemma does not speak of others."""
     if phi.slopes is None:
         return _slopes(p, r, norm, phi)
     total = sum(phi.slopes) * p.density(r / norm) / norm
-    return [total, -r / norm * total]
+    return np.array([total, -r / norm * total])
 
 
 @check(

@@ -334,7 +334,7 @@ def sum_over_parents(bound: Formula) -> float:
     z, g = rng.standard_normal((20_000, 1, 4)), rng.standard_normal((20_000, 3, 4))
     g *= np.sign((z * g).sum(axis=-1, keepdims=True)) * rng.lognormal(0, 2, (20_000, 3, 1))
     total = cosine(z[:, 0], g.sum(axis=1))
-    return float(max(0.0, (bound(cosine(z, g)) - total).max()))
+    return float(max(0.0, (bound(cosine(np.broadcast_to(z, g.shape), g)) - total).max()))
 
 
 # Eqns 2 and 3

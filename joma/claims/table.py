@@ -23,6 +23,8 @@ STYLES = {
 }
 """Colours of outcomes in a terminal."""
 COLUMNS = ("claim", "what we found", "outcome", "value", "threshold", "control", "published", "tested by")
+NUMBERS = ("value", "95 % interval", "threshold", "control", "published", "measured", "tolerance", "as printed")
+"""Columns that hold numbers."""
 NUMBER_COLUMNS = (
     "number",
     "setting",
@@ -71,6 +73,21 @@ def number_rows(answer: Answer) -> list[dict[str, str]]:
     return [_number_row(number) for number in answer.numbers]
 
 
+def check_rows(answer: Answer) -> list[dict[str, str]]:
+    """Return one row for each exact check of a statement."""
+    return [
+        {
+            "check": number.name,
+            "measured": short(number.value),
+            "tolerance": short(number.at_most),
+            "as printed": short(number.control),
+            "against": number.against,
+            "unit": number.unit,
+        }
+        for number in answer.numbers
+    ]
+
+
 def markdown(table: Sequence[dict[str, str]]) -> str:
     """Return rows as a Markdown table, without columns that are empty throughout."""
     names = [name for name in table[0] if any(row[name] for row in table)]
@@ -84,7 +101,7 @@ def terminal(table: Sequence[dict[str, str]], *, title: str = "") -> Table:
     shown = Table(title=title or None, title_justify="left", header_style="bold")
     names = [name for name in (table[0] if table else ()) if any(row[name] for row in table)]
     for name in names:
-        is_number = name in ("value", "95 % interval", "threshold", "control", "published")
+        is_number = name in NUMBERS
         shown.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
     styles = {outcome.value: style for outcome, style in STYLES.items()}
     for row in table:

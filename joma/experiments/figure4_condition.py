@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from joma.checks.theorem4 import efolds_by_ode
 from joma.experiments.figure4_flows import PRINTED, Config
-from joma.statements.figure4 import efolds_by_ode
 from joma.theory.convergence import ConvergenceFlow
 from joma.theory.rebound import attention_entropy, entropy_finally_rises, entropy_rebound, rebound
 from joma.theory.simulation import simulate

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy import stats
 from scipy.integrate import tanhsinh
 
-from joma.statements.quadrature import GROWTH, panels
+from joma.checks.quadrature import GROWTH, panels
 from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
 
 RING_WIDTH, RING_REACH = 0.05, 9.0

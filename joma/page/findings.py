@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from joma.claims import Answer
+from joma.claims import Outcome as Said
 from joma.experiments.claim_kinds import by_kind
 from joma.experiments.control_matches import shows_beyond_controls
 from joma.experiments.record import Status
@@ -11,7 +13,7 @@ from joma.experiments.registry import named
 from joma.figures.numbers import counted
 from joma.page.claims import Claim, counts
 from joma.page.document import code
-from joma.verdicts import Outcome, Verdict
+from joma.verdicts import Outcome
 
 VERBS: dict[str, tuple[str, str]] = {
     Status.FAILED: ("failed", "failed"),
@@ -24,18 +26,19 @@ VERBS: dict[str, tuple[str, str]] = {
     Status.DONE: ("is done without a verdict", "are done without a verdict"),
 }
 """What is said of one claim and of several."""
-AS_PRINTED = {
-    Outcome.REFUTED: ("is wrong as printed", "are wrong as printed"),
-    Outcome.CONDITIONAL: (
+AS_PRINTED: dict[str, tuple[str, str]] = {
+    Said.WRONG: ("is wrong as printed", "are wrong as printed"),
+    Said.CONDITIONAL: (
         "holds under conditions that it does not state",
         "hold under conditions that it does not state",
     ),
-    Outcome.HOLDS: ("holds as printed", "hold as printed"),
+    Said.HOLDS: ("holds as printed", "hold as printed"),
+    Said.FAULTY: ("has a check of ours that fails", "have a check of ours that fails"),
 }
 """The same of a statement of the paper, which is printed."""
 
 
-def findings(found: Sequence[Claim], statements: Sequence[Verdict] = ()) -> list[Markup]:
+def findings(found: Sequence[Claim], statements: Sequence[Answer] = ()) -> list[Markup]:
     """Return sentences on the claims of a reproduction, and on the paper's statements where they were checked too."""
     refuted = [claim for claim in found if claim.said == Outcome.REFUTED]
     doubtful = [
@@ -55,15 +58,15 @@ def findings(found: Sequence[Claim], statements: Sequence[Verdict] = ()) -> list
     return said
 
 
-def statements_finding(verdicts: Sequence[Verdict]) -> Markup:
+def statements_finding(answers: Sequence[Answer]) -> Markup:
     """Return the sentence on the paper's statements, with a link to them."""
-    each = [(outcome, sum(verdict.outcome is outcome for verdict in verdicts)) for outcome in VERBS]
+    each = [(outcome, sum(answer.outcome is outcome for answer in answers)) for outcome in AS_PRINTED]
     told = _counted(
         [(outcome, count) for outcome, count in each if count],
-        len(verdicts),
+        len(answers),
         "numbered statement of the paper",
         "numbered statements of the paper",
-        VERBS | AS_PRINTED,
+        AS_PRINTED,
     )
     return Markup('{} <a href="#statements">The statements, one by one.</a>').format(told)
 

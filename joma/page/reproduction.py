@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pandas as pd
 from markupsafe import Markup
 
+from joma.claims import Answer
 from joma.experiments.experiment import Result
 from joma.experiments.markdown import enumerated
 from joma.experiments.parts import labelled
@@ -33,7 +34,6 @@ from joma.page.records import flat
 from joma.page.table import Cell, number, table, words
 from joma.page.unfinished import going_on, reason
 from joma.store import find_runs
-from joma.verdicts import Verdict
 
 TITLE = "The JoMA paper, rebuilt"
 LEAD = (
@@ -88,7 +88,7 @@ def places(reproduction: Reproduction) -> list[Path]:
 
 
 def sections(
-    reproduction: Reproduction, root: Path, *, statements: Sequence[Verdict] = (), with_plotly: bool = True
+    reproduction: Reproduction, root: Path, *, statements: Sequence[Answer] = (), with_plotly: bool = True
 ) -> list[Section]:
     """Return the summary of a reproduction and a section for each experiment; links lead from `root`.
 
@@ -104,7 +104,7 @@ def sections(
     return [summary, *(_section(record, reproduction.folder, root, room) for record in reproduction.experiments)]
 
 
-def _summary(reproduction: Reproduction, statements: Sequence[Verdict], scripts: Markup) -> str:
+def _summary(reproduction: Reproduction, statements: Sequence[Answer], scripts: Markup) -> str:
     records = reproduction.experiments
     found = claims(records)
     shown = [record for record in records if record.is_shown]

@@ -4,12 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from joma.claims import Outcome as Said
+from joma.claims import statements
 from joma.experiments import figure9
 from joma.experiments.experiment import Result, Workplace
 from joma.experiments.figure9_cases import NAMES, Cases
 from joma.experiments.figure9_measure import Config
 from joma.figures.chart import to_matplotlib
-from joma.statements.verification import registry
 from joma.theory.hyperplane import mean_activation, theta1
 from joma.verdicts import Outcome
 
@@ -64,12 +65,12 @@ def test_verdicts_on_what_was_computed(result):
 
 def test_a_claim_that_is_a_statement_too_is_judged_alike(result):
     """One claim has one verdict, whether it is asked by `verify` or by `reproduce`."""
-    statements = registry()
-    shared = [verdict for verdict in figure9.verdicts(result, CONFIG) if verdict.id in statements]
+    shared = [verdict for verdict in figure9.verdicts(result, CONFIG) if verdict.id in statements()]
     assert [verdict.id for verdict in shared] == ["fig9-lines"]
     for verdict in shared:
-        statement = statements[verdict.id]
-        assert (verdict.claim, verdict.outcome) == (statement.printed, statement.outcome)
+        statement = statements()[verdict.id]
+        assert (verdict.claim, verdict.outcome) == (statement.says, Outcome.REFUTED)
+        assert statement.outcome is Said.WRONG
 
 
 FAILING = [

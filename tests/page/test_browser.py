@@ -2,10 +2,10 @@
 
 import pytest
 
+from joma.checks import verify
 from joma.page import reproduction as reproduction_page
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
-from joma.statements.verification import verify
 from joma.store import open_run
 
 from .chromium import CHROMIUM, chromium
@@ -192,7 +192,7 @@ def page(tmp_path_factory):
     watched(root / HOSTILE.replace("/", "_"), num_layers=2, num_steps=9, config=config, name=HOSTILE, metrics=[HOSTILE])
     scanned(root / "pythia")
     simulated(root / "flow")
-    write_verdicts(verify(["thm2"]), root)
+    write_verdicts(verify("lemma5"), root)
     return report(root)
 
 

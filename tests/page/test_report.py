@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from joma.checks import verify
 from joma.page import verification
 from joma.page.report import report
-from joma.statements.verification import verify
 from joma.store import open_run
 
 from .made_runs import HOSTILE, large, scanned, simulated, watched
@@ -32,7 +32,7 @@ def everything(tmp_path_factory):
     scanned(root / "scan")
     for index in range(2):
         simulated(root / f"simulation-{index}")
-    verification.write(verify(["thm2"]), root / "statements")
+    verification.write(verify("lemma8"), root / "statements")
     return root
 
 
@@ -68,7 +68,7 @@ def test_simulations_alone_make_the_page_they_made_before(tmp_path):
 
 
 def test_statements_alone_need_no_plotly(tmp_path):
-    verification.write(verify(["thm2"]), tmp_path)
+    verification.write(verify("lemma8"), tmp_path)
     html = text_of(report(tmp_path))
     assert "plotly.js v" not in html and "1 statement" in html
 

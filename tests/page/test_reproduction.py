@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 
+from joma.checks import verify
 from joma.experiments.record import Record, Status, read, save
 from joma.page import reproduction as reproduction_page
 from joma.page.claims import claims, evidence_table, summary_table
 from joma.page.findings import findings
 from joma.page.report import report
 from joma.page.verification import write as write_verdicts
-from joma.statements.verification import verify
 from joma.verdicts import Outcome
 
 from .made_reproduction import EXPERIMENT, SETTINGS, evidence, experiment, reproduced, verdicts
@@ -37,7 +37,7 @@ def known_experiments():
 def folder(tmp_path_factory):
     """A reproduction with a verification and a run beside it."""
     root = reproduced(tmp_path_factory.mktemp("reproduced"))
-    write_verdicts(verify(["thm2"]), root)
+    write_verdicts(verify("lemma5"), root)
     watched(root / "beside", num_layers=2, num_steps=4)
     return root
 

@@ -100,7 +100,7 @@ def _failure(tree: Path, command: list[str]) -> str:
         return ""
     output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if "verify" in command and output.startswith("["):
-        return ", ".join(each["id"] for each in json.loads(output) if not each.get("sound", True)) or "exit status"
+        return ", ".join(each["claim"] for each in json.loads(output) if not each.get("sound", True)) or "exit status"
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
     return failed[0] if failed else (errors or output).strip().splitlines()[-1][:200]
 

@@ -1,1 +1,0 @@
-"""The registry of the paper's statements and the checks behind each verdict."""
