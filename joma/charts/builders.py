@@ -19,6 +19,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from joma.charts.chart import LEGEND_ROOM, LIGHT, Chart, num_columns
+from joma.metrics import METRICS
 
 MAX_POINTS = 500
 """Points of a line; of a longer one the extremes of equal stretches are drawn."""
@@ -119,7 +120,7 @@ class Options:
         """Return what an axis or a legend says of a column."""
         if column in self.labels:
             return self.labels[column]
-        return metric_label(column) or column.replace("_", " ")
+        return METRICS[column].axis if column in METRICS else column.replace("_", " ")
 
 
 class Axes(NamedTuple):
@@ -127,15 +128,6 @@ class Axes(NamedTuple):
 
     x: Any
     y: Any
-
-
-def metric_label(name: str) -> str | None:
-    """Return the axis label of a metric; None if there is no such metric."""
-    try:
-        metrics = importlib.import_module("joma.metrics").METRICS
-    except ModuleNotFoundError:
-        return None
-    return metrics[name].axis if name in metrics else None
 
 
 def lines(

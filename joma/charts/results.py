@@ -71,7 +71,7 @@ def simulation_charts(run: Simulation) -> list[Chart]:
     names: list[Any] = [f"{index}: {run.flow.target_symbol} = {target:.3g}" for index, target in enumerate(targets)]
     is_named = len(names) <= MAX_NAMED
     entries = names if is_named else np.argsort(order).tolist()
-    labels = {"t": TIME, "v": "weights v", "entropy": "attention entropy (nats)"}
+    labels = {"t": TIME, "v": "weights v"}
     labels["component"] = "component" if is_named else "rank of |target|"
     common: dict[str, Any] = {"x_log": run.log_time, "labels": labels}
     weights = pd.concat(

@@ -11,6 +11,7 @@ import pytest
 from joma.charts import Chart, Rule, bars, beside, bundle, heatmap, lines, points, stack
 from joma.charts.builders import extremes, log_ticks
 from joma.charts.chart import DARK, LIGHT
+from joma.metrics import METRICS
 
 STEPS = np.array([0, 1, 10, 100, 1000])
 
@@ -204,6 +205,13 @@ def test_notebooks_show_a_picture():
     shown = every_kind()[0]._repr_mimebundle_()
     assert "<svg" in shown["text/html"]
     assert {"text/plain", "application/vnd.vegalite.v6+json"} <= set(shown)
+
+
+def test_a_metric_has_its_label_and_others_their_name():
+    for labels, expected in (({}, METRICS["entropy"].axis), ({"entropy": "H"}, "H")):
+        view = lines(curves((1,)), "step", "entropy", title="t", labels=labels).to_dict()
+        assert encoding(view, "y", "y")["axis"]["title"] == expected
+        assert encoding(view, "x", "x")["axis"]["title"] == "step"
 
 
 def test_a_missing_column_is_named():
