@@ -9,9 +9,9 @@ A number *passes* if its 95 % interval lies wholly past its threshold. Then:
 - **undecided**: everything else.
 
 A claim that is asked in several settings is answered for each of them; if the answers differ, the outcome is *depends
-on the setting*. The primary claims of one experiment share an error of 5 % (Holm's correction). All other numbers are
-reported without an outcome. A statement that is checked exactly holds as printed, holds under a condition, or is wrong
-as printed.
+on the setting*. The primary claims of one experiment share an error of 5 % (Holm's correction, by the clearest setting
+of each). All other numbers are reported without an outcome. A statement that is checked exactly holds as printed, holds
+under a condition, or is wrong as printed.
 """
 
 import math
@@ -209,18 +209,23 @@ def _is_exact(numbers: Iterable[Number]) -> bool:
 
 
 def _p_value(numbers: Iterable[Number]) -> float:
-    """Return the largest two-sided p-value of the numbers of a claim: how surely each is off its threshold."""
-    found = [0.0]
+    """Return how surely a claim is off its threshold somewhere: the smallest of its settings' two-sided p-values.
+
+    Within a setting the claim needs all its numbers, so there the largest counts.
+    """
+    by_setting: dict[str, float] = {}
     for number in numbers:
-        if not number.is_judged or number.is_exact or number.sanity:
-            continue
-        if not number.error or math.isnan(number.value):
-            found.append(1.0)
-            continue
-        limits = [limit for limit in (number.at_least, number.at_most) if limit is not None]
-        nearest = min(abs(number.value - limit) for limit in limits)
-        found.append(float(2 * stats.t.sf(nearest / number.error, number.df)))
-    return max(found)
+        if number.is_judged and not number.is_exact and not number.sanity:
+            by_setting[number.setting] = max(by_setting.get(number.setting, 0.0), _p_of(number))
+    return min(by_setting.values(), default=0.0)
+
+
+def _p_of(number: Number) -> float:
+    if not number.error or math.isnan(number.value):
+        return 1.0
+    limits = [limit for limit in (number.at_least, number.at_most) if limit is not None]
+    nearest = min(abs(number.value - limit) for limit in limits)
+    return float(2 * stats.t.sf(nearest / number.error, number.df))
 
 
 def _distance(number: Number) -> float:

@@ -17,7 +17,8 @@ TYPED = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
 """A number that was typed by hand."""
 _LABEL = r"(?:\d+(?:\.\d+)*|[A-Z](?:\.\d+)*\b)"
 REFERENCES = re.compile(
-    r"(?:Figures?|Tables?|Sections?|Theorems?|Lemmas?|Eqns?|Appendix|Assumption|depths?|layers?|WikiText-)\s*"
+    r"(?:Figures?|Tables?|Sections?|Theorems?|Lemmas?|Eqns?|Appendix|Assumption|WikiText-|[Dd]epths?|[Ll]ayers?|[Ll]evels?)"
+    r"\s*"
     rf"{_LABEL}(?:(?:, | and | to |–){_LABEL})*|95 ?%|`[^`]*`|\]\([^)]*\)"
 )
 """Numbers that name something and measure nothing, formulas in backticks, and addresses of links."""

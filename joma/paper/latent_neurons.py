@@ -1,0 +1,185 @@
+"""Networks trained on data with latents, and how well their hidden neurons follow these: for figure 5 and Table 1.
+
+A neuron's activation on a sample is its maximum over positions, after the ReLU. A task trains one pack, measures every
+run when it ends, and keeps the rows; weights are not kept.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from joma.data.latent_trees import TreeSampler
+from joma.engine.config import HIERARCHY, RunConfig
+from joma.engine.grid import Run
+from joma.engine.loop import PackProgress, train_pack
+from joma.engine.plan import Pack, PackPlan, make_plan
+from joma.engine.snapshots import steps_of
+from joma.engine.sources import HierarchySource, tree_of
+from joma.measure.alignment import align
+from joma.models.batch import Batch, LayerReading, Parameters, Tap
+from joma.models.decoder import Decoder
+from joma.randomness import run_keys
+from joma.store import Task, Workspace
+from joma.store.files import write_bytes
+
+SITE = "alignment"
+"""Where the samples come from that neurons are measured on: other ones than those of training and validation."""
+NUM_BOOTSTRAPS = 2
+"""As few as can be: errors here are those between seeds."""
+
+Row = dict[str, Any]
+Measure = Callable[[Run, Path, Parameters], list[Row]]
+"""Finds the rows of a run from its folder, with the checkpoints in it, and from its parameters at the end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentSamples:
+    """Fresh samples of one run's data, with their latents."""
+
+    batch: Batch
+    """The sequences, of one run."""
+    drawn: Int[Tensor, " N"] | None
+    """Which sequence each sample is, where there are few different ones; None where each is its own."""
+    latents: tuple[Bool[Tensor, "N _"], ...]
+    """Level by level, from the one above the tokens up."""
+
+    def of_samples(self, values: Tensor) -> Tensor:
+        """Return the rows of the samples, of values with a row for each sequence."""
+        return values if self.drawn is None else values[self.drawn]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeuronReading:
+    """What a network does with samples."""
+
+    loss: float
+    peaks: tuple[Float[Tensor, "N F"], ...]
+    """Largest activation of every hidden neuron over the positions, block by block."""
+
+
+def latent_samples(config: RunConfig, num_samples: int, device: torch.device | str = "cpu") -> LatentSamples:
+    """Draw samples of a run's hierarchy or tree, other ones than it is trained on."""
+    keys = run_keys([config.seed], torch.device(device))
+    if config.data.data == HIERARCHY:
+        [hierarchy] = HierarchySource([config], device).hierarchies
+        label = hierarchy.classes(keys, 0, num_samples, site=SITE)[0]
+        classes = torch.arange(hierarchy.num_classes, device=label.device)
+        return LatentSamples(
+            batch=Batch(tokens=hierarchy.sequences[None], targets=classes[None]),
+            drawn=label,
+            latents=tuple(level[label] for level in hierarchy.latents),
+        )
+    samples = TreeSampler.of(tree_of(config.data), device).sample(keys, 0, num_samples, site=SITE)
+    return LatentSamples(
+        batch=Batch(tokens=samples.tokens, targets=samples.label),
+        drawn=None,
+        latents=tuple(level[0] for level in reversed(samples.latents[:-1])),
+    )
+
+
+def read_neurons(
+    decoder: Decoder, parameters: Parameters, samples: LatentSamples, also: Tap = lambda reading: None
+) -> NeuronReading:
+    """Run one network over the samples; `also` sees what each block computed."""
+    peaks: list[Tensor] = []
+
+    def take(reading: LayerReading) -> None:
+        peaks.append(samples.of_samples(reading.hidden[0].amax(dim=1)))
+        also(reading)
+
+    [loss] = decoder.losses(parameters, samples.batch, take).tolist()
+    return NeuronReading(loss=loss, peaks=tuple(peaks))
+
+
+def of_one_run(tensors: dict[str, Tensor], device: torch.device | str) -> Parameters:
+    """Return the parameters of one run with the axis of runs in front."""
+    return {name: tensor.to(device)[None] for name, tensor in tensors.items()}
+
+
+def ncorr(
+    latents: Bool[Tensor, "N S"],
+    activations: Float[Tensor, "N F"],
+    *,
+    seed: int,
+    num_shuffles: int,
+    groups: Int[Tensor, " N"] | None = None,
+) -> dict[str, float]:
+    r"""Return NCorr of Table 1, the mean over latents of $\max_j \mathrm{corr}(y, h_j)$, with two of its controls.
+
+    `shuffled` is the same for latents dealt to other inputs, `matched` with no neuron used twice.
+    """
+    found = align(
+        latents,
+        activations,
+        generator=torch.Generator().manual_seed(seed),
+        groups=groups,
+        num_shuffles=num_shuffles,
+        num_bootstraps=NUM_BOOTSTRAPS,
+    )
+    return {"ncorr": found.average, "shuffled": found.shuffled.average, "matched": found.matched.average}
+
+
+def pack_tasks(
+    grids: Iterable[Sequence[Run]], device: str, measure: Callable[[str], Measure], settings: Mapping[str, Any]
+) -> list[Task]:
+    """Return one task for each pack of runs.
+
+    Args:
+        grids: Runs, those of a grid together.
+        device: Where they are trained, for the packs and the expected time.
+        measure: Device in, what measures a run out.
+        settings: What the rows of a run depend on, besides the run.
+    """
+    plans = [pack for runs in grids for pack in make_plan(runs, device=torch.device(device)).packs]
+    return [_task(plan, measure, settings) for plan in plans]
+
+
+def _task(plan: PackPlan, measure: Callable[[str], Measure], settings: Mapping[str, Any]) -> Task:
+    runs = plan.pack.runs
+    return Task(
+        name=f"{len(runs)} runs, {runs[0].name} and like it",
+        key={"runs": [run.config.hash for run in runs], **settings},
+        work=lambda space: {"rows": _measured(runs, space, measure(space.device))},
+        seconds=plan.seconds,
+        kind="latents",
+        precision=runs[0].config.training.precision,
+    )
+
+
+def _measured(runs: Sequence[Run], space: Workspace, measure: Measure) -> pd.DataFrame:
+    """Train a pack and return the rows of its runs; runs that diverged have none, those measured before are kept."""
+    training, rows = space.folder / "training", space.folder / "rows"
+
+    def path_of(run: Run) -> Path:
+        return rows / f"{run.config.hash}.parquet"
+
+    def keep(run: Run, found: list[Row]) -> None:
+        write_bytes(path_of(run), pd.DataFrame(found).to_parquet(index=False))
+
+    left = {run.name: run for run in runs if not path_of(run).exists()}
+    if left:
+
+        def report(at: PackProgress) -> None:
+            space.progress(0.9 * at.step / at.num_steps, f"step {at.step} of {at.num_steps}")
+
+        def take(name: str, parameters: Parameters) -> None:
+            keep(left[name], measure(left[name], training / name, parameters))
+            space.progress(1 - 0.1 * sum(not path_of(run).exists() for run in runs) / len(runs), "measuring")
+
+        for name in left:
+            if not steps_of(training / name):  # a record without weights, which were lost: nothing to measure
+                shutil.rmtree(training / name, ignore_errors=True)
+        for result in train_pack(
+            Pack(runs=tuple(left.values())), training, device=space.device, progress=report, take=take
+        ).runs:
+            if result.status != "finished":
+                keep(left[result.name], [])
+    tables = [pd.read_parquet(path_of(run)) for run in runs]
+    return pd.concat([table for table in tables if len(table)] or [pd.DataFrame()], ignore_index=True)

@@ -1,0 +1,481 @@
+r"""Table 1: do hidden neurons learn the latents of a hierarchy, and how much of that is there without training?
+
+NCorr(s) is the mean over the latents of level s of the correlation with the best hidden neuron of block s. Controls:
+the same network untrained, latents dealt to other inputs, and neurons assigned to latents one to one. The sources leave
+the learning rate and the hidden width open; all four combinations are trained.
+
+The hierarchy is deterministic, with at most C different inputs, so a wide random layer separates them anyhow. The
+question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary within a class, for all three levels.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joma.charts import Chart, Rule, points
+from joma.claims import Claim, Number
+from joma.engine import grid as recipes
+from joma.engine.config import HIERARCHY, TREES, RunConfig
+from joma.engine.grid import Run, grid
+from joma.engine.sources import HierarchySource, with_vocabulary
+from joma.models.batch import Parameters
+from joma.models.decoder import Decoder
+from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
+from joma.paper.experiment import Experiment, Measured
+from joma.paper.latent_neurons import LatentSamples, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.store import Store
+
+TRAINED, UNTRAINED = "trained", "untrained"
+TREE_DEPTH = TABLE1_BLOCKS + 1
+"""Edges from the root to a leaf: a level of latents between them for each block."""
+LOWEST_LOSS = "lowest_loss"
+"""Column of runs: the lowest loss that the task has, NaN on trees."""
+NUM_STARTS = 8
+"""Untrained networks that are held at a time: a start depends on sizes and seed alone, not on the data."""
+KEYS = ["data", "num_classes", "num_children", "num_latents", "rho", "hidden", "lr", "level"]
+"""What one number of the table depends on; over seeds it is averaged."""
+CLOSE = 3.0
+"""Errors, ours and the published ± together, within which a cell counts as the published one."""
+PRINTED = 0.005
+"""Half of the last printed digit."""
+NOTHING = 0.0
+"""What training must add beyond the control."""
+
+_PUBLISHED = {
+    (0, "10x20"): ((0.99, 0.01), (1.00, 0.00), (0.99, 0.01), (0.99, 0.01), (0.99, 0.01), (0.99, 0.01)),
+    (0, "20x30"): ((0.97, 0.02), (0.96, 0.02), (0.94, 0.04), (0.95, 0.03), (0.95, 0.03), (0.95, 0.03)),
+    (1, "10x20"): ((0.81, 0.05), (0.69, 0.05), (0.73, 0.08), (0.72, 0.04), (0.58, 0.02), (0.64, 0.02)),
+    (1, "20x30"): ((0.80, 0.05), (0.68, 0.04), (0.74, 0.03), (0.66, 0.02), (0.55, 0.01), (0.61, 0.04)),
+}
+PUBLISHED = {
+    (level, latents, num_classes, num_children): value
+    for (level, latents), row in _PUBLISHED.items()
+    for (num_classes, num_children), value in zip(product((20, 30, 50), (2, 3)), row, strict=True)
+}
+"""Table 1 as printed, number and ±, by level, latents, classes and children."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Table 1 and the same question on latent trees."""
+
+    is_paper_size: bool = True
+    """Whether these are the paper's settings, so that its numbers can be compared with ours."""
+    num_latents: tuple[tuple[int, int], ...] = recipes.TABLE_1_LATENTS
+    num_children: tuple[int, ...] = recipes.TABLE_1_CHILDREN
+    num_classes: tuple[int, ...] = recipes.TABLE_1_CLASSES
+    lrs: tuple[float, ...] = (1e-5, 1e-4)
+    """Learning rates: the paper's text and its scripts."""
+    hiddens: tuple[int, ...] = (400, 4096)
+    """Hidden neurons of each MLP: four for each token, or for each number of the embedding."""
+    width: int = 1024
+    seeds: tuple[int, ...] = recipes.TABLE_1_SEEDS
+    steps: int = 10_000
+    rhos: tuple[float, ...] = (0.7, 0.8, 0.9)
+    """Polarities of the trees."""
+    tree_hiddens: tuple[int, ...] = (400,)
+    """Hidden neurons of the networks on trees, which the paper does not have."""
+    tree_classes: int = 3
+    tree_steps: int = 10_000
+    batch: int = 128
+    precision: str = "bf16"
+    num_samples: int = 1280
+    """Fresh samples that neurons are measured on."""
+    num_shuffles: int = 50
+
+
+def compute(config: Config, store: Store) -> Measured:
+    """Train and score all runs."""
+    settings = {"what": "table1", "num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
+
+    def measure(device: str) -> Any:
+        def of_run(run: Run, folder: Path, trained: Parameters) -> list[Row]:
+            return _scores(run.config, trained, config, device)
+
+        return of_run
+
+    grids = [*_hierarchy_grids(config), *_tree_grids(config)]
+    found = store.gather(pack_tasks(grids, store.device, measure, settings))
+    _start.cache_clear()
+    tables = [each.tables["rows"] for each in found if len(each.tables["rows"])]
+    if not tables:
+        return Measured()
+    runs = with_lowest_losses(pd.concat(tables, ignore_index=True), config)
+    return Measured(runs=runs)
+
+
+def needs(config: Config, device: str) -> str:
+    """Return that a GPU is missing for the runs of the paper's size."""
+    return "It needs a GPU: on a CPU these runs would take weeks." if config.is_paper_size and device == "cpu" else ""
+
+
+def run_settings(run: RunConfig) -> dict[str, str | int | float]:
+    """Return what tells a run from the others, as columns of its rows."""
+    data = run.data
+    is_hierarchy = data.data == HIERARCHY
+    return {
+        "data": data.data,
+        "num_classes": data.num_classes,
+        "num_children": data.num_children if is_hierarchy else data.branching,
+        "num_latents": "x".join(map(str, data.num_latents)) if is_hierarchy else "",
+        "rho": 1.0 if is_hierarchy else data.rho,
+        "hidden": run.model.hidden,
+        "lr": run.optimiser.lr,
+        "seed": run.seed,
+    }
+
+
+def with_lowest_losses(runs: pd.DataFrame, config: Config) -> pd.DataFrame:
+    """Return the rows of runs with the lowest loss that each one's hierarchy allows: its classes may share sequences.
+
+    Of m classes with one sequence none can be told from the others, which costs ln m.
+    """
+    keys = ["data", "num_classes", "num_children", "num_latents", "seed"]
+    tasks = {}
+    for run in (run.config for grid_runs in _hierarchy_grids(config) for run in grid_runs):
+        key = tuple(run_settings(run)[name] for name in keys)
+        if key not in tasks:
+            [hierarchy] = HierarchySource([with_vocabulary(run)], "cpu").hierarchies
+            _, same, num = hierarchy.sequences.unique(dim=0, return_inverse=True, return_counts=True)
+            tasks[key] = float(num[same].double().log().mean())
+    found = [tasks.get(tuple(row), float("nan")) for row in runs[keys].itertuples(index=False)]
+    return runs.assign(**{LOWEST_LOSS: found})
+
+
+def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
+    """Yield a grid for each hidden width; its runs of one number of classes and of children make a pack."""
+    base = recipes.recipe("table1").base.update(_common(config, config.steps))
+    for hidden in config.hiddens:
+        axes: dict[str, tuple[Any, ...]] = {
+            "num_classes": config.num_classes,
+            "num_latents": config.num_latents,
+            "num_children": config.num_children,
+            "hidden": (hidden,),
+            "lr": config.lrs,
+            "seed": config.seeds,
+        }
+        yield grid(base, axes, tuple(axes))
+
+
+def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
+    """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
+    trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes}
+    base = recipes.recipe("table1").base.update(_common(config, config.tree_steps) | trees)
+    for hidden in config.tree_hiddens:
+        axes = {"rho": config.rhos, "hidden": (hidden,), "lr": config.lrs, "seed": config.seeds}
+        yield grid(base, axes, tuple(axes))
+
+
+def _common(config: Config, steps: int) -> dict[str, Any]:
+    """Return what all runs have in common; losses and entropies on the way are not asked for."""
+    return {
+        "steps": steps,
+        "measure_every": steps,
+        "width": config.width,
+        "batch": config.batch,
+        "precision": config.precision,
+    }
+
+
+def _scores(run: RunConfig, trained: Parameters, config: Config, device: str) -> list[Row]:
+    """Return a row for each level and network."""
+    samples = latent_samples(run, config.num_samples, device)
+    networks = {TRAINED: trained, UNTRAINED: _start(run.model, run.seed, device)}
+    return [
+        run_settings(run) | {"network": network, "level": level} | row
+        for network, parameters in networks.items()
+        for level, row in enumerate(_levels(Decoder(run.model), parameters, samples, run.seed, config.num_shuffles))
+    ]
+
+
+@lru_cache(maxsize=NUM_STARTS)
+def _start(model: DecoderConfig, seed: int, device: str) -> Parameters:
+    return of_one_run(Decoder(model).initial(seed), device)
+
+
+def _levels(
+    decoder: Decoder, parameters: Parameters, samples: LatentSamples, seed: int, num_shuffles: int
+) -> list[Row]:
+    """Compare every level of latents with the block of the same number."""
+    reading = read_neurons(decoder, parameters, samples)
+    compared = zip(samples.latents, reading.peaks, strict=False)  # the hierarchy's third level are its classes
+    return [
+        ncorr(latents, peaks, seed=seed, num_shuffles=num_shuffles, groups=samples.drawn) | {"loss": reading.loss}
+        for latents, peaks in compared
+    ]
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+def side_by_side(t: Measured, data: str) -> pd.DataFrame:
+    """Return one row for each run and level: the network as it ended, as it started, and what training added."""
+    runs = t.runs[t.runs["data"] == data]
+    keys = [*KEYS, "seed"]
+    trained, untrained = (runs[runs["network"] == network].set_index(keys) for network in (TRAINED, UNTRAINED))
+    wide = trained[["shuffled", "matched", "loss"]].assign(
+        trained=trained["ncorr"], untrained=untrained["ncorr"], shuffled_untrained=untrained["shuffled"]
+    )
+    wide["excess"] = wide["trained"] - wide["untrained"]
+    wide["excess_shuffled"] = wide["shuffled"] - wide["shuffled_untrained"]
+    wide = wide.reset_index()
+    cells = zip(wide["level"], wide["num_latents"], wide["num_classes"], wide["num_children"], strict=True)
+    known = [PUBLISHED.get(cell, (np.nan, np.nan)) if data == HIERARCHY else (np.nan, np.nan) for cell in cells]
+    return wide.assign(published=[value for value, _ in known], published_error=[error for _, error in known])
+
+
+def _choices(wide: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield each open choice and level with the means of its seeds over settings: networks of a seed start alike."""
+    columns = ["trained", "untrained", "shuffled", "shuffled_untrained", "matched", "excess", "excess_shuffled"]
+    for (hidden, lr, level), own in wide.groupby(["hidden", "lr", "level"]):
+        by_seed = own.groupby("seed")[columns].mean()
+        yield f"level {level}, hidden {hidden}, rate {lr:g}", f"level{level}_hidden{hidden}_rate{lr:g}", by_seed
+
+
+def cell_numbers(t: Measured) -> list[Number]:
+    """Return, for the open choice nearest to the paper, how many of its cells agree, and the mean distances."""
+    if "runs" not in t or not t.config.is_paper_size:
+        return []
+    wide, numbers, best = side_by_side(t, HIERARCHY), [], None
+    for (hidden, lr), own in wide.groupby(["hidden", "lr"]):
+        cells = own.groupby(KEYS)
+        error = np.sqrt(cells["trained"].sem() ** 2 + cells["published_error"].mean() ** 2 + PRINTED**2)
+        off = ((cells["trained"].mean() - cells["published"].mean()).abs() / error) > CLOSE
+        distance = float((cells["trained"].mean() - cells["published"].mean()).abs().mean())
+        idle = float((cells["untrained"].mean() - cells["published"].mean()).abs().mean())
+        name = f"mean distance from the published numbers, hidden {hidden}, rate {lr:g}"
+        numbers.append(Number(name=name, value=distance, control=idle, control_name="the same network untrained"))
+        if best is None or distance < best[0]:
+            best = distance, int((~off).sum()), len(off)
+    assert best is not None
+    share = Number(
+        name="cells within three errors of the published number, nearest open choice",
+        value=best[1] / best[2],
+        at_least=0.9,
+        error=float(np.sqrt(best[1] / best[2] * (1 - best[1] / best[2]) / best[2])),
+        unit=f"share of {best[2]}",
+        key="share",
+    )
+    agree = Number.exact("such cells", best[1], key="cells")
+    return [share, agree, Number.exact("cells in all", best[2], key="all"), *numbers]
+
+
+def _excess(t: Measured, data: str) -> list[Number]:
+    """Return what training adds beyond what it adds to shuffled latents."""
+    if "runs" not in t:
+        return []
+    numbers = []
+    for setting, key, own in _choices(side_by_side(t, data)):
+        numbers += [
+            Number.mean(
+                "NCorr that training adds, beyond what shuffled latents gain",
+                own["excess"] - own["excess_shuffled"],
+                at_least=NOTHING,
+                setting=setting,
+                key=key,
+            ),
+            Number.mean(f"NCorr trained, {setting}", own["trained"], control=own["untrained"], control_name=UNTRAINED),
+        ]
+    return numbers
+
+
+def training_numbers(t: Measured) -> list[Number]:
+    """Return what training adds on the paper's hierarchy."""
+    return _excess(t, HIERARCHY)
+
+
+def tree_numbers(t: Measured) -> list[Number]:
+    """Return what training adds on latent trees, whose inputs vary within a class."""
+    return _excess(t, TREES)
+
+
+def chance_numbers(t: Measured) -> list[Number]:
+    """Return how far NCorr lies above shuffled latents, and what one-to-one matching costs, by level."""
+    if "runs" not in t:
+        return []
+    numbers = []
+    for level, own in side_by_side(t, HIERARCHY).groupby("level"):
+        by_seed = own.groupby("seed")[["trained", "untrained", "shuffled", "shuffled_untrained", "matched"]].mean()
+        numbers += [
+            Number.mean(
+                f"NCorr above shuffled latents, level {level}",
+                by_seed["trained"] - by_seed["shuffled"],
+                control=by_seed["untrained"] - by_seed["shuffled_untrained"],
+                control_name=UNTRAINED,
+                paired=True,
+                key=f"above{level}",
+            ),
+            Number.mean(f"lost by one-to-one matching, level {level}", by_seed["trained"] - by_seed["matched"]),
+        ]
+    return numbers
+
+
+def complexity_numbers(t: Measured) -> list[Number]:
+    """Return by how much NCorr falls from the simplest to the most complicated value of an axis."""
+    if "runs" not in t:
+        return []
+    wide, numbers = side_by_side(t, HIERARCHY), []
+    for level, axis in product(sorted(wide["level"].unique()), ("num_latents", "num_children")):
+        own = wide[wide["level"] == level]
+        simplest, most = own[axis].min(), own[axis].max()
+        if simplest == most:
+            continue
+        others = [name for name in [*KEYS, "seed"] if name != axis]
+        columns = ["trained", "untrained", "published"]
+        low, high = (own[own[axis] == value].set_index(others)[columns] for value in (simplest, most))
+        falls = (low - high).groupby(level="seed").mean().dropna(subset="trained")
+        published = float(falls["published"].mean())
+        numbers.append(
+            Number.mean(
+                f"fall of NCorr with larger {axis}, level {level}",
+                falls["trained"],
+                control=falls["untrained"],
+                control_name=UNTRAINED,
+                paired=True,
+                published=None if np.isnan(published) else published,
+            )
+        )
+    return numbers
+
+
+CLAIMS = (
+    Claim(
+        id="table1-numbers",
+        title="Table 1, the numbers",
+        says="The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at "
+        "s = 0 and from .55 to .81 at s = 1",
+        source="Section 6, Table 1",
+        numbers=cell_numbers,
+    ),
+    Claim(
+        id="table1-training",
+        title="Table 1, what training adds",
+        says="Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr",
+        source="Section 6, Table 1",
+        numbers=training_numbers,
+    ),
+    Claim(
+        id="table1-trees",
+        title="Table 1 asked on latent trees",
+        says="Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree",
+        source="Section 5 and Table 1",
+        numbers=tree_numbers,
+    ),
+    Claim(
+        id="table1-chance",
+        title="Table 1, against chance",
+        says="For each latent there is a hidden node with a high normalised correlation with it",
+        source="Section 6, Table 1",
+        numbers=chance_numbers,
+        primary=False,
+    ),
+    Claim(
+        id="table1-complexity",
+        title="Table 1, complexity",
+        says="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
+        source="Section 6, Table 1",
+        numbers=complexity_numbers,
+        primary=False,
+    ),
+)
+
+
+def charts(t: Measured) -> list[Chart]:
+    """Draw trained against untrained networks, and what training adds."""
+    if "runs" not in t:
+        return []
+    wide = pd.concat([side_by_side(t, data) for data in (HIERARCHY, TREES)])
+    cells = wide.groupby(KEYS, as_index=False).agg(
+        trained=("trained", "mean"), untrained=("untrained", "mean"), sem=("trained", "sem"), seeds=("seed", "size")
+    )
+    cells = cells.assign(
+        low=cells["trained"] - 2 * cells["sem"],
+        high=cells["trained"] + 2 * cells["sem"],
+        level="level " + cells["level"].astype(str),
+        choice=cells["data"] + ", hidden " + cells["hidden"].astype(str) + ", rate " + cells["lr"].map("{:g}".format),
+    )
+    added = wide.assign(added=wide["excess"] - wide["excess_shuffled"])
+    added = added.groupby(["data", "hidden", "lr", "level", "seed"])["added"].mean()
+    added = added.groupby(["data", "hidden", "lr", "level"]).agg(["mean", "sem", "size"]).reset_index()
+    added = added.assign(
+        low=added["mean"] - 2 * added["sem"],
+        high=added["mean"] + 2 * added["sem"],
+        level="level " + added["level"].astype(str),
+        choice=added["data"] + ", hidden " + added["hidden"].astype(str) + ", rate " + added["lr"].map("{:g}".format),
+    )
+    names = {
+        "trained": "NCorr, trained",
+        "untrained": "NCorr, untrained",
+        "mean": "NCorr that training adds",
+        "level": "",
+    }
+    return [
+        points(
+            cells,
+            "untrained",
+            "trained",
+            color="choice",
+            facet="level",
+            error=("low", "high"),
+            diagonal=True,
+            id="table1",
+            labels=names,
+            title="Untrained networks score as well as trained ones",
+            caption="Each point is a setting; on the diagonal training adds nothing. Bars are two standard errors.",
+        ),
+        points(
+            added,
+            "level",
+            "mean",
+            color="choice",
+            error=("low", "high"),
+            n="size",
+            rules=[Rule(0.0)],
+            id="table1-training",
+            labels=names,
+            title="Training adds little, and only on trees",
+            caption="What training adds beyond what shuffled latents gain; bars are two standard errors.",
+        ),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="table1",
+        title="Latents and hidden neurons",
+        source="Section 6, Table 1",
+        question="Do hidden neurons learn the latents of a hierarchy, or does an untrained network score the same? And "
+        "on latent trees, where inputs vary within a class?",
+        presets={
+            "quick": Config(
+                is_paper_size=False,
+                num_children=(2,),
+                num_classes=(20,),
+                lrs=(1e-3,),
+                hiddens=(64,),
+                width=128,
+                seeds=(1, 2),
+                steps=200,
+                rhos=(0.8,),
+                tree_hiddens=(64,),
+                tree_steps=120,
+                batch=64,
+                precision="fp32",
+                num_samples=640,
+                num_shuffles=10,
+            ),
+            "full": Config(),
+        },
+        compute=compute,
+        claims=CLAIMS,
+        charts=charts,
+        needs=needs,
+        in_tasks=True,
+    ),
+)
