@@ -31,7 +31,7 @@ _PARQUET_COLUMN = "text"
 
 
 @runtime_checkable
-class TextSource(Protocol):
+class ReadableText(Protocol):
     """A text that can be read part by part."""
 
     @property
@@ -83,7 +83,7 @@ class TextFolder:
             yield from _parquet_blocks(path) if path.suffix == ".parquet" else _text_blocks(path)
 
 
-def find_text(name_or_folder: str | Path) -> TextSource:
+def find_text(name_or_folder: str | Path) -> ReadableText:
     """Find a text by its name (`python-docs`, `wikitext2`, `wikitext103`) or in a folder; says what is missing."""
     if name_or_folder == PythonDocs.name:
         return PythonDocs()

@@ -16,7 +16,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from joma.data.cache import cache_folder, digest, digest_of_arrays, read_arrays, write_arrays
-from joma.data.corpora import SPLITS, TextSource, find_text
+from joma.data.corpora import SPLITS, ReadableText, find_text
 from joma.errors import whole
 
 RULES = "basic_english 1"
@@ -191,7 +191,7 @@ def load_text(
     )
 
 
-def _tokenised(source: TextSource, cap: int | None) -> dict[str, np.ndarray]:
+def _tokenised(source: ReadableText, cap: int | None) -> dict[str, np.ndarray]:
     """Return the parts of a text as numbers, and the vocabulary as UTF-8, one word a line."""
     train, vocabulary = build_vocabulary(_tokens(source, "train"), cap)
     arrays = {"train": train} | {split: look_up(_tokens(source, split), vocabulary) for split in ("valid", "test")}
@@ -202,5 +202,5 @@ def _tokenised(source: TextSource, cap: int | None) -> dict[str, np.ndarray]:
     return {**arrays, _VOCABULARY: words}
 
 
-def _tokens(source: TextSource, split: str) -> Iterator[list[str]]:
+def _tokens(source: ReadableText, split: str) -> Iterator[list[str]]:
     return map(tokenise, source.blocks(split))

@@ -22,10 +22,19 @@ from torch import Tensor
 from joma.engine import snapshots
 from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host
 from joma.engine.plan import Pack
-from joma.engine.resume import DIVERGED, KIND, Member, RunStatus, identity, inspect_run, place, placeholder
+from joma.engine.resume import (
+    DIVERGED,
+    KIND,
+    Member,
+    RunResult,
+    RunStatus,
+    identity,
+    inspect_run,
+    load_snapshots,
+)
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, Source, data_hash, data_size, source_of
-from joma.engine.step import NOT_FAILED, Stepper
+from joma.engine.step import NOT_FAILED, Stepper, on_cpu
 from joma.measure.curve_effects import curve_effects
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
@@ -90,31 +99,10 @@ class PackProgress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunResult:
-    """How a run ended."""
-
-    name: str
-    folder: Path
-    status: str
-    """`finished` or `failed`."""
-    step: int
-    """Steps done."""
-    failed_at: int | None
-    """Step at which it diverged."""
-    is_new: bool
-    """Whether this call trained it; otherwise it had ended before."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PackResult:
     """How the runs of a pack ended, in their order."""
 
     runs: tuple[RunResult, ...]
-
-    @property
-    def num_failed(self) -> int:
-        """Runs that diverged."""
-        return sum(run.status == "failed" for run in self.runs)
 
 
 Report = Callable[[PackProgress], None]
@@ -133,57 +121,56 @@ def train_pack(
 ) -> PackResult:
     """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
 
-    Runs go on from their snapshots; those that have ended are left alone. Runs that stand at different steps are
-    trained in groups, which join where they meet. `progress` is told about once a second how far they are. Ctrl-C saves
-    the runs before it ends the call; a second one does not wait for that. `take` gets the parameters of every run that
-    reaches its end; what it makes of them is all that is left, for then the end is not saved. `owner`, as of
-    `open_run`, is for a pack that is trained elsewhere again when its machine is lost.
+    Runs go on from their snapshots; those that have ended are left alone. Runs that have done different numbers of
+    steps are trained in groups, which join where they meet. Ctrl-C saves the runs before it ends the call; a second one
+    does not wait for that.
+
+    Args:
+        pack: The runs.
+        folder: Folder of the runs' folders.
+        device: Where to train.
+        progress: Called about once a second with how far the runs are.
+        take: Gets the parameters of every run that reaches its end, which is then not saved.
+        owner: As of `open_run`: names a pack that another machine goes on with when one is lost.
     """
     size = data_size(pack.config)
     members = [inspect_run(run, Path(folder), size, owner=owner) for run in pack.runs]
     going = [member for member in members if member.is_open]
-    with interruptions() as is_asked_to_stop, ExitStack() as stack:
+    with interruptions() as is_interrupted, ExitStack() as stack:
         if going:
             _open_records(going, size, owner, stack)
-            place(members)
-            _hold_places(members)
-            caller = _Caller(report=progress or (lambda _: None), take=take, is_asked_to_stop=is_asked_to_stop)
+            load_snapshots(members)
+            caller = _Caller(report=progress or (lambda _: None), take=take, is_interrupted=is_interrupted)
             try:
                 _train_groups(members, size, torch.device(device), caller)
             except KeyboardInterrupt:
-                _leave_open(going)
+                _close_unfinished(going)
                 raise
-    return PackResult(runs=tuple(_result(member, is_new=member in going) for member in members))
+    return PackResult(runs=tuple(member.result(is_new=member in going) for member in members))
 
 
 def _open_records(going: Sequence[Member], size: DataSize, owner: str, stack: ExitStack) -> None:
     """Open all records, or none."""
-    shared = {"num_steps": size.num_steps, "steps_per_epoch": size.steps_per_epoch}
     try:
         for member in going:
-            about = {**shared, "data_hash": data_hash(member.config.data)}
+            about = {
+                "num_steps": size.num_steps,
+                "steps_per_epoch": size.steps_per_epoch,
+                "data_hash": data_hash(member.config.data),
+            }
             record = open_run(member.folder, kind=KIND, config=member.config.as_dict(), about=about, owner=owner)
             stack.callback(record.abandon)  # when it could not even be closed, as on a full disk
             member.record = stack.enter_context(record)
     except RunLockedError:
-        _leave_open(going)
+        _close_unfinished(going)
         raise
 
 
-def _leave_open(members: Sequence[Member]) -> None:
-    """Let go of the folders; the runs stay unfinished, and the next call goes on with them."""
+def _close_unfinished(members: Sequence[Member]) -> None:
+    """Let go of the folders; the next call goes on with the runs."""
     for member in members:
         if member.record is not None:
             member.record.close("running")
-
-
-def _hold_places(members: Sequence[Member]) -> None:
-    """Keep failed runs in their place when the others go on all together from where the pack was."""
-    going = [member for member in members if member.is_open]
-    if len({member.step for member in going}) == 1:
-        for member in members:
-            if member.status is RunStatus.FAILED:
-                placeholder(member, going[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +179,7 @@ class _Caller:
 
     report: Report
     take: Take | None
-    is_asked_to_stop: Callable[[], bool]
+    is_interrupted: Callable[[], bool]
 
 
 def _train_groups(members: Sequence[Member], size: DataSize, device: torch.device, caller: _Caller) -> None:
@@ -206,94 +193,78 @@ def _train_groups(members: Sequence[Member], size: DataSize, device: torch.devic
 
 
 class _Trainer:
-    """Trains runs that stand at one step."""
+    """Trains runs that have done the same number of steps."""
 
     def __init__(self, group: Sequence[Member], size: DataSize, device: torch.device, caller: _Caller) -> None:
-        """Build the model, and put every run where it stands."""
-        self._group = tuple(group)
-        self._configs = [member.config for member in group]
-        self._size = size
-        self._training = self._configs[0].training
-        self._caller = caller
-        self._source: Source = source_of(self._configs, device)
+        """Build the model, and put every run where it goes on."""
+        configs = [member.config for member in group]
+        self._group, self._size, self._caller = tuple(group), size, caller
+        self._training = configs[0].training
+        self._source: Source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
-        self._stepper = self._started(device)
+        self._stepper = Stepper(
+            Decoder(configs[0].model),
+            [config.seed for config in configs],
+            [config.optimiser for config in configs],
+            num_steps=size.num_steps,
+            steps_per_epoch=size.steps_per_epoch,
+            precision=self._training.precision,
+            device=device,
+        )
+        for run, member in enumerate(group):
+            if member.state is not None:
+                self._stepper.load_run_state(run, member.state)
+                member.state = None
         self._saved_at = self._reported_at = monotonic()
-        self._reported_step = 0
+        self._reported_step = group[0].step
         self._save_seconds = 0.0
+
+    @property
+    def _going(self) -> list[tuple[int, Member]]:
+        """Runs that go on, with their place in the group."""
+        return [(run, member) for run, member in enumerate(self._group) if member.is_open]
 
     def train(self, start: int, stop: int) -> None:
         """Train from one step to another; at the last one the runs are finished."""
-        self._reported_step = start
         if start == 0:
-            self._begin()
+            self._measure(0)
+            if self._training.checkpoint_every is not None:
+                self._keep(0)
+            # So there is always a snapshot that all runs have: they go on together, and sums are taken in the same
+            # order. A GPU would be held up by writing what follows from the seeds.
+            if self._source.device.type == "cpu":
+                self._save(0)
         for step in range(start, stop):
             self._stepper.advance(self._source.batch(step))
-            self._attend_to(step + 1, stop)
+            self._after_step(step + 1, stop)
             if not self._going:
                 return
         if stop == self._size.num_steps:
             self._note_failures()
-            for run, member in enumerate(self._group):
-                if member.is_open:
-                    self._finish(run, member)
-        else:
-            self._part(stop)
+            for run, member in self._going:
+                self._finish(run, member)
+        else:  # they go on in a larger group
+            for run, member in self._going:
+                member.step, member.state = stop, self._stepper.run_state(run)
 
-    def _started(self, device: torch.device) -> Stepper:
-        stepper = Stepper(
-            Decoder(self._configs[0].model),
-            [config.seed for config in self._configs],
-            [config.optimiser for config in self._configs],
-            num_steps=self._size.num_steps,
-            steps_per_epoch=self._size.steps_per_epoch,
-            precision=self._training.precision,
-            device=device,
-        )
-        for run, member in enumerate(self._group):
-            if member.state is not None:
-                stepper.load_run_state(run, member.state)
-                member.state = None
-        return stepper
-
-    @property
-    def _going(self) -> list[Member]:
-        return [member for member in self._group if member.is_open]
-
-    def _begin(self) -> None:
-        """Measure the start, and on a CPU save it, so that there is always a snapshot that all runs have.
-
-        Then all go on together, and sums are taken in the same order. A GPU would be held up by writing what follows
-        from the seeds.
-        """
-        self._measure(0)
-        if self._training.checkpoint_every is not None:
-            self._keep(0)
-        if self._source.device.type == "cpu":
-            self._save(0)
-
-    def _attend_to(self, step: int, stop: int) -> None:
-        """Do whatever is due behind a step; nothing of it waits for the device unless it is."""
-        every = self._training.checkpoint_every
+    def _after_step(self, step: int, stop: int) -> None:
+        """Do whatever is due after a step; nothing of it waits for the device unless it is."""
+        training = self._training
         if step in self._due:
             self._measure(step)
-        if every is not None and step % every == 0:
+        if training.checkpoint_every is not None and step % training.checkpoint_every == 0:
             self._keep(step)
-        is_stopping = self._caller.is_asked_to_stop()
+        is_stopping = self._caller.is_interrupted()
         is_taken = step == self._size.num_steps and self._caller.take is not None
-        if is_stopping or (not is_taken and (step == stop or self._is_save_due(step))):
+        is_due = training.snapshot_every is not None and step % training.snapshot_every == 0
+        wait = max(training.snapshot_seconds, self._save_seconds / SAVE_SHARE)
+        is_due = is_due or step == stop or monotonic() - self._saved_at >= wait
+        if is_stopping or (is_due and not is_taken):
             self._save(step)
         if is_stopping:
             raise KeyboardInterrupt
         if monotonic() - self._reported_at >= REPORT_SECONDS or step == stop:
-            self._tell(step)
-
-    def _is_save_due(self, step: int) -> bool:
-        every = self._training.snapshot_every
-        if every is not None and step % every == 0:
-            return True
-        wanted = max(self._training.snapshot_seconds, self._save_seconds / SAVE_SHARE)
-        return monotonic() - self._saved_at >= wanted
+            self._report(step)
 
     def _measure(self, step: int) -> None:
         """Measure the runs that go on and add the numbers to their records."""
@@ -311,31 +282,29 @@ class _Trainer:
         )
         if step > 0:
             found.append(Values(metric=LOSS, by_run=stepper.losses, site=TRAINING, kind="loss"))
-        numbers = on_host(found)
-        for run, member in enumerate(self._group):
-            if member.is_open:
-                for values, by_run in zip(found, numbers, strict=True):
-                    _add(member, step, values, by_run[run])
+        for each, numbers in zip(found, on_host(found), strict=True):
+            for run, member in self._going:
+                member.writer.add(
+                    step, each.metric, numbers[run], site=each.site, kind=each.kind, layer=each.layer, head=each.head
+                )
 
     def _note_failures(self) -> None:
         """Wait for the device, and end the records of runs that have diverged."""
         for member, failed_at in zip(self._group, self._stepper.state.failed_at.tolist(), strict=True):
             if member.is_open and failed_at != NOT_FAILED:
-                assert member.record is not None
                 message = f"The loss or its gradient was no longer finite at step {failed_at}."
-                member.record.event(failed_at, DIVERGED, message, level="error")
-                member.record.close("failed")
+                member.writer.event(failed_at, DIVERGED, message, level="error")
+                member.writer.close("failed")
                 member.status, member.failed_at = RunStatus.FAILED, failed_at
 
     def _save(self, step: int) -> None:
         """Write rows, then snapshots of all runs, then remove the oldest ones."""
         self._note_failures()
         begun = monotonic()  # not before: steps that a GPU had queued are done by now, and are no part of saving
-        for member in self._going:
-            assert member.record is not None
-            member.record.flush()
+        for _, member in self._going:
+            member.writer.flush()
         self._write(step, self._stepper.run_state, snapshots.save_snapshot)
-        for member in self._going:
+        for _, member in self._going:
             member.step, member.kept = step, tuple(sorted({*member.kept, step}))[-NUM_KEPT:]
             snapshots.prune(member.folder, member.kept)
         self._saved_at = monotonic()
@@ -344,81 +313,60 @@ class _Trainer:
     def _keep(self, step: int) -> None:
         """Write the parameters alone, to be kept."""
         self._note_failures()
-        self._write(step, self._own_parameters, snapshots.save_checkpoint)
-
-    def _own_parameters(self, run: int) -> dict[str, Tensor]:
         named = self._stepper.parameters.items()
-        return {name: tensor[run].detach().to("cpu", copy=True).contiguous() for name, tensor in named}
+        self._write(step, lambda run: {name: on_cpu(each[run]) for name, each in named}, snapshots.save_checkpoint)
 
     def _write(
         self, step: int, state_of: Callable[[int], dict[str, Tensor]], save: Callable[[Path, Snapshot], Path]
     ) -> None:
         """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
 
-        def write(run: int) -> None:
-            member = self._group[run]
+        def write(place: tuple[int, Member]) -> None:
+            run, member = place
             save(member.folder, Snapshot(step=step, tensors=state_of(run), run=identity(member.config)))
 
-        going = [run for run, member in enumerate(self._group) if member.is_open]
         if self._source.device.type == "cpu":
-            for run in going:
-                write(run)
+            for place in self._going:
+                write(place)
         else:
             with ThreadPoolExecutor(NUM_WRITERS) as writers:
-                list(writers.map(write, going))
-
-    def _part(self, step: int) -> None:
-        """Take the runs out of this group, to go on in a larger one."""
-        for run, member in enumerate(self._group):
-            if member.is_open:
-                member.step, member.state = step, self._stepper.run_state(run)
+                list(writers.map(write, self._going))
 
     def _finish(self, run: int, member: Member) -> None:
         """Describe the curves and end the record; of the snapshots the last one stays, unless somebody took the end."""
-        assert member.record is not None
         take = self._caller.take
         if take is not None:
             take(member.name, {name: each[run : run + 1].detach() for name, each in self._stepper.parameters.items()})
-        member.record.flush()
+        member.writer.flush()
         member.step = self._size.num_steps
         _describe_curves(member)
         if take is None:
             snapshots.prune(member.folder, member.kept[-1:])
-        member.record.close("finished")
+        member.writer.close("finished")
         if take is not None:  # not before: one that is killed on the way goes on from them
             snapshots.prune(member.folder, ())
         member.status = RunStatus.FINISHED
 
-    def _tell(self, step: int) -> None:
+    def _report(self, step: int) -> None:
         """Report progress; this waits for the device."""
-        now = monotonic()
-        losses = self._stepper.losses.tolist()
-        alive = [(member.name, loss) for member, loss in zip(self._group, losses, strict=True) if member.is_open]
-        done = (step - self._reported_step) * len(alive) * self._source.tokens_per_step
+        now, losses = monotonic(), self._stepper.losses.tolist()
+        done = (step - self._reported_step) * len(self._going) * self._source.tokens_per_step
         self._caller.report(
             PackProgress(
-                names=tuple(name for name, _ in alive),
+                names=tuple(member.name for _, member in self._going),
                 step=step,
                 num_steps=self._size.num_steps,
                 tokens_per_second=done / max(now - self._reported_at, 1e-9),
-                losses=dict(alive),
+                losses={member.name: losses[run] for run, member in self._going},
                 failed=tuple(member.name for member in self._group if member.status is RunStatus.FAILED),
             )
         )
         self._reported_at, self._reported_step = now, step
 
 
-def _add(member: Member, step: int, values: Values, number: float) -> None:
-    assert member.record is not None
-    member.record.add(
-        step, values.metric, number, site=values.site, kind=values.kind, layer=values.layer, head=values.head
-    )
-
-
 def _describe_curves(member: Member) -> None:
     """Record effects and names of the run's curves as events; those of an earlier, shorter run are withdrawn."""
-    record = member.record
-    assert record is not None
+    record = member.writer
     earlier = read_events(member.folder)
     for event in earlier[earlier["kind"] == EFFECTS].itertuples():
         if event.step != member.step:
@@ -427,15 +375,3 @@ def _describe_curves(member: Member) -> None:
         evidence = {"metric": each.metric, "layer": each.layer, "name": each.name.value, **plain(each.effects)}
         message = f"{METRICS[each.metric].label}: {each.name.value}"
         record.event(member.step, EFFECTS, message, site=each.site, evidence=evidence)
-
-
-def _result(member: Member, *, is_new: bool) -> RunResult:
-    failed = member.status is RunStatus.FAILED
-    return RunResult(
-        name=member.name,
-        folder=member.folder,
-        status="failed" if failed else "finished",
-        step=member.failed_at if failed else member.step,
-        failed_at=member.failed_at if failed else None,
-        is_new=is_new,
-    )

@@ -1,4 +1,4 @@
-"""Where the runs of a pack stand: new, to be gone on with, finished or failed, and from which snapshots they go on."""
+"""How far the runs of a pack are: new, unfinished, finished or failed, and from which snapshots they go on."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from joma.engine import snapshots
 from joma.engine.config import SAVING, RunConfig, digest
 from joma.engine.grid import Run
-from joma.engine.snapshots import DamagedSnapshotError, Snapshot
+from joma.engine.snapshots import DamagedSnapshotError
 from joma.engine.sources import DataSize, data_hash
 from joma.engine.step import NOT_FAILED
 from joma.store import RunInfo, RunWriter, demand_closed, info, read_events
@@ -36,9 +36,25 @@ class RunStatus(Enum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    name: str
+    folder: Path
+    status: str
+    """`finished` or `failed`."""
+    step: int
+    """Steps done."""
+    failed_at: int | None
+    """Step at which it diverged."""
+    is_new: bool
+    """Whether this call trained it; otherwise it had ended before."""
+
+
 @dataclass(slots=True, eq=False)
 class Member:
-    """A run of a pack on its way."""
+    """A run of a pack, and how far it is."""
 
     name: str
     config: RunConfig
@@ -59,6 +75,24 @@ class Member:
         """Whether there is something left to do."""
         return self.status is RunStatus.OPEN
 
+    @property
+    def writer(self) -> RunWriter:
+        """The record of a run that is open."""
+        assert self.record is not None
+        return self.record
+
+    def result(self, *, is_new: bool) -> RunResult:
+        """Return how the run ended."""
+        is_failed = self.status is RunStatus.FAILED
+        return RunResult(
+            name=self.name,
+            folder=self.folder,
+            status=self.status.value,
+            step=self.failed_at if is_failed else self.step,
+            failed_at=self.failed_at if is_failed else None,
+            is_new=is_new,
+        )
+
 
 def inspect_run(run: Run, root: Path, size: DataSize, *, owner: str = "") -> Member:
     """See where a run stands, without writing; refuses a folder that holds another run, or is being written.
@@ -72,17 +106,25 @@ def inspect_run(run: Run, root: Path, size: DataSize, *, owner: str = "") -> Mem
     if record.kind != KIND:
         raise ValueError(f"{member.folder} holds a run of kind {record.kind!r}, not {KIND!r}. Take a new folder.")
     try:
-        _demand_sound(record)
+        _check_sound(record)
     except ValueError as error:
         raise ValueError(f"{member.folder / FILE_NAME} is damaged: {error} Restore it from a copy.") from None
-    _demand_same(member, record, size)
+    _check_same(member, record, size)
     if record.status == "finished" and record.about.get("num_steps", 0) >= size.num_steps:
         member.status, member.step = RunStatus.FINISHED, record.about["num_steps"]
         return member
-    if record.status == "failed":
-        _note_divergence(member)
+    if record.status == "failed":  # by its own numbers it would fail again; one that an exception ended goes on
+        events = read_events(member.folder)
+        steps = events.loc[events["kind"] == DIVERGED, "step"]
+        if len(steps):
+            member.status, member.step, member.failed_at = RunStatus.FAILED, NOWHERE, int(steps.iloc[0])
     if member.is_open:
-        _demand_no_further(member, size.num_steps)
+        saved = snapshots.steps_of(member.folder)
+        if saved and saved[-1] > size.num_steps:
+            raise ValueError(
+                f"{member.folder} has done {saved[-1]} steps, more than the {size.num_steps} that are asked for. "
+                "Ask for as many, or take a new folder."
+            )
         demand_closed(member.folder, owner=owner)
     return member
 
@@ -101,38 +143,41 @@ def identity(config: RunConfig) -> str:
     return digest(record)
 
 
-def place(members: Sequence[Member]) -> None:
+def load_snapshots(members: Sequence[Member]) -> None:
     """Put the open runs where they go on: at the last step that all have saved, else each at its own last one.
 
     Those that have saved nothing start. The runs of a pack are saved one after the other. When the process dies between
     two of them some have a newer snapshot, and all have the one before it: from there they go on together, as if
-    nothing had happened.
+    nothing had happened. Failed runs then keep their place in the pack, masked: the others do the same sums as before.
     """
     going = [member for member in members if member.is_open]
     choices = {member.name: snapshots.steps_of(member.folder) for member in going}
     for member in going:
         snapshots.clear_leftovers(member.folder)
-    while True:
+    is_damaged = True
+    while is_damaged:
         saved = [set(steps) for steps in choices.values() if steps]
         common = set.intersection(*saved) if saved else set()
         targets = {name: max(common or steps) for name, steps in choices.items() if steps}
         damaged = [member for member in going if not _load(member, targets.get(member.name))]
-        if not damaged:
-            return
         for member in damaged:
             choices[member.name].remove(targets[member.name])
+        is_damaged = bool(damaged)
+    if len({member.step for member in going}) == 1:
+        for member in members:
+            if member.status is RunStatus.FAILED:
+                _hold_place(member, going[0].step)
 
 
-def placeholder(member: Member, like: Member) -> None:
-    """Let a failed run take its place in a pack that goes on, masked: the others then do the same sums as before."""
-    member.step = like.step
-    member.kept = ()
+def _hold_place(member: Member, at: int) -> None:
+    """Let a failed run take part at a step, with whatever weights it has left."""
+    member.step, member.kept = at, ()
     for step in reversed(snapshots.steps_of(member.folder)):
         try:
             tensors = snapshots.load_snapshot(snapshots.path_of(member.folder, step)).tensors
         except DamagedSnapshotError:
             continue
-        counters = {"step": torch.tensor(like.step), "failed_at": torch.tensor(member.failed_at)}
+        counters = {"step": torch.tensor(at), "failed_at": torch.tensor(member.failed_at)}
         member.state = {**tensors, **counters}
         return
 
@@ -144,11 +189,12 @@ def _load(member: Member, step: int | None) -> bool:
         return True
     path = snapshots.path_of(member.folder, step)
     try:
-        snapshot = _own(snapshots.load_snapshot(path), member, path)
+        snapshot = snapshots.load_snapshot(path)
+        if snapshot.run != identity(member.config):
+            raise DamagedSnapshotError(f"{path} belongs to another run: {snapshot.run}, not {identity(member.config)}.")
     except DamagedSnapshotError as error:
         message = f"{error} It is set aside, and the run goes on from the one before it, or starts again."
-        assert member.record is not None
-        member.record.event(step, "snapshot", message, level="warning", evidence={"file": path.name})
+        member.writer.event(step, "snapshot", message, level="warning", evidence={"file": path.name})
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         snapshots.set_aside(path)
         return False
@@ -156,13 +202,7 @@ def _load(member: Member, step: int | None) -> bool:
     return True
 
 
-def _own(snapshot: Snapshot, member: Member, path: Path) -> Snapshot:
-    if snapshot.run != identity(member.config):
-        raise DamagedSnapshotError(f"{path} belongs to another run: {snapshot.run}, not {identity(member.config)}.")
-    return snapshot
-
-
-def _demand_sound(record: RunInfo) -> None:
+def _check_sound(record: RunInfo) -> None:
     """Refuse what a training cannot have recorded."""
     RunConfig.from_dict(record.config)
     for name, kind in (("num_steps", int), ("data_hash", str)):
@@ -170,7 +210,7 @@ def _demand_sound(record: RunInfo) -> None:
             raise ValueError(f"`about` has `{name}` {record.about[name]!r}.")
 
 
-def _demand_same(member: Member, record: RunInfo, size: DataSize) -> None:
+def _check_same(member: Member, record: RunInfo, size: DataSize) -> None:
     """Refuse to go on with a run under other settings, or on other data."""
     earlier, now = RunConfig.from_dict(record.config).flat(), member.config.flat()
     for name, value in now.items():
@@ -190,20 +230,3 @@ def _demand_same(member: Member, record: RunInfo, size: DataSize) -> None:
             f"The data of {member.folder} have changed since it was begun: their hash was {was[:12]}, and is "
             f"{found[:12]}. Restore them, or take a new folder."
         )
-
-
-def _demand_no_further(member: Member, num_steps: int) -> None:
-    steps = snapshots.steps_of(member.folder)
-    if steps and steps[-1] > num_steps:
-        raise ValueError(
-            f"{member.folder} has done {steps[-1]} steps, more than the {num_steps} that are asked for. "
-            "Ask for as many, or take a new folder."
-        )
-
-
-def _note_divergence(member: Member) -> None:
-    """A run that failed by its own numbers would fail again; one that an exception ended goes on."""
-    events = read_events(member.folder)
-    steps = events.loc[events["kind"] == DIVERGED, "step"]
-    if len(steps):
-        member.status, member.step, member.failed_at = RunStatus.FAILED, NOWHERE, int(steps.iloc[0])

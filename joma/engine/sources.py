@@ -15,14 +15,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from joma.data import latent_trees
-from joma.data.corpora import OWN_TEXT
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import HIERARCHY, SEQUENCES, TEXTS, TREES, DataConfig, RunConfig, digest
+from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
-from joma.errors import UnknownNameError
 from joma.models.batch import Batch
 from joma.randomness import run_keys
 from joma.theory.latent_tree import LatentTree, regular_tree
@@ -31,7 +28,10 @@ NUM_HASHED = 16
 """Samples by whose hash data are known again."""
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
-
+VALIDATION = "validation"
+"""Site of the validation samples, which are the same at every step."""
+PAPER_WINDOW = 100
+"""The paper's curves show the attention of the 101st validation window, of its first stream."""
 TOKENS_AT_ONCE = 28_000
 """Tokens of a run that a validation batch holds at most, or one window: independent of how many runs there are, so that
 sums are taken in the same order in every pack."""
@@ -67,16 +67,40 @@ def data_size(config: RunConfig) -> DataSize:
     >>> data_size(recipe("table1").base).vocabulary
     100
     """
-    return _of_text(config) if config.data.is_text else _of_samples(config)
+    data, steps = config.data, config.training.steps
+    if data.is_text:
+        corpus = corpus_of(data.data, data.vocabulary_cap)
+        train, valid = (
+            Windows(corpus.train, data.batch, data.window),
+            Windows(corpus.valid, data.valid_batch, data.window),
+        )
+        num_valid = min(data.valid_windows or valid.num_windows, valid.num_windows)
+        return DataSize(
+            vocabulary=len(corpus.vocabulary),
+            steps_per_epoch=train.num_windows,
+            num_steps=steps or train.num_windows * (config.training.epochs or 0),
+            valid_tokens=num_valid * data.valid_batch * data.window,
+            data_bytes=corpus.train.nbytes + corpus.valid.nbytes,
+        )
+    assert steps is not None  # a RunConfig sees to it
+    if data.data == HIERARCHY:
+        vocabulary = hierarchy_of(data, config.seed).num_tokens
+    else:
+        class_patterns(data.num_classes, data.branching)  # refuses classes that cannot be told apart
+        vocabulary = 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off
+    return DataSize(
+        vocabulary=vocabulary,
+        steps_per_epoch=steps,
+        num_steps=steps,
+        valid_tokens=num_validated(data) * data.length,
+        data_bytes=0,
+    )
 
 
 @lru_cache(maxsize=4)
 def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
     """Return a text, read once."""
-    try:
-        return load_text(data, vocabulary_cap=vocabulary_cap)
-    except UnknownNameError:
-        raise UnknownNameError("data", data, (*TEXTS, *SEQUENCES), remark=OWN_TEXT) from None
+    return load_text(data, vocabulary_cap=vocabulary_cap)
 
 
 def num_sequences(data: DataConfig) -> int:
@@ -84,44 +108,12 @@ def num_sequences(data: DataConfig) -> int:
     return min(data.batch, data.num_classes) if data.data == HIERARCHY else data.batch
 
 
-def num_validation_samples(data: DataConfig) -> int:
-    """Return the sequences on which sampled data are validated: every class once, or as many as the paper takes."""
-    return data.num_classes if data.data == HIERARCHY else NUM_VALIDATION_SAMPLES
-
-
 def num_validated(data: DataConfig) -> int:
-    """Return the sequences that a run is validated on at a time."""
+    """Return the sequences that a run is validated on at a time: of the hierarchy every class once."""
     if not data.is_text:
-        return num_validation_samples(data)
+        return data.num_classes if data.data == HIERARCHY else NUM_VALIDATION_SAMPLES
     num_windows = max(1, TOKENS_AT_ONCE // (data.valid_batch * data.length))
     return data.valid_batch * min(num_windows, data.valid_windows or num_windows)
-
-
-def _of_text(config: RunConfig) -> DataSize:
-    data = config.data
-    corpus = corpus_of(data.data, data.vocabulary_cap)
-    windows = Windows(corpus.train, data.batch, data.window)
-    valid = Windows(corpus.valid, data.valid_batch, data.window)
-    steps = config.training.steps or windows.num_windows * (config.training.epochs or 0)
-    return DataSize(
-        vocabulary=len(corpus.vocabulary),
-        steps_per_epoch=windows.num_windows,
-        num_steps=steps,
-        valid_tokens=min(data.valid_windows or valid.num_windows, valid.num_windows) * data.valid_batch * data.window,
-        data_bytes=corpus.train.nbytes + corpus.valid.nbytes,
-    )
-
-
-def _of_samples(config: RunConfig) -> DataSize:
-    steps = config.training.steps
-    assert steps is not None  # a RunConfig sees to it
-    return DataSize(
-        vocabulary=_vocabulary(config.data, config.seed),
-        steps_per_epoch=steps,
-        num_steps=steps,
-        valid_tokens=num_validation_samples(config.data) * config.data.length,
-        data_bytes=0,
-    )
 
 
 def data_hash(data: DataConfig) -> str:
@@ -166,21 +158,6 @@ def tree_of(data: DataConfig) -> LatentTree:
     )
 
 
-def _vocabulary(data: DataConfig, seed: int) -> int:
-    """Return the number of tokens of samples, once it is known that they can be drawn."""
-    if data.data == HIERARCHY:
-        return hierarchy_of(data, seed).num_tokens
-    assert data.data == TREES  # a RunConfig refuses what is neither
-    class_patterns(data.num_classes, data.branching)
-    return 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off
-
-
-VALIDATION = "validation"
-"""Site of the validation samples, which are the same at every step."""
-PAPER_WINDOW = 100
-"""The paper's curves show the attention of the 101st validation window, of its first stream."""
-
-
 class Source(ABC):
     """Batches for the runs of a pack."""
 
@@ -196,11 +173,6 @@ class Source(ABC):
     def num_runs(self) -> int:
         """R, runs that get a batch."""
         return len(self.seeds)
-
-    @property
-    @abstractmethod
-    def hash(self) -> str:
-        """Digits that differ between data that differ."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -228,14 +200,8 @@ class TextSource(Source):
         super().__init__(configs, device)
         data = self.data
         corpus = corpus_of(data.data, data.vocabulary_cap)
-        self._hash = corpus.hash
         self._train = Windows(corpus.train.to(self.device), data.batch, data.window)
         self._valid = Windows(corpus.valid.to(self.device), data.valid_batch, data.window)
-
-    @property
-    def hash(self) -> str:
-        """Hash of tokens and vocabulary."""
-        return self._hash
 
     def batch(self, step: int) -> Batch:
         """Return the window of a step."""
@@ -247,24 +213,18 @@ class TextSource(Source):
 
     @cached_property
     def _validation(self) -> tuple[Batch, ...]:
-        at_once = even_share(self._num_valid, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
-        firsts = range(0, self._num_valid, at_once)
-        return tuple(self._windows(first, min(first + at_once, self._num_valid)) for first in firsts)
-
-    def _windows(self, first: int, stop: int) -> Batch:
-        windows = [self._valid.window(i) for i in range(first, stop)]
-        inputs, targets = (torch.cat(parts) for parts in zip(*windows, strict=True))
-        return self._shared(inputs, targets)
+        num = min(self.data.valid_windows or self._valid.num_windows, self._valid.num_windows)
+        at_once = even_share(num, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
+        batches = []
+        for first in range(0, num, at_once):
+            windows = [self._valid.window(i) for i in range(first, min(first + at_once, num))]
+            batches.append(self._shared(*(torch.cat(parts) for parts in zip(*windows, strict=True))))
+        return tuple(batches)
 
     def single_window(self) -> Batch:
         """Return the paper's window, or the last one of a text that has fewer."""
         inputs, targets = self._valid.window(min(PAPER_WINDOW, self._valid.num_windows - 1))
         return self._shared(inputs[:1], targets[:1])
-
-    @property
-    def _num_valid(self) -> int:
-        wanted = self.data.valid_windows
-        return self._valid.num_windows if wanted is None else min(wanted, self._valid.num_windows)
 
     def _shared(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"]) -> Batch:
         return Batch(tokens=inputs.expand(self.num_runs, -1, -1), targets=targets.reshape(-1).expand(self.num_runs, -1))
@@ -282,46 +242,29 @@ def even_share(num: int, most: int) -> int:
     return next((share for share in range(most, most // 2, -1) if num % share == 0), most)
 
 
-class SampledSource(Source):
-    """Sequences with a class, drawn without end."""
+class TreeSource(Source):
+    """Random latent trees; the class is the root, the tokens say for each leaf whether it is there."""
 
-    @property
-    def hash(self) -> str:
-        """Hash of some samples; the seeds are in the configs."""
-        return data_hash(self.data)
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
+        """Lay the tree out on the device."""
+        super().__init__(configs, device)
+        self._sampler = TreeSampler.of(tree_of(self.data), self.device)
+        self._validation = self._sampled(0, VALIDATION, NUM_VALIDATION_SAMPLES)
 
     def batch(self, step: int) -> Batch:
         """Draw each run's samples of a step."""
-        return self.sampled(step, self.data.data, self.data.batch)
+        return self._sampled(step, self.data.data, self.data.batch)
 
     def validation(self) -> Iterator[Batch]:
         """Yield each run's validation samples."""
         yield self._validation
 
-    @cached_property
-    def _validation(self) -> Batch:
-        return self.sampled(0, VALIDATION, NUM_VALIDATION_SAMPLES)
-
-    @abstractmethod
-    def sampled(self, step: int, site: str, num_samples: int) -> Batch:
-        """Draw samples for every run, row by row."""
-
-
-class TreeSource(SampledSource):
-    """Random latent trees; the class is the root, the tokens tell for each leaf whether it is there."""
-
-    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
-        """Lay the tree out on the device."""
-        super().__init__(configs, device)
-        self._sampler = latent_trees.TreeSampler.of(tree_of(self.data), self.device)
-
-    def sampled(self, step: int, site: str, num_samples: int) -> Batch:
-        """Draw samples for every run."""
+    def _sampled(self, step: int, site: str, num_samples: int) -> Batch:
         samples = self._sampler.sample(self.keys, step, num_samples, site=site)
         return Batch(tokens=samples.tokens, targets=samples.label)
 
 
-class HierarchySource(SampledSource):
+class HierarchySource(Source):
     """The deterministic hierarchy of Table 1, each run with its own sets."""
 
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:

@@ -116,7 +116,7 @@ class Stepper:
         for i, moment in enumerate(state.moments):
             own |= {f"moments.{i}.{name}": tensor[run] for name, tensor in self.layout.views(moment).items()}
         own |= {"step": state.step, "failed_at": state.failed_at[run]}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
+        return {name: on_cpu(tensor) for name, tensor in own.items()}
 
     def load_run_state(self, run: int, own: Mapping[str, Tensor]) -> None:
         """Put a run where `run_state` found it. The step is the pack's: load runs that stand at one step together."""
@@ -221,6 +221,11 @@ class Stepper:
         for tensor, before in zip(self.state.tensors(), kept, strict=True):
             tensor.copy_(before)
         return graph.replay
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """Return a copy in the host's memory, to be saved."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def settle_step(
