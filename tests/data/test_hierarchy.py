@@ -110,12 +110,6 @@ def test_every_set_is_equally_likely():
     assert max(abs(count - 0.3 * num_seeds) for count in counts.values()) < bound
 
 
-def test_as_many_latents_as_there_are_sets():
-    hierarchy = Hierarchy.draw(0, num_latents=(5, 10), num_children=2, num_classes=45)
-    pairs = [[first, second] for first in range(5) for second in range(first + 1, 5)]
-    assert sorted(hierarchy.members[1].tolist()) == pairs
-
-
 # Batches
 
 
@@ -124,6 +118,9 @@ def test_counts_are_those_of_the_rows_of_the_batch(seeds, step, batch_size):
     hierarchy, keys = Hierarchy.draw(1), run_keys(seeds)
     counts, samples = hierarchy.class_counts(keys, step, batch_size), hierarchy.sample(keys, step, batch_size)
     assert counts.shape == (len(seeds), 20)
+    assert torch.equal(samples.tokens, hierarchy.sequences[samples.label])
+    for level, on in zip(samples.latents, hierarchy.latents, strict=True):
+        assert torch.equal(level, on[samples.label])
     for run in range(len(seeds)):
         assert torch.equal(counts[run], samples.label[run].bincount(minlength=20))
         alone = hierarchy.class_counts(keys[run : run + 1], torch.tensor(step), batch_size)
@@ -137,17 +134,6 @@ def test_a_weighted_mean_over_classes_is_the_mean_over_the_batch():
     weights = hierarchy.class_counts(keys, 9, 128).double() / 128
     # 1e-15: rounding of sums of a hundred terms below one.
     torch.testing.assert_close(weights @ value[hierarchy.sequences].prod(dim=-1), rows, rtol=0, atol=1e-15)
-
-
-def test_a_batch_is_made_of_the_sequences_and_latents_of_its_classes():
-    hierarchy = Hierarchy.draw(0, num_classes=30)
-    samples = hierarchy.sample(run_keys([1, 2]), 4, 1280)
-    assert samples.tokens.shape == (2, 1280, 30)
-    assert samples.tokens.dtype == samples.label.dtype == torch.int64
-    assert torch.equal(samples.tokens, hierarchy.sequences[samples.label])
-    assert [tuple(level.shape) for level in samples.latents] == [(2, 1280, 10), (2, 1280, 20)]
-    for level, on in zip(samples.latents, hierarchy.latents, strict=True):
-        assert torch.equal(level, on[samples.label])
 
 
 def test_a_smaller_batch_is_the_beginning_of_a_larger_one():
@@ -196,34 +182,23 @@ def test_no_number_is_used_on_another_device():
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "needed"),
     [
-        (
-            {"num_latents": (20, 10), "num_classes": 50},
-            r"50 classes need .* sets of 2, but 10 latents of level 1 have 45",
-        ),
-        ({"num_latents": (4, 20)}, r"20 latents of level 1 need .*, but 4 latents of level 0 have 6"),
-        ({"num_tokens": 5}, r"10 latents of level 0 need .*, but 4 usable tokens have 6"),
-        ({"num_children": 3, "num_tokens": 3}, r"but 2 usable tokens have 0"),
-        (
-            {"num_children": 3, "length": 26},
-            r"as many as 27 tokens, .* a sequence of 26. Pass a `length` of at least 27",
-        ),
-        ({"num_children": 4}, r"as many as 40 tokens"),
-        ({"num_children": 0}, r"`num_children` must be a whole number of at least 1"),
-        ({"num_classes": 0}, r"`num_classes` must be a whole number of at least 1"),
-        ({"num_latents": (0, 3)}, r"`num_latents` must be a whole number of at least 1"),
-        ({"num_latents": ()}, r"`num_latents` needs a number for each level, got none"),
-        ({"num_tokens": 1}, r"`num_tokens` must be a whole number of at least 2"),
-        ({"length": 0}, r"`length` must be a whole number of at least 1"),
-        ({"seed": -1}, r"`seed` must be a whole number of at least 0"),
+        ({"num_latents": (20, 10), "num_classes": 50}, "45"),
+        ({"num_latents": (4, 20)}, "6"),
+        ({"num_tokens": 5}, "6"),
+        ({"num_children": 3, "num_tokens": 3}, "0"),
+        ({"num_children": 3, "length": 26}, "27"),
+        ({"num_children": 4}, "40"),
+        ({"num_children": 0}, "`num_children`"),
+        ({"num_classes": 0}, "`num_classes`"),
+        ({"num_latents": (0, 3)}, "`num_latents`"),
+        ({"num_latents": ()}, "`num_latents`"),
+        ({"num_tokens": 1}, "`num_tokens`"),
+        ({"length": 0}, "`length`"),
+        ({"seed": -1}, "`seed`"),
     ],
 )
-def test_impossible_hierarchies_are_refused(setting, message):
-    with pytest.raises(ValueError, match=message):
+def test_impossible_hierarchies_are_refused(setting, needed):
+    with pytest.raises(ValueError, match=needed):
         Hierarchy.draw(**{"seed": 0, **setting})
-
-
-def test_an_empty_batch_is_refused():
-    with pytest.raises(ValueError, match=r"`batch_size` must be a whole number of at least 1, got 0"):
-        Hierarchy.draw(0).sample(run_keys([0]), 0, 0)

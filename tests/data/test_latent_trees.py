@@ -116,43 +116,6 @@ def test_the_same_test_rejects_a_law_that_is_slightly_off(wrong):
     assert worst_pair(counts_of_ones(tree), other[wrong]) > 1
 
 
-def test_whole_configurations_have_their_exact_probability():
-    """Not the pairs alone: χ² over all values of class and six nodes, which sees dependence of any order."""
-    probabilities, zero = np.array([0.3, 0.7]), np.array([[0.2, 0.6], [0.9, 0.5]])
-    tree = regular_tree(2, 2, 0.6, class_probabilities=probabilities, zero_given_class=zero)
-    sampler, keys = TreeSampler.of(tree), run_keys(range(NUM_RUNS))
-    found = np.zeros(2**7)
-    for step in range(NUM_STEPS):
-        samples = sampler.sample(keys, step, BATCH)
-        values = torch.cat([samples.label[..., None], *(level.long() for level in samples.latents)], dim=-1)
-        found += np.bincount((values.flatten(0, 1) @ 2 ** torch.arange(7)).numpy(), minlength=2**7)
-    bits = np.arange(2**7)[:, None] >> np.arange(7) & 1
-    law = probabilities[bits[:, 0]]
-    for place in (0, 1):
-        off = zero[bits[:, 0], place]
-        law *= np.where(bits[:, 1 + place], 1 - off, off)
-        for child in (3 + 2 * place, 4 + 2 * place):
-            law *= np.where(bits[:, child] == bits[:, 1 + place], 0.8, 0.2)
-    assert stats.chisquare(found, law * NUM_SAMPLES).pvalue > FAMILY_WISE
-
-
-def test_classes_have_their_probabilities_and_impossible_ones_never_come():
-    p = np.array([0.0, 0.5, 0.0, 0.2, 0.3, 0.0])
-    tree = regular_tree(1, 1, [], class_probabilities=p, zero_given_class=[0.5] * 6)
-    label = TreeSampler.of(tree).sample(run_keys(range(NUM_RUNS)), 0, 50_000).label
-    found = label.flatten().bincount(minlength=6).numpy()
-    assert np.abs(deviation(found, p, label.numel())).max() < bound(p.size)
-
-
-@pytest.mark.parametrize("name", ["edges", "irregular", "levels"])
-def test_every_node_differs_from_its_parent_as_often_as_rho_says(name):
-    tree = TREES[name]
-    values = values_of_nodes(tree, TreeSampler.of(tree).sample(run_keys(range(NUM_RUNS)), 0, BATCH))
-    below = np.flatnonzero(tree.parents > 0)
-    flips = (values[:, below] ^ values[:, tree.parents[below]]).sum(axis=0)
-    assert np.abs(deviation(flips, (1 - tree.rho[below]) / 2, len(values))).max() < bound(below.size)
-
-
 def values_of_nodes(tree: LatentTree, samples: TreeSamples) -> np.ndarray:
     """Values of all nodes, samples of all runs by row and nodes by their index; False for the root."""
     values = np.zeros((samples.label.numel(), tree.num_nodes), dtype=bool)
@@ -170,22 +133,6 @@ def test_rho_one_copies_and_minus_one_alternates():
         values = values_of_nodes(tree, TreeSampler.of(tree).sample(run_keys([0, 1]), 0, 2_000))
         for node in range(3, tree.num_nodes):
             assert (values[:, node] == (values[:, tree.parents[node]] ^ (rho < 0))).all()
-
-
-def test_rho_zero_makes_leaves_independent_of_all_above():
-    tree = fair_tree(3, 2, 0.0)
-    values = values_of_nodes(tree, TreeSampler.of(tree).sample(run_keys(range(NUM_RUNS)), 0, 25_000))
-    signs = 2.0 * values[:, 1:] - 1
-    product = signs.T @ signs / np.sqrt(len(signs))
-    pairs = np.triu_indices(len(product), k=1)
-    assert np.abs(product[pairs]).max() < bound(len(pairs[0]))
-
-
-def test_one_latent_per_class_tells_the_class():
-    tree = regular_tree(2, [4, 3], 1.0, class_probabilities=[0.25] * 4, zero_given_class=class_patterns(4, 4))
-    samples = TreeSampler.of(tree).sample(run_keys([0]), 0, 500)
-    assert torch.equal(samples.latents[0].int().argmax(dim=-1), samples.label)
-    assert torch.equal(samples.present.unflatten(-1, (4, 3)).all(dim=-1), samples.latents[0])
 
 
 # One run alone, and in a pack

@@ -13,15 +13,9 @@ from store.faults import Faults
 
 from joma.engine import snapshots
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
-from joma.probe.scanning import scan
-from joma.store import DiskFullError, read
+from joma.store import DiskFullError
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
-
-
-def block(hidden):
-    attention = {"attention.qkv": (12, 4), "attention.output": (4, 4)}
-    return attention | {"mlp.lower": (hidden, 4), "mlp.upper": (4, hidden)}
 
 
 def made(step=100, seed=0):
@@ -121,20 +115,3 @@ def test_every_operation_that_fails_leaves_the_snapshots_before(tmp_path):
             break
         at += 1
     assert at > 5
-
-
-@pytest.mark.parametrize("hidden", [4, 8], ids=["as wide as the model", "wider"])
-def test_a_series_of_checkpoints_is_scanned(tmp_path, hidden):
-    generator = torch.Generator().manual_seed(3)
-    for step in (0, 50, 100, 1000):
-        tensors = {
-            f"blocks.{layer}.{name}.weight": torch.randn(*shape, generator=generator)
-            for layer in range(2)
-            for name, shape in block(hidden).items()
-        }
-        snapshots.save_checkpoint(tmp_path, Snapshot(step=step, run="abc", tensors=tensors))
-    found = scan(tmp_path / snapshots.CHECKPOINTS, out=tmp_path / "scan")
-    assert found.num_checkpoints == 4
-    ranks = read(tmp_path / "scan").query("metric == 'stable_rank'")
-    assert set(ranks["step"]) == {0, 50, 100, 1000}
-    assert set(ranks["site"]) == {"blocks.0.mlp.lower", "blocks.1.mlp.lower"}

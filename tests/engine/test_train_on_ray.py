@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -13,11 +12,10 @@ import pandas
 import pytest
 
 from engine.small_runs import pack
-from joma import terminal_train
 from joma.engine import training
-from joma.engine.loop import PackProgress, train_pack
+from joma.engine.loop import train_pack
 from joma.engine.snapshots import steps_of
-from joma.engine.training import Progress, plan_training, train
+from joma.engine.training import plan_training, train
 from joma.store import RunLockedError, info, is_open, lock, open_run, read
 
 GRID = {
@@ -173,25 +171,3 @@ def test_another_call_is_refused_before_it_writes_anything(tmp_path, lost, owner
         train_pack(pack(seeds=(1, 2), steps=4), tmp_path, owner=owner)
     assert not (tmp_path / "seed2").exists()
     lost.flush()
-
-
-def test_packs_that_are_trained_at_the_same_time_are_shown_together(monkeypatch, capsys):
-    plan = plan_training({"depth": [1, 2], "rho": [0.6], "steps": 4}, recipe="trees", device="cpu")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    first, second = (
-        PackProgress(
-            names=each.pack.names,
-            step=step,
-            num_steps=4,
-            tokens_per_second=1000.0,
-            losses=dict.fromkeys(each.pack.names, float(step)),
-        )
-        for step, each in enumerate(plan.packs, start=1)
-    )
-    with terminal_train.training_progress() as show:
-        show(Progress(plan=plan, num_packs_done=0, pack=second, others=(first,), seconds_done=0.4 * plan.seconds))
-    said = capsys.readouterr().err
-    for part in ("0/2 packs", "6 runs of 2 packs", "step 3/8", "2,000 tokens/s", "loss 1.000 to 2.000"):
-        assert part in said

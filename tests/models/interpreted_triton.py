@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from joma.models import (
     attention,
@@ -26,13 +27,16 @@ from joma.models.decoder_config import DecoderConfig
 from joma.models.gather_triton import gather_all
 from joma.randomness import run_keys, streams
 
+SINGLE = 1e-6
+"""How far float32 may be from float64, relative: some ten roundings of 6e-8."""
+ROUNDED = {torch.float32: SINGLE, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 RATE = 0.3
 HEADS, WIDTH = 2, 20
 
 
 def relative(found: torch.Tensor, right: torch.Tensor) -> float:
     """Distance in units of what is right."""
-    return float((found.detach() - right.detach()).norm() / right.detach().norm())
+    return float((found.detach().double() - right.detach()).norm() / right.detach().norm())
 
 
 def of_attention(length: int, causal: bool, dropped: bool, biased: bool, few: bool = True) -> dict[str, float]:
@@ -124,6 +128,54 @@ def of_gathering(num_runs: int) -> dict[str, float]:
     return {name: relative(targets[name], right) for name, right in expected.items()}
 
 
+def of_attention_in(dtype, *, permuted):
+    """Distance of the output and the gradient from torch's."""
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(3, 20, 3, 2, 20, generator=generator).to(dtype)
+    if permuted:  # as queries and keys that were turned are put together
+        qkv = qkv.permute(0, 3, 2, 1, 4).contiguous().permute(0, 3, 2, 1, 4)
+        assert not qkv.is_contiguous()
+    qkv.requires_grad_()
+    exact = qkv.detach().double().requires_grad_()
+    q, k, v = exact.permute(2, 0, 3, 1, 4).unbind(0)
+    right = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    found = short_attention(qkv, None, 0.0, True)
+    gradient = torch.randn(found.shape, generator=generator).to(dtype)
+    (found_gradient,) = torch.autograd.grad(found, qkv, gradient)
+    (right_gradient,) = torch.autograd.grad(right, exact, gradient.double())
+    return max(relative(found, right), relative(found_gradient, right_gradient))
+
+
+def of_loss_in(dtype, num_rows, num_words=70, room=128):
+    """Distance of loss and gradients from torch's, with targets and weights that all runs share by a stride of 0."""
+    generator = torch.Generator().manual_seed(num_rows)
+    logits = torch.randn(2, num_rows, room, generator=generator).to(dtype)
+    logits[..., num_words:] = 0
+    bias = torch.randn(2, num_words, generator=generator)
+    targets = torch.randint(num_words, (1, num_rows), generator=generator).expand(2, -1)
+    rows = torch.full((1, 1), 1 / num_rows).expand(2, num_rows)
+    exact = logits.double()
+    sums, right_sums = torch.zeros(2, num_words), torch.zeros(2, num_words, dtype=torch.float64)
+    given = exact, bias.double(), targets, rows.double(), 0.5, right_sums
+    right = vocabulary_loss._differentiate(*given, add=False)
+    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5, sums, add=False)
+    return max(relative(found, right), relative(logits, exact), relative(sums, right_sums))
+
+
+def leaves_its_neighbour():
+    """Whether loss and gradient of a run are the same beside one with a NaN, whose own loss is NaN."""
+    calm = torch.randn(2, 5, 70, generator=torch.Generator().manual_seed(0))
+    broken = calm.clone()
+    broken[1, 3, 4] = torch.nan
+    targets, rows, bias = torch.zeros(2, 5, dtype=torch.int64), torch.full((2, 5), 0.2), torch.zeros(2, 70)
+    alone, beside = (
+        vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 1.0, None, add=False)
+        for logits in (calm, broken)
+    )
+    is_same = torch.equal(alone[0], beside[0]) and torch.equal(calm[0], broken[0])
+    return is_same, bool(beside[1].isnan())
+
+
 if __name__ == "__main__":
     distances = {
         f"attention of {length}, {causal=}, {dropped=}, {biased=}": of_attention(length, causal, dropped, biased)
@@ -142,4 +194,16 @@ if __name__ == "__main__":
         for num_rows, num_tokens, width in ((1, 1, 3), (32, 1, 3), (70, 3, 130), (40, 90, 128), (64, 2, 5))
     }
     distances |= {f"gathering for {num_runs}": of_gathering(num_runs) for num_runs in (1, 3)}
-    json.dump(distances, sys.stdout)
+    found = {f"{case}, {name}": (each, SINGLE) for case, both in distances.items() for name, each in both.items()}
+    # Of bfloat16 the interpreter multiplies the bits as whole numbers, so attention is tried in float16.
+    found |= {
+        f"attention in {dtype}, {permuted=}": (of_attention_in(dtype, permuted=permuted), ROUNDED[dtype])
+        for dtype in (torch.float32, torch.float16)
+        for permuted in (False, True)
+    }
+    found |= {
+        f"loss of {num_rows} rows in {dtype}": (of_loss_in(dtype, num_rows), ROUNDED[dtype])
+        for dtype, num_rows in ((torch.float32, 5), (torch.float32, 360), (torch.bfloat16, 5))
+    }
+    assert leaves_its_neighbour() == (True, True)
+    json.dump(found, sys.stdout)

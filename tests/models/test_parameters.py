@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig, paper_language_model
-from joma.models.parameters import ALIGNMENT, Layout
+from joma.models.parameters import Layout
 
 
 def layout_of(depth: int) -> Layout:
@@ -42,14 +42,3 @@ def test_no_view_reaches_into_anothers_room(num_rows, width, tied):
     for view in layout.views(buffer, with_room=True).values():
         view.add_(1)
     assert int(buffer.max()) == 1
-
-
-def test_views_share_the_buffer_and_do_not_overlap():
-    layout = Layout.of({"w": (3, 5), "b": (3,), "scale": ()}, frozen=["b"])
-    buffer = layout.empty(2, torch.float64, torch.device("cpu")).zero_()
-    views = layout.views(buffer)
-    for number, view in enumerate(views.values(), start=1):
-        view.fill_(number)
-    assert [float(view.sum()) for view in views.values()] == [30.0, 12.0, 6.0]
-    assert float(buffer.sum()) == 48.0
-    assert all(offset % ALIGNMENT == 0 for offset in layout.offsets.values())
