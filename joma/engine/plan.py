@@ -1,5 +1,6 @@
-"""What a training will do, before it does anything: packs, memory, steps and an estimate of the time."""
+"""What a training will do, before it does anything: packs of runs that are trained at once, memory, steps and time."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -13,10 +14,29 @@ from joma.engine.config import RunConfig, check_device
 from joma.engine.grid import Run
 from joma.engine.memory import USABLE_SHARE, Footprint, StepCost, footprint, free_bytes, in_words, step_cost
 from joma.engine.precision import parameter_dtype, working_in
-from joma.engine.sources import DataSize, data_size, num_sequences, source_of, with_vocabulary
+from joma.engine.sources import data_size, num_sequences, source_of, with_vocabulary
 from joma.engine.step import Stepper
 from joma.figures.numbers import counted
 from joma.models.decoder import Decoder
+
+StepSeconds = Callable[[RunConfig, int], float]
+"""Takes the first config of a pack and its number of runs, and estimates the seconds of a step."""
+
+CALIBRATION_SECONDS = 0.1
+"""How long a rate is measured."""
+TRIED_SECONDS = 1.0
+"""How long steps are tried, behind one that warms up."""
+MOST_TRIED = 50
+FEWEST_TRIED = 3
+_CALLS_AT_ONCE = 4
+_PRODUCT_SIZE = {"cpu": 384, "cuda": 4096}
+"""Side of the matrices whose product is timed."""
+_COPY_NUMBERS = {"cpu": 2**18, "cuda": 2**26}
+"""Length of what is copied."""
+_FUSED = {"cpu": 1.0, "cuda": 0.25}
+"""Share of the traffic and of the calls that is left when a compiler has fused what it can."""
+FORWARD_SHARE = 1 / 3
+"""Of the work of a step, what its forward alone takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,27 +90,9 @@ def _split(runs: list[Run], most: int) -> list[Pack]:
     if most < 1:
         raise ValueError(f"The run {runs[0].name} does not fit on its own. Make the model or the batch smaller.")
     num_packs = -(-len(runs) // most)
-    sizes = [len(runs) // num_packs + (i < len(runs) % num_packs) for i in range(num_packs)]
-    starts = [sum(sizes[:i]) for i in range(num_packs)]
-    return [Pack(runs=tuple(runs[at : at + size])) for at, size in zip(starts, sizes, strict=True)]
-
-
-StepSeconds = Callable[[RunConfig, int], float]
-"""Takes the first config of a pack and its number of runs, and estimates the seconds of a step."""
-
-CALIBRATION_SECONDS = 0.1
-"""How long a rate is measured."""
-TRIED_SECONDS = 1.0
-"""How long steps are tried, behind one that warms up."""
-MOST_TRIED = 50
-FEWEST_TRIED = 3
-_CALLS_AT_ONCE = 4
-_PRODUCT_SIZE = {"cpu": 384, "cuda": 4096}
-"""Side of the matrices whose product is timed."""
-_COPY_NUMBERS = {"cpu": 2**18, "cuda": 2**26}
-"""Length of what is copied."""
-_FUSED = {"cpu": 1.0, "cuda": 0.25}
-"""Share of the traffic and of the calls that is left when a compiler has fused what it can."""
+    small, num_larger = divmod(len(runs), num_packs)
+    stops = itertools.accumulate(small + (i < num_larger) for i in range(num_packs))
+    return [Pack(runs=tuple(runs[start:stop])) for start, stop in itertools.pairwise([0, *stops])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,10 +178,6 @@ def _per_second(function: Callable[[], Any], device: torch.device) -> float:
     return 1 / best
 
 
-FORWARD_SHARE = 1 / 3
-"""Of the work of a step, what its forward alone takes."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPlan:
     """One pack, and what it will take."""
@@ -195,8 +193,8 @@ class PackPlan:
     num_steps_done: int = 0
     """Steps that it goes on from."""
 
-    def going_on(self, num_steps_done: int) -> "PackPlan":
-        """Return what is left when as many steps are done."""
+    def resumed_at(self, num_steps_done: int) -> "PackPlan":
+        """Return what is left when so many steps are done."""
         share = 1 - num_steps_done / self.num_steps
         return replace(self, num_steps_done=num_steps_done, seconds=self.seconds * share)
 
@@ -271,11 +269,11 @@ def make_plan(
     ready = [replace(run, config=with_vocabulary(run.config)) for run in runs]
     free = free_bytes(device) if memory is None else memory
     firsts = {run.config.shape: run.config for run in reversed(ready)}
-    extents = {shape: data_size(config) for shape, config in firsts.items()}
+    sizes = {shape: data_size(config) for shape, config in firsts.items()}
     needs: dict[str, Footprint] = {}
     for number, (shape, config) in enumerate(firsts.items(), start=1):
         tell(f"counting the memory of model {number} of {len(firsts)}")
-        needs[shape] = footprint(config, device, data_bytes=extents[shape].data_bytes)
+        needs[shape] = footprint(config, device, data_bytes=sizes[shape].data_bytes)
     for run in ready:
         need = needs[run.config.shape]
         if need.most(free) < 1:
@@ -288,20 +286,17 @@ def make_plan(
     planned = []
     for number, pack in enumerate(packs, start=1):
         tell(f"timing a step of pack {number} of {len(packs)}")
-        planned.append(_planned(pack, extents[pack.config.shape], needs[pack.config.shape], clock))
+        config = pack.config
+        size, step, num_rows = sizes[config.shape], clock(config, pack.num_runs), num_sequences(config.data)
+        num_measured = len(config.training.due_steps(size.num_steps))
+        measuring = num_measured * step * FORWARD_SHARE * size.valid_tokens / (num_rows * config.trained_length)
+        planned.append(
+            PackPlan(
+                pack=pack,
+                num_steps=size.num_steps,
+                tokens_per_step=pack.num_runs * num_rows * config.data.length,
+                num_bytes=needs[config.shape].of(pack.num_runs),
+                seconds=size.num_steps * step + measuring,
+            )
+        )
     return Plan(packs=tuple(planned), device=str(device), free_bytes=free)
-
-
-def _planned(pack: Pack, reach: DataSize, need: Footprint, clock: StepSeconds) -> PackPlan:
-    config = pack.config
-    num_rows = num_sequences(config.data)
-    step = clock(config, pack.num_runs)
-    num_measured = len(config.training.due_steps(reach.num_steps))
-    measuring = num_measured * step * FORWARD_SHARE * reach.valid_tokens / (num_rows * config.trained_length)
-    return PackPlan(
-        pack=pack,
-        num_steps=reach.num_steps,
-        tokens_per_step=pack.num_runs * num_rows * config.data.length,
-        num_bytes=need.of(pack.num_runs),
-        seconds=reach.num_steps * step + measuring,
-    )

@@ -169,7 +169,7 @@ def plan_training(
         plan = make_plan(runs, device=there, memory=room, step_seconds=clock, progress=progress)
     if out is None:
         return plan
-    return replace(plan, packs=tuple(each.going_on(_num_steps_done(each, Path(out))) for each in plan.packs))
+    return replace(plan, packs=tuple(each.resumed_at(_num_steps_done(each, Path(out))) for each in plan.packs))
 
 
 def saved_steps(out: Path | str) -> dict[str, int]:
