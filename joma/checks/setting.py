@@ -34,6 +34,7 @@ from joma.checks.layers import (
 )
 from joma.theory.activations import Activation, linear, tanh
 from joma.theory.attention import Attention, AttentionKind
+from joma.theory.flows import SaliencyFlow
 from joma.theory.integrate import integrate
 from joma.theory.layer import Embeddings, Layer, LayerGradient, Samples, cross_entropy_gradient, orthonormal_embeddings
 from joma.theory.saliency import discriminancy, frequency, saliency, saliency_along, stationarity_drift
@@ -420,6 +421,35 @@ def escape_from_the_saddle(solution: Callable[..., np.ndarray]) -> float:
     v = case.layer.embeddings.contextual_part(case.flow(LONG).at_end()["w"])[0]
     delta = case.mean(case.g[:, 0], case.samples.x, sum_over="i,il->l")
     return gap(solution(delta, case.z[0], LONG[-1]), v)
+
+
+def _saliency_flows(rng: np.random.Generator) -> Sequence[SaliencyFlow]:
+    """Draw flows under linear attention with a start, A, T and rates of their own."""
+    A, T, ratio = rng.uniform([1.3, 0.6, 1.4], [1.8, 0.8, 2.2])
+    attention = Attention(kind=AttentionKind.LINEAR, temperature=T, normalisation=A)
+    delta, v0, z0 = rng.uniform(0.3, 0.9, size=(3, NUM_TOKENS)) * [[1], [-1], [1]]
+    return [SaliencyFlow(targets=delta, attention=attention, v0=v0, z0=z0, rate_ratio=ratio, activation=linear)]
+
+
+@check(
+    "zero-init",
+    against=Reference.ODE,
+    formula=SaliencyFlow.solution,
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("time 1 % off", lambda flow, t: flow.solution(1.01 * t)),
+    over=_saliency_flows,
+)
+def escape_at_any_scale(solution: Callable[..., np.ndarray], flow: SaliencyFlow) -> float:
+    """Weights and logits of linear attention from any start, with A, T and unequal rates."""
+    scale = flow.attention.normalisation * flow.attention.temperature
+    t = np.array([0.0, 0.7, 2.0])
+
+    def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        drive = flow.targets / scale
+        return {"v": drive * state["z"], "z": flow.rate_ratio * drive * state["v"]}
+
+    run = integrate(field, {"v": flow.v0, "z": flow.start_state["z"]}, t)
+    return max(gap(solution(flow, t), run["v"]), gap(flow.exact_logits(t, run["v"]), run["z"]))
 
 
 @check(

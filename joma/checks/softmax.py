@@ -39,6 +39,8 @@ NUM_TOKENS, DIM, NUM_NODES = 3, 5, 3
 MANY = 40
 """Samples: enough that a gradient can satisfy Eqn 17's condition without being zero."""
 TIMES = np.linspace(0.0, 2.0, 80)
+RATE_RATIO = 1.4
+"""Learning rate of the logits over that of the weights, in Eqn 18."""
 ODE_TOLERANCE = 1e-9
 """Splines of degree 7 through 80 times, and DOP853 at rtol 1e-12."""
 ROUNDING_TOLERANCE = 1e-12
@@ -202,8 +204,8 @@ def speed_at_the_counterexample(velocity: Callable[[LinearNodes], np.ndarray]) -
 # --- Eqn 18 --------------------------------------------------------------------------------------------------------
 
 
-def _bracket(v: np.ndarray, b_mean: np.ndarray, temperature: float) -> np.ndarray:
-    return estimate(v, b_mean, temperature=temperature).total
+def _bracket(v: np.ndarray, b_mean: np.ndarray, temperature: float, rate_ratio: float = 1.0) -> np.ndarray:
+    return estimate(v, b_mean, temperature=temperature, rate_ratio=rate_ratio).total
 
 
 def _printed_bracket(v: np.ndarray, b_mean: np.ndarray, temperature: float) -> np.ndarray:
@@ -235,7 +237,8 @@ def tangent_of_relation(relation: Callable[..., np.ndarray], point: Point) -> fl
 def _with_moving_mean(
     t: np.ndarray, v: np.ndarray, b: np.ndarray, temperature: float, factor: float = 1.0
 ) -> np.ndarray:
-    return _bracket(v, b, temperature) + factor * moving_mean_term(t, v, b, temperature=temperature)
+    moving = moving_mean_term(t, v, b, temperature=temperature, rate_ratio=RATE_RATIO)
+    return _bracket(v, b, temperature, RATE_RATIO) + factor * moving
 
 
 EQN18: dict[str, Any] = {
@@ -249,19 +252,20 @@ EQN18: dict[str, Any] = {
 @check(
     "eqn18",
     **EQN18,
-    printed=lambda t, v, b, temperature: _bracket(v, b, temperature),
+    printed=lambda t, v, b, temperature: _bracket(v, b, temperature, RATE_RATIO),
     mutation=Mutation("temperature 1 % off", lambda t, v, b, T: _with_moving_mean(t, v, b, 1.01 * T)),
     name="the same, against the printed form with the b̄ of each moment",
 )
 @check(
     "eqn18",
     **EQN18,
-    printed=lambda t, v, b, temperature: _bracket(v, b[0], temperature),
+    printed=lambda t, v, b, temperature: _bracket(v, b[0], temperature, RATE_RATIO),
     mutation=Mutation("integral 1 % off", lambda t, v, b, T: _with_moving_mean(t, v, b, T, 1.01)),
 )
 def logits_over_time(solution: Callable[..., np.ndarray], point: Point) -> float:
     """Logits over time 0 to 2 for one sample, against the printed form with the b̄ of the start."""
-    run = point.layer.flow(point.w / 2, point.z / 2, point.samples, fixed_gradient(point.g), TIMES)
+    gradient = fixed_gradient(point.g)
+    run = point.layer.flow(point.w / 2, point.z / 2, point.samples, gradient, TIMES, rate_ratio=RATE_RATIO)
     v, z = point.layer.embeddings.contextual_part(run["w"]), run["z"][:, 0]
     b = point.layer.attention.scores(z, point.samples.x)
     return float(np.abs(anchored(solution(TIMES, v, b, point.temperature), z[0]) - z).max())

@@ -9,9 +9,12 @@ from scipy import special
 from joma.checks.check import Mutation, Reference, check, scaled
 from joma.theory.integrate import integrate
 from joma.theory.winner_take_all import LinearFlow
+from joma.types import Trajectory
 
 ALMOST = 1e-11
 """Fraction of the blow-up time that is left when losers are compared with their limits."""
+FAR = 20.0
+"""Size of a weight or a logit from which on less than 1e-10 of the time to the blow-up remains."""
 LATE = 0.99
 """Fraction of the blow-up time at which solutions are compared."""
 ODE_TOLERANCE = 1e-9
@@ -21,13 +24,15 @@ Solution = Callable[[LinearFlow, np.ndarray], np.ndarray]
 
 
 def _flows(rng: np.random.Generator, *, num_nodes: Sequence[int] = (1, 3, 1), moved: bool = True) -> list[LinearFlow]:
-    """Draw flows with a normalisation other than 1; the last has weights and logits that do not start at zero."""
+    """Draw flows with A, T and rates other than 1; the last has weights and logits that do not start at zero."""
     flows = []
     for index, num in enumerate(num_nodes):
         delta = rng.uniform(0.2, 1.0, size=(num, 4)) * rng.choice([-1.0, 1.0], size=(num, 4))
         start: dict[str, Any] = {"v0": rng.normal(0, 0.3, size=(num, 4)), "z0": rng.normal(0, 0.3, size=4)}
         is_moved = moved and index == len(num_nodes) - 1
-        flows.append(LinearFlow(delta=delta, normalisation=rng.uniform(1.4, 2.4), **(start if is_moved else {})))
+        A, T, ratio = rng.uniform([1.4, 0.7, 1.2], [2.4, 0.9, 1.6])
+        scales = {"normalisation": A, "temperature": T, "rate_ratio": ratio}
+        flows.append(LinearFlow(delta=delta, **scales, **(start if is_moved else {})))
     return flows
 
 
@@ -35,19 +40,20 @@ def _one_node_from_zero(rng: np.random.Generator) -> list[LinearFlow]:
     return _flows(rng, num_nodes=(1, 1), moved=False)
 
 
-def _integrated(flow: LinearFlow) -> np.ndarray:
-    """v at the late time, by the ODE of the weights and the logits together: neither Theorem 1 nor 2 is used."""
+def _run(flow: LinearFlow, t: np.ndarray, **options: Any) -> Trajectory:
+    """Integrate the weights and the logits together: neither Theorem 1 nor 2 is used."""
 
     def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        attention = np.exp(state["z"]) / flow.normalisation
-        return {"v": flow.delta * attention, "z": (flow.delta * state["v"]).sum(axis=0) * attention}
+        attention = np.exp(state["z"] / flow.temperature) / flow.normalisation
+        z_dot = flow.rate_ratio / flow.temperature * (flow.delta * state["v"]).sum(axis=0) * attention
+        return {"v": flow.delta * attention, "z": z_dot}
 
-    end = np.array([0.0, LATE * flow.blow_up_time()])
-    return integrate(field, {"v": flow.start, "z": flow.start_logits}, end)["v"][-1]
+    return integrate(field, {"v": flow.start, "z": flow.start_logits}, t, **options)
 
 
-def _path(flow: LinearFlow, t: np.ndarray) -> np.ndarray:
-    return integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, t)["v"]
+def _integrated(flow: LinearFlow) -> np.ndarray:
+    """v at the late time."""
+    return _run(flow, np.array([0.0, LATE * flow.blow_up_time()]))["v"][-1]
 
 
 def _spread(values: np.ndarray) -> float:
@@ -58,7 +64,9 @@ def _printed_invariant(flow: LinearFlow, v: np.ndarray) -> np.ndarray:
     return special.erf(v[0] / 2) / flow.delta[0]
 
 
-ERF_OFF = Mutation("argument of erf 1 % off", lambda flow, v: special.erf(1.01 * v[0] / np.sqrt(2)) / flow.delta[0])
+ERF_OFF = Mutation(
+    "argument of erf 1 % off", lambda flow, v: special.erf(1.01 * v[0] * np.sqrt(flow.gain / 2)) / flow.delta[0]
+)
 
 
 @check(
@@ -85,9 +93,10 @@ def spread_of_invariant(invariant: Solution, flow: LinearFlow) -> float:
     over=_flows,
 )
 def exact_solution(solution: Solution, flow: LinearFlow) -> float:
-    """Exact solution: one node, three nodes, and a start other than zero."""
-    found = solution(flow, np.array([LATE * flow.blow_up_time()]))[0]
-    return float(np.abs(found - _integrated(flow)).max())
+    """Exact solution and its logits: one node, three nodes, and a start other than zero, with A, T and rates."""
+    t = np.array([0.0, LATE * flow.blow_up_time()])
+    run, v = _run(flow, t), solution(flow, t)
+    return float(max(np.abs(v - run["v"]).max(), np.abs(flow.logits(v) - run["z"]).max()))
 
 
 @check(
@@ -100,9 +109,9 @@ def exact_solution(solution: Solution, flow: LinearFlow) -> float:
     over=_flows,
 )
 def blow_up(blow_up_time: Callable[[LinearFlow], float], flow: LinearFlow) -> float:
-    """Blow-up time against the time at which the integrated flow passes |v| = 7, where less than 1e-10 remains."""
+    """Blow-up time against the time at which the integrated flow is so far out that less than 1e-10 remains."""
     end = np.array([0.0, 2 * flow.blow_up_time()])
-    run = integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, end, blow_up=7.0)
+    run = _run(flow, end, blow_up=FAR)
     assert run.blow_up is not None
     return abs(run.blow_up.time - float(blow_up_time(flow)))
 
@@ -112,7 +121,7 @@ def blow_up(blow_up_time: Callable[[LinearFlow], float], flow: LinearFlow) -> fl
     against=Reference.ODE,
     formula=LinearFlow.limits,
     printed=lambda flow: 2 * special.erfinv(flow.delta / np.abs(flow.delta).max()),
-    tolerance=ODE_TOLERANCE,
+    tolerance=1e-7,  # weights and logits are integrated together up to the edge of the blow-up
     mutation=scaled(LinearFlow.limits),
     over=_one_node_from_zero,
 )
@@ -120,7 +129,7 @@ def limits_of_losers(limits: Callable[[LinearFlow], np.ndarray], flow: LinearFlo
     """Where the losers end, integrated until the winner is about to diverge."""
     near = np.array([0.0, (1 - ALMOST) * flow.blow_up_time()])
     losers = np.arange(flow.delta.shape[1]) != flow.winner()
-    return float(np.abs(_path(flow, near)[-1, 0] - np.asarray(limits(flow))[0])[losers].max())
+    return float(np.abs(_run(flow, near)["v"][-1, 0] - np.asarray(limits(flow))[0])[losers].max())
 
 
 @check(
@@ -151,8 +160,8 @@ def winner_of_several_nodes(winner: Callable[[LinearFlow], int], flow: LinearFlo
 )
 def largest_rise_of_entropy(logits_of: Solution, flow: LinearFlow) -> float:
     """Largest rise of attention entropy between consecutive times along random flows from zero."""
-    path = _path(flow, np.linspace(0, 0.999 * flow.blow_up_time(), 200))
-    p = special.softmax(logits_of(flow, path), axis=-1)
+    path = _run(flow, np.linspace(0, 0.999 * flow.blow_up_time(), 200))["v"]
+    p = special.softmax(logits_of(flow, path) / flow.temperature, axis=-1)
     return float(np.diff(special.entr(p).sum(axis=-1)).max())
 
 
@@ -167,11 +176,11 @@ def largest_rise_of_entropy(logits_of: Solution, flow: LinearFlow) -> float:
     over=_one_node_from_zero,
 )
 def spread_under_common_factor(invariant: Solution, flow: LinearFlow) -> float:
-    """Relative spread of the invariant when softmax only adds the common factor exp(−‖v‖²/2M)."""
+    """Relative spread of the invariant when softmax only adds the common factor exp(−κ‖v‖²/2M)."""
 
     def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         v = state["v"]
-        return {"v": flow.delta * np.exp(v**2 / 2 - (v**2).mean() / 2) / flow.normalisation}
+        return {"v": flow.delta * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2) / flow.normalisation}
 
     return _spread(invariant(flow, integrate(field, {"v": flow.start}, np.array([0.0, 2.0]))["v"][-1]))
 
