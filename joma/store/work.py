@@ -54,6 +54,10 @@ class OutOfTime(Exception):
     """The work does not fit the time limit. Nothing is wrong: the same command continues."""
 
 
+class DamagedArtefactError(ValueError):
+    """An artefact cannot be read, or is not what was written."""
+
+
 class Tables(dict[str, "pandas.DataFrame"]):
     """Tables by name, also as attributes: `Tables(curves=frame).curves`."""
 
@@ -250,7 +254,9 @@ class Store:
                     self._left[task.hash] = task.name
                     continue
                 waiting = [each for each in tasks if found[each.hash] is None and each.hash != task.hash]
-                found[task.hash] = self._compute(task, _Meter(self, task, tasks, waiting).report)
+                meter = _Meter(self, task, tasks, waiting)
+                meter.announce()
+                found[task.hash] = self._compute(task, meter.report)
             self._left.pop(task.hash, None)
             shutil.rmtree(self.scratch(task).parent, ignore_errors=True)
         finished = [artefact for task in tasks if (artefact := found[task.hash]) is not None]
@@ -259,14 +265,10 @@ class Store:
 
     def find(self, task: Task) -> Artefact | None:
         """Return the artefact of a task if there is one; a damaged one is refused with a warning."""
-        folder = self.folder / task.hash
-        if not folder.exists():
-            return None
         try:
-            return _read(folder)
-        except Exception as error:  # whatever damaged files make their decoders raise
-            reason = " ".join(str(error).split())
-            warnings.warn(f"{folder} is damaged and will be computed again ({reason}).", RuntimeWarning, stacklevel=2)
+            return _read(self.folder / task.hash)
+        except DamagedArtefactError as error:
+            warnings.warn(f"{error} It will be computed again.", RuntimeWarning, stacklevel=2)
             return None
 
     def scratch(self, task: Task) -> Path:
@@ -282,8 +284,9 @@ class Store:
         scratch.mkdir(parents=True, exist_ok=True)
         lock = Lock(scratch.parent)
         try:
-            if (artefact := self.find(task)) is not None:  # another process was quicker
-                return artefact
+            with suppress(DamagedArtefactError):
+                if (artefact := _read(self.folder / task.hash)) is not None:  # another process was quicker
+                    return artefact
             device = _device_name(task.device or self.device)
             log = _WorkLog(scratch.parent / "spent.json", task.precision, device)
 
@@ -301,7 +304,9 @@ class Store:
         finally:
             lock.release()
             _free_gpu_memory()
-        return _read(self.folder / task.hash)
+        artefact = _read(self.folder / task.hash)  # what is judged is what is stored, the first time as every other
+        assert artefact is not None
+        return artefact
 
 
 def provenance(artefacts: Iterable[Artefact]) -> "pandas.DataFrame":
@@ -327,7 +332,10 @@ def _write(
         if not re.fullmatch(r"[A-Za-z0-9_][\w-]*", name):
             raise ValueError(f"The name of a table must be letters, digits, - and _, got {name!r}.")
         sink = pyarrow.BufferOutputStream()
-        parquet.write_table(pyarrow.Table.from_pandas(frame, preserve_index=False), sink, compression="zstd")
+        bare = frame.copy(deep=False)
+        bare.attrs = {}  # such as what a run's description says, which is no part of the result
+        table = pyarrow.Table.from_pandas(bare, preserve_index=False)
+        parquet.write_table(table, sink, compression="zstd")
         files[f"{name}.parquet"] = sink.getvalue().to_pybytes()
     description = _Description(
         name=task.name,
@@ -344,18 +352,21 @@ def _write(
     return description
 
 
-def _read(folder: Path) -> Artefact:
+def _read(folder: Path) -> Artefact | None:
+    """Read an artefact; None where there is none, `DamagedArtefactError` where it is not what was written."""
     from pyarrow import BufferReader, parquet
 
-    description = _Description.model_validate_json((folder / FILE_NAME).read_bytes())
-    if description.checksum != description.own_checksum():
-        raise ValueError(f"{FILE_NAME} does not match its checksum")
-    tables = Tables()
-    for name, checksum in description.tables.items():
-        content = (folder / f"{name}.parquet").read_bytes()
-        if sha256(content).hexdigest() != checksum:
-            raise ValueError(f"{name}.parquet does not match its checksum")
-        tables[name] = parquet.read_table(BufferReader(content)).to_pandas()
+    if not folder.exists():
+        return None
+    try:
+        description = _Description.model_validate_json((folder / FILE_NAME).read_bytes())
+        contents = {name: (folder / f"{name}.parquet").read_bytes() for name in description.tables}
+    except (FileNotFoundError, ValueError) as error:  # not other errors of a disk: it may be well tomorrow
+        raise DamagedArtefactError(f"{folder} is damaged ({' '.join(str(error).split())}).") from None
+    checksums = {name: sha256(content).hexdigest() for name, content in contents.items()}
+    if description.checksum != description.own_checksum() or checksums != description.tables:
+        raise DamagedArtefactError(f"{folder} is damaged: it does not match its checksums.")
+    tables = Tables({name: parquet.read_table(BufferReader(each)).to_pandas() for name, each in contents.items()})
     return Artefact(description.name, description.key, tables, description.provenance)
 
 
@@ -392,8 +403,14 @@ class _Meter:
         self._first: float | None = None
         """Share that was reported first, which an earlier call may have done."""
 
+    def announce(self) -> None:
+        """Report that the task begins."""
+        self._send(0.0, "", 1.0)
+
     def report(self, share: float | int, doing: str) -> None:
-        slowness = self._slowness(share)
+        self._send(share, doing, self._slowness(share))
+
+    def _send(self, share: float | int, doing: str, slowness: float) -> None:
         done = self._done + share * self._task.seconds
         self._store.progress(
             WorkProgress(
@@ -422,8 +439,10 @@ class _WorkLog:
 
     def __init__(self, path: Path, precision: str, device: str) -> None:
         self._path = path
-        software = {"commit": record.git_commit(), "versions": record.versions()}
-        place = Provenance(**software, precision=precision, device=device, seconds=0.0, computed="")
+        commit, versions = record.git_commit(), record.versions()
+        place = Provenance(
+            commit=commit, precision=precision, device=device, versions=versions, seconds=0.0, computed=""
+        )
         try:
             before = tuple(Provenance.model_validate(each) for each in json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):

@@ -113,6 +113,18 @@ def test_odd_names_of_tables_are_refused(tmp_path, name):
         Store(tmp_path).get(Task("t", {}, lambda place: {name: frame()}, 1.0))
 
 
+def test_what_a_frame_carries_along_is_not_stored_and_a_disk_that_fails_is_no_damage(tmp_path):
+    with_attributes = frame()
+    with_attributes.attrs["run"] = {"git_commit": "a1"}
+    task = Task("t", {}, lambda place: {"t": with_attributes}, 1.0)
+    assert Store(tmp_path).get(task).tables.t.attrs == {}
+    path = tmp_path / task.hash / "t.parquet"
+    path.unlink()
+    path.mkdir()  # reading it is an error of the system, for root too
+    with pytest.raises(OSError, match=r"t\.parquet"):
+        Store(tmp_path).get(task)
+
+
 def flip(path, position):
     content = bytearray(path.read_bytes())
     content[position % len(content)] ^= 1
@@ -144,7 +156,7 @@ def test_a_damaged_artefact_is_refused_and_computed_again(tmp_path, damage):
     damage(tmp_path / task.hash)
     with pytest.warns(RuntimeWarning, match="damaged") as warned:
         found = Store(tmp_path).get(task)
-    assert calls == [1, 1] and "\n" not in str(warned[0].message)
+    assert calls == [1, 1] and len(warned) == 1 and "\n" not in str(warned[0].message)
     pd.testing.assert_frame_equal(found.tables.first, frame())
     assert Store(tmp_path).find(task) is not None
 
@@ -190,7 +202,9 @@ def test_progress_tells_elapsed_and_remaining_time(tmp_path, clock):
     told = []
     tasks = [clock.task("a", 20.0, expected=10.0, kind="k"), clock.task("b", 20.0, expected=10.0, kind="k")]
     Store(tmp_path, progress=told.append).gather(tasks)
-    assert [at.task for at in told] == ["a"] * 10 + ["b"] * 10
+    assert [at.task for at in told] == ["a"] * 11 + ["b"] * 11
+    assert [at.doing for at in told[::11]] == ["", ""]  # announced when it begins
+    told = [at for at in told if at.doing]
     shares = [at.share for at in told]
     assert shares == sorted(shares) and shares[0] == 0.0 and shares[10] == pytest.approx(0.5)
     assert [at.elapsed for at in told] == pytest.approx(np.arange(20) * 2.0)
