@@ -95,7 +95,8 @@ def assert_part_of(folder, whole):
 
 def files_in(folder):
     """All files but parts, which are numbered by flushes, and the lock: who dies behind the end leaves it, unlocked."""
-    return {path.relative_to(folder) for path in folder.rglob("*") if path.suffix not in (".parquet", ".lock")}
+    paths = {path.relative_to(folder) for path in folder.rglob("*")}
+    return {path for path in paths if path.suffix != ".parquet" and path.name not in ("run.lock", "writer.json")}
 
 
 def assert_same(folder, whole):
