@@ -216,10 +216,14 @@ def scan(
     What the audit finds leaves the exit code as it is: --json has `sound`.
     """
     options = {name: value for name, value in locals().items() if name not in ("sources", "as_json")}
+    for source in sources:  # before torch is imported
+        if revisions is None and not Path(source).exists():
+            hint = "For a repository of the hub pass `--revisions` too, such as 'step*'."
+            raise FileNotFoundError(f"There is no file or folder {source}. {hint}")
+    _demand_writable(out)
     from joma import terminal, terminal_scan
     from joma.probe.scanning import scan
 
-    _demand_writable(out)
     with terminal_scan.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
         done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
     if as_json:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import ChosenMeasures, Flagged, Function, Measure, On, Reading
+from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -63,7 +63,7 @@ class Failure(NamedTuple):
 class Measurement:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
-    def __init__(self, model: ProbedModel, measures: ChosenMeasures, earlier: Sites | None = None) -> None:
+    def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
         """Prepare for one measurement; the `sites` of an earlier one make it cheaper."""
         self.readings = Readings()
         self.failures: list[Failure] = []
@@ -109,7 +109,7 @@ class Measurement:
             (On.MATRIX, "mlp", self._model.matrices),
             (On.QUERY_KEY, "attention", self._model.query_keys),
         ):
-            if self._measures.on(subject):
+            if self._measures[subject]:
                 for things in self._taken(taken()):
                     self._measure(subject, kind, things)
         self._measure(On.MODEL, "model", [("", -1, self._model.root)])
@@ -141,7 +141,7 @@ class Measurement:
 
     def _measure(self, subject: On, kind: str, things: list[tuple[str, int, Any]]) -> None:
         """Measure things (site, layer, thing) without gradients, autocast and traces in the random states."""
-        for measure, function in self._measures.on(subject).items():
+        for measure, function in self._measures[subject].items():
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
@@ -346,13 +346,13 @@ def wait_for(devices: Iterable[torch.device]) -> None:
             torch.cuda.synchronize(device)
 
 
-def first_sequence_if_enough(model: ProbedModel, measures: ChosenMeasures, batch: ProbeBatch) -> ProbeBatch:
+def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: ProbeBatch) -> ProbeBatch:
     """Return the first sequence of a probe batch if these measures find the same on it as on the batch, else the batch.
 
     Both are measured once: in a model that mixes its sequences (a router with a capacity, say) or whose first axis is
     not the batch, what is found differs, and the batch stays whole.
     """
-    first = None if any(measure.whole_batch for measure in measures.on(On.ATTENTION)) else _first(batch)
+    first = None if any(measure.whole_batch for measure in measures[On.ATTENTION]) else _first(batch)
     if first is None:
         return batch
     tables = []

@@ -113,6 +113,10 @@ class Measure:
     """Whether more than the first sequence of a batch matters to it."""
 
 
+Functions = Mapping[On, Mapping[Measure, Function]]
+"""The measures of one watch by what they look at, with their functions, which may remember."""
+
+
 def _named(stats: AttentionStatistics) -> dict[str, Reading]:
     """Name the numbers of an attention call as the record does; companions that were not asked for are left out."""
     named = {
@@ -308,18 +312,6 @@ def measures_of(wanted: str | Sequence[str]) -> tuple[Measure, ...]:
     return tuple(known[name] for name in flat)
 
 
-class ChosenMeasures:
-    """The functions of the chosen measures, made for one watch."""
-
-    def __init__(self, measures: Sequence[Measure]) -> None:
-        """Make a function for each measure."""
-        self._functions = {measure: measure.make() for measure in measures}
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the measures."""
-        return [measure.name for measure in self._functions]
-
-    def on(self, subject: On) -> dict[Measure, Function]:
-        """Return the measures that look at `subject`, with their functions."""
-        return {measure: function for measure, function in self._functions.items() if measure.on is subject}
+def functions_of(measures: Sequence[Measure]) -> Functions:
+    """Make the functions of measures for one watch, by what they look at."""
+    return {subject: {each: each.make() for each in measures if each.on is subject} for subject in On}

@@ -137,9 +137,7 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     checkpoints, findings = find_series(listed, revisions=revisions)
     demand_closed(out)
-    windows = None
-    if text is not None:
-        windows = _windows(checkpoints, Path(text), tokenizer, window=window, num_windows=num_windows)
+    windows = None if text is None else _windows(checkpoints, Path(text), tokenizer, window, num_windows)
     wanted = [
         InspectionTask(
             checkpoint=checkpoint,
@@ -165,19 +163,43 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         "keep": keep,
     }
     about = {"checkpoints": {str(checkpoint.step): checkpoint.name for checkpoint in checkpoints}}
-    recorder = _Recorder(out, config, about)
-    with _downloads_removed(out), recorder:
+    failures: dict[str, str] = {}
+    measured: set[str] = set()
+    """Checkpoints that gave values in this call; an earlier one may have left some of another file."""
+    held: list[Inspection] = []
+    """What waits for a record: a new folder is made when there is a value to write, or all is known."""
+    run: RunWriter | None = None
+    with _downloads_removed(out), ExitStack() as stack:
+        if (out / "run.json").exists():
+            run = _open(out, config, about, stack)
         progress(ScanProgress(done=0, total=len(tasks)))
         for done, (position, inspection) in enumerate(run_tasks(inspect_checkpoint, tasks, on=on), start=1):
-            recorder.take(inspection)
-            progress(ScanProgress(done=done, total=len(tasks), name=tasks[position].checkpoint.name))
-        findings = recorder.finish(findings)
+            name = tasks[position].checkpoint.name
+            held.append(inspection)
+            if inspection.error:
+                failures[name] = inspection.error
+            if inspection.rows:
+                measured.add(name)
+                run = run or _open(out, config, about, stack)
+            while run is not None and held:
+                _write(run, held.pop(0))
+            progress(ScanProgress(done=done, total=len(tasks), name=name))
+        if run is None:
+            _demand_something(held, failures)
+            run = _open(out, config, about, stack)
+        for inspection in held:
+            _write(run, inspection)
+        series = list(fingerprint.load(out).values())
+        findings += audit(series)
+        _write_audit(run, series, findings)
+        run.close("failed" if failures else "finished")
     table = read(out)
     steps = set(table.loc[table["kind"] != _COST, "step"])
     asked = {task.checkpoint.name for task in tasks}
-    reached = [checkpoint for checkpoint in checkpoints if checkpoint.name not in recorder.failures]
-    loaded = [each for each in reached if each.step not in recorder.steps_not_loaded]
-    new = [each.name for each in loaded if each.name in recorder.measured]
+    unreadable = {each.step for each in series if not each.tensors}
+    reached = [checkpoint for checkpoint in checkpoints if checkpoint.name not in failures]
+    loaded = [each for each in reached if each.step not in unreadable]
+    new = [each.name for each in loaded if each.name in measured]
     known = [each.name for each in loaded if each.name not in asked and each.step in steps]
     return Scan(
         folder=out,
@@ -187,12 +209,12 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         not_loaded=tuple(each.name for each in reached if each not in loaded),
         without_values=tuple(each.name for each in loaded if each.name not in (*new, *known)),
         findings=tuple(findings),
-        failures=recorder.failures,
+        failures=failures,
     )
 
 
 def _windows(
-    checkpoints: Sequence[Checkpoint], text: Path, tokenizer: Path | str | None, *, window: int | None, num_windows: int
+    checkpoints: Sequence[Checkpoint], text: Path, tokenizer: Path | str | None, window: int | None, num_windows: int
 ) -> Int[Tensor, "windows length"]:
     """Tokenize the text once for all checkpoints, by the first that has a configuration."""
     with TemporaryDirectory() as spare:
@@ -237,73 +259,22 @@ def _downloads_removed(out: Path) -> Iterator[None]:
             out.rmdir()
 
 
-class _Recorder:
-    """Writes inspections as they come; a new folder is made when there is a value to write, or all is known."""
+def _open(out: Path, config: Mapping[str, Any], about: Mapping[str, Any], stack: ExitStack) -> RunWriter:
+    run = open_run(out, kind="scan", config=config, about=about, flush_seconds=_FLUSH_SECONDS)
+    stack.enter_context(run)
+    remove_leftovers(out / fingerprint.FOLDER)
+    return run
 
-    def __init__(self, out: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        self.failures: dict[str, str] = {}
-        self.measured: set[str] = set()
-        """Names of the checkpoints that gave values in this call; an earlier one may have left some of another file."""
-        self.steps_not_loaded: set[int] = set()
-        """Of the whole record, when it is finished."""
-        self._out, self._config, self._about = out, config, about
-        self._held: list[Inspection] = []
-        self._stack = ExitStack()
-        self._run: RunWriter | None = None
 
-    def __enter__(self) -> "_Recorder":
-        if (self._out / "run.json").exists():
-            self._run = self._open()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def take(self, inspection: Inspection) -> None:
-        """Write an inspection, or hold it until there is something to write."""
-        self._held.append(inspection)
-        if inspection.error:
-            self.failures[inspection.fingerprint.name] = inspection.error
-        if inspection.rows:
-            self.measured.add(inspection.fingerprint.name)
-            self._run = self._run or self._open()
-        if self._run is not None:
-            self._write_held(self._run)
-
-    def finish(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Audit the whole record, flag its values, and close it."""
-        if self._run is None:
-            self._demand_something()
-        run = self._run or self._open()
-        self._write_held(run)
-        series = list(fingerprint.load(self._out).values())
-        self.steps_not_loaded = {each.step for each in series if not each.tensors}
-        found = [*findings, *audit(series)]
-        _write_unseen(run, series)
-        _write_findings(run, found)
-        _write_flags(run, flags(found, series))
-        run.close("failed" if self.failures else "finished")
-        return found
-
-    def _open(self) -> RunWriter:
-        run = open_run(self._out, kind="scan", config=self._config, about=self._about, flush_seconds=_FLUSH_SECONDS)
-        self._stack.enter_context(run)
-        remove_leftovers(self._out / fingerprint.FOLDER)
-        return run
-
-    def _write_held(self, run: RunWriter) -> None:
-        while self._held:
-            _write(run, self._held.pop(0))
-
-    def _demand_something(self) -> None:
-        """Refuse to make a record of nothing."""
-        if any(inspection.fingerprint.findings for inspection in self._held):
-            return
-        for name, reason in self.failures.items():
-            raise OSError(f"{name} could not be inspected: {reason}")
-        first = self._held[0].fingerprint
-        reason = next(iter(first.unseen.values()), "There is no layer.")
-        raise ValueError(f"{first.name} shows nothing to measure: {reason}")
+def _demand_something(held: Sequence[Inspection], failures: Mapping[str, str]) -> None:
+    """Refuse to make a record of nothing."""
+    if any(inspection.fingerprint.findings for inspection in held):
+        return
+    for name, reason in failures.items():
+        raise OSError(f"{name} could not be inspected: {reason}")
+    first = held[0].fingerprint
+    reason = next(iter(first.unseen.values()), "There is no layer.")
+    raise ValueError(f"{first.name} shows nothing to measure: {reason}")
 
 
 def _write(run: RunWriter, inspection: Inspection) -> None:
@@ -331,14 +302,16 @@ def _write(run: RunWriter, inspection: Inspection) -> None:
     fingerprint.save(run.folder, new)
 
 
-def _write_unseen(run: RunWriter, series: Iterable[Fingerprint]) -> None:
-    """Record once what could not be measured, at the first step, with all steps as evidence."""
+def _write_audit(run: RunWriter, series: Sequence[Fingerprint], findings: Sequence[Finding]) -> None:
+    """Record what could not be measured (once, at the first step), the findings, and the flags of values."""
     steps: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in series:
         for site, reason in each.unseen.items():
             steps[site, reason].append(each.step)
     for (site, reason), where in steps.items():
         run.event(where[0], "unseen", reason, level="warning", site=site, evidence={"steps": where})
+    _write_findings(run, findings)
+    _write_flags(run, flags(findings, series))
 
 
 def _write_findings(run: RunWriter, findings: Sequence[Finding]) -> None:

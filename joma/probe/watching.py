@@ -30,7 +30,7 @@ from joma.probe.alarm import Alarm, AlarmMonitor, Alert
 from joma.probe.findings import some
 from joma.probe.loggers import Logger
 from joma.probe.measurement import ALL_HEADS, Failure, Measurement, Row, first_sequence_if_enough, wait_for
-from joma.probe.measures import ChosenMeasures, On, measures_of
+from joma.probe.measures import Functions, On, functions_of, measures_of
 from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.structure import Unseen, plain_site
@@ -92,15 +92,16 @@ def watch(  # noqa: PLR0913 (every choice has a default)
         about: Whatever else there is to say about the run (a learning rate, say).
     """
     probed = ProbedModel.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
-    chosen = ChosenMeasures(measures_of(measures))
+    listed = measures_of(measures)
+    functions = functions_of(listed)
     given = None if probe_batch is None else fixed_batch(probe_batch)
     if probed.root in _watched:
         raise ValueError(f"This {probed.name} is being watched already. Close that watch before starting another.")
     when = schedule_of(every if schedule is None else schedule)
-    batch = None if given is None else first_sequence_if_enough(probed, chosen, given)
+    batch = None if given is None else first_sequence_if_enough(probed, functions, given)
     thresholds = (Alarm() if alarm else None) if isinstance(alarm, bool) else alarm
     seen = Watch(
-        probed, chosen, when, probe_batch=batch, alarm=thresholds, on_alarm=on_alarm, heads=heads, loggers=loggers
+        probed, functions, when, probe_batch=batch, alarm=thresholds, on_alarm=on_alarm, heads=heads, loggers=loggers
     )
     if dry_run:
         seen.time_one_measurement()
@@ -110,7 +111,7 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     if out is not None:
         config = {
             "schedule": str(when),
-            "measures": chosen.names,
+            "measures": [measure.name for measure in listed],
             "batch": "training" if batch is None else "probe" if batch is given else "probe, first sequence",
             "heads": heads,
             "alarm": None if thresholds is None else asdict(thresholds),
@@ -146,7 +147,7 @@ class Watch:
     def __init__(
         self,
         model: ProbedModel,
-        measures: ChosenMeasures,
+        measures: Functions,
         schedule: Schedule,
         *,
         probe_batch: ProbeBatch | None,
@@ -279,7 +280,7 @@ class Watch:
             *(f"Unseen: {each.site or 'the model'}: {each.reason}" for each in self.unseen),
         ]
         if self._price is not None:
-            costs = [measure.cost for measure in self._measures.on(On.ATTENTION) if measure.cost and not self._ran]
+            costs = [measure.cost for measure in self._measures[On.ATTENTION] if measure.cost and not self._ran]
             on_top = f", and during the training step {' and '.join(costs)}" if costs else ""
             lines.append(f"Cost of a measurement: {1e3 * self._price:.3g} ms by the clock{on_top}.")
         if self._seconds:
@@ -303,11 +304,11 @@ class Watch:
             f"Attention: {counted(len(self.sites), 'site')} in {counted(num_layers, 'layer')} ({how}).",
             *(f"  {layer_name(layer)}: {site or '(the model itself)'}" for layer, site in self.sites),
         ]
-        if self._measures.on(On.MATRIX):
+        if self._measures[On.MATRIX]:
             lower = self._model.layout.lower
             lines.append(f"Ranks: {counted(len(lower), 'matrix', 'matrices')}.")
             lines += [f"  {layer_name(r.layer)}: {plain_site(r.site)} {r.shape[0]}×{r.shape[1]}" for r in lower]
-        if self._measures.on(On.QUERY_KEY):
+        if self._measures[On.QUERY_KEY]:
             pairs = [pair for pair in self._model.layout.query_keys if pair.num_heads is not None]
             lines.append(f"Query-key norms: {counted(len(pairs), 'site')}.")
             lines += [f"  {layer_name(pair.query.layer)}: {plain_site(pair.site)}" for pair in pairs]
@@ -330,9 +331,9 @@ class Watch:
         model, layout, looks = self._model, self._model.layout, self._looks_at_attention
         if looks and self._probe_batch is None:
             self._refuse_training_batch()
-        if self._measures.on(On.MATRIX) or self._measures.on(On.QUERY_KEY):
+        if self._measures[On.MATRIX] or self._measures[On.QUERY_KEY]:
             self.unseen |= dict.fromkeys(layout.unseen)
-        if self._measures.on(On.QUERY_KEY):
+        if self._measures[On.QUERY_KEY]:
             reason = "The number of heads is not known, so there are no query-key norms."
             without = [pair for pair in layout.query_keys if pair.num_heads is None]
             self.unseen |= {Unseen(site=plain_site(pair.site), reason=reason): None for pair in without}
@@ -340,7 +341,7 @@ class Watch:
         if looks and self._probe_batch is None:
             self.sites = tuple((layer, plain_site(path)) for layer, path in layout.sites)
         elif self._probe_batch is not None and looks:
-            seen = Measurement(model, ChosenMeasures(()))
+            seen = Measurement(model, functions_of(()))
             try:
                 seen.probe(self._probe_batch)
             except Exception as error:
@@ -353,7 +354,7 @@ class Watch:
             is_named = any(each.site for each in seen.unseen)
         if looks and not self.sites and not is_named:
             raise ValueError(self._why_no_attention())
-        if not looks and self._measures.on(On.MATRIX) and not layout.lower:
+        if not looks and self._measures[On.MATRIX] and not layout.lower:
             raise ValueError(f"joma finds no MLP in this {model.name}. {next(iter(self.unseen)).reason}")
 
     def _refuse_training_batch(self) -> None:
@@ -393,7 +394,7 @@ class Watch:
 
     @property
     def _looks_at_attention(self) -> bool:
-        return bool(self._measures.on(On.ATTENTION))
+        return bool(self._measures[On.ATTENTION])
 
     def _saw(self, found: Measurement) -> None:
         self.sites = tuple(sorted((layer, site) for site, layer in found.layers.items()))

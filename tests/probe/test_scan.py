@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas
@@ -576,3 +578,14 @@ def test_values_of_an_earlier_file_are_not_counted_as_measured(tmp_path):
     torch.save({"embedding.weight": torch.ones(5)}, tmp_path / "step1.pt")
     again = scan(tmp_path, out=tmp_path / "out")
     assert (again.num_measured, again.num_known, again.without_values) == (0, 0, ("step1.pt",)) and again.is_empty
+
+
+def test_a_folder_that_is_not_there_is_refused_before_torch_is_imported(tmp_path):
+    code = (
+        "import sys; import joma.cli\n"
+        "try: joma.cli.main()\n"
+        "except SystemExit as ended: print(ended.code, 'torch' in sys.modules)"
+    )
+    asked = ["scan", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(cli.BAD_INPUT), "False"] and "no file or folder" in done.stderr
