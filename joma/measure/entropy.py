@@ -18,8 +18,7 @@ from torch import Tensor
 from joma.errors import UnknownNameError
 from joma.measure import entropy_identity
 from joma.measure.entropy_chunked import chunked_rows
-from joma.measure.masks import Visibility, read_bias, read_mask
-from joma.measure.rows import Problem, Rows, in_full_precision
+from joma.measure.masks import Problem, Rows, Visibility, in_full_precision, read_bias, read_mask
 from joma.measure.tensors import required_tensor
 
 Queries = Float[Tensor, "B H rows D"]

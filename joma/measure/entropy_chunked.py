@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from joma.measure.rows import Problem, Rows
+from joma.measure.masks import Problem, Rows
 
 BLOCK_ROWS = 192
 """Most rows of a block: more would waste keys above the diagonal, fewer read the keys too often."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from joma.measure.rows import Problem, Rows
+from joma.measure.masks import Problem, Rows
 
 FEW_THREADS = 8
 """Up to so many, row blocks are taken unless the processor is Intel's: they multiply half as much, which pays where

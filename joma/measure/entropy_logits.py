@@ -6,8 +6,7 @@ from torch import Tensor
 
 from joma.measure.entropy import AttentionStatistics, Path, statistics_of
 from joma.measure.entropy_chunked import HIDDEN, measure_logits
-from joma.measure.masks import HIDDEN_BELOW
-from joma.measure.rows import Rows, in_full_precision
+from joma.measure.masks import HIDDEN_BELOW, Rows, in_full_precision
 from joma.measure.tensors import tensor_with_axes
 
 CHUNK_BYTES = 2**26

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from joma.measure.rows import Problem, Rows
+from joma.measure.masks import Problem, Rows
 
 LOG2_E = 1.4426950408889634
 """The kernel works in powers of two, which the hardware has an instruction for."""

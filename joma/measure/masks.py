@@ -1,8 +1,9 @@
-"""Which keys a query row can see: causal order, a window and a mask, and what may be given as mask or bias.
+"""One attention call to be measured: its masks, which keys its rows see, and the raw numbers found for every row.
 
 Nothing here builds an L×L tensor unless the user brings one.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ HIDDEN_BELOW = -9e3
 """Additive masks and logits this low hide a key: models write -1e4, -1e9, the lowest number of their type or minus
 infinity, which all give it a weight of exactly 0 beside any that is seen, and mean the same. What is left of a bias
 (ALiBi beyond some ten thousand positions) is as far from any weight; its keys no longer count as visible either."""
+PerRow = Float[Tensor, "B H rows"]
 Shape = tuple[int, int, int, int]
 """(batch, heads, rows, keys) of a call."""
 
@@ -224,3 +226,45 @@ class Visibility:
             assert block is not None
             parts.append(block.sum(dim=-1))
         return torch.cat(parts, dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Queries, keys and everything that shapes their softmax."""
+
+    q: Float[Tensor, "B H rows D"]
+    k: Float[Tensor, "B G keys D"]
+    scale: float
+    softcap: float | None
+    bias: Float[Tensor, "b h r s"] | None
+    """Added to the logits; any axis may be 1."""
+    visibility: Visibility
+    companions: bool
+
+    @property
+    def bias_depends_on_keys_alone(self) -> bool:
+        """Whether the bias is the same for every row, as ALiBi is up to a constant."""
+        return self.bias is None or self.bias.shape[-2] == 1
+
+    @property
+    def working_dtype(self) -> torch.dtype:
+        """Half precision is computed in float32: rounding its results would cost more than the method does."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """What a path found for every row, before clamping and before rows without keys are struck out."""
+
+    entropy: PerRow
+    effective_keys: PerRow | None = None
+    r"""$1/\sum_j p_j^2$."""
+    sink_mass: PerRow | None = None
+    mean_distance: PerRow | None = None
+    max_logit: PerRow | None = None
+
+
+def in_full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Keep autocast away from the products of a measurement."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
