@@ -252,7 +252,7 @@ def stationary_points(rng: np.random.Generator) -> list[tuple[float, Point]]:
 @check(
     "lemma4",
     against=Reference.ROOT_FINDING,
-    formula=lambda mixture, v, xi: mixture.potential(v, xi) / np.linalg.norm(v),
+    formula=lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, mixture.distances(v, xi)),
     printed=lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, mixture.centers @ v + xi),
     tolerance=1e-9,  # the roots are solved to 1e-12 and weights reach 40
     unit="residual",

@@ -38,7 +38,14 @@ from joma.theory.flows import SaliencyFlow
 from joma.theory.integrate import integrate
 from joma.theory.layer import Embeddings, Layer, LayerGradient, Samples, cross_entropy_gradient, orthonormal_embeddings
 from joma.theory.saliency import discriminancy, frequency, saliency, saliency_along, stationarity_drift
-from joma.theory.superposition import superpose, weights_from_parts
+from joma.theory.superposition import (
+    implicit_bias,
+    implicit_bias_rate,
+    query_interaction,
+    response,
+    superpose,
+    weights_from_parts,
+)
 
 TEXTS = ((0, 1, 1, 3), (2, 2, 2), (3, 0, 1, 2, 2, 0, 0), (1,), (3, 3, 0, 1, 0))
 """Texts as sequences of token ids."""
@@ -584,9 +591,23 @@ def _flows(rng: np.random.Generator) -> Sequence[tuple[Case, Case, np.ndarray, n
 def response_from_bias(bias: Callable[..., np.ndarray], flow: tuple[Case, Case, np.ndarray, np.ndarray]) -> float:
     """w^T f after one unit of training, from v·b and the implicit bias; one query and three."""
     start, end, _, xi_change = flow
-    xi = bias(start.layer.embeddings.query_part(start.w), xi_change)
+    xi = bias(implicit_bias(start.layer.embeddings, start.w), xi_change)
     true = stream(end.layer, end.z, end.samples) @ end.w.T
     return gap(end.b @ end.v.T + xi.T[end.samples.q], true)
+
+
+@check(
+    "implicit-bias",
+    against=Reference.DIFFERENTIATION,
+    formula=implicit_bias_rate,
+    tolerance=DIFFERENTIATION_TOLERANCE,
+    mutation=scaled(implicit_bias_rate),
+    over=lambda rng: [any_queries(rng)[index] for index in (1, 5)],
+)
+def rate_of_bias(rate: Callable[..., np.ndarray], case: Case) -> float:
+    """dξ/dt of every query against the derivative of the objective along each query's embedding."""
+    slope = differentiated(lambda w, z: case.layer.objective(w, z, case.samples, case.g), case.w, case.z).w
+    return gap(rate(case.layer, case.w, case.z, case.samples, case.g), slope @ case.layer.embeddings.queries)
 
 
 @check(
@@ -653,4 +674,8 @@ def gate_by_query(z: np.ndarray) -> float:
     def answer(context: int, query: int) -> np.ndarray:
         return w @ (u.contextual @ (np.exp(z[query]) * x[context]) + u.queries[:, query])
 
-    return float(np.abs(answer(0, 0) + answer(1, 1) - answer(0, 1) - answer(1, 0)).max())
+    gated = np.abs(answer(0, 0) + answer(1, 1) - answer(0, 1) - answer(1, 0)).max()
+    layer = Layer(embeddings=u, attention=Attention(kind=AttentionKind.EXP), activation=linear)
+    exact = np.array([[answer(context, query)[0] for query in (0, 1)] for context in (0, 1)])
+    library = response(layer, w[0], z, x)
+    return float(max(gated, gap(library, exact), np.abs(query_interaction(library)).max()))

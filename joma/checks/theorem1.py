@@ -12,7 +12,14 @@ from joma.checks.joint_runs import BOTH, JointRun, Quantity, Setup, drift, flowe
 from joma.theory.attention import AttentionKind
 from joma.theory.descent import SGD, Adam, GradientSteps, Optimiser, Recipe, train
 from joma.theory.integrate import State, integrate
-from joma.theory.invariants import Invariant, minibatch_drift_factor, momentum_drift_factor, weight_decay_factor
+from joma.theory.invariants import (
+    Invariant,
+    invariant_drift,
+    layer_invariant,
+    minibatch_drift_factor,
+    momentum_drift_factor,
+    weight_decay_factor,
+)
 
 ODE_TOLERANCE = 1e-9
 """DOP853 at rtol 1e-12 over quantities of order one."""
@@ -179,6 +186,22 @@ def _unequal_everything(rng: np.random.Generator) -> Sequence[Setup]:
 def drift_along_flow(quantity: Quantity, setup: Setup) -> float:
     """Drift along flows of 1 to 17 nodes, five activations, fixed, time-varying and cross-entropy g."""
     return drift(quantity(flowed(setup)))
+
+
+@check(
+    "thm1-exp",
+    against=Reference.ODE,
+    formula=Invariant.logits,
+    tolerance=ODE_TOLERANCE,
+    mutation=Mutation("weights 1 % off", lambda law, v, v0, z0: law.logits(1.01 * v, v0, z0)),
+    over=lambda rng: _unequal_everything(rng)[1:2],
+)
+def logits_from_weights(logits: Callable[..., np.ndarray], setup: Setup) -> float:
+    """Logits that the weights imply, and the drift of the layer's invariant, at unequal rates, T and norm."""
+    run = flowed(setup)
+    law = layer_invariant(run.layer, rate_ratio=setup.rate_ratio)
+    away = np.abs(logits(law, run.v, run.v[0], run.z[0, 0]) - run.z[:, 0]).max()
+    return float(max(away, np.abs(invariant_drift(run.v, run.z, law)).max()))
 
 
 @check(

@@ -93,10 +93,12 @@ def spread_of_invariant(invariant: Solution, flow: LinearFlow) -> float:
     over=_flows,
 )
 def exact_solution(solution: Solution, flow: LinearFlow) -> float:
-    """Exact solution and its logits: one node, three nodes, and a start other than zero, with A, T and rates."""
+    """Exact solution, logits and field: one node, three nodes, and a start other than zero, with A, T and rates."""
     t = np.array([0.0, LATE * flow.blow_up_time()])
     run, v = _run(flow, t), solution(flow, t)
-    return float(max(np.abs(v - run["v"]).max(), np.abs(flow.logits(v) - run["z"]).max()))
+    speed = flow.delta * np.exp(run["z"] / flow.temperature)[:, None] / flow.normalisation
+    gaps = (v - run["v"], flow.logits(v) - run["z"], flow.field(run["v"]) / speed - 1)
+    return float(max(np.abs(gap).max() for gap in gaps))
 
 
 @check(

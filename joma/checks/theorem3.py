@@ -146,7 +146,9 @@ def linear_solution(solution: Formula, case: Point) -> float:
     point, matrix = case
     t, v0 = np.array([0.0, 0.3, 1.0]), point.mu + ASIDE
     run = integrate(lambda _, s: {"v": matrix @ (point.mu - s["v"])}, {"v": v0}, t)
-    return float(np.abs(solution(point.linearised, v0, t) - run["v"]).max())
+    flow = point.linearised
+    speed = flow.field(v0) - matrix @ (point.mu - v0)
+    return float(max(np.abs(solution(flow, v0, t) - run["v"]).max(), np.abs(speed).max()))
 
 
 def _axes(point: CriticalPoint) -> tuple[np.ndarray, np.ndarray]:

@@ -375,7 +375,7 @@ def cooccurrence_in_any_tree(matrix: Formula, model: RationalTree) -> float:
     ],
 )
 def heights_of_latents(heights: Formula, tree: LatentTree) -> float:
-    """Heights H of every node and of the common ancestor of every two leaves, leaves at different depths."""
+    """Heights H and depths of every node and of the common ancestor of two leaves, leaves at different depths."""
 
     def path(node: int) -> list[int]:
         return [node] if node == 0 else [node, *path(int(tree.parents[node]))]
@@ -384,7 +384,9 @@ def heights_of_latents(heights: Formula, tree: LatentTree) -> float:
     exact = [max(p.index(node) for p in paths.values() if node in p) for node in range(tree.num_nodes)]
     of_pair = [[exact[i if i == j else next(n for n in paths[i] if n in paths[j])] for j in paths] for i in paths]
     claimed, ancestors = heights(tree)
-    return float(max(gap(claimed, exact), gap(ancestors, of_pair)))
+    met = [[exact[tree.common_ancestor(i, j)] for j in paths] for i in paths]
+    depths = [len(path(node)) - 1 for node in range(tree.num_nodes)]
+    return max(gap(claimed, exact), gap(ancestors, of_pair), gap(met, of_pair), gap(tree.depths, depths))
 
 
 def sampled_trees(rng: np.random.Generator) -> list[tuple[int, tuple[Any, ...], float, float]]:

@@ -90,8 +90,13 @@ class Answer(BaseModel):
 
     @property
     def main(self) -> Number | None:
-        """The number to show first: judged, with the outcome that stands for the claim, nearest to its threshold."""
+        """The number to show first: judged, with the outcome that stands for the claim, nearest to its threshold.
+
+        Of a statement that does not hold as printed it is a check that the printed form fails.
+        """
         judged = [each for each in self.numbers if each.is_judged and not each.sanity]
+        if self.outcome in (Outcome.WRONG, Outcome.CONDITIONAL):
+            judged = [each for each in judged if each.control is not None and not each.passes(each.control)]
         wanted = {self.outcome, *([Outcome.HOLDS] if self.outcome is Outcome.MIXED else [])}
         return max(
             judged or self.numbers, key=lambda each: (outcome_of(each) in wanted, -_distance(each)), default=None

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from joma.claims import Claim, Number, Outcome, answer, judge, outcome_of
+from joma.claims import Answer, Claim, Number, Outcome, answer, judge, outcome_of
 from joma.claims.claim import holm
 from joma.claims.statements import find, statements
 from joma.errors import UnknownNameError
@@ -137,3 +137,11 @@ def test_families_of_statements():
 def test_every_statement_that_does_not_hold_as_printed_says_what_does():
     for statement in statements().values():
         assert bool(statement.corrected) == (statement.outcome is not Outcome.HOLDS), statement.id
+
+
+def test_a_statement_that_is_wrong_as_printed_shows_a_check_that_the_printed_form_fails():
+    near = Number.exact("near its tolerance", 0.9, at_most=1.0)
+    printed = Number.exact("fails as printed", 0.1, at_most=1.0, control=5.0, control_name="as printed")
+    for outcome, shown in ((Outcome.WRONG, printed), (Outcome.CONDITIONAL, printed), (Outcome.HOLDS, near)):
+        found = Answer(claim="c", title="t", says="s", source="s", outcome=outcome, numbers=(near, printed))
+        assert found.main == shown
