@@ -14,8 +14,7 @@ from torch import Tensor
 
 from joma.engine.precision import working_in
 from joma.engine.sources import Source
-from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
-from joma.measure.entropy_logits import logits_entropy
+from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
 from joma.models.batch import LayerReading, Model, Parameters
 

@@ -1,36 +1,40 @@
-r"""Attention entropy of any attention call, with no L×L matrix.
+r"""Attention entropy of any attention call, without an L×L matrix.
 
 For $p = \mathrm{softmax}(s)$ a row's entropy is $H_i = \mathrm{lse}_i - \sum_j p_{ij}s_{ij}$. With $s = c\,QK^\top$
 the sum is $c\,\langle q_i, \mathrm{Attn}(Q, K, V{=}K)_i\rangle$: one more attention call, and the log-sum-exp that
-fused kernels return anyway. Three paths compute it: that identity where one of Intel's CPUs, or one of many cores, is
-asked for the entropy alone, a Triton kernel on a GPU, and exact row chunks for all else. The result says which one ran.
+fused kernels return anyway. Three paths compute it: that identity, on CPUs where it is faster and only the entropy is
+wanted; a Triton kernel on a GPU; exact row blocks for everything else. The result says which one ran.
 """
 
 import importlib.util
 import math
+import pathlib
+import platform
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.errors import UnknownNameError
-from joma.measure import entropy_identity
-from joma.measure.entropy_chunked import chunked_rows
-from joma.measure.masks import Problem, Rows, Visibility, in_full_precision, read_bias, read_mask
-from joma.measure.tensors import required_tensor
+from joma.measure.entropy_chunked import HIDDEN, chunked_rows, measure_logits
+from joma.measure.masks import HIDDEN_BELOW, PerRow, Problem, Rows, Visibility, in_full_precision, read_bias, read_mask
+from joma.measure.tensors import required_tensor, tensor_with_axes
 
-Queries = Float[Tensor, "B H rows D"]
-Keys = Float[Tensor, "B G keys D"]
-PerRow = Float[Tensor, "B H rows"]
+FEW_THREADS = 8
+"""Up to this many threads a CPU that is not Intel's takes row blocks: they multiply half as much, which pays where
+torch's products, made for Intel, are slow. One fused call needs less memory and keeps any number of cores busy."""
+CHUNK_BYTES = 2**26
+"""Largest block of given logits held at once."""
 
 
 class Path(StrEnum):
     """How the numbers were computed."""
 
     IDENTITY = "identity"
-    """Fused attention with V = K (entropy alone, on a CPU of many cores)."""
+    """Fused attention with V = K (entropy alone, on a CPU)."""
     TRITON = "triton"
     """One walk over the keys in a Triton kernel (GPU)."""
     CHUNKED = "chunked"
@@ -39,7 +43,7 @@ class Path(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionStatistics:
-    """What one attention call looks like, row by row; rows that see no key are NaN."""
+    """Numbers of one attention call, row by row; rows that see no key are NaN."""
 
     entropy: PerRow
     """In nats, at least 0."""
@@ -57,12 +61,12 @@ class AttentionStatistics:
     """Largest visible logit, scale, bias and soft cap included."""
     path: Path
     lowest_before_clamp: Float[Tensor, ""]
-    """The smallest entropy before it was clamped at 0; a tensor, so that nobody waits for the device."""
+    """The smallest entropy before it was clamped at 0; a tensor, so that reading it later need not wait for a GPU."""
 
 
-def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
-    q: Queries,
-    k: Keys,
+def attention_entropy(  # noqa: PLR0913 (an attention call has that many arguments)
+    q: Float[Tensor, "B H rows D"],
+    k: Float[Tensor, "B G keys D"],
     *,
     causal: bool = False,
     mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
@@ -76,38 +80,26 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many parts)
 ) -> AttentionStatistics:
     r"""Measure every row of softmax(scale·QKᵀ + bias) over the visible keys, in memory linear in the length.
 
-    Grouped queries: k may have fewer heads, as long as they divide those of q. `mask` is boolean (True is visible) or
-    additive (-9000 and less hides, whatever a model writes for minus infinity), and broadcasts to (B, H, rows, keys),
-    as does `bias` (ALiBi, T5), which hides nothing. Integers, and numbers that are all 0 or 1, are refused as a mask:
-    added to the logits they would hide nothing. `window` leaves the nearest positions.
-    `softcap` c turns s into c·tanh(s/c) before bias and mask. `offset` is the position of the first row among the keys.
-    `companions=False` leaves out all but the entropy. `path` forces a way of computing; None takes the best.
+    Args:
+        q: queries.
+        k: keys; with fewer heads than q (grouped queries), their number must divide that of q.
+        causal: whether a row sees no key after its own position.
+        mask: boolean (True is visible) or additive (-9000 and less hides, whatever a model writes for minus infinity);
+            broadcasts to (B, H, rows, keys). Integers, and numbers that are all 0 or 1, are refused: added to the
+            logits they would hide nothing.
+        window: how many of the nearest positions a row sees, on both sides when not causal.
+        bias: added to the logits (ALiBi, T5); broadcasts as the mask does, and hides nothing.
+        scale: of the products; 1/√D by default.
+        softcap: c turns s into c·tanh(s/c) before bias and mask.
+        offset: position of the first row among the keys.
+        companions: False leaves out everything but the entropy.
+        path: forces a way of computing; None takes the fastest.
 
     >>> q = torch.zeros(1, 1, 4, 8)
     >>> attention_entropy(q, q, causal=True).entropy.exp().flatten().round(decimals=3).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
-    problem = _problem(q, k, causal, mask, window, bias, scale, softcap, offset, companions)
-    chosen = _best_path(problem) if path is None else _known_path(path)
-    with in_full_precision(q.device):
-        rows = _RUN[chosen](problem)
-    visibility = problem.visibility
-    return statistics_of(rows, visibility.count(q.device), chosen, none_empty=visibility.every_row_sees_a_key)
-
-
-def _problem(
-    q: Tensor,
-    k: Tensor,
-    causal: bool,
-    mask: Tensor | None,
-    window: int | None,
-    bias: Tensor | None,
-    scale: float | None,
-    softcap: float | None,
-    offset: int,
-    companions: bool,
-) -> Problem:
-    q, k = _queries_and_keys(q, k)
+    _refuse_unfit(q, k)
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(f"`softcap` must be positive and finite, got {softcap}. Leave it out where there is none.")
     shape = (*q.shape[:3], k.shape[2])
@@ -117,19 +109,58 @@ def _problem(
     visibility = Visibility(
         num_rows=q.shape[2], num_keys=k.shape[2], causal=causal, window=window, offset=offset, mask=parts.visible
     )
-    return Problem(
-        q=q,
-        k=k,
+    problem = Problem(
+        q=q.detach(),
+        k=k.detach(),
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         softcap=softcap,
         bias=bias,
         visibility=visibility,
         companions=companions,
     )
+    chosen = _fastest_path(problem) if path is None else _known_path(path)
+    measure = {Path.IDENTITY: _identity_rows, Path.TRITON: _triton_rows, Path.CHUNKED: chunked_rows}[chosen]
+    with in_full_precision(q.device):
+        rows = measure(problem)
+    return _statistics(rows, visibility.count(q.device), chosen, none_empty=visibility.every_row_sees_a_key)
 
 
-def _queries_and_keys(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both without their gradients, refusing what cannot be multiplied."""
+def logits_entropy(
+    logits: Float[Tensor, "B H rows keys"], *, offset: int = 0, companions: bool = True
+) -> AttentionStatistics:
+    """Measure every row of softmax(logits), for logits that a model has built itself; no second tensor of their size.
+
+    `offset` is the position of the first row among the keys.
+
+    >>> logits = torch.zeros(1, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
+    >>> logits_entropy(logits).entropy.exp().flatten().round(decimals=4)
+    tensor([1., 2., 3., 4.])
+    """
+    logits = tensor_with_axes("logits", logits, "B H rows keys").detach()
+    num_batch, num_heads, num_rows, num_keys = logits.shape
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    step = max(1, CHUNK_BYTES // max(1, num_batch * num_heads * num_keys * dtype.itemsize))
+    seen = torch.zeros(num_batch, num_heads, num_keys, dtype=torch.bool, device=logits.device)
+    parts = []
+    for first in range(0, max(num_rows, 1), step):
+        block = logits[:, :, first : first + step].to(dtype)
+        visible = block > HIDDEN_BELOW
+        seen |= visible.any(dim=-2)
+        s = torch.where(visible, block, HIDDEN)
+        with in_full_precision(logits.device):
+            found = measure_logits(s, torch.empty_like(s), first_row=first + offset, first_key=0, companions=companions)
+        parts.append(found | {"num_visible": visible.sum(dim=-1)})
+    joined = {name: torch.cat([part[name] for part in parts], dim=-1) for name in parts[0]}
+    lse, num_visible = joined.pop("lse"), joined.pop("num_visible")
+    if companions:
+        first_key = seen.to(torch.uint8).argmax(dim=-1)[..., None, None].expand(-1, -1, num_rows, 1)
+        at_first = logits.gather(-1, first_key)[..., 0].to(dtype)
+        joined["sink_mass"] = torch.where(at_first > HIDDEN_BELOW, (at_first - lse).exp(), 0.0)
+    return _statistics(Rows(**joined), num_visible, Path.CHUNKED)
+
+
+def _refuse_unfit(q: Tensor, k: Tensor) -> None:
+    """Refuse queries and keys that cannot be multiplied."""
     for name, tensor in (("q", required_tensor("q", q)), ("k", required_tensor("k", k))):
         if not tensor.is_floating_point():
             raise TypeError(f"`{name}` must be floating point, got {tensor.dtype}. Pass `{name}.float()`.")
@@ -141,7 +172,6 @@ def _queries_and_keys(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"Heads of `k` must divide those of `q`, got {k.shape[1]} and {q.shape[1]}.")
     if q.device != k.device:
         raise ValueError(f"`k` must be where `q` is, on {q.device}, got it on {k.device}. Pass `k.to(q.device)`.")
-    return q.detach(), k.detach()
 
 
 def _known_path(path: str) -> Path:
@@ -151,19 +181,59 @@ def _known_path(path: str) -> Path:
         raise UnknownNameError("path", str(path), [known.value for known in Path]) from None
 
 
-def _best_path(problem: Problem) -> Path:
-    if entropy_identity.takes(problem):
+def _fastest_path(problem: Problem) -> Path:
+    """Choose a path; Triton is imported only for a GPU."""
+    kind = problem.q.device.type
+    if kind == "cpu" and _identity_suffices(problem) and (torch.get_num_threads() > FEW_THREADS or is_intel()):
         return Path.IDENTITY
-    return Path.TRITON if _triton_takes(problem) else Path.CHUNKED
+    if kind == "cuda" and importlib.util.find_spec("triton") is not None:
+        from joma.measure import entropy_triton  # noqa: PLC0415
+
+        return Path.TRITON if entropy_triton.takes(problem) else Path.CHUNKED
+    return Path.CHUNKED
 
 
-def _triton_takes(problem: Problem) -> bool:
-    """Whether there is a GPU, Triton, and a call that the kernel knows; Triton is imported only for a GPU."""
-    if problem.q.device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    from joma.measure import entropy_triton  # noqa: PLC0415
+@cache
+def is_intel() -> bool:
+    """Whether the processor is Intel's, by a file on Linux and by the system's own words elsewhere."""
+    try:
+        processor = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        processor = platform.processor()
+    return "GenuineIntel" in processor
 
-    return entropy_triton.takes(problem)
+
+def _identity_suffices(problem: Problem) -> bool:
+    """Whether a call of fused attention gives everything that is asked."""
+    visibility = problem.visibility
+    return (
+        not problem.companions
+        and problem.softcap is None
+        and problem.bias is None
+        and visibility.window is None
+        and visibility.offset == 0
+        and min(visibility.num_rows, visibility.num_keys) > 0
+    )
+
+
+def _identity_rows(problem: Problem) -> Rows:
+    """Measure all rows by a fused attention call whose values are the keys themselves."""
+    if not _identity_suffices(problem):
+        raise ValueError(
+            "Path 'identity' needs `companions=False`, keys, and no bias, soft cap, window or offset. "
+            "Leave `path` out to take one that can do more."
+        )
+    q, k = problem.q.to(problem.working_dtype), problem.k.to(problem.working_dtype)
+    # Softmax does not feel a shift of all keys; without it large common offsets would cancel digits.
+    k = k - k.mean(dim=2, keepdim=True)
+    hidden, mask = None, problem.visibility.mask
+    if mask is not None:
+        hidden = torch.zeros(mask.shape, dtype=problem.working_dtype).masked_fill_(~mask, -torch.inf)
+        hidden = hidden.expand(*mask.shape[:3], problem.visibility.num_keys)
+    mean_key, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, k, 0.0, problem.visibility.causal, attn_mask=hidden, scale=problem.scale
+    )
+    return Rows(entropy=lse - problem.scale * torch.einsum("bhrd,bhrd->bhr", q, mean_key))
 
 
 def _triton_rows(problem: Problem) -> Rows:
@@ -174,32 +244,23 @@ def _triton_rows(problem: Problem) -> Rows:
     return entropy_triton.triton_rows(problem)
 
 
-_RUN = {
-    Path.IDENTITY: entropy_identity.identity_rows,
-    Path.TRITON: _triton_rows,
-    Path.CHUNKED: chunked_rows,
-}
-
-
-def statistics_of(
+def _statistics(
     rows: Rows, num_visible: Int[Tensor, "b h rows"], path: Path, *, none_empty: bool = False
 ) -> AttentionStatistics:
-    """Strike out rows without keys, unless there are none, clamp at zero and say how far below rounding went."""
+    """Set rows without keys to NaN, unless there are none, and clamp the entropy at zero."""
     empty = None if none_empty else (num_visible == 0).expand_as(rows.entropy)
 
     def strike(values: Tensor, by: float = torch.nan) -> Tensor:
         return values if empty is None else values.masked_fill(empty, by)
 
-    companions = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
-    found = {name: getattr(rows, name) for name in companions}
+    companions = {name: getattr(rows, name) for name in ("effective_keys", "sink_mass", "mean_distance", "max_logit")}
     entropy = strike(rows.entropy.clamp(min=0))
-    most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is struck out
-    fraction = entropy / torch.where(most > 0, most, torch.nan)
+    most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is NaN
     return AttentionStatistics(
         entropy=entropy,
-        fraction=fraction,
+        fraction=entropy / torch.where(most > 0, most, torch.nan),
         num_visible=num_visible,
-        **{name: None if values is None else strike(values) for name, values in found.items()},
+        **{name: None if values is None else strike(values) for name, values in companions.items()},
         path=path,
         lowest_before_clamp=strike(rows.entropy, torch.inf).amin() if rows.entropy.numel() else entropy.new_tensor(0.0),
     )

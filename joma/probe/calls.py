@@ -14,8 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from joma.measure.entropy import AttentionStatistics, attention_entropy
-from joma.measure.entropy_logits import logits_entropy
+from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
 from joma.measure.masks import split_mask
 
 

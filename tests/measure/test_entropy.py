@@ -13,7 +13,7 @@ from attention_cases import Case, cases, reference
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from joma.measure import entropy_chunked, entropy_identity
+from joma.measure import entropy, entropy_chunked
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 
 TOLERANCE = 1e-5
@@ -42,8 +42,8 @@ def test_the_path_that_is_chosen_agrees_with_float64(case):
 def entropy_alone(q: torch.Tensor, k: torch.Tensor, *, few_threads: int, intel: bool, **options) -> AttentionStatistics:
     """Measure the entropy alone as on a processor of that kind; all have more than 0 threads and fewer than 10,000."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entropy_identity, "FEW_THREADS", few_threads)
-        patch.setattr(entropy_identity, "is_intel", lambda: intel)
+        patch.setattr(entropy, "FEW_THREADS", few_threads)
+        patch.setattr(entropy, "is_intel", lambda: intel)
         return attention_entropy(q, k, **options, companions=False)
 
 
@@ -75,9 +75,9 @@ def test_a_processor_is_intels_if_it_says_so(monkeypatch, processor, cpuinfo, ex
             raise FileNotFoundError
         return cpuinfo
 
-    monkeypatch.setattr(entropy_identity.platform, "processor", lambda: processor)
-    monkeypatch.setattr(entropy_identity.Path, "read_text", read_text)
-    assert entropy_identity.is_intel.__wrapped__() is expected
+    monkeypatch.setattr(entropy.platform, "processor", lambda: processor)
+    monkeypatch.setattr(entropy.pathlib.Path, "read_text", read_text)
+    assert entropy.is_intel.__wrapped__() is expected
 
 
 @pytest.mark.parametrize(

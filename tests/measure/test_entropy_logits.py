@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from joma.measure import entropy_logits
-from joma.measure.entropy import Path, attention_entropy
-from joma.measure.entropy_logits import logits_entropy
+from joma.measure import entropy
+from joma.measure.entropy import Path, attention_entropy, logits_entropy
 
 NAMES = ("entropy", "fraction", "effective_keys", "sink_mass", "mean_distance", "max_logit")
 
@@ -22,7 +21,7 @@ def logits_and_queries(seed=0, dtype=torch.float64):
 @pytest.mark.parametrize("hidden", [-torch.inf, -1e4, -1e9, torch.finfo(torch.float64).min], ids=str)
 @pytest.mark.parametrize("chunk_bytes", [1, 2**12, 2**26])
 def test_statistics_are_those_of_queries_and_keys(hidden, chunk_bytes, monkeypatch):
-    monkeypatch.setattr(entropy_logits, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(entropy, "CHUNK_BYTES", chunk_bytes)
     logits, q, k, mask = logits_and_queries()
     found = logits_entropy(logits.masked_fill(~mask, hidden))
     wanted = attention_entropy(q, k, mask=mask, path=Path.CHUNKED)

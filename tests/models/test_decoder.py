@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
-from joma.measure.entropy import attention_entropy
-from joma.measure.entropy_logits import logits_entropy
+from joma.measure.entropy import attention_entropy, logits_entropy
 from joma.models.batch import Batch, LayerReading, Model, Noise
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AlbertConfig, AlbertModel
 from transformers.modeling_utils import AttentionInterface
 
-from joma.measure import entropy_logits
+from joma.measure import entropy
 from joma.probe.calls import AttentionCall, CallKind, CallSource, interface_fields, measure_call
 from joma.probe.taps import tap
 
@@ -536,7 +536,7 @@ def test_the_logits_of_an_eager_model_are_measured_in_chunks(monkeypatch):
     model, x = Eager(WAYS["method"]), torch.randn(1, 512, 8)
     with torch.no_grad(), LargestTensor() as plain:
         model(x)
-    monkeypatch.setattr(entropy_logits, "CHUNK_BYTES", 2**16)
+    monkeypatch.setattr(entropy, "CHUNK_BYTES", 2**16)
     calls, record = [], LargestTensor()
 
     def measure(call):
