@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from time import monotonic
@@ -128,6 +127,7 @@ def _bars() -> Iterator[Callable[["training.Progress"], None]]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         TextColumn("{task.fields[count]}"),
+        TextColumn("elapsed"),
         TimeElapsedColumn(table_column=Column(min_width=TIME_WIDTH)),
         TextColumn("left"),
         TimeRemainingColumn(table_column=Column(min_width=TIME_WIDTH)),
@@ -145,16 +145,10 @@ def _bars() -> Iterator[Callable[["training.Progress"], None]]:
             count = f"{at.num_packs_done}/{len(at.plan.packs)} packs"
             bar.update(whole, completed=at.seconds_done, total=at.plan.seconds, count=count)
             if at.pack is not None:
-                now = _AtWork.of([at.pack, *at.others])
-                bar.update(
-                    part,
-                    visible=True,
-                    description=now.runs,
-                    completed=now.step,
-                    total=now.num_steps,
-                    count=now.count,
-                    latest=escape(now.latest),
-                )
+                runs, step, num_steps, latest = _together([at.pack, *at.others])
+                count = f"step {step:,}/{num_steps:,}"
+                bar.update(part, visible=True, description=runs, completed=step, total=num_steps, count=count)
+                bar.update(part, latest=escape(latest))
 
         yield show
 
@@ -169,9 +163,9 @@ class _Log:
     def show(self, at: "training.Progress") -> None:
         """Print a line if one is due."""
         if at.pack is not None:
-            now = _AtWork.of([at.pack, *at.others])
-            place = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
-            self._lines.show(place, f"{place} {now.runs}: {now.count}, {now.latest}{self._left(at)}")
+            runs, step, num_steps, latest = _together([at.pack, *at.others])
+            pack = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
+            self._lines.show(pack, f"{pack} {runs}: step {step:,}/{num_steps:,}, {latest}{self._left(at)}")
         elif at.num_packs_done == 0:
             say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
 
@@ -183,36 +177,20 @@ class _Log:
         return f"; about {duration(time / done * (at.plan.seconds - at.seconds_done))} left in all" if done > 0 else ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _AtWork:
-    """The packs at work, of which there are several on Ray, as one."""
-
-    runs: str
-    step: int
-    num_steps: int
-    latest: str
-    """Speed and losses."""
-
-    @property
-    def count(self) -> str:
-        """Steps done of those there are."""
-        return f"step {self.step:,}/{self.num_steps:,}"
-
-    @classmethod
-    def of(cls, packs: "Sequence[PackProgress]") -> "_AtWork":
-        """Take them together."""
-        num_failed = sum(len(at.failed) for at in packs)
-        num_runs = sum(len(at.names) for at in packs) + num_failed
-        failed = f", {num_failed} diverged" if num_failed else ""
-        several = f" of {len(packs)} packs" if len(packs) > 1 else ""
-        speed = sum(at.tokens_per_second for at in packs)
-        current = [loss for at in packs for loss in at.losses.values()]
-        return cls(
-            runs=f"{counted(num_runs, 'run')}{several}{failed}",
-            step=sum(at.step for at in packs),
-            num_steps=sum(at.num_steps for at in packs),
-            latest=f"{speed:,.0f} tokens/s, loss {losses(current)}",
-        )
+def _together(packs: "Sequence[PackProgress]") -> tuple[str, int, int, str]:
+    """Return runs, steps done, steps in all, and speed with losses of the packs at work: on Ray there are several."""
+    num_failed = sum(len(at.failed) for at in packs)
+    num_runs = sum(len(at.names) for at in packs) + num_failed
+    several = f" of {len(packs)} packs" if len(packs) > 1 else ""
+    failed = f", {num_failed} diverged" if num_failed else ""
+    speed = sum(at.tokens_per_second for at in packs)
+    current = [loss for at in packs for loss in at.losses.values()]
+    return (
+        f"{counted(num_runs, 'run')}{several}{failed}",
+        sum(at.step for at in packs),
+        sum(at.num_steps for at in packs),
+        f"{speed:,.0f} tokens/s, loss {losses(current)}",
+    )
 
 
 def losses(values: list[float]) -> str:

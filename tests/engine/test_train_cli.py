@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -341,7 +342,11 @@ def test_ctrl_c_says_saved_only_where_something_was(tmp_path, capsys, monkeypatc
     assert code == cli.INTERRUPTED and words in complaint
 
 
-def test_a_log_gets_lines_now_and_then_with_the_time_left(monkeypatch, capsys):
+@pytest.mark.parametrize("is_terminal", [False, True], ids=["log", "terminal"])
+def test_progress_is_shown_with_the_time_left(monkeypatch, capsys, is_terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
     runs = grid(recipe("trees").base, axes_of({**TINY, "seed": [1, 2]}))
     plan = make_plan(runs, device=device_named("cpu"), step_seconds=lambda config, num_runs: 1.0)
     now = [100.0]
@@ -349,9 +354,14 @@ def test_a_log_gets_lines_now_and_then_with_the_time_left(monkeypatch, capsys):
         monkeypatch.setattr(f"joma.{module}.monotonic", lambda: now[0])
 
     def at(share):
-        losses = {run.name: 1.5 for run in runs}
+        names = tuple(run.name for run in runs)
         pack = PackProgress(
-            names=tuple(losses), step=int(400 * share), num_steps=400, tokens_per_second=1e3, losses=losses
+            names=names,
+            step=int(400 * share),
+            num_steps=400,
+            tokens_per_second=1e3,
+            losses=dict.fromkeys(names, 1.5),
+            failed=("lost",),
         )
         return Progress(plan=plan, num_packs_done=0, pack=pack, others=(pack,), seconds_done=share * plan.seconds)
 
@@ -359,5 +369,17 @@ def test_a_log_gets_lines_now_and_then_with_the_time_left(monkeypatch, capsys):
         show(at(0.5))  # resumed half way, which says nothing of the pace
         for now[0], share in ((101.0, 0.55), (110.0, 0.65), (120.0, 0.75), (121.0, 0.8)):
             show(at(share))
-    first, second = capsys.readouterr().err.splitlines()
-    assert "left" not in first and "400/800" in first and "2,000 tokens/s" in first and "20 s left" in second
+    said = capsys.readouterr().err
+    assert "2,000 tokens/s" in said and "2 diverged" in said and "left" in said
+    if not is_terminal:
+        first, second = said.splitlines()  # now and then
+        assert "left" not in first and "400/800" in first and "20 s left" in second
+
+
+def test_reproduce_limits_the_threads_of_torch_before_it_is_imported():
+    code = """import os, sys; from joma import cli; assert "torch" not in sys.modules
+del os.environ["OMP_NUM_THREADS"]; cli._set_threads(None); assert os.environ["OMP_NUM_THREADS"] == "1"
+cli._set_threads(1); import torch; print(torch.get_num_threads())"""
+    env = os.environ | {"OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == "1"
