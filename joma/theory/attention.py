@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, UnknownNameError, finite, positive
+from joma.errors import AssumptionError, UnknownNameError, broadcast, finite, positive
 
 
 class AttentionKind(StrEnum):
@@ -62,7 +62,7 @@ class Attention:
         takes a trial step over a blow-up back by itself.
         """
         if checked:
-            z, x = finite("z", z), finite("x", x)
+            z, x = broadcast(z=finite("z", z), x=finite("x", x)).values()
         match self.kind:
             case AttentionKind.LINEAR:
                 return z / self.temperature * x / self.normalisation
@@ -86,7 +86,7 @@ class Attention:
         Linear: $x\circ u/(AT)$; exp: $b\circ u/T$; softmax: $(b\circ u - b\,b^\top u)/T$. `checked` as in `scores`.
         """
         if checked:
-            z, x, u = finite("z", z), finite("x", x), finite("u", u)
+            z, x, u = broadcast(z=finite("z", z), x=finite("x", x), u=finite("u", u)).values()
         if self.kind == AttentionKind.LINEAR:
             shape = np.broadcast_shapes(z.shape, x.shape, u.shape)
             return np.broadcast_to(x * u / (self.normalisation * self.temperature), shape)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
+from joma.errors import AssumptionError, broadcast, finite, positive, same_shape, with_axes, within
 from joma.theory.activations import Activation
 from joma.types import Real, keep
 
@@ -95,7 +95,8 @@ class ComputationGraph:
         self, w: Float[np.ndarray, "V V"], forward: Forward, received: Float[np.ndarray, "V samples"]
     ) -> Float[np.ndarray, "V samples"]:
         r"""$g_k = \sum_{j\in pa(k)} w_{jk}\sigma_j' g_j$, plus what a node receives from the loss itself."""
-        g, w = np.array(received, dtype=np.float64), finite("w", w)
+        g, w = finite("received", received).copy(), with_axes("w", w, "V V")
+        same_shape(received=g, f=forward.f)
         for j in range(len(self.precedents) - 1, -1, -1):
             for k in self.precedents[j]:
                 g[k] += w[j, k] * forward.slope[j] * g[j]
@@ -106,7 +107,9 @@ class ComputationGraph:
         on_edge = np.zeros((len(self.precedents),) * 2)
         for j, below in enumerate(self.precedents):
             on_edge[j, list(below)] = 1
-        return on_edge * ((forward.slope * finite("g", g)) @ forward.f.T)
+        g = finite("g", g)
+        same_shape(g=g, f=forward.f)
+        return on_edge * ((forward.slope * g) @ forward.f.T)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +266,7 @@ def sloped_cosine_bound(C4: Real, lowest: float, highest: float) -> np.ndarray:
     """
     lowest, highest = float(finite("lowest", lowest)), float(finite("highest", highest))
     if not 0 < lowest <= highest:
-        raise ValueError(f"Slopes must satisfy 0 < lowest ≤ highest, got {lowest} and {highest}.")
+        raise ValueError(f"Slopes must satisfy 0 < lowest ≤ highest, got {lowest} and {highest}. Swap or raise them.")
     angle = np.arccos(within("C4", C4, 0, 1)) + np.arcsin((highest - lowest) / (highest + lowest))
     if (angle >= RIGHT_ANGLE).any():
         raise AssumptionError(
@@ -289,7 +292,8 @@ def recursed_cosines(
     >>> recursed_cosines(1.0, np.full(1, 0.95), np.full(1, 0.98), relu).round(4)
     array([0.9289])
     """
-    same_shape(C2=finite("C2", C2), C3=finite("C3", C3))
+    C2, C3 = with_axes("C2", C2, "levels"), with_axes("C3", C3, "levels")
+    same_shape(C2=C2, C3=C3)
     slopes = activation.require_homogeneous("The recursion")
     bounds = []
     for level, (c2, c3) in enumerate(zip(C2, C3, strict=True)):
@@ -338,15 +342,20 @@ class TwoValuedInput:
 
         Exact when x takes two values; with $E[g|\cdot] = \pm1$ it is Eqn 3.
         """
-        slope, w = self.activation.derivative, finite("w", w)
+        slope, w = self.activation.derivative, self._weights(w)
         plus = np.asarray(slope(w @ self.x_plus) * self.g_plus * self.p1)
         minus = np.asarray(slope(w @ self.x_minus) * self.g_minus * (1 - self.p1))
         return plus[..., None] * self.x_plus + minus[..., None] * self.x_minus
 
     def outputs(self, w: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch 2"]:
         r"""$f_j$ for $z_\alpha = 0$ and for $z_\alpha = 1$; learning the latent means $[0, 1]$."""
-        w = finite("w", w)
+        w = self._weights(w)
         return np.stack([self.activation.value(w @ self.x_minus), self.activation.value(w @ self.x_plus)], axis=-1)
+
+    def _weights(self, w: np.ndarray) -> np.ndarray:
+        w = with_axes("w", w, "*batch d")
+        same_shape(last_axis_of_w=w[(0,) * (w.ndim - 1)], x_plus=self.x_plus)
+        return w
 
     def linear_gap_rate(self) -> float:
         r"""Speed at which $f_j(x_+)-f_j(x_-)$ grows with a linear activation: constant, and negative for some inputs.
@@ -355,7 +364,9 @@ class TwoValuedInput:
         and do not converge to 0 and 1.
         """
         if self.activation.slopes is None or len(set(self.activation.slopes)) > 1:
-            raise AssumptionError(f"The gap grows steadily for a linear activation only, got {self.activation.name!r}.")
+            raise AssumptionError(
+                f"The gap grows steadily for a linear activation only, got {self.activation.name!r}. Use `linear`."
+            )
         drift = self.field(np.zeros_like(self.x_plus))
         return float(self.activation.slopes[0] * drift @ (self.x_plus - self.x_minus))
 
@@ -369,7 +380,7 @@ class TwoValuedInput:
         if not (self.g_plus > 0 > self.g_minus and 0 < self.p1 < 1):
             raise AssumptionError(
                 "Learning the latent needs E[g|1] > 0 > E[g|0] and 0 < P₁ < 1, "
-                f"got {self.g_plus}, {self.g_minus} and {self.p1}."
+                f"got {self.g_plus}, {self.g_minus} and {self.p1}. Change these."
             )
         plus, minus = self.x_plus @ self.x_plus, self.x_minus @ self.x_minus
         return bool(self.x_plus @ self.x_minus < min(plus, minus))
@@ -380,11 +391,13 @@ def sigmoid_learning_time(a: Real, pull: Real) -> np.ndarray:
 
     Eqn 3 integrated for orthogonal $x_\pm$ and a sigmoid: $1-f_j$ falls as $1/(P\|x\|^2t)$.
     """
-    return np.asarray(2 * (a + np.sinh(a)) / positive("pull", pull))
+    a, pull = broadcast(a=finite("a", a), pull=positive("pull", pull)).values()
+    return np.asarray(2 * (a + np.sinh(a)) / pull)
 
 
 def _angles(C1: Real, C2: Real, C3: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    A1, A2, A3 = (np.arccos(within(name, C, 0, 1)) for name, C in (("C1", C1), ("C2", C2), ("C3", C3)))
+    given = {"C1": C1, "C2": C2, "C3": C3}
+    A1, A2, A3 = map(np.arccos, broadcast(**{name: within(name, C, 0, 1) for name, C in given.items()}).values())
     return np.asarray(A1), np.asarray(A2), np.asarray(A3)
 
 

@@ -279,7 +279,7 @@ def normalised_field(
     v: Float[np.ndarray, "*T M"], mu: Float[np.ndarray, " M"], temperature: float = 3.0
 ) -> Float[np.ndarray, "*T M"]:
     r"""The variant behind the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$."""
-    v, mu = finite("v", v), finite("mu", mu)
+    v, mu = broadcast(v=finite("v", v), mu=finite("mu", mu)).values()
     return (mu - v) * special.softmax(np.square(v) / float(positive("temperature", temperature)), axis=-1)
 
 
@@ -288,7 +288,7 @@ def time_to_efolds(efolds: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
 
     $\delta = (\mu - v)/(\mu - v_0)$ is the part of the way that is left; from zero it is Theorem 4's $1 - v/\mu$.
     """
-    y, mu, v0 = finite("efolds", efolds), finite("mu", mu), finite("v0", v0)
+    y, mu, v0 = broadcast(efolds=finite("efolds", efolds), mu=finite("mu", mu), v0=finite("v0", v0)).values()
     if (y < 0).any():
         raise ValueError(f"`efolds` must be at least 0, got {y.min()}. It is ln(1/δ) with δ ≤ 1.")
     with np.errstate(divide="ignore"):
@@ -312,7 +312,7 @@ def learning_time(r: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
 
 def log_efolds(t: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
     r"""$\ln\ln(1/\delta(t))$, which stays finite where `efolds` exceeds the largest float; $-\infty$ at $t = 0$."""
-    t, mu, v0 = times(t), finite("mu", mu), finite("v0", v0)
+    t, mu, v0 = broadcast(t=times(t), mu=finite("mu", mu), v0=finite("v0", v0)).values()
     least = np.where(mu * v0 <= 0, 0.0, np.minimum(mu**2, v0**2))
     return log_efolds_at(t, v0, mu, _log_speed, slowest=least / 2, fastest=np.maximum(mu**2, v0**2) / 2)
 
@@ -344,7 +344,8 @@ def rho(r: Real, mu: Real) -> np.ndarray:
     >>> rho(1.0, SUP_RHO_AT).round(10)
     np.float64(0.8643247772)
     """
-    return np.asarray(transient_time(within("r", r, 0.0, 1.0), np.zeros(()), finite("mu", mu), _log_speed))
+    r, mu = broadcast(r=within("r", r, 0.0, 1.0), mu=finite("mu", mu)).values()
+    return np.asarray(transient_time(r, np.zeros(()), mu, _log_speed))
 
 
 def zeta(r: Real, mu: Real) -> np.ndarray:
@@ -352,7 +353,7 @@ def zeta(r: Real, mu: Real) -> np.ndarray:
 
     $\partial_\mu(e^{\mu^2/2}F) = \zeta e^{\mu^2/2}$. Odd in $\mu$; its supremum is `SUP_ZETA`.
     """
-    r, mu = within("r", r, 0.0, 1.0), finite("mu", mu)
+    r, mu = broadcast(r=within("r", r, 0.0, 1.0), mu=finite("mu", mu)).values()
     half = np.square(r * mu) / 2
     rise = r**2 * mu / 2 * special.exprel(-half)
     return np.asarray(np.sqrt(np.pi / 2) * special.erf(r * mu / np.sqrt(2)) + rise)
@@ -400,7 +401,7 @@ def efolds_to_asymptote(mu_k: Real, tolerance: float = 1.0) -> np.ndarray:
 
 def shared_field(v: Float[np.ndarray, "*T K M"], mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "*T K M"]:
     r"""Eqn 6 for K hidden nodes, $\dot v_k = (\mu_k - v_k)\circ\exp(\tfrac12\sum_kv_k^2)$: they share one attention."""
-    v, mu = with_axes("v", v, "*T K M"), with_axes("mu", mu, "K M")
+    v, mu = broadcast(v=with_axes("v", v, "*T K M"), mu=with_axes("mu", mu, "K M")).values()
     return (mu - v) * np.exp(np.square(v).sum(axis=-2, keepdims=True) / 2)
 
 

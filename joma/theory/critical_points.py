@@ -481,7 +481,7 @@ def _require_theorem_3(mixture: Mixture, xi: float) -> None:
             "is constant. Use Theorem 2 for linear activations."
         )
     if a_plus == 0:
-        raise AssumptionError("Theorem 3 needs a₊ ≠ 0: without the positive cluster no direction is singled out.")
+        raise AssumptionError("Theorem 3 needs a₊ ≠ 0: without it no direction is singled out. Give it weight.")
     if finite("xi", xi) == 0:
         raise AssumptionError(
             "Theorem 3 needs ξ* ≠ 0: at ξ = 0 the field depends on the direction of v alone, and its zeros are rays. "

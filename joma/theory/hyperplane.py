@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes
+from joma.errors import AssumptionError, broadcast, finite, positive, same_shape, with_axes
 from joma.theory.activations import Activation, relu
 from joma.theory.isotropic import Isotropic
 from joma.theory.radial import Function, evaluate
@@ -104,7 +104,7 @@ def gate_moment(
 
 def _distance(r: Real, norm: Real) -> np.ndarray:
     r"""$s = r/\|v\|$; a vector of length zero leaves every point on the side of r."""
-    r, norm = np.broadcast_arrays(finite("r", r), _length(norm))
+    r, norm = broadcast(r=finite("r", r), norm=_length(norm)).values()
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf))
 
@@ -119,7 +119,7 @@ def _length(norm: Real) -> np.ndarray:
 def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: tuple[float, ...], *, moment: int) -> np.ndarray:
     r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$ by panels graded towards the kinks, in chunks of (r, norm)."""
     gate = psi.derivative if isinstance(psi, Activation) else psi
-    r, norm = np.broadcast_arrays(finite("r", r), _length(norm))
+    r, norm = broadcast(r=finite("r", r), norm=_length(norm)).values()
     shape, r, norm = r.shape, r.ravel(), norm.ravel()
     per_point = p.table.coefficients.size
     parts = np.array_split(np.arange(r.size), 1 + r.size * per_point // CHUNK)
@@ -368,7 +368,7 @@ def gate_moment_slope(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activatio
 
 def gate_level(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
     r"""$\Theta_1^{-1}(y)$, the r at which the mean gate is y; for a convex $\phi$, as $\Theta_1$ then rises."""
-    y, norm = np.broadcast_arrays(finite("y", y), positive("norm", norm))
+    y, norm = broadcast(y=finite("y", y), norm=positive("norm", norm)).values()
 
     def excess(r: np.ndarray, y: np.ndarray, norm: np.ndarray) -> np.ndarray:
         return np.asarray(gate_mass(p, r, norm=norm, psi=phi) - y)

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, finite, same_shape, whole, within
+from joma.errors import AssumptionError, broadcast, finite, same_shape, whole, within
 from joma.types import Real, keep
 
 Count = int | np.integer | Int[np.ndarray, "..."]
@@ -101,14 +101,16 @@ def cooccurrence(H: Count, L: Count, rho: Real, rho0: Real) -> np.ndarray:
     0.82877
     """
     _require_binary_ancestor(H, L)
-    rho, rho0 = within("rho", rho, -1, 1), within("rho0", rho0, -1, 1)
-    twice_on = _one_minus(rho, np.asarray(L) - 1, rho0)
+    H, L, rho, rho0 = broadcast(
+        H=np.asarray(H), L=np.asarray(L), rho=within("rho", rho, -1, 1), rho0=within("rho0", rho0, -1, 1)
+    ).values()
+    twice_on = _one_minus(rho, L - 1, rho0)
     if (twice_on == 0).any():
         raise AssumptionError(
             "Thm. 5 conditions on y_m = 1, which has probability ½(1 − ρ^(L−1) ρ₀) = 0 here. "
             "Pass |rho| or |rho0| below 1."
         )
-    return np.asarray(1 - _one_minus(rho, 2 * np.asarray(H), 1.0) / (2 * twice_on))
+    return np.asarray(1 - _one_minus(rho, 2 * H, 1.0) / (2 * twice_on))
 
 
 def root_cooccurrence(
@@ -189,7 +191,7 @@ def distribution(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def _require_binary_ancestor(H: Count, L: Count) -> None:
-    H, L = np.broadcast_arrays(whole("H", H, low=0), whole("L", L, low=0))
+    H, L = broadcast(H=whole("H", H, low=0), L=whole("L", L, low=0)).values()
     bad = (H < 1) | (H > L - 1)
     if bad.any():
         raise AssumptionError(

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import make_interp_spline
 
-from joma.errors import finite, positive, same_shape, with_axes
+from joma.errors import broadcast, finite, positive, same_shape, with_axes
 from joma.types import Tabular
 
 DEGREE = 7
@@ -97,6 +97,7 @@ def moving_mean_term(
     The integral runs along splines through the reported times, so these should be dense where the path bends.
     """
     t, (v, b_mean) = with_axes("t", t, "T"), _with_tokens(v, b_mean)
+    same_shape(t=t, times_of_v=v[:, 0, 0], times_of_b=b_mean[:, 0])
     if t.size <= DEGREE:
         raise ValueError(f"`t` must hold more than {DEGREE} times for the spline, got {t.size}. Report more times.")
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
@@ -115,7 +116,7 @@ def _with_tokens(v: np.ndarray, b_mean: np.ndarray) -> tuple[np.ndarray, np.ndar
 def anchored(estimated: Float[np.ndarray, "T M"], z0: Float[np.ndarray, " M"]) -> Float[np.ndarray, "T M"]:
     r"""Return the estimate with its constant c fixed at the first time, where it equals `z0`."""
     estimated = with_axes("estimated", estimated, "T M")
-    return estimated - estimated[0] + z0
+    return sum(broadcast(estimated=estimated - estimated[0], z0=finite("z0", z0)).values())
 
 
 def normalised_correlation(a: Float[np.ndarray, "*T M"], b: Float[np.ndarray, "*#T M"]) -> Float[np.ndarray, "*T"]:
@@ -124,7 +125,7 @@ def normalised_correlation(a: Float[np.ndarray, "*T M"], b: Float[np.ndarray, "*
     >>> normalised_correlation(np.array([[1.0, 2.0, 3.0]]), np.array([[5.0, 4.0, 3.0]])).round(12)
     array([-1.])
     """
-    a, b = finite("a", a), finite("b", b)
+    a, b = broadcast(a=finite("a", a), b=finite("b", b)).values()
     a, b = a - a.mean(axis=-1, keepdims=True), b - b.mean(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):
         return (a * b).sum(axis=-1) / np.sqrt(np.square(a).sum(axis=-1) * np.square(b).sum(axis=-1))

@@ -7,13 +7,15 @@ $\xi_{km} = w_k^\top u_m$. It includes $w_k(0)^\top u_m$; the paper's $\xi_k(t) 
 import numpy as np
 from jaxtyping import Float, Int
 
-from joma.errors import finite, same_shape, whole, with_axes
+from joma.errors import broadcast, finite, same_shape, whole, with_axes
 from joma.theory.layer import Embeddings, Layer, Samples
 
 
 def implicit_bias(embeddings: Embeddings, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K Q"]:
     r"""Return $\xi_{km} = w_k^\top u_m$, the bias of node k under query m."""
-    return embeddings.query_part(finite("w", w))
+    w = with_axes("w", w, "*T K d")
+    same_shape(last_axis_of_w=w[(0,) * (w.ndim - 1)], dimensions=embeddings.queries[:, 0])
+    return embeddings.query_part(w)
 
 
 def implicit_bias_rate(
@@ -38,8 +40,10 @@ def weights_from_parts(
 
     Exact along the flow of Eqn 2 for orthonormal embeddings: w moves in the span of the tokens alone.
     """
-    contextual = finite("v_change", v_change) @ embeddings.contextual.T
-    return finite("w0", w0) + contextual + finite("xi_change", xi_change) @ embeddings.queries.T
+    w0, v, xi = with_axes("w0", w0, "K d"), with_axes("v_change", v_change, "*T K M"), finite("xi_change", xi_change)
+    same_shape(tokens_of_v_change=v[(0,) * (v.ndim - 1)], contextual=embeddings.contextual[0])
+    same_shape(queries_of_xi_change=xi[(0,) * (xi.ndim - 1)], queries=embeddings.queries[0])
+    return sum(broadcast(w0=w0, v_change=v @ embeddings.contextual.T, xi_change=xi @ embeddings.queries.T).values())
 
 
 def superpose(
@@ -55,6 +59,7 @@ def superpose(
     patterns, biases = with_axes("patterns", patterns, "P M"), finite("biases", biases)
     queries = whole("queries", queries, low=0)
     same_shape(biases=biases, queries=queries, first_of_patterns=patterns[:, 0])
+    same_shape(tokens_of_patterns=patterns[0], contextual=embeddings.contextual[0])
     if queries.max() >= embeddings.num_queries:
         raise ValueError(
             f"`queries` must lie in 0..{embeddings.num_queries - 1}, got {queries.min()} to {queries.max()}. "

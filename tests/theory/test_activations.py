@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from reference import ACTIVATIONS_IN_TORCH
 
-from joma.errors import AssumptionError, UnknownNameError
 from joma.theory.activations import ACTIVATIONS, activation, homogeneous, linear, relu, silu
 
 points = arrays(np.float64, 8, elements=st.floats(-30, 30))
@@ -51,18 +50,3 @@ def test_far_out_nothing_overflows(name):
 def test_scalars_are_taken():
     assert silu.value(0.0) == 0 and silu.derivative(0.0) == 0.5
     assert linear.value(2.0) == 2 and relu.value(-2.0) == 0
-
-
-def test_an_activation_without_slopes_is_refused_where_they_are_needed():
-    with pytest.raises(AssumptionError, match=r"Lemma 5 needs a homogeneous activation, .*; 'silu' is not"):
-        silu.require_homogeneous("Lemma 5")
-
-
-def test_unknown_names_are_refused_with_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"no activation named 'rleu'. Did you mean 'relu'?"):
-        activation("rleu")
-
-
-def test_slopes_that_are_not_finite_are_refused():
-    with pytest.raises(ValueError, match=r"`c_plus` must be finite, got nan"):
-        homogeneous(0.0, np.nan)

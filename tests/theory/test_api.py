@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -290,3 +290,203 @@ def test_a_table_refuses_columns_of_different_lengths():
     with pytest.raises(ValueError, match="length"):
         Ragged(a=np.ones(2), b=np.ones(3)).columns()
     assert as_columns({"a": 1.0})["a"].tolist() == [1.0]
+
+
+UNCHECKED = {
+    "activations",
+    "derivatives",
+    "curvatures",
+    "Eqn 6",
+    "attention flow",
+    "linear attention",
+    "score_over_slope",
+}
+"""Fields and what they call: an integrator's trial step may overflow."""
+
+
+@pytest.mark.parametrize(("call", "arrays"), [CALLS[name] for name in CALLS if name not in UNCHECKED])
+def test_nan_and_wrong_shapes_get_our_errors(call, arrays):
+    """Every argument in turn: NaN, one entry too many, an axis too many."""
+    for place, array in enumerate(arrays):
+        spoilt = np.array(array, dtype=float)
+        spoilt.flat[0] = np.nan
+        for bad in (spoilt, np.concatenate([array, array[..., :1]], axis=-1), np.full((2, 3, 1, *array.shape), array)):
+            try:
+                call(*arrays[:place], bad, *arrays[place + 1 :])
+                assert not np.isnan(bad).any()  # more axes may broadcast, NaN may not
+            except (ValueError, TypeError) as error:
+                assert "`" in str(error) or "needs" in str(error) or "must" in str(error), error
+
+
+SCALED = {
+    jt.Attention: {"kind": jt.AttentionKind.EXP},
+    jt.LinearFlow: {"delta": V},
+    jt.ConvergenceFlow: {"mu": V},
+    jt.AttentionFlow: {"mu": V},
+    jt.LinearAttentionFlow: {"mu": V},
+    jt.Invariant: {"attention": EXP},
+    jt.Gaussian: {},
+    jt.UniformBall: {},
+    jt.StudentT: {},
+    jt.Recipe: {"num_steps": 1, "rate": 0.1},
+    jt.SimulationConfig: {},
+}
+SCALES = (
+    "temperature",
+    "normalisation",
+    "rate_ratio",
+    "scale",
+    "radius",
+    "dof",
+    "rate",
+    "dim",
+    "num_steps",
+    "batch_size",
+)
+
+
+@pytest.mark.parametrize("cls", SCALED)
+def test_scales_must_be_positive(cls):
+    names = {field.name for field in fields(cls)} & set(SCALES)
+    assert names
+    for name in names:
+        for bad in (0.0, -1.0, np.nan, "much"):
+            with pytest.raises(ValueError, match=f"`{name}`"):
+                cls(**SCALED[cls] | {name: bad})
+
+
+TREE = {"parents": [-1, 0, 1, 1], "rho": [1, 1, 0.5, 0.25], "class_probabilities": [0.5, 0.5]}
+TREE |= {"zero_given_class": [[0.1], [0.9]]}
+PAIR = jt.two_clusters(UNIT, a_minus=4.0, noise=jt.Gaussian(dim=2))
+THREE = jt.Mixture(centers=np.eye(3), weights=np.ones(3), noise=jt.StudentT(dim=3))
+NODE = {"x_plus": UNIT, "x_minus": UNIT + 1, "p1": 0.5, "activation": jt.sigmoid}
+SOFTMAX = jt.Attention(kind=jt.AttentionKind.SOFTMAX)
+LAYER = jt.Layer(embeddings=U, attention=EXP, activation=jt.relu)
+BENT = jt.AttentionFlow(mu=UNIT, uniform_field=np.negative)
+REFUSED = [
+    lambda: jt.activation("rleu"),
+    lambda: jt.Attention(kind="softmx"),
+    lambda: jt.Attention(kind=jt.AttentionKind.SOFTMAX, normalisation=2.0),
+    lambda: SOFTMAX.scores([0.0, 0.0], [0.5, -0.5]),
+    lambda: SOFTMAX.scores([0.0, 0.0], [0.0, 0.0]),
+    lambda: SOFTMAX.score_over_slope(UNIT),
+    lambda: BENT.solution(1.0),
+    BENT.local_rates,
+    lambda: jt.ConvergenceFlow(mu=UNIT).solution(-1.0),
+    lambda: jt.LinearAttentionFlow(mu=UNIT, charge=-0.1),
+    lambda: jt.LinearFlow(delta=V).solution(2.0),
+    lambda: jt.LinearFlow(delta=V).invariant(V.T),
+    lambda: jt.learning_time(1.0, 2.0),
+    lambda: jt.learning_time(1.5, 2.0),
+    lambda: jt.time_to_efolds(-1.0, 2.0),
+    lambda: jt.rate_correction(0.0, 1.0, 2.0),
+    lambda: jt.attention_entropy(UNIT, 0.0),
+    lambda: jt.stable_rank(np.zeros((2, 2))),
+    lambda: jt.rank_rebound(jt.ConvergenceFlow(mu=[0.0, 0.0])),
+    lambda: jt.GradientSteps(momentum=2.0),
+    lambda: jt.momentum_drift_factor(1.0),
+    lambda: jt.minibatch_drift_factor(0.0, 1.0, 4),
+    lambda: jt.minibatch_drift_factor(1.0, -1.0, 4),
+    lambda: jt.minibatch_drift_factor(1.0, 1.0, 0),
+    lambda: jt.Invariant(attention=EXP, query_weights=[0.5, -0.5]),
+    lambda: jt.Invariant(attention=EXP, query_weights=[0.5, 0.5]).value(V, Z),
+    lambda: jt.Invariant(attention=EXP, gram=np.eye(3)[:2]),
+    lambda: jt.Invariant(attention=EXP, gram=np.diag([1.0, 0.0])),
+    lambda: jt.Invariant(attention=EXP, gram=[[1.0, 0.5], [0.1, 1.0]]),
+    lambda: jt.Invariant(attention=SOFTMAX).value(V, Z),
+    lambda: jt.moving_mean_term(np.arange(3.0), np.ones((3, 1, 2)), np.ones((3, 2))),
+    lambda: jt.Samples(x=X, q=[0, -1]),
+    lambda: jt.Samples(x=X, q=[0.0, 0.5]),
+    lambda: jt.Samples(x=X, q=[0, 0], weights=[1.0, 1.0]),
+    lambda: jt.Samples(x=X, q=[0, 0], weights=[2.0, -1.0]),
+    lambda: LAYER.hidden(np.ones((1, 3)), Z, jt.Samples(x=X, q=[0, 1])),
+    lambda: LAYER.hidden(np.ones((1, 2)), Z, SAMPLES),
+    lambda: LAYER.gradient(np.ones((1, 3)), Z, SAMPLES, np.ones((3, 1))),
+    lambda: jt.cross_entropy_gradient(np.array([3]))(0.0, np.zeros((1, 3))),
+    lambda: jt.orthonormal_embeddings(4, 2, dim=5, rng=np.random.default_rng(0)),
+    lambda: jt.train(LAYER, np.ones((1, 3)), Z, SAMPLES, None, jt.Recipe(num_steps=1, rate=0.1, batch_size=2)),
+    lambda: jt.saliency(jt.Samples(x=X, q=[0, 2]), [[1.0], [2.0]]),
+    lambda: jt.frequency(jt.Samples(x=2 * X, q=[0, 0])),
+    lambda: jt.superpose(U, X, T2, [0, 2]),
+    lambda: jt.theta1(jt.Gaussian(), 0.0, jt.tanh),
+    lambda: jt.theta1_inverse(jt.Gaussian(), 0.5, jt.linear),
+    lambda: jt.theta1_inverse(jt.Gaussian(), 1.0),
+    lambda: jt.gate_mass(jt.Gaussian(), 0.0, norm=-1.0, psi=jt.tanh),
+    lambda: jt.gate_mass(jt.Gaussian(), 0.0, psi=lambda x: np.where(x > 1, np.nan, x)),
+    lambda: jt.gate_moment(jt.StudentT(dof=1.0), 0.0, psi=jt.tanh),
+    lambda: jt.gate_mass_slope(jt.Gaussian(), 0.0, phi=jt.Activation(name="mine", value=np.sin, derivative=np.cos)),
+    lambda: jt.half_space_mean(jt.Gaussian(dim=2), np.ones(3), center=np.ones(3)),
+    lambda: jt.half_space_mean(jt.Gaussian(dim=2), np.ones(3), center=np.ones(3), basis=np.ones((3, 2))),
+    lambda: jt.reflect(V, [0.0, 0.0]),
+    lambda: jt.Mixture(centers=X, weights=[1.0, 1.0], noise=(jt.Gaussian(dim=2),)),
+    lambda: jt.Mixture(centers=X, weights=[1.0, 1.0], noise=jt.Gaussian(dim=3)),
+    lambda: PAIR.field([[1.0, 0.0], [0.0, 0.0]], 1.0),
+    lambda: PAIR.potential([0.0, 0.0], 1.0),
+    lambda: THREE.opposed_weights("Lemma 4"),
+    lambda: jt.two_clusters(UNIT, x_minus=UNIT, noise=jt.Gaussian(dim=2)).opposed_weights("Lemma 4"),
+    lambda: replace(PAIR, activation=jt.tanh).jacobian(UNIT, 0.0),
+    lambda: replace(PAIR, activation=jt.tanh).growth(),
+    lambda: jt.critical_points(replace(PAIR, centers=[[1.0, 0.0], [0.5, 0.0]]), -1.0),
+    lambda: jt.critical_points(replace(PAIR, activation=jt.tanh), -1.0),
+    lambda: jt.critical_points(replace(PAIR, activation=jt.linear), -1.0),
+    lambda: jt.critical_points(replace(PAIR, weights=[0.0, -1.0]), -1.0),
+    lambda: jt.critical_points(replace(PAIR, weights=[1.0, -1.0]), -1.0),
+    lambda: jt.critical_points(PAIR, 0.0),
+    lambda: jt.critical_points(PAIR, np.nan),
+    lambda: jt.LinearisedFlow(mu=[0.0, 0.0], beta1=1.0, beta2=0.0),
+    lambda: jt.LinearisedFlow(mu=UNIT, beta1=1.0, beta2=np.inf),
+    lambda: jt.LinearisedFlow(mu=UNIT, beta1=-1.0, beta2=0.0).decay_rates,
+    lambda: jt.critical_pairs(jt.StudentT(), 0.0),
+    lambda: jt.critical_pairs(jt.StudentT(), 2.0, jt.tanh),
+    lambda: jt.critical_pairs(jt.StudentT(dof=1.0), 2.0),
+    lambda: jt.critical_rays(THREE),
+    lambda: jt.critical_rays(PAIR, tolerance=-1.0),
+    lambda: jt.forced_ray(PAIR, jt.critical_pairs(jt.StudentT(), 2.0)[0]).point(-1.0),
+    lambda: jt.straddling_distance(jt.Gaussian()),
+    *(
+        lambda f=f, H=H, L=L: f(H, L)
+        for f in (jt.cooccurrence_limit, jt.cooccurrence_slope)
+        for H, L in ((0, 3), (3, 3))
+    ),
+    lambda: jt.cooccurrence(1, 1, 0.5, 0.5),
+    lambda: jt.cooccurrence(1.5, 3, 0.5, 0.5),
+    lambda: jt.cooccurrence(1, 3, 1.1, 0.5),
+    lambda: jt.cooccurrence(1, 3, 0.5, -1.1),
+    lambda: jt.edge_matrix(1.1),
+    lambda: jt.root_cooccurrence(0, 0.5, [1.0], [0.5], [0.5]),
+    lambda: jt.root_parameter([0.5, 0.5], [0.1, 0.2, 0.3]),
+    lambda: jt.regular_tree(3, (2, 2), 0.5, class_probabilities=[1.0], zero_given_class=[0.5]),
+    lambda: jt.regular_tree(0, 2, 0.5, class_probabilities=[1.0], zero_given_class=[0.5]),
+    lambda: jt.LatentTree(**TREE).joint(0, 1),
+    lambda: jt.LatentTree(**TREE).cooccurrence_matrix([1, 4]),
+    lambda: jt.LatentTree(**TREE).cooccurrence_matrix([1.5]),
+    *(
+        lambda parents=parents: jt.LatentTree(**TREE | {"parents": parents})
+        for parents in ([0, 0, 1, 1], [-1], [-1, 0, 3, 1])
+    ),
+    *(lambda rho=rho: jt.LatentTree(**TREE | {"rho": rho}) for rho in ([1, 1, 0.5], [0.5] * 4, [1, 1, 0.5, np.nan])),
+    *(lambda p=p: jt.LatentTree(**TREE | {"class_probabilities": p}) for p in ([0.5, 0.6], [1.0])),
+    lambda: jt.LatentTree(**TREE | {"zero_given_class": [[0.1], [1.9]]}),
+    lambda: jt.backpropagated_correlation_bound(0.8, 0.8, 0.8),
+    lambda: jt.least_backpropagated_cosine(0.9, 1.2, 0.9),
+    lambda: jt.gated_cosine_bound(0.7, 0.7),
+    lambda: jt.sloped_cosine_bound(0.5, 0.01, 1.0),
+    lambda: jt.sloped_cosine_bound(0.9, 0.0, 1.0),
+    lambda: jt.recursed_cosines(1.0, [0.8] * 3, [0.9] * 3, jt.linear),
+    lambda: jt.recursed_cosines(1.0, [0.99], [0.99], jt.tanh),
+    lambda: jt.TwoValuedInput(**NODE | {"g_minus": 0.5}).sigmoid_learns(),
+    lambda: jt.TwoValuedInput(**NODE).linear_gap_rate(),
+    lambda: jt.TwoValuedInput(**NODE | {"p1": 1.5}),
+    lambda: jt.ComputationGraph(precedents=((), (1,)), activations=(jt.linear, jt.linear)),
+    lambda: jt.ComputationGraph(precedents=((), (0,)), activations=(jt.linear,)),
+    lambda: graph(np.zeros((2, 2)), np.ones((2, 3)), np.ones((2, 3))),
+    lambda: jt.integrate(lambda _, s: s, {"v": np.ones(1)}, [1.0, 0.5]),
+    lambda: jt.integrate(lambda _, s: s, {"v": np.ones(1)}, [0.0, 0.0]),
+    lambda: jt.integrate(lambda _, s: s, {"v": np.ones(1)}, [1.0]),
+]
+
+
+@pytest.mark.parametrize("call", REFUSED)
+def test_what_a_statement_cannot_take_is_refused_with_advice(call):
+    with pytest.raises(ValueError, match=r"`|\. [A-Z]"):  # names an argument, or gives advice
+        call()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from joma.errors import AssumptionError, UnknownNameError
+from joma.errors import UnknownNameError
 from joma.theory.attention import Attention, AttentionKind
 
 NUM_TOKENS = 5
@@ -85,26 +85,6 @@ def test_score_over_slope_turns_the_derivative_into_the_scores(attention, z, x):
     np.testing.assert_allclose(attention.score_over_slope(z) * slope, attention.scores(z, x), rtol=1e-13)
 
 
-def test_eqn_14_has_no_form_for_softmax():
-    with pytest.raises(AssumptionError, match=r"Eqn 14 needs attention with a constant A, got softmax"):
-        Attention(kind=AttentionKind.SOFTMAX).score_over_slope(np.zeros(2))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": 0.0}, r"`temperature` must be positive, got 0.0"),
-        ({"temperature": np.nan}, r"`temperature` must be finite, got nan"),
-        ({"normalisation": -2.0}, r"`normalisation` must be positive, got -2.0"),
-        ({"kind": AttentionKind.SOFTMAX, "normalisation": 2.0}, r"computes its own normalisation, got .* 2"),
-    ],
-    ids=["temperature", "nan", "normalisation", "softmax with A"],
-)
-def test_bad_scales_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        Attention(**{"kind": AttentionKind.EXP} | change)
-
-
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_names_are_taken_and_unknown_ones_refused():
     z, x = np.array([0.0, 1.0]), np.array([0.5, 0.5])
@@ -112,24 +92,3 @@ def test_names_are_taken_and_unknown_ones_refused():
     np.testing.assert_array_equal(by_name.pull_back(z, x, z), by_kind.pull_back(z, x, z))
     with pytest.raises(UnknownNameError, match=r"no attention named 'softmx'. Did you mean 'softmax'?"):
         Attention(kind="softmx")
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [([0.5, -0.5], r"needs frequencies x ≥ 0, got -0.5"), ([0.0, 0.0], r"got a sample with x = 0")],
-    ids=["negative", "empty"],
-)
-def test_softmax_refuses_what_it_cannot_normalise(x, message):
-    with pytest.raises(ValueError, match=message):
-        Attention(kind=AttentionKind.SOFTMAX).scores(np.zeros(2), np.array(x))
-
-
-@pytest.mark.parametrize("kind", list(AttentionKind))
-def test_nan_is_refused_where_a_user_comes_in(kind):
-    attention, ones, hole = Attention(kind=kind), np.ones(3), np.array([1.0, np.nan, 1.0])
-    with pytest.raises(ValueError, match=r"`z` must be finite, got nan at index \(1,\)"):
-        attention.scores(hole, ones)
-    with pytest.raises(ValueError, match=r"`x` must be finite"):
-        attention.scores(ones, hole)
-    with pytest.raises(ValueError, match=r"`u` must be finite"):
-        attention.pull_back(ones, ones, hole)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 from reference import ACTIVATIONS_IN_TORCH
 from scipy import special
 
-from joma.errors import AssumptionError
 from joma.theory.activations import ACTIVATIONS
 from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import ConvergenceFlow
@@ -122,33 +120,3 @@ def test_a_zero_target_decays_from_its_start():
     flow = AttentionFlow(mu=np.zeros(1), v0=np.array([1.0]))
     v = integrate(lambda _, s: {"v": -s["v"] * np.exp(s["v"] ** 2)}, {"v": flow.start}, np.array([0.0, 3.0]))["v"]
     np.testing.assert_allclose(flow.solution(np.array([3.0])), v[-1:], rtol=1e-9)
-
-
-def test_another_uniform_field_has_no_exact_solution():
-    flow = AttentionFlow(mu=np.zeros(2), uniform_field=np.negative)
-    with pytest.raises(AssumptionError, match=r"exact solution needs Φ\(u\) = μ − u.*Integrate `field`"):
-        flow.solution(np.array([1.0]))
-    with pytest.raises(AssumptionError, match=r"Rates token by token need Φ.*take the `jacobian`"):
-        flow.local_rates()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"mu": np.array([1.0, np.inf])}, r"`mu` must be finite, got inf at index \(1,\)"),
-        ({"v0": np.zeros(3)}, r"Shapes must agree, got `mu` \(2,\), `v0` \(3,\)"),
-        ({"z0": np.array([0.0, np.nan])}, r"`z0` must be finite, got nan"),
-        ({"normalisation": 0.0}, r"`normalisation` must be positive, got 0.0"),
-        ({"rate_ratio": -2.0}, r"`rate_ratio` must be positive, got -2.0"),
-    ],
-    ids=["infinite", "shape", "nan", "normalisation", "rate ratio"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        AttentionFlow(**{"mu": np.array([1.0, 2.0])} | change)
-
-
-def test_negative_times_are_refused():
-    with pytest.raises(ValueError, match=r"`t` must be at least 0, got -1.0"):
-        AttentionFlow(mu=np.ones(2)).solution(np.array([-1.0]))

@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import special
 
-from joma.errors import AssumptionError
 from joma.theory.activations import homogeneous, linear, relu, sigmoid, silu, tanh
 from joma.theory.computation_graph import (
     ComputationGraph,
@@ -341,49 +340,3 @@ def test_a_relu_with_slope_zero_at_zero_never_starts():
 
 
 # Errors
-
-
-def test_the_bound_needs_its_hypothesis():
-    with pytest.raises(AssumptionError, match=r"< π/2 = 1.5708, got 1.9305. Raise the correlations"):
-        backpropagated_correlation_bound(0.8, 0.8, 0.8)
-    with pytest.raises(AssumptionError, match=r"needs C₂² \+ C₄² > 1 .* got 0.9800"):
-        gated_cosine_bound(0.7, 0.7)
-    with pytest.raises(AssumptionError, match=r"< π/2 = 1.5708, got"):
-        sloped_cosine_bound(0.5, 0.01, 1.0)
-    with pytest.raises(AssumptionError, match=r"The recursion ends at level 2"):
-        recursed_cosines(1.0, np.full(3, 0.8), np.full(3, 0.9), linear)
-    with pytest.raises(AssumptionError, match=r"The recursion needs a homogeneous activation"):
-        recursed_cosines(1.0, np.full(3, 0.99), np.full(3, 0.99), tanh)
-
-
-def test_the_node_needs_its_hypotheses():
-    node = TwoValuedInput(x_plus=np.ones(1), x_minus=-np.ones(1), p1=0.5, activation=sigmoid, g_minus=0.5)
-    with pytest.raises(AssumptionError, match=r"needs E\[g\|1\] > 0 > E\[g\|0\]"):
-        node.sigmoid_learns()
-    with pytest.raises(AssumptionError, match=r"for a linear activation only, got 'sigmoid'"):
-        node.linear_gap_rate()
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"`C2` must lie in \[0, 1\], got 1.2"):
-        least_backpropagated_cosine(0.9, 1.2, 0.9)
-    with pytest.raises(ValueError, match=r"`C1` must be finite, got nan"):
-        angle_sum(np.nan, 0.9, 0.9)
-    with pytest.raises(ValueError, match=r"0 < lowest ≤ highest, got 0.0 and 1.0"):
-        sloped_cosine_bound(0.9, 0.0, 1.0)
-    with pytest.raises(ValueError, match=r"Shapes must agree"):
-        Edge(z_alpha=np.ones(2), z_beta=np.ones(3), f=np.ones(2), gated_gradient=np.ones(2))
-    with pytest.raises(ValueError, match=r"Shapes must agree"):
-        TwoValuedInput(x_plus=np.ones(2), x_minus=np.ones(3), p1=0.5, activation=linear)
-    with pytest.raises(ValueError, match=r"`p1` must lie in \[0, 1\], got 1.5"):
-        TwoValuedInput(x_plus=np.ones(2), x_minus=np.ones(2), p1=1.5, activation=linear)
-    with pytest.raises(ValueError, match=r"got 1 for node 1. Number the nodes from the inputs up"):
-        ComputationGraph(precedents=((), (1,)), activations=(linear, linear))
-    with pytest.raises(ValueError, match=r"one entry for each of 2 nodes, got 1"):
-        ComputationGraph(precedents=((), (0,)), activations=(linear,))
-    graph = ComputationGraph(precedents=((), (0,)), activations=(linear, linear))
-    with pytest.raises(ValueError, match=r"one row for each of 1 input nodes, got 2"):
-        graph.forward(np.zeros((2, 2)), np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"Shapes must agree, got `w` \(1, 1\), `nodes_by_nodes` \(2, 2\)"):
-        graph.forward(np.zeros((1, 1)), np.ones((1, 3)))

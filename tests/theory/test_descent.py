@@ -68,25 +68,3 @@ def test_minibatches_are_unbiased_and_repeat_with_their_seed():
     errors = (steps.mean(axis=0) - expected) / (steps.std(axis=0) / np.sqrt(len(steps)))
     assert np.abs(errors).max() < 4.5  # standard errors, over twelve numbers
     np.testing.assert_array_equal(trained(recipe, 7)["w"], trained(recipe, 7)["w"])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rate": 0.0}, "`rate` must be positive, got 0.0"),
-        ({"rate_ratio": -1.0}, "`rate_ratio` must be positive"),
-        ({"num_steps": 0}, "`num_steps` must be a whole number of at least 1, got 0"),
-        ({"batch_size": 0}, "`batch_size` must be a whole number of at least 1, got 0"),
-    ],
-    ids=["rate", "ratio", "steps", "batch"],
-)
-def test_bad_recipes_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        Recipe(**{"num_steps": 1, "rate": 0.1} | change)
-
-
-def test_other_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"`momentum` must lie in \[0, 1\], got 2.0"):
-        GradientSteps(momentum=2.0)
-    with pytest.raises(ValueError, match=r"Minibatches need a source of randomness, got `rng` None"):
-        trained(Recipe(num_steps=1, rate=0.1, batch_size=2))

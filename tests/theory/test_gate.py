@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
-from joma.theory.activations import Activation, gelu, homogeneous, relu, sigmoid, silu, softplus, tanh
+from joma.theory.activations import gelu, homogeneous, relu, sigmoid, silu, softplus, tanh
 from joma.theory.hyperplane import (
     gate_level,
     gate_mass,
@@ -83,9 +83,3 @@ def test_curvatures_are_derivatives_of_derivatives(phi):
 def test_a_level_that_is_never_reached_is_refused():
     with pytest.raises(AssumptionError, match="G needs a mean gate that passes every level: none of 'sigmoid'"):
         gate_level(Gaussian(), 0.9, phi=sigmoid)
-
-
-def test_a_slope_without_a_curvature_is_refused():
-    bare = Activation(name="mine", value=np.sin, derivative=np.cos)
-    with pytest.raises(AssumptionError, match="needs φ'' or a homogeneous activation; 'mine' has neither"):
-        gate_mass_slope(Gaussian(), 0.0, phi=bare)

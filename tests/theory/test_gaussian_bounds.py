@@ -35,8 +35,3 @@ def test_constants_to_the_last_digit():
         y = mpmath.findroot(lambda y: y * mpmath.sqrt(2) * dawson(y / mpmath.sqrt(2)) - 1, 1.3)
         assert convergence.G_SUP_AT == float(y)
         assert convergence.G_SUP == float(1 / y)
-
-
-def test_nan_is_refused():
-    with pytest.raises(ValueError, match="`y` must be finite, got nan"):
-        convergence.small_g(np.nan)

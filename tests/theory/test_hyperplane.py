@@ -12,9 +12,8 @@ from scipy.differentiate import derivative
 from scipy.integrate import dblquad, quad
 from scipy.stats import ortho_group
 
-from joma.errors import AssumptionError
 from joma.theory import hyperplane
-from joma.theory.activations import gelu, homogeneous, linear, relu, sigmoid, silu, tanh
+from joma.theory.activations import gelu, homogeneous, relu, sigmoid, silu, tanh
 from joma.theory.isotropic import Gaussian, RadialProfile, StudentT, UniformBall
 
 RING = RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2))
@@ -310,46 +309,3 @@ def test_golden_numbers_of_eqn_58(p, product):
 )
 def test_golden_numbers_of_the_smallest_slope_of_the_ratio(p, smallest, places):
     assert hyperplane.mean_ratio_slope(p, places).min() == pytest.approx(smallest, abs=5e-4)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: hyperplane.theta1(Gaussian(), 0.0, tanh), AssumptionError, r"needs a homogeneous activation"),
-        (lambda: hyperplane.theta1_inverse(Gaussian(), 0.5, linear), AssumptionError, r"needs a kink: 'linear'"),
-        (lambda: hyperplane.theta1_inverse(Gaussian(), 1.0), ValueError, r"strictly between 0 and 1, .* got 1 to 1"),
-        (lambda: hyperplane.gate_mass(Gaussian(), np.nan, psi=tanh), ValueError, r"`r` must be finite, got nan"),
-        (lambda: hyperplane.gate_mass(Gaussian(), 0.0, norm=-1.0, psi=tanh), ValueError, r"must not be negative, got"),
-        (
-            lambda: hyperplane.gate_mass(Gaussian(), 0.0, psi=lambda x: np.where(x > 1, np.nan, x)),
-            ValueError,
-            r"`psi` must be finite everywhere, got nan at 1",
-        ),
-        (
-            lambda: hyperplane.gate_moment(StudentT(dof=1.0), 0.0, psi=tanh),
-            AssumptionError,
-            r"needs a finite mean",
-        ),
-        (
-            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), center=np.ones(3)),
-            ValueError,
-            r"`basis` must have shape \(3, 2\), .* got \(3, 3\)",
-        ),
-        (
-            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), center=np.ones(3), basis=np.ones((3, 2))),
-            AssumptionError,
-            r"needs orthonormal columns: max \|RᵀR - I\| is 3.0e\+00",
-        ),
-        (
-            lambda: hyperplane.half_space_mean(Gaussian(dim=2), np.ones(3), center=np.ones(2)),
-            ValueError,
-            r"Shapes must agree, got `last_axis_of_v` \(3,\), `center` \(2,\)",
-        ),
-        (lambda: hyperplane.reflect(np.ones((4, 2)), np.zeros(2)), AssumptionError, r"needs v ≠ 0, got zeros"),
-        (lambda: hyperplane.reflect(np.ones((4, 2)), np.ones(3)), ValueError, r"Shapes must agree"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

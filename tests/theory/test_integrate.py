@@ -35,11 +35,3 @@ def test_a_singularity_before_the_threshold_is_a_blow_up_too():
 def test_failure_without_a_threshold_is_an_error_that_says_what_to_do():
     with pytest.raises(ArithmeticError, match="Pass `blow_up`"):
         integrate(lambda _, s: {"v": np.exp(s["v"] ** 2)}, {"v": np.zeros(1)}, np.linspace(0, 2, 9))
-
-
-@pytest.mark.parametrize(
-    "t", [np.array([1.0, 0.5]), np.array([0.0, 0.0]), np.array([]), np.zeros(1)], ids=["down", "twice", "none", "one"]
-)
-def test_times_must_ascend(t):
-    with pytest.raises(ValueError, match="`t` must be ascending"):
-        integrate(lambda _, s: {"v": s["v"]}, {"v": np.ones(1)}, t)

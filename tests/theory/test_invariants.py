@@ -382,51 +382,6 @@ def test_weight_decay_shrinks_what_it_does_not_break(problem, weight_decay):
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rate_ratio": 0.0}, r"`rate_ratio` must be positive, got 0.0"),
-        ({"rate_ratio": np.nan}, r"`rate_ratio` must be finite"),
-        ({"query_weights": np.array([0.5, -0.5])}, r"`query_weights` must be positive, got -0.5"),
-        ({"gram": np.eye(3)[:2]}, r"Shapes must agree, got `gram` \(2, 3\), `transposed` \(3, 2\)"),
-        ({"gram": np.diag([1.0, 0.0])}, r"`diagonal of gram` must be positive, got 0.0"),
-        ({"gram": np.array([[1.0, 0.5], [0.1, 1.0]])}, r"`gram` must be symmetric"),
-    ],
-    ids=["ratio", "nan", "query weights", "not square", "no norm", "not symmetric"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        Invariant(attention=Attention(kind=AttentionKind.EXP), **change)
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_weights_for_other_queries_are_refused():
-    invariant = Invariant(attention=Attention(kind=AttentionKind.EXP), query_weights=np.array([0.5, 0.5]))
-    with pytest.raises(ValueError, match=r"Shapes must agree, got `queries_of_z` \(3,\), `query_weights` \(2,\)"):
-        invariant.value(np.zeros((1, 4)), np.zeros((3, 4)))
-
-
-@pytest.mark.parametrize(
-    ("v", "z", "message"),
-    [
-        (np.zeros((2, 3)), np.zeros((1, 1)), r"`times_and_tokens_of_v` \(3,\), `times_and_tokens_of_z` \(1,\)"),
-        (np.zeros((5, 2, 3)), np.zeros((4, 1, 3)), r"`times_and_tokens_of_v` \(5, 3\)"),
-        (np.zeros(3), np.zeros((1, 3)), r"`v` must have the axes \(\*T, K, M\), got shape \(3,\)"),
-        (np.full((1, 3), np.nan), np.zeros((1, 3)), r"`v` must be finite, got nan"),
-    ],
-    ids=["tokens", "times", "axes", "nan"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_weights_and_logits_that_disagree_are_refused(v, z, message):
-    invariant = Invariant(attention=Attention(kind=AttentionKind.EXP))
-    for call in (invariant.value, invariant.step_change, invariant.total):
-        with pytest.raises(ValueError, match=message):
-            call(v, z)
-    with pytest.raises(ValueError, match=r"`nodes_and_tokens_of_v` \(1, 3\), `v0` \(2, 3\)"):
-        invariant.logits(np.zeros((5, 1, 3)), np.zeros((2, 3)), np.zeros(3))
-
-
 def test_statements_without_an_invariant_are_refused():
     v, z = np.zeros((1, 2)), np.zeros((1, 2))
     with pytest.raises(AssumptionError, match=r"for linear and exp attention, got softmax"):
@@ -443,17 +398,3 @@ def test_minibatches_drift_more_the_smaller_they_are_and_no_more_without_noise(s
     assert factor >= minibatch_drift_factor(signal, noise, batch_size + 1) >= 1
     assert minibatch_drift_factor(signal, 0.0, batch_size) == 1
     assert factor - 1 == pytest.approx((minibatch_drift_factor(signal, noise, 1) - 1) / batch_size)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, 1.0, 4), "`signal` must be positive"),
-        ((1.0, -1.0, 4), "`noise` must lie in"),
-        ((1.0, 1.0, 0), "`batch_size` must be a whole number of at least 1"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_minibatches_of_nothing_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        minibatch_drift_factor(*arguments)

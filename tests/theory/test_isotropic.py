@@ -304,21 +304,3 @@ def test_a_distribution_without_a_mean_has_no_upper_moment(p, message):
     assert 0 < p.cdf(-1.0) < 0.5
     with pytest.raises(AssumptionError, match=message):
         p.upper_moment(0.0)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Gaussian(scale=0.0), r"`scale` must be positive, got 0.0"),
-        (lambda: UniformBall(radius=-1.0), r"`radius` must be positive"),
-        (lambda: StudentT(dof=np.nan), r"`dof` must be finite, got nan"),
-        (lambda: Gaussian(dim=0), r"`dim` must be positive, got 0"),
-        (lambda: StudentT(dim=2.5), r"`dim` must be a whole number, got 2.5"),
-        (lambda: Gaussian().density(np.array([0.0, np.nan])), r"must be numbers, got nan"),
-        (lambda: UniformBall().cdf(np.nan), r"must be numbers, got nan"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()

@@ -351,48 +351,6 @@ def test_a_deep_chain_of_a_thousand_nodes_needs_no_recursion():
 # Errors
 
 
-@pytest.mark.parametrize("rho", [1.1, -1.5])
-def test_rho_outside_its_range_is_refused(rho):
-    for call in (edge_matrix, node_distribution):
-        with pytest.raises(ValueError, match=rf"`rho` must lie in \[-1, 1\], got {rho}"):
-            call(rho)
-    with pytest.raises(ValueError, match=r"`rho` must lie in"):
-        cooccurrence(1, 3, rho, 0.0)
-    with pytest.raises(ValueError, match=r"`rho0` must lie in"):
-        cooccurrence(1, 3, 0.5, rho)
-    with pytest.raises(ValueError, match=r"`rho` must lie in"):
-        regular_tree(3, 2, rho, class_probabilities=[1.0], zero_given_class=[0.5])
-
-
-def test_nan_is_refused():
-    with pytest.raises(ValueError, match="`rho` must be finite, got nan"):
-        edge_matrix(np.nan)
-
-
-@pytest.mark.parametrize(("H", "L"), [(0, 3), (3, 3), (1, 1)])
-def test_theorem_5_needs_a_binary_ancestor(H, L):
-    for call in (
-        lambda: cooccurrence(H, L, 0.5, 0.5),
-        lambda: cooccurrence_limit(H, L),
-        lambda: cooccurrence_slope(H, L),
-    ):
-        with pytest.raises(AssumptionError, match=rf"1 ≤ H ≤ L − 1; got H = {H}, L = {L}"):
-            call()
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_heights_and_depths_are_whole_numbers():
-    with pytest.raises(ValueError, match=r"`H` must be a whole number of at least 0, got 1.5"):
-        cooccurrence(np.array([1.5]), 3, 0.5, 0.5)
-    with pytest.raises(ValueError, match=r"`L` must be finite, got nan"):
-        cooccurrence(1, np.nan, 0.5, 0.5)
-    half = np.array([0.5, 0.5])
-    with pytest.raises(ValueError, match=r"`L` must be a whole number of at least 1, got 0"):
-        root_cooccurrence(0, 0.5, half, half, half)
-    with pytest.raises(ValueError, match=r"Shapes must agree, got `class_probabilities` \(2,\), `zero_l` \(1,\)"):
-        root_cooccurrence(3, 0.5, half, half[:1], half)
-
-
 def test_conditioning_on_a_null_event_is_refused():
     with pytest.raises(AssumptionError, match="which has probability ½"):
         cooccurrence(1, 3, 1.0, 1.0)
@@ -414,44 +372,6 @@ GOOD = {
     "class_probabilities": np.array([0.5, 0.5]),
     "zero_given_class": np.array([[0.1], [0.9]]),
 }
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parents": np.array([0, 0, 1, 1])}, r"must begin with -1 for the root"),
-        ({"parents": np.array([-1])}, r"and have a child"),
-        ({"parents": np.array([-1, 0, 3, 1])}, r"got parent 3 for node 2. Number the nodes from the root down"),
-        ({"parents": np.array([-1, 0, -1, 1])}, r"got parent -1 for node 2"),
-        ({"rho": np.array([1.0, 1.0, 0.5])}, r"`rho` needs one entry per node, \(4,\), got \(3,\)"),
-        ({"rho": np.full(4, 0.5)}, r"`rho` must be 1 for the root and its children \[0, 1\], got \[0.5, 0.5\]"),
-        ({"rho": np.array([1.0, 1.0, 0.5, np.nan])}, r"`rho` must be finite, got nan at index \(3,\)"),
-        ({"class_probabilities": np.array([0.5, 0.6])}, r"numbers that sum to 1, got a sum of 1.1"),
-        ({"class_probabilities": np.array([1.0])}, r"must be classes × children of the root, \(1, 1\), got \(2, 1\)"),
-        ({"zero_given_class": np.array([[0.1], [1.9]])}, r"`zero_given_class` must lie in \[0, 1\], got 1.9"),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_trees_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        LatentTree(**GOOD | change)
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_questions_are_refused():
-    tree = LatentTree(**GOOD)
-    with pytest.raises(ValueError, match=r"Binary nodes are 1 to 3, got 0. Node 0 is the class label"):
-        tree.joint(0, 1)
-    with pytest.raises(ValueError, match=r"Binary nodes are 1 to 3, got 4"):
-        tree.cooccurrence_matrix(np.array([1, 4]))
-    with pytest.raises(ValueError, match=r"`nodes` must be a whole number of at least 0, got 1.5"):
-        tree.cooccurrence_matrix([1.5])
-    with pytest.raises(ValueError, match=r"needs 3 positive branching numbers and 2 values of `rho`"):
-        regular_tree(3, (2, 2), 0.5, class_probabilities=[1.0], zero_given_class=[0.5])
-    with pytest.raises(ValueError, match=r"`depth` must be at least 1, got 0"):
-        regular_tree(0, 2, 0.5, class_probabilities=[1.0], zero_given_class=[0.5])
-    with pytest.raises(ValueError, match=r"one row for each of 2 classes, got shape \(3,\)"):
-        root_parameter(np.array([0.5, 0.5]), np.array([0.1, 0.2, 0.3]))
 
 
 @given(st.recursive(st.just(()), lambda children: st.lists(children, min_size=1, max_size=3).map(tuple), max_leaves=8))

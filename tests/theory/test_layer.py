@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.errors import AssumptionError
 from joma.theory.activations import Activation, gelu, homogeneous, linear, relu, sigmoid, silu, tanh
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import (
@@ -238,55 +237,3 @@ X, Q, U = GOOD.samples.x, GOOD.samples.q, GOOD.layer.embeddings
 
 def bad_weights(first: float) -> np.ndarray:
     return np.array([first, 1 - first, *np.zeros(7)])
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Embeddings(contextual=U.contextual, queries=U.queries[:-1]), r"Shapes must agree"),
-        (lambda: Embeddings(contextual=U.contextual * np.nan, queries=U.queries), r"`contextual` must be finite"),
-        (
-            lambda: Embeddings(contextual=np.ones(3), queries=U.queries),
-            r"`contextual` must have the axes .* shape \(3,\)",
-        ),
-        (lambda: Samples(x=X, q=Q[1:]), r"Shapes must agree, got .* `q` \(8,\)"),
-        (lambda: Samples(x=X, q=Q, weights=np.ones(2) / 2), r"Shapes must agree, got .* `weights` \(2,\)"),
-        (lambda: Samples(x=X, q=Q, weights=np.ones(9)), r"`weights` must be probabilities, got a sum of 9"),
-        (lambda: Samples(x=X, q=Q, weights=bad_weights(-1.0)), r"must be probabilities, .* the least -1"),
-        (lambda: Samples(x=X, q=Q - 1), r"`q` must be query indices 0, 1, ..., got -1"),
-        (lambda: Samples(x=X, q=Q / 2), r"`q` must be query indices .* of type float64"),
-        (lambda: Samples(x=X * np.inf, q=Q), r"`x` must be finite"),
-        (lambda: GOOD.layer.hidden(GOOD.w, GOOD.z[:, 1:], GOOD.samples), r"Shapes must agree, got `z` \(1, 3\)"),
-        (lambda: GOOD.layer.hidden(GOOD.w[:, 1:], GOOD.z, GOOD.samples), r"Shapes must agree, got `w` \(3, 6\)"),
-        (lambda: GOOD.layer.hidden(GOOD.w[0], GOOD.z, GOOD.samples), r"`w` must have the axes"),
-        (lambda: GOOD.layer.hidden(GOOD.w * np.nan, GOOD.z, GOOD.samples), r"`w` must be finite, got nan"),
-        (lambda: GOOD.layer.scores(GOOD.z * np.nan, GOOD.samples), r"`z` must be finite, got nan"),
-        (lambda: GOOD.layer.hidden(GOOD.w, GOOD.z, Samples(x=X[:, 1:], q=Q)), r"Shapes must agree, got `tokens_of_x`"),
-        (lambda: GOOD.layer.hidden(GOOD.w, GOOD.z, Samples(x=X, q=Q + 1)), r"`q` must be below .* queries 1, got 1"),
-        (
-            lambda: GOOD.layer.gradient(GOOD.w, GOOD.z, GOOD.samples, GOOD.g[:, 1:]),
-            r"Shapes must agree, got `g` \(9, 2",
-        ),
-        (lambda: GOOD.layer.objective(GOOD.w, GOOD.z, GOOD.samples, GOOD.g * np.nan), r"`g` must be finite"),
-        (lambda: fixed_gradient(GOOD.g * np.nan), r"`g` must be finite"),
-        (
-            lambda: cross_entropy_gradient(np.array([3]))(0.0, np.zeros((1, 3))),
-            r"`labels` must lie in 0..2, got 3 to 3",
-        ),
-        (
-            lambda: GOOD.layer.flow(
-                GOOD.w, GOOD.z, GOOD.samples, fixed_gradient(GOOD.g), np.array([0.0, 1.0]), rate_ratio=0.0
-            ),
-            r"`rate_ratio` must be positive",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_too_few_dimensions_are_refused():
-    with pytest.raises(AssumptionError, match=r"embeddings of 6 tokens need as many dimensions, got `dim` 5"):
-        orthonormal_embeddings(4, 2, dim=5, rng=np.random.default_rng(0))

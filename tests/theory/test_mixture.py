@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import integrate as quadrature
 
-from joma.errors import AssumptionError
 from joma.theory.activations import gelu, homogeneous, linear, relu, sigmoid, silu, tanh
 from joma.theory.integrate import integrate
 from joma.theory.isotropic import Gaussian, StudentT, UniformBall
@@ -247,41 +246,6 @@ def test_frozen_flow_leaves_the_bias_alone():
     np.testing.assert_array_equal(frozen["v"], PAIR.field(start, -1.0)[0])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"centers": np.array([[1.0, np.nan], [0, 0]])}, r"`centers` must be finite, got nan at index \(0, 1\)"),
-        ({"centers": np.zeros(2)}, r"`centers` must have the axes .* shape \(2,\)"),
-        ({"weights": np.ones(3)}, r"Shapes must agree, got `rows_of_centers` \(2,\), `weights` \(3,\)"),
-        ({"noise": (Gaussian(dim=2),)}, r"Shapes must agree, .*`one_noise_each` \(1,\)"),
-        ({"noise": Gaussian(dim=3)}, r"`noise` must live in the 2 dimensions of `centers`, got dim=3"),
-    ],
-    ids=["nan", "one axis", "weights", "noises", "dimension"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_mixtures_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        replace(PAIR, **change)
-
-
-@pytest.mark.parametrize(
-    ("v", "xi", "message"),
-    [
-        (np.zeros(2), 1.0, r"Lemma 2 needs v ≠ 0"),
-        (np.array([[1.0, 0.0], [0.0, 0.0]]), 1.0, r"Lemma 2 needs v ≠ 0"),
-        (np.ones(3), 1.0, r"Shapes must agree, got `center` \(2,\), `v` \(3,\)"),
-        (np.array([1.0, np.inf]), 1.0, r"`v` must be finite, got inf at index \(1,\)"),
-        (np.ones(2), np.nan, r"`xi` must be finite, got nan"),
-    ],
-    ids=["zero", "one zero row", "length", "infinite", "nan bias"],
-)
-@pytest.mark.parametrize("method", ["distances", "field", "potential", "jacobian"])
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_nodes_are_refused(method, v, xi, message):
-    with pytest.raises(ValueError, match=message):
-        getattr(PAIR, method)(v, xi)
-
-
 @pytest.mark.parametrize("activation", [tanh, sigmoid, silu, gelu], ids=lambda a: a.name)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_smooth_activations_have_a_field_and_a_potential_too(activation, distribution):
@@ -301,29 +265,3 @@ def test_smooth_activations_agree_with_samples():
         total = total + weight * x * tanh.derivative(x @ np.append(v, xi))[:, None]
     errors = (total.mean(axis=0) - joint_field(mixture, np.append(v, xi))) / total.std(axis=0) * np.sqrt(len(total))
     assert np.abs(errors).max() < 4.5  # standard errors
-
-
-def test_what_needs_a_homogeneous_activation_says_so():
-    mixture = replace(PAIR, activation=tanh)
-    with pytest.raises(AssumptionError, match=r"The derivative of θ₁ needs a homogeneous activation, .* 'tanh' is not"):
-        mixture.jacobian(np.ones(2), 0.0)
-    with pytest.raises(AssumptionError, match=r"Growth at the rate max L needs a homogeneous activation"):
-        mixture.growth()
-    with pytest.raises(AssumptionError, match=r"c₊ − c₋ needs a homogeneous activation"):
-        _ = mixture.kink
-
-
-def test_only_two_distinct_centers_oppose_each_other():
-    assert PAIR.opposed_weights("Lemma 4") == (1.0, 1.4)
-    three = Mixture(centers=np.eye(3), weights=np.ones(3), noise=Gaussian(dim=3))
-    with pytest.raises(AssumptionError, match=r"Lemma 4 needs one positive and one negative cluster, got 3"):
-        three.opposed_weights("Lemma 4")
-    same = two_clusters(np.ones(2), x_minus=np.ones(2), noise=Gaussian(dim=2))
-    with pytest.raises(AssumptionError, match=r"Lemma 4 needs two centers that differ"):
-        same.opposed_weights("Lemma 4")
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_two_centers_have_one_length():
-    with pytest.raises(ValueError, match=r"Shapes must agree, got `x_plus` \(2,\), `x_minus` \(3,\)"):
-        two_clusters(np.ones(2), x_minus=np.ones(3), noise=Gaussian(dim=2))

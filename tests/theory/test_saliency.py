@@ -9,7 +9,6 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.errors import AssumptionError
 from joma.theory.activations import linear, tanh
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import Layer, Samples, cross_entropy_gradient, fixed_gradient, orthonormal_embeddings
@@ -103,30 +102,3 @@ def test_a_fixed_gradient_is_stationary_and_cross_entropy_is_not(phi):
     moved = drift(cross_entropy_gradient(np.arange(8) % 3))
     assert moved.overall > 0.1
     assert moved.per_node.shape == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda s, g: saliency(s, g[1:]), r"Shapes must agree, got `samples_of_g` \(7,\)"),
-        (lambda s, g: saliency(s, g * np.nan), r"`g` must be finite"),
-        (
-            lambda s, g: saliency(Samples(x=s.x, q=2 * s.q), g),
-            r"Every query below 3 needs a sample, got none for query 1",
-        ),
-        (lambda s, g: stationarity_drift(np.full((2, 1, 1, 1), np.nan)), r"`saliencies` must be finite"),
-        (lambda s, g: saliency(s, g[:, 0]), r"`g` must have the axes \(N, K\), got shape"),
-    ],
-    ids=["shape", "nan", "gap in queries", "nan in path", "one axis"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(*make_samples(0))
-
-
-@pytest.mark.parametrize("change", [lambda x: 2 * x, lambda x: x - 0.5], ids=["sums to two", "negative"])
-def test_frequencies_need_distributions(change):
-    samples, g = make_samples(0)
-    with pytest.raises(AssumptionError, match=r"Frequencies need x ≥ 0 with rows that sum to one"):
-        discriminancy(Samples(x=change(samples.x), q=samples.q), g)

@@ -1,7 +1,6 @@
 """Eqns 17 and 18: exact for one sample, off for several, and what the moving mean attention adds."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import null_space
@@ -132,18 +131,3 @@ def test_cross_entropy_satisfies_the_printed_condition_emptily():
     assert np.abs(np.einsum("n,nl,nm->lm", g.sum(axis=1), b, b)).max() < 1e-15
     gap, size = eqn17_gap(layer, samples, w, z, g)
     assert gap > 0.05 * size
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused():
-    v, b = np.zeros((3, 1, 2)), np.full((3, 2), 0.5)
-    with pytest.raises(ValueError, match=r"`t` must hold more than 7 times for the spline, got 3"):
-        moving_mean_term(np.arange(3.0), v, b)
-    with pytest.raises(ValueError, match=r"`temperature` must be positive, got 0.0"):
-        estimate(v, b, temperature=0.0)
-    with pytest.raises(ValueError, match=r"`rate_ratio` must be positive, got -1.0"):
-        logit_velocity(v, v, b, rate_ratio=-1.0)
-    with pytest.raises(ValueError, match=r"Shapes must agree, got `tokens_of_v` \(2,\), `tokens_of_b` \(3,\)"):
-        estimate(v, np.zeros(3))
-    with pytest.raises(ValueError, match=r"Shapes must agree, got `v` \(3, 1, 2\), `v_dot` \(3, 2, 2\)"):
-        logit_velocity(v, np.zeros((3, 2, 2)), b)

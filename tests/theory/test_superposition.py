@@ -1,7 +1,6 @@
 """The implicit bias, Eqn 60, and several patterns in one weight vector."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,34 +109,3 @@ def test_attention_that_differs_between_queries_can_gate(kind):
     z = np.array([[own, own, away, away], [away, away, own, own]])
     fires = response(layer, w, z, patterns / patterns.sum(axis=1, keepdims=True)) > 0
     np.testing.assert_array_equal(fires, np.eye(2, dtype=bool))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"biases": np.array([-1.0])}, r"Shapes must agree, got `biases` \(1,\)"),
-        ({"queries": np.array([0, 2])}, r"`queries` must lie in 0..1, got 0 to 2"),
-        ({"patterns": np.full((2, 4), np.nan)}, r"`patterns` must be finite"),
-    ],
-    ids=["shape", "unknown query", "nan"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_patterns_are_refused(change, message):
-    u = orthonormal_embeddings(4, 2, dim=6, rng=np.random.default_rng(0))
-    good = {"patterns": np.ones((2, 4)), "biases": np.array([-1.0, -1.0]), "queries": np.array([0, 1])}
-    with pytest.raises(ValueError, match=message):
-        superpose(u, **good | change)
-
-
-def test_nan_is_refused():
-    u = orthonormal_embeddings(4, 2, dim=6, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"`w` must be finite"):
-        implicit_bias(u, np.full((1, 6), np.nan))
-    with pytest.raises(ValueError, match=r"`xi_change` must be finite"):
-        weights_from_parts(u, np.zeros((1, 6)), np.zeros((1, 4)), np.full((1, 2), np.nan))
-    with pytest.raises(ValueError, match=r"`response` must be finite"):
-        query_interaction(np.full((2, 2), np.nan))
-    layer = make_layer(AttentionKind.EXP, 1, 0)
-    w, z, samples, g = make_data(layer, 0)
-    with pytest.raises(ValueError, match=r"`g` must be finite"):
-        implicit_bias_rate(layer, w, z, samples, g * np.nan)

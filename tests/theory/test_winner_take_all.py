@@ -84,38 +84,7 @@ def test_a_second_node_without_saliency_stays_put():
     np.testing.assert_array_equal(two.solution(t)[:, 1], 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"delta": np.array([[1.0, np.nan]])}, r"`delta` must be finite, got nan at index \(0, 1\)"),
-        ({"delta": np.array([1.0, 0.5])}, r"`delta` must have the axes \(K, M\), got shape \(2,\)"),
-        ({"v0": np.zeros((1, 3))}, r"Shapes must agree, got `delta` \(1, 2\), `v0` \(1, 3\)"),
-        ({"z0": np.zeros(3)}, r"Shapes must agree"),
-        ({"temperature": 0.0}, r"`temperature` must be positive, got 0.0"),
-        ({"rate_ratio": -1.0}, r"`rate_ratio` must be positive"),
-    ],
-    ids=["nan", "one axis", "shape of v0", "shape of z0", "temperature", "rate ratio"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        LinearFlow(**{"delta": np.array([[1.0, 0.5]])} | change)
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_numbers_of_any_kind_are_taken_and_weights_of_another_shape_are_not():
-    flow = LinearFlow(delta=[[2, 1]], v0=[[0, 0]])
-    np.testing.assert_array_equal(flow.solution([0.5]), LinearFlow(delta=np.array([[2.0, 1.0]])).solution([0.5]))
-    with pytest.raises(ValueError, match=r"got `delta` \(1, 2\), `nodes_and_tokens_of_v` \(2, 1\)"):
-        flow.invariant(np.zeros((2, 1)))
-
-
 def test_without_saliency_nothing_moves():
     still = LinearFlow(delta=np.zeros((1, 2)), v0=np.array([[0.3, -0.2]]))
     assert still.blow_up_time() == np.inf
     np.testing.assert_array_equal(still.limits(), still.v0)
-
-
-def test_a_time_past_the_blow_up_is_refused():
-    with pytest.raises(ValueError, match=r"before the blow-up of token 0; got 2 to 2"):
-        LinearFlow(delta=np.array([[1.0, 0.5]])).solution(np.array([2.0]))
