@@ -59,7 +59,7 @@ class Attention:
 
         Softmax needs frequencies ($x \ge 0$, some token present) and is safe for logits of any size, those of absent
         tokens included. NaN and infinity are refused, unless `checked` is false: fields are not, since an integrator
-        takes a trial step over a blow-up back by itself.
+        rejects a trial step over a blow-up.
         """
         if checked:
             z, x = broadcast(z=finite("z", z), x=finite("x", x)).values()

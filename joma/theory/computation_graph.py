@@ -236,10 +236,10 @@ def summed_cosine_bound(C4: Float[np.ndarray, "*batch parents"]) -> Float[np.nda
 
 
 def gated_cosine_bound(C2: Real, C4: Real) -> np.ndarray:
-    r"""Least $\cos(z_\beta, \sigma_k' g_k)$ behind a ReLU: $\sqrt{C_2^2 + C_4^2 - 1}$, for $A_2 + A_4 < \pi/2$.
+    r"""Least $\cos(z_\beta, \sigma_k' g_k)$ after a ReLU: $\sqrt{C_2^2 + C_4^2 - 1}$, for $A_2 + A_4 < \pi/2$.
 
     Given $\cos(z_\beta, f_k) \ge C_2$ and $\cos(z_\beta, g_k) \ge C_4$. Since $f_k$ is zero where the gate is shut, the
-    part of $z_\beta$ behind it has norm at most $\sin A_2$, and the worst gradient puts all it can there. Sharp. The
+    component of $z_\beta$ there has norm at most $\sin A_2$, and the worst gradient puts all it can there. Sharp. The
     note's recursion takes this for granted; with $C_2^2 + C_4^2 \le 1$ the sign is open.
 
     >>> float(gated_cosine_bound(0.8, 1.0))
@@ -249,7 +249,7 @@ def gated_cosine_bound(C2: Real, C4: Real) -> np.ndarray:
     room = np.asarray(C2**2 + C4**2 - 1)
     if (room <= 0).any():
         raise AssumptionError(
-            f"The recursion behind a ReLU needs C₂² + C₄² > 1 (arccos C₂ + arccos C₄ < π/2), got {room.min() + 1:.4f}. "
+            f"Recursion through a ReLU needs C₂² + C₄² > 1 (arccos C₂ + arccos C₄ < π/2), got {room.min() + 1:.4f}. "
             "Raise the correlations, or use an activation whose slope stays above zero."
         )
     return np.asarray(np.sqrt(room))
@@ -282,8 +282,8 @@ def recursed_cosines(
     r"""Lower bounds on $\cos(z, \sigma' g)$ level after level, from the top node's $C_1$: the note's recursion, exact.
 
     Each level needs $A_1+A_2+A_3 < \pi/2$ with the $A_1$ that the level above leaves. Then every parent sends
-    $\cos(z_\beta, g_{j\to k}) \ge C_4 = \cos(A_1+A_3)$, and the next $C_1$ is $C_4$ behind a linear activation,
-    $\sqrt{C_2^2+C_4^2-1}$ behind a ReLU, $\cos(A_1+A_3+\phi)$ for two positive slopes. Angles add up, so a fixed
+    $\cos(z_\beta, g_{j\to k}) \ge C_4 = \cos(A_1+A_3)$, and the next $C_1$ is $C_4$ after a linear activation,
+    $\sqrt{C_2^2+C_4^2-1}$ after a ReLU, $\cos(A_1+A_3+\phi)$ for two positive slopes. Angles add up, so a fixed
     $C_3 < 1$ carries the recursion through finitely many levels only. Several parents: pass the least $C_1$ and $C_3$.
 
     >>> from joma.theory.activations import linear, relu

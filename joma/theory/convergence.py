@@ -36,7 +36,7 @@ from joma.types import Real, keep
 class TiedFlow(ABC):
     """A flow of v over M tokens towards a target, with exp attention tied to v.
 
-    All fields broadcast: several targets, one a row, or several temperatures make several flows, each solved by itself.
+    All fields broadcast: several rows of targets, or several temperatures, are several independent flows.
     """
 
     mu: Float[np.ndarray, "... M"]
@@ -278,7 +278,7 @@ class ConvergenceFlow(TiedFlow):
 def normalised_field(
     v: Float[np.ndarray, "*T M"], mu: Float[np.ndarray, " M"], temperature: float = 3.0
 ) -> Float[np.ndarray, "*T M"]:
-    r"""The variant behind the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$."""
+    r"""The variant used for the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$."""
     v, mu = broadcast(v=finite("v", v), mu=finite("mu", mu)).values()
     return (mu - v) * special.softmax(np.square(v) / float(positive("temperature", temperature)), axis=-1)
 

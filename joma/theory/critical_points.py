@@ -139,7 +139,7 @@ def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
     r"""Smallest slope of $F/\theta_1$: where it is negative, some distance has a pair, and so a ray.
 
     Positive everywhere, $F$ is strictly log-concave and no distance has one; so for every strictly log-concave $p$ with
-    $0 \le c_- < c_+$, since $p$ hands log-concavity on to $\theta_1$ and $F$. Zero but for rounding: Laplace's law.
+    $0 \le c_- < c_+$, since $\theta_1$ and $F$ inherit log-concavity from $p$. Zero but for rounding: Laplace's law.
 
     >>> from joma.theory.isotropic import Gaussian, StudentT
     >>> lowest_slope(Gaussian()) > 0, round(lowest_slope(StudentT(dof=3.0)), 4)

@@ -6,8 +6,8 @@ $$\dot v = b\circ q, \qquad \dot z = \frac{\eta_z}{\eta_w}\,\frac{\partial b}{\p
 
 with a push $q$ that makes the difference between flows. `saliency`: $q = \Delta\circ\phi'(v\circ b)$, Section 3.1.
 `printed`: $q = \mu - v$, Eqn 6. `model`: $q = \mu - v\circ b$, the flow that exp attention really gives. `clusters`:
-$q = \Phi(v\circ b)$, Lemma 2 with attention. `normalised`: the variant of Eqn 6 behind the paper's figure 4. Softmax
-attention couples the tokens and has classes of its own. Neither Theorem 1 nor a closed form enters the fields, so that
+$q = \Phi(v\circ b)$, Lemma 2 with attention. `normalised`: the variant of Eqn 6 used for the paper's figure 4. Softmax
+attention couples the tokens and has separate classes. Neither Theorem 1 nor a closed form enters the fields, so that
 both can be measured along the integrated flow.
 """
 
@@ -393,7 +393,7 @@ class LinearPrintedFlow(TokenwiseFlow):
     def default_start(
         cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
     ) -> Float[np.ndarray, " M"]:
-        """Small, on the target's side of zero, where z = v = 0 stands still."""
+        """Small, on the target's side of zero, since z = v = 0 is a stationary point."""
         return SMALL_START * np.sign(targets)
 
     def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
@@ -439,7 +439,7 @@ class LinearPrintedFlow(TokenwiseFlow):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalisedFlow(JointFlow):
-    r"""The variant behind the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$ with $T = 3$.
+    r"""The variant used for the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$ with $T = 3$.
 
     As a joint flow: softmax(z/T) with $\dot z = 2v\circ\dot v$, the law of exp attention and not of softmax.
     """
@@ -552,7 +552,7 @@ FLOWS: dict[str, tuple[type[JointFlow], ...]] = {
 TITLES = {
     "saliency": "Constant saliencies (Section 3.1)",
     "printed": "Eqn 6 as printed",
-    "normalised": "Eqn 6 with softmax(v²/T), the variant behind figure 4",
+    "normalised": "Eqn 6 with softmax(v²/T), the variant used for figure 4",
     "model": "The flow that exp attention gives in place of Eqn 6",
     "clusters": "Two clusters (Lemma 2) with attention",
 }

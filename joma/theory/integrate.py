@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,82 +49,55 @@ def integrate(
         raise ValueError(
             f"`t` must be ascending times, from a start to an end; got {t.size} of them. Sort them and remove repeats."
         )
-    packing = _Packing({name: finite(name, value) for name, value in start.items()})
-    y0 = packing.flatten(start)
+    arrays = {name: finite(name, value) for name, value in start.items()}
+    offsets = np.cumsum([0, *(value.size for value in arrays.values())])
 
-    latest = _Latest(t[0], y0)
+    def flatten(states: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.ravel(np.asarray(states[name], dtype=np.float64)) for name in arrays])
+
+    def unflatten(y: np.ndarray) -> State:
+        parts = zip(arrays.items(), np.split(y, offsets[1:-1], axis=-1), strict=True)
+        return {name: part.reshape((*y.shape[:-1], *value.shape)) for (name, value), part in parts}
+
+    def divergence(time: float, y: np.ndarray) -> BlowUp:
+        """Name the largest component as the one that diverges."""
+        largest = int(np.nanargmax(np.abs(y)))
+        which = int(np.searchsorted(offsets, largest, side="right")) - 1
+        name = list(arrays)[which]
+        index = np.unravel_index(largest - offsets[which], arrays[name].shape)
+        return BlowUp(time=float(time), state=name, component=tuple(int(i) for i in index))
+
+    y0 = flatten(arrays)
+    latest = [t[0], y0]  # where the field was last evaluated
 
     def flat_field(time: float, y: np.ndarray) -> np.ndarray:
-        latest.time, latest.y = time, y
-        return packing.flatten(field(time, packing.unflatten(y)))
+        latest[:] = time, y
+        return flatten(field(time, unflatten(y)))
 
-    events = None if blow_up is None else _crossing(blow_up)
+    def crossing(time: float, y: np.ndarray) -> float:
+        return (blow_up or 0.0) - float(np.abs(y).max())
+
+    crossing.terminal = True  # type: ignore[attr-defined]
     # Overflow inside a step that the solver will reject is part of approaching a blow-up, not an error.
     with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="lsoda: ")  # what it warns of, `solution` says as well
+        warnings.filterwarnings("ignore", message="lsoda: ")  # `solution` reports the same
+        events = None if blow_up is None else crossing
         solution = solve_ivp(
             flat_field, (t[0], t[-1]), y0, method=method, t_eval=t, rtol=rtol, atol=atol, events=events, **options
         )
+    diverged = None
     if not solution.success and blow_up is None:
         raise ArithmeticError(
-            f"The integrator stopped at t = {latest.time:.6g} before {t[-1]:.6g}: {solution.message} "
+            f"The integrator stopped at t = {latest[0]:.6g} before {t[-1]:.6g}: {solution.message} "
             "Pass `blow_up` if the flow diverges, or a stiff method."
         )
-    if not solution.success:
-        # Steps shrank below the spacing of floats before the threshold came: the flow diverges here and now.
-        crossed = packing.blow_up(latest.time, latest.y)
+    if not solution.success:  # steps shrank below the spacing of floats before the threshold: it diverges here
+        diverged = divergence(*latest)
     elif solution.status == EVENT:
-        crossed = packing.blow_up(solution.t_events[0][0], solution.y_events[0][0])
-    else:
-        crossed = None
+        diverged = divergence(solution.t_events[0][0], solution.y_events[0][0])
     return Trajectory(
         t=np.asarray(solution.t, dtype=np.float64),
-        states=packing.unflatten(np.reshape(solution.y, (y0.size, -1)).T),
-        blow_up=crossed,
+        states=unflatten(np.reshape(solution.y, (y0.size, -1)).T),
+        blow_up=diverged,
         num_evaluations=solution.nfev,
     )
-
-
-@dataclass(slots=True)
-class _Latest:
-    """The last point at which the field was asked for."""
-
-    time: float
-    y: np.ndarray
-
-
-def _crossing(threshold: float) -> Callable[[float, np.ndarray], float]:
-    def crossing(time: float, y: np.ndarray) -> float:
-        return threshold - float(np.abs(y).max())
-
-    crossing.terminal = True  # type: ignore[attr-defined]
-    return crossing
-
-
-class _Packing:
-    """Lays named arrays end to end in one vector, and back."""
-
-    def __init__(self, start: Mapping[str, np.ndarray]) -> None:
-        self.shapes = {name: value.shape for name, value in start.items()}
-        self.offsets = np.cumsum([0, *(value.size for value in start.values())])
-
-    def flatten(self, states: Mapping[str, np.ndarray]) -> np.ndarray:
-        return np.concatenate([np.ravel(np.asarray(states[name], dtype=np.float64)) for name in self.shapes])
-
-    def unflatten(self, y: np.ndarray) -> State:
-        parts = np.split(y, self.offsets[1:-1], axis=-1)
-        return {
-            name: part.reshape((*y.shape[:-1], *shape))
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
-
-    def locate(self, index: int) -> tuple[str, tuple[int, ...]]:
-        """Name and index of the component at a position of the flat vector."""
-        which = int(np.searchsorted(self.offsets, index, side="right")) - 1
-        name = list(self.shapes)[which]
-        return name, tuple(int(i) for i in np.unravel_index(index - self.offsets[which], self.shapes[name]))
-
-    def blow_up(self, time: float, y: np.ndarray) -> BlowUp:
-        """Name the largest component of `y` as the one that diverges."""
-        name, component = self.locate(int(np.nanargmax(np.abs(y))))
-        return BlowUp(time=float(time), state=name, component=component)

@@ -18,7 +18,7 @@ from joma.theory.radial import DEPTH, DensityTable, RadialMesh, log_profile, rad
 from joma.types import Real
 
 SMALLEST = 1e-100
-"""Radius that stands for zero where a profile is asked for its value."""
+"""Radius used for zero when a profile is evaluated."""
 LARGEST = 1e280
 """Coordinates from here on count as infinite."""
 

@@ -1,7 +1,7 @@
 r"""Section 5: binary latent trees, and how often two of their tokens occur together (Theorem 5, Lemmas 8, 9, Eqn 8).
 
 The root $y_0$ is a class label with $D$ values; every other node is binary, and a leaf $y_l = 1$ says that token $l$
-is in the sequence. A binary parent hands its value to its child by the matrix $M(\rho)$ of the edge between them; a
+is in the sequence. A binary parent passes its value to its child through the matrix $M(\rho)$ of their edge; a
 child $y_1$ of the root is zero with probability $P[y_1=0 \mid y_0=k]$.
 
 The paper defines $\rho_0$ by that probability, but uses $\rho_0 = 2\,P[y_1=0] - 1$, as here. Depth $L$ counts the edges
@@ -218,7 +218,7 @@ ROOT = 0
 """Index of the class label $y_0$."""
 
 NO_PARENT = -1
-"""What stands in place of the root's parent."""
+"""Parent of the root."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ NUM_TIMES = 400
 SPEEDS = (1e-280, 1e280)
 """Range to which rates are cut, so that times are floats."""
 ROUNDING = 1e-12
-"""A change of entropy or rank below this is not told from rounding."""
+"""A change of entropy or rank below this counts as rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,7 +41,7 @@ FIGURE_4_TARGETS = (
     *(1.2654323578, 1.3960914612, 1.9222683907, 2.3668839931, 2.4702801704),
     *(2.4887697697, 2.8969187737, 2.9022359848, 3.3046653271, 3.6893341541),
 )
-"""Targets behind the paper's figure 4: ten draws from [1, 4], sorted, by the public scripts with torch's seed 0."""
+"""Targets of the paper's figure 4: ten draws from [1, 4], sorted, by the public scripts with torch's seed 0."""
 FIGURE_4_START = 0.05
 FIGURE_4_END = 100.0
 """Time that those scripts cover with softmax(v²/3): 5000 steps of 0.02."""

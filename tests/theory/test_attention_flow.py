@@ -11,7 +11,7 @@ from reference import ACTIVATIONS_IN_TORCH
 from scipy import special
 
 from joma.theory.activations import ACTIVATIONS
-from joma.theory.attention_flow import AttentionFlow
+from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
 from joma.theory.convergence import ConvergenceFlow
 from joma.theory.integrate import integrate
 
@@ -120,3 +120,66 @@ def test_a_zero_target_decays_from_its_start():
     flow = AttentionFlow(mu=np.zeros(1), v0=np.array([1.0]))
     v = integrate(lambda _, s: {"v": -s["v"] * np.exp(s["v"] ** 2)}, {"v": flow.start}, np.array([0.0, 3.0]))["v"]
     np.testing.assert_allclose(flow.solution(np.array([3.0])), v[-1:], rtol=1e-9)
+
+
+targets_of_linear_attention_flow = arrays(np.float64, 4, elements=st.floats(-3, 3))
+scales_of_linear_attention_flow = st.floats(0.6, 2.0)
+
+
+@st.composite
+def linear_flows(draw) -> LinearAttentionFlow:
+    return LinearAttentionFlow(
+        mu=draw(targets_of_linear_attention_flow),
+        v0=draw(st.none() | targets_of_linear_attention_flow),
+        charge=draw(st.just(0.0) | st.floats(0.01, 2)),
+        temperature=draw(scales_of_linear_attention_flow),
+        rate_ratio=draw(scales_of_linear_attention_flow),
+    )
+
+
+@given(linear_flows(), st.floats(0.01, 5.0))
+def test_solution_solves_the_joint_flow_of_weights_and_logits_of_linear_attention_flow(flow, t):
+    def joint(_, state):
+        gap = flow.mu - state["v"]
+        return {
+            "v": gap * state["z"] / flow.temperature,
+            "z": flow.rate_ratio * gap * state["v"] / flow.temperature,
+        }
+
+    start = {"v": flow.start, "z": flow.logits(flow.start)}
+    run = integrate(joint, start, np.array([0.0, t]))
+    # The bound asked of closed forms against the ODE.
+    np.testing.assert_allclose(flow.solution(np.array([t]))[0], run["v"][-1], rtol=1e-9, atol=1e-9)
+
+
+def test_without_charge_it_is_logistic():
+    flow = LinearAttentionFlow(mu=np.array([2.0]), v0=np.array([0.1]))
+    t = np.linspace(0, 10, 21)
+    logistic = 2.0 * 0.1 / (0.1 + 1.9 * np.exp(-2.0 * t))
+    np.testing.assert_allclose(flow.solution(t)[:, 0], logistic, rtol=1e-14)
+
+
+def test_zero_is_stuck_without_a_charge_and_free_with_one():
+    t = np.array([0.0, 1.0, 1e4])
+    np.testing.assert_array_equal(LinearAttentionFlow(mu=np.array([2.0, -1.0])).solution(t), 0)
+    free = LinearAttentionFlow(mu=np.array([2.0, -1.0]), charge=0.1).solution(t)
+    np.testing.assert_allclose(free[-1], [2.0, -1.0])
+
+
+def test_a_start_on_the_other_side_ends_at_zero():
+    flow = LinearAttentionFlow(mu=np.array([2.0, 0.0]), v0=np.array([-1.0, 1.0]))
+    np.testing.assert_allclose(flow.solution(np.array([1e6])), 0, atol=2e-6)
+
+
+@given(linear_flows(), st.floats(0.1, 2))
+def test_the_gap_closes_at_the_local_rate(flow, step):
+    near = LinearAttentionFlow(
+        mu=flow.mu,
+        v0=flow.mu * (1 + 1e-7),
+        charge=flow.charge,
+        temperature=flow.temperature,
+        rate_ratio=flow.rate_ratio,
+    )
+    gap = near.solution(np.array([step]))[0] - flow.mu
+    # Second order in a relative gap of 1e-7, and the rounding of v.
+    np.testing.assert_allclose(gap, 1e-7 * flow.mu * np.exp(-flow.local_rates() * step), rtol=1e-6, atol=1e-15)
