@@ -32,6 +32,8 @@ ORTHONORMAL = 1e-10
 r"""Largest entry of $R^\top R - I$ that counts as rounding."""
 MOST_STEPS = 2000
 """Doublings and bisections of a root finder: enough to cross the range of floats."""
+MOST_DOUBLINGS = 60
+"""Doublings of the bracket of a level that may not exist: far beyond any gate."""
 LEVELS = 401
 """Values of y at which lines through zero are compared with G, evenly spaced in their logit ..."""
 FARTHEST_LOGIT = 30.0
@@ -374,7 +376,7 @@ def gate_level(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activation) -> n
         return np.asarray(gate_mass(p, r, norm=norm, psi=phi) - y)
 
     reach = norm * np.ones_like(y)
-    bracket = elementwise.bracket_root(excess, -reach, reach, args=(y, norm))
+    bracket = elementwise.bracket_root(excess, -reach, reach, args=(y, norm), maxiter=MOST_DOUBLINGS)
     if not np.all(bracket.success):
         wrong = y[~np.asarray(bracket.success)].flat[0]
         raise AssumptionError(
