@@ -116,7 +116,8 @@ def _with_tokens(v: np.ndarray, b_mean: np.ndarray) -> tuple[np.ndarray, np.ndar
 def anchored(estimated: Float[np.ndarray, "T M"], z0: Float[np.ndarray, " M"]) -> Float[np.ndarray, "T M"]:
     r"""Return the estimate with its constant c fixed at the first time, where it equals `z0`."""
     estimated = with_axes("estimated", estimated, "T M")
-    return sum(broadcast(estimated=estimated - estimated[0], z0=finite("z0", z0)).values())
+    moved, z0 = broadcast(estimated=estimated - estimated[0], z0=finite("z0", z0)).values()
+    return moved + z0
 
 
 def normalised_correlation(a: Float[np.ndarray, "*T M"], b: Float[np.ndarray, "*#T M"]) -> Float[np.ndarray, "*T"]:

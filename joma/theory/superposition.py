@@ -43,7 +43,8 @@ def weights_from_parts(
     w0, v, xi = with_axes("w0", w0, "K d"), with_axes("v_change", v_change, "*T K M"), finite("xi_change", xi_change)
     same_shape(tokens_of_v_change=v[(0,) * (v.ndim - 1)], contextual=embeddings.contextual[0])
     same_shape(queries_of_xi_change=xi[(0,) * (xi.ndim - 1)], queries=embeddings.queries[0])
-    return sum(broadcast(w0=w0, v_change=v @ embeddings.contextual.T, xi_change=xi @ embeddings.queries.T).values())
+    parts = {"w0": w0, "v_change": v @ embeddings.contextual.T, "xi_change": xi @ embeddings.queries.T}
+    return np.add.reduce(list(broadcast(**parts).values()))
 
 
 def superpose(
