@@ -69,7 +69,10 @@ class Attention:
             case AttentionKind.EXP:
                 return np.exp(z / self.temperature) * x / self.normalisation
             case AttentionKind.SOFTMAX:
-                _require_frequencies(x)
+                if (x < 0).any():
+                    raise ValueError(f"Softmax attention needs x ≥ 0, got {x.min()}. Use exp attention for signed x.")
+                if not x.any(axis=-1).all():
+                    raise ValueError("Softmax attention needs a token in every sample, got x = 0. Remove that sample.")
                 with np.errstate(divide="ignore"):  # the logarithm of an absent token is -inf, its score 0
                     return special.softmax(z / self.temperature + np.log(x), axis=-1)
 
@@ -103,10 +106,3 @@ class Attention:
         if self.kind == AttentionKind.SOFTMAX:
             raise AssumptionError("Eqn 14 needs attention with a constant A, got softmax. Use linear or exp attention.")
         return z if self.kind == AttentionKind.LINEAR else np.full_like(z, self.temperature)
-
-
-def _require_frequencies(x: np.ndarray) -> None:
-    if (x < 0).any():
-        raise ValueError(f"Softmax attention needs frequencies x ≥ 0, got {x.min()}. Use exp attention for signed x.")
-    if not x.any(axis=-1).all():
-        raise ValueError("Softmax attention needs a token in every sample, got a sample with x = 0. Remove it.")

@@ -113,23 +113,21 @@ def train(
 
     Time is step × rate, so that a run by SGD approximates `Layer.flow` at the same times. `rng` draws the minibatches.
     """
+    if recipe.batch_size is not None and rng is None:
+        raise ValueError("Minibatches need a source of randomness, got `rng` None. Pass `np.random.default_rng(seed)`.")
     rates = {"w": recipe.rate, "z": recipe.rate * recipe.rate_ratio}
     states = {name: np.empty((recipe.num_steps + 1, *start.shape)) for name, start in (("w", w0), ("z", z0))}
     states["w"][0], states["z"][0] = w0, z0
     memory = {name: recipe.optimiser.start(values[0]) for name, values in states.items()}
     for step in range(recipe.num_steps):
         w, z = states["w"][step], states["z"][step]
-        batch = samples if recipe.batch_size is None else _draw(samples, recipe.batch_size, rng)
+        batch = samples
+        if recipe.batch_size is not None and rng is not None:  # samples weighted by how often they are drawn
+            drawn = rng.multinomial(recipe.batch_size, samples.weights)
+            batch = replace(samples, weights=drawn / recipe.batch_size)
         gradient = layer.gradient(w, z, batch, backprop(step * recipe.rate, layer.hidden(w, z, batch)))
         for name, slope in (("w", gradient.w), ("z", gradient.z)):
             direction, memory[name] = recipe.optimiser.step(states[name][step], slope, memory[name], step)
             states[name][step + 1] = states[name][step] + rates[name] * direction
     t = recipe.rate * np.arange(recipe.num_steps + 1)
     return Trajectory(t=t, states=states, num_evaluations=recipe.num_steps)
-
-
-def _draw(samples: Samples, batch_size: int, rng: np.random.Generator | None) -> Samples:
-    """Return the samples weighted by how often a minibatch drew them."""
-    if rng is None:
-        raise ValueError("Minibatches need a source of randomness, got `rng` None. Pass `np.random.default_rng(seed)`.")
-    return replace(samples, weights=rng.multinomial(batch_size, samples.weights) / batch_size)

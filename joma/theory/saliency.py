@@ -28,7 +28,12 @@ def saliency(samples: Samples, g: Float[np.ndarray, "N K"]) -> Float[np.ndarray,
 
 def frequency(samples: Samples) -> Float[np.ndarray, "Q M"]:
     r"""Return the token frequency $P(l|m) = E_{q=m}[x_l]$, with $x_l[i] = P(l|m,i)$ the frequency in one sample."""
-    _require_distributions(samples)
+    gap = np.abs(samples.x.sum(axis=1) - 1).max()
+    if samples.x.min() < 0 or gap > ROUNDING:
+        raise AssumptionError(
+            f"Frequencies need x ≥ 0 with rows that sum to one: the least x is {samples.x.min():.3g}, the sums are off "
+            f"by up to {gap:.1e}. Divide each row of `x` by its sum."
+        )
     return _given_query(samples) @ samples.x
 
 
@@ -93,12 +98,3 @@ def _given_query(samples: Samples) -> np.ndarray:
             "Number the queries without gaps, and give their samples positive weight."
         )
     return weights / total
-
-
-def _require_distributions(samples: Samples) -> None:
-    gap = np.abs(samples.x.sum(axis=1) - 1).max()
-    if samples.x.min() < 0 or gap > ROUNDING:
-        raise AssumptionError(
-            f"Frequencies need x ≥ 0 with rows that sum to one: the least x is {samples.x.min():.3g}, the sums are off "
-            f"by up to {gap:.1e}. Divide each row of `x` by its sum."
-        )

@@ -613,6 +613,11 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
     first = FIRST_TIME * min(t1, natural) if _log_time(config, flow) else None
     solution = solve(flow, t1, config.num_points, first)
     exact = flow.solution(solution.t)
+    drift = distance = None
+    if solution.integrated:
+        drift = np.abs(invariant_drift(solution.v[:, None], solution.z[:, None], flow.invariant)).max(axis=1)
+    if exact is not None and solution.integrated:
+        distance = float((np.abs(exact - solution.v) / np.maximum(1.0, np.abs(exact))).max())
     return Simulation(
         config=config,
         flow=flow,
@@ -620,9 +625,9 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
         v=solution.v if exact is None else exact,
         v_integrated=solution.v if solution.integrated else None,
         z=solution.z,
-        drift=_drift(flow, solution) if solution.integrated else None,
+        drift=drift,
         rebound=dip(flow, solution),
-        closed_form_distance=_distance(exact, solution.v) if exact is not None and solution.integrated else None,
+        closed_form_distance=distance,
         obstacle=solution.obstacle,
         blow_up=solution.blow_up,
         num_evaluations=solution.num_evaluations,
@@ -631,11 +636,3 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
 
 def _log_time(config: SimulationConfig, flow: JointFlow) -> bool:
     return (config.spacing or ("log" if settles(flow) else "linear")) == "log"
-
-
-def _drift(flow: JointFlow, solution: Solution) -> Float[np.ndarray, " T"]:
-    return np.abs(invariant_drift(solution.v[:, None], solution.z[:, None], flow.invariant)).max(axis=1)
-
-
-def _distance(exact: np.ndarray, integrated: np.ndarray) -> float:
-    return float((np.abs(exact - integrated) / np.maximum(1.0, np.abs(exact))).max())
