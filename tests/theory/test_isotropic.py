@@ -283,7 +283,7 @@ def test_the_table_holds_the_density(p):
         (lambda r: np.exp(-r) / r**2, r"grows like r\^-2 towards r = 0"),
         (lambda r: np.exp(-r) / r**1.99, r"grows like r\^-1.99 towards r = 0"),
         (lambda r: np.exp(-r) * (1 + 1e-3 * np.sin(1e9 * r)), r"too rough to integrate"),
-        (lambda r: (2 + r) ** -2 * np.log(2 + r) ** -2, r"leaves .* in doubt"),
+        (lambda r: (2 + r) ** -2 * np.log(2 + r) ** -2, r"uncertain by"),
     ],
     ids=["negative", "nan", "inf", "zero", "constant", "inverse square", "pole", "near pole", "rough", "slow tail"],
 )
