@@ -272,13 +272,14 @@ def train(
     Every setting below takes one or several values, and every combination is a run. Defaults are those of the recipe
     small; `--recipe table1 --settings` lists those of another one.
     """
-    from joma import terminal
     from joma.engine.config import check_device
     from joma.engine.grid import axes_of, check_data, runs_of
     from joma.engine.grid import recipe as recipe_named
 
     grid = axes_of({name: ",".join(values) for name, values in settings.items() if values})
     if list_settings:
+        from joma import terminal
+
         listed = train_options.listing(recipe_named(recipe), grid)
         terminal.show_json(listed) if as_json else terminal.show_rows(f"Settings of {recipe.value}", listed)
         return
@@ -287,7 +288,7 @@ def train(
     _demand_writable(None if dry_run else out)
     check_device(device)
     check_data(runs_of(grid, recipe))
-    from joma import terminal_train
+    from joma import terminal, terminal_train
     from joma.engine.training import plan_training, saved_steps, train
 
     options: dict[str, Any] = {

@@ -122,7 +122,8 @@ main()
 
 
 @pytest.mark.parametrize(
-    "arguments", [("verify",), ("simulate",), ("train",), ("reproduce",), ("report", "."), ("scan", ".", "--out", "o")]
+    "arguments",
+    [("verify",), ("simulate",), ("train", "--settings"), ("reproduce",), ("report", "."), ("scan", ".", "--out", "o")],
 )
 def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(arguments):
     done = subprocess.run(

@@ -157,8 +157,9 @@ def test_a_switch_may_stand_alone_and_integers_stay_exact(capsys):
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_names_and_paths_are_refused_before_torch_is_imported(tmp_path, arguments):
-    code = "import sys; sys.modules['torch'] = None; from joma.cli import main; main()"
+def test_names_and_paths_are_refused_before_heavy_imports(tmp_path, arguments):
+    heavy = dict.fromkeys(("torch", "pandas", "scipy"))
+    code = f"import sys; sys.modules.update({heavy}); from joma.cli import main; main()"
     given = ["train", "--out", str(tmp_path / "runs"), *arguments]
     done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith("joma: ") and len(done.stderr.splitlines()) == 1
