@@ -44,8 +44,7 @@ from joma.experiments.neox_series import (
 from joma.experiments.threads import one_thread
 from joma.experiments.timetable import Piece, Tell
 from joma.figures.chart import Bars, Chart, Panel
-from joma.measure.attended import Attended, Profiles
-from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.measure.superposition import Attended, Profiles, SuperpositionResult, superposed_neurons
 from joma.probe.neurons import read_neurons
 from joma.store.files import write_bytes
 from joma.verdicts import Verdict

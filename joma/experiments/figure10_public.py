@@ -14,8 +14,7 @@ import torch
 
 from joma.experiments.hub_access import without_address
 from joma.experiments.timetable import Tell
-from joma.measure.attended import Attended, Profiles
-from joma.measure.firing import Firing
+from joma.measure.superposition import Attended, Firing, Profiles
 from joma.probe.hub import hub_errors
 from joma.probe.neurons import read_neurons
 from joma.probe.text import quiet_transformers

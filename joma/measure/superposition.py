@@ -21,14 +21,236 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy import sparse
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from scipy.special import entr
 from torch import Tensor
 
-from joma.measure.attended import Attended, Profiles
-from joma.measure.firing import LEAST_FIRING, Bundler, Firing, Patterns
 from joma.measure.tensors import finite_tensor, tensor_with_axes, varying
 
+LEAST_LIFT = 1e-3
+"""A context whose attention is this close to the average context's attends to nothing of its own."""
+LEAST_FIRING = 4
+"""Fewer contexts cannot be told from chance; also the rank of the activation that is called the peak."""
+MOST_FIRING = 64
+"""More contexts are thinned out, evenly over their ranks."""
+FIRING_LEVEL = 1 / 3
+"""Where firing begins on the way from median to peak."""
+BULK_DEVIATIONS = 4.0
+"""How far above the median it begins at least, in standard deviations of the bulk."""
+UPPER_QUARTILE = 0.6744897501960817
+"""Of the standard normal: turns the distance from median to upper quartile into a standard deviation."""
+PATTERN_QUANTILE = 0.99
+"""A pattern has more contexts than the largest bundle in this share of random sets."""
+SET_SIZES = (4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, MOST_FIRING)
+"""Sizes of the random sets; a neuron is held against the next size up, which is the stricter."""
 LEAST_CONTEXTS = 8 * LEAST_FIRING
 """Two patterns that a neuron fires for should leave three quarters of the contexts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attended:
+    """Tokens with the attention they get from the query position of each context, padded to one length.
+
+    A token may stand at several positions; its weights add up. Weights need not sum to one.
+    """
+
+    ids: Int[Tensor, "C A"]
+    """Token at each attended position."""
+    weights: Float[Tensor, "C A"]
+    """Attention weight on it, 0 for padding; several heads are added up."""
+
+    def __post_init__(self) -> None:
+        """Refuse negative or missing weights, negative ids and contexts without attention."""
+        ids, weights = (tensor_with_axes(name, getattr(self, name), "C A") for name in ("ids", "weights"))
+        if ids.shape != weights.shape:
+            raise ValueError(
+                f"`ids` and `weights` must have one shape, got {tuple(ids.shape)} and "
+                f"{tuple(weights.shape)}. Pad both to the longest context, with weight 0."
+            )
+        weights = finite_tensor("weights", weights)
+        if weights.numel() and (float(weights.min()) < 0 or int(ids.min()) < 0):
+            raise ValueError(
+                f"`ids` and `weights` must not be negative, got {int(ids.min())} and {float(weights.min())}. "
+                "Pass attention after its softmax, and pad with any token at weight 0."
+            )
+        empty = ~(weights > 0).any(dim=1)
+        if bool(empty.any()):
+            raise ValueError(
+                f"Every context must attend to a token, context {int(empty.nonzero()[0])} has no weight. Drop it."
+            )
+
+    @classmethod
+    def from_matrix(cls, mass: Float[Tensor, "C V"]) -> "Attended":
+        """Read a matrix of contexts by vocabulary, dense or sparse.
+
+        >>> Attended.from_matrix(torch.tensor([[0.0, 0.0, 1.0], [0.3, 0.7, 0.0]])).ids
+        tensor([[2, 0],
+                [0, 1]])
+        """
+        mass = tensor_with_axes("mass", mass, "C V")
+        entries = (mass if mass.layout == torch.sparse_coo else mass.to_sparse_coo()).coalesce()
+        (row, column), value = entries.indices(), entries.values()
+        count = torch.bincount(row, minlength=mass.shape[0])
+        slot = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+        shape = (mass.shape[0], int(count.max()) if len(count) else 0)
+        ids = torch.zeros(shape, dtype=torch.long, device=row.device)
+        weights = torch.zeros(shape, dtype=value.dtype, device=row.device)
+        ids[row, slot], weights[row, slot] = column, value
+        return cls(ids=ids, weights=weights)
+
+    @property
+    def num_contexts(self) -> int:
+        """Contexts."""
+        return self.ids.shape[0]
+
+    def shares(self) -> sparse.csr_array:
+        """Return the share of each context's attention on each token, contexts by tokens that occur."""
+        tokens, column = np.unique(self.ids.cpu().numpy(), return_inverse=True)
+        row = np.repeat(np.arange(self.num_contexts), self.ids.shape[1])
+        weights = self.weights.detach().cpu().to(torch.float64).numpy().ravel()
+        mass = sparse.coo_array((weights, (row, column.ravel())), shape=(self.num_contexts, len(tokens))).tocsr()
+        return _scale_rows(mass, 1 / mass.sum(axis=1))
+
+    def strongest(self, context: int, num_tokens: int) -> tuple[tuple[int, float], ...]:
+        """Return the tokens of a context with the largest shares of its attention, largest first.
+
+        >>> Attended(ids=torch.tensor([[7, 8, 7]]), weights=torch.tensor([[0.25, 0.25, 0.5]])).strongest(0, 2)
+        ((7, 0.75), (8, 0.25))
+        """
+        tokens, inverse = self.ids[context].unique(return_inverse=True)
+        weights = self.weights[context].detach().to(torch.float64)
+        share = torch.zeros(len(tokens), dtype=torch.float64, device=weights.device)
+        share = share.index_add_(0, inverse, weights / weights.sum())
+        order = share.argsort(descending=True, stable=True)[:num_tokens]
+        return tuple((int(tokens[i]), float(share[i])) for i in order if share[i] > 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profiles:
+    r"""What each context attends to more than contexts do on average.
+
+    With shares $p_c$ and their mean $\bar p$, the profile of a context is $\max(p_c - \bar p, 0)$ scaled to sum 1: a
+    first token that takes most of the attention everywhere, a comma that all contexts see, drop out.
+    """
+
+    roots: sparse.csr_array
+    """Square roots of the profiles: contexts by tokens. A context with nothing of its own has a row of zeros."""
+
+    @classmethod
+    def of(cls, attended: Attended) -> "Profiles":
+        """Compare all contexts with their mean."""
+        shares = attended.shares()
+        mean = shares.mean(axis=0)
+        shares.data = np.maximum(shares.data - mean[shares.indices], 0.0)
+        lift = shares.sum(axis=1)
+        profile = _scale_rows(shares, np.where(lift < LEAST_LIFT, 0.0, 1 / np.maximum(lift, LEAST_LIFT)))
+        return cls(roots=profile.sqrt())
+
+    @property
+    def num_indistinct(self) -> int:
+        """Contexts with nothing of their own."""
+        return int((self.roots.sum(axis=1) == 0).sum())
+
+    def overlaps(self, contexts: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+        r"""Return Bhattacharyya's overlap $\sum_t\sqrt{p_c(t)p_{c'}(t)}$ of these contexts, from 0 to 1."""
+        rows = self.roots[contexts]
+        return np.clip((rows @ rows.T).toarray(), 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Firing:
+    """Contexts that fire one neuron, strongest first, at most `MOST_FIRING` of them."""
+
+    context: Int[np.ndarray, " n"]
+    activation: Float[np.ndarray, " n"]
+    mass: Float[np.ndarray, " n"]
+    """Activation above the median."""
+    num_firing: int
+    """How many there were before thinning out."""
+
+    @classmethod
+    def of(cls, activation: Float[np.ndarray, " C"]) -> "Firing":
+        """Find the contexts where a neuron stands out of its own distribution."""
+        order = np.argsort(-activation, kind="stable")
+        falling = activation[order]
+        num_contexts = len(falling)
+        peak, upper, median = falling[LEAST_FIRING - 1], falling[num_contexts // 4], falling[num_contexts // 2]
+        level = median + FIRING_LEVEL * (peak - median)
+        threshold = max(level, median + BULK_DEVIATIONS * (upper - median) / UPPER_QUARTILE)
+        num_firing = int(np.sum((falling >= threshold) & (falling > median)))
+        kept = np.unique(np.linspace(0, num_firing - 1, min(num_firing, MOST_FIRING)).round().astype(int))
+        return cls(context=order[kept], activation=falling[kept], mass=falling[kept] - median, num_firing=num_firing)
+
+    @property
+    def silent(self) -> bool:
+        """Whether too few contexts fire it to speak of patterns."""
+        return len(self.context) < LEAST_FIRING
+
+    def dealt(self, num_contexts: int, generator: torch.Generator) -> "Firing":
+        """Return the same activations at random contexts."""
+        context = torch.randperm(num_contexts, generator=generator)[: len(self.context)].numpy()
+        return Firing(context=context, activation=self.activation, mass=self.mass, num_firing=self.num_firing)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patterns:
+    """How the contexts of one neuron fall into patterns."""
+
+    label: Int[np.ndarray, " n"]
+    """Pattern of each context, the heaviest being 0; -1 for none."""
+    mass: Float[np.ndarray, " P"]
+    """Firing mass of each pattern, falling."""
+
+    @property
+    def score(self) -> float:
+        r"""Entropy of the firing mass over the patterns, $-\sum_p m_p\log_2 m_p$, at most 1."""
+        share = self.mass / self.mass.sum()
+        return float(min(1.0, entr(share).sum() / np.log(2)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundler:
+    """Bundles contexts by what they attend to, and tells bundles that chance would make from patterns."""
+
+    profiles: Profiles
+    related: float
+    """Mean overlap from which two bundles are one."""
+    chance: dict[int, int]
+    """For each size of a set, how many contexts a bundle has by chance at most."""
+
+    @classmethod
+    def of(
+        cls, profiles: Profiles, sizes: set[int], *, related: float, num_null: int, generator: torch.Generator
+    ) -> "Bundler":
+        """Draw `num_null` random sets as large as each of `sizes` and note their largest bundles."""
+        num_contexts = profiles.roots.shape[0]
+        chance = {}
+        for size in sorted({_set_size(size) for size in sizes}):
+            draws = [torch.randperm(num_contexts, generator=generator)[:size].numpy() for _ in range(num_null)]
+            largest = [np.bincount(bundles(profiles, draw, related)).max() for draw in draws]
+            chance[size] = int(np.quantile(largest, PATTERN_QUANTILE, method="higher"))
+        return cls(profiles=profiles, related=related, chance=chance)
+
+    def patterns(self, firing: Firing) -> Patterns:
+        """Return the bundles of a neuron's contexts that are larger than chance makes them."""
+        if firing.silent:
+            return Patterns(label=np.full(len(firing.context), -1), mass=np.zeros(0))
+        bundle = bundles(self.profiles, firing.context, self.related)
+        by_chance = self.chance[_set_size(len(bundle))]
+        mass = np.where(np.bincount(bundle) > by_chance, np.bincount(bundle, firing.mass), 0.0)
+        order = np.argsort(-mass, kind="stable")[: np.count_nonzero(mass)]
+        number = np.full(len(mass), -1)
+        number[order] = np.arange(len(order))
+        return Patterns(label=number[bundle], mass=mass[order])
+
+
+def bundles(profiles: Profiles, contexts: Int[np.ndarray, " n"], related: float) -> Int[np.ndarray, " n"]:
+    """Number the contexts by bundle: average linkage, until no two bundles overlap by more than `related`."""
+    distance = 1.0 - profiles.overlaps(contexts)
+    np.fill_diagonal(distance, 0.0)
+    return fcluster(linkage(squareform(distance, checks=False), method="average"), 1.0 - related, criterion="distance")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +342,22 @@ def superposed_neurons(
     bundles are one, `num_null` the number of random sets of each size. `generator` is one of the CPU; equal seeds give
     equal results.
     """
-    _check(activations, attended, related, num_null)
+    if not isinstance(attended, Attended):
+        raise TypeError(
+            f"`attended` must be an Attended, got {type(attended).__name__}. "
+            "Pass `Attended(ids=..., weights=...)`, or `Attended.from_matrix` of contexts by vocabulary."
+        )
+    if len(tensor_with_axes("activations", activations, "C J")) != attended.num_contexts:
+        raise ValueError(
+            f"`activations` and `attended` must have one row for each context, got {len(activations)} and "
+            f"{attended.num_contexts}. Collect both at the same positions."
+        )
+    if len(activations) < LEAST_CONTEXTS:
+        raise ValueError(f"Patterns need at least {LEAST_CONTEXTS} contexts, got {len(activations)}. Collect hundreds.")
+    if not 0 < related < 1:
+        raise ValueError(f"`related` must lie between 0 and 1, got {related}. The default is 0.2.")
+    if num_null < 1:
+        raise ValueError(f"`num_null` must be at least 1, got {num_null}. The default is 200.")
     values = finite_tensor("activations", activations).cpu()
     alive = varying(values)
     if len(alive) == 0:
@@ -133,7 +370,9 @@ def superposed_neurons(
     bundler = Bundler.of(Profiles.of(attended), sizes, related=related, num_null=num_null, generator=generator)
     found = [bundler.patterns(firing) for firing in firings]
     null = [bundler.patterns(firing.dealt(attended.num_contexts, generator)) for firing in firings]
-    score, null_score = _scores(found), _scores(null)
+    score, null_score = (
+        torch.tensor([patterns.score for patterns in each], dtype=torch.float64) for each in (found, null)
+    )
     return SuperpositionResult(
         neuron=alive,
         score=score,
@@ -153,30 +392,15 @@ def superposed_neurons(
     )
 
 
-def _check(activations: Tensor, attended: Attended, related: float, num_null: int) -> None:
-    if not isinstance(attended, Attended):
-        raise TypeError(
-            f"`attended` must be an Attended, got {type(attended).__name__}. "
-            "Pass `Attended(ids=..., weights=...)`, or `Attended.from_matrix` of contexts by vocabulary."
-        )
-    if len(tensor_with_axes("activations", activations, "C J")) != attended.num_contexts:
-        raise ValueError(
-            f"`activations` and `attended` must have one row for each context, got {len(activations)} and "
-            f"{attended.num_contexts}. Collect both at the same positions."
-        )
-    if len(activations) < LEAST_CONTEXTS:
-        raise ValueError(f"Patterns need at least {LEAST_CONTEXTS} contexts, got {len(activations)}. Collect hundreds.")
-    if not 0 < related < 1:
-        raise ValueError(f"`related` must lie between 0 and 1, got {related}. The default is 0.2.")
-    if num_null < 1:
-        raise ValueError(f"`num_null` must be at least 1, got {num_null}. The default is 200.")
-
-
-def _scores(patterns: list[Patterns]) -> Float[Tensor, " J"]:
-    return torch.tensor([found.score for found in patterns], dtype=torch.float64)
-
-
 def _padded(rows: list[np.ndarray], padding: float | int) -> Tensor:
     width = max(len(row) for row in rows)
     filled = [np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows]
     return torch.from_numpy(np.stack(filled))
+
+
+def _set_size(num_contexts: int) -> int:
+    return min(size for size in SET_SIZES if size >= num_contexts)
+
+
+def _scale_rows(matrix: sparse.csr_array, factors: np.ndarray) -> sparse.csr_array:
+    return sparse.csr_array(sparse.diags_array(factors) @ matrix)

@@ -18,8 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from joma.errors import positive
-from joma.measure.attended import Attended
 from joma.measure.masks import HIDDEN_BELOW, Visibility, split_mask
+from joma.measure.superposition import Attended
 from joma.measure.tensors import tensor_with_axes
 from joma.probe.calls import AttentionCall, CallKind
 from joma.probe.findings import some

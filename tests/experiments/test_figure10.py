@@ -27,7 +27,7 @@ from joma.experiments.figure10_verdicts import SHUFFLED, TRAINED, UNTRAINED
 from joma.experiments.record import Status
 from joma.experiments.reproduction import reproduce
 from joma.experiments.threads import one_thread
-from joma.measure.attended import Attended
+from joma.measure.superposition import Attended
 from joma.verdicts import Outcome
 
 

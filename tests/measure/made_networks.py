@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, normalize
 
-from joma.measure.attended import Attended
+from joma.measure.superposition import Attended
 
 PATTERN_LENGTH, CONTEXT_LENGTH = 4, 12
 VOCABULARY, WIDTH = 400, 256

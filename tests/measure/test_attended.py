@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.measure.attended import Attended, Profiles
+from joma.measure.superposition import Attended, Profiles
 
 
 def some(seed: int, num_contexts: int = 6, length: int = 5, vocabulary: int = 8) -> Attended:

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.measure.attended import Attended, Profiles
-from joma.measure.firing import MOST_FIRING, Bundler, Firing, Patterns, bundles
+from joma.measure.superposition import MOST_FIRING, Attended, Bundler, Firing, Patterns, Profiles, bundles
 
 
 def spikes(num_firing: int, num_contexts: int = 400, bulk: float = 0.02, seed: int = 0) -> np.ndarray:

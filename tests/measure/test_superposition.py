@@ -4,8 +4,7 @@ import pytest
 import torch
 from made_networks import VOCABULARY, Made, made_network, untrained_network
 
-from joma.measure.attended import Attended
-from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.measure.superposition import Attended, SuperpositionResult, superposed_neurons
 
 NOISE = (0.1, 0.3, 0.5)
 

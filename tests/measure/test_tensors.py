@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from joma.measure.alignment import align, peak_activation
-from joma.measure.attended import Attended
 from joma.measure.entropy import attention_entropy, logits_entropy
 from joma.measure.rank import power_step, qk_spectral_norms, spectral_norm, stable_rank, why_undefined
 from joma.measure.similarity import cosine_similarity, stream_similarity
-from joma.measure.superposition import superposed_neurons
+from joma.measure.superposition import Attended, superposed_neurons
 from joma.measure.tensors import finite_tensor, varying
 
 MATRIX, CALL = torch.eye(4), torch.zeros(1, 2, 4, 8)
