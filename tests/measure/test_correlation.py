@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.measure import correlation
-from joma.measure.correlation import Correlations, Resamples, Units
+from joma.measure import alignment
+from joma.measure.alignment import Correlations, Resamples, Units
 
 SINGLE = 2e-6
 """Resamples are multiplied in single precision: a few of its units for sums of up to a hundred terms."""
@@ -76,7 +76,7 @@ def test_chunks_do_not_show(monkeypatch):
     units = Units.of(latents, None, latents.device)
     network, shuffles = Correlations.of("h", activations, units, absolute=False), units.shuffles(7, torch.Generator())
     whole, best = network.table(), network.best(shuffles)
-    monkeypatch.setattr(correlation, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(alignment, "CHUNK_BYTES", 1000)
     np.testing.assert_allclose(network.table(), whole, atol=1e-14)
     np.testing.assert_allclose(network.best(shuffles), best, atol=SINGLE)
 
