@@ -26,6 +26,8 @@ from weakref import WeakSet
 from torch import Tensor, distributed, nn
 
 from joma.figures.numbers import NO_LAYER, counted, layer_name
+from joma.measure.curve_effects import curve_effects
+from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlarmMonitor, Alert
 from joma.probe.findings import some
 from joma.probe.loggers import Logger
@@ -34,7 +36,6 @@ from joma.probe.measures import Functions, On, functions_of, measures_of
 from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.structure import Unseen, plain_site
-from joma.probe.summary import curves_in_words
 from joma.probe.taps import Sites, TrainingForward
 from joma.store import RunWriter, demand_writable, open_run, read, read_events
 
@@ -546,6 +547,17 @@ class Watch:
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             self._failures[message] = self._failures.get(message, 0) + 1
+
+
+def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
+    """Return a line for each layer's entropy and stable rank: start, lowest value with its step, end and name."""
+    lines = []
+    for each in sorted(curve_effects(frame), key=lambda found: found.metric):
+        effects, metric = each.effects, METRICS[each.metric]
+        where = f"{layer_name(each.layer, 'of')} ({each.site})"
+        course = f"{effects.start.value:.3g} → {effects.lowest.value:.3g} (step {effects.dip_time.value:,.0f})"
+        lines.append(f"{metric.axis.capitalize()} {where}: {course} → {effects.end.value:.3g}, {each.name}")
+    return lines
 
 
 def _log_name(row: Row) -> str:

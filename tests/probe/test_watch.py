@@ -20,8 +20,7 @@ from joma.measure.rank import qk_spectral_norms, stable_rank
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
 from joma.probe.schedule import Logarithmic
-from joma.probe.summary import curves_in_words
-from joma.probe.watching import watch
+from joma.probe.watching import curves_in_words, watch
 from joma.store import info, read, read_events
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
