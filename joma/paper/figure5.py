@@ -1,0 +1,625 @@
+r"""Figure 5 and Theorem 5: how a hierarchy of latents shows in co-occurrence, in attention and in hidden neurons.
+
+Three questions. Does co-occurrence fall with the height of the common ancestor as Theorem 5 says, down to the limit
+$1 - H/L$? In which order does attention pick tokens up, by the flow of Eqn 6 and in a trained network? And which level
+of latents does each block of a 3-layer decoder learn first? Controls: trees without order, relabelled leaves, the
+untrained network, shuffled latents.
+
+Deep and shallow trees have the same number of leaves. Heights count from the leaves: a latent of height 1 lies above
+tokens, and tokens $l$, $m$ have a common ancestor of height $H$. Changes over training count from the same run's start.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+
+from joma.charts import Chart, Rule, lines
+from joma.claims import Claim, Number, Outcome, outcome_of
+from joma.data.latent_trees import TreeSampler
+from joma.engine import grid as recipes
+from joma.engine.config import TREES, DataConfig, RunConfig
+from joma.engine.grid import Run, grid
+from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
+from joma.engine.sources import tree_of
+from joma.models.batch import LayerReading
+from joma.models.decoder import Decoder
+from joma.paper.experiment import Experiment, Measured
+from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.randomness import run_keys
+from joma.store import Store
+from joma.theory.attention_flow import AttentionFlow
+from joma.theory.convergence import ConvergenceFlow, TiedFlow
+from joma.theory.latent_tree import cooccurrence
+
+DEEP, SHALLOW = "deep", "shallow"
+NCORR, ATTENTION = "ncorr", "attention"
+FLOWS: dict[str, type[TiedFlow]] = {"Eqn 6": ConvergenceFlow, "the model's flow": AttentionFlow}
+CURVE = ["tree", "what", "layer", "height"]
+"""What one curve over training is of, apart from its seed."""
+SALIENCY = 4.0
+"""Target of a token that always occurs with the query: the largest of figure 4."""
+FLOW_TIMES = np.linspace(0.0, 2.0, 401)
+HALF = 0.5
+"""Part of the way at which something counts as learned."""
+NUM_LAST = 3
+"""Measurements whose mean is the end of a run."""
+NO_ORDER = 0.0
+"""ρ of the control: all leaves below one child of the root occur together equally often."""
+LEAST_DELAY = 1.2
+"""Factor by which the farthest tokens, or the highest latents, must be learned later than the nearest or lowest."""
+LEAST_LEAD = 0.1
+"""Logarithm of the factor by which attention must grow more for the nearest tokens than for the farthest."""
+LEAST_GAIN = 0.05
+"""NCorr that training must add for a level to count as learned."""
+RELABELLED, SHUFFLED = "leaves dealt to other places in the tree", "shuffled latents"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeShape:
+    """A regular tree with classes."""
+
+    tree_depth: int
+    branching: int
+    num_classes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Latent trees, and networks trained on them."""
+
+    is_small: bool = False
+    """Whether the networks are too small to judge claims on training."""
+    deep: TreeShape = TreeShape(tree_depth=4, branching=2, num_classes=3)
+    """Three levels of latents for three blocks."""
+    shallow: TreeShape = TreeShape(tree_depth=2, branching=4, num_classes=4)
+    """One level of latents over as many leaves."""
+    rho: float = 0.8
+    limit_depth: int = 5
+    """L of the tree on which the limit 1 − H/L is approached."""
+    epsilons: tuple[float, ...] = (0.2, 0.1, 0.01, 0.001)
+    """1 − ρ = 1 − ρ₀ on the way there."""
+    num_blocks: int = 32
+    """Independent blocks of samples, whose spread gives the error of co-occurrences."""
+    block_size: int = 4000
+    width: int = 256
+    hidden: int = 512
+    lr: float = 3e-5
+    steps: int = 2000
+    checkpoint_every: int = 80
+    """Steps between measurements of neurons and attention."""
+    seeds: tuple[int, ...] = tuple(range(1, 11))
+    batch: int = 128
+    precision: str = "tf32"
+    num_samples: int = 1280
+    num_shuffles: int = 20
+
+    def __post_init__(self) -> None:
+        """Refuse measurements that miss the end, and trees that cannot be told apart."""
+        if self.steps % self.checkpoint_every:
+            raise ValueError(f"`checkpoint_every` must divide {self.steps} steps, got {self.checkpoint_every}.")
+        if self.deep.tree_depth <= self.shallow.tree_depth:
+            raise ValueError(f"`deep` must be deeper than `shallow`, got {self.deep} and {self.shallow}.")
+
+    def data(self, name: str) -> DataConfig:
+        """Return the settings of the deep or of the shallow tree."""
+        shape = asdict(self.deep if name == DEEP else self.shallow)
+        return DataConfig(data=TREES, rho=self.rho, batch=self.batch, **shape)
+
+
+def compute(config: Config, store: Store) -> Measured:
+    """Co-occurrences, flows and trained networks."""
+    settings = {"what": "figure5", "deep": config.deep.tree_depth, "checkpoint_every": config.checkpoint_every}
+    settings |= {"num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
+
+    def measure(device: str) -> Any:
+        return lambda run, folder, end: _run_rows(run.config, folder, config, device)
+
+    grids = [_runs(config, name) for name in (DEEP, SHALLOW)]
+    found = store.gather(pack_tasks(grids, store.device, measure, settings))
+    tables = theory(config)
+    facts = {"is_small": float(config.is_small), "num_seeds": float(len(config.seeds)), "rho": config.rho}
+    rows = [each.tables["rows"] for each in found if len(each.tables["rows"])]
+    if rows:
+        runs = pd.concat(rows, ignore_index=True)
+        levels = learned_levels(runs)
+        tables |= {"curves": over_seeds(runs), "levels": levels, "leads": attention_leads(runs)}
+        losses = runs[runs["step"] == config.steps].groupby("tree")["loss"].mean()
+        facts |= {f"loss_{tree}": float(loss) for tree, loss in losses.items()}
+        firsts = first_levels(levels[levels["tree"] == DEEP])
+        facts |= {f"first_level_block{layer}": float(level) for layer, level in firsts.items()}
+    return Measured(facts=facts, **tables)
+
+
+def theory(config: Config) -> dict[str, pd.DataFrame]:
+    """Return what needs no training: co-occurrences, their limit (Eqn 8), the flows and their half times."""
+    L = config.limit_depth
+    H = np.arange(1, L)
+    limits = [{"epsilon": e, "height": H, "exact": cooccurrence(H, L, 1 - e, 1 - e)} for e in config.epsilons]
+    limit = pd.concat([pd.DataFrame(each).assign(limit=1 - H / L) for each in limits], ignore_index=True)
+    both = [cooccurrences(config, name) for name in (DEEP, SHALLOW)]
+    flow, times = flows(config)
+    return {"cooccurrence": pd.concat(both, ignore_index=True), "limit": limit, "flow": flow, "flow_times": times}
+
+
+def cooccurrences(config: Config, name: str) -> pd.DataFrame:
+    """Co-occurrence by height of the common ancestor: exact, sampled, by Theorem 5 corrected and as printed.
+
+    Errors are standard errors, from independent blocks of samples.
+    """
+    tree, blind = (tree_of(replace(config.data(name), rho=rho)) for rho in (config.rho, NO_ORDER))
+    heights = tree.ancestor_heights()
+    L, rho0 = int(heights.max()), float(tree.root_parameters[0])
+    H = np.arange(1, L + 1)
+    exact, control = ([each.cooccurrence_matrix()[heights == h].mean() for h in H] for each in (tree, blind))
+    keys = run_keys(range(1, config.num_blocks + 1))
+    on = TreeSampler.of(tree).sample(keys, 0, config.block_size).present.double()
+    together, often = (on.mT @ on).numpy(), on.sum(dim=1).numpy()[:, None, :]
+    sampled = [together[:, heights == h].sum(axis=1) / (often * (heights == h)).sum(axis=(1, 2)) for h in H]
+    table = pd.DataFrame({"tree": name, "height": H, "exact": exact, "sampled": np.mean(sampled, axis=1)})
+    table["error"] = np.std(sampled, axis=1, ddof=1) / np.sqrt(config.num_blocks)
+    for column, root in (("formula", rho0), ("printed", (1 + rho0) / 2)):
+        table[column] = [*cooccurrence(H[:-1], L, config.rho, root), np.nan]  # not for the root itself, H = L
+    return table.assign(limit=1 - H / L, control=control)
+
+
+def flows(config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
+    r"""How the other tokens share the first leaf's attention over time, and when each has come half way, by height.
+
+    Targets are $\mu_l \propto P[l \mid m]$. In the control, $\rho = 0$, co-occurrence is the same at all heights.
+    """
+    curves, times = [], []
+    for name in (DEEP, SHALLOW):
+        for rho in (config.rho, NO_ORDER):
+            tree = tree_of(replace(config.data(name), rho=rho))
+            frequency, heights = tree.cooccurrence_matrix()[1:, 0], tree.ancestor_heights()[0, 1:]
+            for flow_name, make in FLOWS.items():
+                flow = make(mu=SALIENCY * frequency)
+                v = flow.solution(FLOW_TIMES)
+                weight = frequency * np.exp(flow.log_attention(v))
+                share = weight / weight.sum(axis=1, keepdims=True) * len(heights)
+                learned = v / flow.critical_point()
+                for H in np.unique(heights):
+                    own, about = heights == H, {"tree": name, "flow": flow_name, "height": int(H)}
+                    half = crossing(FLOW_TIMES, learned[:, own].mean(axis=1), HALF)
+                    times.append(about | {"rho": rho, "half": half})
+                    if rho == config.rho:
+                        attention = share[:, own].mean(axis=1)
+                        curves.append(pd.DataFrame({**about, "t": FLOW_TIMES, "attention": attention}))
+    return pd.concat(curves, ignore_index=True), pd.DataFrame(times)[["tree", "rho", "flow", "height", "half"]]
+
+
+def crossing(x: Float[np.ndarray, " T"], y: Float[np.ndarray, " T"], level: float) -> float:
+    """Return where a curve first reaches a level, on a straight line between points; NaN where it never does.
+
+    >>> crossing(np.arange(3.0), np.array([0.0, 1.0, 4.0]), 2.5)
+    1.5
+    """
+    above = np.flatnonzero(y >= level)
+    if not above.size:
+        return float("nan")
+    i = int(above[0])
+    return float(x[0]) if i == 0 else float(np.interp(level, [y[i - 1], y[i]], [x[i - 1], x[i]]))
+
+
+def _runs(config: Config, name: str) -> tuple[Run, ...]:
+    fields = ("rho", "width", "hidden", "lr", "steps", "checkpoint_every", "batch", "precision")
+    shared = {field: getattr(config, field) for field in fields} | {"measure_every": config.steps}
+    base = recipes.recipe("trees").base.update(shared | asdict(config.deep if name == DEEP else config.shallow))
+    return grid(base, {"seed": config.seeds}, ("tree_depth", "rho", "lr"))
+
+
+def _run_rows(run: RunConfig, folder: Path, config: Config, device: str) -> list[Row]:
+    """Measure attention by height, and NCorr of every level of latents, in every block and checkpoint of a run.
+
+    Attention is the mean of tokens that are present to others that are, in units of uniform attention. Its control
+    deals the leaves to other places in the tree.
+    """
+    samples = latent_samples(run, config.num_samples, device)
+    tokens = samples.batch.tokens[0]
+    heights = torch.as_tensor(tree_of(run.data).ancestor_heights(), device=tokens.device)
+    order = torch.randperm(len(heights), generator=torch.Generator().manual_seed(run.seed)).to(tokens.device)
+    by_name = {"value": heights, "control": heights[order][:, order]}
+    present = tokens < len(heights)
+    both = present[:, :, None] & present[:, None, :]
+    found: list[Row] = []
+
+    def take(reading: LayerReading) -> None:
+        assert reading.q is not None and reading.k is not None
+        weights = torch.softmax(reading.q @ reading.k.mT * reading.scale, dim=-1).mean(dim=1) * reading.q.shape[-2]
+        for H in range(1, int(heights.max()) + 1):
+            means = {name: float(weights[both & (each == H)].mean()) for name, each in by_name.items()}
+            found.append({"what": ATTENTION, "layer": reading.layer, "height": H} | means)
+
+    rows: list[Row] = []
+    name = DEEP if run.data.tree_depth == config.deep.tree_depth else SHALLOW
+    steps = range(0, config.steps + 1, config.checkpoint_every)
+    with ThreadPoolExecutor(4) as readers:
+        for snapshot in readers.map(load_snapshot, [folder / CHECKPOINTS / name_of(step) for step in steps]):
+            found.clear()
+            reading = read_neurons(Decoder(run.model), of_one_run(snapshot.tensors, device), samples, take)
+            for layer, peaks in enumerate(reading.peaks):
+                for height, latents in enumerate(samples.latents, 1):
+                    score = ncorr(latents, peaks, seed=run.seed, num_shuffles=config.num_shuffles)
+                    about = {"what": NCORR, "layer": layer, "height": height}
+                    found.append(about | {"value": score["ncorr"], "control": score["shuffled"]})
+            about = {"tree": name, "seed": run.seed, "step": snapshot.step, "loss": reading.loss}
+            rows += [about | row for row in found]
+    return rows
+
+
+def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return means and standard errors between seeds, and what was added to the means since the first step."""
+    groups = runs.groupby([*CURVE, "step"])
+    means = groups[["value", "control"]].mean().assign(error=groups["value"].sem().fillna(0.0)).reset_index()
+    first = means.groupby(CURVE)[["value", "control"]].transform("first")
+    return means.assign(added=means["value"] - first["value"], added_control=means["control"] - first["control"])
+
+
+def learned_levels(runs: pd.DataFrame) -> pd.DataFrame:
+    """For each block, height and seed: NCorr at the start, what training added, and the step at which half of it was.
+
+    The control is what was added on shuffled latents.
+    """
+    rows = []
+    own = runs[runs["what"] == NCORR].sort_values("step")
+    for (tree, layer, height, seed), part in own.groupby(["tree", "layer", "height", "seed"]):
+        start, shuffled = float(part["value"].iloc[0]), part["control"].to_numpy()
+        added = part["value"].to_numpy() - start
+        gain, control = float(added[-NUM_LAST:].mean()), float(shuffled[-NUM_LAST:].mean() - shuffled[0])
+        half = crossing(part["step"].to_numpy(float), added, HALF * gain) if gain > 0 else np.nan
+        about = {"tree": tree, "layer": layer, "height": height, "seed": seed}
+        rows.append(about | {"start": start, "gain": gain, "control_gain": control, "half_step": half})
+    return pd.DataFrame(rows)
+
+
+def attention_leads(runs: pd.DataFrame) -> pd.DataFrame:
+    r"""How much more attention nearest tokens get than farthest, $\ln(a_{H=1}/a_{H=L})$ less that of the start.
+
+    Its largest value over training, when that was, and its end; the controls are the same for relabelled leaves.
+    """
+    rows = []
+    for (tree, layer, seed), part in runs[runs["what"] == ATTENTION].groupby(["tree", "layer", "seed"]):
+        row: Row = {"tree": tree, "layer": layer, "seed": seed}
+        for column, prefix in (("value", ""), ("control", "control_")):
+            wide = np.log(part.pivot(index="step", columns="height", values=column))
+            lead = wide[wide.columns.min()] - wide[wide.columns.max()]
+            lead = lead - lead.iloc[0]
+            row |= {f"{prefix}largest": float(lead.max()), f"{prefix}largest_step": int(lead.idxmax())}
+            row[f"{prefix}end"] = float(lead.iloc[-NUM_LAST:].mean())
+        rows.append(row)
+    return pd.DataFrame(rows).drop(columns="control_largest_step")
+
+
+def first_levels(levels: pd.DataFrame) -> dict[int, int]:
+    """Return for each block the height whose mean half time is the earliest, among those that were learned."""
+    learned = levels[(levels["gain"] >= LEAST_GAIN) & levels["half_step"].notna()]
+    means = learned.groupby(["layer", "height"])["half_step"].mean()
+    return {int(layer): int(part.idxmin()[1]) for layer, part in means.groupby(level="layer")}
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+def _of_tree(t: Measured, table: str, tree: str) -> pd.DataFrame:
+    """Return the rows of one tree; none where it was not measured."""
+    return t[table][t[table]["tree"] == tree] if table in t else pd.DataFrame()
+
+
+def _trained(t: Measured, name: str, values: pd.Series, least: float | None = None, **fields: Any) -> Number:
+    """Return a mean over seeds, paired with its control; small networks are reported and not judged."""
+    return Number.mean(name, values, paired=True, at_least=None if t.config.is_small else least, **fields)
+
+
+def _far_over_near(table: pd.DataFrame, column: str) -> float:
+    by_height = table.set_index("height")[column]
+    return float(by_height[by_height.index.max()] / by_height[by_height.index.min()])
+
+
+def _delay(t: Measured, tree: str, flow: str, rho: float) -> float:
+    """Return the half time of the farthest tokens over that of the nearest."""
+    times = _of_tree(t, "flow_times", tree)
+    return _far_over_near(times[(times["flow"] == flow) & (times["rho"] == rho)], "half")
+
+
+def theorem_numbers(t: Measured) -> list[Number]:
+    """Return how far Theorem 5 is from the exact sum and from samples, as printed and with another ρ₀."""
+    numbers = []
+    for column, name, sanity in (
+        ("printed", "Theorem 5 with ρ₀ = P[y₁=0] as printed", False),
+        ("formula", "Theorem 5 with ρ₀ = 2P[y₁=0] − 1", True),
+        ("exact", "exact co-occurrence, also below the root alone", True),
+    ):
+        own = t.cooccurrence.dropna(subset=column)
+        z = ((own[column] - own["sampled"]) / own["error"]).abs().max()
+        if column != "exact":
+            off = (own[column] - own["exact"]).abs().max()
+            exact = {"unit": "max abs error", "against": "the exact sum over the tree", "key": column}
+            numbers.append(Number.exact(name, off, at_most=1e-12, sanity=sanity, **exact))
+        sampled = {"unit": "standard errors", "against": "samples"}
+        numbers.append(Number.exact(name, z, at_most=4.5, sanity=sanity, **sampled))
+    return numbers
+
+
+def limit_numbers(t: Measured) -> list[Number]:
+    """Return the distance from 1 − H/L at the smallest and at the largest ε."""
+    gap = (t.limit["exact"] - t.limit["limit"]).abs().groupby(t.limit["epsilon"]).max()
+    about = {"at_most": 0.01, "unit": "max abs error", "against": "Theorem 5"}
+    return [
+        Number.exact("distance from 1 − H/L", gap[epsilon], setting=f"ε = {epsilon:g}", key=key, **about)
+        for epsilon, key in ((gap.index.min(), "near"), (gap.index.max(), "far"))
+    ]
+
+
+def order_numbers(t: Measured) -> list[Number]:
+    """Return the fall of co-occurrence with height, and the delay that it causes in each flow."""
+    deep = _of_tree(t, "cooccurrence", DEEP).sort_values("height")
+    fall, flat = (float(-deep[column].diff().max()) for column in ("exact", "control"))
+    blind = {"control_name": "ρ = 0 on all edges"}
+    name = "fall of co-occurrence from each height to the next, deep tree"
+    numbers = [Number.exact(name, fall, at_least=0.01, control=flat, unit="least difference of P[l|m]", **blind)]
+    for flow, key in zip(FLOWS, ("printed", "model"), strict=True):
+        name = f"{flow}: half time of the farthest tokens over that of the nearest"
+        delay, control = (_delay(t, DEEP, flow, rho) for rho in (t.config.rho, NO_ORDER))
+        about = {"at_least": LEAST_DELAY, "unit": "ratio", "key": key, **blind}
+        numbers.append(Number.exact(name, delay, control=control, **about))
+    return numbers
+
+
+def part_gone(largest: pd.Series, end: pd.Series) -> tuple[float, float | None]:
+    """Return 1 − mean end / mean largest over seeds, with its jackknife error; NaN where there is no lead to lose."""
+    rows = np.stack([largest, end])
+
+    def gone(top: float, last: float) -> float:
+        return 1 - last / top if top > 0 else np.nan
+
+    num = rows.shape[1]
+    left_out = [gone(*np.delete(rows, seed, axis=1).mean(axis=1)) for seed in range(num)] if num > 1 else [np.nan]
+    error = float(np.sqrt(num - 1) * np.std(left_out))
+    return float(gone(*rows.mean(axis=1))), None if np.isnan(error) else error
+
+
+def attention_numbers(t: Measured) -> list[Number]:
+    """Return whether the first block attends to the nearest tokens first, and reaches out later."""
+    leads = _of_tree(t, "leads", DEEP)
+    if leads.empty:
+        return []
+    own = leads[leads["layer"] == 0]
+    lead, control, unit = own["largest"], own["control_largest"], "ln(a_near / a_far)"
+    name = "largest lead of the nearest tokens in block 0"
+    beyond = f"{name} beyond that of relabelled leaves"
+    beside = {"control": control, "control_name": RELABELLED}
+    gone, error = part_gone(lead, own["end"])
+    least = None if t.config.is_small else 0.2
+    seeds: dict[str, Any] = {"n": len(own), "df": float(len(own) - 1), "unit": "1 − mean end / mean largest"}
+    part = "part of the largest lead that is gone at the end"
+    return [
+        _trained(t, beyond, lead - control, LEAST_LEAD, unit=unit, key="beyond"),
+        _trained(t, name, lead, LEAST_LEAD, **beside, unit=unit, key="lead"),
+        Number(name=part, value=gone, error=error, at_least=least, key="gone", **seeds),
+        Number(name="the same for relabelled leaves", value=part_gone(control, own["control_end"])[0], key="idle"),
+    ]
+
+
+def delays(levels: pd.DataFrame) -> pd.Series:
+    """Return for each seed ln(half time of the highest level / of the lowest), over blocks that learned both."""
+    learned = levels[levels["gain"] >= LEAST_GAIN]
+    wide = np.log(learned.pivot(index=["seed", "layer"], columns="height", values="half_step"))
+    low, high = levels["height"].min(), levels["height"].max()
+    if low not in wide or high not in wide:
+        return pd.Series(dtype=np.float64)
+    return (wide[high] - wide[low]).dropna().groupby(level="seed").mean()
+
+
+def level_numbers(t: Measured) -> list[Number]:
+    """Return what training adds, and how much later the highest level is learned than the lowest."""
+    own = _of_tree(t, "levels", DEEP)
+    if own.empty:
+        return []
+    by_seed, later = own.groupby("seed")[["gain", "control_gain"]].mean(), delays(own)
+    beside = {"control": by_seed["control_gain"], "control_name": SHUFFLED}
+    name = "NCorr added by training, over blocks and levels"
+    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, **beside, key="gain")
+    if outcome_of(gain) is Outcome.REFUTED:  # where nothing is learned there is no order to judge
+        gain, later = gain.model_copy(update={"at_least": None}), later[:0]
+    name = "half time of the highest level over that of the lowest in the same block"
+    delay = _trained(t, name, later, float(np.log(LEAST_DELAY)), unit="ln(ratio)", key="delay")
+    return [gain, delay, Number(name="the same as a ratio", value=float(np.exp(delay.value)), key="ratio")]
+
+
+def block_numbers(t: Measured) -> list[Number]:
+    """Return the share of blocks in which the level of their own number gains most."""
+    own = _of_tree(t, "levels", DEEP)
+    if own.empty:
+        return []
+    shares = {}
+    for column in ("gain", "start"):
+        best = own.pivot(index=["seed", "layer"], columns="height", values=column).idxmax(axis=1)
+        is_own = best == best.index.get_level_values("layer") + 1
+        shares[column] = is_own.astype(float).groupby(level="seed").mean()
+    untrained = {"control": shares["start"], "control_name": "highest NCorr of the untrained network"}
+    return [_trained(t, "blocks whose own level gains most", shares["gain"], 2 / 3, **untrained, key="share")]
+
+
+def depth_numbers(t: Measured) -> list[Number]:
+    """Return the lead of the nearest tokens on both trees, and what the theory foretells for these trees."""
+    leads = {tree: _of_tree(t, "leads", tree) for tree in (DEEP, SHALLOW)}
+    if any(own.empty for own in leads.values()):
+        return []
+    deep, shallow = (own[own["layer"] == 0] for own in leads.values())
+    other: dict[str, Any] = {"control_name": "the shallow tree"}
+    name = "lead of the nearest tokens at the end, deep tree"
+    numbers = [
+        Number.mean(name, deep["end"], control=shallow["end"], key="lead", **other),
+        Number.mean(f"{name}, {RELABELLED}", deep["control_end"], control=shallow["control_end"], **other),
+    ]
+    for flow, key in zip(FLOWS, ("printed", "model"), strict=True):
+        name = f"{flow}: half time of the farthest tokens over that of the nearest, deep tree"
+        on_deep, on_shallow = (_delay(t, tree, flow, t.config.rho) for tree in leads)
+        numbers.append(Number.exact(name, on_deep, control=on_shallow, key=key, **other))
+    name = "co-occurrence of the nearest tokens over that of the farthest, deep tree"
+    on_deep, on_shallow = (1 / _far_over_near(_of_tree(t, "cooccurrence", tree), "exact") for tree in leads)
+    return [*numbers, Number.exact(name, on_deep, control=on_shallow, key="contrast", **other)]
+
+
+CLAIMS = (
+    Claim(
+        id="figure5-theorem5",
+        title="Theorem 5, co-occurrence",
+        says="P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]",
+        source="Section 5, Theorem 5, figure 5",
+        numbers=theorem_numbers,
+    ),
+    Claim(
+        id="figure5-limit",
+        title="Eqn 8, 1 − H/L",
+        says="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
+        source="Section 5, Eqn 8",
+        numbers=limit_numbers,
+    ),
+    Claim(
+        id="figure5-order",
+        title="Figure 5b, the order in theory",
+        says="The query m associates first with the token l that co-occurs most, and eventually with l'",
+        source="Section 5, figure 5b, Eqn 6",
+        numbers=order_numbers,
+    ),
+    Claim(
+        id="figure5-attention",
+        title="Figure 5b, attention in training",
+        says="Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others",
+        source="Section 5, figure 5",
+        numbers=attention_numbers,
+    ),
+    Claim(
+        id="figure5-depth",
+        title="Figure 5b against 5c, deep and shallow trees",
+        says="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
+        source="Section 5, figure 5",
+        numbers=depth_numbers,
+        primary=False,
+    ),
+    Claim(
+        id="figure5-levels",
+        title="Figure 5c, which level is learned first",
+        says="The lowest latents are learned first; once they are, the next level is picked up, and so on",
+        source="Section 5, figure 5",
+        numbers=level_numbers,
+    ),
+    Claim(
+        id="figure5-blocks",
+        title="Figure 5c, blocks and levels",
+        says="Hidden nodes of each layer come to represent the latents of the level of the same number",
+        source="Section 5, figure 5",
+        numbers=block_numbers,
+    ),
+)
+
+
+def charts(t: Measured) -> list[Chart]:
+    """Draw co-occurrence and its limit, the flows, and attention and neurons over training."""
+    names = {"exact": "exact", "limit": "1 − H/L", "control": "ρ = 0"}
+    table = t.cooccurrence.assign(panel=t.cooccurrence["tree"] + " tree")
+    low, high = (table["sampled"] + factor * table["error"] for factor in (-2, 2))
+    limit = t.limit.assign(panel="Theorem 5 with ρ near 1", by="ε = " + t.limit["epsilon"].map("{:g}".format))
+    ends = limit.drop_duplicates("height").assign(by=names["limit"], chance=lambda each: each["limit"])
+    curves = table.melt(["panel", "height"], list(names), "by", "chance").replace({"by": names})
+    drawn = [
+        lines(
+            pd.concat([curves, ends, limit.assign(chance=limit["exact"])]),
+            "height",
+            "chance",
+            color="by",
+            order=[*names.values(), *limit["by"].unique()],
+            facet="panel",
+            share_x=False,
+            marks=table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high),
+            id="figure5-cooccurrence",
+            labels={"height": "height H of the common ancestor", "chance": "P[l | m]", "by": ""},
+            title="Tokens with a near common ancestor occur together more often",
+            caption="Large dots are samples with two standard errors. Co-occurrence comes near the limit 1 − H/L "
+            "only for small ε. Theorem 5 does not apply to the last height of a tree, its root.",
+        ),
+        lines(
+            t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]),
+            "t",
+            "attention",
+            color="height",
+            facet="panel",
+            rules=[Rule(1.0)],
+            id="figure5-flow",
+            labels={"t": "time", "attention": "attention / uniform", "height": "height H"},
+            title="By the flows, near tokens gain attention first; on the deep tree the others regain some",
+            caption="Saliency is proportional to co-occurrence; the query itself is left out. Dotted: uniform.",
+        ),
+    ]
+    if "curves" in t:
+        drawn += [
+            _training_chart(
+                t.curves[t.curves["what"] == ATTENTION],
+                {"value": "measured", "control": "relabelled leaves"},
+                "attention / uniform",
+                rules=[Rule(1.0)],
+                id="figure5-attention",
+                title="In block 0, near tokens clearly gain attention on the shallow tree only",
+                caption="Attention to the other tokens by the height of the common ancestor. Bands are one standard "
+                "error between seeds. Dashed: the same attention with the leaves dealt to other places in the tree.",
+            ),
+            _training_chart(
+                t.curves[t.curves["what"] == NCORR],
+                {"added": "measured", "added_control": SHUFFLED},
+                "NCorr added since step 0",
+                id="figure5-levels",
+                title="Training adds to all levels of latents, in no clear order",
+                caption="NCorr is the largest correlation of a latent with a neuron of the block, averaged over the "
+                "latents of height H. Bands are one standard error of NCorr itself between seeds. Dashed: shuffled.",
+            ),
+        ]
+    return drawn
+
+
+def _training_chart(curves: pd.DataFrame, kinds: dict[str, str], label: str, **options: Any) -> Chart:
+    """Draw curves of both trees and all blocks by height, and their controls without a band."""
+    curves = curves.assign(panel=curves["tree"] + " tree, block " + curves["layer"].astype(str))
+    parts = [curves.assign(y=curves[column], kind=kind) for column, kind in kinds.items()]
+    parts[0] = parts[0].assign(low=parts[0]["y"] - curves["error"], high=parts[0]["y"] + curves["error"])
+    options |= {"facet": "panel", "labels": {"height": "height H", "kind": "", "y": label}}
+    return lines(pd.concat(parts), "step", "y", color="height", dash="kind", band=("low", "high"), **options)
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="figure5",
+        title="Hierarchies of latents: co-occurrence, attention and neurons",
+        source="Section 5, Theorem 5, Eqn 8, figure 5",
+        question="Does co-occurrence fall with the height of the common ancestor, does attention pick tokens up in "
+        "that order, and which level of latents does each block learn first?",
+        presets={
+            "quick": Config(
+                is_small=True,
+                num_blocks=16,
+                block_size=2000,
+                width=64,
+                hidden=64,
+                lr=1e-4,
+                steps=160,
+                checkpoint_every=16,
+                seeds=(1, 2),
+                batch=64,
+                precision="fp32",
+                num_samples=640,
+                num_shuffles=5,
+            ),
+            "full": Config(),
+        },
+        compute=compute,
+        claims=CLAIMS,
+        charts=charts,
+        in_tasks=True,
+    ),
+)
