@@ -29,8 +29,10 @@ MODULES = {
     "figure6-wikitext103": "figures6_8",
     "assumption1": "assumption1",
     "figure7": "figure7",
+    "figure7-public": "figure7",
     "figure9": "figure9",
     "figure10": "figure10",
+    "figure10-public": "figure10",
     "table1": "table1",
 }
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""

@@ -1,0 +1,508 @@
+"""Figure 7: stable rank of the MLP's lower matrix and attention entropy over a series of checkpoints, by `scan`.
+
+`figure7` is a small GPT-NeoX trained here, with a series without learning as the control. Its unit is the model: one
+seed decides nothing. `figure7-public` are the paper's own series, OPT and Pythia, from the Hugging Face hub. The claim
+is about these very checkpoints, so their numbers have no sampling error.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from joma.charts import Chart, beside, lines
+from joma.charts.builders import slug
+from joma.claims import Claim, Number
+from joma.data.corpora import find_text
+from joma.data.text import Corpus
+from joma.measure.effects import describe
+from joma.metrics import METRICS
+from joma.paper import neox
+from joma.paper.experiment import Experiment, Measured, one_thread
+from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
+from joma.probe.audit import NO_FLAG, audit
+from joma.probe.findings import Fault
+from joma.probe.fingerprint import Fingerprint, load
+from joma.probe.scanning import scan
+from joma.probe.text import quiet_transformers
+from joma.store import Artefact, Store, Task, Workspace, files, read
+
+OURS, UNTRAINED = "trained here", "untrained"
+RANK, ENTROPY = "stable_rank", "entropy"
+TOP, MIDDLE, BOTTOM = "top", "middle", "bottom"
+CURVE = ["series", "seed", "metric", "layer"]
+NUM_IDLE = 8
+"""Steps of the series without learning."""
+SCAN_SECONDS = 0.3
+"""For each checkpoint of ours: reading it, its ranks, and the entropy on a few windows of text."""
+SHARES = {
+    "fall_share": "fall of the stable rank, over the start",
+    "rise_share": "rise of the stable rank from its minimum, over the minimum",
+}
+RANK_RISE = 0.1
+"""Rise of the stable rank from its minimum, as a share of it, that counts as bouncing back: at least in top layers, at
+most in bottom ones. Version 0.1 asked for a tenth of the fall."""
+MIN_CHANGE = 0.02
+"""Smallest fall or bounce that matters, as a share of the start."""
+ROUNDING = 1e-6
+"""Largest change, as a share of the start, in checkpoints that are all the same."""
+LEAST_CAUGHT = 0.95
+"""Share of planted duplicates that the audit must find."""
+MOST_ON_A_CPU = 1_500_000_000
+"""Parameters of the largest model that is run on a CPU for its entropy: a checkpoint of it takes minutes."""
+PUBLIC_TEXTS = ("wikitext103", "wikitext2", "python-docs")
+"""Texts for the public series, the paper's first: the first that is there is used."""
+EARLY = ("step?", "step??", "step???")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The series that is trained here."""
+
+    model: NeoxConfig
+    num_windows: int
+    """Windows of text for the entropy."""
+    seeds: tuple[int, ...] = (0,)
+    """One model for each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicSeries:
+    """Checkpoints of a model on the hub."""
+
+    repository: str
+    revisions: tuple[str, ...]
+    """Patterns of the branches to scan."""
+    num_parameters: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicConfig:
+    """The paper's four. Of the larger Pythias every tenth thousand of steps; OPT's are scanned if the hub has any."""
+
+    num_windows: int = 32
+    series: tuple[PublicSeries, ...] = (
+        PublicSeries(repository="EleutherAI/pythia-70m", revisions=(*EARLY, "step*000"), num_parameters=70_000_000),
+        PublicSeries(
+            repository="EleutherAI/pythia-1.4b", revisions=(*EARLY, "step*3000"), num_parameters=1_400_000_000
+        ),
+        PublicSeries(
+            repository="EleutherAI/pythia-6.9b", revisions=(*EARLY, "step*3000"), num_parameters=6_900_000_000
+        ),
+        PublicSeries(repository="facebook/opt-2.7b", revisions=("step*",), num_parameters=2_700_000_000),
+    )
+
+
+def compute(config: Config, store: Store) -> Measured:
+    """Train, scan and audit one model for each seed, and the same without learning."""
+    corpus = neox.first_text(config.model)
+    idle = replace(config.model, lr=0.0, num_steps=NUM_IDLE, every=1, warmup=0)
+    tasks = [
+        Task(
+            name=f"GPT-NeoX, {name}, seed {seed}",
+            key={"model": asdict(replace(model, seed=seed)), "text": corpus.hash, "windows": config.num_windows},
+            work=partial(_measure, name=name, model=replace(model, seed=seed), corpus=corpus, config=config),
+            seconds=model.seconds(store.device) + SCAN_SECONDS * (model.num_steps // model.every + 1),
+            kind="neox",
+            precision=model.precision,
+        )
+        for seed in config.seeds
+        for name, model in ((OURS, config.model), (UNTRAINED, idle))
+    ]
+    found = _joined(store.gather(tasks))
+    if not found:
+        return Measured()
+    losses, planted = (found.pop(name) for name in ("loss", "planted"))
+    losses, planted = losses[losses["series"] == OURS], planted[planted["series"] == OURS]
+    return Measured(
+        facts={
+            "text": corpus.name,
+            "num_layers": config.model.depth,
+            "num_checkpoints": config.model.num_steps // config.model.every + 1,
+            "first_loss": losses.loc[losses["step"] == 0, "loss"].mean(),
+            "last_loss": losses.loc[losses["step"] == config.model.num_steps, "loss"].mean(),
+            "num_planted": planted["num_planted"].sum(),
+            "num_caught": planted["num_caught"].sum(),
+        },
+        loss=losses.drop(columns="series"),
+        effects=effects_of(found["curves"]),
+        **found,
+    )
+
+
+def compute_public(config: PublicConfig, store: Store) -> Measured:
+    """Scan and audit the public series; a call that lost the hub is continued by the next."""
+    tasks = [
+        Task(
+            name=f"scanning {each.repository}",
+            key={"series": asdict(each), "windows": config.num_windows},
+            work=partial(_scan_public, series=each, num_windows=config.num_windows),
+            seconds=300.0,
+            kind="public series",
+        )
+        for each in config.series
+    ]
+    found = _joined(store.gather(tasks))
+    return Measured(effects=effects_of(found["curves"]), **found) if found else Measured()
+
+
+def _joined(artefacts: Sequence[Artefact]) -> dict[str, pd.DataFrame]:
+    names = artefacts[0].tables if artefacts else ()
+    return {name: pd.concat([each.tables[name] for each in artefacts], ignore_index=True) for name in names}
+
+
+def _measure(space: Workspace, name: str, model: NeoxConfig, corpus: Corpus, config: Config) -> dict[str, pd.DataFrame]:
+    """Train a model, keep its checkpoints while they are scanned, and scan them on the validation text."""
+    place, record = space.folder / "checkpoints", space.folder / "scan"
+    training = replace(space, progress=lambda share, doing: space.progress(0.8 * share, doing))
+    with one_thread():
+        for step, trained in neox.train(model, corpus, training):
+            folder = place / f"checkpoint-{step}"
+            part = files.beside(folder)
+            with quiet_transformers():
+                trained.save_pretrained(part)
+            files.write_text(part / "loss.json", json.dumps(neox.validation_loss(trained, model, corpus)))
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(part, folder)
+        files.remove_leftovers(place)
+        words = [corpus.vocabulary[number] for number in corpus.valid[: config.num_windows * model.window].tolist()]
+        scan(
+            place,
+            out=record,
+            text=files.write_text(space.folder / "validation.txt", " ".join(words)),
+            tokenizer=_save_tokenizer(corpus, space.folder / "tokenizer"),
+            window=model.window,
+            num_windows=config.num_windows,
+            progress=lambda at: space.progress(0.8 + 0.2 * at.done / max(at.total, 1), f"scanning {at.name}"),
+        )
+    steps = range(0, model.num_steps + 1, model.every)
+    loss = [json.loads((place / f"checkpoint-{step}" / "loss.json").read_text()) for step in steps]
+    own = {"series": name, "seed": model.seed}
+    return _recorded(record, **own) | {
+        "loss": pd.DataFrame({"step": steps, "loss": loss}).assign(**own),
+        "planted": pd.DataFrame([own | planted_duplicates(list(load(record).values()))]),
+    }
+
+
+def _save_tokenizer(corpus: Corpus, folder: Path) -> Path:
+    """Write the words as a tokenizer of Hugging Face, which gives back the numbers that the model was trained on."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    numbers = {word: number for number, word in enumerate(corpus.vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=corpus.vocabulary[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
+
+
+def _recorded(record: Path, **own: Any) -> dict[str, pd.DataFrame]:
+    """Return the curves of a scan, averaged over heads, and what the audit found."""
+    table = read(record)
+    kept = table[table["metric"].isin((RANK, ENTROPY)) & (table["head"] < 0) & (table["layer"] >= 0)]
+    findings = [
+        (each.step, each.kind.value, each.kind not in NO_FLAG, each.message)
+        for each in audit(list(load(record).values()))
+    ]
+    found = pd.DataFrame(findings, columns=["step", "kind", "flags_values", "message"])
+    return {
+        "curves": kept[["layer", "metric", "step", "value", "flag"]].assign(**own).reset_index(drop=True),
+        "audit": found.astype({"step": "int64", "flags_values": bool}).assign(**own),
+    }
+
+
+def planted_duplicates(series: Sequence[Fingerprint]) -> dict[str, int]:
+    """Put the last weights under every other step in turn, and count how often the audit says so."""
+    last, caught = series[-1], 0
+    for i, each in enumerate(series[:-1]):
+        planted = replace(each, tensors=last.tensors, sketches=last.sketches, files=last.files)
+        found = audit([*series[:i], planted, *series[i + 1 :]])
+        caught += any(finding.kind is Fault.IDENTICAL_CHECKPOINT for finding in found)
+    return {"num_planted": len(series) - 1, "num_caught": caught}
+
+
+def _scan_public(space: Workspace, series: PublicSeries, num_windows: int) -> dict[str, pd.DataFrame]:
+    """Scan a series of the hub. Ranks need the lower matrices alone; for the entropy whole models are run."""
+    text = None
+    if series.num_parameters <= MOST_ON_A_CPU or space.device != "cpu":
+        words = neox.first_found(lambda name: "".join(find_text(name).blocks("test")), PUBLIC_TEXTS)
+        text = files.write_text(space.folder / "text.txt", words)
+    skipped = [] if text else [f"entropy: a model of {series.num_parameters / 1e9:.1f} billion parameters needs a GPU"]
+    for number, pattern in enumerate(series.revisions):
+        space.progress(number / len(series.revisions), f"scanning {series.repository} {pattern}")
+        try:
+            record = space.folder / "scan"
+            found = scan(series.repository, out=record, revisions=pattern, text=text, num_windows=num_windows)
+            if found.failures:  # the next call tries them again
+                raise ConnectionError("; ".join(f"{name}: {reason}" for name, reason in found.failures.items()))
+        except ValueError as error:  # the hub has no such revisions
+            skipped.append(f"{pattern}: {error}")
+    notes = pd.DataFrame({"series": series.repository, "skipped": skipped}, dtype="string")
+    if not (space.folder / "scan").exists():
+        empty = pd.DataFrame(columns=[*CURVE, "step", "value", "flag"])
+        return {"curves": empty, "audit": pd.DataFrame(columns=["series", "kind", "flags_values"]), "notes": notes}
+    return _recorded(space.folder / "scan", series=series.repository, seed=0) | {"notes": notes}
+
+
+def effects_of(curves: pd.DataFrame) -> pd.DataFrame:
+    """Describe the curve of every layer, without values that the audit distrusts.
+
+    The series without learning keeps them: it consists of copies, as it should. `bounce` is the smaller of fall and
+    rise, as a share of the start.
+    """
+    if "seed" not in curves:  # version 0.1 trained one model
+        curves = curves.assign(seed=0)
+    depth, rows = curves.groupby("series")["layer"].max() + 1, []
+    kept = curves[(curves["flag"] == "") | (curves["series"] == UNTRAINED)].sort_values("step")
+    for key, own in kept.groupby(CURVE):
+        row = dict(zip(CURVE, key, strict=True))
+        found = describe(own["step"], own["value"], bounds=METRICS[row["metric"]].bounds)
+        fall, rise, lowest = (max(each.value, 0.0) for each in (found.fall, found.rise, found.lowest))
+        rows.append(
+            row
+            | {
+                "part": part_of(int(row["layer"]), int(depth[row["series"]])),
+                "start": found.start.value,
+                "lowest": lowest,
+            }
+            | {"dip_step": found.dip_time.value, "end": found.end.value, "fall": fall, "rise": rise}
+            | {
+                "fall_share": fall / found.start.value,
+                "rise_share": rise / lowest,
+                "bounce": min(fall, rise) / found.start.value,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def part_of(layer: int, depth: int) -> str:
+    """Return whether a layer is of the upper or the lower half; the one between two halves is neither.
+
+    >>> [part_of(layer, 3) for layer in range(3)]
+    ['bottom', 'middle', 'top']
+    """
+    if layer < depth // 2:
+        return BOTTOM
+    return TOP if layer >= depth - depth // 2 else MIDDLE
+
+
+def _effects(t: Measured) -> pd.DataFrame:
+    return t.effects if "effects" in t else effects_of(t.curves)
+
+
+def _per_model(effects: pd.DataFrame, series: str, metric: str, part: str) -> pd.DataFrame:
+    """Return the means over the layers of a part, one row for each seed."""
+    own = effects[(effects["series"] == series) & (effects["metric"] == metric) & (effects["part"] == part)]
+    return own.groupby("seed")[["fall_share", "rise_share", "bounce"]].mean()
+
+
+def _shape(effects: pd.DataFrame, series: str) -> list[Number]:
+    """Return how far the stable rank of a series falls and rises again, in top and in bottom layers."""
+    numbers = []
+    for part in (TOP, BOTTOM):
+        own, idle = (_per_model(effects, name, RANK, part) for name in (series, UNTRAINED))
+        limits: dict[str, dict[str, Any]] = {
+            "fall_share": {"at_least": MIN_CHANGE},
+            "rise_share": {"at_least": RANK_RISE} if part == TOP else {"at_most": RANK_RISE},
+        }
+        for column, limit in limits.items():
+            if series == OURS and "at_least" in limit:
+                limit |= {"control": idle[column], "control_name": "learning rate 0"}
+            numbers.append(
+                Number.mean(
+                    SHARES[column],
+                    own[column],
+                    unit="share",
+                    setting=f"{part} layers",
+                    key=f"{part}_{column.partition('_')[0]}",
+                    **limit,
+                )
+            )
+    return numbers
+
+
+def rank_numbers(t: Measured) -> list[Number]:
+    """Return fall and rise of the stable rank; copies must not change."""
+    if "curves" not in t:
+        return []
+    effects = _effects(t)
+    copies = effects[(effects["series"] == UNTRAINED) & (effects["metric"] == RANK)]
+    change = float(copies[["fall_share", "rise_share"]].max(axis=None))
+    check = Number.exact("largest change with learning rate 0, over the start", change, at_most=ROUNDING, sanity=True)
+    return _shape(effects, OURS) + ([check] if len(copies) else [])
+
+
+def public_numbers(t: Measured) -> list[Number]:
+    """Return the same of each public series."""
+    if "curves" not in t or not len(t.curves):
+        return []
+    effects = _effects(t)
+    return [
+        number.model_copy(update={"error": 0.0, "setting": f"{series}, {number.setting}", "key": ""})
+        for series in effects["series"].unique()
+        for number in _shape(effects, series)
+    ]
+
+
+def salience_numbers(t: Measured) -> list[Number]:
+    """Return by how much more the stable rank of top layers drops and bounces than their entropy does."""
+    if "curves" not in t:
+        return []
+    effects = _effects(t)
+    top = {
+        (series, metric): _per_model(effects, series, metric, TOP)
+        for series in (OURS, UNTRAINED)
+        for metric in (RANK, ENTROPY)
+    }
+    leads = {series: top[series, RANK]["bounce"] - top[series, ENTROPY]["bounce"] for series in (OURS, UNTRAINED)}
+    return [
+        Number.mean(
+            "smaller of fall and rise, over the start, top layers: stable rank minus entropy",
+            leads[OURS],
+            control=leads[UNTRAINED],
+            control_name="learning rate 0",
+            at_least=MIN_CHANGE,
+            unit="share",
+            key="lead",
+        ),
+        *(
+            Number.mean(f"rise over the minimum, top layers: {metric}", top[OURS, metric]["rise_share"], key=metric)
+            for metric in (RANK, ENTROPY)
+        ),
+    ]
+
+
+def audit_numbers(t: Measured) -> list[Number]:
+    """Return what the audit finds in the series as trained, and how many planted duplicates it finds."""
+    if "audit" not in t or not t.facts.get("num_planted"):
+        return []
+    ours, copies = t.audit["series"] == OURS, t.audit["kind"] == Fault.IDENTICAL_CHECKPOINT.value
+    return [
+        Number.exact(
+            "findings in the series trained here that flag values",
+            float((ours & t.audit["flags_values"].astype(bool)).sum()),
+            at_most=0.0,
+            control=float((copies & (t.audit["series"] == UNTRAINED)).sum()),
+            control_name="a series without learning, all copies",
+            key="findings",
+        ),
+        Number.exact(
+            "planted duplicates that the audit finds",
+            t.facts["num_caught"] / t.facts["num_planted"],
+            at_least=LEAST_CAUGHT,
+            control=float((copies & ours).sum()),
+            control_name="duplicates that it finds where none was planted",
+            unit="share",
+            key="caught",
+        ),
+    ]
+
+
+SOURCE = "Section 6, Figure 7"
+SAYS = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
+CLAIMS = (
+    Claim(
+        id="figure7-rank",
+        title="Stable rank over a small GPT-NeoX series",
+        says=f"In a small GPT-NeoX too: {SAYS}",
+        source=SOURCE,
+        numbers=rank_numbers,
+        ours=True,
+    ),
+    Claim(
+        id="figure7-salience",
+        title="Stable rank against entropy",
+        says="In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks.",
+        source=SOURCE,
+        numbers=salience_numbers,
+        ours=True,
+    ),
+    Claim(
+        id="figure7-audit",
+        title="The series is what it says",
+        says="The audit passes the series that was trained here, and finds weights that stand under a wrong step.",
+        source="Our own check of the checkpoints",
+        numbers=audit_numbers,
+        ours=True,
+    ),
+)
+PUBLIC_CLAIMS = (
+    Claim(
+        id="figure7-public",
+        title="Stable rank over the checkpoints of OPT and Pythia",
+        says=SAYS,
+        source=SOURCE,
+        numbers=public_numbers,
+    ),
+)
+
+
+def charts(t: Measured) -> list[Chart]:
+    """Draw stable rank and entropy of each series, and the loss of ours."""
+    if "curves" not in t or not len(t.curves):
+        return []
+    shown = t.curves[(t.curves["flag"] == "") & (t.curves["series"] != UNTRAINED)]
+    if "seed" in shown:
+        shown = shown[shown["seed"] == shown["seed"].min()]
+    drawn = []
+    for series, own in shown.sort_values("step").groupby("series", sort=False):
+        panels = [
+            lines(
+                of.rename(columns={"value": metric}),
+                "step",
+                metric,
+                color="layer",
+                y_log=metric == RANK,
+                title=METRICS[metric].label,
+            )
+            for metric, of in own.sort_values("metric", ascending=False, kind="stable").groupby("metric", sort=False)
+        ]
+        if series == OURS:
+            panels.append(lines(t.loss, "step", "loss", title="validation loss", labels={"loss": "loss (nats)"}))
+        drawn.append(
+            beside(
+                *panels,
+                id=slug(f"figure7 {str(series).rpartition('/')[2]}"),
+                title=f"Stable rank and entropy fall early in {'a small GPT-NeoX' if series == OURS else series}",
+                caption="One model. The paper: the rank drops and bounces in top layers, and falls in bottom ones.",
+            )
+        )
+    return drawn
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="figure7",
+        title="Checkpoint series: stable rank and attention entropy",
+        source=SOURCE,
+        question="Over the checkpoints of a language model, does the stable rank of the MLP's lower matrix drop and "
+        "bounce back in top layers and fall in bottom layers?",
+        presets={
+            "quick": Config(model=neox.QUICK, num_windows=8),
+            "full": Config(model=neox.FULL, num_windows=32),
+        },
+        compute=compute,
+        claims=CLAIMS,
+        charts=charts,
+        needs=lambda config, device: transformers_missing(),
+        in_tasks=True,
+    ),
+    Experiment(
+        id="figure7-public",
+        title="The checkpoints of OPT and Pythia",
+        source=SOURCE,
+        question="The same of the paper's own series, from the Hugging Face hub.",
+        presets={"quick": PublicConfig(num_windows=8), "full": PublicConfig()},
+        compute=compute_public,
+        claims=PUBLIC_CLAIMS,
+        charts=charts,
+        needs=lambda config, device: hub_missing(),
+        in_tasks=True,
+    ),
+)
