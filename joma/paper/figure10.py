@@ -1,0 +1,444 @@
+"""Figure 10: single neurons that fire for several unrelated contexts, with the tokens that the query attends to.
+
+Two questions are told apart. Do the two contexts that fire a neuron most attend to unrelated tokens? That is what the
+figure shows, and chance gives it too. Do the contexts of a neuron fall into several patterns, each of which recurs?
+That is superposition. Both are asked of a small GPT-NeoX trained here, of the same before training, and with neurons
+and contexts shuffled. The unit is the model: one seed decides nothing.
+
+`figure10-public` counts, in Pythia, the neurons that fire for both texts of each of the paper's pairs. Which tokens the
+paper prints in bold, and at which position it reads a neuron, its text does not say. Here every position but the first
+counts.
+"""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from joma.charts import Chart, bars, beside
+from joma.claims import Claim, Number
+from joma.data.text import Corpus
+from joma.measure.attended import Attended, Profiles
+from joma.measure.firing import Firing
+from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.paper import neox
+from joma.paper.experiment import Experiment, Measured, one_thread
+from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
+from joma.probe.hub import hub_errors
+from joma.probe.neurons import read_neurons
+from joma.probe.text import quiet_transformers
+from joma.store import Store, Task, Workspace
+
+TRAINED, UNTRAINED, SHUFFLED = "trained", "untrained", "contexts shuffled"
+NETWORKS = (TRAINED, UNTRAINED, SHUFFLED)
+RELATED = 0.2
+"""Overlap of what two contexts attend to from which they are related."""
+LEAST_SHARE = 0.05
+"""Share of neurons with a pair of unrelated contexts from which the paper's examples are no exceptions."""
+MOST_NEURONS, PER_PATTERN, MOST_TOKENS, SHOWN_WORDS = 12, 3, 4, 12
+"""Neurons in the table of examples, contexts of each pattern, attended tokens and last words of each context."""
+READ_AT_ONCE = 128
+LOOK_SECONDS = 4e-7
+"""For each neuron and context, about, on one core; it is more where most neurons fire."""
+RANDOM_SETS, SHUFFLE = 0, 1
+"""Seeds, the same for all models."""
+COUNTS = ("several_patterns", "num_neurons")
+"""Columns that are reported as counts; others are means over neurons."""
+UNTRAINED_REVISION = "step0"
+"""Pythia as it was before its first step."""
+
+Readings = dict[int, tuple[Tensor, Attended]]
+"""Activations of each layer, contexts by neurons, and what the contexts attend to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The model of figure 7, and the contexts."""
+
+    model: NeoxConfig
+    num_contexts: int
+    """Contexts, at most as many as the validation text has."""
+    length: int
+    """Tokens of a context; the neuron is read at the last."""
+    seeds: tuple[int, ...] = (0,)
+    """One model for each."""
+
+
+def compute(config: Config, store: Store) -> Measured:
+    """Look for patterns in the neurons of one model for each seed."""
+    corpus = neox.first_text(config.model)
+    contexts = contexts_of(corpus.valid, config)
+    looks = 3 * config.model.depth * neox.EXPANSION * config.model.width * len(contexts)
+    tasks = [
+        Task(
+            name=f"neurons of a GPT-NeoX, seed {seed}",
+            key={
+                "model": asdict(replace(config.model, seed=seed)),
+                "text": corpus.hash,
+                "contexts": [config.num_contexts, config.length],
+            },
+            work=partial(_measure, model=replace(config.model, seed=seed), corpus=corpus, contexts=contexts),
+            seconds=config.model.seconds(store.device) + LOOK_SECONDS * looks,
+            kind="neox neurons",
+            precision=config.model.precision,
+        )
+        for seed in config.seeds
+    ]
+    found = store.gather(tasks)
+    if not found:
+        return Measured()
+    return Measured(
+        facts={"text": corpus.name, "num_contexts": len(contexts), "length": config.length},
+        **{name: pd.concat([each.tables[name] for each in found], ignore_index=True) for name in ("layers", "neurons")},
+    )
+
+
+def contexts_of(tokens: Int64[Tensor, " tokens"], config: Config) -> Int64[Tensor, "C L"]:
+    """Cut the text into pieces that do not overlap, spread evenly over it."""
+    pieces = tokens[: len(tokens) // config.length * config.length].reshape(-1, config.length)
+    kept = np.linspace(0, len(pieces) - 1, min(config.num_contexts, len(pieces))).round().astype(int)
+    return pieces[torch.from_numpy(kept)]
+
+
+def _measure(
+    space: Workspace, model: NeoxConfig, corpus: Corpus, contexts: Int64[Tensor, "C L"]
+) -> dict[str, pd.DataFrame]:
+    """Train a model, read its neurons before and after training, and look for patterns."""
+    training = replace(space, progress=lambda share, doing: space.progress(share / 2, doing))
+    with one_thread():
+        *_, (_, trained) = neox.train(model, corpus, training)
+        untrained = neox.new_model(model, corpus).to(space.device)
+        readings = {TRAINED: readings_of(trained, contexts), UNTRAINED: readings_of(untrained, contexts)}
+        order = torch.randperm(len(contexts), generator=torch.Generator().manual_seed(SHUFFLE))
+        readings[SHUFFLED] = {layer: (values[order], seen) for layer, (values, seen) in readings[TRAINED].items()}
+        layers, examples = [], {}
+        todo = [(name, layer, *found) for name, of in readings.items() for layer, found in of.items()]
+        for number, (name, layer, activations, attended) in enumerate(todo):
+            space.progress(0.6 + 0.4 * number / len(todo), f"looking for patterns, {name}, layer {layer}")
+            generator = torch.Generator().manual_seed(RANDOM_SETS)
+            found = superposed_neurons(activations, attended, generator=generator, related=RELATED)
+            layers.append({"seed": model.seed, "network": name, "layer": layer} | _numbers(activations, found))
+            if name == TRAINED:
+                examples[layer] = found
+    neurons = top_neurons(examples, contexts, corpus.vocabulary).assign(seed=model.seed)
+    return {"layers": pd.DataFrame(layers), "neurons": neurons}
+
+
+def readings_of(model: nn.Module, contexts: Int64[Tensor, "C L"]) -> Readings:
+    """Read the neurons at the last position of each context, in all layers that see attention."""
+    found = read_neurons(model.eval(), {"input_ids": contexts, "use_cache": False}, at_once=READ_AT_ONCE)
+    return {each.layer: (each.activations, each.attended) for each in found.layers}
+
+
+def _numbers(activations: Float[Tensor, "C J"], found: SuperpositionResult) -> dict[str, float | int]:
+    """Return what is kept of one layer of one network."""
+    return {
+        "num_neurons": len(found.neuron),
+        "num_silent": found.num_silent_neurons,
+        "one_pattern": int((found.num_patterns == 1).sum()),
+        "several_patterns": int((found.num_patterns > 1).sum()),
+        "score": found.average,
+        "excess": found.excess,
+        "error": found.error,
+        "unrelated_pairs": unrelated_pairs(activations[:, found.neuron], found.attended),
+    }
+
+
+def unrelated_pairs(activations: Float[Tensor, "C J"], attended: Attended) -> float:
+    """Share of the neurons whose two strongest contexts attend to unrelated tokens."""
+    strongest = activations.topk(2, dim=0).indices.numpy()
+    roots = Profiles.of(attended).roots
+    overlap = roots[strongest[0]].multiply(roots[strongest[1]]).sum(axis=1)
+    return float((np.asarray(overlap) < RELATED).mean())
+
+
+def top_neurons(
+    found: dict[int, SuperpositionResult], contexts: Int64[Tensor, "C L"], vocabulary: tuple[str, ...]
+) -> pd.DataFrame:
+    """Return the neurons with the highest scores, or else most patterns, with the contexts of each pattern."""
+    ranked = sorted(
+        (-score, -patterns, layer, neuron)
+        for layer, of in found.items()
+        for score, patterns, neuron in zip(of.score.tolist(), of.num_patterns.tolist(), of.neuron.tolist(), strict=True)
+        if patterns
+    )[:MOST_NEURONS]
+    rows = [
+        (
+            *(layer, neuron, -score, -patterns, top.pattern, top.activation),
+            " ".join(vocabulary[number] for number in contexts[top.context, -SHOWN_WORDS:].tolist()),
+            ", ".join(f"{vocabulary[number]} {share:.2f}" for number, share in top.tokens),
+        )
+        for score, patterns, layer, neuron in ranked
+        for top in found[layer].top_contexts(neuron, per_pattern=PER_PATTERN, num_tokens=MOST_TOKENS)
+        if top.pattern >= 0
+    ]
+    columns = ["layer", "neuron", "score", "num_patterns", "pattern", "activation", "context", "attended"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+# --- Pythia and the paper's eight texts ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextPair:
+    """Two texts that fire one neuron, as the paper prints them."""
+
+    model: str
+    name: str
+    first: str
+    second: str
+
+
+TEXTS = resources.files("joma.paper").joinpath("figure10_texts.toml").read_text(encoding="utf-8")
+PAIRS = tuple(TextPair(**pair) for pair in tomllib.loads(TEXTS)["pair"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicConfig:
+    """Models of the hub."""
+
+    models: tuple[str, ...] = tuple(dict.fromkeys(pair.model for pair in PAIRS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Positions:
+    """All positions of all texts but their first, for one layer."""
+
+    layer: int
+    text: np.ndarray
+    """Number of the text that a position is in."""
+    activations: np.ndarray
+    """Positions by neurons."""
+    attended: Attended
+
+
+def compute_public(config: PublicConfig, store: Store) -> Measured:
+    """Count for each pair the neurons that fire for both texts, in the models as trained and as they began."""
+    tasks = [
+        Task(
+            name=f"reading {name}",
+            key={"model": name, "texts": [asdict(pair) for pair in PAIRS]},
+            work=partial(_read_public, name=name),
+            seconds=60.0,
+            kind="public models",
+        )
+        for name in config.models
+    ]
+    found = store.gather(tasks)
+    return Measured(pairs=pd.concat([each.tables.pairs for each in found], ignore_index=True)) if found else Measured()
+
+
+def _read_public(space: Workspace, name: str) -> dict[str, pd.DataFrame]:
+    from transformers import AutoTokenizer, GPTNeoXForCausalLM
+
+    rows: list[dict[str, Any]] = []
+    texts = [text for pair in PAIRS for text in (pair.first, pair.second)]
+    for number, revision in enumerate(("main", UNTRAINED_REVISION)):
+        space.progress(number / 2, f"reading {name} {revision}")
+        with quiet_transformers(), hub_errors(name):
+            model: Any = GPTNeoXForCausalLM.from_pretrained(name, revision=revision, dtype=torch.float32)
+            tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=revision)
+        layers = list(positions_of(model.to(space.device).eval(), tokenizer, texts))
+        rows += [
+            {"model": name, "revision": revision, "pair": pair.name} | _shared(layers, at, tokenizer)
+            for at, pair in enumerate(PAIRS)
+            if pair.model == name
+        ]
+    return {"pairs": pd.DataFrame(rows)}
+
+
+def positions_of(model: Any, tokenizer: Any, texts: Sequence[str]) -> Iterator[Positions]:
+    """Read every position of the texts, as the last one of a context that ends there; yields a layer at a time."""
+    ids = [torch.tensor(tokenizer(text)["input_ids"]) for text in texts]
+    longest = max(map(len, ids))
+
+    def padded(rows: Tensor) -> Tensor:
+        return nn.functional.pad(rows, (0, longest - rows.shape[1]))
+
+    tokens = torch.cat([padded(each.expand(len(each) - 1, -1)) for each in ids])
+    visible = torch.cat([padded(torch.ones(len(each), len(each)).tril()[1:]) for each in ids])
+    found = read_neurons(model, {"input_ids": tokens, "attention_mask": visible.long(), "use_cache": False})
+    number = np.repeat(np.arange(len(ids)), [len(each) - 1 for each in ids])
+    for each in found.layers:
+        activations = each.activations.double().numpy()
+        yield Positions(layer=each.layer, text=number, activations=activations, attended=each.attended)
+
+
+def shared_neurons(layer: Positions, first: int, second: int) -> Iterator[tuple[float, int, int, int]]:
+    """Yield the neurons whose strongest firing positions in two texts attend to unrelated tokens.
+
+    Each with the smaller of its two activations first, then its number and the two positions.
+    """
+    profiles = Profiles.of(layer.attended)
+    for neuron, activation in enumerate(layer.activations.T):
+        context = Firing.of(activation).context  # strongest first
+        one, other = (context[layer.text[context] == text][:1] for text in (first, second))
+        pair = np.concatenate([one, other])
+        if len(one) and len(other) and profiles.overlaps(pair)[0, 1] < RELATED:
+            yield float(activation[pair].min()), neuron, int(one[0]), int(other[0])
+
+
+def _shared(layers: Sequence[Positions], at: int, tokenizer: Any) -> dict[str, Any]:
+    """Count the neurons that fire in both texts of a pair, and show what the strongest attends to."""
+    found = [(layer, each) for layer in layers for each in shared_neurons(layer, 2 * at, 2 * at + 1)]
+    count = {"num_shared": len(found), "num_neurons": sum(layer.activations.shape[1] for layer in layers)}
+    if not found:
+        return count | {"layer": -1, "neuron": -1, "first": "", "second": ""}
+    layer, (_, neuron, *places) = max(found, key=lambda each: each[1][0])
+    first, second = (
+        ", ".join(f"{tokenizer.decode([token]).strip()} {share:.2f}" for token, share in tokens)
+        for tokens in (layer.attended.strongest(place, MOST_TOKENS - 1) for place in places)
+    )
+    return count | {"layer": layer.layer, "neuron": neuron, "first": first, "second": second}
+
+
+# --- claims and charts -----------------------------------------------------------------------------------------------
+
+
+def _beside_control(t: Measured, name: str, column: str, control: str, **fields: Any) -> Number:
+    """Return a number of the trained models, over all their neurons, next to that of a control."""
+    layers = t.layers if "seed" in t.layers else t.layers.assign(seed=0)  # version 0.1 trained one model
+    means = layers[["excess", "unrelated_pairs"]].mul(layers["num_neurons"], axis=0)
+    sums = layers.assign(**means).groupby(["network", "seed"]).sum(numeric_only=True)
+    if column not in COUNTS:
+        sums[column] /= sums["num_neurons"]
+    values, others = sums.loc[TRAINED, column], sums.loc[control, column]
+    return Number.mean(name, values, control=others, control_name=control, paired=True, **fields)
+
+
+def pair_numbers(t: Measured) -> list[Number]:
+    """Return how many neurons have two unrelated contexts, next to both controls."""
+    if "layers" not in t:
+        return []
+    name = "neurons whose two strongest contexts attend to unrelated tokens"
+    limit: dict[str, Any] = {"at_least": LEAST_SHARE, "unit": "share of the neurons"}
+    return [
+        _beside_control(t, name, "unrelated_pairs", UNTRAINED, key="untrained", **limit),
+        _beside_control(t, name, "unrelated_pairs", SHUFFLED, key="shuffled", **limit),
+    ]
+
+
+def pattern_numbers(t: Measured) -> list[Number]:
+    """Return the score of superposition above chance, and how many neurons have several patterns."""
+    if "layers" not in t:
+        return []
+    name, silent = "superposition above that of random contexts", "silent neurons, which can have no pattern"
+    return [
+        _beside_control(t, name, "excess", SHUFFLED, at_least=0.0, unit="mean score", key="score"),
+        _beside_control(t, name, "excess", UNTRAINED, at_least=0.0, unit="mean score"),
+        _beside_control(t, "neurons with several patterns", "several_patterns", SHUFFLED, key="several"),
+        _beside_control(t, "neurons that vary", "num_neurons", UNTRAINED, key="neurons"),
+        _beside_control(t, silent, "num_silent", UNTRAINED, unit="share of the neurons", key="silent"),
+    ]
+
+
+def public_numbers(t: Measured) -> list[Number]:
+    """Return for each pair of texts the neurons that fire for both, next to the model before training."""
+    if "pairs" not in t or not len(t.pairs):
+        return []
+    counts = t.pairs.pivot(index=["model", "pair"], columns="revision", values="num_shared")
+    return [
+        Number.exact(
+            "neurons that fire for both texts",
+            float(row["main"]),
+            at_least=1.0,
+            control=float(row[UNTRAINED_REVISION]),
+            control_name="before training",
+            unit="neurons",
+            setting=f"{model}, {pair}",
+        )
+        for (model, pair), row in counts.iterrows()
+    ]
+
+
+SOURCE = "Appendix, Figure 10 and Eqn 60"
+CLAIMS = (
+    Claim(
+        id="figure10-pairs",
+        title="One neuron, two unrelated contexts",
+        says="The same neuron can be activated by multiple irrelevant combinations of tokens.",
+        source=SOURCE,
+        numbers=pair_numbers,
+    ),
+    Claim(
+        id="figure10-patterns",
+        title="One neuron, several patterns",
+        says="One weight vector holds several query tokens with their pattern templates.",
+        source=SOURCE,
+        numbers=pattern_numbers,
+    ),
+)
+PUBLIC_CLAIMS = (
+    Claim(
+        id="figure10-public",
+        title="The paper's eight texts in Pythia",
+        says="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
+        source=SOURCE,
+        numbers=public_numbers,
+    ),
+)
+
+
+def charts(t: Measured) -> list[Chart]:
+    """Draw how many neurons have patterns, and for how many the strongest contexts are unrelated, by layer."""
+    if "layers" not in t:
+        return []
+    means = t.layers.groupby(["network", "layer"], sort=False, as_index=False).mean(numeric_only=True)
+    means = means.astype({"layer": str})
+    panels = [
+        bars(means, "layer", column, color="network", order=NETWORKS, title=title, labels={column: unit})
+        for column, title, unit in (
+            ("several_patterns", "several patterns", "neurons"),
+            ("one_pattern", "one pattern", "neurons"),
+            ("unrelated_pairs", "two strongest contexts unrelated", "share of the neurons"),
+        )
+    ]
+    return [
+        beside(
+            *panels,
+            id="figure10",
+            title="Training gives neurons patterns; unrelated pairs of contexts need none",
+            caption="A pattern is a group of contexts that attend alike, larger than chance makes it. Attention is "
+            "that of the layer below: here, as in Pythia, MLP and attention of a layer run side by side.",
+        )
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="figure10",
+        title="Superposition: one neuron, several patterns",
+        source=SOURCE,
+        question="Do single hidden neurons fire for several contexts whose attended tokens are unrelated, more so than "
+        "in a network that was not trained?",
+        presets={
+            "quick": Config(model=neox.QUICK, num_contexts=1000, length=neox.QUICK.window),
+            "full": Config(model=neox.FULL, num_contexts=3000, length=64),
+        },
+        compute=compute,
+        claims=CLAIMS,
+        charts=charts,
+        needs=lambda config, device: transformers_missing(),
+        in_tasks=True,
+    ),
+    Experiment(
+        id="figure10-public",
+        title="The paper's eight texts in Pythia",
+        source=SOURCE,
+        question="Which neurons of Pythia-70M and Pythia-160M fire for both texts of each of the paper's pairs?",
+        presets={"quick": PublicConfig(), "full": PublicConfig()},
+        compute=compute_public,
+        claims=PUBLIC_CLAIMS,
+        charts=lambda t: [],
+        needs=lambda config, device: hub_missing(),
+        in_tasks=True,
+    ),
+)
