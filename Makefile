@@ -28,11 +28,11 @@ bench: $(VENV)/installed
 
 docs: $(VENV)/installed
 	$(BIN)/python -m joma.checks.documents docs
-	$(BIN)/python -m joma.experiments.documents .
+	$(BIN)/python -m joma.paper.documents
 
 # Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.
 results: $(VENV)/installed
-	$(BIN)/python -m joma.experiments.keeping $(OUT) .
+	$(BIN)/python -m joma.paper.documents keep $(OUT)
 
 # The stamp is newer than the files that say what to install, or the set-up runs again.
 $(VENV)/installed: pyproject.toml constraints.txt

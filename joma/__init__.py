@@ -7,10 +7,10 @@ if TYPE_CHECKING:
     from joma.charts import frame, plot
     from joma.checks.check import verify
     from joma.engine.training import train
-    from joma.experiments.reproduction import reproduce
     from joma.measure.entropy import attention_entropy
     from joma.measure.rank import stable_rank
     from joma.page.report import report
+    from joma.paper.reproduce import reproduce
     from joma.probe.measures import register_measure
     from joma.probe.scanning import scan
     from joma.probe.watching import watch
@@ -26,7 +26,7 @@ _HOMES = {
     "read": "joma.store.record",
     "register_measure": "joma.probe.measures",
     "report": "joma.page.report",
-    "reproduce": "joma.experiments.reproduction",
+    "reproduce": "joma.paper.reproduce",
     "scan": "joma.probe.scanning",
     "simulate": "joma.theory.simulation",
     "stable_rank": "joma.measure.rank",

@@ -23,7 +23,6 @@ app = typer.Typer(
     help=f"joma shows how a transformer learns.\n\nAn error or a warning is one line; {DEBUG}=1 in the environment "
     "shows where it came from.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -36,6 +35,13 @@ INTERRUPTED = 130
 
 REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
+
+
+class Preset(StrEnum):
+    """Sizes of experiments."""
+
+    quick = "quick"
+    full = "full"
 
 
 def _option(words: str, default: str) -> Any:
@@ -92,31 +98,30 @@ def verify(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Statements to explain, such as thm3; thm1 stands for its family, lemma for all lemmas. All "
-            "statements if none is named."
+            help="Statements to explain. `thm1` means its family, `lemma` all lemmas. All if none is named."
         ),
     ] = None,
-    list_statements: Annotated[bool, typer.Option("--list", help="List the statements, and check nothing.")] = False,
+    list_statements: Annotated[bool, typer.Option("--list", help="List the statements and check nothing.")] = False,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Check the paper's numbered statements: printed form beside corrected form, with numbers."""
-    from joma import terminal
-    from joma.checks import verify
-    from joma.claims import Answer
+    """Check the paper's numbered statements: the printed form and the corrected form, with numbers."""
     from joma.claims.statements import find
-    from joma.page import verification
 
     wanted = find(ids or None)
+    _demand_writable(out)
+    from joma import terminal
+
     if list_statements:
         listed = [{"id": each.id, "title": each.title, "source": each.source} for each in wanted]
         terminal.show_json(listed) if as_json else terminal.show_rows("Statements of the paper", listed)
         return
-    _demand_writable(out)
+    from joma.checks import verify
+
     done: list[str] = []
     with terminal.progress("Checking statements", quiet=as_json) as show:
 
-        def advance(answer: Answer) -> None:
+        def advance(answer: Any) -> None:
             done.append(answer.claim)
             show(answer.claim, len(done), len(wanted))
 
@@ -124,9 +129,11 @@ def verify(
     if as_json:
         terminal.show_json([json.loads(each.model_dump_json()) | {"sound": each.sound} for each in answers])
     else:
-        terminal.show_statements(answers, explain=bool(ids))
+        terminal.show_answers(answers, explain=bool(ids))
     if out is not None:
-        terminal.say_written(verification.write(answers, out), quiet=as_json)
+        from joma.page.paper import write_verification
+
+        terminal.say_written([write_verification(answers, out)], quiet=as_json)
     raise typer.Exit(0 if all(answer.sound for answer in answers) else UNSOUND)
 
 
@@ -181,10 +188,10 @@ def simulate(
     else:
         terminal.show_simulation(run)
     if out is not None:
-        from joma.page import simulation
+        from joma.page.simulation import write_simulation
 
         with terminal.busy("Drawing", quiet=as_json):
-            written = simulation.write(run, out)
+            written = write_simulation(run, out)
         terminal.say_written(written, quiet=as_json)
 
 
@@ -319,66 +326,64 @@ def train(
 def reproduce(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Experiments to run and explain, such as figure4 table1; figure6 names the one that holds it. All if "
-            "none is named."
-        ),
+        typer.Argument(help="Experiments to run and explain, such as figure4 table1. All if none is named."),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="quick: small, minutes on two CPU cores; full: the paper's settings on one GPU.")
-    ] = "quick",
+        Preset, typer.Option(help="quick: minutes on two CPU cores. full: the paper's settings on one GPU.")
+    ] = Preset.quick,
     out: Annotated[
-        Path, typer.Option(help="Folder for everything; the same command goes on where it stopped.")
+        Path, typer.Option(help="Folder for everything. The same command continues where it stopped.")
     ] = REPRODUCTION,
     device: Device = None,
+    minutes: Annotated[float | None, _option("Start only what fits this time.", "no limit")] = None,
     threads: Threads = None,
-    minutes: Annotated[
-        float | None,
-        _option(
-            "Begin nothing that would not end within this time; the same command goes on with the rest.", "no limit"
-        ),
-    ] = None,
     list_experiments: Annotated[
         bool, typer.Option("--list", help="List the experiments and what each of them needs here.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Rebuild the paper's figures and tables, with controls, and say for each claim whether it holds."""
-    _set_threads(threads)
+    """Rebuild the paper's figures and tables, with controls, and judge every claim."""
+    from joma.paper.experiment import find
 
-    from joma import terminal, terminal_reproduce
-    from joma.experiments.registry import find
-    from joma.experiments.reproduction import available, reproduce
+    wanted = find(ids or None)
+    _demand_writable(out)
+    _set_threads(threads)
+    from joma import terminal
+    from joma.paper.reproduce import available, reproduce
 
     if list_experiments:
-        found = available(find(ids or None), out=out, device=device)
-        terminal.show_json([each.as_dict() for each in found]) if as_json else terminal_reproduce.show_available(found)
+        rows = available(wanted, device=device)
+        terminal.show_json(rows) if as_json else terminal.show_rows("Experiments", rows)
         return
-    _demand_writable(out)
     try:
-        with terminal_reproduce.reproduction_progress(quiet=as_json) as show:
-            done = reproduce(ids or None, preset=preset, out=out, device=device, minutes=minutes, progress=show)
+        with terminal.work_progress(quiet=as_json) as show:
+            done = reproduce(wanted, preset=preset.value, out=out, device=device, minutes=minutes, progress=show)
     except KeyboardInterrupt:
-        sys.stderr.write("joma: stopped; what was finished is kept, and the same command goes on from here.\n")
+        sys.stderr.write("joma: stopped. Finished work is kept; the same command continues from here.\n")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        terminal.show_json(done.as_dict())
+        terminal.show_json(json.loads(done.model_dump_json()))
     else:
-        terminal_reproduce.show_reproduction(done, explain=bool(ids))
+        terminal.show_reproduction(done, explain=bool(ids))
     raise typer.Exit(0 if done.sound else UNSOUND)
 
 
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder that --out of other commands wrote into.")],
+    out: Annotated[Path | None, _option("Folder for the pages.", "the folder itself")] = None,
+    single: Annotated[bool, typer.Option("--single", help="Write one self-contained file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put everything that was recorded under a folder on one self-contained page."""
+    """Put everything that was recorded under a folder on pages with charts."""
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
+    _demand_writable(out or folder)
     from joma import terminal
     from joma.page.report import report
 
-    with terminal.busy("Writing the page", quiet=as_json):
-        page = report(folder)
+    with terminal.busy("Writing the pages", quiet=as_json):
+        page = report(folder, out=out, single=single)
     if as_json:
         terminal.show_json({"page": str(page)})
     else:

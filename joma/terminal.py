@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,31 +27,27 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from joma.claims import Answer, statements
+from joma.claims import Answer, Outcome, statements
 from joma.claims import table as claims
-from joma.figures.numbers import counted, duration
-from joma.verdicts import Outcome, Verdict
+from joma.claims.text import filled, heading
+from joma.formatting import counted, duration
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
+    from joma.paper.reproduce import Reproduction
     from joma.probe.scanning import Scan
+    from joma.store.work import WorkProgress
     from joma.theory.simulation import Simulation
 
-COLOURS = {
-    Outcome.HOLDS: "green",
-    Outcome.CONDITIONAL: "yellow",
-    Outcome.REFUTED: "red",
-    Outcome.INCONCLUSIVE: "blue",
-    Outcome.NOT_RUN: "dim",
-}
 PIPED_WIDTH = 160
-"""Columns when the output is not a terminal, so that rows stay on one line in a log."""
+"""Columns when the output is not a terminal and COLUMNS is not set, so that rows stay on one line in a log."""
 LINE_SECONDS = 15.0
 """Time between two lines of progress in a log, where a bar cannot move."""
 
 
 def console() -> Console:
     """Return the console on standard output."""
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+    return Console(width=width, highlight=False)
 
 
 def progress(label: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[str, int, int], None]]:
@@ -67,6 +64,7 @@ def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("elapsed"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -171,33 +169,82 @@ def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     console().print(table)
 
 
-def show_statements(answers: Sequence[Answer], *, explain: bool) -> None:
-    """Print a row for each statement, or with `explain` everything there is to say about each."""
+def show_answers(answers: Sequence[Answer], *, explain: bool, texts: bool = False) -> None:
+    """Print a row for each claim, or with `explain` everything there is to say about each.
+
+    `texts` takes the hand-written texts, which speak of full-size results.
+    """
     screen = console()
-    if explain:
-        for answer in answers:
-            screen.print(_explanation(answer))
-            screen.print(claims.terminal(claims.check_rows(answer)))
-    else:
-        rows = [_statement_row(answer) for answer in answers]
-        screen.print(claims.terminal(rows, title="Statements of the paper"))
+    for answer in answers if explain else ():
+        screen.print(_explained(answer, texts))
+        if answer.numbers:
+            screen.print(claims.terminal(claims.number_rows(answer)))
+    if not explain:
+        screen.print(claims.terminal(claims.rows(answers, texts=texts)))
     counts = Counter(answer.outcome for answer in answers)
-    line = Text(f"{counted(len(answers), 'statement')}: ")
-    for index, outcome in enumerate(outcome for outcome in claims.STYLES if counts[outcome]):
-        line.append(", " if index else "").append(f"{counts[outcome]} {outcome.value}", style=claims.STYLES[outcome])
+    line = Text(f"{len(answers)} claims: ")
+    for index, outcome in enumerate(each for each in Outcome if counts[each]):
+        line.append(", " if index else "").append(f"{counts[outcome]} {outcome}", style=claims.STYLES.get(outcome, ""))
     screen.print(line)
 
 
-def summary(verdicts: Sequence[Verdict]) -> Text:
-    """Count the outcomes in one line, and name what is not sound."""
-    counts = [(outcome, sum(v.outcome is outcome for v in verdicts)) for outcome in Outcome]
-    line = Text(f"{counted(len(verdicts), 'verdict')}: ")
-    for index, (outcome, count) in enumerate((o, c) for o, c in counts if c):
-        line.append(", " if index else "").append(f"{count} {outcome.value}", style=COLOURS[outcome])
-    unsound = [verdict.id for verdict in verdicts if not verdict.sound]
-    if unsound:
-        line.append(f". OUR OWN CHECKS FAIL: {', '.join(unsound)}", style="bold red")
-    return line
+def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
+    """Print the claims of experiments, what is not done and why, and where the files are."""
+    screen = console()
+    if done.answers:
+        show_answers(done.answers, explain=explain, texts=all(each.preset == "full" for each in done.experiments))
+    for each in done.experiments:
+        if each.status != "done":
+            counts = f" ({each.done} of {each.tasks} tasks)" if each.tasks else ""
+            style = "bold red" if each.status == "failed" else "yellow"
+            screen.print(Text.assemble((f"{each.id} {each.status}{counts}: ", style), each.reason), soft_wrap=True)
+    screen.print(f"Saved to {done.folder}. For charts: joma report {done.folder}", soft_wrap=True, markup=False)
+
+
+def work_progress(*, quiet: bool = False) -> "AbstractContextManager[Callable[[str, WorkProgress], None]]":
+    """Show on standard error which experiment is at work, how far it is, and how long the rest of it takes."""
+    lines = LogLines()
+    return bars_or_lines(_work_bar, lambda id, at: lines.show(id, _work_line(id, at)), quiet=quiet)
+
+
+@contextmanager
+def _work_bar() -> "Iterator[Callable[[str, WorkProgress], None]]":
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[at]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0, at="")
+
+        def show(id: str, at: "WorkProgress") -> None:
+            times = f"elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
+            bar.update(
+                task, description=escape(id), completed=at.share, at=escape(f"{at.share:.0%}  {times}  {at.doing}")
+            )
+
+        yield show
+
+
+def _work_line(id: str, at: "WorkProgress") -> str:
+    return f"{id}: {at.share:.0%}, {at.task}, {at.doing}; elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
+
+
+def _explained(answer: Answer, texts: bool) -> Panel:
+    """Return what the paper says, what holds, and why."""
+    statement = statements().get(answer.claim) if answer.tested_by == "verify" else None
+    body = Text.assemble(("Paper says  ", "bold"), answer.says)
+    body.append("\nOutcome     ", style="bold").append(
+        answer.outcome.value, style=claims.STYLES.get(answer.outcome, "")
+    )
+    for setting, outcome in answer.settings.items():
+        body.append(f"\n            {setting}: ").append(outcome.value, style=claims.STYLES.get(outcome, ""))
+    if statement is not None and statement.corrected:
+        label = "Condition " if statement.form == "condition" else "Corrected "
+        body.append(f"\n{label}  ", style="bold").append(statement.corrected)
+    text = (filled(answer) if texts else None) or (statement.why if statement else "")
+    if text:
+        body.append("\n\n" + "\n".join(line for line in text.splitlines() if not line.startswith("# ")).strip())
+    if statement is not None and statement.computed_by:
+        body.append("\n\nComputed by ").append(", ".join(f"joma.theory.{name}" for name in statement.computed_by))
+    title = heading(answer) if texts else answer.title
+    return Panel(body, title=escape(f"{answer.claim}: {title}"), subtitle=escape(answer.source), title_align="left")
 
 
 def show_simulation(simulation: "Simulation") -> None:
@@ -255,22 +302,3 @@ def _unsound(scan: "Scan") -> str:
 
 def _digits(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.5g}"  # NaN stands for a limit that is not known
-
-
-def _statement_row(answer: Answer) -> dict[str, str]:
-    """Return the statement's row: its outcome and the check that decides it."""
-    main = next((row for row in claims.check_rows(answer) if answer.main and row["check"] == answer.main.name), {})
-    shown = {name: main.get(name, "") for name in ("measured", "tolerance", "as printed", "against")}
-    return {"statement": answer.claim, "what it says": answer.title, "outcome": answer.outcome.value, **shown}
-
-
-def _explanation(answer: Answer) -> Panel:
-    statement = statements()[answer.claim]
-    body = Text.assemble(("Printed    ", "bold"), answer.says, "\n")
-    if statement.corrected:
-        body.append("Corrected  ", style="bold").append(statement.corrected + "\n")
-    body.append("Outcome    ", style="bold").append(answer.outcome.value, style=claims.STYLES[answer.outcome])
-    if statement.computed_by:
-        body.append("\nFunctions  ", style="bold").append(", ".join(statement.computed_by))
-    body.append("\n\n" + statement.why)
-    return Panel(body, title=f"{answer.claim}: {answer.title}", subtitle=answer.source, title_align="left")

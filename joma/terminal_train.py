@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from joma.figures.numbers import counted, duration
+from joma.formatting import counted, duration
 from joma.terminal import LogLines, bars_or_lines, console, moving_mark, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without

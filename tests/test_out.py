@@ -17,7 +17,7 @@ from torch import nn
 
 from joma import cli
 from joma.claims import Answer, Number, Outcome
-from joma.page import verification
+from joma.page.paper import write_verification
 from joma.probe.watching import watch
 from joma.store import files
 from joma.store.files import UnwritableError, demand_writable, told
@@ -37,13 +37,11 @@ COMPUTING = {
     "simulate": "joma.theory.simulation.simulate",
     "scan": "joma.probe.scanning.scan",
     "train": "joma.engine.training.train",
-    "reproduce": "joma.experiments.reproduction.reproduce",
-    "report": "joma.page.reproduction.find",
+    "reproduce": "joma.paper.reproduce.reproduce",
+    "report": "joma.page.report.read_reproduction",
 }
 """What does the work of each."""
-REMEDIES = dict.fromkeys(VERBS, "Give another --out.") | {
-    "report": "Make it writable, or copy it to where the page can be written."
-}
+REMEDIES = dict.fromkeys(VERBS, "Give another --out.")
 ALL_VERBS = pytest.mark.parametrize("verb", VERBS)
 REFUSALS = {
     errno.EACCES: "permission denied",
@@ -63,7 +61,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
     Path("checkpoints").mkdir()
     torch.save({"layers.0.mlp.fc1.weight": torch.eye(8)}, "checkpoints/step1.pt")
-    verification.write([answer("an older one")], Path("old"))
+    write_verification([answer("an older one")], Path("old"))
     return tmp_path
 
 
@@ -88,7 +86,9 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """What the files hold, but for locks, which stay behind empty."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "run.lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
@@ -118,7 +118,7 @@ def fail_later(monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
 def test_no_verb_that_takes_out_is_left_out():
     commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     taking = {name for name, each in commands.items() if "out" in [parameter.name for parameter in each.params]}
-    assert taking == VERBS.keys() - {"report"} and VERBS.keys() == COMPUTING.keys()
+    assert taking == VERBS.keys() == COMPUTING.keys()
 
 
 @ALL_VERBS
@@ -166,17 +166,6 @@ def test_a_write_that_fails_later_names_the_file_that_was_asked_for(folder, monk
     assert folder / "old" in (folder / name).parents
     assert not any(part.startswith(".") for part in (folder / name).relative_to(folder).parts)
     assert contents(folder) == before
-
-
-def test_files_written_before_a_failure_are_whole(folder, monkeypatch, capsys):
-    before, newer = contents(folder / "old"), [answer("a newer one")]
-    verification.write(newer, Path("new"))
-    monkeypatch.setattr(COMPUTING["verify"], lambda *_, **__: newer)
-    fail_later(monkeypatch, errno.ENOSPC, at=1)
-    line = complaint(capsys, "verify", "--out", "old")
-    assert line.startswith("old/verification.html cannot be written: the disk is full. ")
-    written = {"verification.json": contents(folder / "new")["verification.json"]}
-    assert contents(folder / "old") == before | written and before != before | written
 
 
 def test_a_watched_run_is_refused_too(folder, monkeypatch):

@@ -2,30 +2,24 @@
 
 import sys
 
-from joma import claims, terminal
-from joma.claims import Answer, Number
-from joma.verdicts import Evidence, Outcome, Verdict
+from joma import terminal
+from joma.claims import Answer, Number, Outcome
 
 
-def verdict(*, sound: bool) -> Verdict:
-    row = Evidence(
-        name="n", against="ODE", unit="u", value=1e-12, threshold=1e-9, control=0.5, control_name="as printed"
-    )
-    return Verdict(id="x", title="t", source="s", claim="c", outcome=Outcome.REFUTED, evidence=(row,), sound=sound)
-
-
-def test_a_failing_check_of_our_own_is_named():
-    assert "OUR OWN CHECKS FAIL: x" in terminal.summary([verdict(sound=False)]).plain
-    assert "FAIL" not in terminal.summary([verdict(sound=True)]).plain
-
-
-def test_rows_stay_on_one_line_in_a_log(capsys):
+def test_rows_stay_on_one_line_in_a_log(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
     number = Number.exact("n", 1e-12, at_most=1e-9, control=0.5, control_name="as printed", against="ODE", unit="u")
-    answer = Answer(claim="x", title="t", source="s", says="c", outcome=claims.Outcome.WRONG, numbers=(number,))
-    terminal.show_statements([answer], explain=False)
+    answer = Answer(claim="x", title="t", source="s", says="c", outcome=Outcome.WRONG, numbers=(number,))
+    terminal.show_answers([answer], explain=False)
     [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells == ["x", "t", "wrong as printed", "1e-12", "1e-09", "0.5", "ODE"]
+    assert cells == ["x", "t", "wrong as printed", "1e-12", "≤ 1e-09", "0.5", "verify"]
+
+
+def test_outcomes_are_counted(capsys):
+    answers = [Answer(claim="x", title="t", source="s", says="c", outcome=Outcome.FAULTY)] * 2
+    terminal.show_answers(answers, explain=False)
+    assert "2 our check failed" in capsys.readouterr().out
 
 
 def test_a_count_is_told_in_lines_where_no_bar_can_move(monkeypatch, capsys):

@@ -51,7 +51,7 @@ def short(value: float | None, digits: int = DIGITS) -> str:
     size = abs(value)
     if math.isfinite(value) and size >= 1000:  # noqa: PLR2004 - from here on thousands are set apart
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+    return f"{value:.{digits}g}".replace("inf", "∞")
 
 
 def threshold(number: Number) -> str:

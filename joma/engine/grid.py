@@ -27,7 +27,7 @@ from joma.engine.config import (
     parse,
 )
 from joma.errors import UnknownNameError
-from joma.figures.numbers import fewest_letters
+from joma.formatting import fewest_letters
 from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
 
 UNNAMED = ("vocabulary", *SAVING)

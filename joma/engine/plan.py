@@ -16,7 +16,7 @@ from joma.engine.memory import USABLE_SHARE, Footprint, StepCost, footprint, fre
 from joma.engine.precision import parameter_dtype, working_in
 from joma.engine.sources import data_size, num_sequences, source_of, with_vocabulary
 from joma.engine.step import Stepper
-from joma.figures.numbers import counted
+from joma.formatting import counted
 from joma.models.decoder import Decoder
 
 StepSeconds = Callable[[RunConfig, int], float]

@@ -1,83 +1,61 @@
-"""`report`: the records under a folder on one self-contained page."""
+"""`report`: everything that was recorded under a folder, on pages that need no network."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from joma.page import reproduction as reproduction_page
-from joma.page import runs as run_page
-from joma.page import simulation as simulation_page
-from joma.page import verification as verification_page
-from joma.page.document import Section, document
-from joma.store.files import demand_writable, write_text
+from joma.page.paper import VERIFICATION, read_verification, reproduction_pages
+from joma.page.runs import run_pages
+from joma.page.simulation import RECORD, read_simulation, simulation_page
+from joma.page.site import write, write_single
+from joma.paper.reproduce import FILE_NAME, read_reproduction
+from joma.store.files import demand_writable
 from joma.theory.simulation import simulate
 
-TITLE = "How a transformer learns: the JoMA paper, checked"
-LEAD = (
-    "Every numbered statement of the paper (arXiv:2310.00535) against an independent computation, and its flows solved."
-)
-RUNS_TITLE = "How these transformers learn"
-RUNS_LEAD = "Attention entropy and weight rank, layer by layer, from the records under {}."
+PAPER = "The JoMA paper, rebuilt", "What the paper claims (arXiv:2310.00535), what we found, and the numbers."
+RUNS = "How these transformers learn", "Attention entropy and weight rank, layer by layer."
+"""Titles and leads of the index."""
 
 
-def report(folder: Path | str) -> Path:
-    """Put every reproduction, run, simulation and verification under `folder` on one page, `index.html` in that folder.
+def report(folder: Path | str, *, out: Path | str | None = None, single: bool = False) -> Path:
+    """Put every reproduction, run, simulation and verification under a folder on pages, and return the index.
 
-    Returns its path. A simulation is a function of its config, so the page solves it again from the record; what lies
-    in the folders of a reproduction's experiments is told by the reproduction.
+    Args:
+        folder: What `joma.watch` or commands with `--out` wrote into.
+        out: Where the pages go; `folder` itself when None.
+        single: Whether to write one self-contained file instead of an index with a page for each subject.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
             f"There is no folder {folder}. Pass one that `joma.watch` or a command with `--out` wrote into."
         )
-    demand_writable(folder, remedy="Make it writable, or copy it to where the page can be written.")
-    found = reproduction_page.find(folder)
-    inside = [place for each in found for place in reproduction_page.places(each)]
-    verified = [verification_page.read(record) for record in _records(folder, verification_page.RECORD, inside)]
-    rebuilt = [
-        section
-        for index, each in enumerate(found)
-        for section in reproduction_page.sections(
-            each, folder, statements=verified[0] if verified and index == 0 else (), with_plotly=index == 0
-        )
+    place = folder if out is None else Path(out)
+    demand_writable(place, remedy="Pass another --out.")
+    found = [read_reproduction(path.parent) for path in sorted(folder.rglob(FILE_NAME))]
+    inside = [each.folder / result.id for each in found for result in each.experiments]
+
+    def records(name: str) -> list[Path]:
+        paths = sorted(folder.rglob(name))
+        return [path for path in paths if not any(path.is_relative_to(each) for each in inside)]
+
+    verified = [answer for path in records(VERIFICATION) for answer in read_verification(path)]
+    simulations = [simulate(read_simulation(path)) for path in records(RECORD)]
+    pages = [
+        *reproduction_pages(found, verified, place),
+        *run_pages(folder, without=inside),
+        *(simulation_page(each, f"simulation-{index}") for index, each in enumerate(simulations, start=1)),
     ]
-    runs = run_page.sections(folder, without=inside, with_plotly=not rebuilt)
-    simulations = _simulations(folder, inside)
-    sections = [*rebuilt, *runs, *simulations, *map(verification_page.section, verified)]
-    if not sections:
+    if not pages:
         raise ValueError(
             f"{folder} holds no record. Write one with `joma scan`, `joma reproduce`, `joma train`, `joma simulate` or "
             f"`joma verify` and `--out {folder}`, or with `joma.watch`."
         )
-    if rebuilt:
-        title, lead = reproduction_page.TITLE, reproduction_page.LEAD
+    if found or verified:
+        title, lead = (
+            "The JoMA paper, rebuilt",
+            "What the paper claims (arXiv:2310.00535), what we found, and the numbers.",
+        )
     else:
-        title, lead = (RUNS_TITLE, RUNS_LEAD.format(folder.resolve().name)) if runs else (TITLE, LEAD)
-    return write_text(folder / "index.html", _writable(document(title, lead, _told_apart(sections))))
-
-
-def _told_apart(sections: Sequence[Section]) -> list[Section]:
-    """Number the anchors that come more than once."""
-    seen: Counter[str] = Counter()
-    found = []
-    for section in sections:
-        seen[section.anchor] += 1
-        times = seen[section.anchor]
-        found.append(section if times == 1 else replace(section, anchor=f"{section.anchor}-{times}"))
-    return found
-
-
-def _writable(page: str) -> str:
-    """Replace what UTF-8 cannot hold: halves of characters, from JSON or from the names of folders."""
-    return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _records(folder: Path, name: str, without: Sequence[Path]) -> list[Path]:
-    return [record for record in sorted(folder.rglob(name)) if not run_page.is_below(record, without)]
-
-
-def _simulations(folder: Path, without: Sequence[Path]) -> list[Section]:
-    configs = [simulation_page.read(record) for record in _records(folder, simulation_page.RECORD, without)]
-    return [simulation_page.section(simulate(config), with_bundle=index == 0) for index, config in enumerate(configs)]
+        title, lead = "How these transformers learn", "Attention entropy and weight rank, layer by layer."
+    if single:
+        return write_single(place / "index.html", pages, title=title, lead=lead)
+    return write(place, pages, title=title, lead=lead)

@@ -1,247 +1,474 @@
-"""Runs and scans as sections of the page: an overview, runs side by side, and each with its layers and events."""
+"""Runs on pages: an overview, runs side by side, and a page for each run or group of seeds."""
 
-from collections.abc import Sequence
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from markupsafe import Markup
+import pandas as pd
 
-from joma.figures.numbers import NO_LAYER, counted
-from joma.page import effects, events, layers, panels
-from joma.page.document import Section, render
-from joma.page.panels import Room
-from joma.page.plot import plot_scripts
-from joma.page.records import Group, Run, Unreadable, flat, grouped, load, trusted
-from joma.page.table import Cell, number, table, words
-from joma.store import find_runs
+from joma.charts import Chart, Rule, heatmap, lines
+from joma.claims.table import short
+from joma.measure.curve_effects import CurveEffects, curve_effects
+from joma.metrics import METRICS, metric_named
+from joma.page.site import Page, figure, render, table
+from joma.store import RunInfo, find_runs, info, is_open, read, read_events
 
-COLUMNS = (
-    *("run", "kind", "status", "seed", "last step", "measured", "layers", "best loss", "last loss"),
-    *("entropy", "stable rank", "alarms", "findings", "unseen", "not trusted", "seconds"),
-)
-"""Of the overview."""
-TITLES = {
-    "measured": "steps with a measured value",
-    "not trusted": "values that are flagged or not finite, of those of all quantities, layers and heads together",
-    "seconds": "what measuring took, reading what could not be measured included",
-}
-"""What the headings of the overview count."""
-OPTIONAL = ("best loss", "last loss", "alarms", "findings", "unseen", "not trusted", "seconds")
-"""Columns that are left out where no run has anything but 0 there."""
-_COUNTED = {"scan": "checkpoint"}
-"""What has a cost in runs of a kind: a scan reads also what it cannot measure."""
+SEED_KEY = re.compile(r"(^|[_.-])seeds?$", re.IGNORECASE)
+"""Names of settings that are seeds: seed, seeds, data_seed."""
+SEED_IN_NAME = re.compile(r"seed[-_= ]?(\d+)", re.IGNORECASE)
+"""A seed in the name of a folder, a file or a repository: seed-3, pythia-70m-seed3."""
+ANY_SEED = "seed*"
+COST = "cost"
+"""Kind of the rows that say what measuring took."""
+ALL_HEADS, NO_LAYER, NO_STEP = -1, -1, -1
+MAX_PAGES = 40
+"""Groups that get a page of their own; the overview lists all."""
+MAX_METRICS = 200
+"""Charts of all pages together; with more, only the principal metrics are drawn."""
+MAX_EVENTS = 300
+"""Events that one table shows."""
+LOG_SPAN, LOG_MEDIAN = 100, 0.2
+"""Steps get a logarithmic axis when they span two decades and half of them lie in the first fifth."""
 OWN_SETTINGS = ("seed", "started", "ended", "resumed")
-"""Entries of a run's description in which runs differ in any case."""
-
-
-def is_below(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a path is one of these folders or lies in one of them."""
-    return any(path.is_relative_to(folder) for folder in folders)
+"""Entries in which runs differ in any case."""
+STATES = {
+    "being written": "is still being written",
+    "interrupted": "was interrupted or killed; opening it again continues",
+    "failed": "failed",
+}
+EVENTS = {"alarm": "Alarms", "audit": "Audit of the checkpoints", "unseen": "Not measured"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Entry:
-    """A group, its anchor on the page, and the effects of its curves."""
+class Run:
+    """A run with its tables."""
 
-    group: Group
-    anchor: str
-    sites: Sequence[effects.SiteEffects]
+    name: str
+    """Path below the folder of the report."""
+    info: RunInfo
+    values: pd.DataFrame
+    events: pd.DataFrame
+    """What happened and was not withdrawn; `evidence` is a dictionary."""
+    status: str
+    """finished, failed, interrupted (nobody writes it any more) or being written."""
+    seed: str
+    """Empty when no setting and no name has one."""
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """Rows of what was measured, without what that took."""
+        return self.values[self.values["kind"] != COST]
+
+    @property
+    def cost(self) -> pd.Series:
+        """Seconds of each measurement."""
+        rows = self.values
+        return rows.loc[(rows["kind"] == COST) & (rows["metric"] == "seconds"), "value"]
+
+    @property
+    def wall_seconds(self) -> float | None:
+        """Time from start to end, of a run that was not interrupted."""
+        if self.info.ended is None or self.info.resumed:
+            return None
+        begun, ended = (datetime.fromisoformat(time) for time in (self.info.started, self.info.ended))
+        return (ended - begun).total_seconds()
 
 
-def sections(folder: Path, *, without: Sequence[Path] = (), with_plotly: bool = True) -> list[Section]:
-    """Return the sections of all runs at or below a folder, those below `without` left out; none when there is no run.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Runs of one kind and configuration that differ only in their seed; often a single one."""
 
-    Only one section of a page needs plotly's script. Refuses when no run at all can be read.
-    """
-    folders = [place for place in find_runs(folder) if not is_below(place, without)]
+    name: str
+    runs: tuple[Run, ...]
+
+    def rows(self, metric: str) -> pd.DataFrame:
+        """Return the values of a metric in all runs, with a column `run`."""
+        own = [run.measured[run.measured["metric"] == metric].assign(run=run.name) for run in self.runs]
+        return pd.concat(own, ignore_index=True)
+
+    def events(self, kind: str) -> pd.DataFrame:
+        """Return the events of one kind, those that repeat at every step once."""
+        own = [run.events[run.events["kind"] == kind].assign(run=run.name) for run in self.runs]
+        return pd.concat(own, ignore_index=True).drop_duplicates(["run", "site", "message"])
+
+
+def run_pages(folder: Path, *, without: Sequence[Path] = ()) -> list[Page]:
+    """Return the pages of all runs at or below a folder, those below `without` left out; none when there is no run."""
+    folders = [each for each in find_runs(folder) if not any(each.is_relative_to(other) for other in without)]
     if not folders:
         return []
     runs, unreadable = load(folders, folder)
     if not runs:
-        raise ValueError(unreadable[0].reason)
+        raise ValueError(unreadable[0]["reason"])
     groups = grouped(runs)
-    room = panels.share(groups)
-    entries = [
-        _Entry(group=group, anchor=f"run-{place}", sites=effects.described(group))
-        for place, group in enumerate(groups, start=1)
-    ]
-    side_by_side = [_side_by_side(groups, room)] if len(groups) > 1 else []
-    overview = _overview(entries, unreadable, plot_scripts() if with_plotly else Markup(""))
-    return [overview, *side_by_side, *(_section(entry, room) for entry in entries)]
-
-
-def _overview(entries: Sequence[_Entry], unreadable: Sequence[Unreadable], scripts: Markup) -> Section:
-    rows = [_overview_row(entry, index) for entry in entries for index in range(len(entry.group.runs))]
-    told = [place for place, name in enumerate(COLUMNS) if name not in OPTIONAL or any(row[place].raw for row in rows)]
-    shown = table([COLUMNS[place] for place in told], [[row[place] for place in told] for row in rows], titles=TITLES)
-    body = render("runs", scripts=scripts, unreadable=unreadable, table=shown)
-    return Section(anchor="runs", title=counted(len(rows), "run"), body=body)
-
-
-def _overview_row(entry: _Entry, index: int) -> list[Cell]:
-    run = entry.group.runs[index]
-    values, alone = run.values, Group(name=run.name, runs=(run,))
-    measured = values[values["layer"] != NO_LAYER]
-    counts = [_num_events(alone, kind) for kind in ("alarm", "audit", "unseen")]
-    tones = ["bad", "bad", "warned"]
-    return [
-        words(run.name, tone="name", link=f"#{entry.anchor}"),
-        words(run.info.kind),
-        words(run.status, tone="" if run.status == "finished" else "bad"),
-        words(run.seed),
-        number(int(values["step"].max()) if len(values) else None),
-        number(run.num_measurements),
-        number(int(measured["layer"].nunique())),
-        *_losses(alone),
-        *(effects.counted(entry.sites, metric, index) for metric in ("entropy", "stable_rank")),
-        *(number(num, tone=tone if num else "") for num, tone in zip(counts, tones, strict=True)),
-        _not_trusted(run),
-        number(run.seconds),
-    ]
-
-
-def _not_trusted(run: Run) -> Cell:
-    num = int((~trusted(run.measured)).sum())
-    return Cell(text=f"{num} of {len(run.measured)}" if num else "0", raw=num, is_number=True)
-
-
-def _losses(group: Group) -> list[Cell]:
-    """Best and last loss, in validation where that was measured."""
-    values = layers.rows(group, "loss")
-    held_out = values[values["site"] == "validation"]
-    values = (held_out if len(held_out) else values).sort_values("step")
-    trusted = values[values["trusted"]]["value"]
-    return [number(trusted.min()), number(trusted.iloc[-1])] if len(trusted) else [number(None)] * 2
-
-
-def _num_events(group: Group, kind: str) -> int:
-    """Count events, those that are told again at every step once."""
-    told = events.of_kind(group, kind)
-    return len(told.drop_duplicates(["site", "message"]))
-
-
-def _side_by_side(groups: Sequence[Group], room: Room) -> Section:
-    drawn = [
-        panels.compared(groups, metric, f"side-by-side-{index}", room) for index, metric in enumerate(room.metrics)
-    ]
-    columns, rows = _differences(groups)
-    body = render(
-        "side_by_side",
-        panels=[panel for panel in drawn if panel is not None],
-        log_steps=panels.are_logarithmic(groups),
-        has_seeds=any(group.is_averaged for group in groups),
-        differences=table(columns, rows) if rows else "",
+    metrics = metrics_of(groups)
+    effects = {run.name: curve_effects(run.measured[trusted(run.measured)]) for run in runs}
+    slugs = {group.name: f"run-{place}" for place, group in enumerate(groups[:MAX_PAGES], start=1)}
+    links = {run.name: f"{slugs[group.name]}.html" for group in groups if group.name in slugs for run in group.runs}
+    overview = render(
+        "runs",
+        unreadable=unreadable,
+        table=table([_overview(group, run, effects[run.name]) for group in groups for run in group.runs], links=links),
+        charts=[figure(chart) for chart in _side_by_side(groups, metrics)] if len(groups) > 1 else [],
+        differences=table(_differences(groups)) if len(groups) > 1 else "",
+        left_out=max(0, len(groups) - MAX_PAGES),
     )
-    return Section(anchor="side-by-side", title="Side by side", body=body)
+    first = Page(slug="runs", title=f"{len(runs)} runs", group="Runs", body=overview, summary=overview)
+    pages = [_page(group, slugs[group.name], metrics, effects) for group in groups[:MAX_PAGES]]
+    return [first, *pages]
 
 
-def _differences(groups: Sequence[Group]) -> tuple[list[str], list[list[Cell]]]:
-    """Settings and versions in which the groups differ, one column for each group."""
-    settings = [_settings(group) for group in groups]
-    rows = [
-        [words(name), *(words(each.get(name, "")) for each in settings)]
-        for name in dict.fromkeys(chain.from_iterable(settings))
-        if name not in OWN_SETTINGS and len({each.get(name) for each in settings}) > 1
+def load(folders: Sequence[Path], root: Path) -> tuple[list[Run], list[dict[str, str]]]:
+    """Read runs; one that cannot be read is listed and does not stop the others."""
+    runs, unreadable = [], []
+    for folder in folders:
+        path = folder.resolve().name if folder == root else folder.relative_to(root)
+        name = os.fsencode(path).decode("utf-8", "replace")
+        try:
+            runs.append(_load(folder, name))
+        except (ValueError, OSError) as error:
+            unreadable.append({"name": name, "reason": " ".join(str(error).split())})
+    return runs, unreadable
+
+
+def _load(folder: Path, name: str) -> Run:
+    about = info(folder)
+    status: str = about.status
+    if status == "running":
+        status = "being written" if is_open(folder) else "interrupted"
+    seeds = [*_seeds(about.config), *_seeds(about.about)] or SEED_IN_NAME.findall(name)
+    events = read_events(folder)
+    events["evidence"] = [_parsed(text) for text in events["evidence"]]
+    stands = [not each.get("withdrawn") for each in events["evidence"]]
+    seed = ", ".join(dict.fromkeys(seeds))
+    return Run(name=name, info=about, values=read(folder), events=events.loc[stands], status=status, seed=seed)
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """Gather runs of the same kind and configuration, each seed once; the others stay alone. In order of name."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        has_setting = any(_seeds(run.info.config)) or any(_seeds(run.info.about))
+        name = "" if has_setting else SEED_IN_NAME.sub(ANY_SEED, run.name)
+        identity = [run.info.kind, name, _seedless(run.info.config), _seedless(run.info.about)]
+        alike.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
+    groups = []
+    for members in alike.values():
+        seeds = {run.seed for run in members}
+        if len(members) > 1 and "" not in seeds and len(seeds) == len(members):
+            ordered = sorted(members, key=lambda run: (not run.seed.isdecimal(), run.seed.zfill(20), run.seed))
+            names = {SEED_IN_NAME.sub(ANY_SEED, run.name) for run in members}
+            name = names.pop() if len(names) == 1 else f"{ordered[0].name} and {len(members) - 1} more"
+            groups.append(Group(name=name, runs=tuple(ordered)))
+        else:
+            groups += [Group(name=run.name, runs=(run,)) for run in members]
+    return sorted(groups, key=lambda group: group.name)
+
+
+def trusted(values: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which values have no flag and are finite."""
+    return (values["flag"] == "") & np.isfinite(values["value"])
+
+
+def metrics_of(groups: Sequence[Group]) -> list[str]:
+    """Return the metrics to draw, in the order of the table of metrics; principal ones alone where there are many."""
+    found = {name for group in groups for run in group.runs for name in run.measured["metric"].unique()}
+    if len(found) * min(len(groups), MAX_PAGES) > MAX_METRICS:
+        found = {name for name in found if metric_named(name).is_principal}
+    known = list(METRICS)
+    return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
+
+
+# --- overview and comparison ---------------------------------------------------------------------------------------
+
+
+def _overview(group: Group, run: Run, effects: Sequence[CurveEffects]) -> dict[str, Any]:
+    alone = Group(name=run.name, runs=(run,))
+    losses = alone.rows("loss").sort_values("step")
+    held_out = losses[losses["site"] == "validation"]
+    losses = (held_out if len(held_out) else losses)["value"]
+    losses = losses[np.isfinite(losses)]
+    doubtful = int((~trusted(run.measured)).sum())
+    names = {
+        metric: Counter(each.name.value for each in effects if each.metric == metric)
+        for metric in ("entropy", "stable_rank")
+    }
+    return {
+        "run": run.name,
+        "kind": run.info.kind,
+        "status": run.status,
+        "seed": run.seed,
+        "last step": short(float(run.values["step"].max())) if len(run.values) else "",
+        "measurements": short(float(run.measured["step"].nunique())),
+        "layers": short(float(run.measured.loc[run.measured["layer"] != NO_LAYER, "layer"].nunique())),
+        "best loss": short(float(losses.min())) if len(losses) else "",
+        "last loss": short(float(losses.iloc[-1])) if len(losses) else "",
+        "entropy": ", ".join(f"{name} {count}" for name, count in names["entropy"].most_common()),
+        "stable rank": ", ".join(f"{name} {count}" for name, count in names["stable_rank"].most_common()),
+        "alarms": _count(alone, "alarm"),
+        "findings": _count(alone, "audit"),
+        "not measured": _count(alone, "unseen"),
+        "flagged values": short(float(doubtful)) if doubtful else "",
+        "seconds measuring": short(float(run.cost.sum())) if len(run.cost) else "",
+    }
+
+
+def _count(group: Group, kind: str) -> str:
+    return str(len(group.events(kind)) or "")
+
+
+def _side_by_side(groups: Sequence[Group], metrics: Sequence[str]) -> Iterator[Chart]:
+    """Draw the mean over layers of each metric, one line for each group."""
+    for metric in metrics:
+        curves = []
+        for group in groups:
+            values = group.rows(metric)
+            values = values[trusted(values) & (values["head"] == ALL_HEADS)]
+            per_run = values.groupby(["run", "site" if (values["layer"] == NO_LAYER).all() else "layer", "step"])[
+                "value"
+            ]
+            over_layers = per_run.mean().groupby(["run", "step"]).mean()
+            curves.append(_over_runs(over_layers.reset_index(), ["step"]).assign(run=group.name))
+        frame = pd.concat(curves)
+        if len(frame):
+            yield lines(
+                frame,
+                "step",
+                "value",
+                color="run",
+                band=("low", "high"),
+                x_log=_is_log(frame["step"]),
+                id=f"compare-{_slug(metric)}",
+                title=f"{metric_named(metric).label}, mean over layers",
+                caption="Bands are standard errors over seeds.",
+                labels={"value": metric_named(metric).axis, "step": "training step"},
+            )
+
+
+def _differences(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """Return settings and versions in which the groups differ, one column for each group."""
+    settings = {group.name: _settings(group) for group in groups[:MAX_PAGES]}
+    names = dict.fromkeys(chain.from_iterable(settings.values()))
+    return [
+        {"setting": name, **{group: own.get(name, "") for group, own in settings.items()}}
+        for name in names
+        if name not in OWN_SETTINGS and len({own.get(name) for own in settings.values()}) > 1
     ]
-    return ["setting", *(group.name for group in groups)], rows
 
 
-def _section(entry: _Entry, room: Room) -> Section:
-    group = entry.group
-    drawn = [panels.panel(group, metric, f"{entry.anchor}-{index}", room) for index, metric in enumerate(room.metrics)]
-    settings = [[words(name), words(value)] for name, value in _settings(group).items()]
+# --- one group -----------------------------------------------------------------------------------------------------
+
+
+def _page(group: Group, slug: str, metrics: Sequence[str], effects: dict[str, list[CurveEffects]]) -> Page:
+    charts = [chart for metric in metrics for chart in _charts(group, metric, slug)]
+    settings = [{"setting": name, "value": value} for name, value in _settings(group).items()]
     body = render(
         "run",
-        remarks=[*_states(group), *_seed_remarks(group), *_cost(group), *_left_out(room)],
-        panels=[panel for panel in drawn if panel is not None],
-        log_steps=panels.are_logarithmic([group]),
-        effects=table(effects.COLUMNS, effects.rows(entry.sites), titles=effects.TITLES) if entry.sites else "",
-        event_tables=events.tables(group),
-        settings=table(["setting", "value"], settings),
+        states=[(run.name, STATES[run.status]) for run in group.runs if run.status in STATES],
+        seeds=[run.seed for run in group.runs],
+        costs=[_cost(run) for run in group.runs if len(run.cost)],
+        charts=[figure(chart) for chart in charts],
+        layers=table(_layers(group, effects)),
+        events=[(title, table(_events(group.events(kind)))) for kind, title in EVENTS.items() if _count(group, kind)],
+        settings=table(settings),
     )
-    return Section(anchor=entry.anchor, title=group.name, body=body)
+    return Page(slug=slug, title=group.name, group="Runs", body=body)
 
 
-def _states(group: Group) -> list[dict[str, str]]:
-    """Say of every run that did not finish how it stands."""
-    said = {
-        "being written": "is being written: this is how it stood at step {last}.",
-        "interrupted": "was interrupted, or killed, after step {last}. Nobody is writing it; opening it again goes on.",
-        "failed": "failed after step {last}.",
-    }
-    return [
-        _remark(f"{run.name} {said[run.status].format(last=_last_step(run))}", "alarm")
-        for run in group.runs
-        if run.status in said
-    ]
-
-
-def _seed_remarks(group: Group) -> list[dict[str, str]]:
-    if not group.is_averaged:
-        return []
-    seeds = ", ".join(run.seed for run in group.runs)
-    remarks = [
-        f"Mean over {len(group.runs)} runs that differ only in their seed ({seeds}). "
-        "Error bars are the standard error of the mean over seeds."
-    ]
-    steps = [set(run.values["step"].unique()) for run in group.runs]
-    some = set.union(*steps) - set.intersection(*steps)
-    if some:
-        remarks.append(
-            f"Not every seed has every step: at {len(some)} of them the mean is over fewer, from {min(some)} on."
+def _charts(group: Group, metric: str, slug: str) -> Iterator[Chart]:
+    """Draw a metric over steps, by layer; by head as colours where heads were recorded."""
+    known, values = metric_named(metric), group.rows(metric)
+    if values.empty:
+        return
+    good = values[trusted(values)]
+    over_heads = good[good["head"] == ALL_HEADS] if (good["head"] == ALL_HEADS).any() else good
+    names = {"step": "training step", "value": known.axis, "site": "where"}
+    common: dict[str, Any] = {"x_log": _is_log(values["step"]), "labels": names}
+    if len(over_heads):
+        several = over_heads.groupby("layer")["site"].nunique().max() > 1
+        frame = _over_runs(over_heads, ["layer", "site", "head", "step"])
+        has_layers = (frame["layer"] != NO_LAYER).any()
+        alarms = [
+            Rule(float(step), "alarm", axis="x", alert=True) for step in sorted(set(group.events("alarm")["step"]))[:5]
+        ]
+        yield lines(
+            frame,
+            "step",
+            "value",
+            color="layer" if has_layers else "site",
+            dash="site" if has_layers and several else None,
+            detail="head",
+            band=("low", "high") if len(group.runs) > 1 else None,
+            rules=alarms if metric.startswith("entropy") else (),
+            id=f"{slug}-{_slug(metric)}",
+            title=known.label.capitalize(),
+            caption=known.description,
+            **common,
         )
-    made = {(run.info.git_commit, tuple(run.info.versions.items())) for run in group.runs}
-    if len(made) > 1:
-        remarks.append("These runs were not all made with the same versions: see the configuration.")
-    return [_remark(text) for text in remarks]
+    heads = good[good["head"] != ALL_HEADS]
+    if len(heads) and (good["head"] == ALL_HEADS).any():
+        frame = heads.groupby(["layer", "head", "step"], as_index=False)["value"].mean()
+        frame["where"] = "layer " + frame["layer"].astype(str) + ", head " + frame["head"].astype(str)
+        yield heatmap(
+            frame,
+            "step",
+            "where",
+            "value",
+            id=f"{slug}-{_slug(metric)}-heads",
+            title=f"{known.label.capitalize()} by head",
+            caption="One row for each head.",
+            **common,
+        )
 
 
-def _cost(group: Group) -> list[dict[str, str]]:
-    remarks = []
+def _over_runs(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return the mean over runs with its standard error as a band."""
+    parts = values.groupby(key, as_index=False)["value"].agg(["mean", "sem"])
+    error = parts["sem"].fillna(0.0)
+    return parts.assign(value=parts["mean"], low=parts["mean"] - error, high=parts["mean"] + error)
+
+
+def _layers(group: Group, effects: dict[str, list[CurveEffects]]) -> list[dict[str, str]]:
+    """Return what entropy and stable rank do in each layer: the mean over seeds, ± its standard error."""
+    found: dict[tuple[str, int, str], list[CurveEffects]] = {}
     for run in group.runs:
-        seconds = run.cost["value"].to_numpy()
-        if not seconds.size:
-            continue
-        wall = run.wall_seconds
-        part = f", {100 * run.seconds / wall:.2g} % of its {wall:.4g} s" if wall else ""
-        whose = f"Measuring {run.name}" if group.is_averaged else "Measuring"
-        each = f"{counted(len(seconds), _COUNTED.get(run.info.kind, 'measurement'))}, median {np.median(seconds):.3g} s"
-        remarks.append(_remark(f"{whose} took {run.seconds:.3g} s{part} ({each})."))
-    return remarks
+        for each in effects[run.name]:
+            found.setdefault((each.metric, each.layer, each.site), []).append(each)
+    return [
+        {
+            "layer": str(layer),
+            "quantity": METRICS[metric].axis,
+            "where": site,
+            "name": ", ".join(
+                f"{name} {n}" if len(own) > 1 else name for name, n in Counter(e.name.value for e in own).most_common()
+            ),
+            **{
+                title: _estimate([getattr(each.effects, field) for each in own])
+                for title, field in (
+                    ("start", "start"),
+                    ("fall", "fall"),
+                    ("lowest at step", "dip_time"),
+                    ("rise", "rise"),
+                    ("end", "end"),
+                )
+            },
+        }
+        for (metric, layer, site), own in sorted(found.items())
+    ]
 
 
-def _left_out(room: Room) -> list[dict[str, str]]:
-    if not room.left_out:
-        return []
-    return [_remark(f"There are too many runs on this page to draw {', '.join(room.left_out)}; the records have them.")]
+def _estimate(estimates: Sequence[Any]) -> str:
+    values = np.array([each.value for each in estimates])
+    half = (estimates[0].high - estimates[0].low) / 2 if values.size == 1 else values.std(ddof=1) / np.sqrt(values.size)
+    return (
+        f"{short(float(values.mean()))} ± {short(float(half), 2)}" if np.isfinite(half) else short(float(values.mean()))
+    )
 
 
-def _remark(text: str, tone: str = "") -> dict[str, str]:
-    return {"text": text, "tone": tone}
+def _events(events: pd.DataFrame) -> list[dict[str, str]]:
+    return [
+        {
+            "step": "" if row.step == NO_STEP else f"{row.step:,}",
+            "where": row.site,
+            "what happened": row.message,
+            "evidence": "; ".join(f"{name}: {value}" for name, value in flat(row.evidence) if name)[:300],
+            "run": row.run if events["run"].nunique() > 1 else "",
+        }
+        for row in events.sort_values("step", kind="stable").head(MAX_EVENTS).itertuples()
+    ]
 
 
-def _last_step(run: Run) -> str:
-    return str(run.values["step"].max()) if len(run.values) else "none"
+def _cost(run: Run) -> dict[str, str]:
+    wall = run.wall_seconds
+    share = f"{100 * run.cost.sum() / wall:.2g} %" if wall else ""
+    return {"run": run.name, "seconds": short(float(run.cost.sum())), "share": share, "times": str(len(run.cost))}
 
 
 def _settings(group: Group) -> dict[str, str]:
     """Return configuration, versions and times by name; where the runs of a group differ, one after the other."""
-    each = [dict(_described(run)) for run in group.runs]
+    each = [dict(_described(run.info)) for run in group.runs]
     names = dict.fromkeys(chain.from_iterable(each))
     values = {name: [settings.get(name, "") for settings in each] for name in names}
     return {name: found[0] if len(set(found)) == 1 else " | ".join(found) for name, found in values.items()}
 
 
-def _described(run: Run) -> list[tuple[str, str]]:
-    info = run.info
-    known = [("kind", info.kind), ("git commit", info.git_commit or "")]
-    times = [("started", info.started), ("ended", info.ended or ""), ("resumed", ", ".join(info.resumed))]
-    return [
-        *known,
-        *flat(info.config),
-        *flat(info.about),
-        *flat(info.versions, "version"),
-        *((name, time) for name, time in times if time),
-    ]
+def _described(about: RunInfo) -> Iterator[tuple[str, str]]:
+    yield from (("kind", about.kind), ("git commit", about.git_commit or ""))
+    yield from chain(flat(about.config), flat(about.about), flat(about.versions, "version"))
+    times = {"started": about.started, "ended": about.ended or "", "resumed": ", ".join(about.resumed)}
+    yield from ((name, time) for name, time in times.items() if time)
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Walk through nested settings and yield each with its path.
+
+    >>> list(flat({"alarm": {"patience": 3}, "measures": ["entropy", "ranks"], "text": None}))
+    [('alarm.patience', '3'), ('measures', 'entropy, ranks'), ('text', 'none')]
+    """
+    if isinstance(value, dict) and (value or not name):
+        for key, entry in value.items():
+            yield from flat(entry, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(entry, dict | list) for entry in value):
+        for index, entry in enumerate(value):
+            yield from flat(entry, f"{name}[{index}]")
+    else:
+        yield name, _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return ", ".join(_shown(entry) for entry in value)
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_log(steps: pd.Series) -> bool:
+    positive = steps[steps > 0]
+    if positive.empty:
+        return False
+    return bool(positive.max() >= LOG_SPAN * positive.min() and positive.median() <= LOG_MEDIAN * positive.max())
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "metric"
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Read evidence; what is no JSON object is kept as it is."""
+    try:
+        evidence = json.loads(text)
+    except ValueError:
+        evidence = text
+    return evidence if isinstance(evidence, dict) else {"evidence": evidence}
+
+
+def _seeds(value: Any) -> Iterator[str]:
+    """Yield the seeds among settings: under names that say so, and inside of names such as pythia-70m-seed3."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if SEED_KEY.search(key) and entry is not None:
+                yield _shown(entry)
+            else:
+                yield from _seeds(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _seeds(entry)
+    elif isinstance(value, str):
+        yield from SEED_IN_NAME.findall(value)
+
+
+def _seedless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _seedless(entry) for key, entry in value.items() if not SEED_KEY.search(key)}
+    if isinstance(value, list):
+        return [_seedless(entry) for entry in value]
+    return SEED_IN_NAME.sub(ANY_SEED, value) if isinstance(value, str) else value

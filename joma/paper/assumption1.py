@@ -13,6 +13,7 @@ What sampling alone does to the cosine shows between the two halves of the windo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -84,7 +85,7 @@ def compute(config: Config, store: Store) -> Measured:
         Task(
             "all blocks" if block is None else f"block {block} alone",
             {"config": config, "block": block},
-            lambda space, block=block: {"drift": _followed(_runs(config, block), config, block, space)},
+            partial(_follow, config, block),
             seconds,
             kind="assumption1",
             precision=str(config.settings.get("precision", "fp32")),
@@ -138,6 +139,10 @@ def context_sums(
     sums = gradients.new_zeros(num_runs, vocabulary, num_neurons)
     where = tokens.flatten(1)[..., None].expand(-1, -1, num_neurons)
     return sums.scatter_add_(1, where, received.flatten(1, 2))
+
+
+def _follow(config: Config, block: int | None, space: Workspace) -> dict[str, pd.DataFrame]:
+    return {"drift": _followed(_runs(config, block), config, block, space)}
 
 
 def _runs(config: Config, block: int | None) -> list[RunConfig]:

@@ -56,8 +56,8 @@ class Measured(Tables):
         if isinstance(facts, Mapping):
             numbers = [None if isinstance(value, str) else float(value) for value in facts.values()]
             words = [value if isinstance(value, str) else None for value in facts.values()]
-            facts = pd.DataFrame({"name": list(facts), "number": numbers, "text": words})
-            facts = facts.astype({"name": "string", "number": "float64", "text": "string"})
+            table = pd.DataFrame({"name": list(facts), "number": numbers, "text": words})
+            facts = table.astype({"name": "string", "number": "float64", "text": "string"})
         if facts is not None:
             self["facts"] = facts
 

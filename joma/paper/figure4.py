@@ -80,7 +80,7 @@ def compute(config: Config, space: Workspace) -> Measured:
     """Solve the three flows, step through the scripts' run, and try the condition on random targets."""
     space.progress(0.0, "solving the three flows")
     runs = {name: _solved(config, name) for name in FLOWS}
-    paths = {name: Path(t=run.t, v=run.v, limit=run.flow.limits(), run=run) for name, run in runs.items()}
+    paths = {name: Path(t=run.t, v=run.v, limit=np.asarray(run.flow.limits()), run=run) for name, run in runs.items()}
     t = np.concatenate([[0.0], np.geomspace(CONTROL_START, CONTROL_END, config.num_points - 1)])
     mu = np.array(config.targets)
     paths[WITHOUT] = Path(t=t, v=mu + (config.start - mu) * np.exp(-t)[:, None], limit=mu)

@@ -289,7 +289,7 @@ def compute(config: Config, space: Workspace) -> Measured:
         facts[f"{law}: untrained"] = untrained_correlation(config, run)
         facts[f"{law}: attention moved"] = attention_moved(config, run)
         if config.slower > 1:
-            times = {"slower": config.slower, "progress": progress(2, config.slower)}
+            times: dict[str, Any] = {"slower": config.slower, "progress": progress(2, config.slower)}
             slow = train(config, law, temperature=config.temperature, **times)
             ends = at_the_end(agreement_with_logits(config, law, slow), law)
             facts |= {f"slower, {name}": value for name, value in ends.items()}

@@ -108,7 +108,7 @@ def loss_numbers(t: Measured) -> list[Number]:
     published = PUBLISHED.get(t.config.text, {})
     numbers = []
     for depth in _depths(t):
-        limits = {}
+        limits: dict[str, Any] = {}
         if depth in published:
             limits = {"at_least": published[depth] - LOSS_TOLERANCE, "at_most": published[depth] + LOSS_TOLERANCE}
         numbers.append(
@@ -135,8 +135,8 @@ def rebound_numbers(t: Measured) -> list[Number]:
         for depth in _depths(t):
             rises = per_run(judged, "rise", condition=PAPER, depth=depth, lr=t.config.rate)
             frozen = per_run(judged, "rise", condition=FROZEN, depth=depth, lr=t.config.rate)
-            control = {"control": frozen, "control_name": FROZEN} if len(frozen) else {}
-            limit = {"at_least": VISIBLE, "key": f"rise{depth}"} if metric == ENTROPY else {}
+            control: dict[str, Any] = {"control": frozen, "control_name": FROZEN} if len(frozen) else {}
+            limit: dict[str, Any] = {"at_least": VISIBLE, "key": f"rise{depth}"} if metric == ENTROPY else {}
             numbers.append(
                 Number.mean(
                     f"rise after the dip, {what}", rises, unit="nats", setting=f"depth {depth}", **limit, **control
@@ -213,7 +213,7 @@ def ingredient_numbers(t: Measured) -> list[Number]:
         base = per_run(judged, "rise", condition=PAPER, depth=depth, lr=t.config.rate)
         for condition in CONTROLS:
             rises = per_run(judged, "rise", condition=condition, depth=depth, lr=t.config.rate)
-            limit = {"at_most": float(NEEDED * base.mean())} if condition == LINEAR else {}
+            limit: dict[str, Any] = {"at_most": float(NEEDED * base.mean())} if condition == LINEAR else {}
             if len(rises):
                 numbers.append(
                     Number.mean(
@@ -429,7 +429,7 @@ def dip_numbers(t: Measured) -> list[Number]:
         for _, own in effects.groupby("seed")
         if own["lr"].nunique() > 2  # noqa: PLR2004 - a slope through two points has no error
     ]
-    limits = {"at_least": -1 - EXPONENT_TOLERANCE, "at_most": -1 + EXPONENT_TOLERANCE}
+    limits: dict[str, Any] = {"at_least": -1 - EXPONENT_TOLERANCE, "at_most": -1 + EXPONENT_TOLERANCE}
     name = "exponent of the dip's step as a power of the learning rate, layers that rebound"
     return [
         Number.mean(name, slopes, key="exponent", **limits),

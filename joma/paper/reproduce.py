@@ -154,6 +154,21 @@ def reproduce(
     return Reproduction(folder=out, preset=preset, experiments=tuple(found))
 
 
+def available(ids: Sequence[str], *, device: str | None = None) -> list[dict[str, str]]:
+    """Return each experiment with what it lacks here, or about how long it takes, for each preset."""
+    from joma.engine.plan import device_named
+
+    there = str(device_named(device))
+    rows: list[dict[str, str]] = []
+    for name in ids:
+        made = experiment(name)
+        rows.append({"experiment": name, "title": made.title, "source": made.source})
+        for preset in PRESETS:
+            missing = made.needs(made.presets[preset], there)
+            rows[-1][preset] = missing or f"about {made.seconds.get(preset, 0.0):,.0f} s"
+    return rows
+
+
 def read_reproduction(folder: Path | str) -> Reproduction:
     """Read what `reproduce` left in a folder."""
     path = Path(folder) / FILE_NAME

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
-from joma.figures.numbers import counted, layer_name
+from joma.formatting import counted, layer_name
 
 
 class AlertKind(StrEnum):

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
-from joma.figures.numbers import counted
+from joma.formatting import counted
 from joma.probe.findings import Fault, Finding, some
 from joma.probe.fingerprint import Fingerprint, TensorPrint
 from joma.probe.trajectory import OffPath, off_path

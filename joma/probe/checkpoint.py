@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from joma.figures.numbers import counted
+from joma.formatting import counted
 from joma.probe.findings import Fault, Flaw, some
 
 SAFETENSORS = ".safetensors"

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from joma.figures.numbers import counted
+from joma.formatting import counted
 from joma.measure.rank import stable_rank, why_undefined
 from joma.probe.checkpoint import Weights
 from joma.probe.findings import Fault, Finding, Flaw, some

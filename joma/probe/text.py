@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from joma.errors import positive
-from joma.figures.numbers import counted
+from joma.formatting import counted
 from joma.probe.findings import Fault, Flaw, some
 from joma.probe.measurement import Readings, Row
 from joma.probe.measures import full_attention

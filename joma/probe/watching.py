@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from torch import Tensor, distributed, nn
 
-from joma.figures.numbers import NO_LAYER, counted, layer_name
+from joma.formatting import NO_LAYER, counted, layer_name
 from joma.measure.curve_effects import curve_effects
 from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlarmMonitor, Alert

@@ -1,4 +1,4 @@
-"""Numbers of a reproduction folder as plain values: today's format is read here and nowhere else in the golden tests.
+"""Kept numbers as plain values, to be compared with those of version 0.1.
 
 The golden files were written with version 0.1 (commit 8d306a4) and stay as they are: a change is listed in
 `changes.toml`.
@@ -11,36 +11,33 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.experiments import record
+from joma.paper.documents import kept
 
 GOLDEN = Path(__file__).parent
-RESULTS = GOLDEN.parents[1] / "results"
-
-Key = tuple[str, str, str]
-"""Experiment, claim and name of a number. The outcome of a claim is a number of the name `outcome`."""
+ROOT = GOLDEN.parents[1]
+RESULTS = ROOT / "results"
 
 
-def kept_numbers(folder: Path = RESULTS) -> dict[Key, dict]:
-    """Return every number of a reproduction: value, threshold, its direction, control and published value.
+def kept_numbers() -> dict[str, list[dict]]:
+    """Return the numbers of every claim that is kept: value, threshold, control and published value."""
+    found: dict[str, list[dict]] = {}
+    for result in kept(ROOT):
+        for answer in result.answers:
+            found[answer.claim] = [
+                {
+                    "value": each.value,
+                    "threshold": each.at_least if each.at_least is not None else each.at_most,
+                    "control": each.control,
+                    "published": each.published,
+                }
+                for each in answer.numbers
+            ]
+    return found
 
-    A name that a claim uses again gets a count: `name (2)`. Numbers that an experiment keeps outside its claims
-    have the claim `facts`.
-    """
-    numbers: dict[Key, dict] = {}
-    for experiment in record.read(folder).experiments:
-        for claim in experiment.verdicts:
-            numbers[experiment.id, claim.id, "outcome"] = {"value": claim.outcome.value}
-            names = [row.name for row in claim.evidence]
-            for place, row in enumerate(claim.evidence):
-                count = names[:place].count(row.name) + 1
-                name = row.name if count == 1 else f"{row.name} ({count})"
-                fields = ("value", "threshold", "at_least", "control", "published")
-                numbers[experiment.id, claim.id, name] = {field: getattr(row, field) for field in fields}
-        facts = json.loads((folder / experiment.id / "result.json").read_text())["facts"]
-        for name, value in facts.items():
-            if isinstance(value, int | float):
-                numbers[experiment.id, "facts", name] = {"value": value}
-    return numbers
+
+def kept_outcomes() -> dict[str, str]:
+    """Return the outcome of every claim that is kept."""
+    return {answer.claim: answer.outcome.value for result in kept(ROOT) for answer in result.answers}
 
 
 def kept_files(folder: Path = RESULTS) -> dict[tuple[str], dict]:

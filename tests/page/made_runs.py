@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 
-from joma.page import simulation
+from joma.page.simulation import RECORD
 from joma.store import open_run
 from joma.store.files import write_text
 from joma.theory.simulation import simulate
@@ -143,5 +143,5 @@ def large(folder, *, num_layers, num_steps, metrics):
 def simulated(folder):
     """Write the record of a simulation, without its pictures; return its folder."""
     run = simulate(flow="model", num_components=2, num_points=5)
-    write_text(folder / simulation.RECORD, json.dumps(run.as_dict()))
+    write_text(folder / RECORD, json.dumps(run.as_dict()))
     return folder

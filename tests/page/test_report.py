@@ -1,4 +1,4 @@
-"""One page for everything under a folder: runs, simulations, statements; it needs no network and no second copy."""
+"""The report of a folder: an index with a page for each subject, or one file; it loads nothing from anywhere."""
 
 import json
 import re
@@ -7,123 +7,100 @@ from pathlib import Path
 import pytest
 
 from joma.checks import verify
-from joma.page import verification
+from joma.page.paper import read_verification, write_verification
 from joma.page.report import report
-from joma.store import open_run
+from joma.paper.reproduce import read_reproduction
 
-from .made_runs import HOSTILE, large, scanned, simulated, watched
+from .made_runs import HOSTILE, simulated, trained
 
-LOADS = re.compile(r"""<[^>]*\s(?:src|srcset|data|poster|href)\s*=\s*["']?\s*(?!data:|#)[^"'\s>]+""", re.IGNORECASE)
-
-
-def text_of(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-def without_scripts(html: str) -> str:
-    return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory):
-    """A folder with a run, a scan, two simulations and a verification."""
-    root = tmp_path_factory.mktemp("everything")
-    watched(root / "run", num_steps=21)
-    scanned(root / "scan")
-    for index in range(2):
-        simulated(root / f"simulation-{index}")
-    verification.write(verify("lemma8"), root / "statements")
-    return root
+def site(tmp_path_factory):
+    """The kept results on pages."""
+    return report(RESULTS, out=tmp_path_factory.mktemp("site")).parent
 
 
-@pytest.fixture(scope="module")
-def page(everything):
-    return report(everything)
+def test_every_experiment_has_a_page_with_its_claims_and_charts(site):
+    for result in read_reproduction(RESULTS).experiments:
+        page = (site / f"{result.id}.html").read_text(encoding="utf8")
+        assert all(f'id="{answer.claim}"' in page for answer in result.answers)
+        assert all(f'id="{chart.id}"' in page for chart in result.charts)
 
 
-def test_runs_simulations_and_statements_are_on_one_page(everything, page):
-    assert page == everything / "index.html"
-    html = text_of(page)
-    for heading in ("2 runs", "Side by side", "run", "scan", "1 statement"):
-        assert f"<h2>{heading}</h2>" in html
-    assert 'id="simulation-model"' in html and 'id="simulation-model-2"' in html
-    assert html.count('class="joma-chart"') == 2 and html.count('class="figure"') > 4
+def test_every_claim_is_in_the_table_and_every_link_leads_somewhere(site):
+    table = (site / "claims.html").read_text(encoding="utf8")
+    for answer in read_reproduction(RESULTS).answers:
+        assert f">{answer.claim}</a>" in table
+    for path in site.glob("*.html"):
+        page = path.read_text(encoding="utf8")
+        for address in re.findall(r'(?:href|src)="([^"#:]+?)(?:#[^"]*)?"', page):
+            assert (site / address).exists() or address.startswith(("data", "..")), (path.name, address)
 
 
-def test_plotly_is_on_the_page_once(page):
-    assert text_of(page).count("plotly.js v") == text_of(page).count('<script type="module">') == 1
+def test_pages_load_nothing_from_anywhere(site):
+    for path in site.glob("*.html"):
+        page = path.read_text(encoding="utf8")
+        assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+        assert "default-src 'none'" in page
 
 
-def test_nothing_is_loaded_from_anywhere(page):
-    html = without_scripts(text_of(page))
-    assert not LOADS.search(html) and "@import" not in html and "url(" not in html
-    assert "default-src 'none'" in html  # and a browser would refuse
+def test_the_index_is_small(site):
+    assert (site / "index.html").stat().st_size + sum(p.stat().st_size for p in (site / "assets").iterdir()) < 2.5e6
 
 
-def test_simulations_alone_make_the_page_they_made_before(tmp_path):
+def test_runs_simulations_and_statements_are_found_below_a_folder(tmp_path):
+    trained(tmp_path / "runs" / "one", seed=1)
+    simulated(tmp_path / "flow")
+    write_verification(verify(["thm2-limit"]), tmp_path)
+    index = report(tmp_path)
+    assert {path.name for path in tmp_path.glob("*.html")} >= {
+        "index.html",
+        "runs.html",
+        "statements.html",
+        "simulation-1.html",
+    }
+    assert "thm2-limit" in (tmp_path / "statements.html").read_text(encoding="utf8")
+    assert report(tmp_path) == index  # again, over what is there
+
+
+def test_one_file_holds_everything(tmp_path):
     simulated(tmp_path)
-    html = text_of(report(tmp_path))
-    assert "the JoMA paper, checked" in html and html.count('<script type="module">') == 1
-    assert "plotly.js v" not in html and 'class="figure"' not in html
+    page = report(tmp_path, single=True)
+    assert [path.name for path in tmp_path.glob("*.html")] == ["index.html"]
+    assert "vega" in page.read_text(encoding="utf8")
 
 
-def test_statements_alone_need_no_plotly(tmp_path):
-    verification.write(verify("lemma8"), tmp_path)
-    html = text_of(report(tmp_path))
-    assert "plotly.js v" not in html and "1 statement" in html
-
-
-def test_a_run_itself_can_be_reported_on_and_again(tmp_path):
-    folder = watched(tmp_path / "mine", num_steps=5, num_layers=2)
-    first = text_of(report(folder))
-    assert "<h2>mine</h2>" in first and text_of(report(folder)) == first
-
-
-def test_nothing_to_show_is_refused_in_one_line(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no record. Write one with `joma scan`") as refusal:
-        report(tmp_path)
-    assert "\n" not in str(refusal.value) and not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="There is no folder"):
-        report(tmp_path / "nowhere")
+@pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: folder / "missing"])
+def test_nothing_to_show_is_refused_in_one_line(tmp_path, make):
+    with pytest.raises(ValueError, match="joma") as error:
+        report(make(tmp_path))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("name", "text"),
     [
-        ("{}", "KeyError, 'config'"),
-        ("[]", "TypeError"),
-        ("{", "JSONDecodeError"),
-        ('{"config": null}', "TypeError"),
-        ('{"config": {"flow": "printd"}}', "Did you mean 'printed'"),
-        ('{"config": {"flaw": "printed"}}', "unexpected keyword argument 'flaw'"),
-        ('{"config": {"targets": {"a": 1}}}', "`targets` must be numbers"),
-        ('{"config": {"num_points": "many"}}', "num_points"),
+        ("simulation.json", "{"),
+        ("simulation.json", "[]"),
+        ("verification.json", '[{"claim": 1}]'),
+        ("reproduction.json", "{}"),
     ],
 )
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_a_file_that_is_no_simulation_is_named_in_one_line(tmp_path, text, reason):
-    (tmp_path / "simulation.json").write_text(text)
-    with pytest.raises(ValueError, match=r"simulation.json is not a record of `joma simulate --out`") as refusal:
+def test_a_file_that_is_no_record_is_named_in_one_line(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=name):
         report(tmp_path)
-    assert reason in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def test_names_that_are_no_unicode_do_not_stop_the_page(tmp_path):
-    name = b"caf\xe9 \xff".decode("utf-8", "surrogateescape")
-    open_run(tmp_path / name, kind="watch", config={"half": "\ud800"}).close()
-    assert "caf\ufffd \ufffd" in text_of(report(tmp_path))
+def test_a_hostile_folder_stays_text(tmp_path):
+    folder = tmp_path / HOSTILE.replace("/", "").replace("\u2028", "").replace("\u2029", "")[:60]
+    trained(folder / "run", seed=1)
+    assert "<script>alert(1)" not in report(folder).read_text(encoding="utf8")
 
 
-def test_a_hostile_folder_stays_text_in_title_and_headings(tmp_path):
-    folder = tmp_path / HOSTILE.replace("/", "_")
-    watched(folder, num_steps=3, num_layers=1)
-    html = without_scripts(text_of(report(folder)))
-    assert "<script" not in html and "<img" not in html and "&lt;script&gt;alert(1)" in html
-
-
-def test_a_hundred_layers_a_thousand_steps_and_ten_metrics_stay_below_ten_megabytes(tmp_path):
-    large(tmp_path / "run", num_layers=100, num_steps=1000, metrics=["entropy", *"abcdefghi"])
-    page = report(tmp_path)
-    assert page.stat().st_size < 10e6
-    figures = re.findall(r'<script type="application/json">(.*?)</script>', text_of(page))
-    assert len(figures) == 20 and all(json.loads(figure)["data"] for figure in figures)
+def test_answers_survive_json(tmp_path):
+    answers = verify("thm2-softmax")
+    assert read_verification(write_verification(answers, tmp_path)) == answers
+    assert json.loads((tmp_path / "verification.json").read_text())[0]["claim"] == "thm2-softmax"

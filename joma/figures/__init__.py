@@ -1,1 +1,0 @@
-"""Drawing only: curves and heat maps from values computed elsewhere."""

@@ -1,0 +1,141 @@
+"""HTML pages from templates: an index with a page for each subject, or all of it in one self-contained file.
+
+Every word from outside is escaped by the templates. Pages need no network: style, script and the charts' library lie
+in `assets/` beside them, or in the file itself.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+import joma
+from joma.charts import Chart, bundle, bundle_files
+from joma.claims.table import short
+from joma.store.files import write_text
+
+NUMBER = re.compile(r"[-−]?\d[\d,.]*(e[-+]?\d+)?( ±.*)?|[≤≥] .*|∞|–?")
+"""Cells that are set flush right."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """A page: its file name, its title and its HTML."""
+
+    slug: str
+    title: str
+    body: Markup
+    group: str = ""
+    """Heading under which the navigation lists it."""
+    summary: str = ""
+    """What the index shows of it."""
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Fill one of the templates in this folder."""
+    return Markup(_environment().get_template(f"{template}.html.jinja").render(**values))
+
+
+def table(rows: Sequence[dict[str, Any]], *, links: dict[str, str] | None = None, outcomes: bool = False) -> Markup:
+    """Return rows as a sortable table; columns that are empty throughout are left out.
+
+    Args:
+        rows: Cells by the name of their column, as text or `Markup`.
+        links: Addresses for texts of the first column.
+        outcomes: Whether the column `outcome` can be filtered and has colours.
+    """
+    names = [name for name in (rows[0] if rows else ()) if any(str(row[name]) for row in rows)]
+    numeric = {name: all(NUMBER.fullmatch(str(row[name])) for row in rows) for name in names}
+    return render("table", rows=rows, names=names, numeric=numeric, links=links or {}, outcomes=outcomes)
+
+
+def figure(chart: Chart) -> Markup:
+    """Return a chart as it stands on a page."""
+    return Markup(chart.html())
+
+
+def write(folder: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path:
+    """Write an index and a page for each subject into a folder, with the style and scripts that they share."""
+    shared = {**bundle_files(), "joma.css": _file("page.css"), "joma.js": _file("page.js")}
+    for name, content in shared.items():
+        write_text(folder / "assets" / name, content)
+    styles = [name for name in shared if name.endswith(".css")]
+    scripts = [name for name in shared if name.endswith(".js")]
+    common = {"title": title, "lead": lead, "version": joma.__version__, "pages": pages, "single": False}
+    common["assets"] = render("assets", styles=styles, scripts=scripts)
+    for page in pages:
+        _write(folder / f"{page.slug}.html", render("page", page=page, **common))
+    return _write(folder / "index.html", render("index", **common))
+
+
+def write_single(path: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path:
+    """Write all pages as one self-contained file."""
+    assets = Markup(f"<style>{_file('page.css')}</style>{bundle()}<script type=module>{_file('page.js')}</script>")
+    common = {"title": title, "lead": lead, "version": joma.__version__, "pages": pages, "single": True}
+    return _write(path, render("single", assets=assets, **common))
+
+
+def _file(name: str) -> str:
+    return (files("joma.page") / name).read_text(encoding="utf8")
+
+
+def _write(path: Path, page: str) -> Path:
+    """Write a page; what UTF-8 cannot hold, from JSON or names of folders, is replaced."""
+    return write_text(path, page.encode("utf-8", "replace").decode("utf-8"))
+
+
+def groups(pages: Iterable[Page]) -> dict[str, list[Page]]:
+    """Return pages by the heading under which they are listed."""
+    found: dict[str, list[Page]] = {}
+    for page in pages:
+        found.setdefault(page.group, []).append(page)
+    return found
+
+
+def code(text: str) -> Markup:
+    """Escape a text and show what stands between backticks as code.
+
+    >>> code("`joma report` <here>")
+    Markup('<code>joma report</code> &lt;here&gt;')
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def prose(text: str) -> Markup:
+    r"""Return a hand-written text (headings, bold, links, code, paragraphs) as HTML, without its first heading.
+
+    >>> prose("# Found\n\n**We find** `x`, see [that](fig4-order.md).")
+    Markup('<p><strong>We find</strong> <code>x</code>, see <a href="#fig4-order">that</a>.</p>')
+    """
+    paragraphs = [part for part in text.split("\n\n") if part.strip() and not part.startswith("# ")]
+    found = []
+    for part in paragraphs:
+        line = str(code(" ".join(part.split())))
+        line = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", line)
+        line = re.sub(r"\[([^\]]+)\]\(([\w-]+)\.md\)", r'<a href="#\2">\1</a>', line)
+        found.append(f"<p>{line}</p>")
+    return Markup("".join(found))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("joma", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": short,
+        "code": code,
+        "slug": lambda text: re.sub(r"\W+", "-", str(text)).strip("-"),
+    }
+    environment.globals |= {"groups": groups}
+    return environment
