@@ -1,0 +1,41 @@
+"""The document on the kept results is what they give now, and every text has its numbers."""
+
+from pathlib import Path
+
+import pytest
+
+from joma.claims.text import filled, heading
+from joma.paper.documents import document, keep, kept
+from joma.paper.experiment import MODULES, experiment
+from joma.paper.reproduce import charts_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_document_is_current():
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT)
+
+
+@pytest.mark.parametrize("result", kept(ROOT), ids=lambda result: result.id)
+def test_texts_have_their_numbers_and_claims_are_those_of_the_experiment(result):
+    claims = {claim.id: claim for claim in experiment(result.id).claims}
+    assert [answer.claim for answer in result.answers] == list(claims)
+    for answer in result.answers:
+        assert filled(answer) is not None, answer.claim
+        assert heading(answer)
+        assert answer.says == claims[answer.claim].says
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_experiment_has_presets_and_claims_with_ids_of_their_own(name):
+    made = experiment(name)
+    assert {"quick", "full"} <= made.presets.keys()
+    assert len({claim.id for claim in made.claims}) == len(made.claims) > 0
+
+
+def test_keeping_copies_results_and_tables_and_writes_of_them(tmp_path):
+    keep(ROOT / "results", tmp_path)
+    assert [result.id for result in kept(tmp_path)] == [result.id for result in kept(ROOT)]
+    assert (tmp_path / "docs" / "results.md").exists()
+    first = kept(tmp_path)[0]
+    assert (tmp_path / "docs" / "results" / f"{charts_of(tmp_path / 'results', first)[0].id}.svg").exists()
