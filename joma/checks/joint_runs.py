@@ -8,7 +8,7 @@ import numpy as np
 
 from joma.theory.activations import activation
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.descent import Recipe, train
+from joma.theory.descent import StepRecipe, train
 from joma.theory.integrate import State, integrate
 from joma.theory.invariants import Invariant
 from joma.theory.layer import (
@@ -104,7 +104,7 @@ def flowed(setup: Setup) -> JointRun:
 
 
 @cache
-def trained(setup: Setup, recipe: Recipe) -> JointRun:
+def trained(setup: Setup, recipe: StepRecipe) -> JointRun:
     """Train the layer in steps; minibatches, if any, are drawn with the setup's seed."""
     layer, samples, backprop, w0, z0 = problem(setup)
     run = train(layer, w0, z0, samples, backprop, recipe, rng=np.random.default_rng(setup.seed))

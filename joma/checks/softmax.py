@@ -15,7 +15,7 @@ from joma.checks.joint_runs import JointRun, Quantity, Setup, drift, flowed, tra
 from joma.checks.layers import DIFFERENTIATION_TOLERANCE, FIRST_STEP, differentiated
 from joma.theory.activations import linear, tanh
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.descent import GradientSteps, Recipe, train
+from joma.theory.descent import GradientSteps, StepRecipe, train
 from joma.theory.invariants import logit_sums
 from joma.theory.layer import (
     Embeddings,
@@ -27,7 +27,7 @@ from joma.theory.layer import (
     orthonormal_embeddings,
 )
 from joma.theory.softmax_estimate import (
-    Estimate,
+    LogitEstimate,
     anchored,
     estimate,
     logit_velocity,
@@ -280,7 +280,7 @@ WITHOUT_HYPOTHESES = (
     Setup(kind=AttentionKind.SOFTMAX, query_in_context=True, backprop="time-varying"),
 )
 """Queries that share w, unequal rates, embeddings that overlap, and a query that is a contextual token."""
-COARSE = Recipe(num_steps=100, rate=0.5, rate_ratio=2.0, optimiser=GradientSteps(momentum=0.5), batch_size=3)
+COARSE = StepRecipe(num_steps=100, rate=0.5, rate_ratio=2.0, optimiser=GradientSteps(momentum=0.5), batch_size=3)
 
 
 def _runs(rng: np.random.Generator) -> Sequence[JointRun]:
@@ -312,7 +312,7 @@ WIDTH = 30.0
 LARGEST_FREQUENCY = 0.5
 START = 0.01
 ATTENTION = Attention(kind=AttentionKind.SOFTMAX, temperature=0.5)
-RECIPE = Recipe(num_steps=2000, rate=0.1)
+RECIPE = StepRecipe(num_steps=2000, rate=0.1)
 SEEDS = (0, 1)
 REPORTED = (100, 500, 1000, 2000)
 """Steps at which correlations are taken."""
@@ -322,7 +322,7 @@ HIGH, FAIRLY_WELL = 0.1, 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Training:
+class TrainedLayer:
     """One run of the figures."""
 
     x: np.ndarray
@@ -333,7 +333,7 @@ class Training:
     """(T, M)"""
 
     @property
-    def parts(self) -> Estimate:
+    def parts(self) -> LogitEstimate:
         """Eqn 18 with the mean token frequencies for b̄, as the figure takes it."""
         return estimate(self.v, self.x.mean(axis=0), temperature=ATTENTION.temperature)
 
@@ -342,12 +342,12 @@ class Training:
         return float(np.linalg.norm(part(self)[step] - self.z[step]) / np.linalg.norm(self.z[step]))
 
 
-Part = Callable[[Training], np.ndarray]
+Part = Callable[[TrainedLayer], np.ndarray]
 """A run in, its estimate of the logits over time or a component of that out."""
 
 
 @cache
-def _trained(smooth: bool, seed: int) -> Training:
+def _trained(smooth: bool, seed: int) -> TrainedLayer:
     """Train the layer of the figures; `smooth` has distinct tokens that pass smoothly from class to class."""
     rng = np.random.default_rng(seed)
     place = NUM_DISTINCT * np.arange(NUM_CLASSES) / NUM_CLASSES
@@ -363,35 +363,35 @@ def _trained(smooth: bool, seed: int) -> Training:
     w0, z0 = START * rng.normal(size=(NUM_CLASSES, dim)), START * rng.normal(size=(1, num_tokens))
     samples = Samples(x=x, q=np.zeros(NUM_CLASSES, dtype=int))
     run = train(layer, w0, z0, samples, cross_entropy_gradient(np.arange(NUM_CLASSES)), RECIPE)
-    return Training(x=x, v=layer.embeddings.contextual_part(run["w"]), z=run["z"][:, 0])
+    return TrainedLayer(x=x, v=layer.embeddings.contextual_part(run["w"]), z=run["z"][:, 0])
 
 
-def _both(rng: np.random.Generator) -> Sequence[tuple[Training, ...]]:
+def _both(rng: np.random.Generator) -> Sequence[tuple[TrainedLayer, ...]]:
     """Return the runs of smooth and of random data, over seeds."""
     return [tuple(_trained(smooth, seed) for seed in SEEDS) for smooth in (True, False)]
 
 
-def _estimated(run: Training) -> np.ndarray:
+def _estimated(run: TrainedLayer) -> np.ndarray:
     """Eqn 18 with its constant fixed at the start."""
     return anchored(run.parts.total, run.z[0])
 
 
-def _half_of_the_first_term(run: Training) -> np.ndarray:
+def _half_of_the_first_term(run: TrainedLayer) -> np.ndarray:
     """Theorem 1 as the text prints it, ½Σ_k v_k² − Σ_k ‖v_k‖² b̄: the ½ on the first term alone."""
     return anchored(run.parts.own + 2 * run.parts.mean, run.z[0])
 
 
-def _with_attention_of_the_moment(run: Training) -> np.ndarray:
+def _with_attention_of_the_moment(run: TrainedLayer) -> np.ndarray:
     """Eqn 18 with the mean attention b̄(t) that the layer has at each step."""
     mean_attention = ATTENTION.scores(run.z[:, None], run.x[None]).mean(axis=1)
     return anchored(estimate(run.v, mean_attention, temperature=ATTENTION.temperature).total, run.z[0])
 
 
-def _shifted(run: Training) -> np.ndarray:
+def _shifted(run: TrainedLayer) -> np.ndarray:
     return np.roll(_estimated(run), 1, axis=-1)
 
 
-def _correlations(part: Part, runs: Sequence[Training]) -> np.ndarray:
+def _correlations(part: Part, runs: Sequence[TrainedLayer]) -> np.ndarray:
     """Correlation with the logits at the reported steps, mean over seeds."""
     steps = list(REPORTED)
     return np.mean([normalised_correlation(part(run)[steps], run.z[steps]) for run in runs], axis=0)
@@ -408,7 +408,7 @@ TRAINED: dict[str, Any] = {"against": Reference.TRAINING, "over": _both}
     unit="1 − correlation",
     mutation=Mutation("tokens shifted by one", _shifted),
 )
-def lack_of_correlation(part: Part, runs: Sequence[Training]) -> float:
+def lack_of_correlation(part: Part, runs: Sequence[TrainedLayer]) -> float:
     """1 − correlation of z with ẑ, worst of steps 100 to 2000 and both kinds of data."""
     return float(1 - _correlations(part, runs).min())
 
@@ -422,7 +422,7 @@ def lack_of_correlation(part: Part, runs: Sequence[Training]) -> float:
     unit="correlation",
     mutation=Mutation("both components", _estimated),
 )
-def correlation_of_a_component(part: Part, runs: Sequence[Training]) -> float:
+def correlation_of_a_component(part: Part, runs: Sequence[TrainedLayer]) -> float:
     """Correlation of z with a component alone: ẑ₂ against ẑ₁."""
     return float(_correlations(part, runs).max())
 
@@ -436,7 +436,7 @@ def correlation_of_a_component(part: Part, runs: Sequence[Training]) -> float:
     unit="relative error",
     mutation=Mutation("at step 1000", HALFWAY),
 )
-def error_at_a_step(step: int, runs: Sequence[Training]) -> float:
+def error_at_a_step(step: int, runs: Sequence[TrainedLayer]) -> float:
     """Relative L2 error of ẑ at step 500 against the end, step 2000."""
     return max(run.error(_estimated, step) for run in runs)
 
@@ -450,7 +450,7 @@ def error_at_a_step(step: int, runs: Sequence[Training]) -> float:
     unit="relative error",
     mutation=Mutation("no temperature", lambda run: anchored(run.parts.total / 2, run.z[0])),
 )
-def error_of_an_estimate(part: Part, runs: Sequence[Training]) -> float:
+def error_of_an_estimate(part: Part, runs: Sequence[TrainedLayer]) -> float:
     """Relative L2 error at step 500: the bracket of Eqn 18 against the ½ on the first term alone."""
     return max(run.error(part, EARLY) for run in runs)
 
@@ -464,7 +464,7 @@ def error_of_an_estimate(part: Part, runs: Sequence[Training]) -> float:
     unit="1 − correlation",
     mutation=Mutation("tokens shifted by one", _shifted),
 )
-def lack_of_late_correlation(part: Part, runs: Sequence[Training]) -> float:
+def lack_of_late_correlation(part: Part, runs: Sequence[TrainedLayer]) -> float:
     """1 − correlation at step 2000: mean token frequencies for b̄ against the mean attention b̄(t)."""
     return float(1 - _correlations(part, runs)[REPORTED.index(LATE)])
 

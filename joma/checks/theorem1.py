@@ -10,7 +10,7 @@ import numpy as np
 from joma.checks.check import Mutation, Reference, check
 from joma.checks.joint_runs import BOTH, JointRun, Quantity, Setup, drift, flowed, problem, trained
 from joma.theory.attention import AttentionKind
-from joma.theory.descent import SGD, Adam, GradientSteps, Optimiser, Recipe, train
+from joma.theory.descent import SGD, Adam, GradientSteps, Optimiser, StepRecipe, train
 from joma.theory.integrate import State, integrate
 from joma.theory.invariants import (
     Invariant,
@@ -299,8 +299,8 @@ def logits_along_the_path(law: Callable[[QueryPaths], np.ndarray]) -> float:
 # --- discrete steps ------------------------------------------------------------------------------------------------
 
 DECAY, MOMENTUM = 0.3, 0.9
-FINE = Recipe(num_steps=400, rate=5e-3)
-SHORT = Recipe(num_steps=60, rate=2e-3)
+FINE = StepRecipe(num_steps=400, rate=5e-3)
+SHORT = StepRecipe(num_steps=60, rate=2e-3)
 """For minibatches: steps so small and few that all runs see the same gradients."""
 BATCH_SIZE, NUM_BATCHED_RUNS = 4, 24
 NOISY = (
@@ -311,14 +311,14 @@ NOISY = (
 """Labels that the data say little of, near the start; and six samples whose gradients mostly agree."""
 
 
-def _halved(recipe: Recipe) -> Recipe:
+def _halved(recipe: StepRecipe) -> StepRecipe:
     return replace(recipe, num_steps=2 * recipe.num_steps, rate=recipe.rate / 2)
 
 
-def _steps(rng: np.random.Generator) -> Sequence[tuple[Setup, Recipe]]:
+def _steps(rng: np.random.Generator) -> Sequence[tuple[Setup, StepRecipe]]:
     """Draw full batches at equal rates, and minibatches of two at unequal ones."""
     return [
-        (setup, Recipe(num_steps=20, rate=0.1, rate_ratio=ratio, batch_size=batch_size))
+        (setup, StepRecipe(num_steps=20, rate=0.1, rate_ratio=ratio, batch_size=batch_size))
         for ratio, batch_size in ((1.0, None), (rng.uniform(1.5, 2.5), 2))
         for setup in Setup(rate_ratio=ratio, temperature=rng.uniform(0.6, 0.9), seed=5).with_both()
     ]
@@ -333,14 +333,14 @@ def _steps(rng: np.random.Generator) -> Sequence[tuple[Setup, Recipe]]:
     mutation=Mutation("Δv 1 % off", lambda law, delta_v, delta_z: law.step_change(1.01 * delta_v, delta_z)),
     over=_steps,
 )
-def change_in_a_step(law: Callable[..., np.ndarray], case: tuple[Setup, Recipe]) -> float:
+def change_in_a_step(law: Callable[..., np.ndarray], case: tuple[Setup, StepRecipe]) -> float:
     """Change of the invariant in each of 20 steps, full batch and minibatches of two at unequal rates."""
     run = trained(*case)
     true = np.diff(corrected(run), axis=0)
     return float(np.abs(law(run.law, np.diff(run.v, axis=0), np.diff(run.z, axis=0)) - true).max())
 
 
-def _drift_of_training(kind: AttentionKind, recipe: Recipe) -> float:
+def _drift_of_training(kind: AttentionKind, recipe: StepRecipe) -> float:
     return drift(corrected(trained(Setup(kind=kind), recipe)))
 
 
@@ -368,7 +368,7 @@ def _batched(setup: Setup) -> tuple[float, float, np.ndarray]:
     layer, samples, backprop, w0, z0 = problem(setup)
     law = Invariant(attention=layer.attention)
 
-    def drift_of(recipe: Recipe, seed: int = 0) -> float:
+    def drift_of(recipe: StepRecipe, seed: int = 0) -> float:
         run = train(layer, w0, z0, samples, backprop, recipe, rng=np.random.default_rng(seed))
         ends = law.value(layer.embeddings.contextual_part(run["w"][[0, -1]]), run["z"][[0, -1]])
         return float((ends[1] - ends[0]).sum())
@@ -419,7 +419,7 @@ def drift_with_momentum(factor: Callable[[float], float], case: tuple[AttentionK
     """Drift with momentum over that of SGD at the same effective rate, extrapolated to steps of size zero."""
     kind, momentum = case
 
-    def ratio(plain: Recipe) -> float:
+    def ratio(plain: StepRecipe) -> float:
         heavy = replace(plain, rate=plain.rate * (1 - momentum), optimiser=GradientSteps(momentum=momentum))
         return _drift_of_training(kind, heavy) / _drift_of_training(kind, plain)
 
@@ -439,7 +439,7 @@ def drift_with_momentum(factor: Callable[[float], float], case: tuple[AttentionK
 def drift_in_the_limit(optimiser: Optimiser, kind: AttentionKind) -> float:
     """Drift over movement of z, extrapolated to steps of size zero: SGD against Adam."""
 
-    def relative(recipe: Recipe) -> float:
+    def relative(recipe: StepRecipe) -> float:
         run = trained(Setup(kind=kind), recipe)
         return drift(corrected(run)) / drift(run.z)
 

@@ -26,7 +26,7 @@ KeyBias = Float[Tensor, "R B L"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attended:
+class AttendedValues:
     """What attention put out, and what its weights came from."""
 
     output: State
@@ -59,7 +59,7 @@ def attention(
     tokens: Int[Tensor, "R B L"],
     stream: Stream | None,
     key_bias: KeyBias = None,
-) -> Attended:
+) -> AttendedValues:
     """Attend within each sequence; the weights are dropped by the stream."""
     q, k, logits = None, None, None
     if config.attention_logits == "free":
@@ -72,7 +72,7 @@ def attention(
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
         mixed = _mixed(config, rows, q, k, v, stream, key_bias)
-    return Attended(output=_output(config, parameters, mixed, x), q=q, k=k, logits=logits)
+    return AttendedValues(output=_output(config, parameters, mixed, x), q=q, k=k, logits=logits)
 
 
 def attention_of_last(

@@ -48,7 +48,7 @@ EVENTS = {"alarm": "Alarms", "audit": "Audit of the checkpoints", "unseen": "Not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class ReportRun:
     """A run with its tables."""
 
     name: str
@@ -87,7 +87,7 @@ class Group:
     """Runs of one kind and configuration that differ only in their seed; often a single one."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportRun, ...]
 
     def rows(self, metric: str) -> pd.DataFrame:
         """Return the values of a metric in all runs, with a column `run`."""
@@ -126,7 +126,7 @@ def run_pages(folder: Path, *, without: Sequence[Path] = ()) -> list[Page]:
     return [first, *pages]
 
 
-def load(folders: Sequence[Path], root: Path) -> tuple[list[Run], list[dict[str, str]]]:
+def load(folders: Sequence[Path], root: Path) -> tuple[list[ReportRun], list[dict[str, str]]]:
     """Read runs; one that cannot be read is listed and does not stop the others."""
     runs, unreadable = [], []
     for folder in folders:
@@ -139,7 +139,7 @@ def load(folders: Sequence[Path], root: Path) -> tuple[list[Run], list[dict[str,
     return runs, unreadable
 
 
-def _load(folder: Path, name: str) -> Run:
+def _load(folder: Path, name: str) -> ReportRun:
     about = info(folder)
     status: str = about.status
     if status == "running":
@@ -149,12 +149,12 @@ def _load(folder: Path, name: str) -> Run:
     events["evidence"] = [_parsed(text) for text in events["evidence"]]
     stands = [not each.get("withdrawn") for each in events["evidence"]]
     seed = ", ".join(dict.fromkeys(seeds))
-    return Run(name=name, info=about, values=read(folder), events=events.loc[stands], status=status, seed=seed)
+    return ReportRun(name=name, info=about, values=read(folder), events=events.loc[stands], status=status, seed=seed)
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def grouped(runs: Sequence[ReportRun]) -> list[Group]:
     """Gather runs of the same kind and configuration, each seed once; the others stay alone. In order of name."""
-    alike: dict[str, list[Run]] = {}
+    alike: dict[str, list[ReportRun]] = {}
     for run in runs:
         has_setting = any(_seeds(run.info.config)) or any(_seeds(run.info.about))
         name = "" if has_setting else SEED_IN_NAME.sub(ANY_SEED, run.name)
@@ -190,7 +190,7 @@ def metrics_of(groups: Sequence[Group]) -> list[str]:
 # --- overview and comparison ---------------------------------------------------------------------------------------
 
 
-def _overview(group: Group, run: Run, effects: Sequence[CurveEffects]) -> dict[str, Any]:
+def _overview(group: Group, run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, Any]:
     alone = Group(name=run.name, runs=(run,))
     losses = alone.rows("loss").sort_values("step")
     held_out = losses[losses["site"] == "validation"]
@@ -386,7 +386,7 @@ def _events(events: pd.DataFrame) -> list[dict[str, str]]:
     ]
 
 
-def _cost(run: Run) -> dict[str, str]:
+def _cost(run: ReportRun) -> dict[str, str]:
     wall = run.wall_seconds
     share = f"{100 * run.cost.sum() / wall:.2g} %" if wall else ""
     return {"run": run.name, "seconds": short(float(run.cost.sum())), "share": share, "times": str(len(run.cost))}

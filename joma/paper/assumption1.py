@@ -49,7 +49,7 @@ BEGUN = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class DriftConfig:
     """Where Assumption 1 is tested: E[g x] of every layer while a model is trained."""
 
     text: str = WIKITEXT2
@@ -65,7 +65,7 @@ class Config:
     needs_gpu: bool = True
 
 
-SMALL = Config(
+SMALL = DriftConfig(
     text=EMBEDDED,
     settings=QUICK.settings,
     rate=QUICK.rate,
@@ -77,7 +77,7 @@ SMALL = Config(
 )
 
 
-def compute(config: Config, store: Store) -> Measured:
+def compute(config: DriftConfig, store: Store) -> Measured:
     """Follow E[g x] while the model is trained whole, and while each block is trained alone."""
     blocks = (None, *range(config.depth))
     seconds = (config.steps[-1] + len(config.steps) * config.num_windows) * 1e-3 * len(config.seeds)
@@ -141,11 +141,11 @@ def context_sums(
     return sums.scatter_add_(1, where, received.flatten(1, 2))
 
 
-def _follow(config: Config, block: int | None, space: Workspace) -> dict[str, pd.DataFrame]:
+def _follow(config: DriftConfig, block: int | None, space: Workspace) -> dict[str, pd.DataFrame]:
     return {"drift": _followed(_runs(config, block), config, block, space)}
 
 
-def _runs(config: Config, block: int | None) -> list[RunConfig]:
+def _runs(config: DriftConfig, block: int | None) -> list[RunConfig]:
     """Return the runs of a training, one for each seed; `block` moves alone."""
     own: dict[str, Any] = {"data": config.text, **config.settings, "depth": config.depth, "lr": config.rate}
     own |= {"steps": config.steps[-1], "only_block": block}
@@ -153,7 +153,7 @@ def _runs(config: Config, block: int | None) -> list[RunConfig]:
     return [base.update({"seed": seed}) for seed in config.seeds]
 
 
-def _followed(runs: Sequence[RunConfig], drift: Config, block: int | None, space: Workspace) -> pd.DataFrame:
+def _followed(runs: Sequence[RunConfig], drift: DriftConfig, block: int | None, space: Workspace) -> pd.DataFrame:
     readings = list(_readings(runs, drift, space))
     layers = range(drift.depth) if block is None else [block]
     mode = TOGETHER if block is None else ALONE
@@ -166,7 +166,7 @@ def _followed(runs: Sequence[RunConfig], drift: Config, block: int | None, space
     return pd.DataFrame(rows)
 
 
-def _readings(runs: Sequence[RunConfig], drift: Config, space: Workspace) -> Iterator[_Reading]:
+def _readings(runs: Sequence[RunConfig], drift: DriftConfig, space: Workspace) -> Iterator[_Reading]:
     """Train, stopping at the steps that are measured."""
     first, place = runs[0], torch.device(space.device)
     source, model = source_of(runs, place), Decoder(first.model)
@@ -289,7 +289,7 @@ EXPERIMENTS = (
         source="Section 2, Assumption 1",
         question="Is the backpropagated gradient term constant, as Assumption 1 says, when one layer is trained and "
         "when all are?",
-        presets={"quick": SMALL, "full": Config()},
+        presets={"quick": SMALL, "full": DriftConfig()},
         compute=compute,
         claims=(
             Claim(

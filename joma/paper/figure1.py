@@ -37,7 +37,7 @@ RANDOM_SIZES = {"num_contextual": 5, "num_queries": 2, "hidden": 4, "width": 9, 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figure1Config:
     """The worked example, and how many random layers are compared."""
 
     tokens: tuple[str, ...] = ("the", "cat", "dog", "sat", "on", "mat")
@@ -61,7 +61,7 @@ class Config:
         return np.array([[own.count(token) / len(own) for token in self.tokens] for own in words])
 
 
-def compute(config: Config, space: Workspace) -> Measured:
+def compute(config: Figure1Config, space: Workspace) -> Measured:
     """Work the example out, and compare the two implementations."""
     space.progress(0.0, "the worked example")
     scores, nodes = zip(*(_example(config, attention) for attention in ATTENTIONS), strict=True)
@@ -77,7 +77,7 @@ def _attention(name: str, normalisation: float) -> Attention:
     return Attention(kind=AttentionKind(name), normalisation=constant)
 
 
-def _example(config: Config, attention: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _example(config: Figure1Config, attention: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Scores of every token and values of every node, by the theory, with the distance of the engine's layer."""
     x = config.x
     layer_config = LayerConfig(
@@ -144,7 +144,7 @@ def _drawn(shape: tuple[int, ...], seed: int, *, positive_part: bool) -> torch.T
     return torch.as_tensor(rng.dirichlet(np.ones(shape[1]), shape[0]) if positive_part else rng.normal(size=shape))
 
 
-def _compared(config: Config, attention: str, phi: str) -> pd.DataFrame:
+def _compared(config: Figure1Config, attention: str, phi: str) -> pd.DataFrame:
     """Random layers: largest distance of the engine's two passes from the theory's, and the controls'."""
     layer_config = LayerConfig(
         **RANDOM_SIZES,
@@ -193,7 +193,7 @@ def _distances(
     return float(forward), float(max(np.abs(field.w + w_gradient).max(), np.abs(field.z + z_gradient).max()))
 
 
-def _constant_normalisation(config: Config) -> dict[str, float]:
+def _constant_normalisation(config: Figure1Config) -> dict[str, float]:
     """Distance of exp attention from softmax: with the sum of each sentence for A, and with that of the first alone."""
     x, z = config.x, np.broadcast_to(np.array(config.logits), config.x.shape)
     softmax = Attention(kind=AttentionKind.SOFTMAX).scores(z, x)
@@ -314,7 +314,7 @@ EXPERIMENTS = (
         source="Section 2, figure 1b",
         question="What does the analysed layer compute under linear, exp and softmax attention, and is the layer that "
         "is trained here the one of the theory?",
-        presets={"quick": Config(), "full": Config(num_layers=200)},
+        presets={"quick": Figure1Config(), "full": Figure1Config(num_layers=200)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,

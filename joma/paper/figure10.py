@@ -60,7 +60,7 @@ Readings = dict[int, tuple[Tensor, Attended]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figure10Config:
     """The model of figure 7, and the contexts."""
 
     model: NeoxConfig
@@ -72,7 +72,7 @@ class Config:
     """One model for each."""
 
 
-def compute(config: Config, store: Store) -> Measured:
+def compute(config: Figure10Config, store: Store) -> Measured:
     """Look for patterns in the neurons of one model for each seed."""
     corpus = neox.first_text(config.model)
     contexts = contexts_of(corpus.valid, config)
@@ -101,7 +101,7 @@ def compute(config: Config, store: Store) -> Measured:
     )
 
 
-def contexts_of(tokens: Int64[Tensor, " tokens"], config: Config) -> Int64[Tensor, "C L"]:
+def contexts_of(tokens: Int64[Tensor, " tokens"], config: Figure10Config) -> Int64[Tensor, "C L"]:
     """Cut the text into pieces that do not overlap, spread evenly over it."""
     pieces = tokens[: len(tokens) // config.length * config.length].reshape(-1, config.length)
     kept = np.linspace(0, len(pieces) - 1, min(config.num_contexts, len(pieces))).round().astype(int)
@@ -202,7 +202,7 @@ PAIRS = tuple(TextPair(**pair) for pair in tomllib.loads(TEXTS)["pair"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublicConfig:
+class PublicTextsConfig:
     """Models of the hub."""
 
     models: tuple[str, ...] = tuple(dict.fromkeys(pair.model for pair in PAIRS))
@@ -220,7 +220,7 @@ class Positions:
     attended: Attended
 
 
-def compute_public(config: PublicConfig, store: Store) -> Measured:
+def compute_public(config: PublicTextsConfig, store: Store) -> Measured:
     """Count for each pair the neurons that fire for both texts, in the models as trained and as they began."""
     tasks = [
         Task(
@@ -420,8 +420,8 @@ EXPERIMENTS = (
         question="Do single hidden neurons fire for several contexts whose attended tokens are unrelated, more so than "
         "in a network that was not trained?",
         presets={
-            "quick": Config(model=neox.QUICK, num_contexts=1000, length=neox.QUICK.window),
-            "full": Config(model=neox.FULL, num_contexts=3000, length=64),
+            "quick": Figure10Config(model=neox.QUICK, num_contexts=1000, length=neox.QUICK.window),
+            "full": Figure10Config(model=neox.FULL, num_contexts=3000, length=64),
         },
         compute=compute,
         claims=CLAIMS,
@@ -434,7 +434,7 @@ EXPERIMENTS = (
         title="The paper's eight texts in Pythia",
         source=SOURCE,
         question="Which neurons of Pythia-70M and Pythia-160M fire for both texts of each of the paper's pairs?",
-        presets={"quick": PublicConfig(), "full": PublicConfig()},
+        presets={"quick": PublicTextsConfig(), "full": PublicTextsConfig()},
         compute=compute_public,
         claims=PUBLIC_CLAIMS,
         charts=lambda t: [],

@@ -59,7 +59,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figure4Config:
     """The setting of the paper's scripts."""
 
     targets: tuple[float, ...] = FIGURE_4_TARGETS
@@ -76,14 +76,16 @@ class Config:
     """Of the random targets."""
 
 
-def compute(config: Config, space: Workspace) -> Measured:
+def compute(config: Figure4Config, space: Workspace) -> Measured:
     """Solve the three flows, step through the scripts' run, and try the condition on random targets."""
     space.progress(0.0, "solving the three flows")
     runs = {name: _solved(config, name) for name in FLOWS}
-    paths = {name: Path(t=run.t, v=run.v, limit=np.asarray(run.flow.limits()), run=run) for name, run in runs.items()}
+    paths = {
+        name: FlowPath(t=run.t, v=run.v, limit=np.asarray(run.flow.limits()), run=run) for name, run in runs.items()
+    }
     t = np.concatenate([[0.0], np.geomspace(CONTROL_START, CONTROL_END, config.num_points - 1)])
     mu = np.array(config.targets)
-    paths[WITHOUT] = Path(t=t, v=mu + (config.start - mu) * np.exp(-t)[:, None], limit=mu)
+    paths[WITHOUT] = FlowPath(t=t, v=mu + (config.start - mu) * np.exp(-t)[:, None], limit=mu)
     space.progress(0.3, "stepping as the scripts do")
     script, script_facts = scripted_run(config)
     conditions = tried_condition(config, lambda share: space.progress(0.4 + 0.6 * share, "random targets"))
@@ -115,7 +117,7 @@ def compute(config: Config, space: Workspace) -> Measured:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Path:
+class FlowPath:
     """One flow from start to end."""
 
     t: Float[np.ndarray, " T"]
@@ -144,21 +146,21 @@ class Path:
         return np.array([np.interp(0.5, np.maximum.accumulate(part), self.t) for part in way.T])
 
 
-def _solved(config: Config, flow: str) -> Simulation:
+def _solved(config: Figure4Config, flow: str) -> Simulation:
     options = {"targets": config.targets, "v0": config.start, "num_points": config.num_points}
     if flow == NORMALISED:
         options |= {"temperature": config.temperature, "t1": config.num_steps * config.step_size}
     return simulate(figure4(flow), **options)
 
 
-def path_table(name: str, path: Path) -> pd.DataFrame:
+def path_table(name: str, path: FlowPath) -> pd.DataFrame:
     """Return every component at every reported time."""
     num = path.v.shape[1]
     t, component = np.repeat(path.t, num), np.tile(np.arange(num), path.t.size)
     return pd.DataFrame({"flow": name, "t": t, "component": component, "v": path.v.ravel()})
 
 
-def entropies_of(paths: dict[str, Path]) -> pd.DataFrame:
+def entropies_of(paths: dict[str, FlowPath]) -> pd.DataFrame:
     """Return the entropy over time for each flow and T that is shown, and for the control at the same T."""
     shown = (*SHOWN_ENTROPIES, *((WITHOUT, temperature) for temperature in (1.0, 2.0, 3.0)))
     return pd.concat(
@@ -189,7 +191,7 @@ def begins_to_move(panel: pd.DataFrame) -> float:
     return float(min(begins))
 
 
-def dips_of(paths: dict[str, Path]) -> pd.DataFrame:
+def dips_of(paths: dict[str, FlowPath]) -> pd.DataFrame:
     """Return each dip and the rise of the control at the same T."""
     rows = []
     for name, temperature in SHOWN_ENTROPIES:
@@ -199,7 +201,7 @@ def dips_of(paths: dict[str, Path]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def scripted_run(config: Config) -> tuple[pd.DataFrame, dict[str, float]]:
+def scripted_run(config: Figure4Config) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return the scripts' explicit steps with their exact flow, and how many of them last on Eqn 6."""
     mu = np.array(config.targets)
     stepped = _stepped(config, lambda v: normalised_field(v, mu, config.temperature))
@@ -223,7 +225,7 @@ def scripted_run(config: Config) -> tuple[pd.DataFrame, dict[str, float]]:
     return table.iloc[:: max(1, config.num_steps // config.num_points)].reset_index(drop=True), facts
 
 
-def _stepped(config: Config, field: Callable[[np.ndarray], np.ndarray]) -> Float[np.ndarray, "T M"]:
+def _stepped(config: Figure4Config, field: Callable[[np.ndarray], np.ndarray]) -> Float[np.ndarray, "T M"]:
     """Take explicit Euler steps as long as everything is finite."""
     path = [np.full(len(config.targets), config.start)]
     for _ in range(config.num_steps):
@@ -235,7 +237,7 @@ def _stepped(config: Config, field: Callable[[np.ndarray], np.ndarray]) -> Float
     return np.stack(path)
 
 
-def tried_condition(config: Config, progress: Callable[[float], None]) -> pd.DataFrame:
+def tried_condition(config: Figure4Config, progress: Callable[[float], None]) -> pd.DataFrame:
     """Return for random targets, half of them with zeros, what the condition says and what the ODE shows."""
     rng = np.random.default_rng(config.seed)
     rows = []
@@ -278,7 +280,7 @@ def condition_facts(conditions: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def refused_targets(config: Config) -> tuple[pd.DataFrame, dict[str, float]]:
+def refused_targets(config: Figure4Config) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return the entropy under Eqn 6 for targets that the condition refuses, and how far it rises."""
     rows, rises = [], {}
     for name, mu in REFUSED.items():
@@ -533,7 +535,7 @@ EXPERIMENTS = (
         source="Section 4, figure 4",
         question="Do salient components come first, and does the attention entropy drop and rebound, under Eqn 6 as "
         "printed, under the variant in the paper's scripts and under the flow that the model really has?",
-        presets={"quick": Config(), "full": Config(num_draws=400)},
+        presets={"quick": Figure4Config(), "full": Figure4Config(num_draws=400)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,

@@ -70,7 +70,7 @@ class TreeShape:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figure5Config:
     """Latent trees, and networks trained on them."""
 
     is_small: bool = False
@@ -112,7 +112,7 @@ class Config:
         return DataConfig(data=TREES, rho=self.rho, batch=self.batch, **shape)
 
 
-def compute(config: Config, store: Store) -> Measured:
+def compute(config: Figure5Config, store: Store) -> Measured:
     """Co-occurrences, flows and trained networks."""
     settings = {"what": "figure5", "deep": config.deep.tree_depth, "checkpoint_every": config.checkpoint_every}
     settings |= {"num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
@@ -136,7 +136,7 @@ def compute(config: Config, store: Store) -> Measured:
     return Measured(facts=facts, **tables)
 
 
-def theory(config: Config) -> dict[str, pd.DataFrame]:
+def theory(config: Figure5Config) -> dict[str, pd.DataFrame]:
     """Return what needs no training: co-occurrences, their limit (Eqn 8), the flows and their half times."""
     L = config.limit_depth
     H = np.arange(1, L)
@@ -147,7 +147,7 @@ def theory(config: Config) -> dict[str, pd.DataFrame]:
     return {"cooccurrence": pd.concat(both, ignore_index=True), "limit": limit, "flow": flow, "flow_times": times}
 
 
-def cooccurrences(config: Config, name: str) -> pd.DataFrame:
+def cooccurrences(config: Figure5Config, name: str) -> pd.DataFrame:
     """Co-occurrence by height of the common ancestor: exact, sampled, by Theorem 5 corrected and as printed.
 
     Errors are standard errors, from independent blocks of samples.
@@ -168,7 +168,7 @@ def cooccurrences(config: Config, name: str) -> pd.DataFrame:
     return table.assign(limit=1 - H / L, control=control)
 
 
-def flows(config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
+def flows(config: Figure5Config) -> tuple[pd.DataFrame, pd.DataFrame]:
     r"""How the other tokens share the first leaf's attention over time, and when each has come half way, by height.
 
     Targets are $\mu_l \propto P[l \mid m]$. In the control, $\rho = 0$, co-occurrence is the same at all heights.
@@ -207,14 +207,14 @@ def crossing(x: Float[np.ndarray, " T"], y: Float[np.ndarray, " T"], level: floa
     return float(x[0]) if i == 0 else float(np.interp(level, [y[i - 1], y[i]], [x[i - 1], x[i]]))
 
 
-def _runs(config: Config, name: str) -> tuple[Run, ...]:
+def _runs(config: Figure5Config, name: str) -> tuple[Run, ...]:
     fields = ("rho", "width", "hidden", "lr", "steps", "checkpoint_every", "batch", "precision")
     shared = {field: getattr(config, field) for field in fields} | {"measure_every": config.steps}
     base = recipes.recipe("trees").base.update(shared | asdict(config.deep if name == DEEP else config.shallow))
     return grid(base, {"seed": config.seeds}, ("tree_depth", "rho", "lr"))
 
 
-def _run_rows(run: RunConfig, folder: Path, config: Config, device: str) -> list[Row]:
+def _run_rows(run: RunConfig, folder: Path, config: Figure5Config, device: str) -> list[Row]:
     """Measure attention by height, and NCorr of every level of latents, in every block and checkpoint of a run.
 
     Attention is the mean of tokens that are present to others that are, in units of uniform attention. Its control
@@ -600,7 +600,7 @@ EXPERIMENTS = (
         question="Does co-occurrence fall with the height of the common ancestor, does attention pick tokens up in "
         "that order, and which level of latents does each block learn first?",
         presets={
-            "quick": Config(
+            "quick": Figure5Config(
                 is_small=True,
                 num_blocks=16,
                 block_size=2000,
@@ -615,7 +615,7 @@ EXPERIMENTS = (
                 num_samples=640,
                 num_shuffles=5,
             ),
-            "full": Config(),
+            "full": Figure5Config(),
         },
         compute=compute,
         claims=CLAIMS,

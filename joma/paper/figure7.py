@@ -62,7 +62,7 @@ EARLY = ("step?", "step??", "step???")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figure7Config:
     """The series that is trained here."""
 
     model: NeoxConfig
@@ -83,7 +83,7 @@ class PublicSeries:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublicConfig:
+class PublicSeriesConfig:
     """The paper's four. Of the larger Pythias every tenth thousand of steps; OPT's are scanned if the hub has any."""
 
     num_windows: int = 32
@@ -99,7 +99,7 @@ class PublicConfig:
     )
 
 
-def compute(config: Config, store: Store) -> Measured:
+def compute(config: Figure7Config, store: Store) -> Measured:
     """Train, scan and audit one model for each seed, and the same without learning."""
     corpus = neox.first_text(config.model)
     idle = replace(config.model, lr=0.0, num_steps=NUM_IDLE, every=1, warmup=0)
@@ -136,7 +136,7 @@ def compute(config: Config, store: Store) -> Measured:
     )
 
 
-def compute_public(config: PublicConfig, store: Store) -> Measured:
+def compute_public(config: PublicSeriesConfig, store: Store) -> Measured:
     """Scan and audit the public series; a call that lost the hub is continued by the next."""
     tasks = [
         Task(
@@ -157,7 +157,9 @@ def _joined(artefacts: Sequence[Artefact]) -> dict[str, pd.DataFrame]:
     return {name: pd.concat([each.tables[name] for each in artefacts], ignore_index=True) for name in names}
 
 
-def _measure(space: Workspace, name: str, model: NeoxConfig, corpus: Corpus, config: Config) -> dict[str, pd.DataFrame]:
+def _measure(
+    space: Workspace, name: str, model: NeoxConfig, corpus: Corpus, config: Figure7Config
+) -> dict[str, pd.DataFrame]:
     """Train a model, keep its checkpoints while they are scanned, and scan them on the validation text."""
     place, record = space.folder / "checkpoints", space.folder / "scan"
     training = replace(space, progress=lambda share, doing: space.progress(0.8 * share, doing))
@@ -484,8 +486,8 @@ EXPERIMENTS = (
         question="Over the checkpoints of a language model, does the stable rank of the MLP's lower matrix drop and "
         "bounce back in top layers and fall in bottom layers?",
         presets={
-            "quick": Config(model=neox.QUICK, num_windows=8),
-            "full": Config(model=neox.FULL, num_windows=32),
+            "quick": Figure7Config(model=neox.QUICK, num_windows=8),
+            "full": Figure7Config(model=neox.FULL, num_windows=32),
         },
         compute=compute,
         claims=CLAIMS,
@@ -498,7 +500,7 @@ EXPERIMENTS = (
         title="The checkpoints of OPT and Pythia",
         source=SOURCE,
         question="The same of the paper's own series, from the Hugging Face hub.",
-        presets={"quick": PublicConfig(num_windows=8), "full": PublicConfig()},
+        presets={"quick": PublicSeriesConfig(num_windows=8), "full": PublicSeriesConfig()},
         compute=compute_public,
         claims=PUBLIC_CLAIMS,
         charts=charts,

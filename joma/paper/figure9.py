@@ -205,7 +205,7 @@ Met = dict[float, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figure9Config:
     """Which distributions, and how finely they are searched."""
 
     laws: tuple[str, ...] = NAMES
@@ -217,7 +217,7 @@ class Config:
     """Distances of two clusters at which critical points are counted."""
 
 
-def curve_of(config: Config, name: str, law: Law) -> pd.DataFrame:
+def curve_of(config: Figure9Config, name: str, law: Law) -> pd.DataFrame:
     """G, its slope and G/y, with the distance of both coordinates from quadrature."""
     y = np.linspace(0, HIGHEST_SHOWN, config.num_levels + 1)[1:]
     s = theta1_inverse(law.noise, y)
@@ -308,7 +308,7 @@ def law_of(name: str, law: Law, curve: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
-def compute(config: Config, space: Workspace) -> Measured:
+def compute(config: Figure9Config, space: Workspace) -> Measured:
     """Tabulate the curves and count what the lines meet, by theory and by the raw field."""
     laws = Laws()
     tables: dict[str, list[pd.DataFrame]] = {"curves": [], "lines": [], "pairs": [], "counts": [], "laws": []}
@@ -483,7 +483,10 @@ EXPERIMENTS = (
         source="Appendix A.3.1, figure 9",
         question="For which distributions does a line through zero meet G twice, and is every such line a critical "
         "point of weights and bias?",
-        presets={"quick": Config(), "full": Config(num_places=2001, distances=(0.25, 0.5, 1.0, 2.0, 4.0))},
+        presets={
+            "quick": Figure9Config(),
+            "full": Figure9Config(num_places=2001, distances=(0.25, 0.5, 1.0, 2.0, 4.0)),
+        },
         compute=compute,
         claims=CLAIMS,
         charts=charts,

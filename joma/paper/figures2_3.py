@@ -50,7 +50,7 @@ ESTIMATE, FIRST, SECOND, CONSTANT = "estimate", "first term alone", "second term
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Figures23Config:
     """The paper's setting: 20 classes, 10 distinct and 10 common tokens, full batches, 2000 steps."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -97,7 +97,7 @@ class Trainings:
 
 
 def train(
-    config: Config,
+    config: Figures23Config,
     law: str,
     *,
     temperature: float,
@@ -142,7 +142,7 @@ CURVES = (ESTIMATE, FIRST, SECOND, CONSTANT, OTHER, SHUFFLED)
 LEARNED, NOT_LEARNED = "learned", "not learned"
 
 
-def agreement_with_logits(config: Config, law: str, run: Trainings) -> pd.DataFrame:
+def agreement_with_logits(config: Figures23Config, law: str, run: Trainings) -> pd.DataFrame:
     """Correlation and relative error of every estimate with the logits, for each seed and time."""
     steps = np.linspace(0, config.num_steps, config.num_reported + 1).astype(int)
     rows = []
@@ -178,7 +178,7 @@ def mean_curves(agreement: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def growth_of_node(config: Config, law: str, run: Trainings) -> pd.DataFrame:
+def growth_of_node(config: Figures23Config, law: str, run: Trainings) -> pd.DataFrame:
     """The first weights of node 0 over time in the first run, beside Theorem 2's until that blows up."""
     steps = np.linspace(0, config.num_steps, config.num_reported + 1)
     flow = _theorem2(config, run, 0)
@@ -196,7 +196,7 @@ def growth_of_node(config: Config, law: str, run: Trainings) -> pd.DataFrame:
     )
 
 
-def _theorem2(config: Config, run: Trainings, index: int) -> LinearFlow:
+def _theorem2(config: Figures23Config, run: Trainings, index: int) -> LinearFlow:
     """Constant saliencies, those of the start, and exp attention."""
     return LinearFlow(delta=run.saliency(index), v0=run.v[index, 0], z0=run.z[index, 0], temperature=config.temperature)
 
@@ -210,7 +210,7 @@ def start_and_end(law: str, run: Trainings) -> pd.DataFrame:
     )
 
 
-def growing_weights(config: Config, law: str, run: Trainings, attention: str) -> pd.DataFrame:
+def growing_weights(config: Figures23Config, law: str, run: Trainings, attention: str) -> pd.DataFrame:
     """How many weights of node 0 still grow over the second half, and whether Theorem 2's winner does so alone."""
     sizes = np.abs(run.v[:, :, 0])
     growth = sizes[:, -1] - sizes[:, config.num_reported // 2]
@@ -232,7 +232,7 @@ def growing_weights(config: Config, law: str, run: Trainings, attention: str) ->
     )
 
 
-def mean_facts(config: Config, law: str, agreement: pd.DataFrame, winners: pd.DataFrame) -> dict[str, float]:
+def mean_facts(config: Figures23Config, law: str, agreement: pd.DataFrame, winners: pd.DataFrame) -> dict[str, float]:
     """Means over seeds that the verdicts use."""
     early = agreement[agreement["step"] == config.judged_steps[0]]
     by_name = early[early["estimate"].isin([ESTIMATE, CONSTANT])].groupby("estimate")["relative_error"].mean()
@@ -252,21 +252,21 @@ def at_the_end(agreement: pd.DataFrame, law: str) -> dict[str, float]:
     return facts | {f"{law}: error of {name}": float(value) for name, value in errors.items()}
 
 
-def untrained_correlation(config: Config, run: Trainings) -> float:
+def untrained_correlation(config: Figures23Config, run: Trainings) -> float:
     """Correlation of the two sides at the start, before a constant makes them equal."""
     terms = [run.terms(index, config.temperature) for index in range(len(config.seeds))]
     at_start = np.stack([own[FIRST][0] + own[SECOND][0] for own in terms])
     return float(normalised_correlation(at_start, run.z[:, 0]).mean())
 
 
-def attention_moved(config: Config, run: Trainings) -> float:
+def attention_moved(config: Figures23Config, run: Trainings) -> float:
     """L1 distance of the mean attention at the end from the mean token frequencies, mean over seeds."""
     weighted = run.x * np.exp((run.z[:, -1] - run.z[:, -1].max(axis=-1, keepdims=True)) / config.temperature)[:, None]
     attention = (weighted / weighted.sum(axis=-1, keepdims=True)).mean(axis=1)
     return float(np.abs(attention - run.x.mean(axis=1)).sum(axis=-1).mean())
 
 
-def compute(config: Config, space: Workspace) -> Measured:
+def compute(config: Figures23Config, space: Workspace) -> Measured:
     """Train on every law of tokens, with and without learned attention, and compare weights with logits."""
     names = ("agreement", "curves", "growth", "matrices", "winners")
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
@@ -297,7 +297,7 @@ def compute(config: Config, space: Workspace) -> Measured:
 
 
 def _progress(
-    config: Config, space: Workspace, law: str, index: int, before: int, size: int
+    config: Figures23Config, space: Workspace, law: str, index: int, before: int, size: int
 ) -> Callable[[float], None]:
     """Return what reports the share of all trainings, counted in trainings at full rate, from the share of one."""
     for_each = 2 + (config.slower if config.slower > 1 else 0)
@@ -521,7 +521,7 @@ EXPERIMENTS = (
         source="Section 3, figures 2 and 3",
         question="Do the weights of a trained layer predict its attention logits, as Theorem 1 estimates for softmax "
         "attention, in correlation and in size? And does one component of the weights win, as Theorem 2 says?",
-        presets={"quick": Config(), "full": Config(slower=10)},
+        presets={"quick": Figures23Config(), "full": Figures23Config(slower=10)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,

@@ -29,7 +29,7 @@ from joma.paper.language_models import (
     WIKITEXT2,
     WIKITEXT103,
     WINDOW,
-    Config,
+    LanguageModelConfig,
     effects_of,
     judged_layers,
     mean_curves,
@@ -64,19 +64,19 @@ NEEDED = 1 / 3
 FROZEN = "frozen attention"
 
 
-def compute_figure6(config: Config, store: Store) -> Measured:
+def compute_figure6(config: LanguageModelConfig, store: Store) -> Measured:
     """Train all depths, the untrained networks, frozen attention as the control, and one seed in TF32."""
     controls = [name for name in config.controls if name == FROZEN]
     conditions = (PAPER, UNTRAINED, *controls, OTHER_PRECISION)
     return measured(store.gather(tasks(config, store.device, conditions, config.depths)))
 
 
-def compute_ablations(config: Config, store: Store) -> Measured:
+def compute_ablations(config: LanguageModelConfig, store: Store) -> Measured:
     """Train the same models with one ingredient taken away at a time."""
     return measured(store.gather(tasks(config, store.device, (PAPER, *config.controls), config.control_depths)))
 
 
-def compute_figure8(config: Config, store: Store) -> Measured:
+def compute_figure8(config: LanguageModelConfig, store: Store) -> Measured:
     """Train all learning rates at one depth."""
     return measured(store.gather(tasks(config, store.device, (PAPER,), (config.rate_depth,))))
 

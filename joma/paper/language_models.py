@@ -40,7 +40,7 @@ SECONDS_OF_A_STEP = {"cuda": 6e-5, "cpu": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class LanguageModelConfig:
     """Runs of figures 6 and 8 and their controls."""
 
     text: str = WIKITEXT2
@@ -60,15 +60,15 @@ class Config:
     needs_gpu: bool = True
 
 
-FULL = Config(settings={"precision": "bf16", "measure_every": 400, "measure_spacing": "early"})
+FULL = LanguageModelConfig(settings={"precision": "bf16", "measure_every": 400, "measure_spacing": "early"})
 """The paper's settings, measured at about 170 steps, densely around the dip."""
-FULL103 = Config(
+FULL103 = LanguageModelConfig(
     text=WIKITEXT103,
     settings={"precision": "bf16", "epochs": 5, "measure_every": 2500, "measure_spacing": "early"},
     controls=(),
     checked_depths=(),
 )
-QUICK = Config(
+QUICK = LanguageModelConfig(
     text=EMBEDDED,
     settings={
         "vocabulary_cap": 2000,
@@ -94,7 +94,9 @@ QUICK = Config(
 """Width 64, 2,000 words of Python's documentation, 400 steps, two seeds: what fits on two cores."""
 
 
-def tasks(config: Config, device: str, conditions: Iterable[str], depths: Iterable[int] = ()) -> list[Task]:
+def tasks(
+    config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Iterable[int] = ()
+) -> list[Task]:
     """Return one task for each condition and depth; at the depth of figure 8 all learning rates are one task.
 
     Args:
@@ -184,7 +186,7 @@ def mean_curves(t: Measured, metric: str) -> pd.DataFrame:
     return by.agg(value="mean", low="min", high="max")
 
 
-def _task(config: Config, device: str, condition: str, depth: int, **own: Any) -> Task:
+def _task(config: LanguageModelConfig, device: str, condition: str, depth: int, **own: Any) -> Task:
     axes = {
         "data": config.text,
         **config.settings,

@@ -56,7 +56,7 @@ class LatentSamples:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NeuronReading:
+class LatentReading:
     """What a network does with samples."""
 
     loss: float
@@ -86,7 +86,7 @@ def latent_samples(config: RunConfig, num_samples: int, device: torch.device | s
 
 def read_neurons(
     decoder: Decoder, parameters: Parameters, samples: LatentSamples, also: Tap = lambda reading: None
-) -> NeuronReading:
+) -> LatentReading:
     """Run one network over the samples; `also` sees what each block computed."""
     peaks: list[Tensor] = []
 
@@ -95,7 +95,7 @@ def read_neurons(
         also(reading)
 
     [loss] = decoder.losses(parameters, samples.batch, take).tolist()
-    return NeuronReading(loss=loss, peaks=tuple(peaks))
+    return LatentReading(loss=loss, peaks=tuple(peaks))
 
 
 def of_one_run(tensors: dict[str, Tensor], device: torch.device | str) -> Parameters:

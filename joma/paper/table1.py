@@ -62,7 +62,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Table1Config:
     """Table 1 and the same question on latent trees."""
 
     is_paper_size: bool = True
@@ -90,7 +90,7 @@ class Config:
     num_shuffles: int = 50
 
 
-def compute(config: Config, store: Store) -> Measured:
+def compute(config: Table1Config, store: Store) -> Measured:
     """Train and score all runs."""
     settings = {"what": "table1", "num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
 
@@ -110,7 +110,7 @@ def compute(config: Config, store: Store) -> Measured:
     return Measured(runs=runs)
 
 
-def needs(config: Config, device: str) -> str:
+def needs(config: Table1Config, device: str) -> str:
     """Return that a GPU is missing for the runs of the paper's size."""
     return "It needs a GPU: on a CPU these runs would take weeks." if config.is_paper_size and device == "cpu" else ""
 
@@ -131,7 +131,7 @@ def run_settings(run: RunConfig) -> dict[str, str | int | float]:
     }
 
 
-def with_lowest_losses(runs: pd.DataFrame, config: Config) -> pd.DataFrame:
+def with_lowest_losses(runs: pd.DataFrame, config: Table1Config) -> pd.DataFrame:
     """Return the rows of runs with the lowest loss that each one's hierarchy allows: its classes may share sequences.
 
     Of m classes with one sequence none can be told from the others, which costs ln m.
@@ -148,7 +148,7 @@ def with_lowest_losses(runs: pd.DataFrame, config: Config) -> pd.DataFrame:
     return runs.assign(**{LOWEST_LOSS: found})
 
 
-def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
+def _hierarchy_grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
     """Yield a grid for each hidden width; its runs of one number of classes and of children make a pack."""
     base = recipes.recipe("table1").base.update(_common(config, config.steps))
     for hidden in config.hiddens:
@@ -163,7 +163,7 @@ def _hierarchy_grids(config: Config) -> Iterator[tuple[Run, ...]]:
         yield grid(base, axes, tuple(axes))
 
 
-def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
+def _tree_grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
     """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
     trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes}
     base = recipes.recipe("table1").base.update(_common(config, config.tree_steps) | trees)
@@ -172,7 +172,7 @@ def _tree_grids(config: Config) -> Iterator[tuple[Run, ...]]:
         yield grid(base, axes, tuple(axes))
 
 
-def _common(config: Config, steps: int) -> dict[str, Any]:
+def _common(config: Table1Config, steps: int) -> dict[str, Any]:
     """Return what all runs have in common; losses and entropies on the way are not asked for."""
     return {
         "steps": steps,
@@ -183,7 +183,7 @@ def _common(config: Config, steps: int) -> dict[str, Any]:
     }
 
 
-def _scores(run: RunConfig, trained: Parameters, config: Config, device: str) -> list[Row]:
+def _scores(run: RunConfig, trained: Parameters, config: Table1Config, device: str) -> list[Row]:
     """Return a row for each level and network."""
     samples = latent_samples(run, config.num_samples, device)
     networks = {TRAINED: trained, UNTRAINED: _start(run.model, run.seed, device)}
@@ -453,7 +453,7 @@ EXPERIMENTS = (
         question="Do hidden neurons learn the latents of a hierarchy, or does an untrained network score the same? And "
         "on latent trees, where inputs vary within a class?",
         presets={
-            "quick": Config(
+            "quick": Table1Config(
                 is_paper_size=False,
                 num_children=(2,),
                 num_classes=(20,),
@@ -470,7 +470,7 @@ EXPERIMENTS = (
                 num_samples=640,
                 num_shuffles=10,
             ),
-            "full": Config(),
+            "full": Table1Config(),
         },
         compute=compute,
         claims=CLAIMS,

@@ -448,7 +448,7 @@ def find_runs(root: Path | str) -> list[Path]:
     return sorted(found)
 
 
-def _read(folder: Path | str | Iterable[Path | str], layout: tables.Layout) -> "pandas.DataFrame":
+def _read(folder: Path | str | Iterable[Path | str], layout: tables.TableLayout) -> "pandas.DataFrame":
     if isinstance(folder, str | os.PathLike):
         about = info(folder)
         frame = tables.load(Path(folder), layout).to_pandas()

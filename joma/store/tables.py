@@ -28,7 +28,7 @@ _READ_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class TableLayout:
     """The columns of a table and which of them tell rows apart."""
 
     name: str
@@ -48,7 +48,7 @@ class Layout:
         return pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in types.items()])
 
 
-METRICS = Layout(
+METRICS = TableLayout(
     name="metrics",
     columns={
         "step": "int64",
@@ -63,7 +63,7 @@ METRICS = Layout(
     key=("step", "site", "head", "metric"),
     order=("step", "layer", "site", "head", "metric"),
 )
-EVENTS = Layout(
+EVENTS = TableLayout(
     name="events",
     columns={
         "step": "int64",
@@ -88,7 +88,7 @@ class _Part:
 class Table:
     """The one writer of a table: rows in memory, and the files on disk before them."""
 
-    def __init__(self, folder: Path, layout: Layout) -> None:
+    def __init__(self, folder: Path, layout: TableLayout) -> None:
         """Continue after the files in the run's folder."""
         self._folder = folder / layout.name
         self._layout = layout
@@ -165,13 +165,13 @@ class Table:
         write_bytes(self._folder / f"{number:08d}.parquet", sink.getvalue().to_pybytes())
 
 
-def parts(folder: Path, layout: Layout) -> list[Path]:
+def parts(folder: Path, layout: TableLayout) -> list[Path]:
     """Return the files of a table, oldest first; those with other names are left out."""
     found = [path for path in (folder / layout.name).glob("*.parquet") if _PART.fullmatch(path.name)]
     return sorted(found, key=_number)
 
 
-def load(folder: Path, layout: Layout) -> "pyarrow.Table":
+def load(folder: Path, layout: TableLayout) -> "pyarrow.Table":
     """Read a table: each key once, with its last values, sorted as the layout says."""
     for _ in range(_READ_ATTEMPTS):
         try:
@@ -193,7 +193,7 @@ def _load_libraries() -> None:
     pyarrow.array([])  # looks for pandas when it is first called
 
 
-def _arrow(rows: Sequence[tuple[Any, ...]], layout: Layout) -> "pyarrow.Table":
+def _arrow(rows: Sequence[tuple[Any, ...]], layout: TableLayout) -> "pyarrow.Table":
     import pyarrow
 
     def column(values: Sequence[Any], kind: "pyarrow.DataType") -> "pyarrow.Array":
@@ -207,7 +207,7 @@ def _arrow(rows: Sequence[tuple[Any, ...]], layout: Layout) -> "pyarrow.Table":
     return pyarrow.table([column(values, kind) for values, kind in zip(columns, schema.types, strict=True)], schema)
 
 
-def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
+def _settled(table: "pyarrow.Table", layout: TableLayout) -> "pyarrow.Table":
     """Keep the last row of each key, and sort."""
     import numpy as np
 
@@ -217,7 +217,7 @@ def _settled(table: "pyarrow.Table", layout: Layout) -> "pyarrow.Table":
     return kept.drop_columns("row")
 
 
-def _concatenated(paths: Sequence[Path], layout: Layout) -> "pyarrow.Table":
+def _concatenated(paths: Sequence[Path], layout: TableLayout) -> "pyarrow.Table":
     """Read files, the newest first, down to one that stands for all before it."""
     import pyarrow
     from pyarrow import parquet

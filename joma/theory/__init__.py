@@ -64,7 +64,7 @@ from joma.theory.critical_points import (
     lowest_slope,
     straddling_distance,
 )
-from joma.theory.descent import SGD, Adam, GradientSteps, Recipe, train
+from joma.theory.descent import SGD, Adam, GradientSteps, StepRecipe, train
 from joma.theory.hyperplane import (
     central_product,
     gate_level,
@@ -182,10 +182,10 @@ __all__ = [
     "Mixture",
     "RadialProfile",
     "Rebound",
-    "Recipe",
     "Samples",
     "Simulation",
     "SimulationConfig",
+    "StepRecipe",
     "StudentT",
     "TwoValuedInput",
     "UniformBall",

@@ -78,7 +78,7 @@ SGD = GradientSteps()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class StepRecipe:
     """How a run is trained."""
 
     num_steps: int
@@ -105,7 +105,7 @@ def train(
     z0: Float[np.ndarray, "Q M"],
     samples: Samples,
     backprop: Backprop,
-    recipe: Recipe,
+    recipe: StepRecipe,
     *,
     rng: np.random.Generator | None = None,
 ) -> Trajectory:

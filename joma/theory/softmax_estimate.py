@@ -47,7 +47,7 @@ def logit_velocity(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate(Tabular):
+class LogitEstimate(Tabular):
     r"""Eqn 18 without its constant, $\hat z = \hat z_1 + \hat z_2$, split as in the caption of figure 2."""
 
     own: Float[np.ndarray, "*T M"]
@@ -67,7 +67,7 @@ def estimate(
     *,
     temperature: float = 1.0,
     rate_ratio: float = 1.0,
-) -> Estimate:
+) -> LogitEstimate:
     r"""Return the two parts of Eqn 18, $\hat z = \tfrac{\eta}{2T}\sum_k(v_k^2 - \|v_k\|^2\,\bar b)$ up to a constant.
 
     `b_mean` is the mean attention $\bar b$. Figure 2 puts the mean token frequencies in its place.
@@ -78,7 +78,7 @@ def estimate(
     v, b_mean = _with_tokens(v, b_mean)
     squares = np.square(v)
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
-    return Estimate(
+    return LogitEstimate(
         own=scale * squares.sum(axis=-2),
         mean=-scale * squares.sum(axis=(-2, -1))[..., None] * b_mean,
     )

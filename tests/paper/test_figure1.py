@@ -3,13 +3,13 @@
 import pytest
 
 from joma.claims import Outcome, judge
-from joma.paper.figure1 import CLAIMS, Config, charts, compute
+from joma.paper.figure1 import CLAIMS, Figure1Config, charts, compute
 from joma.store.work import Workspace
 
 
 @pytest.fixture(scope="module")
 def tables():
-    return compute(Config(num_layers=2), Workspace(None, "cpu", lambda share, doing: None))
+    return compute(Figure1Config(num_layers=2), Workspace(None, "cpu", lambda share, doing: None))
 
 
 def outcomes(tables):

@@ -15,8 +15,8 @@ from joma.paper.figure10 import (
     CLAIMS,
     NETWORKS,
     PUBLIC_CLAIMS,
-    Config,
-    PublicConfig,
+    Figure10Config,
+    PublicTextsConfig,
     charts,
     compute,
     compute_public,
@@ -32,7 +32,7 @@ def tables(tmp_path_factory):
     write_text_folder(folder / "text")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JOMA_CACHE", str(folder / "cache"))
-        config = Config(model=tiny_neox(folder / "text", every=5), num_contexts=80, length=12, seeds=(0, 1))
+        config = Figure10Config(model=tiny_neox(folder / "text", every=5), num_contexts=80, length=12, seeds=(0, 1))
         yield compute(config, Store(folder / "store"))
 
 
@@ -111,7 +111,7 @@ def test_pythia_is_read_before_and_after_training(tmp_path, monkeypatch):
 
     monkeypatch.setattr("transformers.GPTNeoXForCausalLM.from_pretrained", made_model)
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda name, revision: Letters())
-    found = compute_public(PublicConfig(), Store(tmp_path))
+    found = compute_public(PublicTextsConfig(), Store(tmp_path))
     assert found.pairs.groupby(["model", "revision"]).size().tolist() == [2, 2, 2, 2]
     none = found.copy_with(pairs=found.pairs.assign(num_shared=0))
     assert outcomes(none, PUBLIC_CLAIMS)["figure10-public"] is Outcome.REFUTED

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from joma.claims import Outcome, judge
-from joma.paper.figure4 import CLAIMS, EXPERIMENTS, Config, charts, compute
+from joma.paper.figure4 import CLAIMS, EXPERIMENTS, Figure4Config, charts, compute
 from joma.paper.reproduce import plain, settings
 from joma.store.work import Workspace
 
-SMALL = Config(num_draws=6, num_steps=400, num_points=120)
+SMALL = Figure4Config(num_draws=6, num_steps=400, num_points=120)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from joma.paper.figure7 import (
     RANK,
     TOP,
     UNTRAINED,
-    Config,
-    PublicConfig,
+    Figure7Config,
     PublicSeries,
+    PublicSeriesConfig,
     charts,
     compute,
     compute_public,
@@ -40,7 +40,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(place):
-    return compute(Config(model=tiny_neox(place / "text"), num_windows=2), Store(place / "store"))
+    return compute(Figure7Config(model=tiny_neox(place / "text"), num_windows=2), Store(place / "store"))
 
 
 def made(*, top=1.5, bottom=1.0, entropy=1.0, seeds=3, idle=0.0):
@@ -124,7 +124,7 @@ def test_a_public_series_is_scanned_and_judged_as_it_is(place, tmp_path, monkeyp
     monkeypatch.setattr(figure7, "scan", lambda source, *, revisions, **options: scan(tmp_path / "there", **options))
     monkeypatch.setattr(figure7, "PUBLIC_TEXTS", (str(place / "text"),))
     large = PublicSeries(repository="some/model", revisions=("step*",), num_parameters=2_700_000_000)
-    found = compute_public(PublicConfig(series=(large,)), Store(tmp_path / "store"))
+    found = compute_public(PublicSeriesConfig(series=(large,)), Store(tmp_path / "store"))
     assert set(found.curves["metric"]) == {RANK} and len(found.notes) == 1  # no entropy on a CPU
     answer = outcomes(found, PUBLIC_CLAIMS)["figure7-public"]
     assert len(answer.settings) == 2 and Outcome.UNDECIDED not in answer.settings.values()

@@ -3,13 +3,13 @@
 import pytest
 
 from joma.claims import Outcome, judge
-from joma.paper.figure9 import CLAIMS, Config, charts, compute
+from joma.paper.figure9 import CLAIMS, Figure9Config, charts, compute
 from joma.store.work import Workspace
 
 
 @pytest.fixture(scope="module")
 def tables():
-    config = Config(num_places=201, num_levels=40, laws=("gaussian", "student", "ring"), distances=(1.0,))
+    config = Figure9Config(num_places=201, num_levels=40, laws=("gaussian", "student", "ring"), distances=(1.0,))
     return compute(config, Workspace(None, "cpu", lambda share, doing: None))
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from joma.claims import Outcome, judge
-from joma.paper.figures2_3 import CLAIMS, CONSTANT, ESTIMATE, OTHER, Config, charts, compute
+from joma.paper.figures2_3 import CLAIMS, CONSTANT, ESTIMATE, OTHER, Figures23Config, charts, compute
 from joma.paper.reproduce import plain, settings
 from joma.store.work import Workspace
 
-SMALL = Config(seeds=(0, 1, 2), num_steps=200, num_reported=20)
+SMALL = Figures23Config(seeds=(0, 1, 2), num_steps=200, num_reported=20)
 
 
 @pytest.fixture(scope="module")

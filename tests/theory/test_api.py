@@ -328,7 +328,7 @@ SCALED = {
     jt.Gaussian: {},
     jt.UniformBall: {},
     jt.StudentT: {},
-    jt.Recipe: {"num_steps": 1, "rate": 0.1},
+    jt.StepRecipe: {"num_steps": 1, "rate": 0.1},
     jt.SimulationConfig: {},
 }
 SCALES = (
@@ -404,7 +404,7 @@ REFUSED = [
     lambda: LAYER.gradient(np.ones((1, 3)), Z, SAMPLES, np.ones((3, 1))),
     lambda: jt.cross_entropy_gradient(np.array([3]))(0.0, np.zeros((1, 3))),
     lambda: jt.orthonormal_embeddings(4, 2, dim=5, rng=np.random.default_rng(0)),
-    lambda: jt.train(LAYER, np.ones((1, 3)), Z, SAMPLES, None, jt.Recipe(num_steps=1, rate=0.1, batch_size=2)),
+    lambda: jt.train(LAYER, np.ones((1, 3)), Z, SAMPLES, None, jt.StepRecipe(num_steps=1, rate=0.1, batch_size=2)),
     lambda: jt.saliency(jt.Samples(x=X, q=[0, 2]), [[1.0], [2.0]]),
     lambda: jt.frequency(jt.Samples(x=2 * X, q=[0, 0])),
     lambda: jt.superpose(U, X, T2, [0, 2]),

@@ -6,7 +6,7 @@ import torch
 
 from joma.theory.activations import tanh
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.descent import Adam, GradientSteps, Recipe, train
+from joma.theory.descent import Adam, GradientSteps, StepRecipe, train
 from joma.theory.layer import Layer, Samples, fixed_gradient, orthonormal_embeddings
 from joma.types import Trajectory
 
@@ -21,7 +21,7 @@ BACKPROP = fixed_gradient(RNG.normal(size=(5, 2)))
 W0, Z0 = RNG.normal(size=(2, 6)), RNG.normal(size=(1, 4))
 
 
-def trained(recipe: Recipe, seed: int | None = None) -> Trajectory:
+def trained(recipe: StepRecipe, seed: int | None = None) -> Trajectory:
     rng = None if seed is None else np.random.default_rng(seed)
     return train(LAYER, W0, Z0, SAMPLES, BACKPROP, recipe, rng=rng)
 
@@ -54,7 +54,7 @@ def test_sgd_approaches_the_flow_with_first_order():
     flow = LAYER.flow(W0, Z0, SAMPLES, BACKPROP, np.array([0.0, 1.0]), rate_ratio=2.0)
 
     def error(num_steps: int) -> float:
-        run = trained(Recipe(num_steps=num_steps, rate=1 / num_steps, rate_ratio=2.0))
+        run = trained(StepRecipe(num_steps=num_steps, rate=1 / num_steps, rate_ratio=2.0))
         assert run.t[-1] == pytest.approx(1)
         return float(np.abs(run["z"][-1] - flow["z"][-1]).max())
 
@@ -62,9 +62,9 @@ def test_sgd_approaches_the_flow_with_first_order():
 
 
 def test_minibatches_are_unbiased_and_repeat_with_their_seed():
-    recipe = Recipe(num_steps=1, rate=1.0, batch_size=2)
+    recipe = StepRecipe(num_steps=1, rate=1.0, batch_size=2)
     steps = np.stack([trained(recipe, seed)["w"][1] - W0 for seed in range(1500)])
-    expected = trained(Recipe(num_steps=1, rate=1.0))["w"][1] - W0
+    expected = trained(StepRecipe(num_steps=1, rate=1.0))["w"][1] - W0
     errors = (steps.mean(axis=0) - expected) / (steps.std(axis=0) / np.sqrt(len(steps)))
     assert np.abs(errors).max() < 4.5  # standard errors, over twelve numbers
     np.testing.assert_array_equal(trained(recipe, 7)["w"], trained(recipe, 7)["w"])

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from joma.errors import AssumptionError
 from joma.theory.activations import ACTIVATIONS, gelu
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.descent import Adam, GradientSteps, Recipe, train
+from joma.theory.descent import Adam, GradientSteps, StepRecipe, train
 from joma.theory.integrate import integrate
 from joma.theory.invariants import (
     Invariant,
@@ -56,7 +56,7 @@ class Problem:
         except ArithmeticError:  # under exp attention a flow may diverge before the end: another problem is drawn
             reject()
 
-    def train(self, recipe: Recipe, **options) -> Trajectory:
+    def train(self, recipe: StepRecipe, **options) -> Trajectory:
         return train(self.layer, self.w0, self.z0, self.samples, self.backprop, recipe, **options)
 
     def v(self, run: Trajectory) -> np.ndarray:
@@ -289,7 +289,7 @@ def test_a_query_that_is_a_contextual_token_spoils_that_token_only():
 
 @given(problems(), ratios, st.floats(1e-3, 0.5), st.sampled_from([None, 2]))
 def test_the_change_in_one_step_is_exact(problem, ratio, rate, batch_size):
-    recipe = Recipe(num_steps=5, rate=rate, rate_ratio=ratio, batch_size=batch_size)
+    recipe = StepRecipe(num_steps=5, rate=rate, rate_ratio=ratio, batch_size=batch_size)
     run = problem.train(recipe, rng=np.random.default_rng(0))
     v, z = problem.v(run), run["z"]
     invariant = layer_invariant(problem.layer, rate_ratio=ratio)
@@ -309,7 +309,7 @@ def test_the_drift_of_sgd_is_first_order_in_the_step(kind, momentum):
 
     def change(rate: float) -> float:
         optimiser = GradientSteps(momentum=momentum)
-        run = problem.train(Recipe(num_steps=round(1 / rate), rate=rate * (1 - momentum), optimiser=optimiser))
+        run = problem.train(StepRecipe(num_steps=round(1 / rate), rate=rate * (1 - momentum), optimiser=optimiser))
         return drift(layer_invariant(problem.layer).value(problem.v(run), run["z"]))
 
     assert 1.85 < change(4e-3) / change(2e-3) < 2.1  # halve the step, halve the drift
@@ -321,7 +321,7 @@ def test_momentum_multiplies_the_drift_by_its_factor(momentum):
 
     def change(beta: float) -> np.ndarray:
         optimiser = GradientSteps(momentum=beta)
-        run = problem.train(Recipe(num_steps=1000, rate=2e-3 * (1 - beta), optimiser=optimiser))
+        run = problem.train(StepRecipe(num_steps=1000, rate=2e-3 * (1 - beta), optimiser=optimiser))
         values = layer_invariant(problem.layer).value(problem.v(run), run["z"])
         return values[-1] - values[0]
 
@@ -334,7 +334,7 @@ def test_adam_breaks_the_invariant_at_any_step_size(kind):
     problem = make_problem(kind=kind)
 
     def relative(rate: float) -> float:
-        run = problem.train(Recipe(num_steps=round(1 / rate), rate=rate, optimiser=Adam()))
+        run = problem.train(StepRecipe(num_steps=round(1 / rate), rate=rate, optimiser=Adam()))
         return drift(layer_invariant(problem.layer).value(problem.v(run), run["z"])) / drift(run["z"])
 
     coarse, fine = relative(4e-3), relative(1e-3)
@@ -345,7 +345,7 @@ def test_adam_breaks_the_sum_of_logits_that_sgd_and_momentum_keep():
     problem = make_problem(kind=AttentionKind.SOFTMAX, num_queries=2)
 
     def change(optimiser) -> float:
-        return drift(logit_sums(problem.train(Recipe(num_steps=100, rate=0.1, optimiser=optimiser))["z"]))
+        return drift(logit_sums(problem.train(StepRecipe(num_steps=100, rate=0.1, optimiser=optimiser))["z"]))
 
     # A hundred roundings of numbers of order one.
     assert max(change(GradientSteps()), change(GradientSteps(momentum=0.9))) <= 1e-13
@@ -421,7 +421,7 @@ def run_by(rate_ratio: float, kind: AttentionKind) -> tuple[Layer, np.ndarray, n
     samples = Samples(x=rng.dirichlet(np.ones(4), size=6), q=np.arange(6) % 2)
     backprop = fixed_gradient(rng.uniform(-1, 1, (6, 3)))
     w0, z0 = rng.normal(0, 0.5, (3, 7)), rng.normal(0, 0.5, (2, 4))
-    run = train(layer, w0, z0, samples, backprop, Recipe(num_steps=200, rate=5e-3, rate_ratio=rate_ratio))
+    run = train(layer, w0, z0, samples, backprop, StepRecipe(num_steps=200, rate=5e-3, rate_ratio=rate_ratio))
     return layer, layer.embeddings.contextual_part(run["w"]), run["z"]
 
 

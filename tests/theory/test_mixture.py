@@ -27,12 +27,12 @@ PAIR = two_clusters(np.array([1.0, 0.5]), a_minus=1.4, noise=Gaussian(dim=2))
 
 
 # Mixtures are built in the tests, not in the strategies: the shape checker draws random numbers of its own.
-Recipe = Callable[[], Mixture]
-Node = tuple[Recipe, np.ndarray, float]
+StepRecipe = Callable[[], Mixture]
+Node = tuple[StepRecipe, np.ndarray, float]
 
 
 @st.composite
-def recipes(draw, distribution: str | None = None) -> Recipe:
+def recipes(draw, distribution: str | None = None) -> StepRecipe:
     num_clusters, n = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     distribution = distribution or draw(st.sampled_from(list(DISTRIBUTIONS)))
     return partial(
