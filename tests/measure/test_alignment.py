@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from joma.measure.alignment import Alignment, align, peak_activation
+from joma.measure import alignment
+from joma.measure.alignment import Alignment, Correlations, Resamples, Units, align, peak_activation
 
 SMALL = {"num_shuffles": 20, "num_bootstraps": 10}
 """Enough where the controls are not what is tested."""
+SINGLE = 2e-6
+"""Resamples are multiplied in single precision: a few of its units for sums of up to a hundred terms."""
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -73,14 +76,6 @@ def test_the_matching_is_the_best_of_all(seed, num_latents, num_neurons):
     np.testing.assert_allclose(found.correlation, table[found.latent, found.neuron], atol=1e-12)
 
 
-def test_two_latents_cannot_share_a_neuron_in_the_matching():
-    latents = torch.eye(4)[:, :2].repeat(10, 1)
-    both = torch.stack([latents[:, 0] + 0.9 * latents[:, 1], latents[:, 0]], dim=1)
-    found = align(latents, both, generator=seeded(0), **SMALL)
-    assert found.matched.neuron.tolist() == [1, 0]
-    assert found.matched.average <= found.average
-
-
 def numbers(found: Alignment) -> list[float]:
     """What must not change under a change of names and scales."""
     shuffled = found.shuffled
@@ -89,7 +84,7 @@ def numbers(found: Alignment) -> list[float]:
 
 @settings(max_examples=10)
 @given(st.integers(0, 10**6))
-def test_scales_and_names_do_not_matter(seed):
+def test_scales_names_and_groups_of_one_sample_do_not_matter(seed):
     latents, activations = planted(seeded(seed), 1.0)
     latents, activations = latents.double(), activations.double()
     before = align(latents, activations, generator=seeded(1), **SMALL)
@@ -97,7 +92,9 @@ def test_scales_and_names_do_not_matter(seed):
     neurons, names = torch.randperm(60, generator=seeded(seed)), torch.randperm(6, generator=seeded(seed))
     moved = (activations * scale + offset)[:, neurons]
     after = align(7 - 2 * (3 - latents)[:, names], moved, generator=seeded(1), **SMALL)
-    np.testing.assert_allclose(numbers(after), numbers(before), atol=2e-6)  # resamples are in single precision
+    grouped = align(latents, activations, groups=torch.arange(120), generator=seeded(1), **SMALL)
+    for found in (after, grouped):
+        np.testing.assert_allclose(numbers(found), numbers(before), atol=SINGLE)
     assert neurons[after.neuron].tolist() == before.neuron[names].tolist()
 
 
@@ -188,13 +185,6 @@ def test_repeated_inputs_are_not_independent_samples():
     assert all(run.p_value < 0.05 and run.excess > 5 * run.error for run in single)
 
 
-def test_groups_of_one_sample_change_nothing():
-    latents, activations = planted(seeded(0), 1.0)
-    plain = align(latents, activations, generator=seeded(1), **SMALL)
-    grouped = align(latents, activations, groups=torch.arange(120), generator=seeded(1), **SMALL)
-    np.testing.assert_allclose(numbers(grouped), numbers(plain), atol=2e-6)
-
-
 def test_a_network_has_no_excess_over_itself_and_much_over_an_untrained_one():
     latents, activations = planted(seeded(0), 3.0)
     itself = align(latents, activations, untrained=activations, generator=seeded(1), **SMALL).untrained
@@ -221,11 +211,14 @@ def test_constant_latents_and_dead_neurons_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_read_as_it_is(dtype):
+def test_half_precision_is_read_as_it_is_and_equal_seeds_give_equal_results(dtype):
     latents, activations = planted(seeded(0), 3.0)
-    half = align(latents, activations.to(dtype), generator=seeded(1), **SMALL)
-    whole = align(latents, activations.to(dtype).double(), generator=seeded(1), **SMALL)
-    assert half.average == whole.average
+    half, whole, other = (
+        align(latents, activations.to(dtype).to(kind), generator=seeded(seed), **SMALL)
+        for kind, seed in ((dtype, 1), (torch.float64, 1), (dtype, 2))
+    )
+    assert half.average == whole.average and half.shuffled.average == whole.shuffled.average
+    assert half.shuffled.average != other.shuffled.average
 
 
 def test_a_neuron_that_moves_by_rounding_alone_is_dead():
@@ -240,10 +233,79 @@ def test_a_neuron_that_moves_by_rounding_alone_is_dead():
     assert seen.average > alone.average
 
 
-def test_equal_seeds_give_equal_results():
-    latents, activations = planted(seeded(0), 1.0)
-    first, again, other = (align(latents, activations, generator=seeded(s), **SMALL).shuffled for s in (1, 1, 2))
-    assert (first.average, first.error) == (again.average, again.error) != (other.average, other.error)
+# Resamples, against NumPy sample by sample.
+
+
+def draw(seed: int, num_samples: int, num_latents: int, num_neurons: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    latents = torch.randn(num_samples, num_latents, generator=generator, dtype=torch.float64)
+    return latents, torch.randn(num_samples, num_neurons, generator=generator, dtype=torch.float64)
+
+
+def naive_best(latents: torch.Tensor, activations: torch.Tensor, weights: torch.Tensor) -> list[float]:
+    found = []
+    for y in latents.numpy().T:
+        pairs = [np.cov(y, h, aweights=weights.numpy(), ddof=0) for h in activations.numpy().T]
+        found.append(max(c[0, 1] / np.sqrt(c[0, 0] * c[1, 1]) for c in pairs))
+    return found
+
+
+@given(st.integers(0, 10**6), st.booleans())
+def test_resamples_are_weighted_correlations(seed, absolute):
+    latents, activations = draw(seed, 15, 3, 5)
+    units = Units.of(latents, None, latents.device)
+    for resamples in (units.shuffles(2, torch.Generator()), units.bootstraps(2, torch.Generator())):
+        found = Correlations.of("h", activations, units, absolute=absolute).best(resamples)
+        both = torch.cat([activations, -activations], dim=1) if absolute else activations
+        for order, weights, row in zip(resamples.order, resamples.weights, found, strict=True):
+            np.testing.assert_allclose(row, naive_best(latents[order], both, weights), atol=SINGLE)
+
+
+@given(st.integers(0, 10**6))
+def test_groups_are_dealt_and_weighed_as_a_whole(seed):
+    of_group, _ = draw(seed, 6, 2, 1)
+    member = torch.cat([torch.arange(6), torch.randint(6, (14,), generator=torch.Generator().manual_seed(seed))])
+    _, activations = draw(seed + 1, 20, 1, 4)
+    units = Units.of(of_group[member], 10 * member + 3, of_group.device)
+    network = Correlations.of("h", activations, units, absolute=False)
+    whole = Correlations.of("h", activations, Units.of(of_group[member], None, of_group.device), absolute=False)
+    np.testing.assert_allclose(network.table(), whole.table(), atol=1e-12)
+    for resamples in (units.shuffles(2, torch.Generator()), units.bootstraps(2, torch.Generator())):
+        for order, weights in zip(resamples.order, resamples.weights, strict=True):
+            dealt, shares = of_group[order][member], (weights / units.weights)[member]
+            one = Resamples(order=order[None], weights=weights[None])
+            np.testing.assert_allclose(network.best(one)[0], naive_best(dealt, activations, shares), atol=SINGLE)
+
+
+def test_bootstraps_leave_every_sample_some_weight():
+    units = Units.of(torch.eye(5), None, torch.device("cpu"))
+    weights = units.bootstraps(500, torch.Generator().manual_seed(0)).weights
+    assert float(weights.min()) > 0
+    np.testing.assert_allclose(weights.sum(dim=1), 1.0)
+    # Dirichlet(1, …, 1) has variance (1/5)(4/5)/6 = 0.0267; 2500 draws know it to some 5 %.
+    assert float(weights.var()) == pytest.approx(0.0267, rel=0.15)
+
+
+def test_chunks_do_not_show(monkeypatch):
+    latents, activations = draw(0, 30, 3, 17)
+    units = Units.of(latents, None, latents.device)
+    network, shuffles = Correlations.of("h", activations, units, absolute=False), units.shuffles(7, torch.Generator())
+    whole, best = network.table(), network.best(shuffles)
+    monkeypatch.setattr(alignment, "CHUNK_BYTES", 1000)
+    np.testing.assert_allclose(network.table(), whole, atol=1e-14)
+    np.testing.assert_allclose(network.best(shuffles), best, atol=SINGLE)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_scale_of_activations_does_not_matter(scale):
+    latents, activations = draw(3, 40, 2, 6)
+    units = Units.of(latents, None, latents.device)
+    expected = Correlations.of("h", activations, units, absolute=False).table()
+    scaled = Correlations.of("h", (scale * activations).float(), units, absolute=False).table()
+    np.testing.assert_allclose(scaled, expected, atol=1e-6)  # activations were rounded to single precision
+
+
+# The peak, and bad input.
 
 
 @given(st.integers(0, 10**6))
@@ -256,34 +318,30 @@ def test_the_peak_is_that_of_a_loop(seed):
         assert peak_activation(hidden, mask)[n, j] == max(hidden[n, i, j] for i in range(5) if mask[n, i])
 
 
-def test_a_sample_needs_a_position():
-    with pytest.raises(ValueError, match="keep a position of every sample, got none for sample 1"):
-        peak_activation(torch.zeros(2, 3, 1), torch.tensor([[True, False, False], [False, False, False]]))
-
-
 @pytest.mark.usefixtures("as_a_user_runs_it")
-def test_a_mask_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"`mask` must have the samples and positions of `hidden`, \(2, 3\)"):
-        peak_activation(torch.zeros(2, 3, 1), torch.ones(2, 4, dtype=torch.bool))
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [([[True] * 3, [False] * 3], "none for sample 1"), ([[True] * 4] * 2, "samples and positions of `hidden`")],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask, message):
+    with pytest.raises(ValueError, match=message):
+        peak_activation(torch.zeros(2, 3, 1), torch.tensor(mask))
 
 
 BAD = {
-    "samples": ({"activations": torch.eye(4)}, "a row for each of 5 samples, got 4"),
+    "samples": ({"activations": torch.eye(4)}, "`activations` must have a row for each of 5 samples"),
     "untrained": ({"untrained": torch.eye(4)}, "`untrained` must have a row for each of 5 samples"),
-    "groups": ({"groups": torch.arange(4)}, "name a group for each of 5 samples"),
-    "mixed group": (
-        {"groups": torch.tensor([0, 0, 1, 2, 3])},
-        "constant within a group, got another value at sample 1",
-    ),
-    "few groups": ({"latents": torch.ones(5, 1), "groups": torch.tensor([0, 0, 0, 1, 1])}, "at least 3 .*, got 2"),
-    "few samples": ({"latents": torch.eye(2), "activations": torch.eye(2)}, "at least 3 samples or groups, got 2"),
-    "constant": ({"latents": torch.ones(5, 2)}, "must vary over the samples, got 2 of 2 constant"),
-    "dead": ({"activations": torch.ones(5, 2)}, "`activations` must have a neuron that varies .* got 2 dead"),
+    "groups": ({"groups": torch.arange(4)}, "a group for each of 5 samples"),
+    "mixed group": ({"groups": torch.tensor([0, 0, 1, 2, 3])}, "constant within a group, .* sample 1"),
+    "few groups": ({"latents": torch.ones(5, 1), "groups": torch.tensor([0, 0, 0, 1, 1])}, "at least 3"),
+    "few samples": ({"latents": torch.eye(2), "activations": torch.eye(2)}, "at least 3"),
+    "constant": ({"latents": torch.ones(5, 2)}, "`latents` must vary"),
+    "dead": ({"activations": torch.ones(5, 2)}, "`activations` must have a neuron that varies"),
     "dead control": ({"untrained": torch.ones(5, 2)}, "`untrained` must have a neuron that varies"),
-    "nan latent": ({"latents": torch.full((5, 1), torch.nan)}, "`latents` must be finite, got nan"),
-    "nan": ({"activations": torch.full((5, 1), torch.nan)}, "`activations` must be finite, got nan"),
-    "shuffles": ({"num_shuffles": 1}, "`num_shuffles` must be at least 2, got 1"),
-    "bootstraps": ({"num_bootstraps": 0}, "`num_bootstraps` must be at least 2, got 0"),
+    "nan latent": ({"latents": torch.full((5, 1), torch.nan)}, "`latents` must be finite"),
+    "nan": ({"activations": torch.full((5, 1), torch.nan)}, "`activations` must be finite"),
+    "shuffles": ({"num_shuffles": 1}, "`num_shuffles`"),
+    "bootstraps": ({"num_bootstraps": 0}, "`num_bootstraps`"),
 }
 
 

@@ -1,36 +1,48 @@
-"""Every path against materialised float64 attention on the inputs as given."""
+"""Every path against materialised float64 attention on the inputs as given; masks, biases and given logits."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from attention_cases import Case, cases, reference
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import entropy, entropy_chunked
-from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
+from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
+from joma.measure.masks import read_mask, split_mask
 
 TOLERANCE = 1e-5
 """For float32, times the largest logit over 16: one rounding of a logit of that size moves the entropy by as much."""
 COMPANIONS = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
+NUMBERS = ("entropy", "fraction", *COMPANIONS)
 
 
 def assert_close(found: AttentionStatistics, case: Case) -> None:
     expected = reference(case)
     tolerance = TOLERANCE * max(1.0, float(expected["largest_logit"]) / 16)
-    error = (found.entropy.double() - expected["entropy"]).abs()
-    assert (found.entropy.isnan() == (expected["num_visible"] == 0)).all()
-    assert error.nan_to_num().max() <= tolerance
+    assert_entropy_close(found, expected, tolerance)
     for name in COMPANIONS:  # these scale with the number of keys: relative to their own size, or to 1
         value, want = getattr(found, name).double(), expected[name]
         assert ((value - want).abs() / want.abs().clamp(min=1)).nan_to_num().max() <= 4 * tolerance, name
-    assert (found.num_visible.expand_as(expected["num_visible"]) == expected["num_visible"]).all()
+    num_visible = found.num_visible.expand_as(expected["num_visible"])
+    assert (num_visible == expected["num_visible"]).all()
+    fraction = torch.where(num_visible > 1, expected["entropy"] / num_visible.double().log(), torch.nan)
+    torch.testing.assert_close(found.fraction.double(), fraction, rtol=0, atol=2 * tolerance, equal_nan=True)
+
+
+def assert_entropy_close(found: AttentionStatistics, expected: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert (found.entropy.isnan() == (expected["num_visible"] == 0)).all()
+    assert (found.entropy.double() - expected["entropy"]).abs().nan_to_num().max() <= tolerance
+    assert not (found.entropy < 0).any()
 
 
 @settings(max_examples=150)
@@ -48,16 +60,20 @@ def entropy_alone(q: torch.Tensor, k: torch.Tensor, *, few_threads: int, intel: 
 
 
 entropy_on_many_cores = partial(entropy_alone, few_threads=0, intel=False)
-PROCESSORS = {"many": (0, False), "few of Intel": (10_000, True), "few": (10_000, False)}
+PROCESSORS = {
+    "many": (entropy_on_many_cores, Path.IDENTITY),
+    "few of Intel": (partial(entropy_alone, few_threads=10_000, intel=True), Path.IDENTITY),
+    "few": (partial(entropy_alone, few_threads=10_000, intel=False), Path.CHUNKED),
+}
 
 
-@pytest.mark.parametrize(
-    ("processor", "path"), [("many", Path.IDENTITY), ("few of Intel", Path.IDENTITY), ("few", Path.CHUNKED)]
-)
-def test_the_fused_call_is_taken_on_many_cores_and_on_those_of_intel(processor, path):
-    few_threads, intel = PROCESSORS[processor]
-    q, k = torch.randn(2, 1, 2, 8, 4).unbind()
-    assert entropy_alone(q, k, few_threads=few_threads, intel=intel, causal=True).path is path
+@pytest.mark.parametrize(("measure", "path"), PROCESSORS.values(), ids=PROCESSORS)
+@given(case=cases())
+def test_the_entropy_alone_agrees_with_float64(measure, path, case):
+    assert measure(case.q, case.k, causal=True).path is path
+    found, expected = measure(case.q, case.k, **case.options), reference(case)
+    assert_entropy_close(found, expected, TOLERANCE * max(1.0, float(expected["largest_logit"]) / 16))
+    assert all(getattr(found, name) is None for name in COMPANIONS)
 
 
 @pytest.mark.parametrize(
@@ -78,19 +94,6 @@ def test_a_processor_is_intels_if_it_says_so(monkeypatch, processor, cpuinfo, ex
     monkeypatch.setattr(entropy.platform, "processor", lambda: processor)
     monkeypatch.setattr(entropy.pathlib.Path, "read_text", read_text)
     assert entropy.is_intel.__wrapped__() is expected
-
-
-@pytest.mark.parametrize(
-    "measure",
-    [partial(entropy_alone, few_threads=few, intel=intel) for few, intel in PROCESSORS.values()],
-    ids=list(PROCESSORS),
-)
-@given(case=cases())
-def test_the_entropy_alone_agrees_with_float64(measure, case):
-    found, expected = measure(case.q, case.k, **case.options), reference(case)
-    tolerance = TOLERANCE * max(1.0, float(expected["largest_logit"]) / 16)
-    assert (found.entropy.double() - expected["entropy"]).abs().nan_to_num().max() <= tolerance
-    assert (found.entropy.isnan() == (expected["num_visible"] == 0)).all()
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -115,17 +118,19 @@ def test_small_blocks_and_threads_change_nothing(num_threads, case):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_blocks_are_measured_as_well_in_inference_mode_and_under_autocast(num_threads, monkeypatch):
+def test_inference_mode_and_autocast_change_nothing(num_threads, monkeypatch):
     monkeypatch.setattr(entropy_chunked, "THREADED_LOGITS", 1)
     monkeypatch.setattr(entropy_chunked, "BLOCK_BYTES", 2000)
     q = torch.randn(2, 2, 40, 8, generator=torch.Generator().manual_seed(0))
-    expected, before = attention_entropy(q, q, causal=True), torch.get_num_threads()
+    logits, before = q @ q.mT, torch.get_num_threads()
+    expected, of_logits = attention_entropy(q, q, causal=True), logits_entropy(logits)
     torch.set_num_threads(num_threads)
     try:
         with torch.inference_mode():
             inside = attention_entropy(q, q, causal=True)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             cast = attention_entropy(q, q, causal=True)
+            assert torch.equal(logits_entropy(logits).entropy, of_logits.entropy)
     finally:
         torch.set_num_threads(before)
     for name in ("entropy", *COMPANIONS):
@@ -133,70 +138,13 @@ def test_blocks_are_measured_as_well_in_inference_mode_and_under_autocast(num_th
         torch.testing.assert_close(getattr(cast, name), getattr(expected, name))
 
 
-@given(cases(masks=("none", "padding"), biases=("none", "keys"), softcaps=(None,)))
-def test_a_shift_of_all_keys_changes_nothing(case):
-    shifted = attention_entropy(case.q.double(), case.k.double() + 3.0, **case.options)
-    plain = attention_entropy(case.q.double(), case.k.double(), **case.options)
-    torch.testing.assert_close(shifted.entropy, plain.entropy, rtol=0, atol=1e-8, equal_nan=True)
-    torch.testing.assert_close(shifted.sink_mass, plain.sink_mass, rtol=0, atol=1e-8, equal_nan=True)
-
-
-@given(cases())
-def test_entropy_lies_between_zero_and_its_maximum(case):
-    found = attention_entropy(case.q, case.k, **case.options)
-    rows = found.num_visible.expand_as(found.entropy) > 1
-    assert (found.entropy[rows] >= 0).all() and (found.fraction[rows] <= 1 + TOLERANCE).all()
-    assert found.fraction[~rows].isnan().all()
-    assert (found.effective_keys[rows] >= 1 - TOLERANCE).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("lowest", [-1e4, -1e9, "lowest", -torch.inf], ids=str)
-def test_an_additive_mask_hides_whatever_it_writes_for_minus_infinity(dtype, lowest):
-    low = torch.finfo(dtype).min if lowest == "lowest" else max(lowest, torch.finfo(dtype).min)
-    low = lowest if lowest == -torch.inf else low
-    q = torch.randn(1, 2, 6, 8)
-    seen = torch.ones(6, 6, dtype=torch.bool).tril()
-    additive = torch.zeros(1, 1, 6, 6, dtype=dtype).masked_fill(~seen, low)
-    by_mask, causal = attention_entropy(q, q, mask=additive), attention_entropy(q, q, causal=True)
-    torch.testing.assert_close(by_mask.entropy, causal.entropy)
-    torch.testing.assert_close(by_mask.fraction, causal.fraction, equal_nan=True)
-    assert (by_mask.num_visible == causal.num_visible).all()
-    alone = entropy_on_many_cores(q, q, mask=additive)
-    torch.testing.assert_close(alone.entropy, causal.entropy)
-    assert alone.path is Path.IDENTITY and by_mask.path is Path.CHUNKED
-
-
-def test_an_additive_mask_that_is_not_that_low_adds():
-    q = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
-    penalty = torch.zeros(6, 6).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -50.0)
-    by_mask, by_bias = attention_entropy(q, q, mask=penalty), attention_entropy(q, q, bias=penalty)
-    torch.testing.assert_close(by_mask.entropy, by_bias.entropy)
-    assert (by_mask.num_visible == 6).all()
-
-
-def test_a_row_that_a_mask_hides_altogether_is_nan():
-    q = torch.randn(1, 1, 3, 8)
-    mask = torch.zeros(3, 3)
-    mask[1] = -1e4
-    found = attention_entropy(q, q, mask=mask)
-    assert found.entropy.isnan().flatten().tolist() == [False, True, False]
-
-
-def test_the_result_says_which_path_ran_and_what_was_clamped():
+def test_the_result_says_what_was_clamped():
     q = 40 * torch.randn(1, 2, 50, 16, generator=torch.Generator().manual_seed(0))
     peaked, fused = attention_entropy(q, q), entropy_on_many_cores(q, q)
     assert peaked.path is Path.CHUNKED and fused.path is Path.IDENTITY
     assert entropy_on_many_cores(q, q, softcap=30.0).path is Path.CHUNKED
     assert peaked.entropy.min() == fused.entropy.min() == 0
     assert -TOLERANCE * float(peaked.max_logit.max()) / 16 < float(fused.lowest_before_clamp) < 0
-
-
-def test_companions_are_left_out_on_demand():
-    q = torch.randn(1, 1, 5, 8)
-    found = attention_entropy(q, q, companions=False)
-    assert all(getattr(found, name) is None for name in COMPANIONS)
-    torch.testing.assert_close(found.entropy, attention_entropy(q, q).entropy)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -224,43 +172,6 @@ def test_memory_grows_linearly_with_the_length(options):
     assert largest(8192) < 8192**2 / 4
 
 
-@pytest.mark.parametrize(
-    ("q", "k", "options", "message"),
-    [
-        ((1, 2, 3, 4), (1, 2, 3, 5), {}, "need one B and D"),
-        ((1, 3, 3, 4), (1, 2, 3, 4), {}, "Heads of `k` must divide those of `q`, got 2 and 3"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"window": 0}, "`window` must be at least 1, got 0"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"softcap": 0.0}, "`softcap` must be positive and finite, got 0.0. Leave it out"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"softcap": -5.0}, "`softcap` must be positive and finite, got -5.0"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"softcap": torch.inf}, "`softcap` must be positive and finite, got inf"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "gpu"}, "no path named 'gpu'. Known: chunked, identity, triton"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "chunk"}, "no path named 'chunk'. Did you mean 'chunked'"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), {"path": "identity"}, "needs `companions=False`"),
-    ],
-    ids=["width", "heads", "window", "no cap", "cap below 0", "endless cap", "path", "typo", "identity"],
-)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(q, k, options, message):
-    with pytest.raises(ValueError, match=message):
-        attention_entropy(torch.zeros(q), torch.zeros(k), **options)
-
-
-def test_the_kernel_needs_a_gpu():
-    pytest.importorskip("triton")
-    q = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(
-        ValueError, match=r"Path 'triton' needs tensors on a GPU, got them on cpu\. Move them there, or"
-    ):
-        attention_entropy(q, q, path=Path.TRITON)
-
-
-def test_the_kernel_needs_triton(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    q = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"needs Triton, which is not installed\. Leave `path` out"):
-        attention_entropy(q, q, path=Path.TRITON)
-
-
 def test_the_triton_kernel_agrees_in_the_interpreter():
     """In a process of its own: the interpreter is switched on before Triton is imported, for good."""
     pytest.importorskip("triton")
@@ -269,3 +180,198 @@ def test_the_triton_kernel_agrees_in_the_interpreter():
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["cases"] >= 25
+
+
+# Logits that a model has built itself.
+
+
+@pytest.mark.parametrize("hidden", [-torch.inf, -1e4, -1e9, torch.finfo(torch.float64).min], ids=str)
+@pytest.mark.parametrize("chunk_bytes", [1, 2**12, 2**26])
+def test_logits_are_measured_like_the_queries_and_keys_behind_them(hidden, chunk_bytes, monkeypatch):
+    monkeypatch.setattr(entropy, "CHUNK_BYTES", chunk_bytes)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, 3, n, 8, generator=generator, dtype=torch.float64) * 2 for n in (11, 13))
+    mask = torch.rand(2, 1, 11, 13, generator=generator) > 0.4
+    mask[0, :, 4] = False  # a row that sees nothing
+    mask[1, :, :, 0] = False  # a key that nobody sees
+    found = logits_entropy((q @ k.mT * 8**-0.5).masked_fill(~mask, hidden), offset=2)
+    wanted = attention_entropy(q, k, mask=mask, offset=2, path=Path.CHUNKED)
+    assert torch.equal(found.num_visible, wanted.num_visible.expand_as(found.num_visible))
+    for name in NUMBERS:
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), atol=1e-12, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logits_of_half_precision_are_measured_in_single(dtype):
+    logits = torch.randn(2, 3, 11, 13, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found, wanted = logits_entropy(logits, companions=False), logits_entropy(logits.double())
+    assert found.entropy.dtype == torch.float32 and found.sink_mass is None
+    torch.testing.assert_close(found.entropy.double(), wanted.entropy, atol=1e-5, rtol=0)
+    assert logits_entropy(logits[:, :, :0]).entropy.shape == (2, 3, 0)
+
+
+# Masks and biases.
+
+CALL = (2, 3, 4, 5)
+"""Batch, heads, rows and keys: four numbers, so that no axis passes for another."""
+SHAPES = st.lists(st.integers(1, 6), max_size=5).map(tuple)
+"""Hardly any of which broadcasts."""
+BROADCASTING = st.tuples(*(st.sampled_from([1, size]) for size in CALL)).flatmap(
+    lambda shape: st.integers(0, 4).map(lambda first: shape[first:])
+)
+KINDS = st.sampled_from(["boolean", "additive", "bias"])
+Q, K = (
+    torch.randn(*CALL[:2], length, 8, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    for length in CALL[2:]
+)
+ONES = torch.ones(4, 5).tril()
+
+
+def drawn(kind: str, shape: tuple[int, ...], seed: int) -> dict[str, torch.Tensor]:
+    """Draw a mask or a bias of this shape, as an option of a call."""
+    normal = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    options = {
+        "boolean": {"mask": normal > -0.5},
+        "additive": {"mask": normal.masked_fill(normal < -0.5, -torch.inf)},
+        "bias": {"bias": normal},
+    }
+    return options[kind]
+
+
+@given(kind=KINDS, shape=BROADCASTING, seed=st.integers(0, 2**31), causal=st.booleans())
+def test_what_broadcasts_is_taken_for_what_it_expands_to(kind, shape, seed, causal):
+    options = drawn(kind, shape, seed)
+    expanded = {name: value.expand(CALL).clone() for name, value in options.items()}
+    found, wanted = (attention_entropy(Q, K, causal=causal, **given) for given in (options, expanded))
+    assert torch.equal(found.num_visible.expand(CALL[:3]), wanted.num_visible.expand(CALL[:3]))
+    for name in NUMBERS:
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), equal_nan=True)
+    if kind == "boolean":
+        fused = attention_entropy(Q, K, causal=causal, **options, companions=False, path=Path.IDENTITY)
+        torch.testing.assert_close(fused.entropy, found.entropy, equal_nan=True)
+
+
+@given(kind=KINDS, shape=SHAPES)
+@example(kind="boolean", shape=(2, 5))  # padding of (batch, keys)
+@example(kind="bias", shape=(6, 6))  # was cut to the rows and keys
+@example(kind="additive", shape=(1, 2, 3, 4, 5))
+def test_what_does_not_broadcast_is_refused(kind, shape):
+    try:
+        assume(np.broadcast_shapes(shape, CALL) != CALL)
+    except ValueError:
+        pass
+    (name, value), *_ = drawn(kind, shape, 0).items()
+    with pytest.raises(ValueError, match=re.escape(f"`{name}` must broadcast to (batch, heads, rows, keys), {CALL}")):
+        attention_entropy(Q, K, **{name: value})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lowest", [-1e4, -1e9, "lowest", -torch.inf], ids=str)
+def test_an_additive_mask_hides_whatever_it_writes_for_minus_infinity(dtype, lowest):
+    low = torch.finfo(dtype).min if lowest == "lowest" else max(lowest, torch.finfo(dtype).min)
+    low = lowest if lowest == -torch.inf else low
+    q = torch.randn(1, 2, 6, 8)
+    additive = torch.zeros(1, 1, 6, 6, dtype=dtype).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), low)
+    causal = attention_entropy(q, q, causal=True)
+    for found in (attention_entropy(q, q, mask=additive), entropy_on_many_cores(q, q, mask=additive)):
+        torch.testing.assert_close(found.entropy, causal.entropy)
+        torch.testing.assert_close(found.fraction, causal.fraction, equal_nan=True)
+        assert (found.num_visible == causal.num_visible).all()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "num_visible"),
+    [
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 5),
+        ([0.0, -50.0, 0.0, 0.0, 0.0], 5),
+        ([0.0, 1.0, 0.5, 0.0, 1.0], 5),
+        ([0.0, 1.0, 2.0, 0.0, 1.0], 5),
+        ([0.0, 1.0, -1.0, 0.0, 1.0], 5),
+        ([0.0, 1.0, -torch.inf, 0.0, 1.0], 4),
+        ([0.0, -torch.inf, -torch.inf, 0.0, 0.0], 3),
+    ],
+    ids=str,
+)
+def test_an_additive_mask_is_added_to_the_logits_and_to_a_bias(numbers, num_visible):
+    mask, bias = torch.tensor(numbers, dtype=torch.float64), torch.linspace(-1, 1, 5, dtype=torch.float64)
+    for options in ({"mask": mask}, {"mask": mask, "bias": bias}):
+        found = attention_entropy(Q, K, **options)
+        assert (found.num_visible == num_visible).all()
+        p = (Q @ K.mT * 8**-0.5 + sum(options.values())).softmax(dim=-1)
+        torch.testing.assert_close(found.entropy, torch.special.entr(p).sum(dim=-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("ones", [ONES, torch.ones(4, 5)], ids=["triangle", "all"])
+def test_numbers_that_are_truth_values_are_refused_as_a_mask(dtype, ones):
+    with pytest.raises(ValueError, match=r"Pass `mask\.bool\(\)` if 1 means visible, or `bias=mask`"):
+        attention_entropy(Q, K, mask=ones.to(dtype))
+    assert torch.equal(attention_entropy(Q, K, mask=ones.bool()).num_visible, ones.sum(-1)[None, None].long())
+    assert (attention_entropy(Q, K, bias=ones.to(dtype)).num_visible == 5).all()
+    parts = split_mask(ones)  # what a model has added to its logits is a fact, however odd
+    assert parts.visible is None and torch.equal(parts.added[0, 0], ones) and parts.are_zeros_and_ones
+
+
+class NumbersRead(TorchDispatchMode):
+    """Counts the numbers that Python reads one by one, for which it would wait on a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("mask", "count"),
+    [
+        (torch.randn(CALL, generator=torch.Generator().manual_seed(0)), 0),
+        (torch.zeros(CALL).masked_fill(torch.ones(4, 5, dtype=torch.bool).triu(1), -torch.inf), 0),
+        (torch.ones(CALL, dtype=torch.bool), 0),
+        (torch.linspace(0, 1, 5).expand(CALL), 1),
+    ],
+    ids=["bias", "causal", "boolean", "from 0 to 1"],
+)
+def test_the_look_for_truth_values_makes_nobody_wait(mask, count):
+    with NumbersRead() as read:
+        read_mask(mask, CALL, mask.device)
+    assert read.count == count
+
+
+# Bad input.
+
+BAD = {
+    "width": ({"k": K[..., :7]}, ValueError, "need one B and D"),
+    "heads": ({"k": K[:, :2]}, ValueError, "Heads of `k` must divide"),
+    "window": ({"window": 0}, ValueError, "`window`"),
+    "no cap": ({"softcap": 0.0}, ValueError, "`softcap`"),
+    "cap below 0": ({"softcap": -5.0}, ValueError, "`softcap`"),
+    "endless cap": ({"softcap": torch.inf}, ValueError, "`softcap`"),
+    "path": ({"path": "chunk"}, ValueError, "Did you mean 'chunked'"),
+    "identity": ({"path": "identity"}, ValueError, "needs `companions=False`"),
+    "padding": ({"mask": torch.ones(2, 5).bool()}, ValueError, re.escape("Pass `mask[:, None, None, :]`.")),
+    "k elsewhere": ({"k": K.to("meta")}, ValueError, "`k` must be where `q` is"),
+    "mask elsewhere": ({"mask": ONES.to("meta")}, ValueError, "`mask` must be where `q` is"),
+    "bias elsewhere": ({"bias": ONES.to("meta")}, ValueError, "`bias` must be where `q` is"),
+    "mask of int64": ({"mask": ONES.long()}, TypeError, r"Pass `mask\.bool\(\)`"),
+    "mask of uint8": ({"mask": ONES.byte()}, TypeError, r"Pass `mask\.bool\(\)`"),
+    "complex mask": ({"mask": ONES.to(torch.complex64)}, TypeError, r"Pass `mask\.bool\(\)`"),
+    "bias of bool": ({"bias": ONES.bool()}, TypeError, r"Pass `bias\.float\(\)`"),
+    "bias of int64": ({"bias": ONES.long()}, TypeError, r"Pass `bias\.float\(\)`"),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD.values(), ids=BAD)
+@pytest.mark.usefixtures("as_a_user_runs_it")
+def test_bad_input_is_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        attention_entropy(**{"q": Q, "k": K} | change)
+
+
+def test_the_kernel_needs_triton_and_a_gpu(monkeypatch):
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match="Path 'triton' needs tensors on a GPU"):
+        attention_entropy(Q, K, path=Path.TRITON)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="needs Triton, which is not installed"):
+        attention_entropy(Q, K, path=Path.TRITON)
