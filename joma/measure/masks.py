@@ -16,6 +16,8 @@ HIDDEN_BELOW = -9e3
 """Additive masks and logits this low hide a key: models write -1e4, -1e9, the lowest number of their type or minus
 infinity, which all give it a weight of exactly 0 beside any that is seen, and mean the same. What is left of a bias
 (ALiBi beyond some ten thousand positions) is as far from any weight; its keys no longer count as visible either."""
+ROWS_AT_ONCE = 256
+"""Rows whose visible keys are counted together."""
 PerRow = Float[Tensor, "B H rows"]
 Shape = tuple[int, int, int, int]
 """(batch, heads, rows, keys) of a call."""
@@ -168,7 +170,15 @@ class Visibility:
     def block(self, first_row: int, last_row: int, device: torch.device) -> Bool[Tensor, "b h rows keys"] | None:
         """Return the visibility of these rows over their key range; None when all of it is visible."""
         start, stop = self.key_range(first_row, last_row)
-        seen = self._band(first_row, last_row, start, stop, device)
+        seen = None
+        if self.causal or self.window is not None:
+            row = torch.arange(first_row, last_row, device=device)[:, None] + self.offset
+            ahead = torch.arange(start, stop, device=device)[None, :] - row
+            seen = torch.ones_like(ahead, dtype=torch.bool)[None, None]
+            if self.causal:
+                seen &= ahead <= 0
+            if self.window is not None:
+                seen &= ahead.abs() < self.window
         if self.mask is None:
             return seen
         rows = slice(None) if self.mask.shape[-2] == 1 else slice(first_row, last_row)
@@ -179,7 +189,12 @@ class Visibility:
     def count(self, device: torch.device) -> Int[Tensor, "b h rows"]:
         """Return how many keys each row sees; axes over which nothing varies are 1."""
         if self.mask is not None and not self.depends_on_keys_alone:
-            return self._count_by_rows(device)
+            counts = []
+            for first in range(0, self.num_rows, ROWS_AT_ONCE):
+                block = self.block(first, min(first + ROWS_AT_ONCE, self.num_rows), device)
+                assert block is not None
+                counts.append(block.sum(dim=-1))
+            return torch.cat(counts, dim=-1)
         start, stop = self._ends(device)
         if self.mask is None:
             return (stop if start is None else (stop - start).clamp(min=0))[None, None]
@@ -205,27 +220,6 @@ class Visibility:
         return (after - self.window).clamp(0, self.num_keys), torch.minimum(stop, after + (self.window - 1)).clamp(
             min=0
         )
-
-    def _band(self, first_row: int, last_row: int, start: int, stop: int, device: torch.device) -> Tensor | None:
-        """Causal order and window of a block; None when neither hides a key of it."""
-        if not self.causal and self.window is None:
-            return None
-        row = torch.arange(first_row, last_row, device=device)[:, None] + self.offset
-        ahead = torch.arange(start, stop, device=device)[None, :] - row
-        seen = torch.ones_like(ahead, dtype=torch.bool)
-        if self.causal:
-            seen &= ahead <= 0
-        if self.window is not None:
-            seen &= ahead.abs() < self.window
-        return seen[None, None]
-
-    def _count_by_rows(self, device: torch.device, rows_at_once: int = 256) -> Int[Tensor, "b h rows"]:
-        parts = []
-        for first in range(0, self.num_rows, rows_at_once):
-            block = self.block(first, min(first + rows_at_once, self.num_rows), device)
-            assert block is not None
-            parts.append(block.sum(dim=-1))
-        return torch.cat(parts, dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

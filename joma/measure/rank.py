@@ -87,7 +87,8 @@ def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     tensor(3., dtype=torch.float64)
     """
     scaled = _Scaled.of(w)
-    squares = _frobenius_squared(scaled.matrices)
+    wide = scaled.matrices.to(_working_dtype(scaled.matrices))
+    squares = torch.linalg.vector_norm(wide, dim=-1).double().square().sum(dim=-1)
     return scaled.restore(squares / _top_eigenvalues(scaled.matrices))  # 0/0 is NaN: no direction stands out
 
 
@@ -203,13 +204,6 @@ def qk_spectral_norms(
     tensor([2., 2.], dtype=torch.float64)
     """
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    width = _head_width(w_q, w_k, num_heads, num_kv_heads)
-    r_q = _triangles(w_q, width)
-    r_k = _triangles(w_k, width).repeat_interleave(num_heads // num_kv_heads, dim=0)
-    return spectral_norm(r_q @ r_k.mT)
-
-
-def _head_width(w_q: Tensor, w_k: Tensor, num_heads: int, num_kv_heads: int) -> int:
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(f"Key heads must divide query heads, got {num_kv_heads} and {num_heads}.")
     for name, w in (("w_q", w_q), ("w_k", w_k)):
@@ -220,7 +214,9 @@ def _head_width(w_q: Tensor, w_k: Tensor, num_heads: int, num_kv_heads: int) -> 
             f"`w_q` must be ({num_heads}·width, d) and `w_k` ({num_kv_heads}·width, d), "
             f"got {tuple(w_q.shape)} and {tuple(w_k.shape)}. Split fused projections, and transpose those of Conv1D."
         )
-    return width
+    r_q = _triangles(w_q, width)
+    r_k = _triangles(w_k, width).repeat_interleave(num_heads // num_kv_heads, dim=0)
+    return spectral_norm(r_q @ r_k.mT)
 
 
 def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r width"]:
@@ -402,10 +398,6 @@ def _working_dtype(w: Tensor) -> torch.dtype:
 def _random_start(shape: tuple[int, ...], device: torch.device) -> Float[Tensor, "*batch n"]:
     """The same Gaussian vector for the same shape, on every device."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64).to(device)
-
-
-def _frobenius_squared(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
-    return torch.linalg.vector_norm(w.to(_working_dtype(w)), dim=-1).double().square().sum(dim=-1)
 
 
 def _top_eigenvalues(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:

@@ -6,17 +6,18 @@ dimensions. With unit rows $u_i$ two averages over all pairs are exact without v
 $$\sum_{i \ne j} u_i\cdot u_j = \Big\|\sum_i u_i\Big\|^2 - N, \qquad
   \sum_{i \ne j} (u_i\cdot u_j)^2 = \Big\|\sum_i u_i u_i^\top\Big\|_F^2 - N,$$
 
-and for directions drawn at random they are 0 and $1/d$ a pair: the control that stands beside them. Absolute values,
-extremes and quantiles need the pairs: all of them in blocks, or a seeded sample where there are too many. No matrix
-over all pairs is ever held, and the result says which pairs it rests on.
+and for random directions they are 0 and $1/d$ a pair: the baseline. Absolute values, extremes and quantiles need the
+pairs: all of them in blocks, or a seeded sample where there are too many. No matrix over all pairs is held, and the
+result says which pairs it rests on.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -84,26 +85,26 @@ def cosine_similarity(
     rows = finite_tensor("rows", tensor_with_axes("rows", rows, "N d"))
     if num_sampled < 1:
         raise ValueError(f"`num_sampled` must be at least 1, got {num_sampled}.")
+    for share in quantiles:
+        if not 0 <= share <= 1:
+            raise ValueError(f"Quantiles must lie in [0, 1], got {share}. Pass shares of pairs.")
     directed = rows[rows.any(dim=-1)]
     num_rows = len(directed)
     if num_rows < 2:  # noqa: PLR2004 (a pair)
         raise ValueError(f"Similarity needs two rows that are not zero, got {num_rows} of {len(rows)}.")
-    unit = normalize(_in_range(directed), dim=-1)
+    wide = directed if directed.dtype == torch.float64 else directed.float()
+    unit = normalize(wide / wide.abs().amax(dim=-1, keepdim=True), dim=-1)  # scaled, so that no square is lost
     every_pair = num_rows <= MOST_ROWS_BY_DEFAULT if every_pair is None else every_pair
     mean, mean_square = _exact_means(unit)
-    visited = _Visited.of(_all_pairs(unit) if every_pair else _sampled_pairs(unit, num_sampled, seed))
+    blocks = _all_pairs(unit) if every_pair else _sampled_pairs(unit, num_sampled, seed)
     return CosineStatistics(
         num_rows=num_rows,
         num_zero_rows=len(rows) - num_rows,
         mean=mean,
         root_mean_square=mean_square**0.5,
         random_root_mean_square=rows.shape[-1] ** -0.5,
-        mean_absolute=visited.absolute / visited.num_pairs,
-        largest=visited.largest,
-        smallest=visited.smallest,
-        quantiles={share: visited.quantile(share) for share in quantiles},
         pairs=Pairs.ALL if every_pair else Pairs.SAMPLE,
-        num_pairs=visited.num_pairs,
+        **_over_pairs(blocks, quantiles),
     )
 
 
@@ -132,12 +133,6 @@ def stream_similarity(
 
     layers = [required_tensor(f"streams[{layer}]", stream) for layer, stream in enumerate(streams)]
     return [cosine_similarity(kept(stream), every_pair=every_pair, seed=seed) for stream in layers]
-
-
-def _in_range(rows: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-    """Rows in float64, or in float32 if they had no more, scaled by their largest entry so that no square is lost."""
-    wide = rows if rows.dtype == torch.float64 else rows.float()
-    return wide / wide.abs().amax(dim=-1, keepdim=True)
 
 
 def _exact_means(unit: Float[Tensor, "N d"]) -> tuple[float, float]:
@@ -179,35 +174,29 @@ def _sampled_pairs(unit: Float[Tensor, "N d"], num_sampled: int, seed: int) -> I
         yield (unit[i.to(unit.device)] * unit[j.to(unit.device)]).sum(dim=-1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Visited:
-    """Running sums over the pairs that were visited."""
+def _over_pairs(blocks: Iterator[Float[Tensor, " P"]], quantiles: Sequence[float]) -> dict[str, Any]:
+    """Absolute mean, extremes and quantiles of similarities, in one walk over their blocks.
 
-    num_pairs: int
-    absolute: float
-    largest: float
-    smallest: float
-    counts: Int[Tensor, " bins"]
-
-    @classmethod
-    def of(cls, blocks: Iterator[Float[Tensor, " P"]]) -> "_Visited":
-        """Walk the blocks once; cosines that rounding put outside [-1, 1] are counted at its ends."""
-        num_pairs, absolute, largest, smallest = 0, 0.0, -1.0, 1.0
-        counts = torch.zeros(NUM_BINS, dtype=torch.int64)
-        for block in blocks:
-            if not len(block):
-                continue
-            similarity = block.clamp(-1.0, 1.0)
-            num_pairs += len(similarity)
-            absolute += float(similarity.abs().sum(dtype=torch.float64))
-            largest, smallest = max(largest, float(similarity.max())), min(smallest, float(similarity.min()))
-            bins = ((similarity + 1) * (NUM_BINS / 2)).long().clamp(max=NUM_BINS - 1)
-            counts += torch.bincount(bins, minlength=NUM_BINS).cpu()
-        return cls(num_pairs=num_pairs, absolute=absolute, largest=largest, smallest=smallest, counts=counts)
-
-    def quantile(self, share: float) -> float:
-        """Similarity that `share` of the pairs do not exceed, to the middle of its bin."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"Quantiles must lie in [0, 1], got {share}. Pass shares of pairs.")
-        reached = self.counts.cumsum(dim=0) >= max(1.0, share * self.num_pairs)
-        return (2 * int(reached.to(torch.int8).argmax()) + 1) / NUM_BINS - 1
+    Cosines that rounding put outside [-1, 1] are counted at its ends. A quantile is the middle of its bin.
+    """
+    num_pairs, absolute, largest, smallest = 0, 0.0, -1.0, 1.0
+    counts = torch.zeros(NUM_BINS, dtype=torch.int64)
+    for block in blocks:
+        if not len(block):
+            continue
+        similarity = block.clamp(-1.0, 1.0)
+        num_pairs += len(similarity)
+        absolute += float(similarity.abs().sum(dtype=torch.float64))
+        largest, smallest = max(largest, float(similarity.max())), min(smallest, float(similarity.min()))
+        bins = ((similarity + 1) * (NUM_BINS / 2)).long().clamp(max=NUM_BINS - 1)
+        counts += torch.bincount(bins, minlength=NUM_BINS).cpu()
+    reached = {share: counts.cumsum(dim=0) >= max(1.0, share * num_pairs) for share in quantiles}
+    return {
+        "num_pairs": num_pairs,
+        "mean_absolute": absolute / num_pairs,
+        "largest": largest,
+        "smallest": smallest,
+        "quantiles": {
+            share: (2 * int(bins.to(torch.int8).argmax()) + 1) / NUM_BINS - 1 for share, bins in reached.items()
+        },
+    }

@@ -12,7 +12,6 @@ from joma.measure.rank import power_step, qk_spectral_norms, spectral_norm, stab
 PROMISED = 1e-6
 seeds = st.integers(0, 2**31)
 sides = st.integers(1, 24)
-large = st.sampled_from([(300, 280), (280, 300), (600, 270)])
 
 
 def gaussian(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -79,14 +78,6 @@ def test_exact_on_weights_of_many_kinds(make, dtype):
     assert_exact(make().to(dtype))
 
 
-@settings(max_examples=12)
-@given(large, seeds)
-def test_iterated_equals_decomposed_gram_matrix(shape, seed):
-    w = gaussian(shape, seed)
-    tall = w if shape[0] >= shape[1] else w.T
-    torch.testing.assert_close(spectral_norm(w).square(), rank._decomposed(tall[None])[0], rtol=PROMISED, atol=0)
-
-
 @pytest.mark.parametrize("n", [1, 100, rank.GRAM_STRIP, 300])
 def test_half_of_the_gram_matrix_is_the_whole(n):
     w = gaussian((500, n), dtype=torch.float64)
@@ -109,11 +100,10 @@ def test_a_search_that_runs_out_of_steps_is_decomposed(monkeypatch):
     assert_exact(gaussian((300, 280)))
 
 
-@given(sides, sides, seeds)
-def test_lies_between_one_and_the_rank(m, n, seed):
-    w = gaussian((m, n), seed, torch.float64)
-    # float64 rounding of the two norms
-    assert 1 - 1e-12 <= stable_rank(w) <= int(torch.linalg.matrix_rank(w)) + 1e-9
+@pytest.mark.parametrize("n", [1, 7, rank.SMALL, rank.SMALL + 1])
+def test_a_direction_has_rank_one_and_the_identity_its_size(n):
+    assert stable_rank(torch.outer(gaussian((9,)), gaussian((n,), 1))).item() == pytest.approx(1, rel=PROMISED)
+    assert stable_rank(torch.eye(n)).item() == pytest.approx(n, rel=PROMISED)
 
 
 @given(st.one_of(st.tuples(sides, sides), st.just((280, 260))), seeds, st.floats(0.01, 100).map(lambda x: -x))
@@ -126,18 +116,6 @@ def test_scaling_transposing_and_rotating_change_nothing(shape, seed, factor):
     torch.testing.assert_close(spectral_norm(factor * w), abs(factor) * spectral_norm(w), rtol=PROMISED, atol=0)
 
 
-@given(sides, sides, seeds)
-def test_rank_one_gives_one(m, n, seed):
-    w = torch.outer(gaussian((m,), seed), gaussian((n,), seed + 1))
-    # the outer product is rounded to float32
-    torch.testing.assert_close(stable_rank(w), torch.tensor(1.0, dtype=torch.float64), rtol=PROMISED, atol=0)
-
-
-@pytest.mark.parametrize("n", [1, 7, rank.SMALL, rank.SMALL + 1])
-def test_identity_gives_its_size(n):
-    assert stable_rank(torch.eye(n)).item() == pytest.approx(n, rel=PROMISED)
-
-
 @pytest.mark.parametrize("shape", [(2, 3, 6, 4), (5, 4, 6), (2, 260, 280), (1, 3, 3), (7000, 2, 3)], ids=str)
 def test_a_batch_is_its_matrices(shape):
     w = gaussian(shape)
@@ -147,25 +125,21 @@ def test_a_batch_is_its_matrices(shape):
     torch.testing.assert_close(got.flatten()[:6], torch.stack(alone), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("scale", [1e-40, 1e-25, 1e25, 1e37], ids=str)
+@pytest.mark.parametrize("scale", [1e-40, 1e-25, 1e25, 1e37, 1e200], ids=str)
 @pytest.mark.parametrize("shape", [(9, 5), (300, 270)], ids=str)
-def test_scales_at_the_ends_of_float32_do_not_overflow(shape, scale):
-    w = (gaussian(shape, 0, torch.float64) * scale).float()
-    assert_exact(w)
-
-
-def test_scales_outside_float32_are_taken_in_float64():
-    w = gaussian((300, 270), 0, torch.float64)
-    expected_rank, expected_norm = decomposed(w)
-    torch.testing.assert_close(stable_rank(w * 1e200), expected_rank, rtol=PROMISED, atol=0)
-    torch.testing.assert_close(spectral_norm(w * 1e200), expected_norm * 1e200, rtol=PROMISED, atol=0)
+def test_scales_at_the_ends_of_float32_and_outside_do_not_overflow(shape, scale):
+    w = gaussian(shape, 0, torch.float64) * scale
+    w = w.float() if scale < torch.finfo(torch.float32).max else w
+    expected_rank, expected_norm = decomposed(w.double() / scale)
+    torch.testing.assert_close(stable_rank(w), expected_rank, rtol=PROMISED, atol=0)
+    torch.testing.assert_close(spectral_norm(w), expected_norm * scale, rtol=PROMISED, atol=0)
 
 
 def test_zero_matrices_have_a_norm_but_no_stable_rank():
     for shape in ((3, 4), (300, 270)):
         assert stable_rank(torch.zeros(shape)).isnan()
         assert spectral_norm(torch.zeros(shape)) == 0
-    assert why_undefined(torch.zeros(3, 4)) == "every entry is 0"
+    assert why_undefined(torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
@@ -176,8 +150,7 @@ def test_one_bad_entry_spoils_its_matrix_and_no_other(shape, bad):
     w[1, 2, 3] = bad
     assert stable_rank(w).isnan().tolist() == spectral_norm(w).isnan().tolist() == [False, True, False]
     torch.testing.assert_close(stable_rank(w)[[0, 2]], expected[[0, 2]], rtol=1e-12, atol=0)
-    assert why_undefined(w[1]) == f"1 of {w[1].numel()} entries are NaN or infinite"
-    assert why_undefined(w[0]) == ""
+    assert why_undefined(w[1]) and not why_undefined(w[0])
 
 
 def test_measuring_leaves_the_weights_and_the_random_state_alone():
@@ -279,22 +252,15 @@ def test_products_of_a_stack_are_those_of_its_matrices(seed):
     assert stacked[2].isnan().all() and not stacked[[0, 1, 3]].isnan().any()
 
 
-def test_the_tracker_takes_batches():
-    w, v = gaussian((2, 3, 20, 12)), gaussian((2, 3, 12), 1)
-    got = power_step(w, v, num_steps=3)
-    alone = power_step(w[1, 2], v[1, 2], num_steps=3)
-    # two orders of summation in float32
-    torch.testing.assert_close(got.norm[1, 2], alone.norm, rtol=1e-6, atol=0)
-    assert got.vector.shape == (2, 3, 12) and got.residual.shape == (2, 3)
-
-
-def test_the_tracker_survives_broken_and_zero_weights():
-    w, v = gaussian((3, 20, 12)), gaussian((3, 12), 1)
+def test_the_tracker_takes_batches_and_survives_broken_and_zero_weights():
+    w, v = gaussian((3, 2, 20, 12)), gaussian((3, 2, 12), 1)
     broken = w.clone()
-    broken[0, 4, 5], broken[1] = torch.nan, 0
+    broken[0, :, 4, 5], broken[1] = torch.nan, 0
     during = power_step(broken, v)
-    assert during.norm[0].isnan() and during.norm[1] == 0 and during.residual[:2].isnan().all()
-    assert during.vector.isfinite().all()
+    assert during.norm[0].isnan().all() and (during.norm[1] == 0).all() and during.residual[:2].isnan().all()
+    assert during.vector.shape == (3, 2, 12) and during.vector.isfinite().all()
+    # two orders of summation in float32
+    torch.testing.assert_close(during.norm[2, 1], power_step(w[2, 1], v[2, 1]).norm, rtol=1e-6, atol=0)
     after = power_step(w, during.vector, num_steps=11)
     torch.testing.assert_close(after.norm, decomposed(w)[1], rtol=PROMISED, atol=0)
 
@@ -342,14 +308,14 @@ def test_a_broken_head_spoils_only_the_heads_that_use_it():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: stable_rank(torch.ones(3)), ValueError, r"matrices \(\.\.\., m, n\) with entries, got shape \(3,\)"),
-        (lambda: stable_rank(torch.ones(2, 0)), ValueError, r"with entries, got shape \(2, 0\)"),
-        (lambda: spectral_norm(torch.ones(2, 2).int()), TypeError, r"floating point, got torch.int32. Dequantise"),
+        (lambda: stable_rank(torch.ones(3)), ValueError, r"got shape \(3,\)"),
+        (lambda: stable_rank(torch.ones(2, 0)), ValueError, r"got shape \(2, 0\)"),
+        (lambda: spectral_norm(torch.ones(2, 2).int()), TypeError, "Dequantise"),
         (lambda: power_step(torch.ones(2, 3), torch.ones(2)), ValueError, r"shape \(3,\), got \(2,\)"),
-        (lambda: power_step(torch.ones(2, 3), num_steps=0), ValueError, r"`num_steps` must be at least 1, got 0"),
-        (lambda: qk_spectral_norms(torch.ones(4, 3), torch.ones(4, 3), 4, 3), ValueError, r"must divide.* got 3 and 4"),
-        (lambda: qk_spectral_norms(torch.ones(4, 3), torch.ones(2, 3), 2), ValueError, r"Split fused projections"),
-        (lambda: qk_spectral_norms(torch.ones(4, 3), torch.ones(4, 2), 2), ValueError, r"\(4, 3\) and \(4, 2\)"),
+        (lambda: power_step(torch.ones(2, 3), num_steps=0), ValueError, "`num_steps`"),
+        (lambda: qk_spectral_norms(torch.ones(4, 3), torch.ones(4, 3), 4, 3), ValueError, "must divide"),
+        (lambda: qk_spectral_norms(torch.ones(4, 3), torch.ones(2, 3), 2), ValueError, "Split fused projections"),
+        (lambda: qk_spectral_norms(torch.ones(4, 3), torch.ones(4, 2), 2), ValueError, r"\(4, 2\)"),
     ],
     ids=["vector", "empty", "integers", "start", "steps", "groups", "rows", "widths"],
 )
@@ -370,7 +336,4 @@ def test_squaring_finds_the_top_whatever_the_gap_below_it(seed, n, num_nonzero, 
     bound = 2.0**-rank.NUM_SQUARINGS * np.log(n)
     found = rank.top_by_squaring(grams) / scales
     assert (found >= 1 - 1e-12).all() and (found <= 1 + bound + 1e-12).all()
-
-
-def test_squaring_of_nothing_is_nothing():
     assert rank.top_by_squaring(torch.zeros(2, 3, 3).double()).tolist() == [0, 0]
