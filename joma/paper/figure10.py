@@ -26,9 +26,7 @@ from torch import Tensor, nn
 from joma.charts import Chart, bars, beside
 from joma.claims import Claim, Number
 from joma.data.text import Corpus
-from joma.measure.attended import Attended, Profiles
-from joma.measure.firing import Firing
-from joma.measure.superposition import SuperpositionResult, superposed_neurons
+from joma.measure.superposition import Attended, Firing, Profiles, SuperpositionResult, superposed_neurons
 from joma.paper import neox
 from joma.paper.experiment import Experiment, Measured, one_thread
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing

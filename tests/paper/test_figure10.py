@@ -7,8 +7,7 @@ from paper.neox_cases import tiny_neox, write_text_folder
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from joma.claims import Outcome, judge
-from joma.measure.attended import Attended
-from joma.measure.superposition import superposed_neurons
+from joma.measure.superposition import Attended, superposed_neurons
 from joma.paper import figure10
 from joma.paper.experiment import Measured
 from joma.paper.figure10 import (
