@@ -46,8 +46,8 @@ SHARES = {
     "rise_share": "rise of the stable rank from its minimum, over the minimum",
 }
 RANK_RISE = 0.1
-"""Rise of the stable rank from its minimum, as a share of it, that counts as bouncing back: at least in top layers, at
-most in bottom ones. Version 0.1 asked for a tenth of the fall."""
+"""Rise of the stable rank from its minimum, as a share of it, that counts as bouncing back in top layers. What
+bottom layers do is reported."""
 MIN_CHANGE = 0.02
 """Smallest fall or bounce that matters, as a share of the start."""
 ROUNDING = 1e-6
@@ -308,17 +308,14 @@ def _shape(effects: pd.DataFrame, series: str) -> list[Number]:
     """Return how far the stable rank of a series falls and rises again, in top and in bottom layers."""
     numbers = []
     for part in (TOP, BOTTOM):
-        own, idle = (_per_model(effects, name, RANK, part) for name in (series, UNTRAINED))
-        limits: dict[str, dict[str, Any]] = {
-            "fall_share": {"at_least": MIN_CHANGE},
-            "rise_share": {"at_least": RANK_RISE} if part == TOP else {"at_most": RANK_RISE},
-        }
-        for column, limit in limits.items():
-            if series == OURS and "at_least" in limit:
+        own, idle = (_per_model(effects, which, RANK, part) for which in (series, UNTRAINED))
+        for column, name in SHARES.items():
+            limit: dict[str, Any] = {"at_least": RANK_RISE} if (part, column) == (TOP, "rise_share") else {}
+            if series == OURS:
                 limit |= {"control": idle[column], "control_name": "learning rate 0"}
             numbers.append(
                 Number.mean(
-                    SHARES[column],
+                    name,
                     own[column],
                     unit="share",
                     setting=f"{part} layers",
