@@ -5,7 +5,7 @@ The folder, for each experiment by its id:
 - `reproduction.json`: the results of all experiments in the folder, in the paper's order.
 - `<id>/result.json`: one result (`ExperimentResult`): settings, status, answers to the claims, charts, provenance.
 - `<id>/tables/<name>.parquet` and `.csv`, `<id>/charts/<chart>.png`, `.svg` and `.pdf`.
-- `<id>/work/`: the store, from which an interrupted call goes on.
+- `work/`: the store that all experiments share, from which an interrupted call goes on.
 """
 
 import json
@@ -165,7 +165,8 @@ def available(ids: Sequence[str], *, device: str | None = None) -> list[dict[str
         rows.append({"experiment": name, "title": made.title, "source": made.source})
         for preset in PRESETS:
             missing = made.needs(made.presets[preset], there)
-            rows[-1][preset] = missing or f"about {made.seconds.get(preset, 0.0):,.0f} s"
+            seconds = made.seconds.get(preset)
+            rows[-1][preset] = missing or (f"about {seconds:,.0f} s" if seconds else "runs here")
     return rows
 
 
@@ -214,9 +215,13 @@ def _run(name: str, preset: str, folder: Path, device: str, minutes: float | Non
         config=plain(config),
         status=Status.NOT_RUN,
     )
-    store = Store(folder / "work", device=device, minutes=minutes, progress=lambda at: tell(name, at))
+    missing = made.needs(config, device)
+    # All experiments share a store, since some need the same trainings. Where something is missing it only reads.
+    store = Store(
+        folder.parent / "work", device=device, minutes=0.0 if missing else minutes, progress=lambda at: tell(name, at)
+    )
     try:
-        result, tables = _computed(made, config, base, store)
+        result, tables = _computed(made, config, base, store, missing)
         charts = () if tables is None else tuple(made.charts(tables))
     except Exception as error:
         write_text(folder / "error.txt", "".join(traceback.format_exception(error)))
@@ -229,27 +234,24 @@ def _run(name: str, preset: str, folder: Path, device: str, minutes: float | Non
 
 
 def _computed(
-    made: Experiment, config: Any, base: ExperimentResult, store: Store
+    made: Experiment, config: Any, base: ExperimentResult, store: Store, missing: str
 ) -> tuple[ExperimentResult, Measured | None]:
-    """Compute what is missing and judge what there is."""
-    missing = made.needs(config, store.device)
-    if missing and not store.is_begun:  # what was begun elsewhere is shown as far as it is
-        return base.model_copy(update={"reason": missing}), None
+    """Compute what there is time for, and judge what is finished."""
+    tables, left = None, missing
     try:
-        if made.in_tasks:
-            tables = made.compute(config, store)
-        else:
-            key = {"experiment": made.id, "version": made.version, "config": plain(config)}
-            seconds = made.seconds.get(base.preset, 0.0)
-            task = Task(made.id, key, lambda space: made.compute(config, space), seconds, kind=made.id)
-            tables = Measured(**store.get(task).tables)
-        status, reason = (Status.UNFINISHED, missing) if store.left else (Status.DONE, "")
+        tables = _tables(made, config, base.preset, store)
     except OutOfTime as error:
-        tables, status, reason = None, Status.UNFINISHED, str(error)
+        left = missing or str(error)
+    except Exception:
+        if not missing:  # without its data an experiment may not even know its tasks
+            raise
+    if missing and not store.used:
+        return base.model_copy(update={"reason": missing}), None
     made_by = provenance(store.used)
+    is_done = tables is not None and not store.left
     fields: dict[str, Any] = {
-        "status": status,
-        "reason": reason,
+        "status": Status.DONE if is_done else Status.UNFINISHED,
+        "reason": "" if is_done else left,
         "done": len(store.used),
         "tasks": len(store.used) + len(store.left),
         "seconds": float(made_by["seconds"].sum()) if len(made_by) else 0.0,
@@ -259,6 +261,16 @@ def _computed(
         tables.config = settings(base.config)
         fields |= {"answers": tuple(judge(made.claims, tables, tested_by=made.id)), "tables": tuple(tables)}
     return base.model_copy(update=fields), tables
+
+
+def _tables(made: Experiment, config: Any, preset: str, store: Store) -> Measured:
+    """Compute the tables of an experiment, in its own tasks or as one."""
+    if made.in_tasks:
+        return made.compute(config, store)
+    key = {"experiment": made.id, "version": made.version, "config": plain(config)}
+    seconds = made.seconds.get(preset, 0.0)
+    task = Task(made.id, key, lambda space: made.compute(config, space), seconds, kind=made.id)
+    return Measured(**store.get(task).tables)
 
 
 def publish(folder: Path, result: ExperimentResult, tables: Measured | None, charts: Iterable[Chart]) -> None:
