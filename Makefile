@@ -1,16 +1,27 @@
-# Two commands from a fresh clone: `make demo` rebuilds the paper at small size, `make test` checks that joma is right.
+# From a fresh clone: `make demo` shows what joma does, `make check` takes a minute, `make test` runs everything.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= joma-out
+THREADS ?= 1
 
-.PHONY: demo test bench docs results clean
+.PHONY: demo check test bench docs results clean
 
-demo: $(VENV)/installed
+# The kept results come first, so that there is a page to read while the rest is computed.
+demo: $(VENV)/demo
+	@echo "Reports: $(OUT)/kept/index.html (the paper's size) in a moment, $(OUT)/index.html (computed here) at the end."
+	$(BIN)/joma report results --out $(OUT)/kept
 	$(BIN)/joma verify --out $(OUT)
-	$(BIN)/joma simulate --preset figure4 --out $(OUT)/simulation
-	$(BIN)/joma reproduce --preset quick --out $(OUT)
+	$(BIN)/joma reproduce figure4 --threads $(THREADS) --out $(OUT)
+	$(BIN)/joma train --recipe small --depth 1,2 --threads $(THREADS) --out $(OUT)/training
 	$(BIN)/joma report $(OUT)
+	@echo "Reports: $(OUT)/kept/index.html (the paper's size), $(OUT)/index.html (computed here)."
+
+check: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -n auto -m "not slow" $(FAST)
 
 test: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -34,13 +45,20 @@ docs: $(VENV)/installed
 results: $(VENV)/installed
 	$(BIN)/python -m joma.paper.documents keep $(OUT)
 
-# The stamp is newer than the files that say what to install, or the set-up runs again.
-$(VENV)/installed: pyproject.toml constraints.txt
+# A stamp is newer than the files that say what to install, or the set-up runs again. The demo needs no test tools.
+define set_up
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "joma needs Python 3.11 or newer, found $$($(PYTHON) --version). Pass one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable $(1)
+	@touch $(2)
+endef
+
+$(VENV)/demo: pyproject.toml constraints.txt
+	$(call set_up,.,$@)
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(call set_up,'.[dev]',$(VENV)/demo $@)
 
 clean:
 	rm -rf $(VENV) $(OUT) build *.egg-info

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from joma.probe.callbacks_lightning import LightningCallback
     from joma.probe.calls import AttentionCall, measure_call
     from joma.probe.loggers import Logger, TensorBoard, WandB
-    from joma.probe.measures import forget_measure, register_measure
+    from joma.probe.measures import Matrix, QueryKeyMatrices, forget_measure, register_measure
     from joma.probe.neurons import read_neurons
     from joma.probe.scanning import Scan, scan
     from joma.probe.schedule import At, Every, Logarithmic, Schedule
@@ -30,6 +30,8 @@ __all__ = [
     "LightningCallback",
     "Logarithmic",
     "Logger",
+    "Matrix",
+    "QueryKeyMatrices",
     "Scan",
     "Schedule",
     "TensorBoard",
@@ -51,7 +53,7 @@ _MODULES = {
     "callbacks_lightning": ("LightningCallback",),
     "calls": ("AttentionCall", "measure_call"),
     "loggers": ("Logger", "TensorBoard", "WandB"),
-    "measures": ("forget_measure", "register_measure"),
+    "measures": ("Matrix", "QueryKeyMatrices", "forget_measure", "register_measure"),
     "neurons": ("read_neurons",),
     "scanning": ("Scan", "scan"),
     "schedule": ("At", "Every", "Logarithmic", "Schedule"),
