@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= joma-out
 THREADS ?= 1
+FAST := tests/claims tests/charts tests/measure tests/test_house.py tests/test_metrics.py tests/test_errors.py tests/test_architecture.py
 
 .PHONY: demo check test bench docs results clean
 
@@ -13,15 +14,16 @@ demo: $(VENV)/demo
 	$(BIN)/joma report results --out $(OUT)/kept
 	$(BIN)/joma verify --out $(OUT)
 	$(BIN)/joma reproduce figure4 --threads $(THREADS) --out $(OUT)
-	$(BIN)/joma train --recipe small --depth 1,2 --threads $(THREADS) --out $(OUT)/training
+	$(BIN)/joma train --recipe small --seed 1 --threads $(THREADS) --out $(OUT)/training
 	$(BIN)/joma report $(OUT)
 	@echo "Reports: $(OUT)/kept/index.html (the paper's size), $(OUT)/index.html (computed here)."
 
+# Without the checker of shapes, which makes every call ten times slower. `make test` has it.
 check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto -m "not slow" $(FAST)
+	$(BIN)/pytest -q -n auto -o addopts=--strict-markers -m "not slow" $(FAST)
 
 test: $(VENV)/installed
 	$(BIN)/ruff check .
