@@ -73,21 +73,6 @@ def number_rows(answer: Answer) -> list[dict[str, str]]:
     return [_number_row(number) for number in answer.numbers]
 
 
-def check_rows(answer: Answer) -> list[dict[str, str]]:
-    """Return one row for each exact check of a statement."""
-    return [
-        {
-            "check": number.name,
-            "measured": short(number.value),
-            "tolerance": short(number.at_most),
-            "as printed": short(number.control),
-            "against": number.against,
-            "unit": number.unit,
-        }
-        for number in answer.numbers
-    ]
-
-
 def markdown(table: Sequence[dict[str, str]]) -> str:
     """Return rows as a Markdown table, without columns that are empty throughout."""
     names = [name for name in table[0] if any(row[name] for row in table)]

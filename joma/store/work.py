@@ -225,11 +225,6 @@ class Store:
         """Names of the tasks that were asked for and did not fit the time limit."""
         return list(self._left.values())
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is finished or unfinished work in the folder."""
-        return any(self.folder.glob(f"*/{FILE_NAME}")) or any(self.folder.glob("work/*"))
-
     def get(self, task: Task) -> Artefact:
         """Return the artefact of a task, found or computed; raises `OutOfTime` if it may not start."""
         found = self.gather([task])
