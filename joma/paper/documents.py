@@ -4,12 +4,14 @@
 them, so every number in the document is a kept one.
 """
 
+import re
 import shutil
 import sys
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
 from joma.claims.text import filled
 from joma.paper.experiment import MODULES
@@ -81,11 +83,15 @@ def document(root: Path) -> str:
     return environment.from_string(TEMPLATE).render(
         claims=markdown(rows([answer for result in found for answer in result.answers])),
         experiments=found,
-        text=lambda answer: "\n".join(
-            line for line in (filled(answer) or "").splitlines() if not line.startswith("# ")
-        ),
+        text=text,
         numbers=lambda answer: markdown(number_rows(answer)) if answer.numbers else "",
     )
+
+
+def text(answer: Answer) -> str:
+    """Return the text on a claim without its heading; other claims are linked by their anchors."""
+    lines = [line for line in (filled(answer) or "").splitlines() if not line.startswith("# ")]
+    return re.sub(r"\]\(([\w-]+)\.md\)", r"](#\1)", "\n".join(lines))
 
 
 def write(root: Path, *, pictures: bool = True) -> None:
