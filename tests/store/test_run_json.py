@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.page import records
+from joma.page import runs as report_runs
 from joma.store import find_runs, info, is_open, open_run, read, read_events
 from joma.store.record import SCHEMA, git_commit, plain, versions
 
@@ -179,8 +179,8 @@ def test_odd_json_in_one_run_is_said_in_one_line_and_the_others_are_read(tmp_pat
         assert "\n" not in str(caught.value)
     assert path.read_bytes() == before and not is_open(tmp_path / "odd")
     assert tmp_path / "good" in find_runs(tmp_path)
-    runs, unreadable = records.load([tmp_path / "odd", tmp_path / "good"], tmp_path)
-    assert ([run.name for run in runs], [each.name for each in unreadable]) == (["good"], ["odd"])
+    runs, unreadable = report_runs.load([tmp_path / "odd", tmp_path / "good"], tmp_path)
+    assert ([run.name for run in runs], [each["name"] for each in unreadable]) == (["good"], ["odd"])
 
 
 @pytest.mark.usefixtures("without_git")
@@ -189,7 +189,7 @@ def test_what_is_valid_is_read(tmp_path, odd):
     open_run(tmp_path, kind="train", config={"lr": 1}).close()
     edit(tmp_path, **odd)
     assert read(tmp_path).empty and info(tmp_path).kind == "train"
-    assert len(records.load([tmp_path], tmp_path)[0]) == 1
+    assert len(report_runs.load([tmp_path], tmp_path)[0]) == 1
 
 
 def test_what_is_no_run_is_said(tmp_path):
