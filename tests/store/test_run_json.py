@@ -161,7 +161,7 @@ TEXTS = ["{", "[]", "", "null", '{"schema": 1}', '{"format": "joma run", "schema
 
 
 @pytest.mark.usefixtures("without_git")
-@pytest.mark.parametrize("odd", [*ODD, *TEXTS], ids=repr)
+@pytest.mark.parametrize("odd", [*ODD, *TEXTS], ids=lambda odd: repr(odd)[:60])
 def test_odd_json_in_one_run_is_said_in_one_line_and_the_others_are_read(tmp_path, odd):
     for name in ("good", "odd"):
         with open_run(tmp_path / name, kind="watch", config={}) as run:
