@@ -115,9 +115,9 @@ def _data(result: ExperimentResult, folder: Path, root: Path) -> list[tuple[str,
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    return str(value)
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer], root: Path) -> list[Page]:

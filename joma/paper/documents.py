@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -19,6 +20,8 @@ from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproducti
 from joma.store.files import write_text
 
 RESULTS, DOCUMENT, PICTURES = Path("results"), Path("docs/results.md"), Path("docs/results")
+SHORT_COMMIT = 8
+"""Letters of a commit that are shown."""
 MOST_BYTES = 10_000_000
 """What the kept results may take in all."""
 TEMPLATE = """\
@@ -51,6 +54,10 @@ control excludes zero. Thresholds stand in the code before the result.
 
 {{ numbers(answer) }}
 {% endfor %}
+
+Where the numbers come from:
+
+{{ provenance(result) }}
 {% endfor %}
 """
 
@@ -85,6 +92,7 @@ def document(root: Path) -> str:
         experiments=found,
         text=text,
         numbers=lambda answer: markdown(number_rows(answer)) if answer.numbers else "",
+        provenance=lambda result: markdown([_origin(row) for row in result.provenance]) if result.provenance else "",
     )
 
 
@@ -92,6 +100,11 @@ def text(answer: Answer) -> str:
     """Return the text on a claim without its heading; other claims are linked by their anchors."""
     lines = [line for line in (filled(answer) or "").splitlines() if not line.startswith("# ")]
     return re.sub(r"\]\(([\w-]+)\.md\)", r"](#\1)", "\n".join(lines))
+
+
+def _origin(row: dict[str, Any]) -> dict[str, str]:
+    shown = {name: str(row.get(name) or "") for name in ("task", "commit", "precision", "device", "computed")}
+    return shown | {"commit": shown["commit"][:SHORT_COMMIT]}
 
 
 def write(root: Path, *, pictures: bool = True) -> None:
