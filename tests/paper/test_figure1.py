@@ -1,5 +1,7 @@
 """Figure 1: two layers agree, and claims fail when they do not."""
 
+from pathlib import Path
+
 import pytest
 
 from joma.claims import Outcome, judge
@@ -9,7 +11,7 @@ from joma.store.work import Workspace
 
 @pytest.fixture(scope="module")
 def tables():
-    return compute(Figure1Config(num_layers=2), Workspace(None, "cpu", lambda share, doing: None))
+    return compute(Figure1Config(num_layers=2), Workspace(Path(), "cpu", lambda share, doing: None))
 
 
 def outcomes(tables):

@@ -1,5 +1,7 @@
 """Figure 9: its tables on a small search, and claims that hold and fail with them."""
 
+from pathlib import Path
+
 import pytest
 
 from joma.claims import Outcome, judge
@@ -10,7 +12,7 @@ from joma.store.work import Workspace
 @pytest.fixture(scope="module")
 def tables():
     config = Figure9Config(num_places=201, num_levels=40, laws=("gaussian", "student", "ring"), distances=(1.0,))
-    return compute(config, Workspace(None, "cpu", lambda share, doing: None))
+    return compute(config, Workspace(Path(), "cpu", lambda share, doing: None))
 
 
 def outcomes(tables):

@@ -1,5 +1,7 @@
 """Figures 2 and 3: a short training, and claims that hold and fail with its tables."""
 
+from pathlib import Path
+
 import pytest
 
 from joma.claims import Outcome, judge
@@ -12,7 +14,7 @@ SMALL = Figures23Config(seeds=(0, 1, 2), num_steps=200, num_reported=20)
 
 @pytest.fixture(scope="module")
 def tables():
-    found = compute(SMALL, Workspace(None, "cpu", lambda share, doing: None))
+    found = compute(SMALL, Workspace(Path(), "cpu", lambda share, doing: None))
     found.config = settings(plain(SMALL))
     return found
 
