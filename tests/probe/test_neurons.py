@@ -1,6 +1,7 @@
 """Hidden neurons and attended tokens of any model are those of hand hooks and of materialised float64 attention."""
 
 import copy
+import dataclasses
 import logging
 import random
 
@@ -286,6 +287,19 @@ def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
         site="", kind=CallKind.SELF, layer=0, source=CallSource.SOFTMAX, logits=s.masked_fill(~visible, -1e9)
     )
     torch.testing.assert_close(mean_weights(logits, torch.tensor(positions)), wanted)
+
+
+@pytest.mark.parametrize("window", [None, 2], ids=["causal", "causal window"])
+def test_a_row_after_cached_keys_is_that_of_the_whole_sequence(window):
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 3, 4, 6, 8, generator=generator)
+    whole = AttentionCall(
+        site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, causal=True, window=window
+    )
+    last = dataclasses.replace(whole, q=q[:, :, 4:], offset=4)
+    for row in (0, 1):
+        wanted = mean_weights(whole, torch.full((3,), 4 + row))
+        torch.testing.assert_close(mean_weights(last, torch.full((3,), row)), wanted)
 
 
 def test_no_matrix_of_the_length_squared_is_built():

@@ -194,6 +194,24 @@ def test_any_order_of_writing_crashing_and_reading(tmp_path_factory, monkeypatch
 # Beginning again
 
 
+def test_what_is_begun_again_is_gone_with_the_next_value_from_that_step_on(tmp_path):
+    with opened(tmp_path) as run:
+        for step in range(4):
+            run.add(step, "loss", step)
+            run.add(step, "entropy", step)
+            run.event(step, "audit", f"step {step}")
+    with opened(tmp_path, flush_seconds=1e9) as run:
+        run.begin_again(2)
+        run.flush()
+        assert len(read(tmp_path)) == 8
+        run.add(2, "loss", 20.0)
+        run.flush()
+        for table in (read(tmp_path), pd.read_parquet(tmp_path / "metrics")):
+            assert dict(table.query("metric == 'loss'")[["step", "value"]].to_numpy()) == {0: 0, 1: 1, 2: 20}
+            assert table.query("metric == 'entropy'")["step"].tolist() == [0, 1]
+        assert pd.read_parquet(tmp_path / "events")["message"].tolist() == ["step 0", "step 1"]
+
+
 def test_beginning_again_behind_everything_writes_nothing_anew(tmp_path):
     with opened(tmp_path) as run:
         for step in range(4):
