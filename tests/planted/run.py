@@ -155,7 +155,11 @@ def _outcomes() -> dict[str, dict]:
 def _keep(name: str, error: str, outcome: dict) -> None:
     found = _outcomes()
     found.setdefault(name, {})[error] = outcome
-    CAUGHT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    commits = []
+    for commit, outcomes in found.items():  # a line for each error
+        lines = [f'  "{each}": {json.dumps(outcomes[each], ensure_ascii=False)}' for each in outcomes]
+        commits.append(f' "{commit}": {{\n' + ",\n".join(lines) + "\n }")
+    CAUGHT.write_text("{\n" + ",\n".join(commits) + "\n}\n")
 
 
 if __name__ == "__main__":
