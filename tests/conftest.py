@@ -9,12 +9,11 @@ import pytest
 collect_ignore = [
     "engine/interpreted_triton.py",
     "engine/mortal_train.py",
-    "experiments/mortal_reproduce.py",
     "measure/interpreted_triton.py",
     "models/interpreted_triton.py",
     "probe/mortal_scan.py",
     "probe/mortal_watch.py",
-    "runs/mortal.py",
+    "store/mortal.py",
 ]
 """Scripts that tests start in processes of their own: importing them here would change this one."""
 
@@ -36,3 +35,9 @@ def as_a_user_runs_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def width_of_a_log(monkeypatch):
+    """Let output be as wide as in a log, whatever width the test runner hands on."""
+    monkeypatch.delenv("COLUMNS", raising=False)

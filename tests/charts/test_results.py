@@ -9,7 +9,8 @@ import pytest
 import joma
 from joma.charts import simulation_charts
 from joma.theory.simulation import figure4, simulate
-from tests.charts.test_charts import encoding, rows, views
+
+from .test_charts import encoding, rows, views
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -290,8 +290,10 @@ def test_a_query_that_is_a_contextual_token_spoils_that_token_only():
 @given(problems(), ratios, st.floats(1e-3, 0.5), st.sampled_from([None, 2]))
 def test_the_change_in_one_step_is_exact(problem, ratio, rate, batch_size):
     recipe = StepRecipe(num_steps=5, rate=rate, rate_ratio=ratio, batch_size=batch_size)
-    run = problem.train(recipe, rng=np.random.default_rng(0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        run = problem.train(recipe, rng=np.random.default_rng(0))
     v, z = problem.v(run), run["z"]
+    assume(np.abs(z).max() < 30)  # large steps may diverge under exp attention
     invariant = layer_invariant(problem.layer, rate_ratio=ratio)
     change = np.diff(invariant.value(v, z), axis=0)
     # Rounding of numbers of order one to ten.
