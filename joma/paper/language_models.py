@@ -151,7 +151,7 @@ def measured(artefacts: Sequence[Artefact]) -> Measured:
 
 
 def effects_of(t: Measured) -> pd.DataFrame:
-    """Return fall, dip and rise of every curve; of results of version 0.1 those of its own smoothing."""
+    """Return fall, dip and rise of every curve; of results of version 0.1 from the lowest raw value."""
     if "effects" in t:
         return t.effects
     old = t.regimes
