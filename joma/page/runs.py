@@ -45,6 +45,8 @@ STATES = {
     "failed": "failed",
 }
 EVENTS = {"alarm": "Alarms", "audit": "Audit of the checkpoints", "unseen": "Not measured"}
+"""Kinds of events that have a table of their own; what layers do is in the table of layers."""
+OTHER = "other"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +98,11 @@ class Group:
 
     def events(self, kind: str) -> pd.DataFrame:
         """Return the events of one kind, those that repeat at every step once."""
-        own = [run.events[run.events["kind"] == kind].assign(run=run.name) for run in self.runs]
+        own = []
+        for run in self.runs:
+            kinds = run.events["kind"]
+            chosen = ~kinds.isin([*EVENTS, "effects", "regime"]) if kind == OTHER else kinds == kind
+            own.append(run.events[chosen].assign(run=run.name))
         return pd.concat(own, ignore_index=True).drop_duplicates(["run", "site", "message"])
 
 
@@ -270,6 +276,7 @@ def _differences(groups: Sequence[Group]) -> list[dict[str, str]]:
 def _page(group: Group, slug: str, metrics: Sequence[str], effects: dict[str, list[CurveEffects]]) -> Page:
     charts = [chart for metric in metrics for chart in _charts(group, metric, slug)]
     settings = [{"setting": name, "value": value} for name, value in _settings(group).items()]
+    tables = [*EVENTS.items(), (OTHER, "Other events")]
     body = render(
         "run",
         states=[(run.name, STATES[run.status]) for run in group.runs if run.status in STATES],
@@ -277,7 +284,7 @@ def _page(group: Group, slug: str, metrics: Sequence[str], effects: dict[str, li
         costs=[_cost(run) for run in group.runs if len(run.cost)],
         charts=[figure(chart) for chart in charts],
         layers=table(_layers(group, effects)),
-        events=[(title, table(_events(group.events(kind)))) for kind, title in EVENTS.items() if _count(group, kind)],
+        events=[(title, table(_events(group.events(kind)))) for kind, title in tables if _count(group, kind)],
         settings=table(settings),
     )
     return Page(slug=slug, title=group.name, group="Runs", body=body)
