@@ -1,7 +1,9 @@
 """Errors that say what is needed, what came and what to do, and the input checks that raise them."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,27 @@ class UnknownNameError(ValueError):
             named = f"{listing} lists all {len(known)} of them." if is_long else f"Known: {', '.join(known)}."
             hint = f"{named} {remark}".rstrip()
         super().__init__(f"There is no {kind} named {name!r}. {hint}")
+
+
+class MissingExtraError(ImportError):
+    """A package that one of joma's extras brings is not installed."""
+
+
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Import a module of a package that an extra of joma brings, and say how to install it where it is missing.
+
+    >>> import_extra("json", "report").dumps([1])
+    '[1]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise MissingExtraError(
+            f"This needs {package}, which is not installed. Install joma with it: pip install 'joma[{extra}]'."
+        ) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from joma.models.decoder_config import DecoderConfig
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.layer import Layer, Samples
 
 ACTIVATIONS_IN_TORCH: Mapping[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
@@ -49,49 +48,6 @@ def score_jacobian(attention: Attention, z: np.ndarray, x: np.ndarray) -> np.nda
     return jacobian / attention.temperature
 
 
-def hidden(layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples) -> np.ndarray:
-    """Eqn 1, sample by sample and node by node, with the residual stream f spelled out."""
-    rows = []
-    for x, q in zip(samples.x, samples.q, strict=True):
-        f = layer.embeddings.contextual @ scores(layer.attention, z[q], x) + layer.embeddings.queries[:, q]
-        rows.append([float(layer.activation.value(np.asarray(w_k @ f))) for w_k in w])
-    return np.array(rows)
-
-
-def gradient(
-    layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples, g: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Eqn 2, sample by sample and node by node, with the Jacobian of the scores as a matrix."""
-    w_dot, z_dot = np.zeros_like(w), np.zeros_like(z)
-    for x, q, weight, g_i in zip(samples.x, samples.q, samples.weights, g, strict=True):
-        f = layer.embeddings.contextual @ scores(layer.attention, z[q], x) + layer.embeddings.queries[:, q]
-        g_f = np.zeros_like(f)
-        for k, w_k in enumerate(w):
-            slope = g_i[k] * float(layer.activation.derivative(np.asarray(w_k @ f)))
-            w_dot[k] += weight * slope * f
-            g_f += slope * w_k
-        z_dot[q] += weight * score_jacobian(layer.attention, z[q], x).T @ layer.embeddings.contextual.T @ g_f
-    return w_dot, z_dot
-
-
-def saliency(samples: Samples, g: np.ndarray, query: int) -> np.ndarray:
-    """E[g_k x_l | q = m] as a ratio of two sums over the samples."""
-    total, mass = np.zeros((g.shape[1], samples.x.shape[1])), 0.0
-    for x, q, weight, g_i in zip(samples.x, samples.q, samples.weights, g, strict=True):
-        if q == query:
-            total += weight * np.outer(g_i, x)
-            mass += weight
-    return total / mass
-
-
-PHI = {
-    "linear": nn.Identity(),
-    "relu": nn.ReLU(),
-    "gelu": nn.GELU(),
-    "silu": nn.SiLU(),
-    "tanh": nn.Tanh(),
-    "sigmoid": nn.Sigmoid(),
-}
 NORM_EPSILON = 1e-5
 Drop = Callable[[Tensor, str], Tensor]
 """A tensor and the name of the site in, the tensor with some numbers dropped out."""
@@ -139,6 +95,8 @@ class PlainAttention(nn.Module):
             self.logits = nn.Parameter(torch.zeros(config.heads, config.vocabulary, config.vocabulary))
         else:
             self.query, self.key = nn.Linear(width, width, bias=bias), nn.Linear(width, width, bias=bias)
+        if config.qk_norm:
+            self.query_norm, self.key_norm = (nn.RMSNorm(config.head_width, eps=NORM_EPSILON) for _ in range(2))
         self.value = nn.Linear(width, width, bias=bias)
         if config.attention_output:
             self.output = nn.Linear(width, width)
@@ -159,9 +117,13 @@ class PlainAttention(nn.Module):
         else:
             q = self.query(x).chunk(self.config.heads, dim=-1)[head]
             k = self.key(x).chunk(self.config.heads, dim=-1)[head]
+            if self.config.qk_norm:
+                q, k = self.query_norm(q), self.key_norm(k)
             if self.config.positions == "rotary":
                 q, k = turned(q), turned(k)
             logits = q @ k.mT / math.sqrt(q.shape[-1])
+        if self.config.softcap < math.inf:
+            logits = self.config.softcap * torch.tanh(logits / self.config.softcap)
         if self.config.causal:
             logits = logits + torch.full_like(logits[0], -torch.inf).triu(diagonal=1)
         return logits.softmax(dim=-1)
@@ -173,7 +135,7 @@ class PlainMLP(nn.Module):
     def __init__(self, config: DecoderConfig, site: str) -> None:
         """Build the modules."""
         super().__init__()
-        self.phi, self.site = PHI[config.activation], site
+        self.phi, self.site = ACTIVATIONS_IN_TORCH[config.activation], site
         self.gate = nn.Linear(config.width, config.hidden) if config.gated else None
         self.lower = nn.Linear(config.width, config.hidden)
         self.upper = nn.Linear(config.hidden, config.width)

@@ -1,9 +1,29 @@
 """Input checks say what is needed, what came and what to do."""
 
+import importlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from joma.errors import MOST_LISTED, UnknownNameError, finite, nearest, positive, same_shape, whole, with_axes, within
+import joma.page
+from joma.charts import builders
+from joma.charts.chart import bundle_files
+from joma.errors import (
+    MOST_LISTED,
+    MissingExtraError,
+    UnknownNameError,
+    finite,
+    import_extra,
+    nearest,
+    positive,
+    same_shape,
+    whole,
+    with_axes,
+    within,
+)
+from joma.tasks.on_ray import demand_ray
 
 
 @pytest.mark.parametrize(
@@ -61,3 +81,44 @@ def test_what_else_is_taken_is_said_where_no_name_is_near():
 )
 def test_only_a_slip_is_taken_for_another_name(name, near):
     assert nearest(name, ["figure4", "figure9", "table1", "--beta2", "bf16"]) == near
+
+
+@pytest.mark.parametrize(
+    ("use", "package", "extra"),
+    [
+        (lambda: builders.alt.Chart, "altair", "report"),
+        (bundle_files.__wrapped__, "vl_convert", "report"),
+        (lambda: importlib.reload(joma.page), "jinja2", "report"),
+        (demand_ray, "ray", "ray"),
+    ],
+    ids=["charts", "files of charts", "pages", "ray"],
+)
+def test_a_missing_extra_is_named(use, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    with pytest.raises(MissingExtraError, match=rf"needs {package}.*joma\[{extra}\]"):
+        use()
+
+
+def test_a_fault_inside_an_extra_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_extra.py").write_text("import no_such_module_of_its_own\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_of_its_own"):
+        import_extra("broken_extra", "report")
+
+
+def test_core_needs_no_extra():
+    """Theory, measuring, records and the command import without charts, pages, hub, Lightning and Ray."""
+    program = """
+import sys
+for name in ("altair", "vl_convert", "jinja2", "transformers", "huggingface_hub", "lightning", "ray"):
+    sys.modules[name] = None
+import joma
+joma.watch, joma.scan, joma.train, joma.verify, joma.simulate, joma.read, joma.reproduce
+from joma.cli import main
+sys.argv = ["joma", "report", "."]
+main()
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert found.returncode == 2, found.stderr
+    assert found.stderr.count("\n") == 1
+    assert "joma[report]" in found.stderr

@@ -1,5 +1,5 @@
 """Checks of the paper's statements against independent references."""
 
-from joma.checks.check import Check, Mutation, Reference, check, checks, scaled, verify
+from joma.checks.check import Check, Mutation, Reference, as_printed, check, checks, over, rejects, scaled, verify
 
-__all__ = ["Check", "Mutation", "Reference", "check", "checks", "scaled", "verify"]
+__all__ = ["Check", "Mutation", "Reference", "as_printed", "check", "checks", "over", "rejects", "scaled", "verify"]

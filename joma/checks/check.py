@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from joma.claims.statements import Statement, find, statements
 MODULES = (
     "setting",
     "theorem1",
+    "learned_embeddings",
     "softmax",
     "theorem2",
     "isotropic",
@@ -31,9 +32,8 @@ MODULES = (
 )
 """Files of this folder that hold checks, in the paper's order."""
 
-Formula = Callable[..., Any]
-"""A form of a formula: corrected, as printed, or mutated."""
-Measure = TypeVar("Measure", bound=Callable[..., float])
+Draw = Callable[[np.random.Generator], Sequence[Any]]
+"""Draws random cases in which no parameter sits at its default."""
 
 
 class Reference(StrEnum):
@@ -52,8 +52,21 @@ class Reference(StrEnum):
     LINEAR_ALGEBRA = "linear algebra"
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+TOLERANCES = {
+    Reference.ODE: 1e-9,  # solvers at rtol 1e-12 over quantities of order one: errors stay below 1e-10
+    Reference.QUADRATURE: 1e-10,  # composite Gauss rules and adaptive quadrature reach 1e-12
+    Reference.DIFFERENTIATION: 1e-9,  # fourth order in steps of 1e-3, or eighth order: rounding of about 1e-11 is left
+    Reference.ENUMERATION: 0.0,  # a count
+    Reference.EXACT_RATIONALS: 1e-15,  # a few roundings of numbers below one
+    Reference.MONTE_CARLO: 4.5,  # standard errors: of 500 comparisons the largest exceeds this for 3 seeds in 1,000
+    Reference.OPTIMISATION: 1e-6,  # values are found to 1e-12; corners of the constraints are hit exactly
+    Reference.ROOT_FINDING: 1e-9,  # roots are solved to 1e-12
+    Reference.LINEAR_ALGEBRA: 1e-12,  # rounding of vectors of order one
+}
+"""The largest distance that counts as agreement with a reference, unless a check says otherwise."""
+
+
+class Mutation(NamedTuple):
     """A wrong formula that a check must reject: the proof that the check can fail."""
 
     description: str
@@ -70,7 +83,7 @@ class Check:
     name: str
     """What is compared, in one line."""
     measure: Callable[..., float]
-    """Formula in, distance from the reference out; with `over` it gets a case as its second argument."""
+    """Formula in, distance from the reference out; with `over` a case follows the formula."""
     against: Reference
     formula: Any
     """The corrected form: a function of `joma.theory`, or the hypothesis or constant that the statement rests on."""
@@ -80,14 +93,15 @@ class Check:
     printed: Any
     """The form as printed; None where it is the same as `formula`."""
     unit: str
-    over: Callable[[np.random.Generator], Sequence[Any]] | None
-    """Draws random cases in which no parameter sits at its default."""
+    over: Draw | Sequence[Any] | None
 
     def distance(self, formula: Any) -> float:
         """Return the largest distance of a formula from the reference over all cases."""
         if self.over is None:
             return float(self.measure(formula))
-        return float(np.max([self.measure(formula, case) for case in cases(self.over)]))
+        drawn = cases(self.over) if callable(self.over) else self.over
+        spread = (case if type(case) is tuple else (case,) for case in drawn)
+        return float(np.max([self.measure(formula, *case) for case in spread]))
 
     def number(self) -> Number:
         """Measure the formula, and the printed form where it differs."""
@@ -112,31 +126,35 @@ CHECKS: list[Check] = []
 
 def check(
     claim: str,
-    *,
     against: Reference,
     formula: Any,
-    tolerance: float,
+    tolerance: float | None = None,
+    *,
     mutation: Mutation | None = None,
     printed: Any = None,
-    unit: str = "max abs error",
-    over: Callable[[np.random.Generator], Sequence[Any]] | None = None,
+    unit: str = "",
+    over: Draw | Sequence[Any] | None = None,
     name: str = "",
-) -> Callable[[Measure], Measure]:
+) -> Callable[[Any], Any]:
     """Register a function that measures how far a formula is from an independent reference.
 
     Args:
         claim: Id of the statement in `statements.toml`.
         against: The independent side.
         formula: What is checked; it is the first argument of the function.
-        tolerance: The largest distance that counts as agreement.
-        mutation: A wrong formula that must be rejected; None for the formula with its result 1 % off.
+        tolerance: The largest distance that counts as agreement; that of the reference when None.
+        mutation: A wrong formula that must be rejected; by default a result 1 % off.
         printed: The form as printed, where it differs from `formula`.
         unit: What the distance means.
-        over: Draws the cases; the function gets one at a time as its second argument, and the largest distance counts.
+        over: The cases, or what draws them. The function gets one at a time, a tuple as several arguments; the largest
+            distance counts.
         name: What is compared; the first line of the function's docstring when empty.
-    """
 
-    def register(measure: Measure) -> Measure:
+    Long ones of these have decorators of their own, which stand below: `rejects`, `as_printed` and `over`.
+    """
+    errors = "standard errors" if against is Reference.MONTE_CARLO and tolerance is None else "max abs error"
+
+    def register(measure: Any) -> Any:
         CHECKS.append(
             Check(
                 claim=claim,
@@ -144,16 +162,39 @@ def check(
                 measure=measure,
                 against=against,
                 formula=formula,
-                tolerance=tolerance,
-                mutation=mutation or scaled(formula),
-                printed=printed,
-                unit=unit,
-                over=over,
+                tolerance=TOLERANCES[against] if tolerance is None else tolerance,
+                mutation=mutation or getattr(measure, "mutation", None) or scaled(formula),
+                printed=getattr(measure, "printed", None) if printed is None else printed,
+                unit=unit or errors,
+                over=getattr(measure, "over", None) if over is None else over,
             )
         )
         return measure
 
     return register
+
+
+def rejects(description: str, formula: Any) -> Callable[[Any], Any]:
+    """Give a check, from below its decorator, the wrong formula that it must reject."""
+    return _with(mutation=Mutation(description, formula))
+
+
+def as_printed(formula: Any) -> Callable[[Any], Any]:
+    """Give a check, from below its decorator, the form as printed."""
+    return _with(printed=formula)
+
+
+def over(cases: Draw | Sequence[Any]) -> Callable[[Any], Any]:
+    """Give a check, from below its decorator, its cases."""
+    return _with(over=cases)
+
+
+def _with(**attributes: Any) -> Callable[[Any], Any]:
+    def keep(measure: Any) -> Any:
+        vars(measure).update(attributes)
+        return measure
+
+    return keep
 
 
 def scaled(formula: Callable[..., Any], factor: float = 1.01) -> Mutation:
@@ -162,7 +203,7 @@ def scaled(formula: Callable[..., Any], factor: float = 1.01) -> Mutation:
 
 
 @cache
-def cases(draw: Callable[[np.random.Generator], Sequence[Any]]) -> Sequence[Any]:
+def cases(draw: Draw) -> Sequence[Any]:
     """Return the cases that a function draws, the same in every run."""
     seed = int.from_bytes(hashlib.sha256(draw.__qualname__.encode()).digest()[:8], "big")
     return draw(np.random.default_rng(seed))
@@ -213,4 +254,5 @@ def _answer(statement: Statement, numbers: tuple[Number, ...]) -> Answer:
         source=statement.source,
         outcome=statement.outcome if is_borne_out else Outcome.FAULTY,
         numbers=numbers,
+        ours=statement.ours,
     )

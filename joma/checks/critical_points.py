@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.integrate import tanhsinh
 
-from joma.checks.check import Formula, Mutation, Reference, check, scaled
+from joma.checks.check import Reference, as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import jacobian, marginal_of, noises, raw_field, slopes_of, two_slopes
 from joma.theory.activations import Activation, homogeneous, linear, relu, softplus
 from joma.theory.critical_points import (
@@ -30,12 +30,8 @@ from joma.theory.mixture import Mixture, two_clusters
 Point = tuple[Mixture, np.ndarray, float]
 """A mixture, v and ξ."""
 
-# Gauss rules over the marginal densities reach 1e-13 of a field of order one.
-FIELD_TOLERANCE = 1e-10
 NUM_SAMPLES = 30_000
 """Samples of each cluster."""
-STANDARD_ERRORS = 4.5
-"""Of some forty standard scores the largest exceeds this for one seed in 4,000."""
 ZERO = 1e-6
 """An eigenvalue or a speed below this is zero but for the differences or the integrator."""
 DISTANCES = (0.5, 2.0, 4.0)
@@ -86,55 +82,32 @@ def _field(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
     return np.append(*mixture.field(v, xi))
 
 
-@check(
-    "lemma2",
-    against=Reference.MONTE_CARLO,
-    formula=_field,
-    printed=printed_field,
-    tolerance=STANDARD_ERRORS,
-    unit="standard errors",
-    mutation=scaled(_field, 1.1),
-    over=homogeneous_mixtures,
-)
-def field_against_samples(field: Formula, case: Point) -> float:
+@check("lemma2", Reference.MONTE_CARLO, _field, printed=printed_field, over=homogeneous_mixtures)
+@rejects(*scaled(_field, 1.1))
+def field_against_samples(field, mixture, v, xi):
     """Field of three clusters with a distribution each against samples, six mixtures with ‖v‖ = 0.5 and 2.5."""
-    mixture, v, xi = case
     rng = np.random.default_rng(2310_00535)
     terms = np.zeros((NUM_SAMPLES, v.size + 1))
     for center, weight, noise in zip(mixture.centers, mixture.weights, mixture.noises, strict=True):
         x = np.c_[center + noise.sample(rng, NUM_SAMPLES), np.ones(NUM_SAMPLES)]
         terms += weight * mixture.activation.derivative(x @ np.append(v, xi))[:, None] * x
     error = terms.std(axis=0, ddof=1) / np.sqrt(NUM_SAMPLES)
-    return float(np.abs((field(mixture, v, xi) - terms.mean(axis=0)) / error).max())
+    return np.abs((field(mixture, v, xi) - terms.mean(axis=0)) / error).max()
 
 
-@check(
-    "lemma2",
-    against=Reference.QUADRATURE,
-    formula=_field,
-    printed=printed_field,
-    tolerance=FIELD_TOLERANCE,
-    over=mixtures,
-)
-def field_against_quadrature(field: Formula, case: Point) -> float:
+@check("lemma2", Reference.QUADRATURE, _field, printed=printed_field, over=mixtures)
+def field_against_quadrature(field, *case):
     """Field of three clusters against quadrature of the marginal densities, with a smooth activation as well."""
-    return float(np.abs(field(*case) - raw_field(*case)).max())
+    return np.abs(field(*case) - raw_field(*case)).max()
 
 
 def _constant_field(mixture: Mixture) -> np.ndarray:
     return np.append(mixture.weights @ mixture.centers, mixture.weights.sum())
 
 
-@check(
-    "lemma2-linear",
-    against=Reference.QUADRATURE,
-    formula=_constant_field,
-    tolerance=FIELD_TOLERANCE,
-    over=mixtures,
-)
-def constant_field(field: Formula, case: Point) -> float:
+@check("lemma2-linear", Reference.QUADRATURE, _constant_field, over=mixtures)
+def constant_field(field, mixture, v, xi):
     """Constant field of a linear activation against quadrature, and of the library, eight mixtures."""
-    mixture, v, xi = case
     made_linear = replace(mixture, activation=linear)
     claimed = field(made_linear)
     return max(float(np.abs(claimed - found(made_linear, v, xi)).max()) for found in (raw_field, _field))
@@ -144,23 +117,16 @@ def _cluster_weight(g: np.ndarray, cluster: np.ndarray, j: int) -> float:
     return float(g[cluster == j].mean() * (cluster == j).mean())
 
 
-@check(
-    "eqns44-47",
-    against=Reference.ENUMERATION,
-    formula=_cluster_weight,
-    tolerance=1e-14,  # rounding of sums of order one
-    mutation=Mutation(
-        "a_j without the probability of the cluster", lambda g, cluster, j: float(g[cluster == j].mean())
-    ),
-)
-def split_into_clusters(weight: Formula) -> float:
+@check("eqns44-47", Reference.ENUMERATION, _cluster_weight, 1e-14)  # rounding of sums of order one
+@rejects("a_j without the probability of the cluster", lambda g, cluster, j: float(g[cluster == j].mean()))
+def split_into_clusters(weight):
     """Split by clusters against the plain average over 60 samples of 3 clusters."""
     rng = np.random.default_rng(44)
     cluster = rng.choice(3, size=60, p=[0.5, 0.3, 0.2])
     x, g = rng.normal(size=(60, 4)) + cluster[:, None], np.array([1.0, -0.7, 0.4])[cluster]
     active = (x @ np.array([0.5, -0.3, 0.2, 0.4]) - 0.5 > 0)[:, None] * x
     split = sum(weight(g, cluster, j) * active[cluster == j].mean(axis=0) for j in range(3))
-    return float(np.abs(split - (g[:, None] * active).mean(axis=0)).max())
+    return np.abs(split - (g[:, None] * active).mean(axis=0)).max()
 
 
 def _printed_power(mixture: Mixture, v: np.ndarray, xi: float) -> float:
@@ -169,32 +135,18 @@ def _printed_power(mixture: Mixture, v: np.ndarray, xi: float) -> float:
     return sum(a * float(mean_activation(p, r, mixture.activation)) for r, a, p in terms) / np.linalg.norm(v)
 
 
-@check(
-    "eqn50",
-    against=Reference.QUADRATURE,
-    formula=Mixture.potential,
-    printed=_printed_power,
-    tolerance=FIELD_TOLERANCE,
-    over=homogeneous_mixtures,
-)
-def power_of_the_field(power: Formula, case: Point) -> float:
+@check("eqn50", Reference.QUADRATURE, Mixture.potential, printed=_printed_power, over=homogeneous_mixtures)
+def power_of_the_field(power, mixture, v, xi):
     """v·v̇ + ξ ξ̇ against quadrature of the field."""
-    _, v, xi = case
-    return abs(float(power(*case)) - float(np.append(v, xi) @ raw_field(*case)))
+    return abs(float(power(mixture, v, xi)) - float(np.append(v, xi) @ raw_field(mixture, v, xi)))
 
 
-@check(
-    "eqn50",
-    against=Reference.DIFFERENTIATION,
-    formula=Mixture.potential,
-    tolerance=1e-8,  # differences of fourth order in steps of 1e-3
-    over=mixtures,
-)
-def gradient_of_the_potential(potential: Formula, case: Point) -> float:
+# Tolerance: differences of fourth order in steps of 1e-3
+@check("eqn50", Reference.DIFFERENTIATION, Mixture.potential, 1e-8, over=mixtures)
+def gradient_of_the_potential(potential, mixture, v, xi):
     """Gradient of the potential by differences against quadrature of the field, with a smooth activation as well."""
-    mixture, v, xi = case
     gradient = jacobian(lambda x: np.array([potential(mixture, x[:-1], x[-1])]), np.append(v, xi))[0]
-    return float(np.abs(gradient - raw_field(*case)).max())
+    return np.abs(gradient - raw_field(mixture, v, xi)).max()
 
 
 def _derivative(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
@@ -202,16 +154,11 @@ def _derivative(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
     return jacobian(lambda x: raw_field(mixture, x[:-1], float(x[-1])), np.append(v, xi))
 
 
-@check(
-    "eqn50",
-    against=Reference.DIFFERENTIATION,
-    formula=Mixture.jacobian,
-    tolerance=1e-7,  # differences of fourth order in steps of 1e-3, near the edge of a ball
-    over=homogeneous_mixtures,
-)
-def derivative_of_the_field(matrix: Formula, case: Point) -> float:
+# Tolerance: differences of fourth order in steps of 1e-3, near the edge of a ball
+@check("eqn50", Reference.DIFFERENTIATION, Mixture.jacobian, 1e-7, over=homogeneous_mixtures)
+def derivative_of_the_field(matrix, *case):
     """Jacobian of (v̇, ξ̇) against differences of the field by quadrature."""
-    return float(np.abs(matrix(*case) - _derivative(*case)).max())
+    return np.abs(matrix(*case) - _derivative(*case)).max()
 
 
 # Lemma 4 and Eqn 56: two clusters of Student's t
@@ -251,20 +198,19 @@ def stationary_points(rng: np.random.Generator) -> list[tuple[float, Point]]:
 
 @check(
     "lemma4",
-    against=Reference.ROOT_FINDING,
-    formula=lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, mixture.distances(v, xi)),
-    printed=lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, mixture.centers @ v + xi),
-    tolerance=1e-9,  # the roots are solved to 1e-12 and weights reach 40
+    Reference.ROOT_FINDING,
+    lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, mixture.distances(v, xi)),
     unit="residual",
-    mutation=Mutation(
-        "distances 1 % off",
-        lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, 1.01 * mixture.distances(v, xi)),
-    ),
-    over=stationary_points,
 )
-def imbalance_at_rest(condition: Formula, case: tuple[float, Point]) -> float:
+@over(stationary_points)
+@as_printed(lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, mixture.centers @ v + xi))
+@rejects(
+    "distances 1 % off",
+    lambda mixture, v, xi: mixture.weights @ mean_activation(mixture.noise, 1.01 * mixture.distances(v, xi)),
+)
+def imbalance_at_rest(condition, distance, point):
     """Σ_j a_j F at stationary points with ‖v‖ = 0.6 that root finding gives, D = 0.5, 2 and 4, x̄₋ ≠ 0."""
-    return abs(float(condition(*case[1])))
+    return abs(condition(*point))
 
 
 def pairs_of_clusters(rng: np.random.Generator) -> list[tuple[float, Mixture]]:
@@ -294,46 +240,32 @@ def _scalar_equations_alone(mixture: Mixture, distance: float) -> list[Point]:
     return [(forced, v, pair.s_minus - float(v @ mixture.centers[1]))]
 
 
-@check(
-    "eqn56",
-    against=Reference.QUADRATURE,
-    formula=_on_the_ray,
-    printed=_scalar_equations_alone,
-    tolerance=1e-9,  # quadrature of 1e-12 times weights up to 40
-    unit="speed",
-    mutation=Mutation("ratio of the weights 1 % off", lambda *case: _on_the_ray(*case, ratio_factor=1.01)),
-    over=pairs_of_clusters,
-)
-def speed_where_critical(points: Formula, case: tuple[float, Mixture]) -> float:
+# Tolerance: quadrature of 1e-12 times weights up to 40
+@check("eqn56", Reference.QUADRATURE, _on_the_ray, 1e-9, unit="speed", over=pairs_of_clusters)
+@as_printed(_scalar_equations_alone)
+@rejects("ratio of the weights 1 % off", lambda *case: _on_the_ray(*case, ratio_factor=1.01))
+def speed_where_critical(points, distance, mixture):
     """Speed of the raw field where the conditions hold, two distances, equal and unequal noises, x̄₋ ≠ 0."""
-    distance, mixture = case
     return max((float(np.linalg.norm(raw_field(*point))) for point in points(mixture, distance)), default=np.inf)
 
 
 @check(
     "eqn56",
-    against=Reference.ROOT_FINDING,
-    formula=lambda noise, distance: critical_pairs(noise, distance)[0].ratio,
-    tolerance=1e-9,  # the roots are solved to 1e-12
+    Reference.ROOT_FINDING,
+    lambda noise, distance: critical_pairs(noise, distance)[0].ratio,
     unit="relative error",
-    over=stationary_points,
 )
-def forced_ratio(ratio: Formula, case: tuple[float, Point]) -> float:
+@over(stationary_points)
+def forced_ratio(ratio, distance, point):
     """Forced ratio a₋/a₊ against root finding on the raw field in all unknowns."""
-    distance, (mixture, _, _) = case
+    mixture = point[0]
     return abs(ratio(mixture.noises[0], distance) * mixture.weights[0] / -mixture.weights[1] - 1)
 
 
-@check(
-    "eqn56",
-    against=Reference.DIFFERENTIATION,
-    formula=CriticalRay.eigenvalues,
-    tolerance=1e-7,  # differences of fourth order in steps of 1e-3
-    over=pairs_of_clusters,
-)
-def eigenvalues_on_the_ray(eigenvalues: Formula, case: tuple[float, Mixture]) -> float:
+# Tolerance: differences of fourth order in steps of 1e-3
+@check("eqn56", Reference.DIFFERENTIATION, CriticalRay.eigenvalues, 1e-7, over=pairs_of_clusters)
+def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
     """Eigenvalues of the joint flow on its rays, and whether they attract, against differences of the field."""
-    distance, mixture = case
     worst = 0.0
     for pair in critical_pairs(mixture.noise, distance):
         ray = forced_ray(mixture, pair)
@@ -369,22 +301,13 @@ def monotone_ratios(rng: np.random.Generator) -> list[tuple[Isotropic, Activatio
     return cases
 
 
-@check(
-    "existence",
-    against=Reference.ENUMERATION,
-    formula=lambda noise, phi: lowest_slope(noise, phi) < 0,
-    printed=lambda noise, phi: True,
-    tolerance=0.0,
-    unit="wrong answers",
-    mutation=Mutation(
-        "Eqn 58's sufficient condition taken as necessary", lambda noise, phi: central_product(noise) > 1 / 4
-    ),
-    over=monotone_ratios,
-)
-def existence_of_rays(exists: Formula, case: tuple[Isotropic, Activation, bool]) -> float:
+@check("existence", Reference.ENUMERATION, lambda noise, phi: lowest_slope(noise, phi) < 0, unit="wrong answers")
+@over(monotone_ratios)
+@as_printed(lambda noise, phi: True)
+@rejects("Eqn 58's sufficient condition taken as necessary", lambda noise, phi: central_product(noise) > 1 / 4)
+def existence_of_rays(exists, noise, phi, is_monotone):
     """Existence by the slope of F/θ₁ against its values on a grid, 10 distributions and two leaky activations."""
-    noise, phi, is_monotone = case
-    return float(exists(noise, phi) == is_monotone)
+    return exists(noise, phi) == is_monotone
 
 
 def escaping_mixtures(rng: np.random.Generator) -> list[tuple[Mixture, float]]:
@@ -408,41 +331,25 @@ def escaping_mixtures(rng: np.random.Generator) -> list[tuple[Mixture, float]]:
     return cases
 
 
-@check(
-    "existence",
-    against=Reference.ODE,
-    formula=lambda mixture: mixture.growth().rate,
-    tolerance=1e-6,  # the direction still turns a little at t = 400
-    unit="rate",
-    over=escaping_mixtures,
-)
-def growth_without_critical_point(rate: Formula, case: tuple[Mixture, float]) -> float:
+# Tolerance: the direction still turns a little at t = 400
+@check("existence", Reference.ODE, lambda mixture: mixture.growth().rate, 1e-6, unit="rate", over=escaping_mixtures)
+def growth_without_critical_point(rate, mixture, slope):
     """Growth of ‖(v, ξ)‖ for normal clusters, a₋ = 0.7, 1.5 and 4, against the integrated raw field."""
-    mixture, slope = case
     return abs(slope - rate(mixture))
 
 
-@check(
-    "existence",
-    against=Reference.QUADRATURE,
-    formula=lambda distance: float(np.exp(distance)),
-    tolerance=1e-10,  # quadrature of 1e-13 times weights up to 55
-    unit="speed",
-    over=lambda rng: DISTANCES,
-)
-def speed_of_laplace_clusters(ratio: Formula, distance: float) -> float:
+@check("existence", Reference.QUADRATURE, lambda distance: float(np.exp(distance)), unit="speed", over=DISTANCES)
+def speed_of_laplace_clusters(ratio, distance):
     """Speed of the field of Laplace clusters, both centers behind the hyperplane, D = 0.5, 2 and 4."""
     # A unit v along the line of the centers, 0 and D; s₊ = −1 and s₋ = −1 − D; a₊ = 1.
     law, edges = stats.laplace(), np.array([1.0, 1.0 + distance])
     mass, first = (tanhsinh(lambda y, k=k: law.pdf(y) * y**k, edges, np.inf, rtol=1e-13).integral for k in (0, 1))
     a_minus = ratio(distance)
     v_dot = mass[0] * distance + first[0] - a_minus * first[1]
-    return float(np.hypot(v_dot, mass[0] - a_minus * mass[1]))
+    return np.hypot(v_dot, mass[0] - a_minus * mass[1])
 
 
 # Eqn 59
-
-Intervals = tuple[tuple[float, float], ...]
 
 
 @cache
@@ -464,35 +371,23 @@ def _ratios_on_lines(dof: float) -> tuple[np.ndarray, np.ndarray]:
     return y1, y2
 
 
-def _outside(ratios: np.ndarray, intervals: Intervals) -> float:
+def _outside(ratios: np.ndarray, intervals: tuple[tuple[float, float], ...]) -> float:
     inside = [(low < ratios) & (ratios < high) for low, high in intervals]
     return float((~np.any(inside, axis=0)).sum())
 
 
-@check(
-    "eqn59",
-    against=Reference.ENUMERATION,
-    formula=((0.0, 1.0), (1.0, np.inf)),
-    printed=((0.5, 1.0), (1.0, 2.0)),
-    tolerance=0.0,
-    unit="ratios outside",
-    mutation=Mutation("ratios bounded by 1000", ((1e-3, 1.0), (1.0, 1e3))),
-)
-def ratios_outside(intervals: Intervals) -> float:
+@check("eqn59", Reference.ENUMERATION, ((0.0, 1.0), (1.0, np.inf)), unit="ratios outside")
+@as_printed(((0.5, 1.0), (1.0, 2.0)))
+@rejects("ratios bounded by 1000", ((1e-3, 1.0), (1.0, 1e3)))
+def ratios_outside(intervals):
     """Ratios of t₃ over 12 lines, from nearly tangent to steep, outside the intervals."""
     y1, y2 = _ratios_on_lines(3.0)
     return _outside(np.concatenate([y1 / y2, y2 / y1]), intervals)
 
 
-@check(
-    "eqn59",
-    against=Reference.ENUMERATION,
-    formula=((0.5, 1.0), (1.0, 2.0)),
-    tolerance=0.0,
-    unit="ratios outside",
-    mutation=Mutation("ratios bounded by 1.1", ((1 / 1.1, 1.0), (1.0, 1.1))),
-)
-def upper_ratios_outside(intervals: Intervals) -> float:
+@check("eqn59", Reference.ENUMERATION, ((0.5, 1.0), (1.0, 2.0)), unit="ratios outside")
+@rejects("ratios bounded by 1.1", ((1 / 1.1, 1.0), (1.0, 1.1)))
+def upper_ratios_outside(intervals):
     """Ratios of t₁.₅ whose line meets G twice at y ≥ ½, outside the intervals."""
     y1, y2 = _ratios_on_lines(1.5)
     upper = y1 >= 1 / 2
@@ -516,18 +411,17 @@ def near_the_threshold(rng: np.random.Generator) -> list[tuple[Isotropic, float,
 
 @check(
     "a4-signs",
-    against=Reference.ROOT_FINDING,
-    formula=lambda noise, distance: distance > straddling_distance(noise),
-    printed=lambda noise, distance: True,
-    tolerance=0.0,
+    Reference.ROOT_FINDING,
+    lambda noise, distance: distance > straddling_distance(noise),
+    0.0,
     unit="wrong answers",
-    mutation=Mutation("threshold 5 % off", lambda noise, distance: distance > 1.05 * straddling_distance(noise)),
-    over=near_the_threshold,
 )
-def signs_at_rest(straddles: Formula, case: tuple[Isotropic, float, bool]) -> float:
+@over(near_the_threshold)
+@as_printed(lambda noise, distance: True)
+@rejects("threshold 5 % off", lambda noise, distance: distance > 1.05 * straddling_distance(noise))
+def signs_at_rest(straddles, noise, distance, found):
     """Signs of s₊ and s₋ at six distances around D₀, against stationary points by root finding."""
-    noise, distance, found = case
-    return float(straddles(noise, distance) != found)
+    return straddles(noise, distance) != found
 
 
 def frozen_biases(rng: np.random.Generator) -> list[tuple[float, bool]]:
@@ -542,17 +436,9 @@ def frozen_biases(rng: np.random.Generator) -> list[tuple[float, bool]]:
     return cases
 
 
-@check(
-    "a4-signs",
-    against=Reference.ODE,
-    formula=lambda xi: xi != 0,
-    printed=lambda xi: xi < 0,
-    tolerance=0.0,
-    unit="wrong answers",
-    mutation=Mutation("positive biases only", lambda xi: xi > 0),
-    over=frozen_biases,
-)
-def signs_of_frozen_biases(attracts: Formula, case: tuple[float, bool]) -> float:
+@check("a4-signs", Reference.ODE, lambda xi: xi != 0, 0.0, unit="wrong answers", over=frozen_biases)
+@as_printed(lambda xi: xi < 0)
+@rejects("positive biases only", lambda xi: xi > 0)
+def signs_of_frozen_biases(attracts, xi, found):
     """Frozen biases −2, −1, 1, 2 at which the weights come to rest."""
-    xi, found = case
-    return float(attracts(xi) != found)
+    return attracts(xi) != found

@@ -16,7 +16,8 @@ PAPER = "Numbers refer to arXiv:2310.00535v3 (ICLR 2024). Symbols are in [notati
 def theorems() -> str:
     """Return docs/theorems.md: every statement with its outcome, its corrected form, its functions and its checks."""
     every = list(statements().values())
-    counts = Counter(each.outcome for each in every)
+    ours = sum(each.ours for each in every)
+    counts = Counter(each.outcome for each in every if not each.ours)
     counted = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     index = [
         {"id": f"[{each.id}](#{each.id})", "what": each.title, "where": each.source, "outcome": each.outcome.value}
@@ -26,7 +27,7 @@ def theorems() -> str:
         NOTICE,
         "# Every statement of the paper, with its outcome",
         f"{PAPER} `joma verify ID` measures any of them again and prints the numbers.",
-        f"{len(every)} statements: {counted}.",
+        f"{len(every) - ours} statements of the paper: {counted}. {ours} of our own, in its order, all of which hold.",
         _table(index),
         *map(_entry, every),
     ]
@@ -54,7 +55,7 @@ def errata() -> str:
 
 
 def _entry(statement: Statement) -> str:
-    lines = [f"- Printed: `{statement.says}`"]
+    lines = [f"- {'Ours' if statement.ours else 'Printed'}: `{statement.says}`"]
     if statement.corrected:
         lines.append(f"- Corrected: `{statement.corrected}`")
     if statement.computed_by:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import special
 from scipy.stats import entropy
 
-from joma.checks.check import Formula, Mutation, Reference, check
+from joma.checks.check import Reference, as_printed, check, rejects
 from joma.checks.theorem4 import efolds_by_ode, random_tied, raw_run
 from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import ConvergenceFlow, TiedFlow, normalised_field, shared_field, shared_solution
@@ -33,19 +33,18 @@ def _entropy(s: np.ndarray) -> np.ndarray:
     return np.asarray(entropy(np.exp(s - s.max(axis=-1, keepdims=True)), axis=-1))
 
 
-Dip = tuple[TiedFlow, float | None, np.ndarray, np.ndarray, np.ndarray]
-"""A flow, the T of softmax(v²/T) or None for the flow's own attention, and times, v and entropy of the raw run."""
-
-
 def _push(flow: TiedFlow) -> Any:
     """What drives v in the raw flow: Eqn 6 takes v for what the node sees, the model v∘a."""
     return lambda v, a: flow.mu - (v if isinstance(flow, ConvergenceFlow) else v * a)
 
 
-def dips(rng: np.random.Generator) -> list[Dip]:
-    """Flows of Eqn 6 and of the model, at figure 4's targets and off all defaults, densely in time."""
+def dips(rng: np.random.Generator) -> list[tuple[Any, ...]]:
+    """Flows of Eqn 6 and of the model, at figure 4's targets and off all defaults, densely in time.
+
+    A flow, the T of softmax(v²/T) or None for its own attention, and times, v and entropy of the raw run.
+    """
     given = random_tied(rng) | {"mu": np.array([1.1, -1.7, 2.1]), "v0": np.array([0.1, 0.2, -0.1])}
-    cases: list[Dip] = []
+    cases: list[tuple[Any, ...]] = []
     for flow, temperature, t1 in (
         (ConvergenceFlow(mu=FIGURE_4), 1.0, 2.0),
         (ConvergenceFlow(mu=FIGURE_4), 2.0, 2.0),
@@ -60,40 +59,24 @@ def dips(rng: np.random.Generator) -> list[Dip]:
     return cases
 
 
-@check(
-    "fig4",
-    against=Reference.ODE,
-    formula=entropy_rebound,
-    tolerance=5e-5,  # the integrated flow is sampled 2,000 times
-    unit="nats",
-    mutation=Mutation(
-        "temperature 1 % off",
-        lambda flow, temperature: entropy_rebound(flow, 1.01 * (temperature or 2 / flow.gain)),
-    ),
-    over=dips,
-)
-def size_of_the_dip(dip: Formula, case: Dip) -> float:
+# Tolerance: the integrated flow is sampled 2,000 times
+@check("fig4", Reference.ODE, entropy_rebound, 5e-5, unit="nats", over=dips)
+@rejects("temperature 1 % off", lambda flow, temperature: entropy_rebound(flow, 1.01 * (temperature or 2 / flow.gain)))
+def size_of_the_dip(dip, flow, temperature, t, v, found):
     """Start, lowest entropy and rise at figure 4's targets, and of the flow's own attention off all defaults."""
-    flow, temperature, t, v, found = case
     at_figure_4 = temperature is not None and isinstance(flow, ConvergenceFlow)  # not settled when the run ends
     end = _entropy(flow.mu**2 / temperature) if at_figure_4 else found[-1]
     claimed = dip(flow, temperature)
     pairs = [(claimed.start, found[0]), (claimed.lowest, found.min()), (claimed.rise, end - found.min())]
     if temperature is not None:
         pairs.append((rebound(t, attention_entropy(v, temperature)).drop, found[0] - found.min()))
-    return float(np.abs(np.subtract(*np.transpose(pairs))).max())
+    return np.abs(np.subtract(*np.transpose(pairs))).max()
 
 
-@check(
-    "fig4",
-    against=Reference.TRAINING,
-    formula=lambda v, mu: normalised_field(v, mu, TEMPERATURE),
-    printed=lambda v, mu: (mu - v) * np.exp(v**2 / 2),
-    tolerance=0.0,
-    unit="share",
-    mutation=Mutation("no attention", lambda v, mu: mu - v),
-)
-def missing_of_the_run(velocity: Formula) -> float:
+@check("fig4", Reference.TRAINING, lambda v, mu: normalised_field(v, mu, TEMPERATURE), 0.0, unit="share")
+@as_printed(lambda v, mu: (mu - v) * np.exp(v**2 / 2))
+@rejects("no attention", lambda v, mu: mu - v)
+def missing_of_the_run(velocity):
     """What a run with the figure's start and step lacks of its 5000 steps, or of a rise of 0.5 nats."""
     v = np.full(10, FIGURE_4_START)
     entropies = []
@@ -116,22 +99,14 @@ def model_runs(rng: np.random.Generator) -> list[tuple[dict[str, Any], np.ndarra
     return cases
 
 
-@check(
-    "fig4",
-    against=Reference.ODE,
-    formula=AttentionFlow,
-    printed=ConvergenceFlow,
-    tolerance=1e-9,  # LSODA at rtol 1e-12
-    mutation=Mutation("targets 1 % off", lambda *, mu, **rest: AttentionFlow(mu=1.01 * mu, **rest)),
-    over=model_runs,
-)
-def attention_of_the_model(flow_of: Formula, case: tuple[dict[str, Any], np.ndarray, Any]) -> float:
+@check("fig4", Reference.ODE, AttentionFlow, printed=ConvergenceFlow, over=model_runs)
+@rejects("targets 1 % off", lambda *, mu, **rest: AttentionFlow(mu=1.01 * mu, **rest))
+def attention_of_the_model(flow_of, given, t, run):
     """Weights, logits and entropy of the attention that the raw (v, z) flow learns, also off all defaults."""
-    given, t, run = case
     flow = flow_of(**given)
     v = flow.solution(t)
     gaps = (v - run["v"], flow.logits(v) - run["z"], _entropy(flow.logits(v)) - _entropy(run["z"]))
-    return float(max(np.abs(gap).max() for gap in gaps))
+    return max(np.abs(gap).max() for gap in gaps)
 
 
 def late_trends(rng: np.random.Generator) -> list[tuple[np.ndarray, float, bool]]:
@@ -152,23 +127,15 @@ def late_trends(rng: np.random.Generator) -> list[tuple[np.ndarray, float, bool]
     return cases
 
 
-@check(
-    "fig4-condition",
-    against=Reference.ODE,
-    formula=entropy_finally_rises,
-    printed=lambda mu, temperature: True,
-    tolerance=0.0,
-    unit="wrong answers",
-    mutation=Mutation(
-        "criterion p < 1/M in place of p < exp(−H)",
-        lambda mu, temperature: bool(special.softmax(mu**2 / temperature)[np.abs(mu) > 0].min() < 1 / mu.size),
-    ),
-    over=late_trends,
+@check("fig4-condition", Reference.ODE, entropy_finally_rises, 0.0, unit="wrong answers", over=late_trends)
+@as_printed(lambda mu, temperature: True)
+@rejects(
+    "criterion p < 1/M in place of p < exp(−H)",
+    lambda mu, temperature: bool(special.softmax(mu**2 / temperature)[np.abs(mu) > 0].min() < 1 / mu.size),
 )
-def final_trend(rises: Formula, case: tuple[np.ndarray, float, bool]) -> float:
+def final_trend(rises, mu, temperature, found):
     """Whether the entropy rises at the end, 40 random targets, half of them with zeros, at three temperatures."""
-    mu, temperature, found = case
-    return float(rises(mu, temperature) != found)
+    return rises(mu, temperature) != found
 
 
 # The rank of the lower layer
@@ -195,49 +162,37 @@ def _one_node_many_tokens(num_weak: int) -> np.ndarray:
 
 @check(
     "rank-rebound",
-    against=Reference.ODE,
-    formula=np.array([[0.6, -0.8, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0]]) * [2.5, 1.5, 0.7],
-    printed=_one_node_many_tokens(10),
-    tolerance=1e-9,  # the solver's error, once all components have settled
+    Reference.ODE,
+    np.array([[0.6, -0.8, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0]]) * [2.5, 1.5, 0.7],
     unit="stable rank",
-    mutation=Mutation("columns not orthogonal", _one_node_many_tokens(7)),
 )
-def rank_above_its_end(targets: np.ndarray) -> float:
+@as_printed(_one_node_many_tokens(10))
+@rejects("columns not orthogonal", _one_node_many_tokens(7))
+def rank_above_its_end(targets):
     """Stable rank beyond its final value, which from zero is also its first, for orthogonal columns."""
     path = _shared_path(targets, np.geomspace(1e-2, 5.0, 60))
     return max(_stable_rank(v) for v in path) - _stable_rank(targets)
 
 
 @check(
-    "rank-rebound",
-    against=Reference.ODE,
-    formula=shared_solution,
-    tolerance=1e-9,  # DOP853 at rtol 1e-12
-    mutation=Mutation("time 1 % off", lambda t, mu: shared_solution(1.01 * t, mu)),
-    over=lambda rng: [rng.normal(size=(3, 4)), rng.normal(size=(2, 5))],
+    "rank-rebound", Reference.ODE, shared_solution, over=lambda rng: [rng.normal(size=(3, 4)), rng.normal(size=(2, 5))]
 )
-def several_nodes(solution: Formula, targets: np.ndarray) -> float:
+@rejects("time 1 % off", lambda t, mu: shared_solution(1.01 * t, mu))
+def several_nodes(solution, targets):
     """V = M·diag(F⁻¹(t, ‖M_l‖)) for three and two nodes, its field and its stable rank."""
     t = np.array([0.1, 0.5, 2.0])
     path = _shared_path(targets, t)
     speed = (targets - path) * np.exp((path**2).sum(axis=1) / 2)[:, None, :]
     ranks = stable_rank(path) - [_stable_rank(v) for v in path]
     gaps = (solution(t, targets) - path, shared_field(path, targets) - speed, ranks)
-    return float(max(np.abs(gap).max() for gap in gaps))
+    return max(np.abs(gap).max() for gap in gaps)
 
 
-@check(
-    "rank-rebound",
-    against=Reference.ODE,
-    formula=rank_rebound,
-    tolerance=1e-3,  # the integrated flow is sampled 2,000 times
-    unit="stable rank",
-    mutation=Mutation("targets 1 % off", lambda flow: rank_rebound(type(flow)(**_targets_off(flow)))),
-    over=dips,
-)
-def lowest_rank(dip: Formula, case: Dip) -> float:
+# Tolerance: the integrated flow is sampled 2,000 times
+@check("rank-rebound", Reference.ODE, rank_rebound, 1e-3, unit="stable rank", over=dips)
+@rejects("targets 1 % off", lambda flow: rank_rebound(type(flow)(**_targets_off(flow))))
+def lowest_rank(dip, flow, _temperature, _t, v, _entropy):
     """Lowest and first stable rank with one node for each token, at figure 4's targets and off all defaults."""
-    flow, _, _, v, _ = case
     moving = v[1:] if not v[0].any() else v
     ranks = [_stable_rank(np.diag(row)) for row in moving]
     claimed = dip(flow)

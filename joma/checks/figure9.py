@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from joma.checks.check import Formula, Mutation, Reference, check
+from joma.checks.check import Reference, as_printed, check, over, rejects
 from joma.checks.quadrature import (
     QUADRATURE_TOLERANCE,
     Law,
@@ -106,15 +106,8 @@ def crossings(rng: np.random.Generator) -> list[tuple[float, ...]]:
     return [tuple(brentq(lambda y: _curve(HEAVY, y) - LINE * y, a, b, xtol=1e-13) for a, b in pairs)]
 
 
-@check(
-    "eqn57",
-    against=Reference.ROOT_FINDING,
-    formula=theta1,
-    printed=theta1_inverse,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=crossings,
-)
-def levels_of_a_pair(level: Formula, exact: tuple[float, ...]) -> float:
+@check("eqn57", Reference.ROOT_FINDING, theta1, printed=theta1_inverse, over=crossings)
+def levels_of_a_pair(level, *exact):
     """Levels of the two s at which F/θ₁ = 2 under t₁.₅, against the points where y = 2x meets G."""
     places = [float(marginal_of(HEAVY).ppf(y)) for y in exact]
     return max(abs(float(level(HEAVY, s)) - y) for s, y in zip(places, exact, strict=True))
@@ -133,29 +126,15 @@ def levels(rng: np.random.Generator) -> list[tuple[Isotropic, float, Activation]
     return cases
 
 
-@check(
-    "fig9",
-    against=Reference.QUADRATURE,
-    formula=mean_at_level,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=levels,
-)
-def curve_at_levels(curve: Formula, case: tuple[Isotropic, float, Activation]) -> float:
+@check("fig9", Reference.QUADRATURE, mean_at_level, QUADRATURE_TOLERANCE, over=levels)
+def curve_at_levels(curve, *case):
     """G at five levels, normal, ball and t, ReLU and two slopes."""
     return abs(float(curve(*case)) - _curve(*case))
 
 
-@check(
-    "fig9",
-    against=Reference.DIFFERENTIATION,
-    formula=mean_at_level_slope,
-    tolerance=DIFFERENCE_TOLERANCE,
-    unit="relative error",
-    over=levels,
-)
-def slope_at_levels(slope: Formula, case: tuple[Isotropic, float, Activation]) -> float:
+@check("fig9", Reference.DIFFERENTIATION, mean_at_level_slope, DIFFERENCE_TOLERANCE, unit="relative error", over=levels)
+def slope_at_levels(slope, p, y, phi):
     """G' at five levels, normal, ball and t, ReLU and two slopes, against differences."""
-    p, y, phi = case
     return abs(float(slope(p, y, phi)) / difference(lambda y: _curve(p, y, phi), y) - 1)
 
 
@@ -168,30 +147,23 @@ def _level_and_slope(*case: Any, **options: Any) -> np.ndarray:
     return np.array([gate_mean_at_level(*case, **options), gate_mean_at_level_slope(*case, **options)])
 
 
-@check("fig9", against=Reference.QUADRATURE, formula=_level_and_slope, tolerance=DIFFERENCE_TOLERANCE, over=any_length)
-def curve_at_any_length(formula: Formula, case: tuple[Isotropic, Activation, float]) -> float:
+@check("fig9", Reference.QUADRATURE, _level_and_slope, DIFFERENCE_TOLERANCE, over=any_length)
+def curve_at_any_length(formula, p, phi, r):
     """G and G' at ‖v‖ = 1.6, with a smooth ReLU as well, against F(r) and Θ₁(r)/Θ₁'(r) by quadrature."""
-    p, phi, r = case
     mass = gate_means(p, phi.derivative, r, 1.6)[0]
     bend = difference(lambda x: gate_means(p, phi.derivative, x, 1.6)[0], r)
     exact = gate_means(p, phi.value, r, 1.6)[0], mass / bend
-    return float(np.abs(formula(p, mass, norm=1.6, phi=phi) - exact).max())
+    return np.abs(formula(p, mass, norm=1.6, phi=phi) - exact).max()
 
 
-@check(
-    "fig9",
-    against=Reference.ENUMERATION,
-    formula=(3, 4, 5, 20),
-    printed=(2, 3, 4, 5, 20),
-    tolerance=1e-9,  # rounding of quantiles
-    unit="fall of slope",
-    mutation=Mutation("the plane alone", (2,)),
-)
-def fall_of_the_slope(dimensions: tuple[int, ...]) -> float:
+# Tolerance: rounding of quantiles
+@check("fig9", Reference.ENUMERATION, (3, 4, 5, 20), 1e-9, printed=(2, 3, 4, 5, 20), unit="fall of slope")
+@rejects("the plane alone", (2,))
+def fall_of_the_slope(dimensions):
     """Largest fall of G' = y/p over y > ½ for unit spheres in these dimensions, whose marginal is a Beta."""
     y = np.linspace(0.5, 0.99, 50)
     laws = (stats.beta((n - 1) / 2, (n - 1) / 2, loc=-1, scale=2) for n in dimensions)
-    return float(max(-np.diff(y / law.pdf(law.ppf(y))).min() for law in laws))
+    return max(-np.diff(y / law.pdf(law.ppf(y))).min() for law in laws)
 
 
 # Lines through zero
@@ -214,30 +186,16 @@ def _one_more_than_turns(p: Isotropic) -> int:
     return 1 + int((np.diff(np.sign(slope)) != 0).sum())
 
 
-@check(
-    "fig9-lines",
-    against=Reference.ENUMERATION,
-    formula=_one_more_than_turns,
-    printed=lambda p: 2,
-    tolerance=0.0,
-    unit="intersections",
-    mutation=Mutation("one intersection only", lambda p: 1),
-    over=counted_crossings,
-)
-def crossings_beyond(most: Formula, case: tuple[Isotropic, int]) -> float:
+@check("fig9-lines", Reference.ENUMERATION, _one_more_than_turns, unit="intersections", over=counted_crossings)
+@as_printed(lambda p: 2)
+@rejects("one intersection only", lambda p: 1)
+def crossings_beyond(most, noise, found):
     """Intersections beyond the number claimed, five lines: normal, ball, t₃ and two scales."""
-    noise, found = case
-    return float(found - most(noise))
+    return found - most(noise)
 
 
-@check(
-    "fig9-lines",
-    against=Reference.ROOT_FINDING,
-    formula=line_intersections,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=crossings,
-)
-def crossings_of_a_line(intersections: Formula, exact: tuple[float, ...]) -> float:
+@check("fig9-lines", Reference.ROOT_FINDING, line_intersections, over=crossings)
+def crossings_of_a_line(intersections, *exact):
     """Levels at which y = 2x meets G of t₁.₅."""
     found = intersections(HEAVY, LINE)
     return float(np.abs(found - exact).max()) if len(found) == len(exact) else np.inf
@@ -248,48 +206,35 @@ def crossings_of_a_line(intersections: Formula, exact: tuple[float, ...]) -> flo
 
 @check(
     "eqn58",
-    against=Reference.DIFFERENTIATION,
-    formula=lambda p: (central_product(p), float(mean_ratio(p, 0.4)), float(mean_ratio_slope(p, 0.4))),
-    tolerance=DIFFERENCE_TOLERANCE,
-    mutation=Mutation(
-        "1 % off", lambda p: (1.01 * central_product(p), float(mean_ratio(p, 0.4)), float(mean_ratio_slope(p, 0.4)))
-    ),
-    over=curves,
+    Reference.DIFFERENTIATION,
+    lambda p: (central_product(p), float(mean_ratio(p, 0.4)), float(mean_ratio_slope(p, 0.4))),
+    DIFFERENCE_TOLERANCE,
 )
-def product_at_the_center(formula: Formula, curve: Curve) -> float:
+@over(curves)
+@rejects("1 % off", lambda p: (1.01 * central_product(p), float(mean_ratio(p, 0.4)), float(mean_ratio_slope(p, 0.4))))
+def product_at_the_center(formula, curve):
     """p(0)θ₂(0) against (1 − (F/θ₁)'(0))/4, and F/θ₁ with its slope at s = 0.4, eight distributions."""
     at_zero = difference(curve.ratio, 0.0) if curve.is_smooth else 0.0
     exact: Any = ((1 - at_zero) / 4, curve.ratio(0.4), difference(curve.ratio, 0.4))
-    return float(np.abs(np.subtract(formula(curve.noise), exact)).max())
+    return np.abs(np.subtract(formula(curve.noise), exact)).max()
 
 
 @check(
-    "eqn58",
-    against=Reference.ENUMERATION,
-    formula=lambda p: central_product(p) > 1 / 4 + ROUNDING,
-    printed=lambda p: central_product(p) >= 1 / 4 - ROUNDING,
-    tolerance=0.0,
-    unit="wrong promises",
-    mutation=Mutation("threshold 1/5", lambda p: central_product(p) > 1 / 5),
-    over=curves,
+    "eqn58", Reference.ENUMERATION, lambda p: central_product(p) > 1 / 4 + ROUNDING, unit="wrong promises", over=curves
 )
-def wrong_promises(suffices: Formula, curve: Curve) -> float:
+@as_printed(lambda p: central_product(p) >= 1 / 4 - ROUNDING)
+@rejects("threshold 1/5", lambda p: central_product(p) > 1 / 5)
+def wrong_promises(suffices, curve):
     """Distributions for which the condition holds and no pair with both s ≥ 0 exists, of eight."""
     if not suffices(curve.noise):
         return 0.0
     lowest = min(curve.ratio(float(s)) for s in np.geomspace(1e-3, 3, 40))
-    return float(lowest >= curve.ratio(0.0) - QUADRATURE_TOLERANCE)
+    return lowest >= curve.ratio(0.0) - QUADRATURE_TOLERANCE
 
 
-@check(
-    "eqn58",
-    against=Reference.QUADRATURE,
-    formula=1 / 4,
-    tolerance=QUADRATURE_TOLERANCE,
-    unit="excess",
-    mutation=Mutation("bound 0.24", 0.24),
-)
-def excess_of_log_concave(bound: float) -> float:
+@check("eqn58", Reference.QUADRATURE, 1 / 4, QUADRATURE_TOLERANCE, unit="excess")
+@rejects("bound 0.24", 0.24)
+def excess_of_log_concave(bound):
     """p(0)θ₂(0) of six log-concave laws above ¼."""
     laws = (stats.norm(), stats.uniform(-1, 2), stats.laplace(), stats.logistic(), stats.gennorm(1.5), stats.gennorm(4))
     return max(float(law.pdf(0.0)) * expectation(law, lambda y: y * (y > 0)) for law in laws) - bound

@@ -8,7 +8,7 @@ from scipy import special, stats
 from scipy.differentiate import derivative
 from scipy.integrate import quad
 
-from joma.checks.check import Formula, Mutation, Reference, check
+from joma.checks.check import Mutation, Reference, as_printed, check, over, rejects
 from joma.checks.quadrature import (
     QUADRATURE_TOLERANCE,
     difference,
@@ -36,8 +36,6 @@ from joma.theory.hyperplane import (
 from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
 
 NUM_SAMPLES = 10_000
-STANDARD_ERRORS = 4.5
-"""Of some five hundred comparisons the largest exceeds this for three seeds in a thousand."""
 # The fourth-order difference errs by 1e-12 times a fifth derivative, and by the rounding of quadratures over 1e-3.
 DIFFERENCE_TOLERANCE = 1e-8
 FAR_LEFT, NEAR_ZERO = -1e4, 1e-3
@@ -58,11 +56,6 @@ def largest_z(samples: np.ndarray, claimed: np.ndarray | float) -> float:
     """Largest distance of the means over samples from what is claimed for them, in standard errors."""
     errors = samples.std(axis=0) / np.sqrt(len(samples))
     return float((np.abs(samples.mean(axis=0) - claimed) / errors).max())
-
-
-def support_of(p: Isotropic) -> float:
-    """Largest component of a point."""
-    return p.radius if isinstance(p, UniformBall) else np.inf
 
 
 # Lemma 1
@@ -98,19 +91,10 @@ def _moment_off(factor: float) -> Mutation:
     return Mutation(f"Θ₂ times {factor:g}", formula)
 
 
-@check(
-    "lemma1",
-    against=Reference.MONTE_CARLO,
-    formula=half_space_mean,
-    printed=_printed_mean,
-    tolerance=STANDARD_ERRORS,
-    unit="standard errors",
-    mutation=_moment_off(1.2),
-    over=half_spaces,
-)
-def half_space_against_samples(formula: Formula, case: tuple[Isotropic, dict[str, Any]]) -> float:
+@check("lemma1", Reference.MONTE_CARLO, half_space_mean, printed=_printed_mean, over=half_spaces)
+@rejects(*_moment_off(1.2))
+def half_space_against_samples(formula, p, where):
     """Step and sigmoid against samples, nine distributions in subspaces of R⁴ to R²²."""
-    p, where = case
     noise = p.sample(np.random.default_rng(0), NUM_SAMPLES)
     x = where["center"] + noise @ where["basis"].T
     worst = 0.0
@@ -139,7 +123,8 @@ def over_spheres(rng: np.random.Generator) -> list[tuple[Isotropic, dict[str, An
     cases = []
     for p, where in half_spaces(rng):
         r, norm = where["v"] @ where["center"] + where["xi"], np.linalg.norm(where["v"] @ where["basis"])
-        radii, radial_weights = panels(np.unique(np.minimum(2.0**octaves, support_of(p))))
+        edge = p.radius if isinstance(p, UniformBall) else np.inf
+        radii, radial_weights = panels(np.unique(np.minimum(2.0**octaves, edge)))
         # The sigmoid turns where cos(angle) = −r/(‖v‖·radius); panels shrink towards that angle.
         turn = np.arccos(np.clip(-r / (norm * radii), -1, 1))[:, None]
         angles, weights = panels(np.sort(np.clip(turn + np.concatenate([-steps, [0.0], steps]), 0, np.pi), axis=1))
@@ -151,57 +136,38 @@ def over_spheres(rng: np.random.Generator) -> list[tuple[Isotropic, dict[str, An
 
 
 @check(
-    "lemma1",
-    against=Reference.QUADRATURE,
-    formula=half_space_mean,
-    printed=_printed_mean,
-    tolerance=QUADRATURE_TOLERANCE,
-    unit="max relative error",
-    mutation=_moment_off(1.01),
-    over=over_spheres,
+    "lemma1", Reference.QUADRATURE, half_space_mean, QUADRATURE_TOLERANCE, unit="max relative error", over=over_spheres
 )
-def half_space_against_spheres(formula: Formula, case: tuple[Isotropic, dict[str, Any], np.ndarray]) -> float:
+@as_printed(_printed_mean)
+@rejects(*_moment_off(1.01))
+def half_space_against_spheres(formula, p, where, exact):
     """Sigmoid against integration over spheres and radii, nine distributions in subspaces."""
-    p, where, exact = case
     claim = formula(p, **where, psi=special.expit)
     along = where["v"] @ where["basis"]
     moment = (claim.mean - claim.mass * where["center"]) @ where["basis"] @ along / np.linalg.norm(along)
-    return float(np.abs(np.array([claim.mass, moment]) / exact - 1).max())
+    return np.abs(np.array([claim.mass, moment]) / exact - 1).max()
 
 
-@check(
-    "lemma1-monotone",
-    against=Reference.QUADRATURE,
-    formula=lambda p, s: theta2(p, s) > 0,
-    printed=lambda p, s: True,
-    tolerance=0.0,
-    unit="wrong signs",
-    mutation=Mutation("distances 10 % off", lambda p, s: theta2(p, s / 1.1) > 0),
-    over=noises,
-)
-def sign_of_the_moment(is_positive: Formula, p: Isotropic) -> float:
+@check("lemma1-monotone", Reference.QUADRATURE, lambda p, s: theta2(p, s) > 0, 0.0, unit="wrong signs", over=noises)
+@as_printed(lambda p, s: True)
+@rejects("distances 10 % off", lambda p, s: theta2(p, s / 1.1) > 0)
+def sign_of_the_moment(is_positive, p):
     """Places where the sign of θ₂ of a step is wrong: normal, ball and t, inside and outside of the ball."""
     unit = p.radius if isinstance(p, UniformBall) else 1.0
     places = unit * np.array([-2.0, -1.05, -0.5, 0.0, 0.8, 1.05, 3.0])
-    return float(sum(is_positive(p, s) != (thetas(p, s, relu)[1] > QUADRATURE_TOLERANCE) for s in places))
+    return sum(is_positive(p, s) != (thetas(p, s, relu)[1] > QUADRATURE_TOLERANCE) for s in places)
 
 
-@check(
-    "lemma1-monotone",
-    against=Reference.QUADRATURE,
-    formula=softplus,
-    tolerance=QUADRATURE_TOLERANCE,
-    mutation=Mutation("a gate that does not rise throughout, SiLU's", silu),
-    over=noises,
-)
-def rise_of_the_mass(phi: Activation, p: Isotropic) -> float:
+@check("lemma1-monotone", Reference.QUADRATURE, softplus, QUADRATURE_TOLERANCE, over=noises)
+@rejects("a gate that does not rise throughout, SiLU's", silu)
+def rise_of_the_mass(phi, p):
     """Departure of Θ₁ from rising from 0 to 1 with Θ₂ ≥ 0, and from quadrature, for a sigmoid gate and ‖v‖ = 1.7."""
     places = np.array([-1e4, *np.linspace(-8, 8, 17), 1e4])
     mass, moment = (gate(p, places, norm=1.7, psi=phi) for gate in (gate_mass, gate_moment))
     exact = [gate_means(p, phi.derivative, r, 1.7) for r in places]
     ends = max(abs(mass[0]), abs(mass[-1] - 1))
     error = np.abs(np.stack([mass, moment], axis=1) - exact).max()
-    return float(max(ends, error, -np.diff(mass).min(), -moment.min()))
+    return max(ends, error, -np.diff(mass).min(), -moment.min())
 
 
 def points(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -210,52 +176,27 @@ def points(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, np.nd
     return [(x, v, np.outer(x @ v, v) / (v @ v))]
 
 
-@check(
-    "eqn30",
-    against=Reference.LINEAR_ALGEBRA,
-    formula=reflect,
-    tolerance=1e-12,  # rounding of vectors of order one
-    mutation=Mutation("factor 2 replaced by 2.02", lambda x, v: 2.02 * np.outer(x @ v, v) / (v @ v) - x),
-    over=points,
-)
-def mirror_symmetry(mirror: Formula, case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+@check("eqn30", Reference.LINEAR_ALGEBRA, reflect, over=points)
+@rejects("factor 2 replaced by 2.02", lambda x, v: 2.02 * np.outer(x @ v, v) / (v @ v) - x)
+def mirror_symmetry(mirror, x, v, along):
     """Length, projection and middle of 50 points and their images."""
-    x, v, along = case
     image = mirror(x, v)
     lengths = np.linalg.norm(image, axis=1) - np.linalg.norm(x, axis=1)
-    return float(max(np.abs(part).max() for part in (lengths, (image - x) @ v, (x + image) / 2 - along)))
+    return max(np.abs(part).max() for part in (lengths, (image - x) @ v, (x + image) / 2 - along))
 
 
-def _along_v(x: np.ndarray, gate: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return (x @ v * gate).mean() * v / (v @ v)
-
-
-@check(
-    "eqn30",
-    against=Reference.LINEAR_ALGEBRA,
-    formula=_along_v,
-    tolerance=1e-12,  # rounding of vectors of order one
-    over=points,
-)
-def mean_of_mirror_images(reduced: Formula, case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+@check("eqn30", Reference.LINEAR_ALGEBRA, lambda x, gate, v: (x @ v * gate).mean() * v / (v @ v), over=points)
+def mean_of_mirror_images(reduced, x, v, along):
     """Eqn 29 on a set of points that is its own mirror image."""
-    x, v, along = case
     both = np.concatenate([x, 2 * along - x])
     gate = special.expit(both @ v - 0.3)
-    return float(np.abs(reduced(both, gate, v) - (both * gate[:, None]).mean(axis=0)).max())
+    return np.abs(reduced(both, gate, v) - (both * gate[:, None]).mean(axis=0)).max()
 
 
-@check(
-    "eqn32",
-    against=Reference.MONTE_CARLO,
-    formula=lambda p, norm, c: p.cdf(c / norm),
-    printed=lambda p, norm, c: p.cdf(c) / norm,
-    tolerance=STANDARD_ERRORS,
-    unit="standard errors",
-    mutation=Mutation("‖v‖ 30 % off", lambda p, norm, c: p.cdf(c / (1.3 * norm))),
-    over=lambda rng: noises(rng, 5),
-)
-def projection_against_samples(cdf: Formula, p: Isotropic) -> float:
+@check("eqn32", Reference.MONTE_CARLO, lambda p, norm, c: p.cdf(c / norm), over=lambda rng: noises(rng, 5))
+@as_printed(lambda p, norm, c: p.cdf(c) / norm)
+@rejects("‖v‖ 30 % off", lambda p, norm, c: p.cdf(c / (1.3 * norm)))
+def projection_against_samples(cdf, p):
     """P(v·x' ≤ c) at three c, ‖v‖ = 2.5, n = 5, against samples."""
     norm, places = 2.5, np.array([-1.0, 0.3, 2.0])
     y = norm * p.sample(np.random.default_rng(2), NUM_SAMPLES)[:, :1]
@@ -272,15 +213,9 @@ def _constant(n: int) -> float:
     return float(2 * np.pi ** ((n - 1) / 2) / special.factorial((n - 3) // 2))
 
 
-@check(
-    "eqn33-36",
-    against=Reference.QUADRATURE,
-    formula=_constant,
-    tolerance=1e-11,  # the quadrature is asked for 1e-12
-    unit="relative error",
-    over=lambda rng: (2, 3, 4, 5, 8, 11, 20),
-)
-def constant_of_eqn_36(constant: Formula, n: int) -> float:
+# Tolerance: the quadrature is asked for 1e-12
+@check("eqn33-36", Reference.QUADRATURE, _constant, 1e-11, unit="relative error", over=(2, 3, 4, 5, 8, 11, 20))
+def constant_of_eqn_36(constant, n):
     """Constant of Eqn 36 against what makes the marginal of a normal in Rⁿ a normal, seven n."""
     integral = quad(lambda leg: np.exp(-(leg**2) / 2) * leg ** (n - 2), 0, np.inf, epsabs=0, epsrel=1e-12)[0]
     return abs(constant(n) * integral / (2 * np.pi) ** ((n - 1) / 2) - 1)
@@ -299,18 +234,11 @@ def profiles(rng: np.random.Generator) -> list[tuple[Isotropic, Callable[[np.nda
     return cases
 
 
-@check(
-    "eqn33-36",
-    against=Reference.CLOSED_FORM,
-    formula=RadialProfile,
-    tolerance=1e-10,  # panels are resolved to 1e-12; so are the quadratures of the moment
-    unit="relative error",
-    mutation=Mutation("one dimension too many", lambda *, dim, **rest: RadialProfile(dim=dim + 1, **rest)),
-    over=profiles,
-)
-def marginal_of_a_profile(distribution: Formula, case: tuple[Isotropic, Any, bool]) -> float:
+# Tolerance: panels are resolved to 1e-12; so are the quadratures of the moment
+@check("eqn33-36", Reference.CLOSED_FORM, RadialProfile, 1e-10, unit="relative error", over=profiles)
+@rejects("one dimension too many", lambda *, dim, **rest: RadialProfile(dim=dim + 1, **rest))
+def marginal_of_a_profile(distribution, known, profile, in_log):
     """Density, distribution function and upper moment from nine profiles, and in closed form, beside scipy.stats."""
-    known, profile, in_log = case
     law, y = marginal_of(known), np.array([-1.1, 0.0, 0.3, 0.9])
     moments = [gate_means(known, lambda x: 1.0 * (x > 0), -s)[1] for s in y]
     exact = np.stack([law.pdf(y), law.cdf(y), moments])
@@ -343,18 +271,10 @@ def sampled_profiles(rng: np.random.Generator) -> list[tuple[int, Callable[[np.n
     return cases
 
 
-@check(
-    "eqn33-36",
-    against=Reference.MONTE_CARLO,
-    formula=RadialProfile,
-    tolerance=STANDARD_ERRORS,
-    unit="standard errors",
-    mutation=Mutation("one dimension too many", lambda *, dim, profile: RadialProfile(dim=dim + 1, profile=profile)),
-    over=sampled_profiles,
-)
-def ring_against_samples(distribution: Formula, case: tuple[int, Any, np.ndarray]) -> float:
+@check("eqn33-36", Reference.MONTE_CARLO, RadialProfile, over=sampled_profiles)
+@rejects("one dimension too many", lambda *, dim, profile: RadialProfile(dim=dim + 1, profile=profile))
+def ring_against_samples(distribution, n, profile, y):
     """Distribution function of a ring and of two scales, and samples from it, n = 2, 5, 20, against other samples."""
-    n, profile, y = case
     p, places = distribution(dim=n, profile=profile), np.array([-1.2, -0.5, 0.2, 1.0])
     drawn = p.sample(np.random.default_rng(1), NUM_SAMPLES)[:, 0]
     return max(largest_z(1.0 * (x[:, None] <= places), p.cdf(places)) for x in (y, drawn))
@@ -362,11 +282,8 @@ def ring_against_samples(distribution: Formula, case: tuple[int, Any, np.ndarray
 
 # Lemmas 3 and 5
 
-Case = tuple[Isotropic, float, float, Activation]
-"""A distribution, r, ‖v‖ and an activation."""
 
-
-def gates(rng: np.random.Generator) -> list[Case]:
+def gates(rng: np.random.Generator) -> list[tuple[Isotropic, float, float, Activation]]:
     """Distributions, r and ‖v‖ with activations of both kinds: two slopes, and smooth."""
     return [
         (p, rng.uniform(-2.0, 2.0), rng.uniform(1.3, 2.5), phi)
@@ -375,31 +292,18 @@ def gates(rng: np.random.Generator) -> list[Case]:
     ]
 
 
-@check(
-    "lemma3",
-    against=Reference.QUADRATURE,
-    formula=gate_mean,
-    tolerance=DIFFERENCE_TOLERANCE,
-    mutation=Mutation("r 1 % off", lambda p, r, *, norm, phi: gate_mean(p, 1.01 * r, norm=norm, phi=phi)),
-    over=gates,
-)
-def derivatives_of_the_mean(mean: Formula, case: Case) -> float:
+@check("lemma3", Reference.QUADRATURE, gate_mean, DIFFERENCE_TOLERANCE, over=gates)
+@rejects("r 1 % off", lambda p, r, *, norm, phi: gate_mean(p, 1.01 * r, norm=norm, phi=phi))
+def derivatives_of_the_mean(mean, p, r, norm, phi):
     """F, and its derivatives by r and by ‖v‖ against Θ₁ and Θ₂, 3 distributions × 10 activations."""
-    p, r, norm, phi = case
     by_r = difference(lambda x: float(mean(p, x, norm=norm, phi=phi)), r)
     by_norm = difference(lambda x: float(mean(p, r, norm=x, phi=phi)), norm)
     value = float(mean(p, r, norm=norm, phi=phi)) - gate_means(p, phi.value, r, norm)[0]
-    return float(np.abs([value, *(np.array([by_r, by_norm]) - gate_means(p, phi.derivative, r, norm))]).max())
+    return np.abs([value, *(np.array([by_r, by_norm]) - gate_means(p, phi.derivative, r, norm))]).max()
 
 
-@check(
-    "lemma3",
-    against=Reference.QUADRATURE,
-    formula=theta2,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=noises,
-)
-def theta2_from_theta1(second: Formula, p: Isotropic) -> float:
+@check("lemma3", Reference.QUADRATURE, theta2, QUADRATURE_TOLERANCE, over=noises)
+def theta2_from_theta1(second, p):
     """Eqn 49, θ₂(0) − sθ₁(s) + ∫₀^s θ₁, for a leaky ReLU at five places."""
     leaky = homogeneous(0.15, 1.3)
     near = np.concatenate([[0.0], 2.0 ** -np.arange(30)])  # panels shrink towards the edges of the ball
@@ -416,36 +320,30 @@ def theta2_from_theta1(second: Formula, p: Isotropic) -> float:
 
 @check(
     "lemma3-limits",
-    against=Reference.QUADRATURE,
-    formula=lambda c_minus, c_plus: c_minus >= 0 and c_plus > 0,
-    printed=lambda c_minus, c_plus: True,
-    tolerance=0.0,
+    Reference.QUADRATURE,
+    lambda c_minus, c_plus: c_minus >= 0 and c_plus > 0,
+    0.0,
     unit="wrong answers",
-    mutation=Mutation("c₊ > 0 alone", lambda c_minus, c_plus: c_plus > 0),
-    over=lambda rng: ACTIVATIONS,
 )
-def growth_of_the_mean(grows: Formula, phi: Activation) -> float:
+@over(ACTIVATIONS)
+@as_printed(lambda c_minus, c_plus: True)
+@rejects("c₊ > 0 alone", lambda c_minus, c_plus: c_plus > 0)
+def growth_of_the_mean(grows, phi):
     """Whether F increases without bound, 7 activations."""
     steps = np.diff([mean_of(Gaussian(scale=1.3), float(s), phi) for s in np.linspace(-4, 8, 25)])
-    return float(grows(*slopes_of(phi)) != bool((steps > -QUADRATURE_TOLERANCE).all() and steps[-1] > NEAR_ZERO))
+    return grows(*slopes_of(phi)) != bool((steps > -QUADRATURE_TOLERANCE).all() and steps[-1] > NEAR_ZERO)
 
 
-@check(
-    "lemma3-limits",
-    against=Reference.QUADRATURE,
-    formula=lambda c_minus, c_plus: c_minus == 0,
-    tolerance=0.0,
-    unit="wrong answers",
-    mutation=Mutation("c₋ ≥ 0", lambda c_minus, c_plus: c_minus >= 0),
-    over=lambda rng: ACTIVATIONS,
-)
-def vanishing_of_the_mean(vanishes: Formula, phi: Activation) -> float:
+@check("lemma3-limits", Reference.QUADRATURE, lambda c_minus, c_plus: c_minus == 0, 0.0, unit="wrong answers")
+@over(ACTIVATIONS)
+@rejects("c₋ ≥ 0", lambda c_minus, c_plus: c_minus >= 0)
+def vanishing_of_the_mean(vanishes, phi):
     """Whether F(−∞) = 0, 7 activations, normal and t₃."""
     wrong = [
         vanishes(*slopes_of(phi)) != (abs(mean_of(p, FAR_LEFT, phi)) < NEAR_ZERO)
         for p in (Gaussian(scale=1.3), StudentT(scale=0.8))
     ]
-    return float(sum(wrong))
+    return sum(wrong)
 
 
 def _slopes(p: Isotropic, r: float, norm: float, phi: Activation) -> np.ndarray:
@@ -460,34 +358,24 @@ def _printed_slopes(p: Isotropic, r: float, norm: float, phi: Activation) -> np.
     return np.array([total, -r / norm * total])
 
 
-@check(
-    "lemma5",
-    against=Reference.DIFFERENTIATION,
-    formula=_slopes,
-    printed=_printed_slopes,
-    tolerance=DIFFERENCE_TOLERANCE,
-    over=gates,
-)
-def slopes_of_theta(formula: Formula, case: Case) -> float:
+@check("lemma5", Reference.DIFFERENTIATION, _slopes, DIFFERENCE_TOLERANCE, printed=_printed_slopes, over=gates)
+def slopes_of_theta(formula, p, r, norm, phi):
     """Derivatives of Θ₁ and Θ₂ by r at ‖v‖ ≠ 1 against differences of quadratures, smooth activations too."""
-    p, r, norm, phi = case
     found = difference(lambda x: gate_means(p, phi.derivative, x, norm), r)
-    return float(np.abs(found - formula(*case)).max())
+    return np.abs(found - formula(p, r, norm, phi)).max()
 
 
 @check(
     "lemma5",
-    against=Reference.DIFFERENTIATION,
-    formula=lambda c_minus, c_plus, x: homogeneous(c_minus, c_plus).value(x),
-    printed=lambda c_minus, c_plus, x: c_minus * (x < 0) + c_plus * (x > 0),
-    tolerance=DIFFERENCE_TOLERANCE,
-    mutation=Mutation(
-        "power 1.01 of x", lambda c_minus, c_plus, x: np.where(x > 0, c_plus, -c_minus) * np.abs(x) ** 1.01
-    ),
-    over=lambda rng: ((0.0, 1.0), (0.1, 1.0), (-1.0, 2.0)),
+    Reference.DIFFERENTIATION,
+    lambda c_minus, c_plus, x: homogeneous(c_minus, c_plus).value(x),
+    DIFFERENCE_TOLERANCE,
 )
-def homogeneity(phi: Formula, case: tuple[float, float]) -> float:
+@over(((0.0, 1.0), (0.1, 1.0), (-1.0, 2.0)))
+@as_printed(lambda c_minus, c_plus, x: c_minus * (x < 0) + c_plus * (x > 0))
+@rejects("power 1.01 of x", lambda c_minus, c_plus, x: np.where(x > 0, c_plus, -c_minus) * np.abs(x) ** 1.01)
+def homogeneity(phi, *case):
     """Whether the claimed φ is homogeneous: φ − φ'x on either side of zero."""
     x = np.array([-2.0, -0.3, 0.5, 1.7])
     slope = derivative(lambda x: phi(*case, x), x, initial_step=0.1).df
-    return float(np.abs(phi(*case, x) - slope * x).max())
+    return np.abs(phi(*case, x) - slope * x).max()

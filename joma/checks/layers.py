@@ -22,11 +22,7 @@ from joma.types import Trajectory
 
 NUM_TOKENS, NUM_NODES, NUM_SAMPLES = 4, 3, 9
 LABELS = np.arange(NUM_SAMPLES) % NUM_NODES
-DIFFERENTIATION_TOLERANCE = 1e-9
-"""Differences of eighth order with steps of 1e-2 and less: what is left is rounding, about 1e-11."""
 FIRST_STEP = 1e-2
-ODE_TOLERANCE = 1e-9
-"""DOP853 at rtol 1e-12 over quantities of order one."""
 ROUNDING_TOLERANCE = 1e-13
 """Sums of a few products of numbers of order one."""
 
@@ -143,6 +139,12 @@ def log_likelihood(case: Case, w: np.ndarray, z: np.ndarray) -> float:
 def ascent(case: Case) -> LayerGradient:
     """Return the gradient of the log likelihood, by finite differences."""
     return differentiated(lambda w, z: log_likelihood(case, w, z), case.w, case.z)
+
+
+@cache
+def slope_of_objective(case: Case) -> LayerGradient:
+    """Return the gradient of Eqn 9 at the case's g, by finite differences."""
+    return differentiated(lambda w, z: case.layer.objective(w, z, case.samples, case.g), case.w, case.z)
 
 
 def v_dot_of(case: Case) -> np.ndarray:

@@ -4,14 +4,13 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from scipy import optimize
 
-from joma.checks.check import Formula, Mutation, Reference, check
+from joma.checks.check import Reference, as_printed, check, over, rejects
 from joma.checks.quadrature import jacobian
-from joma.theory.activations import Activation, homogeneous, linear, relu, sigmoid, silu, tanh
+from joma.theory.activations import homogeneous, linear, relu, sigmoid, silu, tanh
 from joma.theory.computation_graph import (
     ComputationGraph,
     Edge,
@@ -30,10 +29,6 @@ from joma.theory.computation_graph import (
 )
 from joma.theory.integrate import integrate
 
-# Differences of fourth order in steps of 1e-3.
-DIFFERENTIATION_TOLERANCE = 1e-9
-# DOP853 at rtol 1e-12.
-ODE_TOLERANCE = 1e-9
 # L-BFGS-B and SLSQP stop when the value moves by less than about 1e-12; corners of the constraints are hit exactly.
 OPTIMUM_TOLERANCE = 1e-6
 SMALL = 0.1
@@ -57,18 +52,11 @@ def graphs(rng: np.random.Generator) -> list[tuple[ComputationGraph, np.ndarray,
     return [(graph, w, x, received, jacobian(objective, w.ravel()).reshape(6, 6))]
 
 
-@check(
-    "note-eqn1",
-    against=Reference.DIFFERENTIATION,
-    formula=ComputationGraph.weight_gradient,
-    tolerance=DIFFERENTIATION_TOLERANCE,
-    over=graphs,
-)
-def gradient_of_every_edge(rule: Formula, case: Any) -> float:
+@check("note-eqn1", Reference.DIFFERENTIATION, ComputationGraph.weight_gradient, over=graphs)
+def gradient_of_every_edge(rule, graph, w, x, received, exact):
     """Derivative by the weight of every edge of a graph with four activations, a residual and two losses."""
-    graph, w, x, received, exact = case
     forward = graph.forward(w, x)
-    return float(np.abs(rule(graph, forward, graph.backward(w, forward, received)) - exact).max())
+    return np.abs(rule(graph, forward, graph.backward(w, forward, received)) - exact).max()
 
 
 # Theorem 1
@@ -87,15 +75,15 @@ def random_edges(rng: np.random.Generator) -> list[Edge]:
 
 @check(
     "note-thm1",
-    against=Reference.MONTE_CARLO,
-    formula=lambda C1, C2, C3: angle_sum(C1, C2, C3) < np.pi / 2,
-    printed=lambda C1, C2, C3: np.minimum(np.minimum(C1, C2), C3) > SMALL,
-    tolerance=0.0,  # not one
+    Reference.MONTE_CARLO,
+    lambda C1, C2, C3: angle_sum(C1, C2, C3) < np.pi / 2,
+    0.0,
     unit="share of failures",
-    mutation=Mutation("angles up to 2π/3 allowed", lambda C1, C2, C3: angle_sum(C1, C2, C3) < 2 * np.pi / 3),
-    over=random_edges,
 )
-def share_of_failures(claimed: Formula, edges: Edge) -> float:
+@over(random_edges)
+@as_printed(lambda C1, C2, C3: np.minimum(np.minimum(C1, C2), C3) > SMALL)
+@rejects("angles up to 2π/3 allowed", lambda C1, C2, C3: angle_sum(C1, C2, C3) < 2 * np.pi / 3)
+def share_of_failures(claimed, edges):
     """Share of random signals over four samples with corr(z_β, g_{j→k}) ≤ 0."""
     C1, C2, C3 = edges.cosines
     positive = (C1 > 0) & (C2 > 0) & (C3 > 0)
@@ -103,26 +91,18 @@ def share_of_failures(claimed: Formula, edges: Edge) -> float:
     admitted[positive] = claimed(C1[positive], C2[positive], C3[positive])
     # w_jk = corr(f_k, s_j), and the gradient w_jk s_j goes down
     passed = (edges.f * edges.gated_gradient).sum(-1) * (edges.z_beta * edges.gated_gradient).sum(-1)
-    return float((passed[admitted] <= 0).mean())
+    return (passed[admitted] <= 0).mean()
 
 
-@check(
-    "note-thm1",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda edge: float(edge.backpropagated_correlation),
-    printed=lambda edge: abs(float(edge.backpropagated_correlation)),
-    tolerance=0.0,  # whole numbers
-)
-def whole_numbered_counterexample(correlation: Formula) -> float:
+@check("note-thm1", Reference.EXACT_RATIONALS, lambda edge: float(edge.backpropagated_correlation), 0.0)
+@as_printed(lambda edge: abs(float(edge.backpropagated_correlation)))
+def whole_numbered_counterexample(correlation):
     """corr(z_β, g_{j→k}) of the counterexample, whose three correlations are positive, in whole numbers."""
     edge = counterexample()
     z_alpha, z_beta, f, s = (each.astype(int) for each in (edge.z_alpha, edge.z_beta, edge.f, edge.gated_gradient))
     if min(z_alpha @ s, z_beta @ f, abs(z_alpha @ z_beta)) <= 0:
         return np.inf
-    return float(abs(correlation(edge) - (f @ s) * (z_beta @ s)))
-
-
-Triple = tuple[float, float, float]
+    return abs(correlation(edge) - (f @ s) * (z_beta @ s))
 
 
 @cache
@@ -148,18 +128,10 @@ def _smallest_product(C1: float, C2: float, C3: float) -> float:
     return min(float(optimize.minimize(product, x0, method="L-BFGS-B", bounds=bounds).fun) for x0 in starts)
 
 
-@check(
-    "note-thm1-sharp",
-    against=Reference.OPTIMISATION,
-    formula=least_backpropagated_cosine,
-    printed=lambda C1, C2, C3: max(0.0, float(least_backpropagated_cosine(C1, C2, C3))),
-    tolerance=OPTIMUM_TOLERANCE,
-    unit="distance from the optimum",
-    over=lambda rng: (
-        (0.95, 0.95, 0.95), (0.99, 0.8, 0.98), (0.857, 0.857, 0.857), (0.1, 0.1, 0.1), (0.5, 0.9, 0.7)
-    ),
-)  # fmt: skip
-def least_product(bound: Formula, C: Triple) -> float:
+@check("note-thm1-sharp", Reference.OPTIMISATION, least_backpropagated_cosine, unit="distance from the optimum")
+@over(((0.95, 0.95, 0.95), (0.99, 0.8, 0.98), (0.857, 0.857, 0.857), (0.1, 0.1, 0.1), (0.5, 0.9, 0.7)))
+@as_printed(lambda C1, C2, C3: max(0.0, float(least_backpropagated_cosine(C1, C2, C3))))
+def least_product(bound, *C):
     """Least product over signals in R³, five triples around the condition, and the signals that attain it."""
     claimed, found = float(bound(*C)), _smallest_product(*C)
     edge = worst_edge(*C)
@@ -185,21 +157,14 @@ def random_gates(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray,
     return [(cosine(z, f), cosine(z, g), cosine(z, (pre > 0) * g))]
 
 
-@check(
-    "note-recursion",
-    against=Reference.MONTE_CARLO,
-    formula=lambda C2, C4: C2**2 + C4**2 > 1,
-    printed=lambda C2, C4: np.minimum(C2, C4) > SMALL,
-    tolerance=0.0,  # not one
-    unit="share of failures",
-    mutation=Mutation("C₂² + C₄² > ½ allowed", lambda C2, C4: 2 * (C2**2 + C4**2) > 1),
-    over=random_gates,
-)
-def share_of_gated_failures(claimed: Formula, case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+@check("note-recursion", Reference.MONTE_CARLO, lambda C2, C4: C2**2 + C4**2 > 1, 0.0, unit="share of failures")
+@over(random_gates)
+@as_printed(lambda C2, C4: np.minimum(C2, C4) > SMALL)
+@rejects("C₂² + C₄² > ½ allowed", lambda C2, C4: 2 * (C2**2 + C4**2) > 1)
+def share_of_gated_failures(claimed, C2, C4, gated):
     """Share of random signals behind a ReLU with corr(z_β, σ'_k g_k) ≤ 0."""
-    C2, C4, gated = case
     admitted = (C2 > 0) & (C4 > 0) & claimed(C2, C4)
-    return float((gated[admitted] <= 0).mean())
+    return (gated[admitted] <= 0).mean()
 
 
 BOX = 9.0
@@ -253,96 +218,61 @@ def _smallest_sloped(C4: float, lowest: float, highest: float) -> float:
     return _least_under(lambda p: float(cosine(p[:3], p[6:] * p[3:6])), constraints, starts, bounds)
 
 
-@check(
-    "note-recursion",
-    against=Reference.OPTIMISATION,
-    formula=gated_cosine_bound,
-    tolerance=OPTIMUM_TOLERANCE,
-    unit="distance from the optimum",
-    over=lambda rng: ((0.9, 0.9), (0.8, 0.95), (0.99, 0.5)),
-)
-def least_behind_a_relu(bound: Formula, C: tuple[float, float]) -> float:
+@check("note-recursion", Reference.OPTIMISATION, gated_cosine_bound, unit="distance from the optimum")
+@over(((0.9, 0.9), (0.8, 0.95), (0.99, 0.5)))
+def least_behind_a_relu(bound, *C):
     """Least cosine behind a ReLU, three pairs C₂, C₄."""
     return abs(float(bound(*C)) - _smallest_gated(*C))
 
 
-@check(
-    "note-recursion",
-    against=Reference.OPTIMISATION,
-    formula=sloped_cosine_bound,
-    tolerance=OPTIMUM_TOLERANCE,
-    unit="distance from the optimum",
-    over=lambda rng: ((0.95, 0.5, 1.0), (0.9, 0.8, 1.2), (0.7, 0.3, 0.5)),
-)
-def least_behind_slopes(bound: Formula, case: Triple) -> float:
+@check("note-recursion", Reference.OPTIMISATION, sloped_cosine_bound, unit="distance from the optimum")
+@over(((0.95, 0.5, 1.0), (0.9, 0.8, 1.2), (0.7, 0.3, 0.5)))
+def least_behind_slopes(bound, *case):
     """Least cosine behind slopes within a range, three cases."""
     return abs(float(bound(*case)) - _smallest_sloped(*case))
 
 
-@check(
-    "note-recursion",
-    against=Reference.LINEAR_ALGEBRA,
-    formula=lambda C1, C2, C3: recursed_cosines(C1, C2, C3, linear),
-    tolerance=1e-12,  # rounding of arccos and cos
-    mutation=Mutation(
-        "the angle that the last level adds left out",
-        lambda C1, C2, C3: recursed_cosines(C1, C2, np.append(C3[:-1], 1.0), linear),
-    ),
-    over=lambda rng: [(rng.uniform(0.99, 1.0), rng.uniform(0.93, 0.97, 4), rng.uniform(0.98, 0.99, 4))],
+@check("note-recursion", Reference.LINEAR_ALGEBRA, lambda C1, C2, C3: recursed_cosines(C1, C2, C3, linear))
+@over(lambda rng: [(rng.uniform(0.99, 1.0), rng.uniform(0.93, 0.97, 4), rng.uniform(0.98, 0.99, 4))])
+@rejects(
+    "the angle that the last level adds left out",
+    lambda C1, C2, C3: recursed_cosines(C1, C2, np.append(C3[:-1], 1.0), linear),
 )
-def levels_of_linear_nodes(recursion: Formula, case: tuple[float, np.ndarray, np.ndarray]) -> float:
+def levels_of_linear_nodes(recursion, C1, all_C2, all_C3):
     """Four levels of linear nodes that all turn the same way, in the plane."""
-    C1, all_C2, all_C3 = case
     angle, s, found = np.arccos(C1), np.array([1.0, 0.0]), []  # angle from the gradient to the latent of the level
     for C2, C3 in zip(all_C2, all_C3, strict=True):
         angle += np.arccos(C3)
         z_beta, f = (np.array([np.cos(a), np.sin(a)]) for a in (angle, angle + np.arccos(C2)))
         s = (f @ s) * s  # g_{j→k} = corr(f, s) s, and a linear node passes it on
         found.append(float(cosine(z_beta, s)))
-    return float(np.abs(recursion(*case) - found).max())
+    return np.abs(recursion(C1, all_C2, all_C3) - found).max()
 
 
-@check(
-    "note-recursion",
-    against=Reference.OPTIMISATION,
-    formula=recursed_cosines,
-    tolerance=OPTIMUM_TOLERANCE,
-    unit="distance from the optimum",
-    mutation=Mutation("C₁ 1 % off", lambda C1, C2, C3, activation: recursed_cosines(0.99 * C1, C2, C3, activation)),
-    over=lambda rng: [(relu, 0.98, 0.9, 0.97), (homogeneous(0.8, 1.2), 0.98, 0.9, 0.97)],
-)
-def one_level_of_two_slopes(recursion: Formula, case: Any) -> float:
+@check("note-recursion", Reference.OPTIMISATION, recursed_cosines, unit="distance from the optimum")
+@over([(relu, 0.98, 0.9, 0.97), (homogeneous(0.8, 1.2), 0.98, 0.9, 0.97)])
+@rejects("C₁ 1 % off", lambda C1, C2, C3, activation: recursed_cosines(0.99 * C1, C2, C3, activation))
+def one_level_of_two_slopes(recursion, activation, C1, C2, C3):
     """One level of the recursion behind a ReLU and behind a leaky ReLU, from the sharp bounds of both steps."""
-    activation, C1, C2, C3 = case
     C4 = math.cos(math.acos(C1) + math.acos(C3))  # angles on a sphere add up at most
     exact = _smallest_gated(C2, C4) if activation is relu else _smallest_sloped(C4, *activation.slopes)
     [found] = recursion(C1, np.array([C2]), np.array([C3]), activation)
     return abs(float(found) - exact)
 
 
-@check(
-    "note-recursion",
-    against=Reference.MONTE_CARLO,
-    formula=summed_cosine_bound,
-    tolerance=1e-12,  # rounding of a sum of unit vectors
-    unit="shortfall",
-    mutation=Mutation("the mean over parents", lambda C4: np.mean(C4, axis=-1)),
-)
-def sum_over_parents(bound: Formula) -> float:
+# Tolerance: rounding of a sum of unit vectors
+@check("note-recursion", Reference.MONTE_CARLO, summed_cosine_bound, 1e-12, unit="shortfall")
+@rejects("the mean over parents", lambda C4: np.mean(C4, axis=-1))
+def sum_over_parents(bound):
     """How far cos(z_β, Σ_j g_{j→k}) falls below its bound, 20,000 sums of three gradients that agree with z_β."""
     rng = np.random.default_rng(8)
     z, g = rng.standard_normal((20_000, 1, 4)), rng.standard_normal((20_000, 3, 4))
     g *= np.sign((z * g).sum(axis=-1, keepdims=True)) * rng.lognormal(0, 2, (20_000, 3, 1))
     total = cosine(z[:, 0], g.sum(axis=1))
-    return float(max(0.0, (bound(cosine(np.broadcast_to(z, g.shape), g)) - total).max()))
+    return max(0.0, (bound(cosine(np.broadcast_to(z, g.shape), g)) - total).max())
 
 
 # Eqns 2 and 3
-
-
-def _slope_of_gain(activation: Activation, g: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Derivative of E[g σ(w·x)] by w."""
-    return jacobian(lambda w: np.array([(g * activation.value(x @ w)).mean()]), w)[0]
 
 
 def two_valued(rng: np.random.Generator) -> list[tuple[TwoValuedInput, np.ndarray, np.ndarray]]:
@@ -361,7 +291,11 @@ def two_valued(rng: np.random.Generator) -> list[tuple[TwoValuedInput, np.ndarra
             g_plus=float(g[label].mean()),
             g_minus=float(g[~label].mean()),
         )
-        cases.append((node, w, _slope_of_gain(activation, g, x, w)))
+
+        def gain(w: np.ndarray, node: TwoValuedInput = node, g: np.ndarray = g, x: np.ndarray = x) -> np.ndarray:
+            return np.array([(g * node.activation.value(x @ w)).mean()])
+
+        cases.append((node, w, jacobian(gain, w)[0]))
     return cases
 
 
@@ -370,21 +304,11 @@ def _eqn3(node: TwoValuedInput, w: np.ndarray) -> np.ndarray:
     return slope(w @ node.x_plus) * node.p1 * node.x_plus - slope(w @ node.x_minus) * (1 - node.p1) * node.x_minus
 
 
-def field_of_a_node(field: Formula, case: tuple[TwoValuedInput, np.ndarray, np.ndarray]) -> float:
+@check("note-eqn2", Reference.DIFFERENTIATION, TwoValuedInput.field, over=two_valued)
+@check("note-eqn3", Reference.DIFFERENTIATION, TwoValuedInput.field, printed=_eqn3, over=two_valued)
+def field_of_a_node(field, node, w, exact):
     """Derivative of E[g σ(w·x)] over 50 samples of two inputs, E[g|z=1] near 0.7 and E[g|z=0] near −0.4."""
-    node, w, exact = case
-    return float(np.abs(field(node, w) - exact).max())
-
-
-for statement, printed in (("note-eqn2", None), ("note-eqn3", _eqn3)):
-    check(
-        statement,
-        against=Reference.DIFFERENTIATION,
-        formula=TwoValuedInput.field,
-        printed=printed,
-        tolerance=DIFFERENTIATION_TOLERANCE,
-        over=two_valued,
-    )(field_of_a_node)
+    return np.abs(field(node, w) - exact).max()
 
 
 FAR = 0.3
@@ -417,31 +341,20 @@ def sigmoid_runs(rng: np.random.Generator) -> list[tuple[TwoValuedInput, bool]]:
     return runs
 
 
-@check(
-    "note-eqn3",
-    against=Reference.ODE,
-    formula=TwoValuedInput.sigmoid_learns,
-    printed=lambda node: True,
-    tolerance=0.0,  # not one
-    unit="broken promises",
-    mutation=Mutation(
-        "x₊·x₋ below the larger of the two squared norms",
-        lambda node: node.x_plus @ node.x_minus < max(node.x_plus @ node.x_plus, node.x_minus @ node.x_minus),
-    ),
-    over=sigmoid_runs,
+@check("note-eqn3", Reference.ODE, TwoValuedInput.sigmoid_learns, 0.0, unit="broken promises", over=sigmoid_runs)
+@as_printed(lambda node: True)
+@rejects(
+    "x₊·x₋ below the larger of the two squared norms",
+    lambda node: node.x_plus @ node.x_minus < max(node.x_plus @ node.x_plus, node.x_minus @ node.x_minus),
 )
-def unlearned_inputs(criterion: Formula, case: tuple[TwoValuedInput, bool]) -> float:
+def unlearned_inputs(criterion, node, learned):
     """Sigmoid nodes, of 60 random ones, that do not learn what is promised."""
-    node, learned = case
-    return float(criterion(node) and not learned)
+    return criterion(node) and not learned
 
 
-@check(
-    "note-eqn3",
-    against=Reference.ODE,
-    formula=TwoValuedInput.linear_gap_rate,
-    tolerance=ODE_TOLERANCE,
-    over=lambda rng: [
+@check("note-eqn3", Reference.ODE, TwoValuedInput.linear_gap_rate)
+@over(
+    lambda rng: [
         TwoValuedInput(x_plus=np.array([1.0]), x_minus=np.array([2.0]), p1=0.8, activation=linear),
         TwoValuedInput(
             x_plus=rng.normal(size=3),
@@ -451,9 +364,9 @@ def unlearned_inputs(criterion: Formula, case: tuple[TwoValuedInput, bool]) -> f
             g_plus=0.7,
             g_minus=-1.6,
         ),
-    ],
+    ]
 )
-def growth_of_the_gap(rate: Formula, node: TwoValuedInput) -> float:
+def growth_of_the_gap(rate, node):
     """Growth of f_j(x₊) − f_j(x₋) for two linear nodes, one with a slope and gradients other than ±1."""
     slope, p1 = float(node.activation.derivative(1.0)), node.p1
     w_dot = slope * (p1 * node.g_plus * node.x_plus + (1 - p1) * node.g_minus * node.x_minus)
@@ -461,17 +374,11 @@ def growth_of_the_gap(rate: Formula, node: TwoValuedInput) -> float:
     return abs(float(slope * run["w"][-1] @ (node.x_plus - node.x_minus)) - float(rate(node)))
 
 
-@check(
-    "note-eqn3",
-    against=Reference.ODE,
-    formula=sigmoid_learning_time,
-    tolerance=ODE_TOLERANCE,
-    unit="relative error",
-)
-def time_of_a_sigmoid(time: Formula) -> float:
+@check("note-eqn3", Reference.ODE, sigmoid_learning_time, unit="relative error")
+def time_of_a_sigmoid(time):
     """Time to reach a pre-activation, orthogonal inputs, sigmoid."""
     node = TwoValuedInput(x_plus=np.array([2.0, 0.0]), x_minus=np.array([0.0, 1.5]), p1=0.3, activation=sigmoid)
     t = 50.0
     w = integrate(lambda _, s: {"w": _eqn3(node, s["w"])}, {"w": np.zeros(2)}, np.array([0.0, t]))["w"][-1]
     plus, minus = time(float(w @ node.x_plus), 0.3 * 4.0), time(float(-w @ node.x_minus), 0.7 * 2.25)
-    return float(max(abs(plus / t - 1), abs(minus / t - 1)))
+    return max(abs(plus / t - 1), abs(minus / t - 1))

@@ -1,21 +1,18 @@
 """Section 2 and Appendix A.2: the layer, its gradient, what the setting assumes, and the identities of Theorem 1."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from scipy import special
 
-from joma.checks.check import Mutation, Reference, check, scaled
+from joma.checks.check import Reference, as_printed, check, over, rejects
 from joma.checks.layers import (
-    DIFFERENTIATION_TOLERANCE,
     LABELS,
     NUM_NODES,
     NUM_TOKENS,
-    ODE_TOLERANCE,
     ROUNDING_TOLERANCE,
     Case,
     any_queries,
@@ -26,6 +23,7 @@ from joma.checks.layers import (
     log_likelihood,
     make_case,
     one_query,
+    slope_of_objective,
     softmax_only,
     stream,
     unnormalised,
@@ -36,7 +34,7 @@ from joma.theory.activations import Activation, linear, tanh
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.flows import SaliencyFlow
 from joma.theory.integrate import integrate
-from joma.theory.layer import Embeddings, Layer, LayerGradient, Samples, cross_entropy_gradient, orthonormal_embeddings
+from joma.theory.layer import Embeddings, Layer, Samples, cross_entropy_gradient, orthonormal_embeddings
 from joma.theory.saliency import discriminancy, frequency, saliency, saliency_along, stationarity_drift
 from joma.theory.superposition import (
     implicit_bias,
@@ -54,7 +52,6 @@ GRADIENT_OF_TEXTS = (3, -2, 1, 5, -4)
 LONG = np.linspace(0.0, 5.0, 11)
 """Times of the flows along which drifts are measured."""
 SMALL_START = 0.01
-AGAINST_GRADIENT: dict[str, Any] = {"against": Reference.DIFFERENTIATION, "tolerance": DIFFERENTIATION_TOLERANCE}
 
 # --- the layer -----------------------------------------------------------------------------------------------------
 
@@ -70,15 +67,9 @@ def _stream_of_present_tokens(layer: Layer, z: np.ndarray, samples: Samples) -> 
     return stream(layer, z, replace(samples, x=present / present.sum(axis=1, keepdims=True)))
 
 
-@check(
-    "eqn1",
-    against=Reference.ENUMERATION,
-    formula=stream,
-    tolerance=ROUNDING_TOLERANCE,
-    mutation=Mutation("tokens counted once", _stream_of_present_tokens),
-    over=one_query,
-)
-def output_against_positions(claimed: Callable[..., np.ndarray], case: Case) -> float:
+@check("eqn1", Reference.ENUMERATION, stream, ROUNDING_TOLERANCE, over=one_query)
+@rejects("tokens counted once", _stream_of_present_tokens)
+def output_against_positions(claimed, case):
     """f of five texts against attention over their positions, with matrices W_Q and W_K."""
     u, attention = case.layer.embeddings, case.layer.attention
     w_query, w_key = np.random.default_rng(1).normal(size=(2, 2, len(u.contextual)))
@@ -119,28 +110,23 @@ def _eqn11_for_any_embeddings(case: Case) -> np.ndarray:
 
 @check(
     "value-matrix",
-    formula=_eqn11_for_any_embeddings,
+    Reference.DIFFERENTIATION,
+    _eqn11_for_any_embeddings,
     printed=eqn11,
-    mutation=scaled(_eqn11_for_any_embeddings),
     over=_with_value_matrix,
     name="dv/dt of the merged layer with a random W_V",
-    **AGAINST_GRADIENT,
 )
-@check("eqn11", formula=eqn11, mutation=scaled(eqn11), over=one_query, **AGAINST_GRADIENT)
-def rate_of_weights(v_dot: Callable[[Case], np.ndarray], case: Case) -> float:
+@check("eqn11", Reference.DIFFERENTIATION, eqn11, over=one_query)
+def rate_of_weights(v_dot, case):
     """dv/dt for linear, exp and softmax attention."""
     return gap(v_dot(case), v_dot_of(case))
 
 
-@check(
-    "query-key",
-    formula=lambda rate, query, key: rate @ key.T @ key + query.T @ query @ rate,
-    printed=lambda rate, query, key: rate,
-    mutation=Mutation("key side only", lambda rate, query, key: rate @ key.T @ key),
-    over=softmax_only,
-    **AGAINST_GRADIENT,
-)
-def rate_of_factored_logits(z_dot: Callable[..., np.ndarray], case: Case) -> float:
+@check("query-key", Reference.DIFFERENTIATION, lambda rate, query, key: rate @ key.T @ key + query.T @ query @ rate)
+@over(softmax_only)
+@as_printed(lambda rate, query, key: rate)
+@rejects("key side only", lambda rate, query, key: rate @ key.T @ key)
+def rate_of_factored_logits(z_dot, case):
     """dz/dt when W_Q and W_K are trained."""
     u = case.layer.embeddings
     w_query, w_key = np.random.default_rng(3).normal(size=(2, 2, len(u.contextual)))
@@ -155,14 +141,9 @@ def rate_of_factored_logits(z_dot: Callable[..., np.ndarray], case: Case) -> flo
     )
 
 
-def _gradient_off(layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples, g: np.ndarray) -> LayerGradient:
-    return Layer.gradient(layer, w, z, samples, 1.01 * g)
-
-
-@check(
-    "eqn2", formula=Layer.gradient, mutation=Mutation("g 1 % off", _gradient_off), over=any_queries, **AGAINST_GRADIENT
-)
-def gradient_of_log_likelihood(gradient: Callable[..., LayerGradient], case: Case) -> float:
+@check("eqn2", Reference.DIFFERENTIATION, Layer.gradient, over=any_queries)
+@rejects("g 1 % off", lambda layer, w, z, samples, g: Layer.gradient(layer, w, z, samples, 1.01 * g))
+def gradient_of_log_likelihood(gradient, case):
     """Gradient of a log likelihood: three attentions, six activations, one and three queries."""
     found, true = gradient(case.layer, case.w, case.z, case.samples, case.g), ascent(case)
     return max(gap(found.w, true.w), gap(found.z, true.z))
@@ -176,15 +157,9 @@ def _eqn9_with_moving_gradient(case: Case, w: np.ndarray, z: np.ndarray) -> floa
     return _eqn9(case, w, z, cross_entropy_gradient(LABELS)(0.0, case.layer.hidden(w, z, case.samples)))
 
 
-@check(
-    "eqn9",
-    formula=_eqn9,
-    printed=_eqn9_with_moving_gradient,
-    mutation=Mutation("g 1 % off", lambda case, w, z: _eqn9(case, w, z, 1.01 * case.g)),
-    over=one_query,
-    **AGAINST_GRADIENT,
-)
-def gradient_of_objective(objective: Callable[..., float], case: Case) -> float:
+@check("eqn9", Reference.DIFFERENTIATION, _eqn9, printed=_eqn9_with_moving_gradient, over=one_query)
+@rejects("g 1 % off", lambda case, w, z: _eqn9(case, w, z, 1.01 * case.g))
+def gradient_of_objective(objective, case):
     """Gradient of Eqn 9 against that of the log likelihood that sends g back."""
     found, true = differentiated(lambda w, z: objective(case, w, z), case.w, case.z), ascent(case)
     return max(gap(found.w, true.w), gap(found.z, true.z))
@@ -192,11 +167,9 @@ def gradient_of_objective(objective: Callable[..., float], case: Case) -> float:
 
 # --- Assumption 1 --------------------------------------------------------------------------------------------------
 
-Loss = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Outputs and one-hot labels in, the ascent direction of the outputs out."""
-
 
 def _linear_loss(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Ascent direction of the outputs, given one-hot labels."""
     return labels - 1 / labels.shape[1]
 
 
@@ -204,16 +177,9 @@ def _cross_entropy(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return labels - special.softmax(outputs, axis=1)
 
 
-@check(
-    "assumption1",
-    against=Reference.ODE,
-    formula=_linear_loss,
-    printed=_cross_entropy,
-    tolerance=ROUNDING_TOLERANCE,
-    unit="relative drift",
-    mutation=Mutation("1 % of cross-entropy", lambda o, y: _linear_loss(o, y) + 0.01 * _cross_entropy(o, y)),
-)
-def drift_of_gradient_term(loss: Loss) -> float:
+@check("assumption1", Reference.ODE, _linear_loss, ROUNDING_TOLERANCE, printed=_cross_entropy, unit="relative drift")
+@rejects("1 % of cross-entropy", lambda o, y: _linear_loss(o, y) + 0.01 * _cross_entropy(o, y))
+def drift_of_gradient_term(loss):
     """Drift of E[g x] over t = 5 in layer-wise training, loss linear in the output."""
     case = make_case(Attention(kind=AttentionKind.SOFTMAX, temperature=0.8), linear)
     upper, labels = np.random.default_rng(4).normal(size=(NUM_NODES, NUM_NODES)), np.eye(NUM_NODES)[LABELS]
@@ -232,15 +198,13 @@ def _drift_by_hand(values: np.ndarray) -> float:
 
 @check(
     "assumption1",
-    against=Reference.ODE,
-    formula=lambda values: stationarity_drift(values).overall,
-    tolerance=ROUNDING_TOLERANCE,
+    Reference.ODE,
+    lambda values: stationarity_drift(values).overall,
+    ROUNDING_TOLERANCE,
     unit="relative error",
-    mutation=Mutation(
-        "distance from the mean", lambda values: _drift_by_hand(np.stack([values.mean(axis=0), *values]))
-    ),
 )
-def drift_under_cross_entropy(drift: Callable[[np.ndarray], float]) -> float:
+@rejects("distance from the mean", lambda values: _drift_by_hand(np.stack([values.mean(axis=0), *values])))
+def drift_under_cross_entropy(drift):
     """Drift of E[g x] under cross-entropy, against its definition by sums over samples."""
     case = make_case(Attention(kind=AttentionKind.SOFTMAX, temperature=0.8), linear)
     backprop = cross_entropy_gradient(LABELS)
@@ -262,16 +226,9 @@ def _curved(amount: float) -> Activation:
     )
 
 
-@check(
-    "assumption1",
-    against=Reference.ODE,
-    formula=linear,
-    printed=tanh,
-    tolerance=ROUNDING_TOLERANCE,
-    unit="relative drift",
-    mutation=Mutation("activation with 1 % of tanh", _curved(0.01)),
-)
-def drift_with_fixed_gradient(phi: Activation) -> float:
+@check("assumption1", Reference.ODE, linear, ROUNDING_TOLERANCE, printed=tanh, unit="relative drift")
+@rejects("activation with 1 % of tanh", _curved(0.01))
+def drift_with_fixed_gradient(phi):
     """Drift of E[g h' x] over t = 5 under a fixed g, linear activation."""
     case = make_case(Attention(kind=AttentionKind.SOFTMAX, temperature=0.8), phi)
     run = case.flow(LONG)
@@ -307,37 +264,29 @@ def _softmax_rate(case: Case) -> np.ndarray:
     return ((eqn11(case) * case.v).sum(axis=0) - spread) / case.layer.attention.temperature
 
 
-@check("eqn10", formula=_eqn10, mutation=scaled(_eqn10), over=one_query, **AGAINST_GRADIENT)
+@check("eqn10", Reference.DIFFERENTIATION, _eqn10, over=one_query)
 @check(
     "eqn13",
-    formula=_without_division,
+    Reference.DIFFERENTIATION,
+    _without_division,
     printed=_eqn13,
-    mutation=scaled(_without_division),
     over=unnormalised,
     name="dz/dt for linear and exp attention, some logits at zero",
-    **AGAINST_GRADIENT,
 )
 @check(
     "eqn15-16",
-    formula=_softmax_rate,
-    mutation=scaled(_softmax_rate),
+    Reference.DIFFERENTIATION,
+    _softmax_rate,
     over=softmax_only,
     name="dz/dt of softmax attention before any assumption",
-    **AGAINST_GRADIENT,
 )
-def rate_of_logits(z_dot: Callable[[Case], np.ndarray], case: Case) -> float:
+def rate_of_logits(z_dot, case):
     """dz/dt for linear, exp and softmax attention."""
     return gap(z_dot(case), ascent(case).z[0])
 
 
-@check(
-    "eqn14",
-    formula=Attention.score_over_slope,
-    mutation=scaled(Attention.score_over_slope),
-    over=unnormalised,
-    **AGAINST_GRADIENT,
-)
-def both_sides_of_eqn14(score_over_slope: Callable[[Attention, np.ndarray], np.ndarray], case: Case) -> float:
+@check("eqn14", Reference.DIFFERENTIATION, Attention.score_over_slope, over=unnormalised)
+def both_sides_of_eqn14(score_over_slope, case):
     """Both sides of Eqn 14 for linear attention, zero logits included, and exp attention."""
     left = score_over_slope(case.layer.attention, case.z[0]) * ascent(case).z[0]
     return gap(left, (v_dot_of(case) * case.v).sum(axis=0))
@@ -349,14 +298,9 @@ def _softmax_terms(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return diagonal, case.mean(case.slope, case.b, case.v, sum_over="ik,il,kl->k")
 
 
-@check(
-    "eqn15-16",
-    formula=_softmax_terms,
-    mutation=Mutation("inner product 1 % off", lambda case: (_softmax_terms(case)[0], 1.01 * _softmax_terms(case)[1])),
-    over=softmax_only,
-    **AGAINST_GRADIENT,
-)
-def terms_of_softmax(terms: Callable[[Case], tuple[np.ndarray, np.ndarray]], case: Case) -> float:
+@check("eqn15-16", Reference.DIFFERENTIATION, _softmax_terms, over=softmax_only)
+@rejects("inner product 1 % off", lambda case: (_softmax_terms(case)[0], 1.01 * _softmax_terms(case)[1]))
+def terms_of_softmax(terms, case):
     """Eqns 15 and 16 for softmax attention."""
     product, inner = terms(case)
     true = v_dot_of(case) * case.v
@@ -375,53 +319,36 @@ def _eqn3(delta: np.ndarray, v: np.ndarray, c: np.ndarray, normalisation: float)
     return delta * np.exp(v**2 / 2 + c) / normalisation
 
 
-@check(
-    "eqn3",
-    formula=_eqn3,
-    printed=lambda delta, v, c, normalisation: delta * np.exp(v**2 / 2 + c),
-    mutation=scaled(_eqn3),
-    over=_one_node,
-    **AGAINST_GRADIENT,
-)
-def rate_with_attention_integrated_out(rate: Callable[..., np.ndarray], case: Case) -> float:
+@check("eqn3", Reference.DIFFERENTIATION, _eqn3, over=_one_node)
+@as_printed(lambda delta, v, c, normalisation: delta * np.exp(v**2 / 2 + c))
+def rate_with_attention_integrated_out(rate, case):
     """dv/dt at t = 0.5 of a flow with A other than 1, linear activation and tanh."""
     end = case.flow(np.array([0.0, 0.5])).at_end()
     c = case.z[0] - case.v[0] ** 2 / 2
     case = replace(case, w=end["w"], z=end["z"])
-    slopes = differentiated(lambda w, z: case.layer.objective(w, z, case.samples, case.g), case.w, case.z)
     delta = case.mean(case.slope[:, 0], case.samples.x, sum_over="i,il->l")
     found = rate(delta, case.v[0], c, case.layer.attention.normalisation)
-    return gap(found, case.layer.embeddings.contextual_part(slopes.w)[0])
+    return gap(found, case.layer.embeddings.contextual_part(slope_of_objective(case).w)[0])
 
 
 # --- zero initialisation -------------------------------------------------------------------------------------------
 
 
-@check(
-    "zero-init",
-    against=Reference.ODE,
-    formula=np.full((1, NUM_TOKENS), SMALL_START),
-    printed=np.zeros((1, NUM_TOKENS)),
-    tolerance=0.0,  # a count of tokens
-    unit="share of tokens",
-    mutation=Mutation("one logit at zero", SMALL_START * (np.arange(NUM_TOKENS) > 0)[None]),
-)
-def weights_at_rest(z0: np.ndarray) -> float:
+# Tolerance: a count of tokens
+@check("zero-init", Reference.ODE, np.full((1, NUM_TOKENS), SMALL_START), 0.0, unit="share of tokens")
+@as_printed(np.zeros((1, NUM_TOKENS)))
+@rejects("one logit at zero", SMALL_START * (np.arange(NUM_TOKENS) > 0)[None])
+def weights_at_rest(z0):
     """Share of contextual tokens without weight at t = 5, linear attention started at w = 0, z = 0.01."""
     case = make_case(Attention(kind=AttentionKind.LINEAR, temperature=0.8, normalisation=1.5), linear)
     case = replace(case, w=np.zeros_like(case.w), z=z0)
     v = case.layer.embeddings.contextual_part(case.flow(LONG).at_end()["w"])
-    return float((np.abs(v).max(axis=0) < ROUNDING_TOLERANCE).mean())
+    return (np.abs(v).max(axis=0) < ROUNDING_TOLERANCE).mean()
 
 
-@check(
-    "zero-init",
-    against=Reference.ODE,
-    formula=lambda delta, z0, t: z0 * np.sinh(delta * t),
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("rate 1 % off", lambda delta, z0, t: z0 * np.sinh(1.01 * delta * t)),
-)
-def escape_from_the_saddle(solution: Callable[..., np.ndarray]) -> float:
+@check("zero-init", Reference.ODE, lambda delta, z0, t: z0 * np.sinh(delta * t))
+@rejects("rate 1 % off", lambda delta, z0, t: z0 * np.sinh(1.01 * delta * t))
+def escape_from_the_saddle(solution):
     """Escape of linear attention from the saddle at zero."""
     case = make_case(Attention(kind=AttentionKind.LINEAR), linear, num_nodes=1)
     case = replace(case, w=np.zeros_like(case.w), z=np.full_like(case.z, SMALL_START))
@@ -438,15 +365,9 @@ def _saliency_flows(rng: np.random.Generator) -> Sequence[SaliencyFlow]:
     return [SaliencyFlow(targets=delta, attention=attention, v0=v0, z0=z0, rate_ratio=ratio, activation=linear)]
 
 
-@check(
-    "zero-init",
-    against=Reference.ODE,
-    formula=SaliencyFlow.solution,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("time 1 % off", lambda flow, t: flow.solution(1.01 * t)),
-    over=_saliency_flows,
-)
-def escape_at_any_scale(solution: Callable[..., np.ndarray], flow: SaliencyFlow) -> float:
+@check("zero-init", Reference.ODE, SaliencyFlow.solution, over=_saliency_flows)
+@rejects("time 1 % off", lambda flow, t: flow.solution(1.01 * t))
+def escape_at_any_scale(solution, flow):
     """Weights and logits of linear attention from any start, with A, T and unequal rates."""
     scale = flow.attention.normalisation * flow.attention.temperature
     t = np.array([0.0, 0.7, 2.0])
@@ -459,15 +380,10 @@ def escape_at_any_scale(solution: Callable[..., np.ndarray], flow: SaliencyFlow)
     return max(gap(solution(flow, t), run["v"]), gap(flow.exact_logits(t, run["v"]), run["z"]))
 
 
-@check(
-    "zero-init",
-    against=Reference.ODE,
-    formula=lambda v0, z0: z0 - np.square(v0).sum(axis=0) / 2,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("c = z(0)", lambda v0, z0: z0),
-    over=lambda rng: (0.0, rng.uniform(0.3, 0.7)),
-)
-def constant_of_exp_attention(constant: Callable[..., np.ndarray], scale: float) -> float:
+@check("zero-init", Reference.ODE, lambda v0, z0: z0 - np.square(v0).sum(axis=0) / 2)
+@over(lambda rng: (0.0, rng.uniform(0.3, 0.7)))
+@rejects("c = z(0)", lambda v0, z0: z0)
+def constant_of_exp_attention(constant, scale):
     """The constant c of exp attention, from zero and from elsewhere."""
     case = make_case(Attention(kind=AttentionKind.EXP), tanh)
     case = replace(case, w=scale * case.w, z=scale * case.z)
@@ -502,29 +418,17 @@ def _factors_of_texts(samples: Samples, g: np.ndarray) -> tuple[np.ndarray, np.n
     return (g * (samples.x > 0)).sum(axis=0) / (samples.x > 0).sum(axis=0), frequency(samples)[0]
 
 
-@check(
-    "saliency",
-    against=Reference.EXACT_RATIONALS,
-    formula=_factors,
-    tolerance=ROUNDING_TOLERANCE,
-    mutation=Mutation("texts that hold the token, each counted once", _factors_of_texts),
-)
-def factors_of_saliency(factors: Callable[..., tuple[np.ndarray, np.ndarray]]) -> float:
+@check("saliency", Reference.EXACT_RATIONALS, _factors, ROUNDING_TOLERANCE)
+@rejects("texts that hold the token, each counted once", _factors_of_texts)
+def factors_of_saliency(factors):
     """Both factors against all occurrences of each token in five texts."""
     mass = np.array([sum(_occurrences(token)) for token in range(NUM_TOKENS)], dtype=float)
     found, share = factors(*_text_samples())
     return max(gap(found, _exact_saliency() / mass), gap(share, mass))
 
 
-@check(
-    "saliency",
-    against=Reference.ENUMERATION,
-    formula=saliency,
-    tolerance=ROUNDING_TOLERANCE,
-    mutation=scaled(saliency),
-    over=any_queries,
-)
-def saliency_by_sums(found: Callable[..., np.ndarray], case: Case) -> float:
+@check("saliency", Reference.ENUMERATION, saliency, ROUNDING_TOLERANCE, over=any_queries)
+def saliency_by_sums(found, case):
     """E[g x] for unequal weights, several nodes and queries, against a loop over the samples."""
     samples, num_queries = case.samples, case.layer.embeddings.num_queries
     expected = np.zeros((num_queries, case.g.shape[1], NUM_TOKENS))
@@ -540,15 +444,9 @@ def _product(samples: Samples, g: np.ndarray) -> np.ndarray:
     return np.multiply(*_factors(samples, g))
 
 
-@check(
-    "footnote1",
-    against=Reference.EXACT_RATIONALS,
-    formula=_product,
-    printed=lambda samples, g: (g * samples.x).sum(axis=0) * frequency(samples)[0],
-    tolerance=ROUNDING_TOLERANCE,
-    mutation=scaled(_product),
-)
-def saliency_of_texts(product: Callable[..., np.ndarray]) -> float:
+@check("footnote1", Reference.EXACT_RATIONALS, _product, ROUNDING_TOLERANCE)
+@as_printed(lambda samples, g: (g * samples.x).sum(axis=0) * frequency(samples)[0])
+def saliency_of_texts(product):
     """Saliency of five texts."""
     return gap(product(*_text_samples()), _exact_saliency())
 
@@ -579,50 +477,28 @@ def _flows(rng: np.random.Generator) -> Sequence[tuple[Case, Case, np.ndarray, n
     return [(case, *_trained(case)) for case in (*cases[1:4], cases[5])]
 
 
-@check(
-    "implicit-bias",
-    against=Reference.ODE,
-    formula=lambda start, change: start + change,
-    printed=lambda start, change: change,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("change 1 % off", lambda start, change: start + 1.01 * change),
-    over=_flows,
-)
-def response_from_bias(bias: Callable[..., np.ndarray], flow: tuple[Case, Case, np.ndarray, np.ndarray]) -> float:
+@check("implicit-bias", Reference.ODE, lambda start, change: start + change, over=_flows)
+@as_printed(lambda start, change: change)
+@rejects("change 1 % off", lambda start, change: start + 1.01 * change)
+def response_from_bias(bias, start, end, _, xi_change):
     """w^T f after one unit of training, from v·b and the implicit bias; one query and three."""
-    start, end, _, xi_change = flow
     xi = bias(implicit_bias(start.layer.embeddings, start.w), xi_change)
     true = stream(end.layer, end.z, end.samples) @ end.w.T
     return gap(end.b @ end.v.T + xi.T[end.samples.q], true)
 
 
-@check(
-    "implicit-bias",
-    against=Reference.DIFFERENTIATION,
-    formula=implicit_bias_rate,
-    tolerance=DIFFERENTIATION_TOLERANCE,
-    mutation=scaled(implicit_bias_rate),
-    over=lambda rng: [any_queries(rng)[index] for index in (1, 5)],
-)
-def rate_of_bias(rate: Callable[..., np.ndarray], case: Case) -> float:
+@check("implicit-bias", Reference.DIFFERENTIATION, implicit_bias_rate)
+@over(lambda rng: [any_queries(rng)[index] for index in (1, 5)])
+def rate_of_bias(rate, case):
     """dξ/dt of every query against the derivative of the objective along each query's embedding."""
-    slope = differentiated(lambda w, z: case.layer.objective(w, z, case.samples, case.g), case.w, case.z).w
+    slope = slope_of_objective(case).w
     return gap(rate(case.layer, case.w, case.z, case.samples, case.g), slope @ case.layer.embeddings.queries)
 
 
-@check(
-    "eqn60",
-    against=Reference.ODE,
-    formula=weights_from_parts,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation(
-        "ξ with a minus sign", lambda u, w0, v_change, xi_change: weights_from_parts(u, w0, v_change, -xi_change)
-    ),
-    over=_flows,
-)
-def weights_of_parts(rebuilt: Callable[..., np.ndarray], flow: tuple[Case, Case, np.ndarray, np.ndarray]) -> float:
+@check("eqn60", Reference.ODE, weights_from_parts, over=_flows)
+@rejects("ξ with a minus sign", lambda u, w0, v_change, xi_change: weights_from_parts(u, w0, v_change, -xi_change))
+def weights_of_parts(rebuilt, start, end, v_change, xi_change):
     """w after one unit of training, from a flow of (v, ξ, z) that never forms w; one query and three."""
-    start, end, v_change, xi_change = flow
     return gap(rebuilt(start.layer.embeddings, start.w, v_change, xi_change), end.w)
 
 
@@ -635,16 +511,9 @@ def _printed_superposition(u: Embeddings, patterns: np.ndarray, biases: np.ndarr
     return u.contextual @ patterns.sum(axis=0) - u.queries[:, queries] @ biases
 
 
-@check(
-    "superposition",
-    against=Reference.ENUMERATION,
-    formula=superpose,
-    printed=_printed_superposition,
-    tolerance=0.0,  # a count
-    unit="wrong decisions",
-    mutation=Mutation("bias three times as negative", lambda u, p, biases, q: superpose(u, p, 3 * biases, q)),
-)
-def wrong_decisions(build: Callable[..., np.ndarray]) -> float:
+@check("superposition", Reference.ENUMERATION, superpose, printed=_printed_superposition, unit="wrong decisions")
+@rejects("bias three times as negative", lambda u, p, biases, q: superpose(u, p, 3 * biases, q))
+def wrong_decisions(build):
     """Wrong decisions on two patterns and the empty context, ξ = −1.2."""
     queries = np.array([0, 1])
     w = build(PATTERN_TOKENS, PATTERNS, BIASES, queries)
@@ -653,19 +522,12 @@ def wrong_decisions(build: Callable[..., np.ndarray]) -> float:
         u_query = PATTERN_TOKENS.queries[:, query]
         context = PATTERN_TOKENS.contextual @ (pattern / pattern.sum())
         wrong += int(w @ u_query > 0) + int(w @ (context + u_query) <= 0)
-    return float(wrong)
+    return wrong
 
 
-@check(
-    "superposition",
-    against=Reference.ENUMERATION,
-    formula=np.tile([0.4, -0.3, 0.8, 0.1], (2, 1)),
-    tolerance=ROUNDING_TOLERANCE,
-    mutation=Mutation(
-        "second query attends to the other tokens", np.array([[0.4, -0.3, 0.8, 0.1], [0.8, 0.1, 0.4, -0.3]])
-    ),
-)
-def gate_by_query(z: np.ndarray) -> float:
+@check("superposition", Reference.ENUMERATION, np.tile([0.4, -0.3, 0.8, 0.1], (2, 1)), ROUNDING_TOLERANCE)
+@rejects("second query attends to the other tokens", np.array([[0.4, -0.3, 0.8, 0.1], [0.8, 0.1, 0.4, -0.3]]))
+def gate_by_query(z):
     """R₁₁ + R₂₂ − R₁₂ − R₂₁ over 100 random nodes, same logits under both queries."""
     rng, u = np.random.default_rng(6), PATTERN_TOKENS
     w = rng.normal(size=(100, len(u.contextual)))
@@ -678,4 +540,4 @@ def gate_by_query(z: np.ndarray) -> float:
     layer = Layer(embeddings=u, attention=Attention(kind=AttentionKind.EXP), activation=linear)
     exact = np.array([[answer(context, query)[0] for query in (0, 1)] for context in (0, 1)])
     library = response(layer, w[0], z, x)
-    return float(max(gated, gap(library, exact), np.abs(query_interaction(library)).max()))
+    return max(gated, gap(library, exact), np.abs(query_interaction(library)).max())

@@ -1,16 +1,16 @@
 """Section 3, Theorem 1 for linear and exp attention: what training conserves, and with which constants."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from joma.checks.check import Mutation, Reference, check
+from joma.checks.check import Mutation, Reference, as_printed, check, over, rejects
 from joma.checks.joint_runs import BOTH, JointRun, Quantity, Setup, drift, flowed, problem, trained
 from joma.theory.attention import AttentionKind
-from joma.theory.descent import SGD, Adam, GradientSteps, Optimiser, StepRecipe, train
+from joma.theory.descent import SGD, Adam, GradientSteps, StepRecipe, train
 from joma.theory.integrate import State, integrate
 from joma.theory.invariants import (
     Invariant,
@@ -21,8 +21,6 @@ from joma.theory.invariants import (
     weight_decay_factor,
 )
 
-ODE_TOLERANCE = 1e-9
-"""DOP853 at rtol 1e-12 over quantities of order one."""
 ROUNDING_TOLERANCE = 1e-13
 """Rounding of quantities of order one, over one step."""
 LINEAR = tuple(
@@ -76,16 +74,16 @@ def _own_nodes(run: JointRun) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def _law_off(run: JointRun) -> np.ndarray:
-    return run.law.value(np.sqrt(1.01) * run.v, run.z)
-
-
 def _of_the_other(quantity: Quantity) -> Quantity:
     return lambda run: quantity(replace(run, z=run.z[:, ::-1]))
 
 
-CONSERVED: dict[str, Any] = {"against": Reference.ODE, "tolerance": ODE_TOLERANCE, "unit": "max abs drift"}
-CORRECTED = CONSERVED | {"formula": corrected, "mutation": Mutation("factor of Σ_k v_k² 1 % off", _law_off)}
+LAW_OFF = Mutation("factor of Σ_k v_k² 1 % off", lambda run: run.law.value(np.sqrt(1.01) * run.v, run.z))
+
+
+def conserved(claim: str, name: str = "", formula: Any = corrected, mutation: Any = LAW_OFF, **options: Any) -> Any:
+    """Register a check of how far a quantity drifts along a flow."""
+    return check(claim, Reference.ODE, formula, unit="max abs drift", mutation=mutation, name=name, **options)
 
 
 def _warm(rng: np.random.Generator) -> Sequence[Setup]:
@@ -105,128 +103,99 @@ def _unequal_everything(rng: np.random.Generator) -> Sequence[Setup]:
     return [*setup.with_both(), *replace(setup, num_queries=2, num_nodes=4).with_both()]
 
 
-@check("thm1-linear", **CORRECTED, over=lambda rng: LINEAR)
-@check("thm1-exp", **CORRECTED, over=lambda rng: EXP)
-@check("thm1-temperature", **CORRECTED, printed=printed, over=_warm, name="exp attention at two temperatures")
-@check(
+@conserved("thm1-linear", over=LINEAR)
+@conserved("thm1-exp", over=EXP)
+@conserved("thm1-temperature", "exp attention at two temperatures", printed=printed, over=_warm)
+@conserved(
     "thm1-temperature",
-    **CONSERVED,
-    formula=printed,
-    mutation=Mutation(
-        "Σ_k v_k² divided by T", lambda run: run.z[:, 0] ** 2 - np.square(run.v).sum(axis=1) / run.setup.temperature
-    ),
+    "linear attention at two temperatures: the printed form",
+    printed,
+    Mutation("Σ_k v_k² divided by T", lambda run: run.z[:, 0] ** 2 - (run.v**2).sum(axis=1) / run.setup.temperature),
     over=_warm_linear,
-    name="linear attention at two temperatures: the printed form",
 )
-@check(
+@conserved("thm1-rates", "linear and exp attention with logits that learn faster", printed=printed, over=_unequal_rates)
+@conserved(
     "thm1-rates",
-    **CORRECTED,
-    printed=printed,
-    over=_unequal_rates,
-    name="linear and exp attention with logits that learn faster",
-)
-@check(
-    "thm1-rates",
-    **CORRECTED,
+    "unequal rates, temperature and norm of embeddings at once, one query and two",
     over=_unequal_everything,
-    name="unequal rates, temperature and norm of embeddings at once, one query and two",
 )
-@check(
+@conserved(
     "thm1-embeddings",
-    **CORRECTED,
+    "orthogonal embeddings of a norm other than 1",
     printed=printed,
     over=lambda rng: Setup(norm=rng.uniform(1.4, 1.9)).with_both(),
-    name="orthogonal embeddings of a norm other than 1",
 )
-@check(
+@conserved(
     "thm1-embeddings",
-    **CONSERVED,
-    formula=_total,
+    "sum over tokens with embeddings mixed by ε = 0.5, at unequal rates and a temperature",
+    _total,
+    Mutation("factor of v_kᵀG⁺v_k 1 % off", lambda run: _total(run, 1.01)),
     printed=printed,
-    mutation=Mutation("factor of v_kᵀG⁺v_k 1 % off", lambda run: _total(run, 1.01)),
     over=lambda rng: Setup(
         overlap=0.5, rate_ratio=rng.uniform(1.5, 3.0), temperature=rng.uniform(1.2, 2.0)
     ).with_both(),
-    name="sum over tokens with embeddings mixed by ε = 0.5, at unequal rates and a temperature",
 )
-@check(
+@conserved(
     "thm1-queries",
-    **CORRECTED,
+    "three queries, linear and exp attention: the sum over queries against each query alone",
     printed=printed,
-    over=lambda rng: Setup(num_queries=3, num_nodes=4).with_both(),
-    name="three queries, linear and exp attention: the sum over queries against each query alone",
+    over=Setup(num_queries=3, num_nodes=4).with_both(),
 )
-@check(
+@conserved(
     "thm1-queries",
-    **CONSERVED,
-    formula=_weighted_by_probability,
+    "three queries with conditional expectations (Eqn 2 for each): the sum weighted by P(q = m)",
+    _weighted_by_probability,
+    Mutation("unweighted sum", corrected),
     printed=printed,
-    mutation=Mutation("unweighted sum", corrected),
-    over=lambda rng: Setup(num_queries=3, num_nodes=4, conditional=True).with_both(),
-    name="three queries with conditional expectations (Eqn 2 for each): the sum weighted by P(q = m)",
+    over=Setup(num_queries=3, num_nodes=4, conditional=True).with_both(),
 )
-@check(
+@conserved(
     "thm1-queries",
-    **CONSERVED,
-    formula=_own_tokens,
+    "two queries with contexts of their own: the printed form on each query's own tokens",
+    _own_tokens,
+    Mutation("tokens of the other query", _of_the_other(_own_tokens)),
     printed=printed,
-    mutation=Mutation("tokens of the other query", _of_the_other(_own_tokens)),
-    over=lambda rng: Setup(num_queries=2, disjoint=True).with_both(),
-    name="two queries with contexts of their own: the printed form on each query's own tokens",
+    over=Setup(num_queries=2, disjoint=True).with_both(),
 )
-@check(
+@conserved(
     "thm1-queries",
-    **CONSERVED,
-    formula=_own_nodes,
+    "two queries that train nodes of their own: the printed form with each query's own nodes",
+    _own_nodes,
+    Mutation("nodes of the other query", _of_the_other(_own_nodes)),
     printed=printed,
-    mutation=Mutation("nodes of the other query", _of_the_other(_own_nodes)),
-    over=lambda rng: Setup(num_queries=2, num_nodes=4, own_nodes=True).with_both(),
-    name="two queries that train nodes of their own: the printed form with each query's own nodes",
+    over=Setup(num_queries=2, num_nodes=4, own_nodes=True).with_both(),
 )
-def drift_along_flow(quantity: Quantity, setup: Setup) -> float:
+def drift_along_flow(quantity, setup):
     """Drift along flows of 1 to 17 nodes, five activations, fixed, time-varying and cross-entropy g."""
     return drift(quantity(flowed(setup)))
 
 
-@check(
-    "thm1-exp",
-    against=Reference.ODE,
-    formula=Invariant.logits,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("weights 1 % off", lambda law, v, v0, z0: law.logits(1.01 * v, v0, z0)),
-    over=lambda rng: _unequal_everything(rng)[1:2],
-)
-def logits_from_weights(logits: Callable[..., np.ndarray], setup: Setup) -> float:
+@check("thm1-exp", Reference.ODE, Invariant.logits, over=lambda rng: _unequal_everything(rng)[1:2])
+@rejects("weights 1 % off", lambda law, v, v0, z0: law.logits(1.01 * v, v0, z0))
+def logits_from_weights(logits, setup):
     """Logits that the weights imply, and the drift of the layer's invariant, at unequal rates, T and norm."""
     run = flowed(setup)
     law = layer_invariant(run.layer, rate_ratio=setup.rate_ratio)
     away = np.abs(logits(law, run.v, run.v[0], run.z[0, 0]) - run.z[:, 0]).max()
-    return float(max(away, np.abs(invariant_drift(run.v, run.z, law)).max()))
+    return max(away, np.abs(invariant_drift(run.v, run.z, law)).max())
 
 
-@check(
+@conserved(
     "thm1-embeddings",
-    **CONSERVED,
     formula=slice(1, None),
-    printed=slice(None),
     mutation=Mutation("the query's own token", slice(0, 1)),
-    over=lambda rng: Setup(query_in_context=True).with_both(),
+    printed=slice(None),
 )
-def drift_off_the_query(tokens: slice, setup: Setup) -> float:
+@over(Setup(query_in_context=True).with_both())
+def drift_off_the_query(tokens, setup):
     """Query = contextual token 0: the tokens on which the law holds."""
     return drift(corrected(flowed(setup))[:, tokens])
 
 
-@check(
-    "thm1-embeddings",
-    against=Reference.ODE,
-    formula=1.0,
-    tolerance=0.02,  # terms of second order in ε
-    unit="distance from the order",
-    mutation=Mutation("second order", 2.0),
-    over=lambda rng: BOTH,
-)
-def order_in_overlap(order: float, kind: AttentionKind) -> float:
+# Tolerance: terms of second order in ε
+@check("thm1-embeddings", Reference.ODE, 1.0, 0.02, unit="distance from the order", over=BOTH)
+@rejects("second order", 2.0)
+def order_in_overlap(order, kind):
     """Order in ε of the drift per token, ε = 0.004 and 0.002."""
     coarse, fine = (drift(corrected(flowed(Setup(kind=kind, overlap=overlap)))) for overlap in (4e-3, 2e-3))
     return abs(float(np.log2(coarse / fine)) - order)
@@ -237,22 +206,12 @@ def order_in_overlap(order: float, kind: AttentionKind) -> float:
 THREE_QUERIES = Setup(num_queries=3, num_nodes=4, backprop="cross-entropy")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class QueryPaths:
-    """What each query's own samples did to the weights, along a flow of exp attention."""
+def _query_paths(rng: np.random.Generator) -> list[tuple[np.ndarray, ...]]:
+    """What each query's own samples did along a flow of exp attention.
 
-    v0: np.ndarray
-    """(K, M)"""
-    moved: np.ndarray
-    """(T, Q, K, M): v_k,m, the part of v_k that query m's samples moved, zero at the start."""
-    cross: np.ndarray
-    """(T, Q, M): Σ_k Σ_m'≠m ∫ v_k,m' ∘ dv_k,m."""
-    gained: np.ndarray
-    """(T, Q, M): change of the logits, integrated by itself."""
-
-
-@cache
-def _query_paths() -> QueryPaths:
+    v_k(0), (K, M); v_k,m, the part of v_k that query m's samples moved, (Q, K, M); the cross terms
+    Σ_k Σ_m'≠m ∫ v_k,m' ∘ dv_k,m, (Q, M); and the change of the logits, integrated by itself, (Q, M).
+    """
     layer, samples, backprop, w0, z0 = problem(THREE_QUERIES)
     queries = range(THREE_QUERIES.num_queries)
 
@@ -271,29 +230,28 @@ def _query_paths() -> QueryPaths:
 
     v0 = layer.embeddings.contextual_part(w0)
     start = {"w": w0, "z": z0, "moved": np.zeros((len(queries), *v0.shape)), "cross": np.zeros_like(z0)}
-    run = integrate(field, start, np.linspace(0.0, 3.0, 5))
-    return QueryPaths(v0=v0, moved=run["moved"], cross=run["cross"], gained=run["z"] - run["z"][0])
+    end = integrate(field, start, np.linspace(0.0, 3.0, 5)).at_end()
+    return [(v0, end["moved"], end["cross"], end["z"] - z0)]
 
 
-def _without_cross_terms(paths: QueryPaths) -> np.ndarray:
+def _without_cross_terms(v0: np.ndarray, moved: np.ndarray, cross: np.ndarray) -> np.ndarray:
     """Σ_k [½v_k,m² + v_k(0) ∘ v_k,m]: what query m would gain if its samples alone had moved the weights."""
-    return (np.square(paths.moved) / 2 + paths.v0 * paths.moved).sum(axis=2)
+    return (np.square(moved) / 2 + v0 * moved).sum(axis=1)
 
 
 @check(
     "thm1-queries",
-    against=Reference.ODE,
-    formula=lambda paths: _without_cross_terms(paths) + paths.cross,
+    Reference.ODE,
+    lambda v0, moved, cross: _without_cross_terms(v0, moved, cross) + cross,
     printed=_without_cross_terms,
-    tolerance=ODE_TOLERANCE,
     unit="relative error",
-    mutation=Mutation("cross terms 1 % off", lambda paths: _without_cross_terms(paths) + 1.01 * paths.cross),
 )
-def logits_along_the_path(law: Callable[[QueryPaths], np.ndarray]) -> float:
+@over(_query_paths)
+@rejects("cross terms 1 % off", lambda v0, moved, cross: _without_cross_terms(v0, moved, cross) + 1.01 * cross)
+def logits_along_the_path(law, v0, moved, cross, gained):
     """Logits of each of three queries along the path, with and without the cross terms between queries."""
-    paths = _query_paths()
-    error = np.linalg.norm(law(paths)[-1] - paths.gained[-1], axis=-1)
-    return float((error / np.linalg.norm(paths.gained[-1], axis=-1)).max())
+    error = np.linalg.norm(law(v0, moved, cross) - gained, axis=-1)
+    return (error / np.linalg.norm(gained, axis=-1)).max()
 
 
 # --- discrete steps ------------------------------------------------------------------------------------------------
@@ -324,36 +282,24 @@ def _steps(rng: np.random.Generator) -> Sequence[tuple[Setup, StepRecipe]]:
     ]
 
 
-@check(
-    "thm1-sgd",
-    against=Reference.TRAINING,
-    formula=Invariant.step_change,
-    printed=lambda law, delta_v, delta_z: np.zeros_like(delta_z[:, 0]),
-    tolerance=ROUNDING_TOLERANCE,
-    mutation=Mutation("Δv 1 % off", lambda law, delta_v, delta_z: law.step_change(1.01 * delta_v, delta_z)),
-    over=_steps,
-)
-def change_in_a_step(law: Callable[..., np.ndarray], case: tuple[Setup, StepRecipe]) -> float:
+@check("thm1-sgd", Reference.TRAINING, Invariant.step_change, ROUNDING_TOLERANCE, over=_steps)
+@as_printed(lambda law, delta_v, delta_z: np.zeros_like(delta_z[:, 0]))
+@rejects("Δv 1 % off", lambda law, delta_v, delta_z: law.step_change(1.01 * delta_v, delta_z))
+def change_in_a_step(law, *case):
     """Change of the invariant in each of 20 steps, full batch and minibatches of two at unequal rates."""
     run = trained(*case)
     true = np.diff(corrected(run), axis=0)
-    return float(np.abs(law(run.law, np.diff(run.v, axis=0), np.diff(run.z, axis=0)) - true).max())
+    return np.abs(law(run.law, np.diff(run.v, axis=0), np.diff(run.z, axis=0)) - true).max()
 
 
 def _drift_of_training(kind: AttentionKind, recipe: StepRecipe) -> float:
     return drift(corrected(trained(Setup(kind=kind), recipe)))
 
 
-@check(
-    "thm1-sgd",
-    against=Reference.TRAINING,
-    formula=1.0,
-    tolerance=0.02,  # terms of second order at steps of 5e-3 and 2.5e-3
-    unit="distance from the order",
-    mutation=Mutation("second order", 2.0),
-    over=lambda rng: BOTH,
-)
-def order_in_the_step(order: float, kind: AttentionKind) -> float:
+# Tolerance: terms of second order at steps of 5e-3 and 2.5e-3
+@check("thm1-sgd", Reference.TRAINING, 1.0, 0.02, unit="distance from the order", over=BOTH)
+@rejects("second order", 2.0)
+def order_in_the_step(order, kind):
     """Order of the drift over a run in the size of the step."""
     ratio = _drift_of_training(kind, FINE) / _drift_of_training(kind, _halved(FINE))
     return abs(float(np.log2(ratio)) - order)
@@ -386,38 +332,24 @@ def _batched(setup: Setup) -> tuple[float, float, np.ndarray]:
     return signal, noise, np.array(on_minibatches) / drift_of(SHORT)
 
 
-@check(
-    "thm1-sgd",
-    against=Reference.MONTE_CARLO,
-    formula=minibatch_drift_factor,
-    printed=lambda signal, noise, batch_size: 1.0,
-    tolerance=4.5,  # the largest of three
-    unit="standard errors",
-    mutation=Mutation(
-        "noise over the root of the batch size",
-        lambda signal, noise, batch_size: 1 + noise / signal / np.sqrt(batch_size),
-    ),
-    over=lambda rng: NOISY,
+@check("thm1-sgd", Reference.MONTE_CARLO, minibatch_drift_factor, over=NOISY)
+@as_printed(lambda signal, noise, batch_size: 1.0)
+@rejects(
+    "noise over the root of the batch size", lambda signal, noise, batch_size: 1 + noise / signal / np.sqrt(batch_size)
 )
-def drift_on_minibatches(factor: Callable[[float, float, int], float], setup: Setup) -> float:
+def drift_on_minibatches(factor, setup):
     """Drift on minibatches of four over that on full batches, 24 runs of each of three sets of data."""
     signal, noise, factors = _batched(setup)
     spread = factors.std(ddof=1) / np.sqrt(factors.size)
-    return float(abs(factor(signal, noise, BATCH_SIZE) - factors.mean()) / spread)
+    return abs(factor(signal, noise, BATCH_SIZE) - factors.mean()) / spread
 
 
-@check(
-    "thm1-optimisers",
-    against=Reference.TRAINING,
-    formula=momentum_drift_factor,
-    tolerance=0.02,  # terms of first order in the step are extrapolated away
-    unit="relative error",
-    mutation=Mutation("1/(1 − β)", lambda momentum: 1 / (1 - momentum)),
-    over=lambda rng: [(kind, momentum) for kind in BOTH for momentum in (0.6, 0.8)],
-)
-def drift_with_momentum(factor: Callable[[float], float], case: tuple[AttentionKind, float]) -> float:
+# Tolerance: terms of first order in the step are extrapolated away
+@check("thm1-optimisers", Reference.TRAINING, momentum_drift_factor, 0.02, unit="relative error")
+@over([(kind, momentum) for kind in BOTH for momentum in (0.6, 0.8)])
+@rejects("1/(1 − β)", lambda momentum: 1 / (1 - momentum))
+def drift_with_momentum(factor, kind, momentum):
     """Drift with momentum over that of SGD at the same effective rate, extrapolated to steps of size zero."""
-    kind, momentum = case
 
     def ratio(plain: StepRecipe) -> float:
         heavy = replace(plain, rate=plain.rate * (1 - momentum), optimiser=GradientSteps(momentum=momentum))
@@ -426,17 +358,10 @@ def drift_with_momentum(factor: Callable[[float], float], case: tuple[AttentionK
     return abs(factor(momentum) / (2 * ratio(_halved(FINE)) - ratio(FINE)) - 1)
 
 
-@check(
-    "thm1-optimisers",
-    against=Reference.TRAINING,
-    formula=SGD,
-    printed=Adam(),
-    tolerance=1e-3,  # what is left of the drift is of second order in steps of 5e-3
-    unit="relative drift",
-    mutation=Mutation("weight decay 0.3", GradientSteps(weight_decay=DECAY)),
-    over=lambda rng: BOTH,
-)
-def drift_in_the_limit(optimiser: Optimiser, kind: AttentionKind) -> float:
+# Tolerance: what is left of the drift is of second order in steps of 5e-3
+@check("thm1-optimisers", Reference.TRAINING, SGD, 1e-3, printed=Adam(), unit="relative drift", over=BOTH)
+@rejects("weight decay 0.3", GradientSteps(weight_decay=DECAY))
+def drift_in_the_limit(optimiser, kind):
     """Drift over movement of z, extrapolated to steps of size zero: SGD against Adam."""
 
     def relative(recipe: StepRecipe) -> float:
@@ -447,16 +372,10 @@ def drift_in_the_limit(optimiser: Optimiser, kind: AttentionKind) -> float:
     return abs(2 * relative(_halved(coarse)) - relative(coarse))
 
 
-@check(
-    "thm1-optimisers",
-    against=Reference.ODE,
-    formula=weight_decay_factor,
-    printed=lambda t, weight_decay: np.ones_like(t),
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("rate λ for 2λ", lambda t, weight_decay: np.exp(-weight_decay * t)),
-)
-def decay_of_invariant(shrink: Callable[[np.ndarray, float], np.ndarray]) -> float:
+@check("thm1-optimisers", Reference.ODE, weight_decay_factor, printed=lambda t, weight_decay: np.ones_like(t))
+@rejects("rate λ for 2λ", lambda t, weight_decay: np.exp(-weight_decay * t))
+def decay_of_invariant(shrink):
     """Linear attention with weight decay 0.3."""
     run = flowed(Setup(kind=AttentionKind.LINEAR, weight_decay=DECAY))
     values = corrected(run)
-    return float(np.abs(shrink(run.t, DECAY)[:, None] * values[0] - values).max())
+    return np.abs(shrink(run.t, DECAY)[:, None] * values[0] - values).max()

@@ -1,12 +1,12 @@
 """Section 3.1: linear activation, exp attention, winner take all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from joma.checks.check import Mutation, Reference, check, scaled
+from joma.checks.check import Mutation, Reference, as_printed, check, over, rejects
 from joma.theory.integrate import integrate
 from joma.theory.winner_take_all import LinearFlow
 from joma.types import Trajectory
@@ -17,10 +17,6 @@ FAR = 20.0
 """Size of a weight or a logit from which on less than 1e-10 of the time to the blow-up remains."""
 LATE = 0.99
 """Fraction of the blow-up time at which solutions are compared."""
-ODE_TOLERANCE = 1e-9
-"""DOP853 at rtol 1e-12 with a field that grows a hundredfold before the last time: errors stay below 1e-10."""
-
-Solution = Callable[[LinearFlow, np.ndarray], np.ndarray]
 
 
 def _flows(rng: np.random.Generator, *, num_nodes: Sequence[int] = (1, 3, 1), moved: bool = True) -> list[LinearFlow]:
@@ -69,48 +65,27 @@ ERF_OFF = Mutation(
 )
 
 
-@check(
-    "thm2",
-    against=Reference.ODE,
-    formula=LinearFlow.invariant,
-    printed=_printed_invariant,
-    tolerance=ODE_TOLERANCE,
-    unit="relative spread",
-    mutation=ERF_OFF,
-    over=_one_node_from_zero,
-)
-def spread_of_invariant(invariant: Solution, flow: LinearFlow) -> float:
+@check("thm2", Reference.ODE, LinearFlow.invariant, unit="relative spread", over=_one_node_from_zero)
+@as_printed(_printed_invariant)
+@rejects(*ERF_OFF)
+def spread_of_invariant(invariant, flow):
     """Relative spread of the invariant over tokens at 0.99 of the blow-up time."""
     return _spread(invariant(flow, _integrated(flow)))
 
 
-@check(
-    "thm2",
-    against=Reference.ODE,
-    formula=LinearFlow.solution,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("time 0.1 % off", lambda flow, t: LinearFlow.solution(flow, 0.999 * t)),
-    over=_flows,
-)
-def exact_solution(solution: Solution, flow: LinearFlow) -> float:
+@check("thm2", Reference.ODE, LinearFlow.solution, over=_flows)
+@rejects("time 0.1 % off", lambda flow, t: LinearFlow.solution(flow, 0.999 * t))
+def exact_solution(solution, flow):
     """Exact solution, logits and field: one node, three nodes, and a start other than zero, with A, T and rates."""
     t = np.array([0.0, LATE * flow.blow_up_time()])
     run, v = _run(flow, t), solution(flow, t)
     speed = flow.delta * np.exp(run["z"] / flow.temperature)[:, None] / flow.normalisation
     gaps = (v - run["v"], flow.logits(v) - run["z"], flow.field(run["v"]) / speed - 1)
-    return float(max(np.abs(gap).max() for gap in gaps))
+    return max(np.abs(gap).max() for gap in gaps)
 
 
-@check(
-    "thm2-limit",
-    against=Reference.ODE,
-    formula=LinearFlow.blow_up_time,
-    tolerance=ODE_TOLERANCE,
-    unit="time",
-    mutation=scaled(LinearFlow.blow_up_time),
-    over=_flows,
-)
-def blow_up(blow_up_time: Callable[[LinearFlow], float], flow: LinearFlow) -> float:
+@check("thm2-limit", Reference.ODE, LinearFlow.blow_up_time, unit="time", over=_flows)
+def blow_up(blow_up_time, flow):
     """Blow-up time against the time at which the integrated flow is so far out that less than 1e-10 remains."""
     end = np.array([0.0, 2 * flow.blow_up_time()])
     run = _run(flow, end, blow_up=FAR)
@@ -118,66 +93,41 @@ def blow_up(blow_up_time: Callable[[LinearFlow], float], flow: LinearFlow) -> fl
     return abs(run.blow_up.time - float(blow_up_time(flow)))
 
 
-@check(
-    "thm2-limit",
-    against=Reference.ODE,
-    formula=LinearFlow.limits,
-    printed=lambda flow: 2 * special.erfinv(flow.delta / np.abs(flow.delta).max()),
-    tolerance=1e-7,  # weights and logits are integrated together up to the edge of the blow-up
-    mutation=scaled(LinearFlow.limits),
-    over=_one_node_from_zero,
-)
-def limits_of_losers(limits: Callable[[LinearFlow], np.ndarray], flow: LinearFlow) -> float:
+# Tolerance: weights and logits are integrated together up to the edge of the blow-up
+@check("thm2-limit", Reference.ODE, LinearFlow.limits, 1e-7, over=_one_node_from_zero)
+@as_printed(lambda flow: 2 * special.erfinv(flow.delta / np.abs(flow.delta).max()))
+def limits_of_losers(limits, flow):
     """Where the losers end, integrated until the winner is about to diverge."""
     near = np.array([0.0, (1 - ALMOST) * flow.blow_up_time()])
     losers = np.arange(flow.delta.shape[1]) != flow.winner()
-    return float(np.abs(_run(flow, near)["v"][-1, 0] - np.asarray(limits(flow))[0])[losers].max())
+    return np.abs(_run(flow, near)["v"][-1, 0] - np.asarray(limits(flow))[0])[losers].max()
 
 
-@check(
-    "thm2-limit",
-    against=Reference.ODE,
-    formula=LinearFlow.winner,
-    tolerance=0.0,  # a count
-    unit="wrong winners",
-    mutation=Mutation("the largest |Δ_l| of one node", lambda flow: int(np.abs(flow.delta).max(axis=0).argmax())),
-    over=lambda rng: _flows(rng, num_nodes=(3,) * 12, moved=False),
-)
-def winner_of_several_nodes(winner: Callable[[LinearFlow], int], flow: LinearFlow) -> float:
+# Tolerance: a count
+@check("thm2-limit", Reference.ODE, LinearFlow.winner, 0.0, unit="wrong winners")
+@over(lambda rng: _flows(rng, num_nodes=(3,) * 12, moved=False))
+@rejects("the largest |Δ_l| of one node", lambda flow: int(np.abs(flow.delta).max(axis=0).argmax()))
+def winner_of_several_nodes(winner, flow):
     """Winner among tokens of three nodes against the token that grows fastest when the flow is about to diverge."""
     v = _integrated(flow)
-    return float(winner(flow) != np.linalg.norm(v, axis=0).argmax())
+    return winner(flow) != np.linalg.norm(v, axis=0).argmax()
 
 
-@check(
-    "thm2-scan-snap",
-    against=Reference.ODE,
-    formula=LinearFlow.logits,
-    tolerance=1e-12,  # rounding of an entropy of order one
-    unit="nats",
-    mutation=Mutation(
-        "logits that saturate, as with a nonlinear activation", lambda flow, v: -np.square(np.abs(v[:, 0]) - 1)
-    ),
-    over=lambda rng: _flows(rng, num_nodes=(1,) * 10, moved=False),
-)
-def largest_rise_of_entropy(logits_of: Solution, flow: LinearFlow) -> float:
+# Tolerance: rounding of an entropy of order one
+@check("thm2-scan-snap", Reference.ODE, LinearFlow.logits, 1e-12, unit="nats")
+@over(lambda rng: _flows(rng, num_nodes=(1,) * 10, moved=False))
+@rejects("logits that saturate, as with a nonlinear activation", lambda flow, v: -np.square(np.abs(v[:, 0]) - 1))
+def largest_rise_of_entropy(logits_of, flow):
     """Largest rise of attention entropy between consecutive times along random flows from zero."""
     path = _run(flow, np.linspace(0, 0.999 * flow.blow_up_time(), 200))["v"]
     p = special.softmax(logits_of(flow, path) / flow.temperature, axis=-1)
-    return float(np.diff(special.entr(p).sum(axis=-1)).max())
+    return np.diff(special.entr(p).sum(axis=-1)).max()
 
 
-@check(
-    "thm2-softmax",
-    against=Reference.ODE,
-    formula=LinearFlow.invariant,
-    printed=_printed_invariant,
-    tolerance=ODE_TOLERANCE,
-    unit="relative spread",
-    mutation=ERF_OFF,
-    over=_one_node_from_zero,
-)
-def spread_under_common_factor(invariant: Solution, flow: LinearFlow) -> float:
+@check("thm2-softmax", Reference.ODE, LinearFlow.invariant, unit="relative spread", over=_one_node_from_zero)
+@as_printed(_printed_invariant)
+@rejects(*ERF_OFF)
+def spread_under_common_factor(invariant, flow):
     """Relative spread of the invariant when softmax only adds the common factor exp(−κ‖v‖²/2M)."""
 
     def field(_: float, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -187,15 +137,10 @@ def spread_under_common_factor(invariant: Solution, flow: LinearFlow) -> float:
     return _spread(invariant(flow, integrate(field, {"v": flow.start}, np.array([0.0, 2.0]))["v"][-1]))
 
 
-@check(
-    "thm2-softmax",
-    against=Reference.ODE,
-    formula=1.0,
-    tolerance=0.02,  # the bound is reached as the softmax concentrates on one token
-    unit="distance from the bound, as a share",
-    mutation=Mutation("1.05 times the bound", 1.05),
-)
-def speed_under_softmax(share: float) -> float:
+# Tolerance: the bound is reached as the softmax concentrates on one token
+@check("thm2-softmax", Reference.ODE, 1.0, 0.02, unit="distance from the bound, as a share")
+@rejects("1.05 times the bound", 1.05)
+def speed_under_softmax(share):
     """Speed of the fastest component over the bound E|g|: below it along the way, and near it at the end."""
     rng = np.random.default_rng(1)
     x = rng.dirichlet(np.ones(6), size=40)
@@ -211,4 +156,4 @@ def speed_under_softmax(share: float) -> float:
     t = np.linspace(0, 50, 101)
     run = integrate(field, {"v": np.zeros(6), "z": np.zeros(6)}, t, rtol=1e-9, atol=1e-9)
     speed = np.abs(np.diff(run["v"], axis=0) / np.diff(t)[:, None]).max() / np.abs(g).mean()
-    return abs(speed - share) if speed <= 1 + ODE_TOLERANCE else np.inf
+    return abs(speed - share) if speed <= 1 + 1e-9 else np.inf

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from joma.checks.check import Formula, Mutation, Reference, check, scaled
+from joma.checks.check import Reference, as_printed, check, over, rejects, scaled
 from joma.checks.critical_points import printed_field
 from joma.checks.quadrature import jacobian, raw_field
 from joma.theory.activations import homogeneous
@@ -21,7 +21,7 @@ from joma.theory.critical_points import (
     forced_ray,
 )
 from joma.theory.hyperplane import mean_ratio_slope, theta1, theta1_slope, theta2, theta2_slope
-from joma.theory.integrate import integrate
+from joma.theory.integrate import State, integrate
 from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
 from joma.theory.mixture import Mixture, two_clusters
 
@@ -94,61 +94,40 @@ def _nearby(point: CriticalPoint, gamma: float) -> tuple[np.ndarray, np.ndarray]
     return v, raw_field(point.mixture, v, point.xi)[:-1]
 
 
-@check(
-    "thm3",
-    against=Reference.QUADRATURE,
-    formula=_matrix,
-    printed=_printed_matrix,
-    tolerance=0.05,  # third-order terms at γ = 1e-3; a wrong C gives order 1
-    unit="order",
-    over=points,
-)
-def order_of_the_remainder(matrix: Formula, case: Point) -> float:
+# Tolerance: third-order terms at γ = 1e-3; a wrong C gives order 1
+@check("thm3", Reference.QUADRATURE, _matrix, 0.05, printed=_printed_matrix, unit="order", over=points)
+def order_of_the_remainder(matrix, point, _):
     """Order in γ of v̇ − C(μ)(μ − v), distance from 2, critical points of eight mixtures."""
-    point, _ = case
     sizes = []
     for gamma in (1e-3, 1e-4):
         v, v_dot = _nearby(point, gamma)
         sizes.append(np.linalg.norm(v_dot - matrix(point) @ (point.mu - v)))
-    return float(abs(np.log10(sizes[0] / sizes[1]) - 2))
+    return abs(np.log10(sizes[0] / sizes[1]) - 2)
 
 
-@check(
-    "thm3",
-    against=Reference.QUADRATURE,
-    formula=lambda point, v: np.stack([point.mu, v - point.mu], axis=-1),
-    printed=lambda point, v: point.linearised.field(v)[:, None],
-    tolerance=1e-6,  # differences behind the linear term, 1e-10, over a remainder of 1e-3
-    unit="share",
-    mutation=Mutation("remainder along μ alone", lambda point, v: point.mu[:, None]),
-    over=points,
-)
-def remainder_outside(basis: Formula, case: Point) -> float:
+# Tolerance: differences behind the linear term, 1e-10, over a remainder of 1e-3
+@check("thm3", Reference.QUADRATURE, lambda point, v: np.stack([point.mu, v - point.mu], axis=-1), 1e-6, unit="share")
+@over(points)
+@as_printed(lambda point, v: point.linearised.field(v)[:, None])
+@rejects("remainder along μ alone", lambda point, v: point.mu[:, None])
+def remainder_outside(basis, point, matrix):
     """Share of the remainder outside the directions allowed to it, in three dimensions."""
-    point, matrix = case
     v, v_dot = _nearby(point, 0.05)
     remainder = v_dot - matrix @ (point.mu - v)
     columns = basis(point, v)
     rest = remainder - columns @ np.linalg.lstsq(columns, remainder)[0]
-    return float(np.linalg.norm(rest) / np.linalg.norm(remainder))
+    return np.linalg.norm(rest) / np.linalg.norm(remainder)
 
 
-@check(
-    "thm3",
-    against=Reference.ODE,
-    formula=LinearisedFlow.solution,
-    tolerance=1e-7,  # C by differences, as in eqns72-74
-    mutation=Mutation("time 1 % off", lambda flow, v0, t: flow.solution(v0, 1.01 * t)),
-    over=points,
-)
-def linear_solution(solution: Formula, case: Point) -> float:
+@check("thm3", Reference.ODE, LinearisedFlow.solution, 1e-7, over=points)  # C by differences, as in eqns72-74
+@rejects("time 1 % off", lambda flow, v0, t: flow.solution(v0, 1.01 * t))
+def linear_solution(solution, point, matrix):
     """Solution of the linear flow from off the axis of μ, against v̇ = C(μ)(μ − v) with C by differences."""
-    point, matrix = case
     t, v0 = np.array([0.0, 0.3, 1.0]), point.mu + ASIDE
     run = integrate(lambda _, s: {"v": matrix @ (point.mu - s["v"])}, {"v": v0}, t)
     flow = point.linearised
     speed = flow.field(v0) - matrix @ (point.mu - v0)
-    return float(max(np.abs(solution(flow, v0, t) - run["v"]).max(), np.abs(speed).max()))
+    return max(np.abs(solution(flow, v0, t) - run["v"]).max(), np.abs(speed).max())
 
 
 def _axes(point: CriticalPoint) -> tuple[np.ndarray, np.ndarray]:
@@ -158,54 +137,36 @@ def _axes(point: CriticalPoint) -> tuple[np.ndarray, np.ndarray]:
     return along, across / np.linalg.norm(across)
 
 
-def _frozen(point: CriticalPoint) -> Any:
-    """The raw field of v with the bias held, for the integrator."""
-    return lambda _, state: {"v": raw_field(point.mixture, state["v"], point.xi)[:-1]}
-
-
 def points_with_rates(rng: np.random.Generator) -> list[Point]:
     """Every critical point with the rates at which offsets along and across μ shrink in the integrated raw field."""
     cases, t = [], np.array([0.0, 0.5])
     for point, _ in _points():
         rates, offset = [], 1e-6 * point.norm
+
+        def frozen(_: float, state: State, point: CriticalPoint = point) -> State:
+            return {"v": raw_field(point.mixture, state["v"], point.xi)[:-1]}
+
         for direction in _axes(point):
-            run = integrate(_frozen(point), {"v": point.mu + offset * direction}, t, rtol=1e-11)
+            run = integrate(frozen, {"v": point.mu + offset * direction}, t, rtol=1e-11)
             rates.append(-np.log(np.abs((run["v"][-1] - point.mu) @ direction) / offset) / t[-1])
         cases.append((point, np.array(rates)))
     return cases
 
 
-@check(
-    "thm3-stability",
-    against=Reference.ODE,
-    formula=_matrix,
-    printed=_printed_matrix,
-    tolerance=1e-4,  # offsets of 1e-6‖μ‖ leave second-order terms of that size, in rates up to 3
-    unit="rate",
-    over=points_with_rates,
-)
-def rates_near_the_point(matrix: Formula, case: Point) -> float:
+# Tolerance: offsets of 1e-6‖μ‖ leave second-order terms of that size, in rates up to 3
+@check("thm3-stability", Reference.ODE, _matrix, 1e-4, printed=_printed_matrix, unit="rate", over=points_with_rates)
+def rates_near_the_point(matrix, point, rates):
     """Eigenvalues of C(μ) along and across μ against rates measured in the integrated flow."""
-    point, rates = case
     claimed = [[float(e @ matrix(point) @ e) for e in _axes(point)], point.linearised.eigenvalues[:2]]
-    return float(np.abs(np.array(claimed) - rates).max())
+    return np.abs(np.array(claimed) - rates).max()
 
 
-@check(
-    "thm3-stability",
-    against=Reference.ODE,
-    formula=lambda point: point.linearised.stable,
-    tolerance=0.0,
-    unit="wrong answers",
-    mutation=Mutation(
-        "only s_μ a₊ > 0 asked for", lambda point: bool(point.orientation * point.mixture.weights[0] > 0)
-    ),
-    over=points_with_rates,
-)
-def stability(stable: Formula, case: Point) -> float:
+@check("thm3-stability", Reference.ODE, lambda point: point.linearised.stable, 0.0, unit="wrong answers")
+@over(points_with_rates)
+@rejects("only s_μ a₊ > 0 asked for", lambda point: bool(point.orientation * point.mixture.weights[0] > 0))
+def stability(stable, point, rates):
     """Positive definite C(μ) as a test of stability against the integrated flow."""
-    point, rates = case
-    return float(stable(point) != (rates > 0).all())
+    return stable(point) != (rates > 0).all()
 
 
 def stable_pairs(rng: np.random.Generator) -> list[tuple[Isotropic, CriticalPair, bool]]:
@@ -223,29 +184,21 @@ def stable_pairs(rng: np.random.Generator) -> list[tuple[Isotropic, CriticalPair
 
 @check(
     "thm3-stability",
-    against=Reference.DIFFERENTIATION,
-    formula=lambda noise, pair: mean_ratio_slope(noise, pair.s_minus) < 0 < mean_ratio_slope(noise, pair.s_plus),
-    tolerance=0.0,
+    Reference.DIFFERENTIATION,
+    lambda noise, pair: mean_ratio_slope(noise, pair.s_minus) < 0 < mean_ratio_slope(noise, pair.s_plus),
+    0.0,
     unit="wrong answers",
-    mutation=Mutation("s₋ < 0 asked for", lambda noise, pair: pair.s_minus < 0),
-    over=stable_pairs,
 )
-def stability_of_pairs(stable: Formula, case: tuple[Isotropic, CriticalPair, bool]) -> float:
+@over(stable_pairs)
+@rejects("s₋ < 0 asked for", lambda noise, pair: pair.s_minus < 0)
+def stability_of_pairs(stable, noise, pair, found):
     """Joint critical pairs, t₂ and t₃: stable with ξ frozen where F/θ₁ falls at s₋ and rises at s₊."""
-    noise, pair, found = case
-    return float(bool(stable(noise, pair)) != found)
+    return bool(stable(noise, pair)) != found
 
 
-@check(
-    "thm3-frozen",
-    against=Reference.ODE,
-    formula=0.0,
-    printed=1.0,
-    tolerance=1e-9,  # what e^{-25} leaves of the start, and the integrator
-    unit="distance",
-    mutation=Mutation("ξ learns at a hundredth of the rate of v", 0.01),
-)
-def distance_from_mu(bias_rate: float) -> float:
+@check("thm3-frozen", Reference.ODE, 0.0, printed=1.0, unit="distance")
+@rejects("ξ learns at a hundredth of the rate of v", 0.01)
+def distance_from_mu(bias_rate):
     """‖v − μ‖ at t = 50 from 1 % off, normal clusters, over the learning rate of ξ."""
     point, _ = _points()[0]
 
@@ -254,15 +207,13 @@ def distance_from_mu(bias_rate: float) -> float:
         return {"v": flow["v"], "xi": bias_rate * flow["xi"]}
 
     start = {"v": 1.01 * point.mu, "xi": np.array(point.xi)}
-    return float(np.linalg.norm(integrate(field, start, np.array([0.0, 50.0]))["v"][-1] - point.mu))
+    return np.linalg.norm(integrate(field, start, np.array([0.0, 50.0]))["v"][-1] - point.mu)
 
 
 # The proof: Eqns 66 to 74
 
-Setting = tuple[Isotropic, np.ndarray, np.ndarray, float, int]
 
-
-def settings(rng: np.random.Generator) -> list[Setting]:
+def settings(rng: np.random.Generator) -> list[tuple[Any, ...]]:
     """A distribution, v, x̄₊, ξ and the power p at which the identities of Eqns 67-69 are checked."""
     kinds = (Gaussian(scale=0.8), StudentT(dof=3.0, scale=1.2))
     return [
@@ -289,109 +240,63 @@ def _eqn69(
     return (np.outer(factor, bracket) + theta2(p, r) * norm**2 * np.eye(v.size)) / norm ** (power + 2)
 
 
-@check(
-    "eqns66-68",
-    against=Reference.DIFFERENTIATION,
-    formula=_eqn67,
-    tolerance=1e-9,  # differences of fourth order in steps of 1e-3
-    over=settings,
-)
-def gradient_of_eqn_67(gradient: Formula, case: Setting) -> float:
+@check("eqns66-68", Reference.DIFFERENTIATION, _eqn67, over=settings)
+def gradient_of_eqn_67(gradient, p, v, center, xi, power):
     """Eqn 67 at p = 3 and 2 against differences."""
-    p, v, center, xi, power = case
     exact = jacobian(lambda v: np.atleast_1d(theta1(p, v @ center + xi) / np.linalg.norm(v) ** power), v)
-    return float(np.abs(gradient(*case) - exact[0]).max())
+    return np.abs(gradient(p, v, center, xi, power) - exact[0]).max()
 
 
-@check(
-    "eqns66-68",
-    against=Reference.DIFFERENTIATION,
-    formula=_eqn68,
-    tolerance=1e-9,  # differences of fourth order in steps of 1e-3
-    over=settings,
-)
-def gradient_of_eqn_68(gradient: Formula, case: Setting) -> float:
+@check("eqns66-68", Reference.DIFFERENTIATION, _eqn68, over=settings)
+def gradient_of_eqn_68(gradient, *case):
     """Eqn 68 at p = 3 and 2 against differences."""
     _, v, _, _, power = case
-    return float(np.abs(gradient(*case) - jacobian(lambda v: v / np.linalg.norm(v) ** power, v)).max())
+    return np.abs(gradient(*case) - jacobian(lambda v: v / np.linalg.norm(v) ** power, v)).max()
 
 
-@check(
-    "eqn69",
-    against=Reference.DIFFERENTIATION,
-    formula=_eqn69,
-    printed=lambda *case: _eqn69(*case, as_printed=True),
-    tolerance=1e-9,  # differences of fourth order in steps of 1e-3
-    over=settings,
-)
-def gradient_of_eqn_69(gradient: Formula, case: Setting) -> float:
+@check("eqn69", Reference.DIFFERENTIATION, _eqn69, printed=lambda *case: _eqn69(*case, as_printed=True), over=settings)
+def gradient_of_eqn_69(gradient, p, v, center, xi, power):
     """Eqn 69 at p = 3 and 2 against differences, ‖v‖ read as in every component."""
-    p, v, center, xi, power = case
     exact = jacobian(lambda v: v * theta2(p, v @ center + xi) / np.linalg.norm(v) ** power, v)
-    return float(np.abs(gradient(*case) - exact).max())
+    return np.abs(gradient(p, v, center, xi, power) - exact).max()
 
 
 def _smallest_singular_value(matrix: np.ndarray) -> float:
     return float(np.linalg.svd(matrix, compute_uv=False).min())
 
 
-@check(
-    "eqn71",
-    against=Reference.QUADRATURE,
-    formula=_smallest_singular_value,
-    printed=lambda matrix: float(np.abs(matrix).min()),
-    tolerance=0.1,  # what ≪ is taken to mean
-    unit="ratio",
-    mutation=scaled(_smallest_singular_value, 0.01),
-    over=points,
-)
-def remainder_over_linear_term(linear_term: Formula, case: Point) -> float:
+# Tolerance: what ≪ is taken to mean
+@check("eqn71", Reference.QUADRATURE, _smallest_singular_value, 0.1, unit="ratio", over=points)
+@as_printed(lambda matrix: float(np.abs(matrix).min()))
+@rejects(*scaled(_smallest_singular_value, 0.01))
+def remainder_over_linear_term(linear_term, point, matrix):
     """Remainder over the guaranteed linear term at γ = 0.01‖μ‖."""
-    point, matrix = case
     v, v_dot = _nearby(point, 0.01)
     guaranteed = linear_term(matrix) * np.linalg.norm(point.mu - v)
     remainder = float(np.linalg.norm(v_dot - matrix @ (point.mu - v)))
     return remainder / guaranteed if guaranteed > np.finfo(float).eps else np.inf
 
 
-@check(
-    "eqns72-74",
-    against=Reference.DIFFERENTIATION,
-    formula=_matrix,
-    printed=_printed_matrix,
-    tolerance=1e-7,  # fourth order in steps of 2e-3‖μ‖, with derivatives of 1e3 at the smallest ‖μ‖
-    over=points,
-)
-def matrix_against_differences(matrix: Formula, case: Point) -> float:
+# Tolerance: fourth order in steps of 2e-3‖μ‖, with derivatives of 1e3 at the smallest ‖μ‖
+@check("eqns72-74", Reference.DIFFERENTIATION, _matrix, 1e-7, printed=_printed_matrix, over=points)
+def matrix_against_differences(matrix, point, exact):
     """C(μ) against differences of the field by quadrature, and the field at μ, equal and unequal noises."""
-    point, exact = case
     speed = np.abs(raw_field(point.mixture, point.mu, point.xi)[:-1]).max()
-    return float(max(speed, np.abs(matrix(point) - exact).max()))
+    return max(speed, np.abs(matrix(point) - exact).max())
 
 
-@check(
-    "eqns72-74",
-    against=Reference.DIFFERENTIATION,
-    formula=_printed_matrix,
-    tolerance=1e-7,  # fourth order in steps of 2e-3
-)
-def matrix_of_the_printed_flow(matrix: Formula) -> float:
+@check("eqns72-74", Reference.DIFFERENTIATION, _printed_matrix, 1e-7)  # fourth order in steps of 2e-3
+def matrix_of_the_printed_flow(matrix):
     """Eqns 73-74 against differences of the field as printed, at its own critical point."""
     mixture = two_clusters(np.array([1.0, 0.0, 0.0]), a_minus=4.0, noise=Gaussian(dim=3))
     norm = optimize.brentq(lambda norm: printed_field(mixture, np.array([norm, 0, 0]), -1.0)[0], 0.2, 3.0, xtol=1e-14)
     point = CriticalPoint(mixture=mixture, xi=-1.0, norm=norm, orientation=1)
-    return float(np.abs(matrix(point) + _derivative(printed_field, mixture, point.mu, point.xi)).max())
+    return np.abs(matrix(point) + _derivative(printed_field, mixture, point.mu, point.xi)).max()
 
 
-@check(
-    "eqns72-74",
-    against=Reference.ENUMERATION,
-    formula=0.0,
-    tolerance=1e-15,  # the bound is attained in the limit ξ → −∞
-    unit="excess",
-    mutation=Mutation("bound −0.01", -0.01),
-)
-def largest_printed_eigenvalue(bound: float) -> float:
+@check("eqns72-74", Reference.ENUMERATION, 0.0, 1e-15, unit="excess")  # the bound is attained in the limit ξ → −∞
+@rejects("bound −0.01", -0.01)
+def largest_printed_eigenvalue(bound):
     """Largest ξp(r) − θ₁(r) over ξ in [−20, 20], r > ξ, six unimodal marginals, above 0."""
     xi = np.linspace(-20, 20, 401)[:, None]
     r = xi + np.geomspace(1e-3, 20, 200)

@@ -9,7 +9,7 @@ from scipy import optimize
 from scipy.differentiate import derivative
 from scipy.integrate import quad
 
-from joma.checks.check import Formula, Mutation, Reference, check, scaled
+from joma.checks.check import Mutation, Reference, as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import jacobian
 from joma.theory.activations import tanh
 from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
@@ -38,10 +38,6 @@ from joma.theory.convergence import (
 )
 from joma.theory.integrate import integrate
 
-# Stiff solvers at rtol 1e-12 and the exact solution agree to 1e-11 on these flows.
-ODE_TOLERANCE = 1e-9
-# Adaptive quadrature asked for 1e-12.
-QUADRATURE_TOLERANCE = 1e-10
 PAPER_BOUND = np.sqrt(np.pi / 2) + 1
 """The constant of Eqn 88; Theorem 4 prints twice it."""
 
@@ -89,12 +85,11 @@ def _uniform_field(flow: AttentionFlow) -> Callable[[np.ndarray], np.ndarray]:
     return flow.uniform_field or (lambda u: flow.mu - u)
 
 
-Ended = tuple[AttentionFlow, np.ndarray, np.ndarray]
-"""A flow, C = −∂Φ/∂u at μ by differences, and (v, z) where the raw flow ends."""
+def settled_flows(rng: np.random.Generator) -> list[tuple[AttentionFlow, np.ndarray, np.ndarray]]:
+    """A tanh layer from a zero start and from another, and Φ = μ − u, each with A, T and rates of its own.
 
-
-def settled_flows(rng: np.random.Generator) -> list[Ended]:
-    """A tanh layer from a zero start and from another, and Φ = μ − u, each with A, T and rates of its own."""
+    A flow, C = −∂Φ/∂u at μ by differences, and (v, z) where the raw flow ends.
+    """
     settled = np.array([0.0, 2000.0])
     uniform = integrate(lambda _, s: {"v": _tanh_layer(s["v"])}, {"v": np.zeros(3)}, settled, method="LSODA")
     layer = {"mu": uniform["v"][-1], "uniform_field": _tanh_layer}
@@ -107,19 +102,11 @@ def settled_flows(rng: np.random.Generator) -> list[Ended]:
     return cases
 
 
-@check(
-    "eqn6",
-    against=Reference.ODE,
-    formula=AttentionFlow.critical_point,
-    printed=lambda flow: flow.mu,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("A² left out of Lambert's argument", lambda flow: AttentionFlow(mu=flow.mu).critical_point()),
-    over=settled_flows,
-)
-def end_of_the_raw_flow(critical_point: Formula, case: Ended) -> float:
+@check("eqn6", Reference.ODE, AttentionFlow.critical_point, printed=lambda flow: flow.mu, over=settled_flows)
+@rejects("A² left out of Lambert's argument", lambda flow: AttentionFlow(mu=flow.mu).critical_point())
+def end_of_the_raw_flow(critical_point, flow, _, end):
     """End of the raw (v, z) flow of a tanh layer and of Φ = μ − u, with A, T, rates and start off their defaults."""
-    flow, _, end = case
-    return float(np.abs(critical_point(flow) - end[: flow.mu.size]).max())
+    return np.abs(critical_point(flow) - end[: flow.mu.size]).max()
 
 
 def _raw_jacobian(flow: AttentionFlow, end: np.ndarray) -> np.ndarray:
@@ -135,33 +122,22 @@ def _raw_jacobian(flow: AttentionFlow, end: np.ndarray) -> np.ndarray:
     return by_v + by_z * (flow.rate_ratio / flow.temperature * end[: flow.mu.size])
 
 
-@check(
-    "eqn6-rate",
-    against=Reference.DIFFERENTIATION,
-    formula=AttentionFlow.jacobian,
-    printed=lambda flow, C: -np.exp(flow.gain * flow.mu**2 / 2 + flow.log_scale)[:, None] * C,
-    tolerance=1e-7,  # the end is integrated to 1e-10, and the differences are of fourth order
-    mutation=Mutation("transposed", lambda flow, C: flow.jacobian(C).T),
-    over=settled_flows,
-)
-def jacobian_at_the_end(matrix: Formula, case: Ended) -> float:
+# Tolerance: the end is integrated to 1e-10, and the differences are of fourth order
+@check("eqn6-rate", Reference.DIFFERENTIATION, AttentionFlow.jacobian, 1e-7, over=settled_flows)
+@as_printed(lambda flow, C: -np.exp(flow.gain * flow.mu**2 / 2 + flow.log_scale)[:, None] * C)
+@rejects("transposed", lambda flow, C: flow.jacobian(C).T)
+def jacobian_at_the_end(matrix, flow, C, end):
     """Every entry of the Jacobian at the end of the raw (v, z) flow, a tanh layer and Φ = μ − u."""
-    flow, C, end = case
-    return float(np.abs(matrix(flow, C) - _raw_jacobian(flow, end)).max())
+    return np.abs(matrix(flow, C) - _raw_jacobian(flow, end)).max()
 
 
-@check(
-    "eqn6-rate",
-    against=Reference.DIFFERENTIATION,
-    formula=AttentionFlow.local_rates,
-    printed=lambda flow: np.exp(flow.gain * flow.mu**2 / 2 + flow.log_scale),
-    tolerance=1e-7,  # the end is integrated to 1e-10, and the differences are of fourth order
-    over=lambda rng: [case for case in settled_flows(rng) if case[0].uniform_field is None],
-)
-def rates_at_the_end(rates: Formula, case: Ended) -> float:
+# Tolerance: the end is integrated to 1e-10, and the differences are of fourth order
+@check("eqn6-rate", Reference.DIFFERENTIATION, AttentionFlow.local_rates, 1e-7)
+@over(lambda rng: [case for case in settled_flows(rng) if case[0].uniform_field is None])
+@as_printed(lambda flow: np.exp(flow.gain * flow.mu**2 / 2 + flow.log_scale))
+def rates_at_the_end(rates, flow, _, end):
     """Rates at which v approaches its end under Φ = μ − u, with A, T, rates and start off their defaults."""
-    flow, _, end = case
-    return float(np.abs(np.diag(rates(flow)) + _raw_jacobian(flow, end)).max())
+    return np.abs(np.diag(rates(flow)) + _raw_jacobian(flow, end)).max()
 
 
 def tied_flows(rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -193,14 +169,9 @@ def efolds_by_ode(mu: tuple[float, ...], times: tuple[float, ...]) -> np.ndarray
     return run["y"][1:]
 
 
-@check(
-    "eqn80",
-    against=Reference.ODE,
-    formula=fraction_learned,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("time 1 % off", lambda t, mu, *, v0: fraction_learned(1.01 * t, mu, v0=v0)),
-)
-def fractions_along_the_flow(fraction: Formula) -> float:
+@check("eqn80", Reference.ODE, fraction_learned)
+@rejects("time 1 % off", lambda t, mu, *, v0: fraction_learned(1.01 * t, mu, v0=v0))
+def fractions_along_the_flow(fraction):
     """r = F⁻¹(t, μ) along Eqn 6 from zero and from starts on either side of the target."""
     mu = np.array([0.5, 1.3, -2.0, 3.0, 3.6, -1.0])
     t = np.array([0.0, 0.2, 0.46, 0.6, 1.0])
@@ -212,36 +183,22 @@ def fractions_along_the_flow(fraction: Formula) -> float:
     return worst
 
 
-def times_to_learn(rng: np.random.Generator) -> list[tuple[float, float, float]]:
-    """Fractions, targets and starts: r, μ, v₀."""
-    return [(r, mu, v0) for r in (0.1, 0.9, 1 - 1e-9) for mu, v0 in ((0.3, 0.0), (-1.5, 0.0), (4.0, 0.0), (2.2, -0.7))]
+TARGETS = ((0.3, 0.0), (-1.5, 0.0), (4.0, 0.0), (2.2, -0.7))
+"""μ and v₀."""
 
 
-@check(
-    "eqn80",
-    against=Reference.QUADRATURE,
-    formula=learning_time,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=times_to_learn,
-)
-def time_to_learn(time: Formula, case: tuple[float, float, float]) -> float:
+@check("eqn80", Reference.QUADRATURE, learning_time, over=[(r, *mu) for r in (0.1, 0.9, 1 - 1e-9) for mu in TARGETS])
+def time_to_learn(time, r, mu, v0):
     """F(r, μ) up to r = 1 − 1e-9, from zero and from elsewhere, and back from F to ln(1/δ)."""
-    r, mu, v0 = case
     y = -np.log1p(-r)
     back = float(efolds(efold_time(y, mu, v0), mu, v0=v0)) / y - 1
     claims = np.array([time(r, mu, v0=v0), time_to_efolds(y, mu, v0=v0)]) - efold_time(y, mu, v0)
-    return float(max(np.abs(claims[0]), np.abs(claims[1]), abs(back)))
+    return max(np.abs(claims[0]), np.abs(claims[1]), abs(back))
 
 
-@check(
-    "eqn80",
-    against=Reference.ODE,
-    formula=lambda flow, t: (flow.solution(t), flow.logits(flow.solution(t))),
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("time 1 % off", lambda flow, t: (flow.solution(1.01 * t), flow.logits(flow.solution(t)))),
-    over=tied_flows,
-)
-def solution_of_eqn_6(solution: Formula, given: dict[str, Any]) -> float:
+@check("eqn80", Reference.ODE, lambda flow, t: (flow.solution(t), flow.logits(flow.solution(t))), over=tied_flows)
+@rejects("time 1 % off", lambda flow, t: (flow.solution(1.01 * t), flow.logits(flow.solution(t))))
+def solution_of_eqn_6(solution, given):
     """v and logits of Eqn 6, the field and its end, with start, logits, A, T and rates off their defaults."""
     flow, t = ConvergenceFlow(**given), np.array([0.0, 0.3, 1.0, 3.0, 100.0])
     run = raw_run(flow, lambda v, _: flow.mu - v, t)
@@ -250,90 +207,51 @@ def solution_of_eqn_6(solution: Formula, given: dict[str, Any]) -> float:
     others = (
         flow.field(run["v"]) - speed,
         flow.critical_point() - run["v"][-1],
-        flow.local_rates() - _steady(flow, run),
+        flow.local_rates() - np.exp(run["z"][-1] / flow.temperature) / flow.normalisation,
     )
-    return float(max(np.abs(each).max() for each in (v - run["v"], z - run["z"], *others)))
+    return max(np.abs(each).max() for each in (v - run["v"], z - run["z"], *others))
 
 
-def _steady(flow: TiedFlow, run: Any) -> np.ndarray:
-    """Attention at the end of a run: the rate of approach under Eqn 6."""
-    return np.exp(run["z"][-1] / flow.temperature) / flow.normalisation
+ZETA_CASES = [(r, mu) for r in (0.3, 0.99) for mu in (0.5, -1.2, 2.0, 3.5)]
 
 
-def zeta_cases(rng: np.random.Generator) -> list[tuple[float, float]]:
-    """r and μ of either sign."""
-    return [(r, mu) for r in (0.3, 0.99) for mu in (0.5, -1.2, 2.0, 3.5)]
-
-
-@check(
-    "eqn84-86",
-    against=Reference.DIFFERENTIATION,
-    formula=zeta,
-    tolerance=1e-7,  # extrapolated differences of a function known to 1e-12
-    over=zeta_cases,
-)
-def derivative_of_time(zeta_of: Formula, case: tuple[float, float]) -> float:
+# Tolerance: extrapolated differences of a function known to 1e-12
+@check("eqn84-86", Reference.DIFFERENTIATION, zeta, 1e-7, over=ZETA_CASES)
+def derivative_of_time(zeta_of, r, mu):
     """Eqn 85: the derivative of e^{μ²/2} F in μ, over e^{μ²/2}, for both signs of μ."""
-    r, mu = case
     product = np.vectorize(lambda m: np.exp((m**2 - mu**2) / 2) * efold_time(-np.log1p(-r), m))
     return abs(float(derivative(product, mu).df) - float(zeta_of(r, mu)))
 
 
-@check(
-    "eqn84-86",
-    against=Reference.QUADRATURE,
-    formula=zeta,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=zeta_cases,
-)
-def time_from_zeta(zeta_of: Formula, case: tuple[float, float]) -> float:
+@check("eqn84-86", Reference.QUADRATURE, zeta, over=ZETA_CASES)
+def time_from_zeta(zeta_of, r, mu):
     """Eqn 86: F from ζ by quadrature over μ, for both signs of μ."""
-    r, mu = case
     area = quad(lambda x: float(zeta_of(r, x)) * np.exp((x**2 - mu**2) / 2), 0, mu, epsabs=1e-12)[0]
-    return float(abs(np.exp(-(mu**2) / 2) * -np.log1p(-r) + area - efold_time(-np.log1p(-r), mu)))
-
-
-def outside_bound(decay: Callable[[float], float]) -> float:
-    """F − e^{−μ²/2} ln(1/δ), or the term claimed, outside [0, √(π/2) + 1], δ down to e^{−200}."""
-    rests = [efold_time(y, mu) - decay(mu) * y for y in (1.0, 10.0, 69.0, 200.0) for mu in (0.5, -1.0, 2.0)]
-    return float(max(0.0, *(max(rest - PAPER_BOUND, -rest) for rest in rests)))
+    return abs(np.exp(-(mu**2) / 2) * -np.log1p(-r) + area - efold_time(-np.log1p(-r), mu))
 
 
 def _leading_term(mu: float) -> float:
     return float(np.exp(-(mu**2) / 2))
 
 
-for statement, printed in (("eqn88", None), ("eqn88-text", lambda mu: float(np.exp(-(mu**2))))):
-    check(
-        statement,
-        against=Reference.QUADRATURE,
-        formula=_leading_term,
-        printed=printed,
-        tolerance=QUADRATURE_TOLERANCE,
-        unit="excess",
-    )(outside_bound)
+@check("eqn88", Reference.QUADRATURE, _leading_term, unit="excess")
+@check("eqn88-text", Reference.QUADRATURE, _leading_term, printed=lambda mu: np.exp(-(mu**2)), unit="excess")
+def outside_bound(decay):
+    """F − e^{−μ²/2} ln(1/δ), or the term claimed, outside [0, √(π/2) + 1], δ down to e^{−200}."""
+    rests = [efold_time(y, mu) - decay(mu) * y for y in (1.0, 10.0, 69.0, 200.0) for mu in (0.5, -1.0, 2.0)]
+    return max(0.0, *(max(rest - PAPER_BOUND, -rest) for rest in rests))
 
 
-@check(
-    "eqn88",
-    against=Reference.QUADRATURE,
-    formula=rho,
-    tolerance=QUADRATURE_TOLERANCE,
-    over=lambda rng: [(r, mu) for r in (0.2, 0.9, 1 - 1e-6) for mu in (0.5, -1.9, 5.0)],
-)
-def rest_of_time(rho_of: Formula, case: tuple[float, float]) -> float:
+@check("eqn88", Reference.QUADRATURE, rho, over=[(r, mu) for r in (0.2, 0.9, 1 - 1e-6) for mu in (0.5, -1.9, 5.0)])
+def rest_of_time(rho_of, r, mu):
     """ρ(r, μ), nine pairs, μ of either sign."""
-    r, mu = case
     return abs(float(rho_of(r, mu)) - efold_time(-np.log1p(-r), mu) - _leading_term(mu) * float(np.log1p(-r)))
 
 
 # Maxima: bounds as printed, and the constants that cannot be lowered
 
-Extreme = tuple[float, float]
-"""Largest value and where it is."""
 
-
-def _maximum(function: Callable[[float], float], bounds: tuple[float, float]) -> Extreme:
+def _maximum(function: Callable[[float], float], bounds: tuple[float, float]) -> tuple[float, float]:
     """Maximum over an interval: a grid, then Brent's method around its best point."""
     grid = np.linspace(*bounds, 200)
     best = grid[np.argmax([function(y) for y in grid])]
@@ -352,7 +270,7 @@ def _gaussian_g(y: float) -> float:
 
 
 @cache
-def extreme(name: str) -> Extreme:
+def extreme(name: str) -> tuple[float, float]:
     """Maximum of ζ(1, μ) and ρ(1, μ), which grow with r, and of the functions of Lemmas 6 and 7, by quadrature."""
     functions: dict[str, Callable[[float], float]] = {
         "zeta": lambda m: m * quad(lambda x: (1 + x) * np.exp(-((m * x) ** 2) / 2), 0, 1)[0],
@@ -365,58 +283,32 @@ def extreme(name: str) -> Extreme:
 
 def _bound(statement: str, name: str, claimed: float, sharp: float, what: str) -> None:
     """Check that a maximum does not exceed a claimed bound, which a bound below the sharp constant fails."""
-
-    def measure(limit: float) -> float:
-        return max(0.0, extreme(name)[0] - limit)
-
-    measure.__doc__ = what
-    check(
-        statement,
-        against=Reference.OPTIMISATION,
-        formula=claimed,
-        tolerance=0.0,
-        unit="excess",
-        mutation=Mutation("bound below the maximum", 0.99 * sharp),
-    )(measure)
+    off = Mutation("bound below the maximum", 0.99 * sharp)
+    check(statement, Reference.OPTIMISATION, claimed, 0.0, unit="excess", mutation=off, name=what)(
+        lambda limit: max(0.0, extreme(name)[0] - limit)
+    )
 
 
-def _sharp(statement: str, name: str, constant: Extreme, what: str) -> None:
-    """Check that a maximum and its place are what the library says."""
-
-    def measure(claimed: Extreme) -> float:
-        value, at = extreme(name)
-        return max(abs(value - claimed[0]), abs(at - claimed[1]) ** 2)  # flat: the place is good to the root
-
-    measure.__doc__ = what
-    check(
-        statement,
-        against=Reference.OPTIMISATION,
-        formula=constant,
-        tolerance=1e-10,  # found to 1e-6 in its place, exact in value up to the quadrature
-        mutation=Mutation("1 % off", (0.99 * constant[0], 0.99 * constant[1])),
-    )(measure)
+def _sharp(statement: str, name: str, constant: tuple[float, float], what: str) -> None:
+    """Check that a maximum and its place are what the library says; where it is flat, the place is good to the root."""
+    off = Mutation("1 % off", (0.99 * constant[0], 0.99 * constant[1]))
+    # Tolerance: found to 1e-6 in its place, exact in value up to the quadrature.
+    check(statement, Reference.OPTIMISATION, constant, 1e-10, mutation=off, name=what)(
+        lambda claimed: max(np.abs(np.subtract(extreme(name), claimed)) ** [1, 2])
+    )
 
 
-_bound("eqn84-86", "zeta", PAPER_BOUND, SUP_ZETA, "How far ζ exceeds √(π/2) + 1.")
-_sharp("eqn84-86", "zeta", (SUP_ZETA, SUP_ZETA_AT), "Sharp constant of ζ, and where it is attained.")
-_sharp("eqn88", "rho", (SUP_RHO, SUP_RHO_AT), "Sharp constant of ρ, and where it is attained.")
-_bound("lemma6", "g", 1 / np.sqrt(2), SMALL_G_SUP, "How far the maximum of g exceeds 1/√2.")
-_sharp("lemma6-sharp", "g", (SMALL_G_SUP, SMALL_G_SUP_AT), "Sharp constant of g, and where it is attained.")
-_bound("lemma7", "G", 1.0, G_SUP, "How far the maximum of G exceeds 1.")
-_sharp("lemma7-sharp", "G", (G_SUP, G_SUP_AT), "Sharp constant of G, and where it is attained.")
+_bound("eqn84-86", "zeta", PAPER_BOUND, SUP_ZETA, "How far ζ exceeds √(π/2) + 1")
+_sharp("eqn84-86", "zeta", (SUP_ZETA, SUP_ZETA_AT), "Sharp constant of ζ, and where it is attained")
+_sharp("eqn88", "rho", (SUP_RHO, SUP_RHO_AT), "Sharp constant of ρ, and where it is attained")
+_bound("lemma6", "g", 1 / np.sqrt(2), SMALL_G_SUP, "How far the maximum of g exceeds 1/√2")
+_sharp("lemma6-sharp", "g", (SMALL_G_SUP, SMALL_G_SUP_AT), "Sharp constant of g, and where it is attained")
+_bound("lemma7", "G", 1.0, G_SUP, "How far the maximum of G exceeds 1")
+_sharp("lemma7-sharp", "G", (G_SUP, G_SUP_AT), "Sharp constant of G, and where it is attained")
 
 
-def _stationary_value(y: float) -> float:
-    return 2 * y / (2 * y**2 + 1)
-
-
-@check(
-    "lemma6-sharp",
-    against=Reference.ROOT_FINDING,
-    formula=_stationary_value,
-    tolerance=1e-9,  # the root of a numerical derivative is good to 1e-10
-)
-def value_where_stationary(value: Formula) -> float:
+@check("lemma6-sharp", Reference.ROOT_FINDING, lambda y: 2 * y / (2 * y**2 + 1))
+def value_where_stationary(value):
     """g where its numerical derivative vanishes (Eqns 75, 76)."""
     y = optimize.brentq(lambda y: float(derivative(_small_g, y, initial_step=0.1).df), 0.5, 2.0)
     return abs(value(y) - _small_g(y))
@@ -425,39 +317,24 @@ def value_where_stationary(value: Formula) -> float:
 BOTH_SIDES = np.array([*-np.linspace(0.05, 8, 30), *np.linspace(0.05, 8, 30)])
 
 
-@check(
-    "lemma6",
-    against=Reference.CLOSED_FORM,
-    formula=small_g,
-    tolerance=1e-14,  # rounding
-    mutation=Mutation("even", lambda y: small_g(np.abs(y))),
-)
-def values_of_small_g(g: Formula) -> float:
+@check("lemma6", Reference.CLOSED_FORM, small_g, 1e-14)  # rounding
+@rejects("even", lambda y: small_g(np.abs(y)))
+def values_of_small_g(g):
     """g(y) as defined, for both signs of y."""
-    return float(np.abs(g(BOTH_SIDES) - _small_g(BOTH_SIDES)).max())
+    return np.abs(g(BOTH_SIDES) - _small_g(BOTH_SIDES)).max()
 
 
-@check(
-    "lemma7",
-    against=Reference.QUADRATURE,
-    formula=gaussian_g,
-    tolerance=1e-12,  # the quadrature is asked for 1e-13
-    mutation=Mutation("even", lambda y: gaussian_g(np.abs(y))),
-)
-def values_of_gaussian_g(G: Formula) -> float:
+@check("lemma7", Reference.QUADRATURE, gaussian_g, 1e-12)  # the quadrature is asked for 1e-13
+@rejects("even", lambda y: gaussian_g(np.abs(y)))
+def values_of_gaussian_g(G):
     """G(y) for both signs of y."""
-    return float(np.abs(G(BOTH_SIDES) - [_gaussian_g(y) for y in BOTH_SIDES]).max())
+    return np.abs(G(BOTH_SIDES) - [_gaussian_g(y) for y in BOTH_SIDES]).max()
 
 
-@check(
-    "lemma7-sharp",
-    against=Reference.QUADRATURE,
-    formula=lambda y: np.sqrt(2) * small_g(y / np.sqrt(2)),
-    tolerance=1e-12,  # rounding of the quadrature where both sides meet, at y → 0
-    unit="excess",
-    mutation=Mutation("g without √2", lambda y: small_g(y / np.sqrt(2))),
-)
-def dominance(bound: Formula) -> float:
+# Tolerance: rounding of the quadrature where both sides meet, at y → 0
+@check("lemma7-sharp", Reference.QUADRATURE, lambda y: np.sqrt(2) * small_g(y / np.sqrt(2)), 1e-12, unit="excess")
+@rejects("g without √2", lambda y: small_g(y / np.sqrt(2)))
+def dominance(bound):
     """How far G exceeds √2·g(y/√2)."""
     y = np.linspace(0.05, 8, 60)
     return max(0.0, float((np.array([_gaussian_g(top) for top in y]) - bound(y)).max()))
@@ -466,20 +343,14 @@ def dominance(bound: Formula) -> float:
 # Theorem 4
 
 
-@check(
-    "thm4",
-    against=Reference.ODE,
-    formula=convergence_ratio,
-    tolerance=ODE_TOLERANCE,
-    unit="max relative error",
-)
-def ratio_of_efolds(ratio: Formula) -> float:
+@check("thm4", Reference.ODE, convergence_ratio, unit="max relative error")
+def ratio_of_efolds(ratio):
     """Ratio of ln(1/δ) along the integrated flow, three pairs of either sign, from t = 0.1 to 5."""
     t, mu = (0.1, 0.4, 1.0, 5.0), (3.0, 2.0, -1.0, 0.5)
     y = efolds_by_ode(mu, t)
     pairs = ((0, 1), (1, 2), (3, 0))
     errors = [np.abs(ratio(np.array(t), mu[j], mu[k]) / (y[:, j] / y[:, k]) - 1).max() for j, k in pairs]
-    return float(max(errors))
+    return max(errors)
 
 
 OFFSET_TARGETS = np.concatenate([[0.0], np.linspace(1.8, 1.95, 31), np.linspace(0.2, 5.0, 13)])
@@ -492,97 +363,65 @@ def _offsets() -> np.ndarray:
     return t[:, None] - np.exp(-(OFFSET_TARGETS**2) / 2) * efolds_by_ode(tuple(OFFSET_TARGETS), tuple(t))
 
 
-@check(
-    "thm4-bound",
-    against=Reference.ODE,
-    formula=2 * PAPER_BOUND,
-    tolerance=0.0,
-    unit="excess",
-    mutation=Mutation("bound below the maximum", 0.99 * SUP_RHO),
-)
-def offset_beyond_the_bound(limit: float) -> float:
+@check("thm4-bound", Reference.ODE, 2 * PAPER_BOUND, 0.0, unit="excess")
+@rejects("bound below the maximum", 0.99 * SUP_RHO)
+def offset_beyond_the_bound(limit):
     """How far the largest |λ| of integrated flows exceeds the bound."""
     return max(0.0, float(np.ptp(_offsets(), axis=1).max()) - limit)
 
 
-@check(
-    "thm4-bound",
-    against=Reference.ODE,
-    formula=SUP_RHO,
-    tolerance=1e-5,  # the nearest target of the grid lies 0.0025 from the best one
-    mutation=Mutation("1 % off", 0.99 * SUP_RHO),
-)
-def largest_offset(constant: float) -> float:
+@check("thm4-bound", Reference.ODE, SUP_RHO, 1e-5)  # the nearest target of the grid lies 0.0025 from the best one
+@rejects("1 % off", 0.99 * SUP_RHO)
+def largest_offset(constant):
     """Largest |λ| found, beside the sharp constant."""
     return abs(float(np.ptp(_offsets(), axis=1).max()) - constant)
 
 
-@check(
-    "thm4-bound",
-    against=Reference.ODE,
-    formula=rate_offset,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("targets exchanged", lambda t, mu_j, mu_k: rate_offset(t, mu_k, mu_j)),
-)
-def offset_of_two_targets(offset: Formula) -> float:
+@check("thm4-bound", Reference.ODE, rate_offset)
+@rejects("targets exchanged", lambda t, mu_j, mu_k: rate_offset(t, mu_k, mu_j))
+def offset_of_two_targets(offset):
     """λ_jk(t) of two targets of different sign along integrated flows."""
     t, mu = (0.1, 0.5, 2.0), (2.1, -1.3)
     rest = np.array(t)[:, None] - np.exp(-np.square(mu) / 2) * efolds_by_ode(mu, t)
-    return float(np.abs(offset(np.array(t), *mu) - (rest[:, 1] - rest[:, 0])).max())
+    return np.abs(offset(np.array(t), *mu) - (rest[:, 1] - rest[:, 0])).max()
 
 
-@check(
-    "thm4-threshold",
-    against=Reference.QUADRATURE,
-    formula=efolds_to_asymptote,
-    printed=lambda mu_k, tolerance: 2 * PAPER_BOUND * np.exp(-(mu_k**2)) / tolerance,
-    tolerance=QUADRATURE_TOLERANCE,
-    unit="excess",
-    mutation=scaled(efolds_to_asymptote, 0.95),
-    over=lambda rng: [(mu_j, mu_k) for mu_k in (1.0, -1.9, 2.5) for mu_j in (0.05, 1.5, 3.0)],
-)
-def correction_beyond_threshold(threshold: Formula, case: tuple[float, float]) -> float:
+@check("thm4-threshold", Reference.QUADRATURE, efolds_to_asymptote, unit="excess")
+@over([(mu_j, mu_k) for mu_k in (1.0, -1.9, 2.5) for mu_j in (0.05, 1.5, 3.0)])
+@as_printed(lambda mu_k, tolerance: 2 * PAPER_BOUND * np.exp(-(mu_k**2)) / tolerance)
+@rejects(*scaled(efolds_to_asymptote, 0.95))
+def correction_beyond_threshold(threshold, mu_j, mu_k):
     """Largest |Λ| − 1/10 once ln(1/δ_k) is past the threshold for |Λ| = 1/10, nine pairs."""
-    mu_j, mu_k = case
     y_k = float(threshold(mu_k, 0.1))
     t = efold_time(y_k, mu_k)
     y_j = optimize.brentq(lambda y: efold_time(y, mu_j) - t, 0.0, 1.01 * t * np.exp(mu_j**2 / 2), xtol=1e-12)
     return max(0.0, abs(y_j / y_k * np.exp((mu_k**2 - mu_j**2) / 2) - 1) - 0.1)
 
 
-@check(
-    "thm4-order",
-    against=Reference.ODE,
-    formula=np.abs,
-    printed=lambda mu: mu,
-    tolerance=0.0,
-    unit="pairs",
-    mutation=Mutation("order by distance from 1", lambda mu: np.abs(np.abs(mu) - 1)),
-)
-def pairs_out_of_order(salience: Formula) -> float:
+@check("thm4-order", Reference.ODE, np.abs, 0.0, printed=lambda mu: mu, unit="pairs")
+@rejects("order by distance from 1", lambda mu: np.abs(np.abs(mu) - 1))
+def pairs_out_of_order(salience):
     """Pairs and times out of order along an integrated flow with targets of both signs."""
     mu = (3.0, -2.5, 2.0, -1.2, 0.8, 0.3)
     y = efolds_by_ode(mu, (0.01, 0.1, 0.3, 0.6, 2.0))
     key = salience(np.array(mu))
     more = key[:, None] > key[None, :]
-    return float((more & (y[:, :, None] <= y[:, None, :])).sum())
+    return (more & (y[:, :, None] <= y[:, None, :])).sum()
 
 
 @check(
     "thm4-order",
-    against=Reference.QUADRATURE,
-    formula=lambda r, mu_j, mu_k: float(learning_time(r, mu_k) / learning_time(r, mu_j)),
-    printed=lambda r, mu_j, mu_k: np.exp((mu_j**2 - mu_k**2) / 2),
-    tolerance=QUADRATURE_TOLERANCE,
+    Reference.QUADRATURE,
+    lambda r, mu_j, mu_k: float(learning_time(r, mu_k) / learning_time(r, mu_j)),
     unit="max relative error",
-    mutation=Mutation("r 1 % off", lambda r, j, k: float(learning_time(0.99 * r, k) / learning_time(r, j))),
-    over=lambda rng: ((0.9, 3.0, 1.5), (0.9, -4.0, 2.0), (0.5, 2.0, -1.0)),
 )
-def ratio_of_learning_times(ratio: Formula, case: tuple[float, float, float]) -> float:
+@over(((0.9, 3.0, 1.5), (0.9, -4.0, 2.0), (0.5, 2.0, -1.0)))
+@as_printed(lambda r, mu_j, mu_k: np.exp((mu_j**2 - mu_k**2) / 2))
+@rejects("r 1 % off", lambda r, j, k: float(learning_time(0.99 * r, k) / learning_time(r, j)))
+def ratio_of_learning_times(ratio, r, mu_j, mu_k):
     """Ratio of the times to learn a fraction, three pairs of targets of either sign."""
-    r, mu_j, mu_k = case
     y = -np.log1p(-r)
-    return abs(ratio(*case) / (efold_time(y, mu_k) / efold_time(y, mu_j)) - 1)
+    return abs(ratio(r, mu_j, mu_k) / (efold_time(y, mu_k) / efold_time(y, mu_j)) - 1)
 
 
 # Linear attention
@@ -609,46 +448,30 @@ def raw_linear_run(flow: LinearAttentionFlow, t: np.ndarray) -> Any:
 
 
 @check(
-    "thm4-linear",
-    against=Reference.ODE,
-    formula=lambda flow, t: (flow.solution(t), flow.logits(flow.solution(t))),
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("time 1 % off", lambda flow, t: (flow.solution(1.01 * t), flow.logits(flow.solution(t)))),
-    over=linear_flows,
+    "thm4-linear", Reference.ODE, lambda flow, t: (flow.solution(t), flow.logits(flow.solution(t))), over=linear_flows
 )
-def solution_under_linear_attention(solution: Formula, flow: LinearAttentionFlow) -> float:
+@rejects("time 1 % off", lambda flow, t: (flow.solution(1.01 * t), flow.logits(flow.solution(t))))
+def solution_under_linear_attention(solution, flow):
     """v and logits against weights and logits integrated together, with a charge, T, rates and negative starts."""
     t = np.array([0.0, 0.5, 2.0, 6.0])
     run = raw_linear_run(flow, t)
     v, z = solution(flow, t)
     speed = flow.field(run["v"]) - (flow.mu - run["v"]) * run["z"] / flow.temperature
-    return float(max(np.abs(each).max() for each in (v - run["v"], z - run["z"], speed)))
+    return max(np.abs(each).max() for each in (v - run["v"], z - run["z"], speed))
 
 
-@check(
-    "thm4-linear",
-    against=Reference.ODE,
-    formula=LinearAttentionFlow.local_rates,
-    tolerance=ODE_TOLERANCE,
-    mutation=Mutation("rates of exp attention", lambda flow: np.exp(flow.mu**2 / 2)),
-    over=linear_flows,
-)
-def rates_under_linear_attention(rates: Formula, flow: LinearAttentionFlow) -> float:
+@check("thm4-linear", Reference.ODE, LinearAttentionFlow.local_rates, over=linear_flows)
+@rejects("rates of exp attention", lambda flow: np.exp(flow.mu**2 / 2))
+def rates_under_linear_attention(rates, flow):
     """Rates of approach against z/T at the end of weights and logits that are integrated together."""
     run = raw_linear_run(flow, np.array([0.0, 60.0]))
-    return float(np.abs(rates(flow) - run["z"][-1] / flow.temperature).max())
+    return np.abs(rates(flow) - run["z"][-1] / flow.temperature).max()
 
 
-@check(
-    "thm4-linear",
-    against=Reference.ODE,
-    formula=np.full(2, 0.05),
-    printed=np.zeros(2),
-    tolerance=1e-9,  # e^{−50} of what was missing, and the solver's error
-    mutation=Mutation("one component at zero", np.array([0.05, 0.0])),
-)
-def left_under_linear_attention(start: np.ndarray) -> float:
+@check("thm4-linear", Reference.ODE, np.full(2, 0.05), printed=np.zeros(2))
+@rejects("one component at zero", np.array([0.05, 0.0]))
+def left_under_linear_attention(start):
     """Largest δ left at t = 50, by the start of v."""
     mu = np.array([2.0, 1.0])
     run = raw_linear_run(LinearAttentionFlow(mu=mu, v0=start), np.array([0.0, 50.0]))
-    return float(np.abs(1 - run["v"][-1] / mu).max())
+    return np.abs(1 - run["v"][-1] / mu).max()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from joma.checks.check import Formula, Mutation, Reference, check
+from joma.checks.check import Reference, as_printed, check, over, rejects
 from joma.theory.latent_tree import (
     LatentTree,
     chain_parameter,
@@ -25,10 +25,6 @@ from joma.theory.latent_tree import (
     root_cooccurrence,
     root_parameter,
 )
-
-# Probabilities are compared with the floats nearest to exact rationals, after a few roundings of numbers below one.
-FLOAT_TOLERANCE = 1e-15
-
 
 # Small trees in exact rationals
 
@@ -155,13 +151,9 @@ CHAIN = RationalTree(base=10, parents=(-1, 0, 1, 2, 3, 4), same=(10, 10, 9, 3, 8
 
 # Lemmas 8 and 9
 
-Steps = tuple[Fraction, Fraction]
 
-
-def pairs_of_rho(rng: np.random.Generator) -> list[Steps]:
-    """Every pair of ρ whose M(ρ) is in tenths."""
-    tenths = [Fraction(n, 5) for n in range(-5, 6)]
-    return list(itertools.product(tenths, tenths))
+PAIRS_OF_RHO = list(itertools.product([Fraction(n, 5) for n in range(-5, 6)], repeat=2))
+"""Every pair of ρ whose M(ρ) is in tenths."""
 
 
 def _two_steps(rho_1: Fraction, rho_2: Fraction) -> np.ndarray:
@@ -175,32 +167,18 @@ def _two_steps(rho_1: Fraction, rho_2: Fraction) -> np.ndarray:
     )
 
 
-@check(
-    "lemma8",
-    against=Reference.EXACT_RATIONALS,
-    formula=edge_matrix,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ 1 % off", lambda rho: edge_matrix(0.99 * rho)),
-    over=pairs_of_rho,
-)
-def product_of_edges(matrix: Formula, case: Steps) -> float:
+@check("lemma8", Reference.EXACT_RATIONALS, edge_matrix, over=PAIRS_OF_RHO)
+@rejects("ρ 1 % off", lambda rho: edge_matrix(0.99 * rho))
+def product_of_edges(matrix, a, b):
     """M(ρ₁)M(ρ₂) and M(ρ₁ρ₂) against the sum over the middle variable, 121 pairs."""
-    a, b = case
     exact = _two_steps(a, b)
     return max(gap(matrix(float(a * b)), exact), gap(matrix(float(a)) @ matrix(float(b)), exact))
 
 
-@check(
-    "lemma8",
-    against=Reference.EXACT_RATIONALS,
-    formula=node_distribution,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ 1 % off", lambda rho: node_distribution(0.99 * rho)),
-    over=pairs_of_rho,
-)
-def law_of_a_child(distribution: Formula, case: Steps) -> float:
+@check("lemma8", Reference.EXACT_RATIONALS, node_distribution, over=PAIRS_OF_RHO)
+@rejects("ρ 1 % off", lambda rho: node_distribution(0.99 * rho))
+def law_of_a_child(distribution, a, b):
     """p(ρ₁ρ₂) against the law of the child of a node with p(ρ₂), 121 pairs."""
-    a, b = case
     exact = _two_steps(a, Fraction(1)) @ np.array([(1 + b) / 2, (1 - b) / 2], dtype=object)
     return gap(distribution(float(a * b)), exact)
 
@@ -211,15 +189,10 @@ def _conditional(child: int, parent: int) -> np.ndarray:
     return joint / joint.sum(axis=0)
 
 
-@check(
-    "lemma9",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda downwards: downwards[::-1],
-    printed=lambda downwards: downwards,
-    tolerance=0.0,  # fractions on both sides
-    mutation=Mutation("last two of the chain exchanged", lambda downwards: (downwards[2], downwards[0], downwards[1])),
-)
-def product_along_a_path(order: Formula) -> float:
+# Tolerance: fractions on both sides
+@check("lemma9", Reference.EXACT_RATIONALS, lambda downwards: downwards[::-1], 0.0, printed=lambda downwards: downwards)
+@rejects("last two of the chain exchanged", lambda downwards: (downwards[2], downwards[0], downwards[1]))
+def product_along_a_path(order):
     """Product of enumerated conditional laws along a path of five nodes."""
     product = np.array([[1, 0], [0, 1]], dtype=object)
     for child, parent in itertools.pairwise((5, *order((2, 3, 4)), 1)):
@@ -227,14 +200,9 @@ def product_along_a_path(order: Formula) -> float:
     return gap(product, _conditional(5, 1))
 
 
-@check(
-    "lemma9",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda rho: edge_matrix(chain_parameter(rho)),
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("product 1 % off", lambda rho: edge_matrix(0.99 * chain_parameter(rho))),
-)
-def matrix_of_a_path(matrix: Formula) -> float:
+@check("lemma9", Reference.EXACT_RATIONALS, lambda rho: edge_matrix(chain_parameter(rho)))
+@rejects("product 1 % off", lambda rho: edge_matrix(0.99 * chain_parameter(rho)))
+def matrix_of_a_path(matrix):
     """M of the product of ρ against the enumerated P(γ|α)."""
     return gap(matrix(np.array([float(CHAIN.rho(node)) for node in (2, 3, 4, 5)])), _conditional(5, 1))
 
@@ -256,42 +224,24 @@ def _expanded_pair(rho_l: float, rho_m: float, rho_c: float) -> np.ndarray:
     return np.asarray(sum(weight * np.outer(left, right) for weight, left, right in terms) / 4)
 
 
-@check(
-    "eqn98",
-    against=Reference.EXACT_RATIONALS,
-    formula=pair_distribution,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ_c 1 % off", lambda a, b, rho_c: pair_distribution(a, b, 0.99 * rho_c)),
-    over=pairs_below_a_latent,
-)
-def law_of_a_pair(law: Formula, case: tuple[tuple[float, ...], np.ndarray]) -> float:
+@check("eqn98", Reference.EXACT_RATIONALS, pair_distribution, over=pairs_below_a_latent)
+@rejects("ρ_c 1 % off", lambda a, b, rho_c: pair_distribution(a, b, 0.99 * rho_c))
+def law_of_a_pair(law, rho, exact):
     """Product of Eqn 94 over all pairs of an irregular tree."""
-    return gap(law(*case[0]), case[1])
+    return gap(law(*rho), exact)
 
 
-@check(
-    "eqn98",
-    against=Reference.EXACT_RATIONALS,
-    formula=_expanded_pair,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("the last two terms exchanged", lambda *rho: _expanded_pair(*rho).T),
-    over=pairs_below_a_latent,
-)
-def expanded_law_of_a_pair(law: Formula, case: tuple[tuple[float, float, float], np.ndarray]) -> float:
+@check("eqn98", Reference.EXACT_RATIONALS, _expanded_pair, over=pairs_below_a_latent)
+@rejects("the last two terms exchanged", lambda *rho: _expanded_pair(*rho).T)
+def expanded_law_of_a_pair(law, rho, exact):
     """Expansion of Eqn 98 over all pairs of an irregular tree."""
-    return gap(law(*case[0]), case[1])
+    return gap(law(*rho), exact)
 
 
-@check(
-    "eqn103",
-    against=Reference.EXACT_RATIONALS,
-    formula=root_parameter,
-    printed=lambda p, zero: p @ zero,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ₀ 1 % off", lambda p, zero: 0.99 * root_parameter(p, zero)),
-    over=lambda rng: (IRREGULAR, UNEQUAL_TOPS),
-)
-def parameter_of_every_node(rho0: Formula, model: RationalTree) -> float:
+@check("eqn103", Reference.EXACT_RATIONALS, root_parameter, over=(IRREGULAR, UNEQUAL_TOPS))
+@as_printed(lambda p, zero: p @ zero)
+@rejects("ρ₀ 1 % off", lambda p, zero: 0.99 * root_parameter(p, zero))
+def parameter_of_every_node(rho0, model):
     """2P[y_c=0] − 1 of every latent and leaf of two trees, and the library's marginals."""
     tree = model.tree()
     by_top = dict(zip(tree.tops.tolist(), rho0(tree.class_probabilities, tree.zero_given_class), strict=True))
@@ -318,16 +268,10 @@ def _printed_theorem5(H: int, L: int, rho: float, p: np.ndarray, zero: np.ndarra
     return _printed_formula(H, L, rho, float(p @ zero))
 
 
-@check(
-    "thm5",
-    against=Reference.EXACT_RATIONALS,
-    formula=_theorem5,
-    printed=_printed_theorem5,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ 1 % off", lambda H, L, rho, *rest: _theorem5(H, L, 0.99 * rho, *rest)),
-    over=lambda rng: (REGULAR, NEGATIVE, UNEQUAL_TOPS),
-)
-def cooccurrence_below_a_latent(formula: Formula, model: RationalTree) -> float:
+@check("thm5", Reference.EXACT_RATIONALS, _theorem5, over=(REGULAR, NEGATIVE, UNEQUAL_TOPS))
+@as_printed(_printed_theorem5)
+@rejects("ρ 1 % off", lambda H, L, rho, *rest: _theorem5(H, L, 0.99 * rho, *rest))
+def cooccurrence_below_a_latent(formula, model):
     """All pairs of leaves below a latent, three trees of 14 binary nodes with ρ = ±0.8."""
     tree, errors = model.tree(), []
     for i, j in itertools.permutations(model.leaves(), 2):
@@ -339,15 +283,9 @@ def cooccurrence_below_a_latent(formula: Formula, model: RationalTree) -> float:
     return max(errors)
 
 
-@check(
-    "thm5",
-    against=Reference.EXACT_RATIONALS,
-    formula=LatentTree.cooccurrence_matrix,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("transposed: P[y_m=1|y_l=1]", lambda tree, nodes=None: tree.cooccurrence_matrix(nodes).T),
-    over=lambda rng: (IRREGULAR, UNEVEN),
-)
-def cooccurrence_in_any_tree(matrix: Formula, model: RationalTree) -> float:
+@check("thm5", Reference.EXACT_RATIONALS, LatentTree.cooccurrence_matrix, over=(IRREGULAR, UNEVEN))
+@rejects("transposed: P[y_m=1|y_l=1]", lambda tree, nodes=None: tree.cooccurrence_matrix(nodes).T)
+def cooccurrence_in_any_tree(matrix, model):
     """Matrix of all leaves, and of leaves and latents in any order, of two uneven trees, pair by pair as well."""
     tree, errors = model.tree(), []
     for nodes in (None, np.array([len(model.parents) - 1, 2, 4, 1])):
@@ -358,23 +296,18 @@ def cooccurrence_in_any_tree(matrix: Formula, model: RationalTree) -> float:
     return max(errors)
 
 
-@check(
-    "thm5",
-    against=Reference.ENUMERATION,
-    formula=lambda tree: (tree.heights, tree.ancestor_heights()),
-    tolerance=0.0,
-    unit="edges",
-    mutation=Mutation(
-        "depth of the leaves taken for the height",
-        lambda tree: (tree.depths.max() - tree.depths, tree.ancestor_heights()),
-    ),
-    over=lambda rng: [
+@check("thm5", Reference.ENUMERATION, lambda tree: (tree.heights, tree.ancestor_heights()), unit="edges")
+@over(
+    [
         IRREGULAR.tree(),
         nested_tree([[(), [(), [()]]], [[()], ()], ()], 0.9, class_probabilities=[1.0], zero_given_class=[0.4]),
         regular_tree(3, (2, 1, 3), 0.7, class_probabilities=[0.3, 0.7], zero_given_class=[0.2, 0.6]),
-    ],
+    ]
 )
-def heights_of_latents(heights: Formula, tree: LatentTree) -> float:
+@rejects(
+    "depth of the leaves taken for the height", lambda tree: (tree.depths.max() - tree.depths, tree.ancestor_heights())
+)
+def heights_of_latents(heights, tree):
     """Heights H and depths of every node and of the common ancestor of two leaves, leaves at different depths."""
 
     def path(node: int) -> list[int]:
@@ -402,19 +335,10 @@ def sampled_trees(rng: np.random.Generator) -> list[tuple[int, tuple[Any, ...], 
     return cases
 
 
-@check(
-    "thm5",
-    against=Reference.MONTE_CARLO,
-    formula=_theorem5,
-    printed=_printed_theorem5,
-    tolerance=4.5,  # four dependent frequencies
-    unit="standard errors",
-    mutation=Mutation("ρ 2 % off", lambda H, L, rho, *rest: _theorem5(H, L, 0.98 * rho, *rest)),
-    over=sampled_trees,
-)
-def cooccurrence_in_samples(formula: Formula, case: tuple[int, tuple[Any, ...], float, float]) -> float:
+@check("thm5", Reference.MONTE_CARLO, _theorem5, printed=_printed_theorem5, over=sampled_trees)
+@rejects("ρ 2 % off", lambda H, L, rho, *rest: _theorem5(H, L, 0.98 * rho, *rest))
+def cooccurrence_in_samples(formula, H, rest, frequency, error):
     """200,000 sampled trees of depth 5, H = 1 to 4."""
-    H, rest, frequency, error = case
     return abs(frequency - formula(H, *rest)) / error
 
 
@@ -423,16 +347,10 @@ def _theorem5_at_the_root(L: int, rho: float, p: np.ndarray, zero_l: np.ndarray,
     return _printed_formula(L, L, rho, float(root_parameter(p, zero_m)))
 
 
-@check(
-    "thm5-root",
-    against=Reference.EXACT_RATIONALS,
-    formula=root_cooccurrence,
-    printed=_theorem5_at_the_root,
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ 1 % off", lambda L, rho, *rest: root_cooccurrence(L, 0.99 * rho, *rest)),
-    over=lambda rng: (REGULAR, NEGATIVE, UNEQUAL_TOPS),
-)
-def cooccurrence_below_the_root(formula: Formula, model: RationalTree) -> float:
+@check("thm5-root", Reference.EXACT_RATIONALS, root_cooccurrence, over=(REGULAR, NEGATIVE, UNEQUAL_TOPS))
+@as_printed(_theorem5_at_the_root)
+@rejects("ρ 1 % off", lambda L, rho, *rest: root_cooccurrence(L, 0.99 * rho, *rest))
+def cooccurrence_below_the_root(formula, model):
     """All pairs of leaves below different children of the root, three trees."""
     tree, errors = model.tree(), []
     for i, j in itertools.permutations(model.leaves(), 2):
@@ -466,44 +384,39 @@ def _near_one(H: int, L: int, epsilon: Fraction, c: int | Fraction) -> Fraction:
     return together / sum((p * one for p, one in zip(ancestor, ones, strict=True)), Fraction(0))
 
 
-def near_one(rng: np.random.Generator) -> list[tuple[int, int, int]]:
-    """H, L and c."""
-    return [(H, L, c) for H, L in ((1, 5), (2, 5), (4, 5), (1, 3), (3, 8)) for c in (0, 1, 2, 5)]
+NEAR_ONE = [(H, L, c) for H, L in ((1, 5), (2, 5), (4, 5), (1, 3), (3, 8)) for c in (0, 1, 2, 5)]
+"""H, L and c."""
 
 
+# Tolerance: the coefficient of ε² is at most 3; without the first-order term the ratio is 10⁶
 @check(
     "eqn8",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda H, L, c, e: float(cooccurrence_limit(H, L, c) + e * cooccurrence_slope(H, L, c)),
-    printed=lambda H, L, c, e: 1 - H / L,
-    tolerance=10.0,  # the coefficient of ε² is at most 3; without the first-order term the ratio is 10⁶
+    Reference.EXACT_RATIONALS,
+    lambda H, L, c, e: float(cooccurrence_limit(H, L, c) + e * cooccurrence_slope(H, L, c)),
+    10.0,
     unit="error / ε²",
-    mutation=Mutation(
-        "first-order coefficient 1 % off",
-        lambda H, L, c, e: float(cooccurrence_limit(H, L, c) + 1.01 * e * cooccurrence_slope(H, L, c)),
-    ),
-    over=near_one,
 )
-def error_of_second_order(approximation: Formula, case: tuple[int, int, int]) -> float:
+@over(NEAR_ONE)
+@as_printed(lambda H, L, c, e: 1 - H / L)
+@rejects(
+    "first-order coefficient 1 % off",
+    lambda H, L, c, e: float(cooccurrence_limit(H, L, c) + 1.01 * e * cooccurrence_slope(H, L, c)),
+)
+def error_of_second_order(approximation, H, L, c):
     """Error over ε² for ε = 10⁻², 10⁻⁴, 10⁻⁶, five pairs of H and L, c = 0, 1, 2, 5."""
-    H, L, c = case
     epsilons = [Fraction(1, 10**n) for n in (2, 4, 6)]
     errors = ((_near_one(H, L, e, c) - Fraction(approximation(H, L, c, float(e)))) / e**2 for e in epsilons)
     return max(abs(float(error)) for error in errors)
 
 
+# Tolerance: what is left at first order in ε
 @check(
-    "eqn8",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda H, L, c: float(cooccurrence_limit(H, L, float(c))),
-    printed=lambda H, L, c: 1 - H / L,
-    tolerance=1e-11,  # what is left at first order in ε
-    mutation=Mutation("c 1 % off", lambda H, L, c: float(cooccurrence_limit(H, L, 1.01 * c))),
-    over=near_one,
+    "eqn8", Reference.EXACT_RATIONALS, lambda H, L, c: float(cooccurrence_limit(H, L, float(c))), 1e-11, over=NEAR_ONE
 )
-def limit_near_one(limit: Formula, case: tuple[int, int, int]) -> float:
+@as_printed(lambda H, L, c: 1 - H / L)
+@rejects("c 1 % off", lambda H, L, c: float(cooccurrence_limit(H, L, 1.01 * c)))
+def limit_near_one(limit, H, L, c):
     """Limit for ρ₀ = 1 − cε with c = 0, 1, 2, 5, at ε = 10⁻¹²."""
-    H, L, c = case
     return gap(limit(H, L, c), _near_one(H, L, Fraction(1, 10**12), c))
 
 
@@ -516,16 +429,17 @@ def _comparable(model: RationalTree, query: int, leaf: int) -> bool:
     return model.ancestor(query, leaf) != 0 or exact_law(model, query)[1] == exact_law(model, leaf)[1]
 
 
+# Tolerance: a strict fall: equality would give zero
 @check(
     "thm5-monotone",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda *leaf: _one_rho(*leaf) and _comparable(*leaf),
-    printed=_one_rho,
-    tolerance=-1e-3,  # a strict fall: equality would give zero
+    Reference.EXACT_RATIONALS,
+    lambda *leaf: _one_rho(*leaf) and _comparable(*leaf),
+    -1e-3,
     unit="largest rise",
-    mutation=Mutation("different ρ on different edges allowed", _comparable),
 )
-def rise_with_height(covers: Formula) -> float:
+@as_printed(_one_rho)
+@rejects("different ρ on different edges allowed", _comparable)
+def rise_with_height(covers):
     """Largest rise of co-occurrence with the height, over five trees."""
     rises = []
     for model in (REGULAR, NEGATIVE, EQUAL_TOPS, UNEQUAL_TOPS, UNEVEN):
@@ -534,34 +448,23 @@ def rise_with_height(covers: Formula) -> float:
             for low, high in itertools.permutations(leaves, 2):
                 if model.height(query, low) < model.height(query, high):
                     rises.append(exact_cooccurrence(model, high, query) - exact_cooccurrence(model, low, query))
-    return float(max(rises))
+    return max(rises)
 
 
-@check(
-    "thm5-sparse",
-    against=Reference.EXACT_RATIONALS,
-    formula=lambda D: root_parameter(np.full(D, 1 / D), one_latent_per_class(D)),
-    tolerance=FLOAT_TOLERANCE,
-    mutation=Mutation("ρ₀ 1 % off", lambda D: np.full(D, 0.99 * (1 - 2 / D))),
-    over=lambda rng: range(2, 7),
-)
-def one_latent_for_each_class(rho0: Formula, D: int) -> float:
+@check("thm5-sparse", Reference.EXACT_RATIONALS, lambda D: root_parameter(np.full(D, 1 / D), one_latent_per_class(D)))
+@over(range(2, 7))
+@rejects("ρ₀ 1 % off", lambda D: np.full(D, 0.99 * (1 - 2 / D)))
+def one_latent_for_each_class(rho0, D):
     """ρ₀ of D = 2 to 6 classes with one latent each."""
     zero = tuple(tuple(0 if k == r else D for r in range(D)) for k in range(D))
     model = RationalTree(base=D, parents=(-1,) + (0,) * D, same=(D,) * (D + 1), classes=(1,) * D, zero=zero)
     return gap(rho0(D), [2 * exact_law(model, node)[0] - 1 for node in range(1, D + 1)])
 
 
-@check(
-    "thm5-sparse",
-    against=Reference.EXACT_RATIONALS,
-    formula=(200, 10**5),
-    tolerance=0.01,  # H/(L−1+c) is 0.005
-    unit="1 − P",
-    mutation=Mutation("the deep hierarchy dropped: L = 3", (3, 10**5)),
-)
-def distance_from_one(depth_and_classes: tuple[int, int]) -> float:
+@check("thm5-sparse", Reference.EXACT_RATIONALS, (200, 10**5), 0.01, unit="1 − P")  # H/(L−1+c) is 0.005
+@rejects("the deep hierarchy dropped: L = 3", (3, 10**5))
+def distance_from_one(depth_and_classes):
     """1 − P[y_l=1|y_m=1] at H = 1, L = 200, ρ = 1 − 10⁻⁴ and 10⁵ classes."""
     L, D = depth_and_classes
     epsilon = Fraction(1, 10**4)
-    return float(1 - _near_one(1, L, epsilon, Fraction(2, D) / epsilon))
+    return 1 - _near_one(1, L, epsilon, Fraction(2, D) / epsilon)

@@ -65,6 +65,22 @@ class Claim:
     """Whether we ask it, and not the paper."""
 
 
+def claim(
+    id: str, title: str, *, says: str, source: str, primary: bool = True, ours: bool = False
+) -> Callable[[Callable[[Any], Iterable[Number]]], Claim]:
+    """Make a claim of the function that returns its numbers; the arguments are fields of `Claim`.
+
+    >>> @claim("rise", "The entropy rises", says="it rises", source="Section 4")
+    ... def rise(tables):
+    ...     yield Number.exact("rise", tables["rise"], at_least=0.1)
+    >>> judge([rise], {"rise": 0.3}, tested_by="example")[0].outcome.value
+    'holds'
+    """
+    return lambda numbers: Claim(
+        id=id, title=title, says=says, source=source, numbers=numbers, primary=primary, ours=ours
+    )
+
+
 class Answer(BaseModel):
     """What one test says of a claim."""
 
@@ -143,17 +159,20 @@ def _beside_control(number: Number, confidence: float) -> Outcome:
 
 
 def judge(claims: Sequence[Claim], tables: Any, *, tested_by: str) -> list[Answer]:
-    """Answer the claims of one experiment from its tables; primary claims that rest on seeds share the error."""
-    numbers = {claim.id: tuple(claim.numbers(tables)) for claim in claims}
-    sampled = [claim.id for claim in claims if claim.primary and not _is_exact(numbers[claim.id])]
+    """Answer the claims of one experiment from its tables; primary claims that rest on seeds share the error.
+
+    Without tables no claim has a number.
+    """
+    numbers = {each.id: () if tables == {} else tuple(each.numbers(tables)) for each in claims}
+    sampled = [each.id for each in claims if each.primary and not _is_exact(numbers[each.id])]
     if len(sampled) > MOST_PRIMARY:
         raise ValueError(
             f"{tested_by} has {len(sampled)} primary claims, at most {MOST_PRIMARY} are allowed: {sampled}."
         )
     levels = holm({id: _p_value(numbers[id]) for id in sampled})
     return [
-        answer(claim, numbers[claim.id], tested_by=tested_by, confidence=levels.get(claim.id, CONFIDENCE))
-        for claim in claims
+        answer(each, numbers[each.id], tested_by=tested_by, confidence=levels.get(each.id, CONFIDENCE))
+        for each in claims
     ]
 
 

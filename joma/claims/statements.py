@@ -35,6 +35,8 @@ class Statement:
     remark: str = ""
     computed_by: tuple[str, ...] = ()
     """Functions of `joma.theory` that compute it."""
+    ours: bool = False
+    """Whether it is a statement of our own, which the paper does not make."""
 
     @property
     def outcome(self) -> Outcome:
@@ -74,6 +76,6 @@ def _family(name: str) -> list[str]:
     return family
 
 
-def _clean(value: str | list[str]) -> Any:
+def _clean(value: str | list[str] | bool) -> Any:
     """Join the lines of a wrapped text."""
-    return " ".join(value.split()) if isinstance(value, str) else tuple(value)
+    return " ".join(value.split()) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value

@@ -3,156 +3,28 @@
 Functions broadcast, and take numbers, lists and arrays alike.
 """
 
-# Layer and attention (Section 2, Eqns 1, 2, 9)
-from joma.theory.activations import (
-    Activation,
-    activation,
-    gelu,
-    homogeneous,
-    linear,
-    relu,
-    sigmoid,
-    silu,
-    softplus,
-    tanh,
-)
-from joma.theory.attention import Attention, AttentionKind
-from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
-from joma.theory.computation_graph import (
-    ComputationGraph,
-    Edge,
-    TwoValuedInput,
-    angle_sum,
-    backpropagated_correlation_bound,
-    gated_cosine_bound,
-    least_backpropagated_cosine,
-    recursed_cosines,
-    sigmoid_learning_time,
-    sloped_cosine_bound,
-    summed_cosine_bound,
-    worst_edge,
-)
-
-# Nonlinear activations (Eqn 6, Theorem 4, Lemmas 6 and 7, figure 4)
-from joma.theory.convergence import (
-    ConvergenceFlow,
-    convergence_ratio,
-    efolds,
-    efolds_to_asymptote,
-    fraction_learned,
-    gaussian_g,
-    learning_time,
-    normalised_field,
-    rate_correction,
-    rate_offset,
-    rho,
-    shared_field,
-    shared_solution,
-    small_g,
-    time_to_efolds,
-    zeta,
-)
-from joma.theory.critical_points import (
-    CriticalPair,
-    CriticalPoint,
-    CriticalRay,
-    LinearisedFlow,
-    critical_pairs,
-    critical_points,
-    critical_rays,
-    forced_ray,
-    lowest_slope,
-    straddling_distance,
-)
-from joma.theory.descent import SGD, Adam, GradientSteps, StepRecipe, train
-from joma.theory.hyperplane import (
-    central_product,
-    gate_level,
-    gate_mass,
-    gate_mass_slope,
-    gate_mean,
-    gate_mean_at_level,
-    gate_mean_at_level_slope,
-    gate_moment,
-    gate_moment_slope,
-    half_space_mean,
-    line_intersections,
-    mean_activation,
-    mean_at_level,
-    mean_at_level_slope,
-    mean_ratio,
-    mean_ratio_slope,
-    reflect,
-    theta1,
-    theta1_inverse,
-    theta1_slope,
-    theta2,
-    theta2_slope,
-)
-from joma.theory.integrate import integrate
-
-# What is conserved (Theorem 1), and linear activations (Theorem 2)
-from joma.theory.invariants import (
-    Invariant,
-    invariant_drift,
-    layer_invariant,
-    logit_sums,
-    minibatch_drift_factor,
-    momentum_drift_factor,
-    weight_decay_factor,
-)
-
-# Isotropic clusters (Lemmas 1 to 5, Theorem 3)
-from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
-
-# Latent trees (Section 5, Theorem 5) and the multi-layer note
-from joma.theory.latent_tree import (
-    LatentTree,
-    chain_parameter,
-    cooccurrence,
-    cooccurrence_limit,
-    cooccurrence_slope,
-    edge_matrix,
-    nested_tree,
-    node_distribution,
-    one_latent_per_class,
-    pair_distribution,
-    regular_tree,
-    root_cooccurrence,
-    root_parameter,
-)
-from joma.theory.layer import (
-    Embeddings,
-    Layer,
-    LayerGradient,
-    Samples,
-    cross_entropy_gradient,
-    fixed_gradient,
-    orthonormal_embeddings,
-)
-from joma.theory.mixture import Growth, Mixture, two_clusters
-from joma.theory.rebound import (
-    Rebound,
-    attention_entropy,
-    entropy_finally_rises,
-    entropy_gradient,
-    entropy_rebound,
-    rank_rebound,
-    rebound,
-    stable_rank,
-)
-from joma.theory.saliency import discriminancy, frequency, saliency, saliency_along, stationarity_drift
-from joma.theory.simulation import Simulation, SimulationConfig, figure4, simulate
-from joma.theory.softmax_estimate import anchored, estimate, logit_velocity, moving_mean_term, normalised_correlation
-from joma.theory.superposition import (
-    implicit_bias,
-    implicit_bias_rate,
-    query_interaction,
-    response,
-    superpose,
-    weights_from_parts,
-)
-from joma.theory.winner_take_all import LinearFlow
+# ruff: noqa: F403, F405
+from joma.theory.activations import *
+from joma.theory.attention import *
+from joma.theory.attention_flow import *
+from joma.theory.computation_graph import *
+from joma.theory.convergence import *
+from joma.theory.critical_points import *
+from joma.theory.descent import *
+from joma.theory.hyperplane import *
+from joma.theory.integrate import *
+from joma.theory.invariants import *
+from joma.theory.isotropic import *
+from joma.theory.latent_tree import *
+from joma.theory.layer import *
+from joma.theory.learned_embeddings import *
+from joma.theory.mixture import *
+from joma.theory.rebound import *
+from joma.theory.saliency import *
+from joma.theory.simulation import *
+from joma.theory.softmax_estimate import *
+from joma.theory.superposition import *
+from joma.theory.winner_take_all import *
 
 __all__ = [
     "SGD",
@@ -176,6 +48,7 @@ __all__ = [
     "LatentTree",
     "Layer",
     "LayerGradient",
+    "LearningRates",
     "LinearAttentionFlow",
     "LinearFlow",
     "LinearisedFlow",
@@ -194,6 +67,7 @@ __all__ = [
     "angle_sum",
     "attention_entropy",
     "backpropagated_correlation_bound",
+    "balance",
     "central_product",
     "chain_parameter",
     "convergence_ratio",
@@ -208,6 +82,7 @@ __all__ = [
     "edge_matrix",
     "efolds",
     "efolds_to_asymptote",
+    "embedding_gradient",
     "entropy_finally_rises",
     "entropy_gradient",
     "entropy_rebound",
@@ -235,6 +110,7 @@ __all__ = [
     "integrate",
     "invariant_drift",
     "layer_invariant",
+    "learned_flow",
     "learning_time",
     "least_backpropagated_cosine",
     "line_intersections",
@@ -280,6 +156,7 @@ __all__ = [
     "simulate",
     "sloped_cosine_bound",
     "small_g",
+    "softmax_leak",
     "softplus",
     "stable_rank",
     "stationarity_drift",
@@ -293,6 +170,7 @@ __all__ = [
     "theta2",
     "theta2_slope",
     "time_to_efolds",
+    "token_invariant",
     "train",
     "two_clusters",
     "weight_decay_factor",

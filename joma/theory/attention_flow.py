@@ -175,9 +175,9 @@ class LinearAttentionFlow:
         # (R - M)/R and (R + M)/R are written without cancellation.
         clock = times(t, trailing=self.mu.ndim) / self.temperature
         e, S = np.exp(-R * clock), clock * special.exprel(-R * clock)
-        behind, ahead = _without_cancellation(M, R, c), _without_cancellation(-M, R, c)
-        s = s0 * (ahead + behind * e) + c * S
-        s = np.divide(s, behind + ahead * e + s0 * S, out=np.zeros_like(s), where=s > 0)
+        minus, plus = _without_cancellation(M, R, c), _without_cancellation(-M, R, c)
+        s = s0 * (plus + minus * e) + c * S
+        s = np.divide(s, minus + plus * e + s0 * S, out=np.zeros_like(s), where=s > 0)
         V = (s - np.divide(c, s, out=np.zeros_like(s), where=s > 0)) / 2
         return side * V / root
 

@@ -172,7 +172,7 @@ def worst_edge(C1: float, C2: float, C3: float) -> Edge:
 
 
 def counterexample() -> Edge:
-    """Return whole-numbered signals with correlations 1, 3 and 1 on which the note's Theorem 1 fails.
+    """Return signals of integers with correlations 1, 3 and 1 on which the note's Theorem 1 fails.
 
     >>> float(counterexample().backpropagated_correlation)
     -9.0

@@ -264,18 +264,7 @@ def all_roots(
 def _pairs_at(
     plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation
 ) -> list[CriticalPair]:
-    """Pairs with s₊ = s₋ + step, in ascending order."""
-    _require_isolated(plus, minus, step, grid, activation)
-    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
-    ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
-    return [
-        CriticalPair(s_minus=float(s), s_plus=float(s + step), ratio=float(forced))
-        for s, forced in zip(s_minus, ratio, strict=True)
-    ]
-
-
-def _require_isolated(plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation) -> None:
-    """Refuse an F/θ₁ that takes the same value at s and s + step over a whole interval of s."""
+    """Pairs with s₊ = s₋ + step, in ascending order; a continuum of them is refused."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rise = (mean_ratio(plus, grid + step, activation) - mean_ratio(minus, grid, activation)) / step
     is_flat = np.abs(rise) < FLAT  # false for NaN
@@ -283,10 +272,16 @@ def _require_isolated(plus: Isotropic, minus: Isotropic, step: float, grid: np.n
     if long_enough.any():
         first = int(long_enough.argmax())
         raise AssumptionError(
-            f"Critical pairs need F/θ₁ to take a value twice at isolated places: at a distance of {abs(step):g} it is "
+            f"Critical pairs need F/θ₁ to take a value twice at isolated points: at a distance of {abs(step):g} it is "
             f"the same for all s from {grid[first]:.4g} to {grid[first + FLAT_POINTS - 1]:.4g}, as for a Laplace law. "
             "Every pair there is critical, at the ratio θ₁(s₊)/θ₁(s₋)."
         )
+    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
+    ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
+    return [
+        CriticalPair(s_minus=float(s), s_plus=float(s + step), ratio=float(forced))
+        for s, forced in zip(s_minus, ratio, strict=True)
+    ]
 
 
 def _misalignment(plus: Isotropic, minus: Isotropic, s_minus: Real, s_plus: Real, activation: Activation) -> np.ndarray:
@@ -436,39 +431,7 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
     Hypotheses: two clusters, the negative one at the origin; a homogeneous activation with a kink; $\xi^* \ne 0$ (at
     zero the field depends on the direction of $v$ alone and has no isolated zeros).
     """
-    _require_theorem_3(mixture, xi)
-    xi = float(xi)
-    grid = symmetric_grid(typical_size(mixture.noises[1]) + float(np.linalg.norm(mixture.centers[0])))
-    grid = grid[grid * xi > 0]
-    found = [
-        CriticalPoint(mixture=mixture, xi=xi, norm=float(xi / s_minus), orientation=orientation)
-        for orientation in (1, -1)
-        for s_minus in all_roots(partial(_imbalance, mixture, orientation), grid)
-    ]
-    if not found:
-        raise AssumptionError(
-            f"Theorem 3 needs a critical point μ ≠ 0: there is none at ξ = {xi:g} for the weights {mixture.weights}. "
-            "Change the sign of `xi`, or make a₋ larger."
-        )
-    return tuple(sorted(found, key=lambda point: point.norm))
-
-
-def _imbalance(mixture: Mixture, orientation: int, s_minus: Real) -> np.ndarray:
-    """What remains of v̇ along ±x̄₊ at s₋, over the sum of its parts; NaN in a tail that has underflown."""
     a_plus, a_minus = mixture.opposed_weights("Theorem 3")
-    p_plus, p_minus = mixture.noises
-    size = float(np.linalg.norm(mixture.centers[0]))
-    s_plus = s_minus + orientation * size
-    pull = orientation * a_plus * size * theta1(p_plus, s_plus, mixture.activation)
-    push = a_plus * theta2(p_plus, s_plus, mixture.activation)
-    against = a_minus * theta2(p_minus, s_minus, mixture.activation)
-    parts = np.abs(pull) + np.abs(push) + np.abs(against)
-    return (pull + push - against) / np.where(parts > TAIL, parts, np.nan)
-
-
-def _require_theorem_3(mixture: Mixture, xi: float) -> None:
-    """Say which hypothesis fails, if one does."""
-    a_plus, _ = mixture.opposed_weights("Theorem 3")
     x_minus = mixture.centers[1]
     if x_minus.any():
         raise AssumptionError(
@@ -487,3 +450,29 @@ def _require_theorem_3(mixture: Mixture, xi: float) -> None:
             "Theorem 3 needs ξ* ≠ 0: at ξ = 0 the field depends on the direction of v alone, and its zeros are rays. "
             "Use `critical_rays`, or another `xi`."
         )
+    xi = float(xi)
+    p_plus, p_minus = mixture.noises
+    size = float(np.linalg.norm(mixture.centers[0]))
+
+    def imbalance(s_minus: Real, orientation: int) -> np.ndarray:
+        """What remains of v̇ along ±x̄₊ at s₋, over the sum of its parts; NaN in a tail that has underflown."""
+        s_plus = s_minus + orientation * size
+        pull = orientation * a_plus * size * theta1(p_plus, s_plus, mixture.activation)
+        push = a_plus * theta2(p_plus, s_plus, mixture.activation)
+        against = a_minus * theta2(p_minus, s_minus, mixture.activation)
+        parts = np.abs(pull) + np.abs(push) + np.abs(against)
+        return (pull + push - against) / np.where(parts > TAIL, parts, np.nan)
+
+    grid = symmetric_grid(typical_size(p_minus) + size)
+    grid = grid[grid * xi > 0]
+    found = [
+        CriticalPoint(mixture=mixture, xi=xi, norm=float(xi / s_minus), orientation=orientation)
+        for orientation in (1, -1)
+        for s_minus in all_roots(partial(imbalance, orientation=orientation), grid)
+    ]
+    if not found:
+        raise AssumptionError(
+            f"Theorem 3 needs a critical point μ ≠ 0: there is none at ξ = {xi:g} for the weights {mixture.weights}. "
+            "Change the sign of `xi`, or make a₋ larger."
+        )
+    return tuple(sorted(found, key=lambda point: point.norm))

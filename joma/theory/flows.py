@@ -24,7 +24,7 @@ from joma.theory.activations import ACTIVATIONS, Activation, linear, relu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
 from joma.theory.convergence import ConvergenceFlow, TiedFlow
-from joma.theory.critical_points import CriticalPoint, critical_points
+from joma.theory.critical_points import critical_points
 from joma.theory.integrate import State
 from joma.theory.invariants import Invariant
 from joma.theory.isotropic import Gaussian
@@ -55,6 +55,8 @@ class JointFlow(ABC):
     default_temperature: ClassVar[float] = 1.0
     coupling: ClassVar[dict[str, int]] = {}
     """Options of an implicit integrator for states in the order v₀, z₀, v₁, z₁, …; none where all tokens interact."""
+    start_size: ClassVar[float] = 0.05
+    """Start of v where zero is a stationary point, with the sign of the target; that of the paper's figure 4."""
     target_symbol: ClassVar[str] = "μ"
     """What the paper calls the targets."""
 
@@ -99,16 +101,14 @@ class JointFlow(ABC):
 
     @cached_property
     def start_state(self) -> State:
-        """v and z at time zero."""
-        return {"v": self.v0, "z": self._tied_start() if self.z0 is None else self.z0}
-
-    def _tied_start(self) -> Float[np.ndarray, " M"]:
-        """Logits for which Theorem 1's quantity is zero; of the two roots for linear attention the positive one."""
+        """v and z at time zero; of the two roots for linear attention the positive one."""
         kind = self.invariant.attention.kind
+        if self.z0 is not None:
+            return {"v": self.v0, "z": self.z0}
         if kind is AttentionKind.SOFTMAX:
-            return np.zeros_like(self.v0)
-        logit_part = self.invariant.coefficient() * np.square(self.v0)
-        return np.sqrt(logit_part) if kind is AttentionKind.LINEAR else logit_part
+            return {"v": self.v0, "z": np.zeros_like(self.v0)}
+        z = self.invariant.coefficient() * np.square(self.v0)
+        return {"v": self.v0, "z": np.sqrt(z) if kind is AttentionKind.LINEAR else z}
 
     def log_attention(self, z: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
         r"""$\ln|\sigma(z/T)|$ up to a constant: attention over tokens, normalised, is the softmax of this."""
@@ -121,8 +121,9 @@ class JointFlow(ABC):
     def default_start(
         cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
     ) -> Float[np.ndarray, " M"]:
-        """Start of v where none is asked for: zero, or a small one where zero is a stationary point."""
-        return np.zeros_like(targets)
+        """Default start of v: zero as in the paper, unless linear attention or ReLU would stay there."""
+        stays_at_zero = attention is AttentionKind.LINEAR or activation == relu.name
+        return cls.start_size * np.sign(targets) * stays_at_zero
 
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
         """Exact v(t), by a closed form or one quadrature; None where none is known."""
@@ -141,7 +142,7 @@ class JointFlow(ABC):
         return None
 
     def span(self) -> float:
-        """End time to take where none is asked for; where the flow has limits, a first guess of the time to settle."""
+        """Default end time; where the flow has limits, a first guess of the time to settle."""
         return 1.0
 
     def latest(self) -> float:
@@ -180,11 +181,12 @@ class RelaxingFlow(TokenwiseFlow):
     """A flow to a target under exp attention that is solved exactly once Theorem 1 ties z to v."""
 
     coupling = DECOUPLED
+    tied_class: ClassVar[type[TiedFlow]]
 
-    @property
-    @abstractmethod
+    @cached_property
     def tied(self) -> TiedFlow:
         """The flow of v alone."""
+        return self.tied_class(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
 
     def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
         """Exact v(t), by inverting one quadrature."""
@@ -203,10 +205,6 @@ class RelaxingFlow(TokenwiseFlow):
         return 1 / float(self.tied.local_rates().min())
 
 
-SMALL_START = 0.05
-"""Start of v where zero is a stationary point: the one of the paper's figure 4, here with the sign of the target."""
-CLUSTER_START = 0.5
-"""Start of v for clusters: from near zero a node with a negative bias sees no sample at all."""
 PAST_BLOW_UP = 1.1
 """Default end over the blow-up time of Theorem 2, so that a run meets it."""
 PAST_LINEAR_BLOW_UP = 4.0
@@ -238,14 +236,6 @@ class SaliencyFlow(TokenwiseFlow):
     target_symbol = "Δ"
 
     activation: Activation = linear
-
-    @classmethod
-    def default_start(
-        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
-    ) -> Float[np.ndarray, " M"]:
-        """Zero as in Theorem 2; small where that is stationary, under linear attention and for ReLU."""
-        stationary = attention is AttentionKind.LINEAR or activation == relu.name
-        return SMALL_START * np.sign(targets) * stationary
 
     def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         r"""$\Delta\circ\phi'(v\circ b)$."""
@@ -321,13 +311,6 @@ class SoftmaxSaliencyFlow(JointFlow):
 
     activation: Activation = linear
 
-    @classmethod
-    def default_start(
-        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
-    ) -> Float[np.ndarray, " M"]:
-        """Zero; small for ReLU, whose slope at zero is zero."""
-        return SMALL_START * np.sign(targets) * (activation == relu.name)
-
     @cached_property
     def samples(self) -> Float[np.ndarray, "M M"]:
         """Token frequencies x[i], one row for each sample."""
@@ -358,28 +341,22 @@ class SoftmaxSaliencyFlow(JointFlow):
 class PrintedFlow(RelaxingFlow):
     r"""Eqn 6 as printed, $\dot v = (\mu - v)\circ e^{z/T}/A$: attention in front of the gradient only."""
 
+    tied_class = ConvergenceFlow
+
     def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         r"""$\mu - v$."""
         return self.targets - v
-
-    @cached_property
-    def tied(self) -> ConvergenceFlow:
-        r"""$F(r, \mu) = t$ and its inverse."""
-        return ConvergenceFlow(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlow(RelaxingFlow):
     r"""The flow that the model has, $\dot v = b\circ(\mu - v\circ b)$: attention inside the activation too."""
 
+    tied_class = AttentionFlow
+
     def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         r"""$\mu - v\circ b$, zero at $v^* = \operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$."""
         return self.targets - v * b
-
-    @cached_property
-    def tied(self) -> AttentionFlow:
-        """The same with z tied to v."""
-        return AttentionFlow(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,13 +365,6 @@ class LinearPrintedFlow(TokenwiseFlow):
 
     attentions = (AttentionKind.LINEAR,)
     coupling = DECOUPLED
-
-    @classmethod
-    def default_start(
-        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
-    ) -> Float[np.ndarray, " M"]:
-        """Small, on the target's side of zero, since z = v = 0 is a stationary point."""
-        return SMALL_START * np.sign(targets)
 
     def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         r"""$\mu - v$."""
@@ -482,19 +452,13 @@ class ClusterFlow(TokenwiseFlow):
     """
 
     activations = ("relu",)
+    start_size = 0.5  # from near zero a node with a negative bias sees no sample at all
     target_symbol = "x̄₊"
 
     bias: float = -1.0
     r"""$\xi^*$."""
     negative_weight: float = 4.0
     r"""$a_-/a_+$."""
-
-    @classmethod
-    def default_start(
-        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
-    ) -> Float[np.ndarray, " M"]:
-        """Large enough for the node to see samples."""
-        return CLUSTER_START * np.sign(targets)
 
     def field(self, t: float, state: State) -> State:
         """As for every tokenwise flow, refusing weights that reach zero where the field jumps there."""
@@ -519,25 +483,26 @@ class ClusterFlow(TokenwiseFlow):
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
         r"""$\operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$ for the stable critical point $\mu$ of Theorem 3."""
-        return None if self._attractor is None else self._tied(self._attractor).critical_point()
+        return None if self._attractor is None else self._attractor[0].critical_point()
 
     def span(self) -> float:
         """The time constant of the slowest direction near the critical point."""
-        return 1.0 if self._attractor is None else 1 / float(self._rates(self._attractor).min())
+        if self._attractor is None:
+            return 1.0
+        tied, matrix = self._attractor
+        return 1 / float(np.abs(np.linalg.eigvals(tied.jacobian(matrix))).min())
 
     @cached_property
-    def _attractor(self) -> CriticalPoint | None:
+    def _attractor(self) -> tuple[AttentionFlow, np.ndarray] | None:
+        r"""The flow to Theorem 3's only stable critical point and its $C(\mu)$; None where there is none."""
         try:
             stable = [point for point in critical_points(self.mixture, self.bias) if point.linearised.stable]
         except AssumptionError:
             return None
-        return stable[0] if len(stable) == 1 else None
-
-    def _tied(self, point: CriticalPoint) -> AttentionFlow:
-        return AttentionFlow(mu=point.mu, v0=self.v0, z0=self.start_state["z"], **self.scales)
-
-    def _rates(self, point: CriticalPoint) -> Float[np.ndarray, " M"]:
-        return np.abs(np.linalg.eigvals(self._tied(point).jacobian(point.linearised.matrix)))
+        if len(stable) != 1:
+            return None
+        tied = AttentionFlow(mu=stable[0].mu, v0=self.v0, z0=self.start_state["z"], **self.scales)
+        return tied, stable[0].linearised.matrix
 
 
 FLOWS: dict[str, tuple[type[JointFlow], ...]] = {
@@ -553,7 +518,7 @@ TITLES = {
     "saliency": "Constant saliencies (Section 3.1)",
     "printed": "Eqn 6 as printed",
     "normalised": "Eqn 6 with softmax(v²/T), the variant used for figure 4",
-    "model": "The flow that exp attention gives in place of Eqn 6",
+    "model": "The flow that exp attention gives, where the paper has Eqn 6",
     "clusters": "Two clusters (Lemma 2) with attention",
 }
 """The same in words, for headings."""

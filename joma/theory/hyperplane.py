@@ -160,7 +160,7 @@ def _gated(gate: Function, x: np.ndarray) -> np.ndarray:
 
 
 def _edges(r: np.ndarray, norm: np.ndarray, kinks: np.ndarray) -> Float[np.ndarray, "N E"]:
-    r"""Places y where $\|v\|y + r$ is at a kink, or a power of two away from one."""
+    r"""Values y where $\|v\|y + r$ is at a kink, or a power of two away from one."""
     coarsest = max(COARSEST_STEP, int(np.ceil(np.log2(8 * np.abs(r).max(initial=1)))))
     steps = 2.0 ** np.arange(FINEST_STEP, coarsest + 1)
     arguments = (kinks[:, None] + np.concatenate([-steps, [0.0], steps])).ravel()
@@ -192,7 +192,7 @@ def half_space_mean(
 
     $E[x\psi] = \Theta_1\bar x + \Theta_2\,RR^\top v/\|R^\top v\|$ and $E\,\psi = \Theta_1$, where the norm that
     $\Theta_1$ and $\Theta_2$ see is $\|R^\top v\|$ and $r = v^\top\bar x + \xi$. The paper prints $\theta_1/\|v\|$ and
-    $\theta_2/\|v\|^3$ (Eqn 23). `basis` holds the orthonormal columns R; None is the whole space.
+    $\theta_2/\|v\|^3$ (Eqn 23). `basis` holds the orthonormal columns R; None is the full space.
 
     >>> from joma.theory.isotropic import Gaussian
     >>> half_space_mean(Gaussian(dim=2), np.array([3.0, 4.0]), center=np.zeros(2)).mean.round(6)
@@ -200,7 +200,18 @@ def half_space_mean(
     """
     v, center, xi = with_axes("v", v, "*B M"), with_axes("center", center, "M"), finite("xi", xi)
     same_shape(last_axis_of_v=v[(0,) * (v.ndim - 1)], center=center)
-    R = _orthonormal(basis, p.dim, center.size)
+    R = np.eye(center.size) if basis is None else finite("basis", basis)
+    if R.shape != (center.size, p.dim):
+        raise ValueError(
+            f"`basis` must have shape ({center.size}, {p.dim}), the size of `center` by the dimension of the "
+            f"distribution; got {R.shape}. Pass orthonormal columns, or a distribution of that dimension."
+        )
+    gap = np.abs(R.T @ R - np.eye(p.dim)).max()
+    if gap > ORTHONORMAL:
+        raise AssumptionError(
+            f"Lemma 1 needs orthonormal columns: max |RᵀR - I| is {gap:.1e}, tolerance {ORTHONORMAL:.0e}. "
+            "Orthogonalise `basis`, for example by `numpy.linalg.qr`."
+        )
     within = v @ R
     norm = np.linalg.norm(within, axis=-1)
     r = v @ center + xi
@@ -209,22 +220,6 @@ def half_space_mean(
     length = norm[..., None]
     direction = np.divide(within @ R.T, length, out=np.zeros_like(v), where=length > 0)
     return GatedMean(mass=mass, mean=mass[..., None] * center + moment[..., None] * direction)
-
-
-def _orthonormal(basis: np.ndarray | None, dim: int, size: int) -> np.ndarray:
-    R = np.eye(size) if basis is None else finite("basis", basis)
-    if R.shape != (size, dim):
-        raise ValueError(
-            f"`basis` must have shape ({size}, {dim}), the size of `center` by the dimension of the distribution; got "
-            f"{R.shape}. Pass orthonormal columns, or a distribution of that dimension."
-        )
-    gap = np.abs(R.T @ R - np.eye(dim)).max()
-    if gap > ORTHONORMAL:
-        raise AssumptionError(
-            f"Lemma 1 needs orthonormal columns: max |RᵀR - I| is {gap:.1e}, tolerance {ORTHONORMAL:.0e}. "
-            "Orthogonalise `basis`, for example by `numpy.linalg.qr`."
-        )
-    return R
 
 
 def reflect(x: Float[np.ndarray, "*B n"], v: Float[np.ndarray, " n"]) -> Float[np.ndarray, "*B n"]:
@@ -255,23 +250,19 @@ def theta1_inverse(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:
             f"`y` must lie strictly between {min(c_minus, c_plus):g} and {max(c_minus, c_plus):g}, where θ₁ takes its "
             f"values; got {np.min(y):g} to {np.max(y):g}. Leave the ends out."
         )
-    side = np.where(share < 1 / 2, -1, 1)
-    return np.asarray(side * _upper_quantile(p, np.asarray(np.minimum(share, 1 - share))))
-
-
-def _upper_quantile(p: Isotropic, share: np.ndarray) -> np.ndarray:
-    """Distance beyond which the given share, at most a half, lies on one side."""
 
     def excess(distance: np.ndarray, share: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
             above = np.log(p.cdf(-distance) / share)
         return np.asarray(np.maximum(above, -1))  # flat where the support has ended
 
+    # The distance beyond which the smaller of the two shares lies on one side.
+    side, share = np.where(share < 1 / 2, -1, 1), np.minimum(share, 1 - share)
     half = p.cdf(0.0)  # one half, but for rounding
     sought = np.where(share < half, share, half / 2)
     bracket = elementwise.bracket_root(excess, 0.0, 1.0, xmin=0.0, args=(sought,), factor=2, maxiter=MOST_STEPS)
     found = elementwise.find_root(excess, bracket.bracket, args=(sought,), maxiter=MOST_STEPS)
-    return np.where(share < half, found.x, 0.0)
+    return np.asarray(side * np.where(share < half, found.x, 0.0))
 
 
 def mean_at_level(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:

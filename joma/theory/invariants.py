@@ -46,7 +46,7 @@ class Invariant:
     query_weights: Float[np.ndarray, " Q"] | None = None
     r"""Weight of each query in the sum over queries, one when None.
 
-    One is right when $\dot z_m$ is the gradient of the whole objective, $E[1_{q=m}\cdots]$. Where $\dot z_m$ uses
+    One is right when $\dot z_m$ is the gradient of the full objective, $E[1_{q=m}\cdots]$. Where $\dot z_m$ uses
     conditional expectations $E_{q=m}$ (Eqn 2 for every query) the weight is the query's probability.
     """
 
@@ -183,7 +183,7 @@ def logit_sums(z: Float[np.ndarray, "*T Q M"]) -> Float[np.ndarray, "*T Q"]:
 def momentum_drift_factor(momentum: float) -> float:
     r"""Return how much more heavy-ball momentum β drifts than plain SGD at the same effective rate $\eta/(1-\beta)$.
 
-    $\frac{1+\beta}{1-\beta}$ to leading order in the step: the velocity lags behind v by $\beta/(1-\beta)$ steps, which
+    $\frac{1+\beta}{1-\beta}$ to leading order in the step: the velocity is delayed by $\beta/(1-\beta)$ steps, which
     adds $\tfrac{\beta}{1-\beta}\sum_k(\Delta v_k)^2$ to the $\tfrac12\sum_k(\Delta v_k)^2$ that every step loses.
 
     >>> round(momentum_drift_factor(0.9), 12)

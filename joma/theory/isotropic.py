@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy import special
 
 from joma.errors import AssumptionError, positive
-from joma.theory.radial import DEPTH, DensityTable, RadialMesh, log_profile, radial_mesh, refined, require_tail
+from joma.theory.radial import DEPTH, DensityTable, RadialMesh, log_profile, radial_mesh, require_tail, resolve
 from joma.types import Real
 
 SMALLEST = 1e-100
@@ -214,7 +214,7 @@ class RadialProfile(Isotropic):
 
     def _panels(self) -> tuple[np.ndarray, np.ndarray]:
         # The marginal is an average of the profile: no less smooth, but not zero where the profile is.
-        return refined(self.density, np.union1d(SMALLEST, np.append(self._mesh.lower, self._mesh.upper)))
+        return resolve(log_profile(self.density), np.union1d(SMALLEST, np.append(self._mesh.lower, self._mesh.upper)))
 
     def density(self, y: Real) -> np.ndarray:
         r"""Eqn 35, normalised: with $Z = \int_0^\infty p_0(r)\,r^{n-1}\,dr$ and $l$ the distance from the axis.
@@ -283,7 +283,7 @@ def _student_cdf(dof: float | int, t: Real) -> np.ndarray:
 
 
 def _not_nan(y: Real) -> np.ndarray:
-    """Return y as a float64 array; infinities are places like any other, NaN is not."""
+    """Return y as a float64 array; infinities are allowed, NaN is not."""
     array = np.asarray(y, dtype=np.float64)
     if np.isnan(array).any():
         raise ValueError("Coordinates along a unit vector must be numbers, got nan. Remove or replace that entry.")

@@ -21,7 +21,7 @@ from joma.errors import AssumptionError, broadcast, finite, same_shape, whole, w
 from joma.types import Real, keep
 
 Count = int | np.integer | Int[np.ndarray, "..."]
-"""A whole number or an array of them."""
+"""An integer or an array of them."""
 
 FLIP = np.array([[1.0, -1.0], [-1.0, 1.0]])
 r"""$ee^\top$ with $e = [1, -1]^\top$."""
@@ -363,7 +363,7 @@ class LatentTree:
         return self.joint_ones(nodes) / self._chance_of_one(nodes)
 
     def sample(self, rng: np.random.Generator, size: int) -> Int[np.ndarray, "size N"]:
-        """Draw `size` whole trees from the root down; column 0 is the class label, the others are 0 or 1."""
+        """Draw `size` trees from the root down; column 0 is the class label, the others are 0 or 1."""
         y = np.empty((size, self.num_nodes), dtype=np.int64)
         y[:, ROOT] = rng.choice(self.class_probabilities.size, size=size, p=self.class_probabilities)
         for node in range(1, self.num_nodes):

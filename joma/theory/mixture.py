@@ -7,7 +7,7 @@ $$s_j = \frac{v^\top\bar x_j + \xi}{\|v\|}, \qquad
   \dot\xi = \sum_j a_j\,\theta_1(s_j), \qquad a_j = E[g \mid j]\,P[j].$$
 
 For a homogeneous activation this is gradient ascent on $L(v, \xi) = \|v\|\sum_j a_jF(s_j)$. That potential is
-homogeneous of degree one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as whole
+homogeneous of degree one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as
 rays, or not at all. The paper evaluates $\theta$ and $F$ at $r_j = \|v\|s_j$ and divides by $\|v\|$ and $\|v\|^3$
 (Eqns 42, 43 and 50), which is right at $\|v\| = 1$ only. For any other activation $\theta_i(s_j)$ becomes
 $\Theta_i(r_j, \|v\|)$ and $L = \sum_j a_jE\,\phi(\|v\|y + r_j)$.

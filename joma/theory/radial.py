@@ -78,21 +78,16 @@ def log_profile(profile: Function, *, in_log: bool = False) -> Function:
         # Overflow and 0/0 far outside the mass are the user's formula at radii that they never meant.
         with np.errstate(all="ignore"):
             values = evaluate(profile, r)
-            _refuse_bad_values(values, r, in_log=in_log)
+            bad = np.isnan(values) | (values == np.inf) | ((values < 0) & (not in_log))
+            if bad.any():
+                raise AssumptionError(
+                    f"A radial profile must be finite and not negative for r > 0, got {values[bad].flat[0]:g} at "
+                    f"r = {r[bad].flat[0]:g}. Return 0 where there is no mass."
+                )
             log_p = values if in_log else np.log(values)
         return log_p if in_log else np.where(log_p < -DEPTH, -np.inf, log_p)
 
     return logarithm
-
-
-def cut_below(log_p: Function, floor: float) -> Function:
-    """Return the function with everything below the floor at minus infinity."""
-
-    def cut(r: np.ndarray) -> np.ndarray:
-        values = log_p(r)
-        return np.where(values < floor, -np.inf, values)
-
-    return cut
 
 
 def evaluate(function: Function, x: np.ndarray) -> np.ndarray:
@@ -108,15 +103,6 @@ def evaluate(function: Function, x: np.ndarray) -> np.ndarray:
     except (TypeError, ValueError):
         pass  # the loop below meets the same error if it is one
     return np.array([function(one) for one in x.flat], dtype=np.float64).reshape(x.shape)
-
-
-def _refuse_bad_values(values: np.ndarray, r: np.ndarray, *, in_log: bool) -> None:
-    bad = np.isnan(values) | (values == np.inf) | ((values < 0) & (not in_log))
-    if bad.any():
-        raise AssumptionError(
-            f"A radial profile must be finite and not negative for r > 0, got {values[bad].flat[0]:g} at "
-            f"r = {r[bad].flat[0]:g}. Return 0 where there is no mass."
-        )
 
 
 def scan(log_p: Function, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -145,9 +131,13 @@ def _look(log_p: Function, begin: float, end: float, num_points: int) -> tuple[n
 
 
 def resolve(
-    log_q: Function, edges: np.ndarray, scanned_r: np.ndarray, scanned: np.ndarray
+    log_q: Function, edges: np.ndarray, scanned_r: np.ndarray | None = None, scanned: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Halve panels until each is resolved relative to itself; panels without mass are dropped."""
+    """Halve panels until each is resolved relative to itself; panels without mass are dropped.
+
+    Features between edges are seen through the values of a scan, if there was one.
+    """
+    scanned_r, scanned = (np.empty(0) if values is None else values for values in (scanned_r, scanned))
     lower, upper = edges[:-1], edges[1:]
     accepted: list[tuple[np.ndarray, np.ndarray]] = []
     for _ in range(MOST_HALVINGS):
@@ -173,20 +163,22 @@ def _is_resolved(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether Gauss on a panel agrees with Gauss on its halves, and whether the panel holds no mass at all."""
     nodes, weights = gauss(TEST_ORDER)
-    places = np.concatenate([nodes, nodes / 2, (nodes + 1) / 2, [0.0, 0.5, 0.5, 1.0]])
+    points = np.concatenate([nodes, nodes / 2, (nodes + 1) / 2, [0.0, 0.5, 0.5, 1.0]])
     width = upper - lower
-    values = log_q(lower[:, None] + width[:, None] * places)
+    values = log_q(lower[:, None] + width[:, None] * points)
     values[:, -1] = log_q(upper)  # lower + width may miss it by a rounding, on the wrong side of a jump
     top = values.max(axis=1)
     seen_by_scan = _scan_maximum(lower, upper, scanned_r, scanned)
     empty = np.isneginf(top) & np.isneginf(seen_by_scan)
     top = np.where(np.isneginf(top), 0, top)
-    whole, left, right, ends = np.split(
+    coarse, left, right, ends = np.split(
         np.exp(values - top[:, None]), [TEST_ORDER, 2 * TEST_ORDER, 3 * TEST_ORDER], axis=1
     )
     fine = (left + right) @ weights / 2
-    noise = ROUNDINGS * _rounding(values, top, upper / width)
-    agree = np.abs(whole @ weights - fine) <= (PANEL_TOLERANCE + noise) * fine
+    # Relative noise of p0: rounding of r times the slope of the logarithm, and of the logarithm.
+    spread = (top[:, None] - np.where(np.isneginf(values), top[:, None], values)).max(axis=1)
+    noise = ROUNDINGS * np.finfo(float).eps * (np.abs(top) + spread * upper / width)
+    agree = np.abs(coarse @ weights - fine) <= (PANEL_TOLERANCE + noise) * fine
     # A jump beyond the outermost nodes of the halves hides from both rules, but not from the values at their ends.
     carried = np.concatenate([left @ _to_the_ends(), right @ _to_the_ends()], axis=1)
     continuous = (np.abs(carried - ends) <= END_TOLERANCE + noise[:, None]).all(axis=1)
@@ -195,26 +187,12 @@ def _is_resolved(
     return empty | (agree & continuous & seen) | indivisible, empty
 
 
-def _rounding(values: np.ndarray, top: np.ndarray, inverse_width: np.ndarray) -> np.ndarray:
-    r"""Relative noise of $p_0$ in a panel: rounding of r times the slope of the logarithm, and of the logarithm."""
-    spread = (top[:, None] - np.where(np.isneginf(values), top[:, None], values)).max(axis=1)
-    return np.finfo(float).eps * (np.abs(top) + spread * inverse_width)
-
-
 def _scan_maximum(lower: np.ndarray, upper: np.ndarray, scanned_r: np.ndarray, scanned: np.ndarray) -> np.ndarray:
     """Largest scanned value inside each panel, minus infinity where the scan has no point."""
     begin, end = np.searchsorted(scanned_r, lower), np.searchsorted(scanned_r, upper)
     padded = np.append(scanned, -np.inf)
     pairs = np.stack([begin, np.maximum(end, begin)], axis=1).ravel()
     return np.where(end > begin, np.maximum.reduceat(padded, pairs)[::2], -np.inf)
-
-
-def refined(
-    density: Function, edges: Float[np.ndarray, " E"]
-) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-    """Halve panels between ascending edges until they resolve a density; its features must not hide between edges."""
-    nothing = np.empty(0)
-    return resolve(log_profile(density), edges, nothing, nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,9 +231,9 @@ class DensityTable:
         width = np.where(((middle > self.lower[panel]) & (middle < self.upper[panel]))[..., None], width, 0)
         nodes, weights = gauss(FUNCTION_ORDER)
         y = begin + width * nodes
-        place = (y - self.lower[panel][..., None]) / (self.upper - self.lower)[panel][..., None]
+        share = (y - self.lower[panel][..., None]) / (self.upper - self.lower)[panel][..., None]
         series = np.moveaxis(self.coefficients[panel], -1, 0)[..., None]
-        return y, width * weights * np.polynomial.legendre.legval(2 * place - 1, series, tensor=False)
+        return y, width * weights * np.polynomial.legendre.legval(2 * share - 1, series, tensor=False)
 
 
 LogWeight = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -264,7 +242,7 @@ r"""$\ln w(y, l, r)$ with $r^2 = y^2 + l^2$."""
 MARGIN_OF_UNDERFLOW = 30.0
 """A profile that is zero at a step of the scan from more than this above underflow has a compact support."""
 INNER_REACH = 40.0
-r"""Nats below the peak of $r^{n-1}p_0$ where panels begin: what is left out is $e^{-40}$ of the whole."""
+r"""Nats below the peak of $r^{n-1}p_0$ where panels begin: what is left out is $e^{-40}$ of the mass."""
 OUTER_REACH = 750.0
 r"""Nats below the peak of $r^{n+1}p_0$ where panels end: everything beyond underflows."""
 PRUNED = 75.0
@@ -455,29 +433,29 @@ def radial_mesh(log_p: Function, dim: int, *, depth: float = DEPTH) -> RadialMes
     """
     log_r, values = scan(log_p, dim)
     floor = values.max() - depth
-    log_p, values = cut_below(log_p, floor), np.where(values < floor, -np.inf, values)
+    values = np.where(values < floor, -np.inf, values)
+
+    def cut(r: np.ndarray) -> np.ndarray:
+        found = log_p(r)
+        return np.where(found < floor, -np.inf, found)
+
     first, last = _extent(log_r, values, dim)
     r = np.exp(log_r)
-    tail = _power_tail(log_p, r, values, last, max(floor, -depth))
+    tail = _power_tail(cut, r, values, last, max(floor, -depth))
     end = r[last] if tail is not None else r[min(last + 1, r.size - 1)]
     edges = np.geomspace(r[first], end, 2 + int(np.log2(end / r[first])))
-    lower, upper = resolve(lambda r: log_p(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
+    lower, upper = resolve(lambda r: cut(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
     inner = _inner_law(r, values, first)
-    mesh = RadialMesh(log_p=log_p, dim=dim, lower=lower, upper=upper, inner=inner, tail=tail)
-    _require_center(mesh)
+    mesh = RadialMesh(log_p=cut, dim=dim, lower=lower, upper=upper, inner=inner, tail=tail)
+    share, _ = mesh.shares_outside(dim)
+    if inner is not None and share > TAIL_TOLERANCE:
+        raise AssumptionError(
+            f"The profile cannot be normalised: p0 grows like r^{inner.exponent:.6g} towards r = 0, near or past "
+            f"the r^-{dim} at which {dim} dimensions cease to bear it. Cut the profile off near zero."
+        )
     require_tail(mesh, dim, "The profile cannot be normalised")
     negligible = tail is not None and tail.doubt > POWER_LAW and mesh.shares_outside(dim + 1)[1] < PANEL_TOLERANCE
     return replace(mesh, tail=None) if negligible else mesh
-
-
-def _require_center(mesh: RadialMesh) -> None:
-    """Refuse a profile with too much of its mass at radii too small to reach."""
-    share, _ = mesh.shares_outside(mesh.dim)
-    if mesh.inner is not None and share > TAIL_TOLERANCE:
-        raise AssumptionError(
-            f"The profile cannot be normalised: p0 grows like r^{mesh.inner.exponent:.6g} towards r = 0, near or past "
-            f"the r^-{mesh.dim} at which {mesh.dim} dimensions cease to bear it. Cut the profile off near zero."
-        )
 
 
 def require_tail(mesh: RadialMesh, power: int, trouble: str) -> None:

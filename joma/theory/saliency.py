@@ -1,7 +1,7 @@
 r"""Saliency of a token, $\Delta_{lm} = E_{q=m}[g_{h_k}x_l]$: discriminancy times frequency, and whether it stays put.
 
 Everything is conditional on the query, so the first axis is the query m; `saliency(samples, g)[m]` is the `delta` that
-Theorem 2 needs. For a nonlinear activation pass $g_{h_k}h'_k$ in place of $g_{h_k}$ ($\Delta_m$ of Eqn 3).
+Theorem 2 needs. For a nonlinear activation pass $g_{h_k}h'_k$ for $g_{h_k}$ ($\Delta_m$ of Eqn 3).
 """
 
 from dataclasses import dataclass

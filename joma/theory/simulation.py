@@ -3,7 +3,7 @@
 Weights and attention logits are integrated together, without Theorem 1 and without any closed form. The invariant is
 then measured along the result, and the closed form, where there is one, is compared with it. Beyond targets of about 9
 under Eqn 6 a component jumps to its target within one rounding of t and no integrator can follow: the closed form is
-then all there is, and the simulation says that nothing was measured.
+then all there is, and `obstacle` says why nothing was measured.
 """
 
 import itertools
@@ -97,12 +97,13 @@ class SimulationConfig:
             )
         for name in ("bias", "negative_weight"):
             value = getattr(self, name)
-            if value is not None and name not in {field.name for field in fields(cls)}:
+            if value is None:
+                continue
+            if name not in {field.name for field in fields(cls)}:
                 raise ValueError(
                     f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
                 )
-            if value is not None:
-                finite(name, value)
+            finite(name, value)
         for name in ("temperature", "normalisation", "rate_ratio", "t1"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
@@ -221,14 +222,14 @@ def _plain(name: str, value: Any) -> Any:
 
 
 SETTLED = 1e-3
-"""Part of the way to its limit that every component may have left at the default end of a flow."""
+"""Share of the way to its limit that every component may have left at the default end of a flow."""
 NUM_SCOUT_POINTS = 33
 MAX_DOUBLINGS = 60
 """How often the end is doubled in search of that time."""
 DOUBLINGS_OF_ANY_FLOAT = 1100
 """Doublings from the smallest float to beyond any time: a closed form is searched over all of them at once."""
 LATEST = 1e100
-"""Time beyond which no closed form is asked."""
+"""Time beyond which no closed form is evaluated."""
 NO_BOUND = float(np.finfo(np.float64).max)
 """Threshold of the integrator: a blow-up shows in steps that shrink to nothing, mere growth is none."""
 RELAXING: dict[str, Any] = {"method": "LSODA", "rtol": 3e-14, "atol": 3e-15}
@@ -243,14 +244,14 @@ MAX_EVALUATIONS = 7_000
 """Evaluations of the field after which a run gives up, in about two seconds ..."""
 EVALUATIONS_PER_TOKEN = 400
 """... and as many more for each token, since a Jacobian takes two for each."""
-MAX_BESIDE_CLOSED_FORM = 50_000
+MAX_WITH_CLOSED_FORM = 50_000
 """The same where a closed form can take over; targets of 8.5 under Eqn 6 need 7,000."""
 NUM_DIP_POINTS = 401
 """Times between the two neighbours of the lowest reported entropy at which the dip is searched for."""
 
 
 class IntegratorGivesUp(ArithmeticError):
-    """The integrator did not get through: why, and what a user can do."""
+    """The integrator stopped early: why, and what a user can do."""
 
     def __init__(self, reason: str, advice: str) -> None:
         """Keep the reason, which a run by the closed form reports."""
@@ -267,29 +268,27 @@ class Solution:
     z: Float[np.ndarray, "T M"]
     blow_up: BlowUp | None
     """Where the flow diverged: as integrated, or by theory where it was not."""
-    num_evaluations: int
+    num_evaluations: int = 0
     """How often the field was evaluated; zero where it was not integrated."""
     obstacle: str = ""
     """Why the flow was not integrated; empty where it was."""
-
-    @property
-    def integrated(self) -> bool:
-        """Whether v and z come from the integrator, not from the closed form."""
-        return not self.obstacle
 
 
 def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Solution:
     """Solve to `t1` or to just before a blow-up; times are even, or from `first` on even in their logarithm.
 
-    Where the integrator gives up and the flow has a closed form, that takes its place, with logits by Theorem 1.
+    Where the integrator gives up and the flow has a finite closed form, that is used, with logits by Theorem 1.
     """
     try:
         return _by_integration(flow, t1, num_points, first)
     except IntegratorGivesUp as error:
-        exact = _by_closed_form(flow, t1, num_points, first, error.reason)
-        if exact is None:
+        predicted = flow.predicted_blow_up()
+        blow_up = predicted if predicted is not None and t1 >= predicted.time else None
+        t = _grid(t1 if blow_up is None else BEFORE_BLOW_UP * blow_up.time, num_points, first)
+        states = _exact_states(flow, t)
+        if not all(np.isfinite(values).all() for values in states.values()):
             raise
-        return exact
+        return Solution(t=t, v=states["v"], z=states["z"], blow_up=blow_up, obstacle=error.reason)
 
 
 def natural_end(flow: JointFlow) -> float:
@@ -333,18 +332,18 @@ def settles(flow: JointFlow) -> bool:
 
 def dip(flow: JointFlow, solution: Solution) -> Rebound:
     """Find the lowest entropy on the reported times, then once more with fine steps between its two neighbours."""
-    values = np.asarray(entropy(flow.log_attention(solution.z)))
+    values = entropy(flow.log_attention(solution.z))
     coarse = rebound(solution.t, values)
     lowest = int(values.argmin())
     if lowest in (0, solution.t.size - 1):
         return coarse
     t = np.linspace(solution.t[lowest - 1], solution.t[lowest + 1], NUM_DIP_POINTS)
-    if solution.integrated:
-        z = _integrated(flow, t, start={"v": solution.v[lowest - 1], "z": solution.z[lowest - 1]})["z"]
-    else:
+    if solution.obstacle:
         z = _exact_states(flow, t)["z"]
-    within = rebound(t, np.asarray(entropy(flow.log_attention(z))))
-    return replace(coarse, lowest=within.lowest, time=within.time)
+    else:
+        z = _integrated(flow, t, start={"v": solution.v[lowest - 1], "z": solution.z[lowest - 1]})["z"]
+    fine = rebound(t, entropy(flow.log_attention(z)))
+    return replace(coarse, lowest=fine.lowest, time=fine.time)
 
 
 def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Solution:
@@ -364,25 +363,6 @@ def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | 
     return Solution(t=run.t, v=run["v"], z=run["z"], blow_up=blow_up, num_evaluations=run.num_evaluations)
 
 
-def _by_closed_form(flow: JointFlow, t1: float, num_points: int, first: float | None, obstacle: str) -> Solution | None:
-    """The closed form with the logits that Theorem 1 ties to it; None where there is none, or none that is finite."""
-    predicted = flow.predicted_blow_up()
-    met = predicted is not None and t1 >= predicted.time
-    end = BEFORE_BLOW_UP * predicted.time if predicted is not None and met else t1
-    t = _grid(end, num_points, first)
-    states = _exact_states(flow, t)
-    if not all(np.isfinite(values).all() for values in states.values()):
-        return None
-    return Solution(
-        t=t,
-        v=states["v"],
-        z=states["z"],
-        blow_up=predicted if met else None,
-        num_evaluations=0,
-        obstacle=obstacle,
-    )
-
-
 def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State:
     """v and z by the closed form; NaN where there is none."""
     unknown = np.full((t.size, flow.v0.size), np.nan)
@@ -395,12 +375,12 @@ def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State:
 def _integrated(
     flow: JointFlow, t: Float[np.ndarray, " T"], *, start: State | None = None, **options: Any
 ) -> Trajectory:
-    """Integrate v and z from a state at `t[0]`, token by token side by side: a banded system where tokens decouple."""
+    """Integrate v and z from a state at `t[0]`, in the order v₀, z₀, v₁, …: a banded system where tokens decouple."""
     start = flow.start_state if start is None else start
     options = (RELAXING | flow.coupling if settles(flow) else {}) | options
     count, most = itertools.count(), MAX_EVALUATIONS + EVALUATIONS_PER_TOKEN * flow.v0.size
     if flow.solution(np.zeros(1)) is not None:
-        most = MAX_BESIDE_CLOSED_FORM
+        most = MAX_WITH_CLOSED_FORM
 
     def field(time: float, state: State) -> State:
         if next(count) >= most:
@@ -418,17 +398,15 @@ def _integrated(
             f"the integrator stops at t = {run.blow_up.time:.6g}, though this flow does not diverge: it is too stiff",
             "Pass targets that are smaller, or nearer to each other.",
         )
-    if _too_early(run.blow_up, flow.predicted_blow_up()) or not np.isfinite(run["v_z"]).all():
+    found, predicted = run.blow_up, flow.predicted_blow_up()
+    # Steps may shrink to nothing long before the blow-up that the theory predicts.
+    too_early = found is not None and predicted is not None and found.time < BEFORE_BLOW_UP * predicted.time
+    if too_early or not np.isfinite(run["v_z"]).all():
         raise IntegratorGivesUp(
             f"the integrator cannot follow the flow beyond t = {run.t[-1] if run.t.size else t[0]:.6g}: it is too fast",
             "Pass a start or targets nearer to zero.",
         )
     return replace(run, states=_apart(run.states))
-
-
-def _too_early(found: BlowUp | None, predicted: BlowUp | None) -> bool:
-    """Whether steps shrank to nothing long before the blow-up that the theory predicts."""
-    return found is not None and predicted is not None and found.time < BEFORE_BLOW_UP * predicted.time
 
 
 def _apart(state: State) -> State:
@@ -486,7 +464,7 @@ class Simulation:
     @property
     def entropy(self) -> Float[np.ndarray, " T"]:
         """Entropy of the attention over tokens, in nats."""
-        return np.asarray(entropy(self.flow.log_attention(self.z)))
+        return entropy(self.flow.log_attention(self.z))
 
     @property
     def predicted_blow_up(self) -> BlowUp | None:
@@ -497,8 +475,8 @@ class Simulation:
     def title(self) -> str:
         """The flow in words, with its attention and activation."""
         activation = getattr(self.flow, "activation", None)
-        beside = f", {activation.name} activation" if activation else ""
-        return f"{TITLES[self.config.flow]}: {self.flow.attention.kind} attention{beside}"
+        name = f", {activation.name} activation" if activation else ""
+        return f"{TITLES[self.config.flow]}: {self.flow.attention.kind} attention{name}"
 
     @property
     def log_time(self) -> bool:
@@ -524,20 +502,29 @@ class Simulation:
             "limit": np.full_like(self.v[0], np.nan) if limits is None else limits,
             "attention": self.attention[-1],
         }
-        return [
-            {"component": component} | {name: float(column[component]) for name, column in table.items()}
-            for component in range(self.v.shape[1])
-        ]
+        rows = zip(*table.values(), strict=True)
+        return [{"component": i} | dict(zip(table, map(float, row), strict=True)) for i, row in enumerate(rows)]
 
-    def remarks(self) -> list[str]:
-        """Say in one line each how the flow ended, and what the measurements are."""
-        low = self.rebound
-        return [
-            self._ending(),
-            *self._measurements(),
-            f"attention entropy {low.start:.4g} → {low.lowest:.4g} (t = {low.time:.4g}) → {low.end:.4g} nats"
-            + (f": rebounds by {low.rise:.4g}" if low.occurs else ": no rebound"),
-        ]
+    def effects(self) -> dict[str, float]:
+        """How the flow ends and what was measured, by name; what does not apply is left out.
+
+        >>> simulate(targets=[1.0, 0.5]).effects()["blow-up: component"]
+        0
+        """
+        values: dict[str, float | None] = {"end time": float(self.t[-1])}
+        for name, found in (("blow-up", self.blow_up), ("blow-up by Theorem 2", self.predicted_blow_up)):
+            if found is not None:
+                values |= {f"{name}: time": found.time, f"{name}: component": found.component[0]}
+        values |= {
+            "distance of the closed form from the ODE": self.closed_form_distance,
+            f"largest drift of {self.flow.conserved}": None if self.drift is None else float(self.drift.max()),
+            "entropy at the start": self.rebound.start,
+            "lowest entropy": self.rebound.lowest,
+            "time of the lowest entropy": self.rebound.time,
+            "entropy at the end": self.rebound.end,
+            "rise of the entropy": self.rebound.rise,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON: what was asked, what came out; infinity and NaN as null."""
@@ -555,50 +542,25 @@ class Simulation:
             "entropy": asdict(self.rebound),
             **{name: None if value is None else asdict(value) for name, value in blow_ups.items()},
             "num_evaluations": self.num_evaluations,
-            "remarks": self.remarks(),
             "components": [
                 {name: value if np.isfinite(value) else None for name, value in row.items()}
                 for row in self.summary_rows()
             ],
         }
 
-    def _measurements(self) -> list[str]:
-        """Distance of the closed form and drift of the invariant; or, in their place, why there are none."""
-        if self.drift is None:
-            return [
-                f"closed form alone, its distance from the ODE is not measured: {self.obstacle}",
-                f"invariant {self.flow.conserved}: drift not measured, since it is what the logits are computed from",
-            ]
-        drift = f"invariant {self.flow.conserved} drifts by {self.drift.max():.1e} at most"
-        if self.closed_form_distance is None:
-            return [drift]
-        return [f"closed form within {self.closed_form_distance:.1e} of the ODE", drift]
-
-    def _ending(self) -> str:
-        predicted = self.predicted_blow_up
-        theory = (
-            "" if predicted is None else f"Theorem 2: t = {predicted.time:.10g}, component {predicted.component[0]}"
-        )
-        if self.blow_up is not None:
-            beside = "" if not theory else " by Theorem 2" if self.obstacle else f" ({theory})"
-            return f"blow-up at t = {self.blow_up.time:.10g}, component {self.blow_up.component[0]}{beside}"
-        ahead = f", before the blow-up ({theory})" if theory else ""
-        return f"ends at t = {self.t[-1]:.6g}{ahead}"
-
 
 def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simulation:
     """Solve a flow from its start to `t1` or to its blow-up; `options` are fields of the config to set or replace.
 
     >>> run = simulate(flow="saliency", targets=[1.0, 0.5])
-    >>> run.remarks()[0]
-    'blow-up at t = 1.253314137, component 0 (Theorem 2: t = 1.253314137, component 0)'
+    >>> run.blow_up.component, round(run.blow_up.time, 9), round(run.predicted_blow_up.time, 9)
+    ((0,), 1.253314137, 1.253314137)
     >>> run.closed_form_distance < 1e-9
     True
     """
     known = [field.name for field in fields(SimulationConfig)]
-    for name in options:
-        if name not in known:
-            raise UnknownNameError("option of a simulation", name, known, listing="`joma simulate --help`")
+    for name in options.keys() - set(known):
+        raise UnknownNameError("option of a simulation", name, known, listing="`joma simulate --help`")
     config = replace(config or SimulationConfig(), **options)
     flow = config.build()
     natural = natural_end(flow)
@@ -614,16 +576,16 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
     solution = solve(flow, t1, config.num_points, first)
     exact = flow.solution(solution.t)
     drift = distance = None
-    if solution.integrated:
+    if not solution.obstacle:
         drift = np.abs(invariant_drift(solution.v[:, None], solution.z[:, None], flow.invariant)).max(axis=1)
-    if exact is not None and solution.integrated:
-        distance = float((np.abs(exact - solution.v) / np.maximum(1.0, np.abs(exact))).max())
+        if exact is not None:
+            distance = float((np.abs(exact - solution.v) / np.maximum(1.0, np.abs(exact))).max())
     return Simulation(
         config=config,
         flow=flow,
         t=solution.t,
         v=solution.v if exact is None else exact,
-        v_integrated=solution.v if solution.integrated else None,
+        v_integrated=None if solution.obstacle else solution.v,
         z=solution.z,
         drift=drift,
         rebound=dip(flow, solution),

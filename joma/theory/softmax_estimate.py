@@ -70,7 +70,7 @@ def estimate(
 ) -> LogitEstimate:
     r"""Return the two parts of Eqn 18, $\hat z = \tfrac{\eta}{2T}\sum_k(v_k^2 - \|v_k\|^2\,\bar b)$ up to a constant.
 
-    `b_mean` is the mean attention $\bar b$. Figure 2 puts the mean token frequencies in its place.
+    `b_mean` is the mean attention $\bar b$. Figure 2 has the mean token frequencies instead.
 
     >>> estimate(np.array([[1.0, 3.0]]), np.array([0.5, 0.5])).total
     array([-2.,  2.])

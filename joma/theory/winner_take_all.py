@@ -94,8 +94,8 @@ class LinearFlow:
         e^{\kappa u_0^2/2}\operatorname{erfc}(u_0\sqrt{\kappa/2})$; from zero, $A\sqrt{\pi/2}/|\Delta_l|$ at $\kappa=1$.
         """
         x0 = self._along_start() * np.sqrt(self.gain / 2)
-        behind = np.minimum(x0, 0.0)  # erfcx overflows far behind zero, its logarithm does not
-        log_erfcx = np.square(behind) + np.log(np.where(x0 < 0, special.erfc(behind), special.erfcx(np.abs(x0))))
+        below = np.minimum(x0, 0.0)  # erfcx overflows far below zero, its logarithm does not
+        log_erfcx = np.square(below) + np.log(np.where(x0 < 0, special.erfc(below), special.erfcx(np.abs(x0))))
         scale = self.normalisation * np.sqrt(np.pi / (2 * self.gain))
         with np.errstate(divide="ignore", over="ignore"):  # never, for a token without saliency or attention
             return scale * np.exp(log_erfcx - self.start_logits / self.temperature) / self.strength

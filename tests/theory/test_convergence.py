@@ -5,18 +5,17 @@ import time
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
 
 from joma.theory import convergence
 from joma.theory.attention_flow import AttentionFlow
-from joma.theory.convergence import CHUNK, ConvergenceFlow, elapsed_time, log_efolds_at, transient_time
+from joma.theory.convergence import CHUNK, ConvergenceFlow, log_efolds_at
 from joma.theory.integrate import integrate
 
 targets = st.floats(-3.5, 3.5)
-fractions = st.floats(0.0, 0.999)
 vectors = arrays(np.float64, 4, elements=st.floats(-2.5, 2.5))
 starts = arrays(np.float64, 4, elements=st.floats(-1.5, 1.5))
 logits = arrays(np.float64, 4, elements=st.floats(-0.5, 0.5))
@@ -43,26 +42,12 @@ def exact_time(y: float, mu: float) -> mpmath.mpf:
         return mpmath.quad(slowness, ends)
 
 
+@settings(max_examples=15)
 @given(flows(), st.floats(0.01, 2.0))
 def test_solution_solves_the_field(flow, t):
     v = integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, np.array([0.0, t]))["v"]
     # The bound asked of closed forms against the ODE.
     np.testing.assert_allclose(flow.solution(np.array([0.0, t])), v, rtol=1e-9, atol=1e-9)
-
-
-@given(flows(), st.floats(0.1, 1.0), st.floats(0.1, 1.0))
-def test_going_on_from_where_one_is_gives_the_same_flow(flow, t1, t2):
-    v1 = flow.solution(np.array([t1]))[0]
-    z1 = flow.logits(v1)
-    later = ConvergenceFlow(
-        mu=flow.mu,
-        v0=v1,
-        z0=z1,
-        normalisation=flow.normalisation,
-        temperature=flow.temperature,
-        rate_ratio=flow.rate_ratio,
-    )
-    np.testing.assert_allclose(later.solution(np.array([t2])), flow.solution(np.array([t1 + t2])), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, -1.0, 2.0, 3.7, 5.0, 6.0])
@@ -89,37 +74,6 @@ def test_large_targets_neither_overflow_nor_miss(mu, t):
     assert np.isinf(y) or convergence.time_to_efolds(y, mu) == pytest.approx(t, rel=1e-12)
 
 
-def test_starts_far_beyond_the_target_do_not_overflow():
-    t = np.array([5e-324, 1e-3, 1.0])
-    assert np.isfinite(convergence.efolds(t, 1.0, v0=-60.0)).all()
-
-
-@given(targets, st.floats(0, 5))
-def test_the_sign_of_the_target_does_not_matter(mu, t):
-    assert convergence.efolds(t, mu) == convergence.efolds(t, -mu)
-
-
-@given(st.lists(st.floats(0, 4), min_size=2, max_size=6, unique=True), st.floats(0.01, 3))
-def test_salient_components_are_ahead_at_every_time(mu, t):
-    y = convergence.efolds(t, np.sort(mu))
-    # Two targets closer than rounding may tie.
-    assert (np.diff(y) >= -1e-14 * y[1:]).all()
-
-
-@given(targets, fractions)
-def test_learning_time_is_the_integral_that_the_paper_prints(mu, r):
-    F = quad(lambda x: np.exp(-((mu * x) ** 2) / 2) / (1 - x), 0, r, epsabs=1e-13, epsrel=1e-13)[0]
-    assert convergence.learning_time(r, mu) == pytest.approx(F, rel=1e-11, abs=1e-13)
-
-
-@given(targets, st.floats(0, 1))
-def test_rho_is_what_the_leading_term_leaves(mu, r):
-    gap = np.exp(-(mu**2) / 2)
-    naive = quad(lambda x: (np.exp(-((mu * x) ** 2) / 2) - gap) / (1 - x), 0, r, epsabs=1e-13)[0]
-    assert convergence.rho(r, mu) == pytest.approx(naive, abs=1e-12)
-    assert 0 <= convergence.rho(r, mu) <= convergence.SUP_RHO
-
-
 @given(st.floats(-8, 8), st.floats(0, 1))
 def test_zeta_is_an_integral_below_its_supremum(mu, r):
     naive = mu * quad(lambda x: (1 + x) * np.exp(-((mu * x) ** 2) / 2), 0, r, epsabs=1e-13)[0]
@@ -138,26 +92,6 @@ def test_constants_are_suprema():
         assert values[5] == pytest.approx(value, rel=1e-14)
 
 
-@given(st.floats(0.01, 4), st.floats(0.01, 4), st.floats(0.01, 50))
-def test_theorem_4_ties_the_ratio_of_efolds_to_the_ratio_of_rates(mu_j, mu_k, t):
-    ratio = convergence.efolds(t, mu_j) / convergence.efolds(t, mu_k)
-    assert convergence.convergence_ratio(t, mu_j, mu_k) == pytest.approx(ratio, rel=1e-9)
-    assert abs(convergence.rate_offset(t, mu_j, mu_k)) < convergence.SUP_RHO
-
-
-@given(st.floats(0.1, 3), st.floats(0.05, 4), st.floats(0.01, 1))
-def test_beyond_the_threshold_the_correction_is_small(mu_k, mu_j, tolerance):
-    t = convergence.time_to_efolds(convergence.efolds_to_asymptote(mu_k, tolerance), mu_k)
-    assert abs(convergence.rate_correction(t, mu_j, mu_k)) < tolerance
-
-
-def test_learning_time_falls_as_one_over_the_target_not_exponentially():
-    mu = np.array([20.0, 40.0, 80.0])
-    remainder = convergence.learning_time(0.9, mu) - np.sqrt(np.pi / 2) / mu - 1 / mu**2
-    # The next term is √(π/2)/μ³: eight times smaller when μ doubles.
-    np.testing.assert_allclose(remainder[:-1] / remainder[1:], 8, rtol=0.1)
-
-
 def test_golden_numbers():
     np.testing.assert_allclose(convergence.learning_time(0.9, np.array([1.5, 3.0])), [1.478, 0.630], atol=5e-4)
     # Λ at μ = (3, 2): −.89 where δ_k = .56, +.55 where δ_k = .062.
@@ -166,14 +100,6 @@ def test_golden_numbers():
     np.testing.assert_allclose(
         convergence.efolds_to_asymptote(np.array([2.0, 3.0, 4.0])) / np.log(10), [2.774, 33.79, 1119], rtol=1e-3
     )
-
-
-@given(arrays(np.float64, (3, 4), elements=st.floats(-1.2, 1.2)), st.floats(0.05, 2.0))
-def test_nodes_that_share_attention_move_column_by_column(mu, t):
-    run = integrate(
-        lambda _, s: {"v": convergence.shared_field(s["v"], mu)}, {"v": np.zeros((3, 4))}, np.array([0.0, t])
-    )
-    np.testing.assert_allclose(convergence.shared_solution(np.array([t]), mu)[0], run["v"][-1], rtol=1e-9, atol=1e-9)
 
 
 @given(vectors, starts, scales)
@@ -193,6 +119,7 @@ def test_a_hundred_thousand_points_take_a_second():
     assert ((r > 0) & (r <= 1)).all()
 
 
+@settings(max_examples=10)
 @given(st.sampled_from([ConvergenceFlow, AttentionFlow]), st.integers(0, 99))
 def test_many_flows_are_solved_as_each_by_itself(kind, seed):
     """Targets, starts and scales broadcast; axes of the solution are times, flows, tokens."""
@@ -212,53 +139,16 @@ def test_rates_beyond_all_floats_are_infinite():
     assert ConvergenceFlow(mu=np.array([40.0, 1.0])).local_rates()[0] == np.inf
 
 
-ends = st.floats(-3, 3)
-
-
-def log_speed(v, slope):
-    """Not Gaussian and not even: e^{v²/2 + slope·v}."""
-    return v**2 / 2 + slope * v
-
-
-def bounds(v0, target, slope):
-    values = log_speed(np.linspace(v0, target, 1001), slope)
-    # The least value lies between two samples.
-    return {"slowest": values.min() - 1e-4, "fastest": values.max()}
-
-
-@given(ends, ends, st.floats(-1, 1), st.floats(0.01, 2))
-def test_efolds_solve_the_flow(v0, target, slope, t):
-    y = np.exp(log_efolds_at(np.array(t), v0, target, log_speed, (slope,), gain=0.5, **bounds(v0, target, slope)))
-    run = integrate(
-        lambda _, s: {"v": (target - s["v"]) * np.exp(log_speed(s["v"], slope))},
-        {"v": np.array([v0])},
-        np.array([0.0, t]),
-    )
-    # The bound asked of closed forms against the ODE.
-    assert v0 - (target - v0) * np.expm1(-y) == pytest.approx(run["v"][-1, 0], rel=1e-9, abs=1e-9)
-
-
-@given(ends, ends, st.floats(-1, 1), st.floats(1e-9, 1e6))
-def test_elapsed_time_inverts_efolds(v0, target, slope, t):
-    y = np.exp(log_efolds_at(np.array(t), v0, target, log_speed, (slope,), gain=0.5, **bounds(v0, target, slope)))
-    assert elapsed_time(np.log(y), v0, target, log_speed, (slope,), gain=0.5) == pytest.approx(t, rel=1e-12)
-
-
-def test_a_constant_speed_has_no_transient():
-    assert transient_time(np.array(1.0), 0.0, 2.0, np.zeros_like) == 0
-
-
 def test_more_elements_than_a_chunk_are_solved_alike():
     t = np.linspace(0, 3, CHUNK + 7)
-    y = np.exp(log_efolds_at(t, 0.0, 2.0, log_speed, (0.0,), slowest=0.0, fastest=2.0))
-    last = np.exp(log_efolds_at(t[-1:], 0.0, 2.0, log_speed, (0.0,), slowest=0.0, fastest=2.0))
+    y = convergence.efolds(t, 2.0)
     assert y[0] == 0 and (np.diff(y) > 0).all()
-    np.testing.assert_allclose(y[-1:], last, rtol=1e-14)
+    assert y[-1] == pytest.approx(float(convergence.efolds(t[-1], 2.0)), rel=1e-14)
 
 
 def test_bounds_that_the_speed_leaves_are_refused():
     with pytest.raises(ArithmeticError, match=r"No time inverts 1 of 1 elements.*Widen them"):
-        log_efolds_at(np.array([1.0]), 0.0, 2.0, log_speed, (0.0,), slowest=0.0, fastest=0.01)
+        log_efolds_at(np.array([1.0]), 0.0, 2.0, lambda v: v**2 / 2, (), slowest=0.0, fastest=0.01)
 
 
 @given(st.floats(-30, 30))
@@ -268,13 +158,6 @@ def test_functions_are_those_of_the_lemmas(y):
         lambda x: np.exp((x - y) * (x + y) / 2), 0, y, epsabs=1e-13, points=[np.sign(y) * max(abs(y) - 1, 0)]
     )[0]
     assert convergence.gaussian_g(y) == pytest.approx(integral, rel=1e-11, abs=1e-13)
-
-
-@given(st.floats(0, 100))
-def test_bounds_hold(y):
-    assert 0 <= convergence.small_g(y) <= convergence.SMALL_G_SUP * (1 + 1e-15)
-    assert 0 <= convergence.gaussian_g(y) <= convergence.G_SUP * (1 + 1e-15)
-    assert convergence.G_SUP < 1 and convergence.SMALL_G_SUP < 1 / np.sqrt(2)
 
 
 def test_constants_to_the_last_digit():

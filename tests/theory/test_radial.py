@@ -5,26 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
-from scipy.integrate import quad
 
-from joma.theory.radial import DensityTable, PowerLaw, evaluate, log_profile, radial_mesh, refined
-
-
-@given(st.floats(-8.0, 2.0), st.integers(1, 6), st.floats(0.1, 10.0))
-def test_a_power_law_integrates_outward_or_inward_or_neither(exponent, power, radius):
-    law = PowerLaw(start=2.0, log_p=-1.0, exponent=exponent, doubt=0.0)
-    ends = {True: (radius, np.inf), False: (0.0, radius)}
-    for outward, (low, high) in ends.items():
-        if law.gap(power, outward=outward) < 0.5:  # quad itself is at a loss nearer to divergence
-            continue
-        exact, _ = quad(lambda r: np.exp(law.log_value(r)) * r ** (power - 1), low, high, epsabs=0)
-        assert law.log_integral(radius, power, outward=outward) == pytest.approx(np.log(exact), abs=1e-7)
-    diverges = law.gap(power, outward=True) <= 0
-    assert (law.log_integral(radius, power, outward=True) == np.inf) == diverges
+from joma.theory.radial import DensityTable, evaluate, log_profile, radial_mesh, resolve
 
 
 @given(st.sampled_from([1, 2, 5, 20]), st.floats(0.6, 8.0))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_radii_are_quantiles_far_into_a_power_tail(n, dof):
     mesh = radial_mesh(log_profile(lambda r: (1 + r**2 / dof) ** (-(n + dof) / 2)), n)
     share = np.array([0.01, 0.3, 0.5, 0.9, 1 - 1e-6, 1 - 1e-9])
@@ -33,18 +19,8 @@ def test_radii_are_quantiles_far_into_a_power_tail(n, dof):
     np.testing.assert_allclose(mesh.radii(share), exact, rtol=2e-3)
 
 
-def test_the_exponent_of_a_power_tail_is_read_off():
-    mesh = radial_mesh(log_profile(lambda r: (1 + r) ** -4.5), 3)
-    assert mesh.tail.exponent == pytest.approx(-4.5, abs=1e-10)
-    assert mesh.inner.exponent == pytest.approx(0, abs=1e-6)
-
-
-def test_what_has_an_end_has_no_tail():
-    assert radial_mesh(log_profile(lambda r: 1.0 * (r < 3)), 2).tail is None
-    assert radial_mesh(log_profile(lambda r: np.exp(-(r**2))), 2).tail is None
-
-
 @given(st.floats(0.5, 8.0), st.floats(0.1, 0.9), st.floats(0.1, 3.0))
+@settings(max_examples=10)
 def test_jumps_are_found_to_the_last_bit_wherever_they_lie(radius, share, height):
     mesh = radial_mesh(log_profile(lambda r: 1.0 * (r < radius) + height * (r < share * radius)), 2)
     assert mesh.upper[-1] == pytest.approx(radius, rel=1e-14)
@@ -70,7 +46,7 @@ def test_an_error_in_a_users_function_is_the_users_to_see():
     ids=["smooth", "root", "jump", "peak"],
 )
 def test_a_table_integrates_what_it_was_made_of(density, mass):
-    table = DensityTable.of(density, *refined(density, np.array([0.01, 1.0, 2.0, 4.0])))
+    table = DensityTable.of(density, *resolve(log_profile(density), np.array([0.01, 1.0, 2.0, 4.0])))
     _, weight = table.nodes(np.array([[0.3, 1.7]]))
     x, gauss = special.roots_legendre(20)
     missing = 0.005 * gauss @ density(0.005 * (1 + x))  # from zero to the first edge

@@ -21,7 +21,6 @@ from joma.theory.layer import Embeddings, Layer, Samples
 from joma.theory.rebound import entropy_rebound
 from joma.theory.saliency import saliency
 from joma.theory.simulation import SimulationConfig, figure4, preset_config
-from joma.theory.winner_take_all import LinearFlow
 
 CLOSED_FORM = 1e-9
 """Largest distance of a closed form from the ODE."""
@@ -43,6 +42,7 @@ def simulate(*args, **options):
 
 
 signs = st.sampled_from([-1.0, 1.0])
+logits = arrays(np.float64, 3, elements=st.floats(-0.5, 0.5))
 sizes = st.floats(0.2, 2.5)
 scales = st.floats(0.7, 1.5)
 
@@ -62,6 +62,7 @@ def options(draw, flow, attention):
         "attention": attention,
         "targets": mu,
         "v0": start,
+        "z0": draw(st.none() | logits) if attention == "exp" else None,
         "temperature": draw(scales),
         "rate_ratio": draw(scales),
         "normalisation": draw(scales),
@@ -80,32 +81,6 @@ def test_closed_form_agrees_with_the_joint_ode_which_conserves_its_invariant(flo
     assert run.closed_form_distance <= CLOSED_FORM
     assert run.drift.max() <= DRIFT * max(1.0, np.square(run.z).max())
     assert run.t[0] == 0 and run.t.size == NUM_POINTS
-
-
-@few_examples
-@given(mu=targets(), charge=st.floats(0.1, 1.0), start=st.floats(-0.5, 0.5))
-def test_closed_form_of_linear_attention_holds_for_any_positive_charge(mu, charge, start):
-    z0 = np.sqrt(charge + start**2)
-    run = simulate(flow="printed", attention="linear", targets=mu, v0=start, z0=z0, num_points=NUM_POINTS)
-    assert run.closed_form_distance <= CLOSED_FORM
-
-
-@few_examples
-@given(data=st.data(), z0=arrays(np.float64, 3, elements=st.floats(-0.5, 0.5)))
-@pytest.mark.parametrize("flow", ["saliency", "printed", "model"])
-def test_closed_forms_of_exp_attention_hold_for_any_start_of_the_logits(flow, data, z0):
-    run = simulate(**data.draw(options(flow, "exp")), z0=z0)
-    assert run.closed_form_distance <= CLOSED_FORM
-    np.testing.assert_allclose(run.z[0], z0, atol=1e-15)
-
-
-@pytest.mark.parametrize("kind", list(AttentionKind))
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_saliency_flows_conserve_their_invariant_for_every_attention_and_activation(kind, name):
-    sign = 1 if (kind, name) == ("softmax", "relu") else -1  # with both signs that flow slides along ReLU's kink
-    run = simulate(attention=kind, activation=name, targets=[1.0, sign * 0.7, 0.4], rate_ratio=2.0, temperature=1.3)
-    assert run.drift.max() <= DRIFT * max(1.0, np.square(run.z).max())
-    assert np.abs(run.z - run.z[0]).max() > 1e-3
 
 
 @st.composite
@@ -143,48 +118,18 @@ def test_saliency_field_is_the_gradient_of_the_layer(flow):
     np.testing.assert_allclose(saliency(samples, g)[0, 0], flow.targets, rtol=1e-12)
 
 
-@few_examples
-@given(delta=targets(size=4), start=st.floats(-0.3, 0.3), scale=scales)
-def test_blow_up_comes_at_the_time_of_theorem_2_and_names_its_winner(delta, start, scale):
-    theory = LinearFlow(
-        delta=np.array([delta]), v0=np.full((1, 4), start), z0=np.full(4, start**2 / (2 * scale)), temperature=scale
-    )
-    run = simulate(targets=delta, v0=start, temperature=scale, t1=50 * theory.blow_up_time(), num_points=NUM_POINTS)
-    assert run.blow_up.time == pytest.approx(theory.blow_up_time(), rel=1e-10)
-    assert run.t[-1] < run.blow_up.time
-    times = np.sort(theory.blow_up_times())
-    if times[1] > (1 + 1e-6) * times[0]:
-        assert run.blow_up.component == (theory.winner(),)
-
-
 def test_blow_up_names_the_winner_of_a_close_race():
     run = simulate(targets=[1.0, 1.0001, 0.9999], num_points=NUM_POINTS)
     assert run.blow_up.component == (1,)
-    assert run.remarks()[0].startswith("blow-up at t = 1.253188818, component 1 (Theorem 2: t = 1.253188818")
+    assert run.blow_up.time == pytest.approx(1.253188818, rel=1e-9)
 
 
-def test_an_end_before_the_blow_up_is_kept_and_the_blow_up_still_told():
+def test_an_end_before_the_blow_up_is_kept_and_the_blow_up_still_known():
     run = simulate(targets=[1.0, 0.5], t1=1.0)
     assert run.blow_up is None and run.t[-1] == 1.0
-    assert run.remarks()[0] == "ends at t = 1, before the blow-up (Theorem 2: t = 1.253314137, component 0)"
-
-
-def test_relu_on_the_target_s_side_blows_up_like_a_linear_activation():
-    options = {"targets": [1.0, 0.5], "v0": 0.1, "num_points": NUM_POINTS}
-    linear, relu = simulate(**options), simulate(activation="relu", **options)
-    assert relu.blow_up.time == pytest.approx(linear.predicted_blow_up.time, rel=1e-10)
-    assert relu.blow_up.component == (0,) and relu.predicted_blow_up is None
-
-
-@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
-def test_saturating_activations_do_not_blow_up(name):
-    assert simulate(activation=name, targets=[1.0, 0.5], t1=20.0).blow_up is None
-
-
-def test_softmax_attention_does_not_blow_up_and_grows_no_faster_than_its_gradients():
-    run = simulate(attention="softmax", targets=[1.0, 0.4, -0.3], t1=40.0)
-    speed = np.abs(np.diff(run.v, axis=0) / np.diff(run.t)[:, None])
-    assert run.blow_up is None and speed.max() <= np.abs(run.flow.gradients).sum()
+    effects = run.effects()
+    assert effects["end time"] == 1.0 and "blow-up: time" not in effects
+    assert effects["blow-up by Theorem 2: time"] == pytest.approx(1.253314137, rel=1e-9)
 
 
 @pytest.mark.parametrize("flow", ["printed", "normalised", "model"])
@@ -207,12 +152,12 @@ def test_the_dip_is_found_between_the_reported_times():
 @pytest.mark.parametrize(
     "config",
     [
-        *(figure4(flow) for flow in ("printed", "model")),
+        figure4("model"),
         SimulationConfig(flow="normalised", targets=[1.0, 2.0]),
         SimulationConfig(flow="printed", attention="linear", targets=[1.0, -2.0]),
         SimulationConfig(flow="clusters", targets=[0.8, 0.5]),
     ],
-    ids=["printed", "model", "normalised", "linear", "clusters"],
+    ids=["model", "normalised", "linear", "clusters"],
 )
 def test_the_default_end_is_where_all_components_have_settled(config):
     run = simulate(config)
@@ -334,7 +279,6 @@ def test_eqn_6_is_integrated_as_far_as_float64_can_tell_its_times_apart(targets)
 TOO_STIFF = {
     "20 and 1": {"flow": "printed", "targets": [20.0, 1.0]},
     "30, -10 and 2": {"flow": "printed", "targets": [30.0, -10.0, 2.0]},
-    "30, 29 and 10": {"flow": "printed", "targets": [30.0, 29.0, 10.0]},
     "beyond all floats": {"flow": "printed", "targets": [50.0, 2.0]},
     "cold": {"flow": "printed", "targets": [3.0, 1.0], "temperature": 0.1},
     "far start": {"flow": "model", "targets": [3.0, 1.0], "v0": -30.0},
@@ -344,7 +288,7 @@ TOO_STIFF = {
 
 @pytest.mark.parametrize("options", TOO_STIFF.values(), ids=TOO_STIFF)
 def test_a_flow_too_stiff_to_integrate_is_solved_by_its_closed_form_and_says_so(options, monkeypatch):
-    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 2000)
+    monkeypatch.setattr("joma.theory.simulation.MAX_WITH_CLOSED_FORM", 2000)
     run = simulate(**options, num_points=NUM_POINTS)
     assert run.closed_form_distance is None and run.drift is None and run.v_integrated is None and run.exact
     assert run.blow_up is None and run.num_evaluations == 0
@@ -352,25 +296,32 @@ def test_a_flow_too_stiff_to_integrate_is_solved_by_its_closed_form_and_says_so(
     np.testing.assert_allclose(run.flow.invariant.value(run.v[:, None], run.z[:, None]), 0, atol=1e-12 * run.z.max())
     left = np.abs(run.v[-1] - run.flow.limits()) / np.abs(run.flow.limits() - run.v[0])
     assert left.max() <= 1.1e-3  # the default end is where all have settled, if need be within one rounding of t
-    remarks = " | ".join(run.remarks())
-    assert "closed form alone, its distance from the ODE is not measured: the integrator" in remarks
-    assert "drift not measured, since it is what the logits are computed from" in remarks
+    assert run.obstacle and not any("drift" in name or "distance" in name for name in run.effects())
 
 
-def test_the_closed_form_alone_goes_on_from_where_the_integrator_still_follows(monkeypatch):
+@pytest.mark.parametrize(
+    "config",
+    [
+        figure4(),
+        SimulationConfig(attention="linear", targets=[1.0, -0.5], v0=[0.3, 0.2], z0=[0.1, 0.4], rate_ratio=2.0),
+    ],
+    ids=["figure 4", "linear attention"],
+)
+def test_the_closed_form_alone_goes_on_from_where_the_integrator_still_follows(config, monkeypatch):
     """The same run with and without an integrator."""
-    integrated = simulate(figure4(), num_points=NUM_POINTS)
-    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
-    alone = simulate(figure4(), num_points=NUM_POINTS)
+    integrated = simulate(config, num_points=NUM_POINTS)
+    monkeypatch.setattr("joma.theory.simulation.MAX_WITH_CLOSED_FORM", 10)
+    alone = simulate(config, num_points=NUM_POINTS)
     assert alone.obstacle and not integrated.obstacle
     np.testing.assert_array_equal(alone.t, integrated.t)
     np.testing.assert_array_equal(alone.v, integrated.v)
-    np.testing.assert_allclose(alone.z, integrated.z, atol=1e-9)
+    np.testing.assert_allclose(alone.z, integrated.z, rtol=1e-9, atol=1e-9)
     assert alone.rebound.time == pytest.approx(integrated.rebound.time)
     assert alone.rebound.lowest == pytest.approx(integrated.rebound.lowest, abs=1e-9)
 
 
-def test_what_was_not_measured_is_null_for_machines_and_empty_in_the_table():
+def test_what_was_not_measured_is_null_for_machines_and_empty_in_the_table(monkeypatch):
+    monkeypatch.setattr("joma.theory.simulation.MAX_WITH_CLOSED_FORM", 2000)
     run = simulate(flow="printed", targets=[30.0, 1.0], num_points=NUM_POINTS)
     record = json.loads(json.dumps(run.as_dict(), allow_nan=False))
     assert record["closed_form_distance"] is None and record["largest_drift"] is None
@@ -384,15 +335,7 @@ def test_theorem_2_from_a_start_that_no_integrator_leaves_stands_by_itself(start
     run = simulate(targets=[1.0, 0.5], v0=[start, -9.0], num_points=NUM_POINTS)
     assert "too fast" in run.obstacle and run.blow_up == run.predicted_blow_up
     assert run.blow_up.time == pytest.approx(np.sqrt(2 * np.pi))  # twice the time from zero: erfc goes from 2 to 0
-    assert run.remarks()[0] == "blow-up at t = 2.506628275, component 0 by Theorem 2"
     np.testing.assert_allclose(run.z, np.square(run.v) / 2, atol=1e-15 * start**2)  # rounding of z(0)
-
-
-@few_examples
-@given(mu=targets(), start=st.floats(-20.0, 20.0), flow=st.sampled_from(["printed", "saliency"]))
-def test_closed_forms_hold_far_from_zero(mu, start, flow):
-    run = simulate(flow=flow, targets=mu, v0=start, num_points=NUM_POINTS)
-    assert run.closed_form_distance is None or run.closed_form_distance <= CLOSED_FORM
 
 
 @pytest.mark.parametrize(
@@ -413,27 +356,6 @@ def test_what_cannot_be_followed_is_given_up_soon_with_advice(options, advice):
     with pytest.raises((ArithmeticError, AssumptionError), match=advice):
         simulate(**options)
     assert time.process_time() - began < 2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"attention": "softmax", "targets": [1.0, 0.5], "t1": 5e3},
-        {"flow": "clusters", "targets": [1.0, 0.0], "bias": 0.0, "t1": 0.9},
-    ],
-    ids=["stiff", "zero weights"],
-)
-def test_the_advice_helps(options):
-    run = simulate(**options, num_points=NUM_POINTS)
-    assert run.t[-1] == options["t1"] and run.drift.max() < 1e-7
-
-
-def test_linear_attention_is_solved_where_the_integrator_gives_up(monkeypatch):
-    integrated = simulate(attention="linear", targets=[1.0, -0.5], v0=[0.3, 0.2], z0=[0.1, 0.4], rate_ratio=2.0)
-    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
-    alone = simulate(attention="linear", targets=[1.0, -0.5], v0=[0.3, 0.2], z0=[0.1, 0.4], rate_ratio=2.0)
-    assert alone.obstacle
-    np.testing.assert_allclose(alone.z, integrated.z, rtol=1e-9)
 
 
 def test_presets_go_by_name():

@@ -1,13 +1,12 @@
 """Eqns 17 and 18: exact for one sample, off for several, and what the moving mean attention adds."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.linalg import null_space
 
 from joma.theory.activations import ACTIVATIONS
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.layer import Layer, Samples, cross_entropy_gradient, fixed_gradient, orthonormal_embeddings
+from joma.theory.layer import Layer, Samples, fixed_gradient, orthonormal_embeddings
 from joma.theory.softmax_estimate import (
     anchored,
     estimate,
@@ -50,29 +49,7 @@ def test_eqn_17_is_exact_for_one_sample(seed, phi, temperature, num_nodes):
     assert gap <= 1e-14 * max(1, size)  # rounding
 
 
-@given(st.integers(0, 10**6), st.floats(0.3, 3))
-def test_eqn_17_is_exact_where_its_condition_holds_for_each_node(seed, temperature):
-    rng = np.random.default_rng(seed)
-    layer, samples = make_layer(rng, "linear", temperature), draw_samples(rng, 40)
-    w, z = rng.normal(size=(3, DIM)), rng.normal(size=(1, NUM_TOKENS))
-    b = layer.scores(z, samples)
-    # E[g_k (b - b̄) bᵀ] = 0, one equation on g_k for each pair of tokens.
-    g = null_space(((b - b.mean(axis=0))[:, :, None] * b[:, None, :]).reshape(40, -1).T)[:, :3]
-    gap, size = eqn17_gap(layer, samples, w, z, g)
-    assert gap <= 1e-13 < size
-
-
-def test_eqn_17_fails_where_its_condition_holds_for_the_sum_over_nodes():
-    # Two nodes with opposite gradients: the sum over k is zero on both sides, whatever b is.
-    rng = np.random.default_rng(0)
-    layer, samples = make_layer(rng, "linear", 1.0), draw_samples(rng, 5)
-    half = rng.normal(size=(5, 1))
-    gap, size = eqn17_gap(
-        layer, samples, rng.normal(size=(2, DIM)), rng.normal(size=(1, NUM_TOKENS)), np.hstack([half, -half])
-    )
-    assert gap > 0.1 * size
-
-
+@settings(max_examples=10)
 @given(st.integers(0, 10**6), st.sampled_from(SMOOTH), st.floats(0.5, 2), st.floats(0.3, 3))
 def test_with_the_moving_mean_eqn_18_is_exact_for_one_sample(seed, phi, temperature, ratio):
     rng = np.random.default_rng(seed)
@@ -86,22 +63,6 @@ def test_with_the_moving_mean_eqn_18_is_exact_for_one_sample(seed, phi, temperat
     exact = anchored(estimate(v, b, **scales).total + moving_mean_term(t, v, b, **scales), z[0])
     # Splines of degree 7 through 60 times; ODE at 1e-12.
     np.testing.assert_allclose(exact, z, rtol=0, atol=1e-9)
-
-
-def test_without_the_moving_mean_eqn_18_is_off():
-    rng = np.random.default_rng(1)
-    layer, samples = make_layer(rng, "linear", 1.0), draw_samples(rng, 1)
-    run = layer.flow(
-        rng.normal(size=(2, DIM)),
-        rng.normal(size=(1, NUM_TOKENS)),
-        samples,
-        fixed_gradient(np.array([[1.0, -0.5]])),
-        np.linspace(0, 2, 5),
-    )
-    v, z = layer.embeddings.contextual_part(run["w"]), run["z"][:, 0]
-    b = layer.attention.scores(z, samples.x)
-    for b_mean in (b[0], b):
-        assert np.abs(anchored(estimate(v, b_mean).total, z[0]) - z).max() > 0.05
 
 
 @given(st.integers(0, 10**6))
@@ -119,15 +80,3 @@ def test_correlation_ignores_scale_and_shift(seed, scale, shift):
     expected = [np.corrcoef(row, other)[0, 1] for row, other in zip(a, b, strict=True)]
     np.testing.assert_allclose(normalised_correlation(scale * a + shift, b), expected, atol=1e-10)
     assert np.isnan(normalised_correlation(np.ones((1, 4)), np.ones((1, 4)))).all()
-
-
-def test_cross_entropy_satisfies_the_printed_condition_emptily():
-    # With a linear activation the gradients of all classes sum to zero: both sides of the condition vanish.
-    rng = np.random.default_rng(2)
-    layer, samples = make_layer(rng, "linear", 1.0), draw_samples(rng, 2)
-    w, z = rng.normal(size=(2, DIM)), np.zeros((1, NUM_TOKENS))
-    g = cross_entropy_gradient(np.array([0, 1]))(0.0, layer.hidden(w, z, samples))
-    b = layer.scores(z, samples)
-    assert np.abs(np.einsum("n,nl,nm->lm", g.sum(axis=1), b, b)).max() < 1e-15
-    gap, size = eqn17_gap(layer, samples, w, z, g)
-    assert gap > 0.05 * size

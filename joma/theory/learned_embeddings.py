@@ -1,0 +1,181 @@
+r"""Theorem 1 with embeddings that are learned: what gradient flow conserves when U moves together with W and z.
+
+With $f = U_Cb + u_q$ and $g_f = \sum_k g_{h_k}h'_kw_k$, gradient ascent on Eqn 9 in all parameters is
+
+$$\dot w_k = \eta_w E[g_{h_k}h'_k f], \quad \dot u_l = \eta_u E[b_l\, g_f], \quad
+  \dot u_m = \eta_q E[1_{q=m}\, g_f], \quad \dot z_m = \eta_z E[1_{q=m}(\partial b/\partial z_m)^\top U_C^\top g_f].$$
+
+Not in the paper, which keeps the embeddings fixed (Section 7). `docs/learned_embeddings.md` has the proofs. Nothing is
+asked of the data, of the activation, of the backpropagated gradient or of the embeddings: they may overlap, and there
+may be fewer dimensions than tokens. Each query has an embedding of its own, apart from those of the context.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
+from joma.theory.attention import Attention, AttentionKind
+from joma.theory.integrate import State, integrate
+from joma.theory.layer import Backprop, Embeddings, Layer, Samples
+from joma.types import Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRates:
+    r"""Learning rate of each parameter; `queries` 0 keeps $u_m$ fixed."""
+
+    w: float = 1.0
+    z: float = 1.0
+    contextual: float = 1.0
+    queries: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse rates that are not positive; that of the queries may be zero."""
+        for name in ("w", "z", "contextual"):
+            positive(name, getattr(self, name))
+        within("queries", self.queries, 0, np.inf)
+
+
+EQUAL_RATES = LearningRates()
+
+
+def embedding_gradient(
+    layer: Layer,
+    w: Float[np.ndarray, "K d"],
+    z: Float[np.ndarray, "Q M"],
+    samples: Samples,
+    g: Float[np.ndarray, "N K"],
+) -> Embeddings:
+    r"""Return $E[b_l\,g_f]$ and $E[1_{q=m}\,g_f]$, the gradient of Eqn 9 in the embeddings with g held constant."""
+    w, stream_slope = finite("w", w), _stream_slope(layer, w, z, samples, g)
+    by_token = samples.weights[:, None] * layer.scores(z, samples)
+    by_query = samples.by_query(layer.embeddings.num_queries)
+    return Embeddings(contextual=stream_slope.T @ by_token, queries=stream_slope.T @ by_query.T)
+
+
+def learned_flow(
+    layer: Layer,
+    w0: Float[np.ndarray, "K d"],
+    z0: Float[np.ndarray, "Q M"],
+    samples: Samples,
+    backprop: Backprop,
+    t: Float[np.ndarray, " T"],
+    *,
+    rates: LearningRates = EQUAL_RATES,
+    **options: Any,
+) -> Trajectory:
+    """Integrate the flow of weights, logits and embeddings, and report "w", "z", "contextual" and "queries" over time.
+
+    Args:
+        layer: The layer with the embeddings of the start.
+        w0: Weights at the start.
+        z0: Logits at the start.
+        samples: The data.
+        backprop: Gives g from the time and the hidden values, as in `Layer.flow`.
+        t: Ascending times.
+        rates: Learning rate of each parameter.
+        options: For `integrate`.
+    """
+
+    def field(time: float, state: State) -> State:
+        now = replace(layer, embeddings=Embeddings(contextual=state["contextual"], queries=state["queries"]))
+        w, z = state["w"], state["z"]
+        g = backprop(time, now.hidden(w, z, samples))
+        slope, moved = now.gradient(w, z, samples, g), embedding_gradient(now, w, z, samples, g)
+        return {
+            "w": rates.w * slope.w,
+            "z": rates.z * slope.z,
+            "contextual": rates.contextual * moved.contextual,
+            "queries": rates.queries * moved.queries,
+        }
+
+    start = {"w": w0, "z": z0, "contextual": layer.embeddings.contextual, "queries": layer.embeddings.queries}
+    return integrate(field, start, t, **options)
+
+
+def token_invariant(
+    z: Float[np.ndarray, "*T Q M"],
+    contextual: Float[np.ndarray, "*T d M"],
+    attention: Attention,
+    rates: LearningRates = EQUAL_RATES,
+) -> Float[np.ndarray, "*T M"]:
+    r"""Return what linear and exp attention conserve for each token: its logit against the norm of its embedding.
+
+    $\text{exp: } \sum_m z_m - \frac{\eta_z}{2\eta_uT}\|u_l\|^2, \qquad
+    \text{linear: } \sum_m z_m^2 - \frac{\eta_z}{\eta_u}\|u_l\|^2.$ The weights do not appear. Softmax attention is
+    refused: it conserves `logit_sums` and `balance`.
+
+    >>> exp = Attention(kind=AttentionKind.EXP, temperature=0.5)
+    >>> token_invariant(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]), exp)
+    array([0., 0.])
+    """
+    z, contextual = with_axes("z", z, "*T Q M"), with_axes("contextual", contextual, "*T d M")
+    same_shape(times_and_tokens_of_z=z[..., 0, :], times_and_tokens_of_contextual=contextual[..., 0, :])
+    norms = rates.z / rates.contextual * np.square(contextual).sum(axis=-2)
+    match attention.kind:
+        case AttentionKind.LINEAR:
+            return np.square(z).sum(axis=-2) - norms
+        case AttentionKind.EXP:
+            return z.sum(axis=-2) - norms / (2 * attention.temperature)
+        case AttentionKind.SOFTMAX:
+            raise AssumptionError(
+                "Learned embeddings have an invariant per token for linear and exp attention, got softmax. "
+                "Use `logit_sums` and `balance`, which softmax conserves."
+            )
+
+
+def balance(
+    w: Float[np.ndarray, "*T K d"],
+    contextual: Float[np.ndarray, "*T d M"],
+    queries: Float[np.ndarray, "*T d Q"],
+    rates: LearningRates = EQUAL_RATES,
+) -> Float[np.ndarray, "*T d d"]:
+    r"""Return what every attention conserves: the weights' second moment against that of the embeddings.
+
+    $\tfrac1{\eta_w}\sum_k w_kw_k^\top - \tfrac1{\eta_u}U_CU_C^\top - \tfrac1{\eta_q}\sum_m u_mu_m^\top.$ It holds
+    however the logits move. Fixed queries (rate 0) push w along $u_m$ without moving themselves: then the first two
+    terms are conserved on the complement of their span, $P(\cdot)P$ with $Pu_m = 0$, which is returned.
+
+    >>> balance(np.array([[2.0, 0.0]]), np.array([[1.0], [1.0]]), np.array([[1.0], [0.0]]))
+    array([[ 2., -1.],
+           [-1., -1.]])
+    """
+    w, contextual = with_axes("w", w, "*T K d"), with_axes("contextual", contextual, "*T d M")
+    queries = with_axes("queries", queries, "*T d Q")
+    same_shape(
+        dimensions_of_w=w[..., 0, :], dimensions_of_contextual=contextual[..., 0], dimensions_of_queries=queries[..., 0]
+    )
+    moved = np.einsum("...ki,...kj->...ij", w, w) / rates.w
+    moved = moved - np.einsum("...il,...jl->...ij", contextual, contextual) / rates.contextual
+    if rates.queries:
+        return moved - np.einsum("...im,...jm->...ij", queries, queries) / rates.queries
+    off = np.eye(w.shape[-1]) - queries @ np.linalg.pinv(queries)
+    return off @ moved @ off
+
+
+def softmax_leak(
+    layer: Layer,
+    w: Float[np.ndarray, "K d"],
+    z: Float[np.ndarray, "Q M"],
+    samples: Samples,
+    g: Float[np.ndarray, "N K"],
+) -> Float[np.ndarray, " M"]:
+    r"""Return the rate at which softmax attention breaks exp attention's law, $-E[b_l\,b^\top U_C^\top g_f]$.
+
+    It is $\frac{d}{dt}\big(\frac{T}{\eta_z}\sum_m z_m - \frac1{2\eta_u}\|u_l\|^2\big)$: the normaliser moves one
+    token's logit whenever another token is learned.
+    """
+    b = layer.scores(z, samples)
+    along = _stream_slope(layer, finite("w", w), z, samples, g) @ layer.embeddings.contextual
+    return -samples.weights @ (b * (b * along).sum(axis=1, keepdims=True))
+
+
+def _stream_slope(layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples, g: np.ndarray) -> np.ndarray:
+    """g_f of every sample, (N, d)."""
+    pre = layer.preactivation(w, z, samples)
+    g = finite("g", g)
+    same_shape(g=g, hidden=pre)
+    return (g * layer.activation.derivative(pre)) @ w
