@@ -21,6 +21,15 @@ def short(value: float | None, digits: int = 2) -> str:
     return f"{value:.{digits}g}".replace("inf", "∞")
 
 
+def fixed(value: float, decimals: int) -> str:
+    """Format a number of a table with fixed decimals, with two significant digits where these would show fewer.
+
+    >>> fixed(30.312, 1), fixed(0.0463, 1), fixed(3.2e-7, 1), fixed(0.0, 1)
+    ('30.3', '0.046', '3.2e-07', '0.0')
+    """
+    return f"{value:.{decimals}f}" if value == 0 or abs(value) >= 10 ** (1 - decimals) else f"{value:#.2g}"
+
+
 def fewest_letters(value: float) -> str:
     """Spell a number, with all its digits, in as few letters as it needs: what a setting is called, and names of runs.
 
@@ -49,6 +58,18 @@ def duration(seconds: float | int) -> str:
     return f"{whole // _MINUTE} min {whole % _MINUTE} s"
 
 
+def binary_size(num_bytes: int) -> str:
+    """Return a number of bytes as people read it.
+
+    >>> binary_size(512), binary_size(3 * 2**20), binary_size(1500 * 2**20)
+    ('0.5 KiB', '3.0 MiB', '1.5 GiB')
+    """
+    for power, unit in ((30, "GiB"), (20, "MiB")):
+        if num_bytes >= 2**power:
+            return f"{num_bytes / 2**power:.1f} {unit}"
+    return f"{num_bytes / 2**10:.1f} KiB"
+
+
 def layer_name(layer: int, preposition: str = "") -> str:
     """Return a layer by its number, behind a preposition if one is given; what has none lies outside of them.
 
@@ -65,3 +86,12 @@ def counted(number: int, singular: str, plural: str = "") -> str:
     ('1 pack', '1,200 runs', '0 entries')
     """
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def printable(text: str) -> str:
+    r"""Write control characters as text, so that names in foreign files cannot steer a terminal.
+
+    >>> printable("layers.0\x1b[31m\u202e"), printable("größe 7")
+    ('layers.0\\x1b[31m\\u202e', 'größe 7')
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

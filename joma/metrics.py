@@ -1,6 +1,6 @@
 """Every quantity that joma records, with its symbol, unit, bounds, average and label: one table for the whole package.
 
-A new quantity is one entry here, or one function under `metric`:
+A new quantity is one entry of `metrics.toml`, or one function under `metric`:
 
 >>> @metric("query_norm", symbol="‖q‖", bounds=(0, inf), label="norm of the queries")
 ... def query_norm(call):
@@ -11,11 +11,13 @@ A new quantity is one entry here, or one function under `metric`:
 >>> del METRICS["query_norm"]
 """
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.resources import files
 from math import inf, isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Bounds = tuple[float | int, float | int]
@@ -74,119 +76,14 @@ class Metric:
         return max(SMALLEST_PART * height, ROUNDING * abs(start))
 
 
-_TABLE = (
-    Metric(
-        name="entropy",
-        symbol="H",
-        unit="nats",
-        bounds=(0, inf),
-        label="attention entropy",
-        description="Entropy of a query's attention over the keys that it may see.",
-        smallest_change=0.1,
-        is_principal=True,
-    ),
-    Metric(
-        name="entropy_window",
-        symbol="H",
-        unit="nats",
-        bounds=(0, inf),
-        label="attention entropy in one window",
-        description="Attention entropy in the single window of text that the paper shows.",
-        smallest_change=0.1,
-    ),
-    Metric(
-        name="entropy_fraction",
-        symbol="H / log n",
-        bounds=(0, 1),
-        label="attention entropy over its maximum",
-        description="Attention entropy over log n, for a query that may see n > 1 keys.",
-        smallest_change=0.02,
-        is_principal=True,
-    ),
-    Metric(
-        name="stable_rank",
-        symbol="‖W‖_F² / ‖W‖₂²",
-        bounds=(1, inf),
-        label="stable rank",
-        description="Squared Frobenius norm over squared spectral norm of the lower matrix of an MLP.",
-        is_principal=True,
-    ),
-    Metric(
-        name="loss",
-        symbol="L",
-        label="loss",
-        description="Mean cross-entropy, or what the training loop passes as its loss.",
-        is_principal=True,
-    ),
-    Metric(
-        name="effective_keys",
-        symbol="1 / Σ p²",
-        unit="keys",
-        bounds=(1, inf),
-        label="effective number of keys",
-        description="Inverse of the sum of squared attention weights of a query.",
-    ),
-    Metric(
-        name="sink_mass",
-        symbol="s",
-        bounds=(0, 1),
-        label="attention on the first key",
-        description="Share of a query's attention that goes to the first key.",
-    ),
-    Metric(
-        name="mean_distance",
-        symbol="d",
-        unit="tokens",
-        bounds=(0, inf),
-        label="mean attended distance",
-        description="Distance between a query and the keys that it attends to, weighted by attention.",
-    ),
-    Metric(
-        name="max_logit",
-        symbol="max z",
-        label="largest logit",
-        description="Largest attention logit after scaling.",
-        reduction=Reduction.MAX,
-    ),
-    Metric(
-        name="qk_spectral_norm",
-        symbol="‖W_QᵀW_K‖₂",
-        bounds=(0, inf),
-        label="spectral norm of queries × keys",
-        description="Largest singular value of the product of a head's query and key weights.",
-        reduction=Reduction.MAX,
-    ),
-    Metric(
-        name="spectral_norm",
-        symbol="‖W‖₂",
-        bounds=(0, inf),
-        label="spectral norm",
-        description="Largest singular value of the lower matrix of an MLP.",
-    ),
-    Metric(
-        name="frobenius_norm",
-        symbol="‖W‖_F",
-        bounds=(0, inf),
-        label="Frobenius norm",
-        description="Root of the sum of squared weights of the lower matrix of an MLP.",
-    ),
-    Metric(
-        name="rank_residual",
-        symbol="r",
-        bounds=(0, inf),
-        label="residual of the power iteration",
-        description="Relative residual of the singular vector; the spectral norm may be off by this part.",
-    ),
-    Metric(
-        name="entropy_lowest_before_clamp",
-        symbol="min H",
-        unit="nats",
-        label="lowest entropy before clamping at 0",
-        description="Smallest entropy of a row as computed; negative values are rounding.",
-        reduction=Reduction.MIN,
-    ),
-)
-METRICS: dict[str, Metric] = {each.name: each for each in _TABLE}
+def _metric(name: str, fields: dict[str, Any]) -> Metric:
+    lowest, highest = fields.pop("bounds", (-inf, inf))
+    reduction = Reduction(fields.pop("reduction", Reduction.MEAN))
+    return Metric(name=name, bounds=(lowest, highest), reduction=reduction, **fields)
+
+
+_OWN = tomllib.loads(files("joma").joinpath("metrics.toml").read_text(encoding="utf-8"))
+METRICS: dict[str, Metric] = {name: _metric(name, dict(fields)) for name, fields in _OWN.items()}
 """All known quantities by name, in the order in which they are shown."""
 
 
@@ -218,7 +115,7 @@ def metric(
         label: a few words for axes; the name if empty.
         reduction: how rows, sequences and heads become one number.
     """
-    if any(each.name == name for each in _TABLE):
+    if name in _OWN:
         raise ValueError(f"{name!r} is one of joma's own quantities. Choose another name.")
 
     def enter(function: Function) -> Function:

@@ -61,6 +61,7 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(_several), Field(min_lengt
 """Several counts, such as `10x20`."""
 Number = Annotated[float, BeforeValidator(_number)]
 Finite = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
 """At least 0 and below 1."""

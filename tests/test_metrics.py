@@ -17,7 +17,7 @@ def test_every_quantity_is_described():
 
 def test_what_watch_and_train_record_is_known():
     assert {ENTROPY, FRACTION, LOSS, RANK, WINDOW} <= set(METRICS)
-    companions = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
+    companions = ("effective_keys", "first_key_mass", "mean_distance", "max_logit")
     assert {"qk_spectral_norm", "spectral_norm", "frobenius_norm", *companions} <= set(METRICS)
 
 

@@ -44,7 +44,10 @@ def digest_of_file(path: Path) -> str:
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Return a hash of the names, types, shapes and entries of arrays."""
-    return digest(*(part for name in sorted(arrays) for part in _parts(name, arrays[name])))
+    parts: list[bytes | str] = []
+    for name, array in sorted(arrays.items()):
+        parts += [name, f"{array.dtype.str} {array.shape}", array.tobytes()]
+    return digest(*parts)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
@@ -76,7 +79,3 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     except OSError as error:
         message = f"{path} cannot be written ({error.strerror}); its content will be made again next time."
         warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-def _parts(name: str, array: np.ndarray) -> tuple[str, str, bytes]:
-    return name, f"{array.dtype.str} {array.shape}", array.tobytes()

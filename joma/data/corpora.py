@@ -45,22 +45,14 @@ class ReadableText(Protocol):
         """Return the text of a part in order, cut at line ends."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownCorpus:
-    """A corpus that is asked for by name."""
-
-    folders: tuple[str, ...]
-    """Names that its folder may have below `$JOMA_DATA`."""
-    hub_folder: str
-    """Its folder in the repository on the hub: rare words are `<unk>` there, as in the paper."""
-
-
 KNOWN_CORPORA = {
-    "wikitext2": KnownCorpus(folders=("wikitext-2", "wikitext2", "wikitext-2-v1"), hub_folder="wikitext-2-v1"),
-    "wikitext103": KnownCorpus(
-        folders=("wikitext-103", "wikitext103", "wikitext-103-v1"), hub_folder="wikitext-103-v1"
-    ),
+    "wikitext2": ("wikitext-2", "wikitext2", "wikitext-2-v1"),
+    "wikitext103": ("wikitext-103", "wikitext103", "wikitext-103-v1"),
 }
+"""Corpora that are asked for by name, with the names that their folder may have below `$JOMA_DATA`.
+
+The last is that on the hub: rare words are `<unk>` there, as in the paper.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,20 +81,17 @@ def find_text(name_or_folder: str | Path) -> ReadableText:
         return PythonDocs()
     if name_or_folder in KNOWN_CORPORA:
         name = str(name_or_folder)
-        return open_folder(local_folder(name) or _downloaded_folder(name), name)
+        return open_folder(_known_folder(name), name)
     folder = Path(name_or_folder).expanduser()
     if folder.is_dir():
         return open_folder(folder)
     if folder.exists():
         raise NotADirectoryError(f"{folder} is a file. {OWN_TEXT}")
-    if isinstance(name_or_folder, str) and not _looks_like_a_path(name_or_folder):
+    name = str(name_or_folder)
+    is_path = set(name) & {"/", os.sep} or folder.suffix or name.startswith((".", "~"))
+    if isinstance(name_or_folder, str) and not is_path:
         raise UnknownNameError("text or folder", name_or_folder, [PythonDocs.name, *KNOWN_CORPORA], remark=OWN_TEXT)
     raise FileNotFoundError(f"There is no folder {folder}. {OWN_TEXT}")
-
-
-def _looks_like_a_path(name: str) -> bool:
-    """Whether someone wrote it who had a file or a folder in mind."""
-    return bool(set(name) & {"/", os.sep} or Path(name).suffix or name.startswith((".", "~")))
 
 
 def open_folder(folder: Path, name: str | None = None) -> TextFolder:
@@ -134,35 +123,32 @@ def _only_layout(folder: Path, split: str, layouts: Mapping[str, list[re.Match[s
     return [match.string for match in first]
 
 
-def local_folder(name: str) -> Path | None:
-    """Return the folder of a known corpus below `$JOMA_DATA`, None where it has none."""
-    data = os.environ.get("JOMA_DATA")
-    candidates = [Path(data).expanduser() / folder for folder in KNOWN_CORPORA[name].folders] if data else []
-    return next((folder for folder in candidates if folder.is_dir()), None)
-
-
-def _downloaded_folder(name: str) -> Path:
-    """Return the folder of a known corpus in the hub's cache, downloading what is not there yet."""
-    corpus = KNOWN_CORPORA[name]
+def _known_folder(name: str) -> Path:
+    """Return the folder of a known corpus below `$JOMA_DATA` or in the hub's cache, downloading what is not there."""
+    folders = KNOWN_CORPORA[name]
+    if data := os.environ.get("JOMA_DATA"):
+        for folder in folders:
+            if (Path(data).expanduser() / folder).is_dir():
+                return Path(data).expanduser() / folder
     where = f"{name} is not in $JOMA_DATA"
-    place = f"set JOMA_DATA to a folder that holds {corpus.folders[0]}/train.txt, valid.txt and test.txt"
+    place = f"set JOMA_DATA to a folder that holds {folders[0]}/train.txt, valid.txt and test.txt"
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         needed = f"its download needs huggingface_hub. Install joma[hf], or {place}."
         raise FileNotFoundError(f"{where}, and {needed}") from None
     try:
-        snapshot = snapshot_download(HUB_REPOSITORY, repo_type="dataset", allow_patterns=f"{corpus.hub_folder}/*")
+        snapshot = snapshot_download(HUB_REPOSITORY, repo_type="dataset", allow_patterns=f"{folders[-1]}/*")
     except Exception as error:  # the hub's client raises its own errors and those of the network below it
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         reason = first_line.split(". ")[0].rstrip(".")
         raise ConnectionError(
             f"{where}, and the hub gave no {HUB_REPOSITORY}: {reason}. Connect to the network, or {place}."
         ) from None
-    folder = Path(snapshot, corpus.hub_folder)
-    if not folder.is_dir():  # without a network, the client is content with whatever it has of the repository
+    downloaded = Path(snapshot, folders[-1])
+    if not downloaded.is_dir():  # without a network, the client is content with whatever it has of the repository
         raise ConnectionError(f"{where}, and not in the hub's cache. Connect to the network, or {place}.")
-    return folder
+    return downloaded
 
 
 def _text_blocks(path: Path) -> Iterator[str]:

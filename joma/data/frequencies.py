@@ -50,7 +50,8 @@ def class_tokens(
     generator = np.random.default_rng(int(whole("seed", seed, low=0)))
     common = generator.uniform(0, HIGHEST, (num_common, num_classes))
     if law == "smooth":
-        distinct = _bumps(num_distinct, num_classes)
+        token, centre = np.arange(num_distinct)[:, None], num_distinct * np.arange(num_classes) / num_classes
+        distinct = np.exp(-np.square(token - centre) / BUMP_SQUARE)
     else:
         distinct = generator.uniform(0, HIGHEST, (num_distinct, num_classes))
     x = np.concatenate([distinct, common])
@@ -66,8 +67,3 @@ def tokens_hash(seeds: Iterable[int], *, law: str) -> str:
     False
     """
     return digest_of_arrays({str(seed): class_tokens(seed, law=law).numpy().round(DIGITS) for seed in seeds})
-
-
-def _bumps(num_distinct: int, num_classes: int) -> Float[np.ndarray, "distinct K"]:
-    token, centre = np.arange(num_distinct)[:, None], num_distinct * np.arange(num_classes) / num_classes
-    return np.exp(-np.square(token - centre) / BUMP_SQUARE)

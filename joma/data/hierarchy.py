@@ -30,17 +30,6 @@ SITE = "hierarchy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HierarchySamples:
-    """A batch row by row."""
-
-    tokens: Int[Tensor, "R B length"]
-    label: Int[Tensor, "R B"]
-    """Class of each sequence."""
-    latents: tuple[Bool[Tensor, "R B _"], ...]
-    """Which latents of level 0, 1, ... are on."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Hierarchy:
     """Classes, their sequences and their latents.
 
@@ -120,20 +109,13 @@ class Hierarchy:
     def class_counts(
         self, keys: Int[Tensor, "R 2"], step: Step, batch_size: int, *, site: str = SITE
     ) -> Int[Tensor, "R C"]:
-        """How often each class occurs in the batch that `sample` returns; divided by its size, the weights of the loss.
+        """How often each class occurs among the rows of a batch; divided by its size, the weights of the loss.
 
         The classes are those of the runs' keys, whatever sets their hierarchies have: runs with the same number of
         classes can be counted together.
         """
         drawn = self.classes(keys, step, batch_size, site=site)
         return drawn.new_zeros(drawn.shape[0], self.num_classes).scatter_add_(1, drawn, torch.ones_like(drawn))
-
-    def sample(self, keys: Int[Tensor, "R 2"], step: Step, batch_size: int, *, site: str = SITE) -> HierarchySamples:
-        """`batch_size` fresh samples for each run, row by row."""
-        label = self.classes(keys, step, batch_size, site=site)
-        return HierarchySamples(
-            tokens=self.sequences[label], label=label, latents=tuple(level[label] for level in self.latents)
-        )
 
 
 def most_tokens(num_latents: tuple[int, ...], num_children: int, num_tokens: int) -> int:

@@ -161,16 +161,13 @@ class TreeSampler:
         levels = [bits[:, 1 : 1 + num_tops] <= self.top_bounds[:, label].movedim(0, 1)]
         for parents, flip in zip(self.parents, flips, strict=True):
             levels.append(levels[-1].index_select(1, parents) ^ flip)
+        last_has_all = self.num_leaves == levels[-1].shape[1]
+        leaves = levels[-1] if last_has_all else torch.cat(levels, dim=1).index_select(1, self.leaves)
         return TreeSamples(
             label=label,
             latents=tuple(level.transpose(1, 2) for level in levels),
-            present=self._leaves_of(levels).transpose(1, 2).contiguous(),
+            present=leaves.transpose(1, 2).contiguous(),
         )
-
-    def _leaves_of(self, levels: list[Tensor]) -> Bool[Tensor, "R n B"]:
-        if self.num_leaves == levels[-1].shape[1]:
-            return levels[-1]
-        return torch.cat(levels, dim=1).index_select(1, self.leaves)
 
 
 def class_patterns(num_classes: int, num_children: int) -> Float[np.ndarray, "D tops"]:

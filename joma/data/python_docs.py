@@ -15,7 +15,6 @@ import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -25,47 +24,31 @@ _TESTS = {"test", "tests", "idle_test", "__pycache__"}
 """Folders that are left out; those whose name is no identifier, such as site-packages, are no packages anyway."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceFile:
-    """A Python file of the library."""
-
-    path: Path
-    name: str
-    """Path below the library's folder, with forward slashes."""
-
-    @property
-    def is_in_package(self) -> bool:
-        """Whether the file belongs to a package, and is not a module by itself."""
-        return "/" in self.name
-
-
 def library_folder() -> Path:
     """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
-def library_files(folder: Path | None = None) -> list[SourceFile]:
-    """Return the library's own Python files, sorted by name; `folder` takes the place of the library's."""
+def library_files(folder: Path | None = None) -> dict[str, Path]:
+    """Return the library's own Python files by name, sorted; `folder` takes the place of the library's.
+
+    A name is the path below the folder, with forward slashes: those of packages have one.
+    """
     root = library_folder() if folder is None else folder
-    named = {path.relative_to(root).as_posix(): path for path in _python_files(root)}
-    own = {
-        name: path
-        for name, path in named.items()
-        if folder is not None or name.split("/")[0].removesuffix(".py") in sys.stdlib_module_names
-    }
-    return [SourceFile(path=own[name], name=name) for name in sorted(own)]
+    found = {}
+    for place, subfolders, files in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in _TESTS]
+        for path in (Path(place, file) for file in files if file.endswith(".py")):
+            name = path.relative_to(root).as_posix()
+            if folder is not None or name.split("/")[0].removesuffix(".py") in sys.stdlib_module_names:
+                found[name] = path
+    return dict(sorted(found.items()))
 
 
 def decode_source(content: bytes) -> str:
     r"""Decode Python source by its own declaration of encoding, with line ends as \n; SyntaxError if it has none."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     return io.TextIOWrapper(io.BytesIO(content), encoding).read()
-
-
-def _python_files(root: Path) -> Iterator[Path]:
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in _TESTS]
-        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 TOPICS = "pydoc_data/topics.py"
@@ -94,7 +77,7 @@ class PythonDocs:
 
     def __init__(self, folder: Path | None = None) -> None:
         """Take the running interpreter's library, or the one in `folder`."""
-        self._files = {file.name: file for file in library_files(folder)}
+        self._files = library_files(folder)
         if not self._files:
             raise FileNotFoundError(
                 "python-docs needs the Python files of the standard library, and this interpreter comes without them. "
@@ -103,16 +86,16 @@ class PythonDocs:
 
     def digest(self) -> str:
         """Return a hash of all files that documents are read from."""
-        return digest(*(part for name, file in self._files.items() for part in (name, digest_of_file(file.path))))
+        return digest(*(part for name, path in self._files.items() for part in (name, digest_of_file(path))))
 
     def blocks(self, split: str) -> Iterator[str]:
         """Return the documents of one part, topics first, each kind sorted by name."""
         if TOPICS in self._files:
-            topics = read_topics(_decoded(self._files[TOPICS]))
+            topics = read_topics(decode_source(self._files[TOPICS].read_bytes()))
             yield from (topics[name] for name in sorted(topics) if part_of(name) == split)
-        for name, file in self._files.items():
-            if split == ("train" if file.is_in_package else part_of(name)):
-                yield read_prose(_decoded(file))
+        for name, path in self._files.items():
+            if split == ("train" if "/" in name else part_of(name)):
+                yield read_prose(decode_source(path.read_bytes()))
 
 
 def part_of(name: str) -> str:
@@ -162,7 +145,3 @@ def _parse(source: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes that later versions refuse
         return ast.parse(source)
-
-
-def _decoded(file: SourceFile) -> str:
-    return decode_source(file.path.read_bytes())

@@ -263,16 +263,16 @@ def _read(folder: str | Path | None, max_tokens: int | None) -> tuple[dict[str, 
     trees: dict[str, SyntaxTree] = {}
     num_skipped = 0
     num_wanted = float("inf") if max_tokens is None else max_tokens
-    for file in files:
+    for name, path in files.items():
         if num_wanted <= 0:
             break
         try:
-            tree = parse(decode_source(file.path.read_bytes()))
+            tree = parse(decode_source(path.read_bytes()))
         except (UnparsableError, SyntaxError, UnicodeDecodeError):
             num_skipped += 1
             continue
         if tree.tokens:
-            trees[file.name] = tree if len(tree.tokens) <= num_wanted else tree.first(int(num_wanted))
+            trees[name] = tree if len(tree.tokens) <= num_wanted else tree.first(int(num_wanted))
             num_wanted -= len(tree.tokens)
     if not trees:
         where = "the standard library" if folder is None else folder

@@ -26,6 +26,7 @@ from joma.settings import (
     MaybeCount,
     NotNegative,
     Number,
+    Positive,
     SettingField,
     Share,
     settings,
@@ -48,12 +49,13 @@ PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
 """With `hierarchy` also these, where the sequences that are trained on have one length: each run has its own."""
 SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that say when a run is saved, and leave it what it is."""
+ADDED: Mapping[str, Any] = MappingProxyType({"qk_norm": False, "softcap": "inf", "qk_clip": "inf"})
+"""Fields that version 0.1 does not have, with the value that leaves its hashes as they were."""
 _HASH_DIGITS = 12
 _DECADE = 10.0
 _EARLY_POINTS = 10
 """Measurements in a factor of ten with `early` spacing."""
 _AtLeastTwo = Annotated[Count, Field(ge=2)]
-_Positive = Annotated[Number, Field(gt=0)]
 
 
 @settings
@@ -74,8 +76,11 @@ class OptimiserConfig:
     """Added to the root of Adam's second moment."""
     momentum: Share = 0.9
     """Memory of `momentum`."""
-    clip: _Positive = math.inf
+    clip: Positive = math.inf
     """Largest norm of a run's gradient, longer ones are scaled back to it; inf for none."""
+    qk_clip: Positive = math.inf
+    """QK-clip: largest logit of a head on a step's batch, after which its query and key weights are scaled back to it;
+    inf for none. It takes another forward pass, with the logits as a matrix."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or down to zero at the last step."""
     warmup: Index = 0
@@ -226,6 +231,11 @@ class RunConfig:
                 f"The data {self.data.data!r} are sequences with a class, and the model predicts the next token. Set "
                 "`readout` to class, or take a text."
             )
+        if self.optimiser.qk_clip < math.inf and (self.model.qk_norm or self.model.attention_logits == "free"):
+            raise ValueError(
+                "`qk_clip` scales the weights of queries and keys, which free logits do not have and `qk_norm` undoes, "
+                f"got {self.optimiser.qk_clip}. Set it to inf, or take projected logits without `qk_norm`."
+            )
         if not self.data.is_text and self.training.epochs is not None:
             raise ValueError(f"The data {self.data.data!r} have no end, so no `epochs`. Pass `steps` instead.")
         if self.model.positions == "learned" and self.data.length > self.model.max_length:
@@ -281,13 +291,13 @@ class RunConfig:
 
         How often a run is saved does not count.
         """
-        return digest(self._without(SAVING))
+        return digest(self.without(SAVING))
 
     @property
     def shape(self) -> str:
         """Digits that runs have in common when they can be in one pack."""
         is_hierarchy = self.data.data == HIERARCHY
-        record = self._without((*PER_RUN, *PER_RUN_OF_HIERARCHY) if is_hierarchy else PER_RUN)
+        record = self.without((*PER_RUN, *PER_RUN_OF_HIERARCHY) if is_hierarchy else PER_RUN)
         return digest(record | {"trained_length": self.trained_length})
 
     @property
@@ -300,9 +310,11 @@ class RunConfig:
 
         return min(data.length, most_tokens(data.num_latents, data.num_children, data.num_tokens) + 1)
 
-    def _without(self, names: Iterable[str]) -> dict[str, Any]:
+    def without(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return plain types without some fields, and without those that version 0.1 lacks where nobody uses them."""
         record = self.as_dict()
-        for name in names:
+        unused = [name for name, value in ADDED.items() if record[part_of(name)][name] == value]
+        for name in (*names, *unused):
             part = part_of(name)
             (record[part] if part else record).pop(name)
         return record

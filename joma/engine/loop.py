@@ -140,9 +140,16 @@ def train_pack(
         if going:
             _open_records(going, size, owner, stack)
             load_snapshots(members)
-            caller = _Caller(report=progress or (lambda _: None), take=take, is_interrupted=is_interrupted)
+            report = progress or (lambda _: None)
             try:
-                _train_groups(members, size, torch.device(device), caller)
+                while behind := [member for member in members if member.is_open]:
+                    # Those that are furthest behind, until they meet the next ones, and so on to the end.
+                    start = min(member.step for member in behind)
+                    stop = min((member.step for member in behind if member.step > start), default=size.num_steps)
+                    is_done = RunStatus.FINISHED
+                    group = [member for member in members if member.step == start and member.status is not is_done]
+                    # Without a name for it: the next one must not be built while this one still holds its memory.
+                    _Trainer(group, size, torch.device(device), report, take, is_interrupted).train(start, stop)
             except KeyboardInterrupt:
                 _close_unfinished(going)
                 raise
@@ -173,32 +180,22 @@ def _close_unfinished(members: Sequence[Member]) -> None:
             member.record.close("running")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Caller:
-    """What whoever trains a pack wants to hear and to get, and whether it wants to stop."""
-
-    report: Report
-    take: Take | None
-    is_interrupted: Callable[[], bool]
-
-
-def _train_groups(members: Sequence[Member], size: DataSize, device: torch.device, caller: _Caller) -> None:
-    """Train those that are furthest behind until they meet the next ones, and so on to the end."""
-    while going := [member for member in members if member.is_open]:
-        start = min(member.step for member in going)
-        further = [member.step for member in going if member.step > start]
-        group = [member for member in members if member.step == start and member.status is not RunStatus.FINISHED]
-        # Without a name for it: the next one must not be built while this one still holds its memory.
-        _Trainer(group, size, device, caller).train(start, min(further, default=size.num_steps))
-
-
 class _Trainer:
     """Trains runs that have done the same number of steps."""
 
-    def __init__(self, group: Sequence[Member], size: DataSize, device: torch.device, caller: _Caller) -> None:
+    def __init__(
+        self,
+        group: Sequence[Member],
+        size: DataSize,
+        device: torch.device,
+        report: Report,
+        take: Take | None,
+        is_interrupted: Callable[[], bool],
+    ) -> None:
         """Build the model, and put every run where it goes on."""
         configs = [member.config for member in group]
-        self._group, self._size, self._caller = tuple(group), size, caller
+        self._group, self._size = tuple(group), size
+        self._tell, self._take, self._is_interrupted = report, take, is_interrupted
         self._training = configs[0].training
         self._source: Source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
@@ -254,8 +251,8 @@ class _Trainer:
             self._measure(step)
         if training.checkpoint_every is not None and step % training.checkpoint_every == 0:
             self._keep(step)
-        is_stopping = self._caller.is_interrupted()
-        is_taken = step == self._size.num_steps and self._caller.take is not None
+        is_stopping = self._is_interrupted()
+        is_taken = step == self._size.num_steps and self._take is not None
         is_due = training.snapshot_every is not None and step % training.snapshot_every == 0
         wait = max(training.snapshot_seconds, self._save_seconds / SAVE_SHARE)
         is_due = is_due or step == stop or monotonic() - self._saved_at >= wait
@@ -334,7 +331,7 @@ class _Trainer:
 
     def _finish(self, run: int, member: Member) -> None:
         """Describe the curves and end the record; of the snapshots the last one stays, unless somebody took the end."""
-        take = self._caller.take
+        take = self._take
         if take is not None:
             take(member.name, {name: each[run : run + 1].detach() for name, each in self._stepper.parameters.items()})
         member.writer.flush()
@@ -351,7 +348,7 @@ class _Trainer:
         """Report progress; this waits for the device."""
         now, losses = monotonic(), self._stepper.losses.tolist()
         done = (step - self._reported_step) * len(self._going) * self._source.tokens_per_step
-        self._caller.report(
+        self._tell(
             PackProgress(
                 names=tuple(member.name for _, member in self._going),
                 step=step,

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from joma.engine.config import OptimiserConfig, RunConfig
+from joma.engine.config import OptimiserConfig, RunConfig, TrainingConfig
 from joma.engine.measuring import AttentionMeans
 from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, step_numbers, update
 from joma.engine.precision import parameter_dtype, product_dtype, working_in
@@ -28,7 +28,6 @@ from joma.engine.sources import num_sequences, num_validated
 from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import Decoder
-from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
 
 USABLE_SHARE = 0.9
@@ -38,6 +37,8 @@ COPIES_OF_A_SNAPSHOT = 3
 CUDA_BASE = 2**30
 """Bytes that the libraries of a GPU take for themselves, and kernels for their work."""
 MEMINFO = Path("/proc/meminfo")
+_UNKNOWN_MEMORY = 4 * 2**30
+"""Bytes to count on where the system does not say what is free (macOS, Windows); `memory` gives more."""
 CONTAINER_FILES = (
     (
         Path("/sys/fs/cgroup/memory.max"),
@@ -100,18 +101,9 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
 
     On a CPU half precision takes more, since its logits are there in full precision as well; our kernels have no copy.
     """
-    data = config.data
-    return _counted(
-        rounds_copies=on_a_cpu,
-        model=config.model,
-        optimiser=replace(OptimiserConfig(), optimiser=config.optimiser.optimiser),
-        precision=config.training.precision,
-        trained_length=config.trained_length,
-        length=data.length,
-        num_trained=num_sequences(data),
-        num_validated=num_validated(data),
-        num_runs=num_runs,
-    )
+    optimiser = OptimiserConfig(optimiser=config.optimiser.optimiser)
+    training = TrainingConfig(steps=1, precision=config.training.precision)
+    return _counted(replace(config, optimiser=optimiser, training=training, seed=0), num_runs, on_a_cpu)
 
 
 def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -> Footprint:
@@ -134,9 +126,7 @@ def free_bytes(device: torch.device) -> int:
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
     available = _figures(MEMINFO).get("MemAvailable")
-    if available is None:
-        raise OSError(f"{MEMINFO} does not say how much memory is available. Pass `memory` (`--memory`).")
-    return min([available * 1024, *_container_bytes()])
+    return min([_UNKNOWN_MEMORY if available is None else available * 1024, *_container_bytes()])
 
 
 def _container_bytes() -> list[int]:
@@ -159,32 +149,9 @@ def _figures(path: Path) -> dict[str, int]:
     return {line[0]: int(line[1]) for line in lines if len(line) > 1}
 
 
-def in_words(num_bytes: int) -> str:
-    """Return a number of bytes as people read it.
-
-    >>> in_words(3 * 2**20), in_words(1500 * 2**20)
-    ('3.0 MiB', '1.5 GiB')
-    """
-    for power, unit in ((30, "GiB"), (20, "MiB")):
-        if num_bytes >= 2**power:
-            return f"{num_bytes / 2**power:.1f} {unit}"
-    return f"{num_bytes / 2**10:.1f} KiB"
-
-
 @cache
-def _counted(
-    *,
-    rounds_copies: bool,
-    model: DecoderConfig,
-    optimiser: OptimiserConfig,
-    precision: str,
-    trained_length: int,
-    length: int,
-    num_trained: int,
-    num_validated: int,
-    num_runs: int,
-) -> StepCost:
-    """Count what depends on nothing but these."""
+def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
+    model, precision, data = config.model, config.training.precision, config.data
     decoder, dtype = Decoder(model), parameter_dtype(precision)
     layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
 
@@ -192,16 +159,18 @@ def _counted(
         num_rows = num if model.readout == "class" else num * length
         return Batch(tokens=_whole(num_runs, num, length), targets=_whole(num_runs, num_rows))
 
-    with _FusedAttention(), working_in(precision if rounds_copies else "fp32", _META):
+    with _FusedAttention(), working_in(precision if on_a_cpu else "fp32", _META):
         with _Tally() as training, FlopCounterMode(display=False) as counter:
-            trained = batch(num_trained, trained_length)
-            if trained_length < length:  # merged keys are weighted, and attention is there as a matrix
+            trained = batch(num_sequences(data), config.trained_length)
+            if config.trained_length < data.length:  # merged keys are weighted, and attention is there as a matrix
                 trained = replace(trained, key_bias=torch.empty(trained.tokens.shape, dtype=dtype, device=_META))
-            state_bytes = _step(decoder, layout, optimiser, precision, trained)
+            state_bytes = _step(decoder, layout, config.optimiser, precision, trained)
         with _Tally() as validating:
             # As a CPU computes entropies, which takes more than a GPU does.
             means = AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED)
-            decoder.losses(layout.views(layout.empty(num_runs, dtype, _META)), batch(num_validated, length), means.take)
+            decoder.losses(
+                layout.views(layout.empty(num_runs, dtype, _META)), batch(num_validated(data), data.length), means.take
+            )
     return StepCost(
         training_bytes=training.peak,
         validating_bytes=validating.peak,

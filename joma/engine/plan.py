@@ -12,11 +12,11 @@ import torch
 
 from joma.engine.config import RunConfig, check_device
 from joma.engine.grid import Run
-from joma.engine.memory import USABLE_SHARE, Footprint, StepCost, footprint, free_bytes, in_words, step_cost
+from joma.engine.memory import USABLE_SHARE, Footprint, StepCost, footprint, free_bytes, step_cost
 from joma.engine.precision import parameter_dtype, working_in
 from joma.engine.sources import data_size, num_sequences, source_of, with_vocabulary
 from joma.engine.step import Stepper
-from joma.formatting import counted
+from joma.formatting import binary_size, counted
 from joma.models.decoder import Decoder
 
 StepSeconds = Callable[[RunConfig, int], float]
@@ -83,16 +83,16 @@ def packs_of(runs: Iterable[Run], most: Callable[[RunConfig], int]) -> tuple[Pac
     by_shape: dict[str, list[Run]] = {}
     for run in runs:
         by_shape.setdefault(run.config.shape, []).append(run)
-    return tuple(pack for same in by_shape.values() for pack in _split(same, most(same[0].config)))
-
-
-def _split(runs: list[Run], most: int) -> list[Pack]:
-    if most < 1:
-        raise ValueError(f"The run {runs[0].name} does not fit on its own. Make the model or the batch smaller.")
-    num_packs = -(-len(runs) // most)
-    small, num_larger = divmod(len(runs), num_packs)
-    stops = itertools.accumulate(small + (i < num_larger) for i in range(num_packs))
-    return [Pack(runs=tuple(runs[start:stop])) for start, stop in itertools.pairwise([0, *stops])]
+    packs: list[Pack] = []
+    for same in by_shape.values():
+        limit = most(same[0].config)
+        if limit < 1:
+            raise ValueError(f"The run {same[0].name} does not fit on its own. Make the model or the batch smaller.")
+        num_packs = -(-len(same) // limit)
+        small, num_larger = divmod(len(same), num_packs)
+        stops = itertools.accumulate(small + (i < num_larger) for i in range(num_packs))
+        packs += [Pack(runs=tuple(same[start:stop])) for start, stop in itertools.pairwise([0, *stops])]
+    return tuple(packs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,8 +278,8 @@ def make_plan(
         need = needs[run.config.shape]
         if need.most(free) < 1:
             raise ValueError(
-                f"The run {run.name} needs {in_words(need.of(1))}, and {in_words(int(USABLE_SHARE * free))} may be "
-                f"used of {in_words(free)} that are free. Make the model, the batch or the window smaller."
+                f"The run {run.name} needs {binary_size(need.of(1))}, and {binary_size(int(USABLE_SHARE * free))} may "
+                f"be used of {binary_size(free)} that are free. Make the model, the batch or the window smaller."
             )
     packs = packs_of(ready, lambda config: needs[config.shape].most(free))
     clock = counted_seconds(device) if step_seconds is None else step_seconds

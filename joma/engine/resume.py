@@ -16,7 +16,7 @@ from joma.engine.snapshots import DamagedSnapshotError
 from joma.engine.sources import DataSize, data_hash
 from joma.engine.step import NOT_FAILED
 from joma.store import RunInfo, RunWriter, demand_closed, info, read_events
-from joma.store.record import FILE_NAME, Kind
+from joma.store.record import FILE_NAME, Kind, check_rows
 
 KIND: Kind = "train"
 DIVERGED = "diverged"
@@ -110,6 +110,7 @@ def inspect_run(run: Run, root: Path, size: DataSize, *, owner: str = "") -> Mem
     except ValueError as error:
         raise ValueError(f"{member.folder / FILE_NAME} is damaged: {error} Restore it from a copy.") from None
     _check_same(member, record, size)
+    check_rows(member.folder)
     if record.status == "finished" and record.about.get("num_steps", 0) >= size.num_steps:
         member.status, member.step = RunStatus.FINISHED, record.about["num_steps"]
         return member
@@ -137,10 +138,7 @@ def identity(config: RunConfig) -> str:
     >>> identity(base) == identity(base.update({"steps": 7})), identity(base) == identity(base.update({"lr": 7}))
     (True, False)
     """
-    record = config.as_dict()
-    for name in _RESUMABLE:
-        del record["training"][name]
-    return digest(record)
+    return digest(config.without(_RESUMABLE))
 
 
 def load_snapshots(members: Sequence[Member]) -> None:

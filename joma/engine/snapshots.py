@@ -13,7 +13,7 @@ dies between two of them.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,7 +138,7 @@ def decoded(content: bytes, name: str) -> Snapshot:
             f"{name} does not match its checksum: it says {found[1].decode()[:12]}, its {len(content)} bytes give "
             f"{actual[:12]}."
         )
-    metadata = _metadata(header)
+    metadata = json.loads(header[_LENGTH_BYTES:])["__metadata__"]
     if metadata.get("format") != FORMAT:
         raise DamagedSnapshotError(
             f"{name} is a {metadata.get('format', 'file')!r}, and {FORMAT!r} is what is read here."
@@ -147,7 +147,3 @@ def decoded(content: bytes, name: str) -> Snapshot:
         return Snapshot(step=int(metadata["step"]), run=metadata["run"], tensors=load_tensors(content))
     except (KeyError, ValueError, SafetensorError) as error:
         raise DamagedSnapshotError(f"{name} cannot be read: {' '.join(str(error).split())}.") from None
-
-
-def _metadata(header: bytes) -> Mapping[str, str]:
-    return json.loads(header[_LENGTH_BYTES:])["__metadata__"]

@@ -1,5 +1,6 @@
 """One training step of all runs of a pack: gradients, failures, optimiser; on a GPU compiled and captured once."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -14,6 +15,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
 from joma.engine.precision import in_one_order, parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
+from joma.models.decoder import Decoder
 from joma.models.functional import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
@@ -177,6 +179,12 @@ class Stepper:
             noise = Noise(keys=self._keys, step=state.step)
             losses = self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
         self._move(losses)
+        if self._optimiser.qk_clip < math.inf:
+            assert isinstance(self.model, Decoder)  # `RunConfig` has no other
+            with in_one_order(self.device), working_in(self._precision, self.device):
+                self.model.clip_logits(self.parameters, batch, self._optimiser.qk_clip)
+            if state.rounded is not None:
+                state.rounded.copy_(state.parameters)
 
     def _move(self, losses: Float[Tensor, " R"]) -> None:
         """Let the optimiser move the parameters by the gradients that are there."""

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -15,7 +15,7 @@ from joma.engine.grid import DEFAULT, check_data, runs_of
 from joma.engine.loop import EFFECTS, PackProgress, PackResult, RunResult, train_pack
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
 from joma.engine.memory import free_bytes
-from joma.engine.plan import Pack, PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
+from joma.engine.plan import PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
 from joma.engine.precision import limited_threads
 from joma.engine.resume import inspect_run
 from joma.engine.snapshots import steps_of
@@ -45,30 +45,19 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainedRun:
+class TrainedRun(RunResult):
     """How one run of a grid ended; all its numbers are in its record, `joma.read(folder)`."""
 
-    name: str
-    folder: Path
-    status: str
-    """`finished`, or `failed` for a run that diverged."""
-    step: int
-    """Steps done."""
-    failed_at: int | None
-    """Step at which it diverged."""
     final_loss: float | None
     """Validation loss at the last measurement; None where nothing finite was measured."""
     best_loss: float | None
     """Lowest validation loss."""
     entropy_names: tuple[str, ...]
     """Name of the attention entropy\'s curve in each layer (`joma.measure.effects.Name`); empty for a failed run."""
-    is_new: bool
-    """Whether this call trained it; otherwise it had ended before."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return plain | {"folder": str(self.folder), "entropy_names": list(self.entropy_names)}
+        return asdict(self) | {"folder": str(self.folder), "entropy_names": list(self.entropy_names)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,13 +193,13 @@ def _train_packs(
     """Train the packs: here one after the other, on a cluster several at a time. Report them all as one."""
     kind = torch.device(plan.device).type
     tasks = [
-        _Task(
-            pack=each.pack,
-            folder=out.resolve(),
-            device=plan.device if on == "local" else kind,  # of another machine's GPUs a task sees its own alone
-            threads=threads,
-            owner="" if on == "local" else token_hex(8),
-        )
+        {
+            "pack": each.pack,
+            "folder": out.resolve(),
+            "device": plan.device if on == "local" else kind,  # of another machine's GPUs a task sees its own alone
+            "threads": threads,
+            "owner": "" if on == "local" else token_hex(8),  # the same when another machine goes on with the pack
+        }
         for each in plan.packs
     ]
     done: set[int] = set()
@@ -242,21 +231,11 @@ def _train_packs(
         yield result
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Task:
-    """A pack to be trained: nothing but what can travel to another machine."""
-
-    pack: Pack
-    folder: Path
-    device: str
-    threads: int | None
-    owner: str
-    """Names this pack at every attempt, so that another machine goes on with it when one is lost."""
-
-
-def _train_task(task: _Task, tell: Callable[[PackProgress], None]) -> PackResult:
-    with limited_threads(task.threads):
-        return train_pack(task.pack, task.folder, device=task.device, progress=tell, owner=task.owner)
+def _train_task(task: dict[str, Any], tell: Callable[[PackProgress], None]) -> PackResult:
+    """Train a pack, here or on another machine."""
+    arguments = dict(task)
+    with limited_threads(arguments.pop("threads")):
+        return train_pack(progress=tell, **arguments)
 
 
 def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
@@ -266,13 +245,8 @@ def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
     told = [json.loads(evidence) for evidence in events.loc[events["kind"] == EFFECTS, "evidence"]]
     by_layer = {each["layer"]: each["name"] for each in told if each.get("metric") == ENTROPY}
     return TrainedRun(
-        name=result.name,
-        folder=result.folder,
-        status=result.status,
-        step=result.step,
-        failed_at=result.failed_at,
+        **asdict(result) | {"is_new": is_new},
         final_loss=float(losses.iloc[-1]) if len(losses) else None,
         best_loss=float(losses.min()) if len(losses) else None,
         entropy_names=tuple(by_layer[layer] for layer in sorted(by_layer)),
-        is_new=is_new,
     )

@@ -146,37 +146,53 @@ def align(
     units = Units.of(latents, groups, tensor_with_axes("activations", activations, "N J").device)
     shuffles, bootstraps = units.shuffles(num_shuffles, generator), units.bootstraps(num_bootstraps, generator)
     network = Correlations.of("activations", activations, units, absolute=absolute)
-    control = None if untrained is None else Correlations.of("untrained", untrained, units, absolute=absolute)
     table = network.table()
     correlation, column = table.max(dim=1)
-    bootstrapped = network.best(bootstraps).mean(dim=1)
+    average = float(correlation.mean())
+    bootstrapped = network.best(*bootstraps).mean(dim=1)
     row, matched = map(torch.from_numpy, linear_sum_assignment(table.cpu(), maximize=True))
+
+    null = network.best(*shuffles)
+    by_shuffle = null.mean(dim=1)
+    shuffled = Control(
+        correlation=null.mean(dim=0),
+        average=float(null.mean()),
+        excess=average - float(null.mean()),
+        error=math.sqrt(float(bootstrapped.var()) + float(by_shuffle.var()) / num_shuffles),
+        num_dead_neurons=network.num_dead,
+        p_value=(1 + int((by_shuffle >= average - TIE).sum())) / (1 + num_shuffles),
+    )
+    over_untrained = None
+    if untrained is not None:
+        control = Correlations.of("untrained", untrained, units, absolute=absolute)
+        best = control.table().amax(dim=1)
+        over_untrained = Control(
+            correlation=best,
+            average=float(best.mean()),
+            excess=float((correlation - best).mean()),
+            error=float((bootstrapped - control.best(*bootstraps).mean(dim=1)).std()),
+            num_dead_neurons=control.num_dead,
+        )
     return Alignment(
         latent=units.kept,
         neuron=network.alive[column],
         correlation=correlation,
-        average=float(correlation.mean()),
+        average=average,
         matched=Matching(
             latent=units.kept[row],
             neuron=network.alive[matched],
             correlation=table[row, matched],
             average=float(table[row, matched].mean()),
         ),
-        shuffled=_against_shuffles(network, shuffles, correlation, bootstrapped),
-        untrained=None if control is None else _against_network(control, bootstraps, correlation, bootstrapped),
+        shuffled=shuffled,
+        untrained=over_untrained,
         num_constant_latents=latents.shape[1] - len(units.kept),
         num_dead_neurons=network.num_dead,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resamples:
-    """Ways to deal and to weigh the units anew."""
-
-    order: Int[Tensor, "B G"]
-    """Whose latents each unit gets."""
-    weights: Float[Tensor, "B G"]
-    """What it counts; each row sums to 1."""
+Resamples = tuple[Int[Tensor, "B G"], Float[Tensor, "B G"]]
+"""Ways to deal and to weigh the units anew: whose latents each unit gets, and what it counts (rows sum to 1)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,20 +204,35 @@ class Units:
     weights: Float[Tensor, " G"]
     """Share of the samples."""
     member: Int[Tensor, " N"] | None
-    """Unit of every sample; None where each stands for itself."""
+    """Unit of every sample; None where each is one."""
     kept: Int[Tensor, " S"]
     """Indices of the latents that vary, among those given."""
 
     @classmethod
     def of(cls, latents: Tensor, groups: Tensor | None, device: torch.device) -> "Units":
         """Check the latents, drop constant ones, keep one row for each group."""
-        values = finite_tensor("latents", tensor_with_axes("latents", latents, "N S")).to(
-            device=device, dtype=torch.float64
-        )
-        weights = torch.full((len(values),), 1 / max(1, len(values)), dtype=torch.float64, device=device)
+        values = finite_tensor("latents", tensor_with_axes("latents", latents, "N S")).to(device, torch.float64)
+        num_samples = len(values)
         member = None
+        weights = torch.full((num_samples,), 1 / max(1, num_samples), dtype=torch.float64, device=device)
         if groups is not None:
-            values, weights, member = _grouped(values, required_tensor("groups", groups).to(device))
+            groups = required_tensor("groups", groups).to(device)
+            if groups.shape != (num_samples,):
+                raise ValueError(
+                    f"`groups` must name a group for each of {num_samples} samples, got shape {tuple(groups.shape)}. "
+                    "Pass one integer a sample."
+                )
+            _, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
+            samples = torch.arange(num_samples, device=device)
+            first = torch.full_like(sizes, num_samples).scatter_reduce_(0, member, samples, reduce="amin")
+            varies = (values[first][member] != values).any(dim=1)
+            if bool(varies.any()):
+                sample = int(varies.nonzero()[0])
+                raise ValueError(
+                    f"`latents` must be constant within a group, got another value at sample {sample} of group "
+                    f"{int(groups[sample])}. Give samples with other latents other groups, or leave `groups` out."
+                )
+            values, weights = values[first], sizes.double() / num_samples
         if len(values) < LEAST_UNITS:
             raise ValueError(
                 f"A correlation needs at least {LEAST_UNITS} samples or groups, got {len(values)}. Draw more."
@@ -214,28 +245,17 @@ class Units:
             )
         return cls(latents=values[:, kept], weights=weights, member=member, kept=kept)
 
-    @property
-    def num_samples(self) -> int:
-        """Samples, whatever units they form."""
-        return len(self.weights if self.member is None else self.member)
-
-    @property
-    def original(self) -> Resamples:
-        """The units as they came."""
-        order = torch.arange(len(self.weights), device=self.weights.device)
-        return Resamples(order=order[None], weights=self.weights[None])
-
     def shuffles(self, count: int, generator: torch.Generator) -> Resamples:
         """Deal the latents to other units, all latents by one permutation."""
         order = torch.stack([torch.randperm(len(self.weights), generator=generator) for _ in range(count)])
-        return Resamples(order=order.to(self.weights.device), weights=self.weights.expand(count, -1))
+        return order.to(self.weights.device), self.weights.expand(count, -1)
 
     def bootstraps(self, count: int, generator: torch.Generator) -> Resamples:
         """Weigh the units anew by exponential weights: the Bayesian bootstrap (Rubin 1981)."""
         draw = torch.empty(count, len(self.weights), dtype=torch.float64).exponential_(generator=generator)
         weights = draw.to(self.weights.device) * self.weights
-        order = self.original.order.expand(count, -1)
-        return Resamples(order=order, weights=weights / weights.sum(dim=1, keepdim=True))
+        order = torch.arange(len(self.weights), device=self.weights.device)
+        return order.expand(count, -1), weights / weights.sum(dim=1, keepdim=True)
 
     def means(self, values: Float[Tensor, "N c"]) -> Float[Tensor, "G c"]:
         """Average over the samples of each unit."""
@@ -259,9 +279,10 @@ class Correlations:
     @classmethod
     def of(cls, name: str, activations: Tensor, units: Units, *, absolute: bool) -> "Correlations":
         """Check the activations called `name` and find the neurons that vary."""
-        if len(tensor_with_axes(name, activations, "N J")) != units.num_samples:
+        num_samples = len(units.weights if units.member is None else units.member)
+        if len(tensor_with_axes(name, activations, "N J")) != num_samples:
             raise ValueError(
-                f"`{name}` must have a row for each of {units.num_samples} samples, got {len(activations)}. "
+                f"`{name}` must have a row for each of {num_samples} samples, got {len(activations)}. "
                 "Measure latents and networks on the same samples."
             )
         activations = finite_tensor(name, activations).to(units.weights.device)
@@ -285,20 +306,22 @@ class Correlations:
 
     def table(self) -> Float[Tensor, "S A"]:
         """Every latent with every live neuron."""
-        order, weights = self.units.original.order, self.units.original.weights
-        return torch.cat([self._correlate(order, weights, *block)[0] for block in self._blocks()], dim=1)
+        weights = self.units.weights
+        order = torch.arange(len(weights), device=weights.device)
+        found = [self._correlate(order[None], weights[None], *block)[0] for block in self._blocks()]
+        return torch.cat(found, dim=1)
 
-    def best(self, resamples: Resamples) -> Float[Tensor, "B S"]:
+    def best(self, order: Int[Tensor, "B G"], weights: Float[Tensor, "B G"]) -> Float[Tensor, "B S"]:
         """Best correlation of every latent in every resample."""
         num_latents = self.units.latents.shape[1]
         # Single precision halves the time on a CPU; a GPU's may be the coarser TF32, so there it stays double.
         dtype = torch.float32 if self.activations.device.type == "cpu" else torch.float64
-        found = self.units.latents.new_full((len(resamples.order), num_latents), -torch.inf)
+        found = self.units.latents.new_full((len(order), num_latents), -torch.inf)
         for means, squares in self._blocks():
             size = max(1, CHUNK_BYTES // (means.element_size() * num_latents * max(means.shape)))
             parts = [
-                self._correlate(order, weights, means, squares, dtype).amax(dim=-1).double()
-                for order, weights in zip(resamples.order.split(size), resamples.weights.split(size), strict=True)
+                self._correlate(*part, means, squares, dtype).amax(dim=-1).double()
+                for part in zip(order.split(size), weights.split(size), strict=True)
             ]
             found = torch.maximum(found, torch.cat(parts))
         return found
@@ -330,54 +353,3 @@ class Correlations:
         product = (rows.flatten(0, 1) @ means.to(dtype)).unflatten(0, rows.shape[:2])
         found = product / sigma_h[:, None].to(dtype)
         return found.abs() if self.absolute else found
-
-
-def _grouped(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the latents and the weight of each group, and the group of each sample."""
-    if groups.shape != values.shape[:1]:
-        raise ValueError(
-            f"`groups` must name a group for each of {len(values)} samples, got shape {tuple(groups.shape)}. "
-            "Pass one integer a sample."
-        )
-    _, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
-    samples = torch.arange(len(values), device=groups.device)
-    first = torch.full_like(sizes, len(values)).scatter_reduce_(0, member, samples, reduce="amin")
-    rows = values[first]
-    varies = (rows[member] != values).any(dim=1)
-    if bool(varies.any()):
-        sample = int(varies.nonzero()[0])
-        raise ValueError(
-            f"`latents` must be constant within a group, got another value at sample {sample} of group "
-            f"{int(groups[sample])}. Give samples with other latents other groups, or leave `groups` out."
-        )
-    return rows, sizes.double() / len(values), member
-
-
-def _against_shuffles(
-    network: Correlations, shuffles: Resamples, correlation: Float[Tensor, " S"], bootstrapped: Float[Tensor, " B"]
-) -> Control:
-    null = network.best(shuffles)
-    averages, average = null.mean(dim=1), float(correlation.mean())
-    num_as_high = int((averages >= average - TIE).sum())
-    return Control(
-        correlation=null.mean(dim=0),
-        average=float(null.mean()),
-        excess=average - float(null.mean()),
-        error=math.sqrt(float(bootstrapped.var()) + float(averages.var()) / len(averages)),
-        num_dead_neurons=network.num_dead,
-        p_value=(1 + num_as_high) / (1 + len(averages)),
-    )
-
-
-def _against_network(
-    control: Correlations, bootstraps: Resamples, correlation: Float[Tensor, " S"], bootstrapped: Float[Tensor, " B"]
-) -> Control:
-    own = control.table().amax(dim=1)
-    difference = bootstrapped - control.best(bootstraps).mean(dim=1)
-    return Control(
-        correlation=own,
-        average=float(own.mean()),
-        excess=float((correlation - own).mean()),
-        error=float(difference.std()),
-        num_dead_neurons=control.num_dead,
-    )

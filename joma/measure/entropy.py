@@ -19,8 +19,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.errors import UnknownNameError
-from joma.measure.entropy_chunked import HIDDEN, chunked_rows, measure_logits
-from joma.measure.masks import HIDDEN_BELOW, PerRow, Problem, Rows, Visibility, in_full_precision, read_bias, read_mask
+from joma.measure.entropy_chunked import HIDDEN, chunked_moments, chunked_rows, measure_logits, visible_variance
+from joma.measure.masks import (
+    PerRow,
+    Problem,
+    Rows,
+    Visibility,
+    in_full_precision,
+    read_bias,
+    read_mask,
+    read_rows,
+    read_sink,
+    visible_logits,
+)
 from joma.measure.tensors import required_tensor, tensor_with_axes
 
 FEW_THREADS = 8
@@ -43,7 +54,11 @@ class Path(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionStatistics:
-    """Numbers of one attention call, row by row; rows that see no key are NaN."""
+    """Numbers of one attention call, row by row; rows that see no key or do not count are NaN.
+
+    A softmax column that is no key (a learned sink) has a number of its own, `sink_mass`. Everything else is of the
+    weights p on the visible keys, which sum to 1 without it.
+    """
 
     entropy: PerRow
     """In nats, at least 0."""
@@ -53,12 +68,20 @@ class AttentionStatistics:
     """Visible keys of each row; axes over which it does not vary are 1."""
     effective_keys: PerRow | None
     r"""$1/\sum_j p_j^2$, from 1 to the number of visible keys."""
-    sink_mass: PerRow | None
-    """Weight on the first key that any row can see."""
+    first_key_mass: PerRow | None
+    """Weight on the first key that any counted row can see."""
     mean_distance: PerRow | None
     r"""$\sum_j p_j |i - j|$."""
     max_logit: PerRow | None
     """Largest visible logit, scale, bias and soft cap included."""
+    sink_mass: PerRow | None = None
+    """Weight on softmax columns that are no keys; None for a call without."""
+    logit_variance: PerRow | None = None
+    """Variance of a row's visible logits."""
+    key_bias_share: Float[Tensor, "B H 1"] | None = None
+    r"""Variance of $\bar q\cdot k_j$ over that of the logits, each over a row's visible keys and summed over the rows:
+    how much of the attention is the same for every query. $\bar q$ is the mean query of a sequence. None where a model
+    has built its logits itself."""
     path: Path
     lowest_before_clamp: Float[Tensor, ""]
     """The smallest entropy before it was clamped at 0; a tensor, so that reading it later need not wait for a GPU."""
@@ -75,7 +98,10 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
     scale: float | None = None,
     softcap: float | None = None,
     offset: int = 0,
+    rows: Bool[Tensor, "B rows"] | None = None,
+    sink: Float[Tensor, "..."] | None = None,
     companions: bool = True,
+    moments: bool = False,
     path: Path | None = None,
 ) -> AttentionStatistics:
     r"""Measure every row of softmax(scale·QKᵀ + bias) over the visible keys, in memory linear in the length.
@@ -84,7 +110,7 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
         q: queries.
         k: keys; with fewer heads than q (grouped queries), their number must divide that of q.
         causal: whether a row sees no key after its own position.
-        mask: boolean (True is visible) or additive (-9000 and less hides, whatever a model writes for minus infinity);
+        mask: boolean (True is visible) or additive (-900 and less hides, whatever a model writes for minus infinity);
             broadcasts to (B, H, rows, keys). Integers, and numbers that are all 0 or 1, are refused: added to the
             logits they would hide nothing.
         window: how many of the nearest positions a row sees, on both sides when not causal.
@@ -92,7 +118,10 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
         scale: of the products; 1/√D by default.
         softcap: c turns s into c·tanh(s/c) before bias and mask.
         offset: position of the first row among the keys.
+        rows: rows that count, False for padding; None for all.
+        sink: logit of a learned sink, a softmax column that is no key; broadcasts to (B, H, rows).
         companions: False leaves out everything but the entropy.
+        moments: whether to measure the variance of the logits and the key-bias share, by blocks of rows.
         path: forces a way of computing; None takes the fastest.
 
     >>> q = torch.zeros(1, 1, 4, 8)
@@ -107,7 +136,13 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
     if parts.added is not None:
         bias = parts.added if bias is None else parts.added + bias
     visibility = Visibility(
-        num_rows=q.shape[2], num_keys=k.shape[2], causal=causal, window=window, offset=offset, mask=parts.visible
+        num_rows=q.shape[2],
+        num_keys=k.shape[2],
+        causal=causal,
+        window=window,
+        offset=offset,
+        mask=parts.visible,
+        rows=read_rows(rows, shape, q.device),
     )
     problem = Problem(
         q=q.detach(),
@@ -117,20 +152,37 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
         bias=bias,
         visibility=visibility,
         companions=companions,
+        sink=read_sink(sink if companions else None, shape, q.device),
     )
     chosen = _fastest_path(problem) if path is None else _known_path(path)
     measure = {Path.IDENTITY: _identity_rows, Path.TRITON: _triton_rows, Path.CHUNKED: chunked_rows}[chosen]
+    num_visible = visibility.count(q.device)
+    empty = None if visibility.every_row_sees_a_key else num_visible == 0
+    if visibility.rows is not None:
+        empty = ~visibility.rows[:, None] if empty is None else empty | ~visibility.rows[:, None]
+    of_logits, share = None, None
     with in_full_precision(q.device):
-        rows = measure(problem)
-    return _statistics(rows, visibility.count(q.device), chosen, none_empty=visibility.every_row_sees_a_key)
+        found = measure(problem)
+        if moments:
+            counted = torch.ones_like(num_visible, dtype=torch.bool) if empty is None else ~empty
+            of_logits, of_keys = chunked_moments(problem, counted)
+            own, total = (torch.where(counted, x, 0.0).sum(-1, keepdim=True) for x in (of_keys, of_logits))
+            share = torch.where(total > 0, own / total, torch.nan)
+    return _statistics(found, num_visible, chosen, empty, problem.sink, of_logits, share)
 
 
 def logits_entropy(
-    logits: Float[Tensor, "B H rows keys"], *, offset: int = 0, companions: bool = True
+    logits: Float[Tensor, "B H rows keys"],
+    *,
+    offset: int = 0,
+    rows: Bool[Tensor, "B rows"] | None = None,
+    sink: Float[Tensor, "..."] | None = None,
+    companions: bool = True,
+    moments: bool = False,
 ) -> AttentionStatistics:
     """Measure every row of softmax(logits), for logits that a model has built itself; no second tensor of their size.
 
-    `offset` is the position of the first row among the keys.
+    Keys at -9000 or 900 below the largest of their row are hidden. The other arguments are `attention_entropy`'s.
 
     >>> logits = torch.zeros(1, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
     >>> logits_entropy(logits).entropy.exp().flatten().round(decimals=4)
@@ -138,25 +190,29 @@ def logits_entropy(
     """
     logits = tensor_with_axes("logits", logits, "B H rows keys").detach()
     num_batch, num_heads, num_rows, num_keys = logits.shape
+    shape = (num_batch, num_heads, num_rows, num_keys)
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     step = max(1, CHUNK_BYTES // max(1, num_batch * num_heads * num_keys * dtype.itemsize))
     seen = torch.zeros(num_batch, num_heads, num_keys, dtype=torch.bool, device=logits.device)
+    counted = read_rows(rows, shape, logits.device)
     parts = []
     for first in range(0, max(num_rows, 1), step):
         block = logits[:, :, first : first + step].to(dtype)
-        visible = block > HIDDEN_BELOW
-        seen |= visible.any(dim=-2)
+        visible = visible_logits(block)
+        seen |= (visible if counted is None else visible & counted[:, None, first : first + step, None]).any(dim=-2)
+        variance = {"logit_variance": visible_variance(block, visible)} if moments else {}
         s = torch.where(visible, block, HIDDEN)
         with in_full_precision(logits.device):
             found = measure_logits(s, torch.empty_like(s), first_row=first + offset, first_key=0, companions=companions)
-        parts.append(found | {"num_visible": visible.sum(dim=-1)})
+        parts.append(found | variance | {"num_visible": visible.sum(dim=-1)})
     joined = {name: torch.cat([part[name] for part in parts], dim=-1) for name in parts[0]}
-    lse, num_visible = joined.pop("lse"), joined.pop("num_visible")
+    num_visible, of_logits = joined.pop("num_visible"), joined.pop("logit_variance", None)
     if companions:
         first_key = seen.to(torch.uint8).argmax(dim=-1)[..., None, None].expand(-1, -1, num_rows, 1)
-        at_first = logits.gather(-1, first_key)[..., 0].to(dtype)
-        joined["sink_mass"] = torch.where(at_first > HIDDEN_BELOW, (at_first - lse).exp(), 0.0)
-    return _statistics(Rows(**joined), num_visible, Path.CHUNKED)
+        joined["first_key_mass"] = (logits.gather(-1, first_key)[..., 0].to(dtype) - joined["lse"]).exp()
+    empty = num_visible == 0 if counted is None else (num_visible == 0) | ~counted[:, None]
+    sink = read_sink(sink, shape, logits.device)
+    return _statistics(Rows(**joined), num_visible, Path.CHUNKED, empty, sink, of_logits)
 
 
 def _refuse_unfit(q: Tensor, k: Tensor) -> None:
@@ -226,6 +282,7 @@ def _identity_rows(problem: Problem) -> Rows:
     q, k = problem.q.to(problem.working_dtype), problem.k.to(problem.working_dtype)
     # Softmax does not feel a shift of all keys; without it large common offsets would cancel digits.
     k = k - k.mean(dim=2, keepdim=True)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # older kernels read grouped keys wrongly, without a word
     hidden, mask = None, problem.visibility.mask
     if mask is not None:
         hidden = torch.zeros(mask.shape, dtype=problem.working_dtype).masked_fill_(~mask, -torch.inf)
@@ -245,15 +302,24 @@ def _triton_rows(problem: Problem) -> Rows:
 
 
 def _statistics(
-    rows: Rows, num_visible: Int[Tensor, "b h rows"], path: Path, *, none_empty: bool = False
+    rows: Rows,
+    num_visible: Int[Tensor, "b h rows"],
+    path: Path,
+    empty: Bool[Tensor, "#B #H rows"] | None,
+    sink: PerRow | None,
+    logit_variance: PerRow | None,
+    key_bias_share: Float[Tensor, "B H 1"] | None = None,
 ) -> AttentionStatistics:
-    """Set rows without keys to NaN, unless there are none, and clamp the entropy at zero."""
-    empty = None if none_empty else (num_visible == 0).expand_as(rows.entropy)
+    """Set rows that are empty (None: no row is) to NaN, and clamp the entropy at zero."""
+    empty = None if empty is None else empty.expand_as(rows.entropy)
 
     def strike(values: Tensor, by: float = torch.nan) -> Tensor:
         return values if empty is None else values.masked_fill(empty, by)
 
-    companions = {name: getattr(rows, name) for name in ("effective_keys", "sink_mass", "mean_distance", "max_logit")}
+    names = ("effective_keys", "first_key_mass", "mean_distance", "max_logit")
+    companions = {name: getattr(rows, name) for name in names} | {"logit_variance": logit_variance}
+    if sink is not None and rows.lse is not None:
+        companions["sink_mass"] = torch.sigmoid(sink.to(rows.lse.dtype) - rows.lse)
     entropy = strike(rows.entropy.clamp(min=0))
     most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is NaN
     return AttentionStatistics(
@@ -261,6 +327,7 @@ def _statistics(
         fraction=entropy / torch.where(most > 0, most, torch.nan),
         num_visible=num_visible,
         **{name: None if values is None else strike(values) for name, values in companions.items()},
+        key_bias_share=key_bias_share,
         path=path,
         lowest_before_clamp=strike(rows.entropy, torch.inf).amin() if rows.entropy.numel() else entropy.new_tensor(0.0),
     )

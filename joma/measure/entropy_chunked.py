@@ -5,16 +5,16 @@ and wait for one another whenever the machine has anything else to do.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from joma.measure.masks import Problem, Rows
+from joma.measure.masks import PerRow, Problem, Rows
 
 BLOCK_ROWS = 192
 """Most rows of a block: more would waste keys above the diagonal, fewer read the keys too often."""
@@ -30,23 +30,65 @@ HIDDEN = -1e30
 """Stands in for minus infinity: it has no weight beside any logit, and weight times it is 0, not NaN."""
 
 Found = dict[str, Float[Tensor, "b h rows"]]
+Read = Callable[["_Block", Tensor, Tensor], Found]
+"""From a block, its logits and room for as many numbers to what was found; both are overwritten."""
 
 
 def chunked_rows(problem: Problem) -> Rows:
     """Measure all rows, a block at a time; memory is two blocks for each thread beside inputs and results."""
     call = _Call.of(problem)
-    names = ("entropy", "effective_keys", "sink_mass", "mean_distance", "max_logit")
-    shape, dtype = problem.q.shape[:3], problem.working_dtype
-    rows = {
-        name: torch.full(shape, torch.nan, dtype=dtype, device=problem.q.device)
-        for name in (names if problem.companions else names[:1])
-    }
-    for block, found in _measured(call, list(_blocks(problem))):
+    first_key = problem.visibility.first_visible_key(problem.q.device)
+    offset, companions = problem.visibility.offset, problem.companions
+
+    def read(block: _Block, s: Tensor, p: Tensor) -> Found:
+        found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
+        return found | ({"first_key_mass": _at(p, _part(first_key, block) - block.start)} if companions else {})
+
+    names = ("entropy", "effective_keys", "first_key_mass", "mean_distance", "max_logit", "lse")
+    rows = _gathered(call, read, names if companions else names[:1])
+    if companions:
+        shift = call.shift()
+        rows["max_logit"] += shift
+        rows["lse"] += shift
+    return Rows(**rows)
+
+
+def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tuple[PerRow, PerRow]:
+    r"""Return the variance of each row's visible logits, and that of $\bar q\cdot k_j$ over the same keys.
+
+    $\bar q$ is the mean query of the counted rows of a sequence, scaled as the logits are.
+    """
+    call = _Call.of(problem)
+    q = torch.where(counted[..., None], problem.q.to(call.k.dtype), 0.0)
+    mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
+    of_key = torch.einsum("bghd,bgkd->bghk", mean.unflatten(1, (call.k.shape[1], -1)), call.k).flatten(1, 2)
+
+    def read(block: _Block, s: Tensor, p: Tensor) -> Found:
+        visible = s > HIDDEN / 2
+        own = of_key[block.batch, block.heads, None, block.start : block.stop].expand_as(s)
+        return {"logits": visible_variance(s, visible), "keys": visible_variance(own, visible)}
+
+    found = _gathered(call, read, ("logits", "keys"))
+    return found["logits"], found["keys"]
+
+
+def visible_variance(
+    values: Float[Tensor, "*rows keys"], visible: Bool[Tensor, "*rows keys"]
+) -> Float[Tensor, "*rows"]:
+    """Return the variance over the visible keys of each row."""
+    count = visible.sum(dim=-1).clamp(min=1)
+    mean = torch.where(visible, values, 0.0).sum(dim=-1) / count
+    return torch.where(visible, values - mean[..., None], 0.0).square().sum(dim=-1) / count
+
+
+def _gathered(call: "_Call", read: Read, names: Sequence[str]) -> Found:
+    """Read all blocks of a call, and put what was found for their rows together; NaN where no key is near."""
+    problem = call.problem
+    rows = {name: call.k.new_full(problem.q.shape[:3], torch.nan) for name in names}
+    for block, found in _measured(call, read, list(_blocks(problem))):
         for name, values in rows.items():
             values[block.batch, block.heads, block.first : block.last] = found[name]
-    if problem.companions:
-        rows["max_logit"] += call.shift()
-    return Rows(**rows)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +132,7 @@ def _cut(length: int, step: int) -> list[slice]:
     return [slice(first, min(first + step, length)) for first in range(0, length, step)]
 
 
-def _measured(call: "_Call", blocks: list[_Block]) -> Iterator[tuple[_Block, Found]]:
+def _measured(call: "_Call", read: Read, blocks: list[_Block]) -> Iterator[tuple[_Block, Found]]:
     """Measure blocks, in threads that share them out where that is worth it."""
     sizes = [math.prod(block.shape) for block in blocks]
     num_threads = min(torch.get_num_threads(), len(blocks))
@@ -99,12 +141,12 @@ def _measured(call: "_Call", blocks: list[_Block]) -> Iterator[tuple[_Block, Fou
         # Allocated here: what a thread allocates stays with its part of the heap when it ends.
         buffers = call.k.new_empty((num_threads if threaded else 1, 2, max(sizes, default=0)))
     if not threaded:
-        yield from call.measure(blocks, buffers[0])
+        yield from call.measure(read, blocks, buffers[0])
         return
     left = iter(blocks)  # the iterator of a list gives each item to one thread
     try:
         with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            for done in threads.map(lambda buffer: list(call.measure(left, buffer)), buffers):
+            for done in threads.map(lambda buffer: list(call.measure(read, left, buffer)), buffers):
                 yield from done
     finally:
         torch.set_num_threads(torch.get_num_threads())  # this thread's number, for threads that start later
@@ -119,8 +161,6 @@ class _Call:
     """Scaled, in working precision, and without their mean where softmax does not feel it: large common offsets would
     cancel digits."""
     mean: Float[Tensor, "B G 1 D"] | None
-    first_key: Int[Tensor, "b h"]
-    """The first key that any row sees."""
 
     @classmethod
     def of(cls, problem: Problem) -> "_Call":
@@ -130,7 +170,7 @@ class _Call:
             mean = k.mean(dim=2, keepdim=True)
             mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
             k -= mean
-        return cls(problem=problem, k=k, mean=mean, first_key=problem.visibility.first_visible_key(k.device))
+        return cls(problem=problem, k=k, mean=mean)
 
     def shift(self) -> Float[Tensor, "B H rows"] | float:
         """Return what the logits of every row have lost with the mean of the keys."""
@@ -140,16 +180,14 @@ class _Call:
         grouped = q.unflatten(1, (self.k.shape[1], -1))
         return torch.einsum("bghrd,bgd->bghr", grouped, self.mean[:, :, 0]).flatten(1, 2)
 
-    def measure(self, blocks: Iterable[_Block], buffer: Float[Tensor, "2 most"]) -> Iterator[tuple[_Block, Found]]:
-        """Measure blocks one after the other; the buffer holds the logits and the weights of one."""
-        companions, offset = self.problem.companions, self.problem.visibility.offset
+    def measure(
+        self, read: Read, blocks: Iterable[_Block], buffer: Float[Tensor, "2 most"]
+    ) -> Iterator[tuple[_Block, Found]]:
+        """Read blocks one after the other; the buffer holds the logits of one, and room for its weights."""
         for block in blocks:
             s, p = buffer[:, : math.prod(block.shape)].view(2, *block.shape)
             self.write_logits(block, s)
-            found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
-            if companions:
-                found["sink_mass"] = _at(p, _part(self.first_key, block) - block.start)
-            yield block, found
+            yield block, read(block, s, p)
 
     def write_logits(self, block: _Block, s: Float[Tensor, "b h rows keys"]) -> None:
         """Write the logits of a block, less the shift, hidden ones far below all others."""

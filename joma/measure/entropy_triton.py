@@ -19,13 +19,14 @@ LARGEST_HEAD = 256
 """Widest head whose rows and keys fit into the registers and the shared memory of a block."""
 
 NUM_NUMBERS = 5
-"""Of each row with companions: entropy, effective keys, sink mass, mean distance, largest logit."""
+"""Of each row with companions: entropy, effective keys, first-key mass, mean distance, largest logit."""
 
 
 def takes(problem: Problem) -> bool:
-    """Whether the kernel knows this call: no soft cap, mask and bias the same for every row, heads not too wide."""
+    """Whether the kernel knows this call: no soft cap or sink, mask and bias the same for every row, narrow heads."""
     return (
         problem.softcap is None
+        and problem.sink is None
         and problem.bias_depends_on_keys_alone
         and problem.visibility.depends_on_keys_alone
         and problem.q.dtype in (torch.float32, torch.bfloat16, torch.float16)
@@ -43,11 +44,11 @@ def triton_rows(problem: Problem) -> Rows:
         )
     if not takes(problem):
         raise ValueError(
-            "Path 'triton' needs rows and keys, no soft cap, mask and bias the same for every row, and heads of at "
+            "Path 'triton' needs rows and keys, no soft cap or sink, mask and bias the same for every row, heads of at "
             f"most {LARGEST_HEAD} in single or half precision. Leave `path` out to take one that can do more."
         )
     num_batch, num_heads, num_rows, dim = q.shape
-    sink = _sink(problem) if problem.companions else q
+    first = _first_key(problem) if problem.companions else q
     num_numbers = NUM_NUMBERS if problem.companions else 1
     out = torch.empty(num_numbers, num_batch, num_heads, num_rows, dtype=torch.float32, device=q.device)
     seen, bias = _per_key(visibility.mask, problem, torch.int8), _per_key(problem.bias, problem, torch.float32)
@@ -59,7 +60,7 @@ def triton_rows(problem: Problem) -> Rows:
             k,
             q if seen is None else seen,
             q if bias is None else bias,
-            sink,
+            first,
             out,
             *q.stride(),
             *k.stride(),
@@ -84,11 +85,13 @@ def triton_rows(problem: Problem) -> Rows:
         )
     if not problem.companions:
         return Rows(entropy=out[0])
-    entropy, effective, sink_mass, distance, top = out.unbind()
-    return Rows(entropy=entropy, effective_keys=effective, sink_mass=sink_mass, mean_distance=distance, max_logit=top)
+    entropy, effective, on_first, distance, top = out.unbind()
+    return Rows(
+        entropy=entropy, effective_keys=effective, first_key_mass=on_first, mean_distance=distance, max_logit=top
+    )
 
 
-def _sink(problem: Problem) -> Tensor:
+def _first_key(problem: Problem) -> Tensor:
     """Return the first visible key of each head, which only companions ask for."""
     first = problem.visibility.first_visible_key(problem.q.device).to(torch.int32)
     return first.expand(problem.q.shape[:2]).contiguous()
@@ -167,7 +170,7 @@ def _step(
 
 @triton.jit
 def _rows_kernel(
-    q_ptr, k_ptr, seen_ptr, bias_ptr, sink_ptr, out_ptr,
+    q_ptr, k_ptr, seen_ptr, bias_ptr, first_key_ptr, out_ptr,
     q_stride_b, q_stride_h, q_stride_m, q_stride_d, k_stride_b, k_stride_g, k_stride_n, k_stride_d,
     seen_stride_b, seen_stride_h, seen_stride_n, bias_stride_b, bias_stride_h, bias_stride_n, out_stride,
     num_heads, heads_per_group, num_rows, num_keys, offset, window, scale,
@@ -175,7 +178,7 @@ def _rows_kernel(
     COMPANIONS: tl.constexpr, DIM: tl.constexpr, PRECISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Walk the visible keys of one block of rows and write entropy, 1/Σp², sink mass, distance and top logit."""
+    """Walk the visible keys of one block of rows and write entropy, 1/Σp², first-key mass, distance and top logit."""
     # Later rows of a causal call see more keys: start with them, so that no long block is left for the end.
     first_row = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     batch = (tl.program_id(1) // num_heads).to(tl.int64)
@@ -227,18 +230,18 @@ def _rows_kernel(
     written = row_m < num_rows
     tl.store(out_ptr, (tl.log2(total) - weighted / total) / LOG2_E_IN_KERNEL, mask=written)
     if COMPANIONS:
-        sink = tl.load(sink_ptr + tl.program_id(1))
-        k_d = tl.load(k_ptr + sink * k_stride_n + d * k_stride_d, mask=d < DIM, other=0.0).to(tl.float32)
+        first_key = tl.load(first_key_ptr + tl.program_id(1))
+        k_d = tl.load(k_ptr + first_key * k_stride_n + d * k_stride_d, mask=d < DIM, other=0.0).to(tl.float32)
         s_m = tl.sum(q_md.to(tl.float32) * k_d[None, :], axis=1) * scale
         if BIASED:
-            s_m += tl.load(bias_ptr + sink * bias_stride_n) * LOG2_E_IN_KERNEL
-        sink_mass = tl.exp2(s_m - top) / total
+            s_m += tl.load(bias_ptr + first_key * bias_stride_n) * LOG2_E_IN_KERNEL
+        first_mass = tl.exp2(s_m - top) / total
         if CAUSAL:
-            sink_mass = tl.where(sink <= position_m, sink_mass, 0.0)
+            first_mass = tl.where(first_key <= position_m, first_mass, 0.0)
         if WINDOWED:
-            sink_mass = tl.where(tl.abs(sink - position_m) < window, sink_mass, 0.0)
+            first_mass = tl.where(tl.abs(first_key - position_m) < window, first_mass, 0.0)
         mean = moment / total
         tl.store(out_ptr + out_stride, total * total / squares, mask=written)
-        tl.store(out_ptr + 2 * out_stride, sink_mass, mask=written)
+        tl.store(out_ptr + 2 * out_stride, first_mass, mask=written)
         tl.store(out_ptr + 3 * out_stride, position_m.to(tl.float32) - mean if CAUSAL else mean, mask=written)
         tl.store(out_ptr + 4 * out_stride, top / LOG2_E_IN_KERNEL, mask=written)

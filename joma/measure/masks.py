@@ -12,10 +12,12 @@ from torch import Tensor
 
 from joma.measure.tensors import required_tensor
 
-HIDDEN_BELOW = -9e3
-"""Additive masks and logits this low hide a key: models write -1e4, -1e9, the lowest number of their type or minus
-infinity, which all give it a weight of exactly 0 beside any that is seen, and mean the same. What is left of a bias
-(ALiBi beyond some ten thousand positions) is as far from any weight; its keys no longer count as visible either."""
+HIDDEN_BELOW = -900.0
+"""An additive mask this low hides a key: models write -1e3, -1e4, -1e9, the lowest number of their type or minus
+infinity. All give it a weight of exactly 0 next to any key that is seen, and mean the same. A bias that arrives as a
+mask (ALiBi over a thousand positions) hides as well from here on; its weight is 0 too."""
+LOGIT_HIDDEN_BELOW = -9e3
+"""A logit this low is hidden whatever the others are: mask and logit are no longer apart, and rows may see nothing."""
 ROWS_AT_ONCE = 256
 """Rows whose visible keys are counted together."""
 PerRow = Float[Tensor, "B H rows"]
@@ -30,19 +32,6 @@ class MaskParts:
     visible: Bool[Tensor, "b h rows keys"] | None = None
     """True where visible; any axis may be 1 and is broadcast."""
     added: Float[Tensor, "b h rows keys"] | None = None
-    lowest: float = 0.0
-    highest: float = 0.0
-    """Ends of what is added."""
-
-    @property
-    def are_zeros_and_ones(self) -> bool:
-        """Whether a mask hides nothing and adds 1 here and there: truth values that were meant to hide by 0.
-
-        Every number is looked at, and a GPU waited for, only where the ends, which are known already, allow for it.
-        """
-        if self.visible is not None or self.added is None or self.lowest not in (0, 1) or self.highest != 1:
-            return False
-        return bool(((self.added == 0) | (self.added == 1)).all())
 
 
 def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskParts:
@@ -50,7 +39,7 @@ def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskP
 
     A boolean mask only hides. An additive one hides where it is at most `HIDDEN_BELOW` and adds elsewhere.
 
-    >>> parts = split_mask(torch.tensor([0.0, -1e4, -1e9, -torch.inf, -50.0]))
+    >>> parts = split_mask(torch.tensor([0.0, -1e3, -1e9, -torch.inf, -50.0]))
     >>> parts.visible.flatten().tolist(), parts.added.flatten().tolist()
     ([True, False, False, False, True], [0.0, 0.0, 0.0, 0.0, -50.0])
     """
@@ -61,10 +50,14 @@ def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskP
         return MaskParts(visible=mask)
     visible = mask > HIDDEN_BELOW
     added = torch.where(visible, mask, 0.0)
-    ends = torch.aminmax(added)
-    hides, lowest, highest = torch.stack((~visible.all(), ends.min, ends.max)).tolist()  # a GPU is waited for once
-    adds = lowest != 0 or highest != 0
-    return MaskParts(visible=visible if hides else None, added=added if adds else None, lowest=lowest, highest=highest)
+    hides, adds = torch.stack((~visible.all(), added.any())).tolist()  # a GPU is waited for once
+    return MaskParts(visible=visible if hides else None, added=added if adds else None)
+
+
+def visible_logits(logits: Float[Tensor, "*rows keys"]) -> Bool[Tensor, "*rows keys"]:
+    """Return which keys are visible in logits that hold their mask: none at -9000 or 900 below the row's largest."""
+    lowest = (logits.amax(dim=-1, keepdim=True) + HIDDEN_BELOW).clamp(min=LOGIT_HIDDEN_BELOW)
+    return logits > lowest
 
 
 def read_mask(mask: Tensor | None, shape: Shape, device: torch.device) -> MaskParts:
@@ -82,7 +75,7 @@ def read_mask(mask: Tensor | None, shape: Shape, device: torch.device) -> MaskPa
             "Pass `mask.bool()` if other numbers than 0 mean visible."
         )
     parts = split_mask(mask)
-    if parts.are_zeros_and_ones:
+    if parts.visible is None and parts.added is not None and bool(((parts.added == 0) | (parts.added == 1)).all()):
         raise ValueError(
             f"`mask` must be boolean, or hide by numbers of at most {HIDDEN_BELOW:g}, got {mask.dtype} of 0 and 1. "
             "Pass `mask.bool()` if 1 means visible, or `bias=mask` to add it to the logits."
@@ -103,17 +96,34 @@ def read_bias(bias: Tensor | None, shape: Shape, device: torch.device) -> Float[
     return _with_four_axes(bias.detach())
 
 
-def _broadcastable(name: str, value: Tensor, shape: Shape, device: torch.device) -> Tensor:
-    """Return `value`, refusing what does not broadcast to (batch, heads, rows, keys) on this device."""
+def read_sink(sink: Tensor | None, shape: Shape, device: torch.device) -> PerRow | None:
+    """Return the logit of the sink for every row of a call of this shape."""
+    return None if sink is None else _broadcastable("sink", sink, shape[:3], device).detach().expand(shape[:3])
+
+
+def read_rows(rows: Tensor | None, shape: Shape, device: torch.device) -> Bool[Tensor, "B rows"] | None:
+    """Return the rows of a call of this shape that count, refusing what is no truth value for each."""
+    if rows is None:
+        return None
+    wanted, rows = (shape[0], shape[2]), required_tensor("rows", rows)
+    if rows.dtype != torch.bool or rows.shape != wanted:
+        raise ValueError(
+            f"`rows` must be boolean of shape (batch, rows), {wanted}, got {rows.dtype} of shape {tuple(rows.shape)}. "
+            "Pass True for each row to count."
+        )
+    return rows.to(device)
+
+
+def _broadcastable(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return `value`, refusing what does not broadcast to (batch, heads, rows, keys) or less on this device."""
     value, found = required_tensor(name, value), tuple(value.shape)
     if len(found) > len(shape) or any(
         have not in (1, want) for have, want in zip(reversed(found), reversed(shape), strict=False)
     ):
-        padding = found == (shape[0], shape[-1])
-        way_out = f"`{name}[:, None, None, :]`" if padding else "four axes, with 1 where it does not vary"
-        raise ValueError(
-            f"`{name}` must broadcast to (batch, heads, rows, keys), {shape}, got shape {found}. Pass {way_out}."
-        )
+        padding = name == "mask" and found == (shape[0], shape[-1])
+        way_out = f"`{name}[:, None, None, :]`" if padding else "every axis, with 1 where it does not vary"
+        axes = ", ".join(("batch", "heads", "rows", "keys")[: len(shape)])
+        raise ValueError(f"`{name}` must broadcast to ({axes}), {shape}, got shape {found}. Pass {way_out}.")
     if value.device != device:
         raise ValueError(
             f"`{name}` must be where `q` is, on {device}, got it on {value.device}. Pass `{name}.to(q.device)`."
@@ -140,6 +150,8 @@ class Visibility:
     offset: int = 0
     mask: Bool[Tensor, "b h rows keys"] | None = None
     """True where visible; any axis may be 1 and is broadcast."""
+    rows: Bool[Tensor, "B num_rows"] | None = None
+    """Rows that count; None for all."""
 
     def __post_init__(self) -> None:
         """Refuse an empty window."""
@@ -204,10 +216,12 @@ class Visibility:
         return before[..., torch.maximum(stop, start)] - before[..., start]
 
     def first_visible_key(self, device: torch.device) -> Int[Tensor, "b h"]:
-        """Return the first key that any row can see: the candidate for an attention sink."""
+        """Return the first key that any counted row can see."""
         if self.mask is None:
             return torch.zeros(1, 1, dtype=torch.long, device=device)
-        return self.mask.any(dim=-2).to(torch.uint8).argmax(dim=-1)
+        by_row = self.rows is not None and not self.depends_on_keys_alone
+        seen = self.mask & self.rows[:, None, :, None] if by_row and self.rows is not None else self.mask
+        return seen.any(dim=-2).to(torch.uint8).argmax(dim=-1)
 
     def _ends(self, device: torch.device) -> tuple[Int[Tensor, " rows"] | None, Int[Tensor, " rows"]]:
         """First key of each row by its window (None without one), and the key after the last; the mask aside."""
@@ -234,6 +248,8 @@ class Problem:
     """Added to the logits; any axis may be 1."""
     visibility: Visibility
     companions: bool
+    sink: Float[Tensor, "b h rows"] | None = None
+    """Logit of a softmax column that is no key; any axis may be 1."""
 
     @property
     def bias_depends_on_keys_alone(self) -> bool:
@@ -253,9 +269,11 @@ class Rows:
     entropy: PerRow
     effective_keys: PerRow | None = None
     r"""$1/\sum_j p_j^2$."""
-    sink_mass: PerRow | None = None
+    first_key_mass: PerRow | None = None
     mean_distance: PerRow | None = None
     max_logit: PerRow | None = None
+    lse: PerRow | None = None
+    """Log of the sum of exponentials; the kernel does not return it."""
 
 
 def in_full_precision(device: torch.device) -> AbstractContextManager[object]:

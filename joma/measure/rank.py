@@ -196,12 +196,22 @@ def qk_spectral_norms(
 ) -> Float[Tensor, " H"]:
     r"""Spectral norm of $W_Q^{(h)\top} W_K^{(h)}$ for each query head, to rounding, in float64.
 
-    Rows are heads times their width, as in `torch.nn.Linear`; with fewer key heads, consecutive query heads share one.
-    No d×d matrix is formed: with $W^{(h)\top} = QR$ it is $\|R_Q R_K^\top\|_2$, of the size of one head. The 1/√width
-    of the logits is not part of it. NaN where entries are not finite.
+    Arguments are those of `qk_cores`. NaN where entries are not finite.
 
     >>> qk_spectral_norms(torch.eye(4), 2 * torch.eye(4), num_heads=2)
     tensor([2., 2.], dtype=torch.float64)
+    """
+    return spectral_norm(qk_cores(w_q, w_k, num_heads, num_kv_heads))
+
+
+def qk_cores(
+    w_q: Float[Tensor, "rows_q d"], w_k: Float[Tensor, "rows_k d"], num_heads: int, num_kv_heads: int | None = None
+) -> Float[Tensor, "H r r"]:
+    r"""Small matrices with the singular values of $W_Q^{(h)\top} W_K^{(h)}$ for each query head, in float64.
+
+    Rows are heads times their width, as in `torch.nn.Linear`; with fewer key heads, consecutive query heads share one.
+    No d×d matrix is formed: with $W^{(h)\top} = QR$ it is $R_Q R_K^\top$, of the size of one head. The 1/√width of the
+    logits is not part of it.
     """
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:
@@ -216,7 +226,7 @@ def qk_spectral_norms(
         )
     r_q = _triangles(w_q, width)
     r_k = _triangles(w_k, width).repeat_interleave(num_heads // num_kv_heads, dim=0)
-    return spectral_norm(r_q @ r_k.mT)
+    return r_q @ r_k.mT
 
 
 def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r width"]:

@@ -210,47 +210,37 @@ class Patterns:
         return float(min(1.0, entr(share).sum() / np.log(2)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bundler:
-    """Bundles contexts by what they attend to, and tells bundles that chance would make from patterns."""
-
-    profiles: Profiles
-    related: float
-    """Mean overlap from which two bundles are one."""
-    chance: dict[int, int]
-    """For each size of a set, how many contexts a bundle has by chance at most."""
-
-    @classmethod
-    def of(
-        cls, profiles: Profiles, sizes: set[int], *, related: float, num_null: int, generator: torch.Generator
-    ) -> "Bundler":
-        """Draw `num_null` random sets as large as each of `sizes` and note their largest bundles."""
-        num_contexts = profiles.roots.shape[0]
-        chance = {}
-        for size in sorted({_set_size(size) for size in sizes}):
-            draws = [torch.randperm(num_contexts, generator=generator)[:size].numpy() for _ in range(num_null)]
-            largest = [np.bincount(bundles(profiles, draw, related)).max() for draw in draws]
-            chance[size] = int(np.quantile(largest, PATTERN_QUANTILE, method="higher"))
-        return cls(profiles=profiles, related=related, chance=chance)
-
-    def patterns(self, firing: Firing) -> Patterns:
-        """Return the bundles of a neuron's contexts that are larger than chance makes them."""
-        if firing.silent:
-            return Patterns(label=np.full(len(firing.context), -1), mass=np.zeros(0))
-        bundle = bundles(self.profiles, firing.context, self.related)
-        by_chance = self.chance[_set_size(len(bundle))]
-        mass = np.where(np.bincount(bundle) > by_chance, np.bincount(bundle, firing.mass), 0.0)
-        order = np.argsort(-mass, kind="stable")[: np.count_nonzero(mass)]
-        number = np.full(len(mass), -1)
-        number[order] = np.arange(len(order))
-        return Patterns(label=number[bundle], mass=mass[order])
-
-
 def bundles(profiles: Profiles, contexts: Int[np.ndarray, " n"], related: float) -> Int[np.ndarray, " n"]:
     """Number the contexts by bundle: average linkage, until no two bundles overlap by more than `related`."""
     distance = 1.0 - profiles.overlaps(contexts)
     np.fill_diagonal(distance, 0.0)
     return fcluster(linkage(squareform(distance, checks=False), method="average"), 1.0 - related, criterion="distance")
+
+
+def chance_bundles(
+    profiles: Profiles, sizes: set[int], *, related: float, num_null: int, generator: torch.Generator
+) -> dict[int, int]:
+    """For sets as large as each of `sizes`, how many contexts their largest bundle has by chance at most."""
+    num_contexts = profiles.roots.shape[0]
+    by_chance = {}
+    for size in sorted({_set_size(size) for size in sizes}):
+        draws = [torch.randperm(num_contexts, generator=generator)[:size].numpy() for _ in range(num_null)]
+        largest = [np.bincount(bundles(profiles, draw, related)).max() for draw in draws]
+        by_chance[size] = int(np.quantile(largest, PATTERN_QUANTILE, method="higher"))
+    return by_chance
+
+
+def find_patterns(firing: Firing, profiles: Profiles, by_chance: dict[int, int], related: float) -> Patterns:
+    """Return the bundles of a neuron's contexts that are larger than chance makes them."""
+    if firing.silent:
+        return Patterns(label=np.full(len(firing.context), -1), mass=np.zeros(0))
+    bundle = bundles(profiles, firing.context, related)
+    is_pattern = np.bincount(bundle) > by_chance[_set_size(len(bundle))]
+    mass = np.where(is_pattern, np.bincount(bundle, firing.mass), 0.0)
+    order = np.argsort(-mass, kind="stable")[: np.count_nonzero(mass)]
+    number = np.full(len(mass), -1)
+    number[order] = np.arange(len(order))
+    return Patterns(label=number[bundle], mass=mass[order])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -367,9 +357,11 @@ def superposed_neurons(
         )
     firings = [Firing.of(values[:, column].to(torch.float64).numpy()) for column in alive]
     sizes = {len(firing.context) for firing in firings if not firing.silent}
-    bundler = Bundler.of(Profiles.of(attended), sizes, related=related, num_null=num_null, generator=generator)
-    found = [bundler.patterns(firing) for firing in firings]
-    null = [bundler.patterns(firing.dealt(attended.num_contexts, generator)) for firing in firings]
+    profiles = Profiles.of(attended)
+    by_chance = chance_bundles(profiles, sizes, related=related, num_null=num_null, generator=generator)
+    found = [find_patterns(firing, profiles, by_chance, related) for firing in firings]
+    dealt = [firing.dealt(attended.num_contexts, generator) for firing in firings]
+    null = [find_patterns(firing, profiles, by_chance, related) for firing in dealt]
     score, null_score = (
         torch.tensor([patterns.score for patterns in each], dtype=torch.float64) for each in (found, null)
     )
@@ -387,7 +379,7 @@ def superposed_neurons(
         error=float((score - null_score).std(correction=min(1, len(score) - 1))) / math.sqrt(len(score)),
         num_dead_neurons=values.shape[1] - len(alive),
         num_silent_neurons=sum(firing.silent for firing in firings),
-        num_indistinct_contexts=bundler.profiles.num_indistinct,
+        num_indistinct_contexts=profiles.num_indistinct,
         attended=attended,
     )
 

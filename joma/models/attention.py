@@ -3,16 +3,16 @@
 Axes: R runs, B sequences, L positions, D width, H heads, Dh width of a head, V tokens.
 """
 
-from dataclasses import dataclass
+import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
-from joma.models.functional import Stream, dropout, linear, rotate
+from joma.models.functional import EPSILON, Stream, along_rows, dropout, linear, rotate
 
 LONGEST_IN_A_KERNEL, LONGEST_OF_SINGLES = 128, 64
 """Tokens of a window up to which attention is one kernel of ours while training on a GPU: in half precision, and in
@@ -23,16 +23,6 @@ Heads = Float[Tensor, "RB H L Dh"]
 Logits = Float[Tensor, "RB H L L"]
 KeyBias = Float[Tensor, "R B L"] | None
 """Of every key, the logarithm of how many equal positions it stands for; None where each stands for itself."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttendedValues:
-    """What attention put out, and what its weights came from."""
-
-    output: State
-    q: Heads | None
-    k: Heads | None
-    logits: Logits | None
 
 
 def attention_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -47,6 +37,8 @@ def attention_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     if config.attention_bias:
         weight = next(reversed(shapes))
         shapes[weight.removesuffix("weight") + "bias"] = shapes[weight][:1]
+    if config.qk_norm:
+        shapes |= {f"attention.{name}_norm.weight": (config.head_width,) for name in ("query", "key")}
     if config.attention_output:
         shapes |= {"attention.output.weight": (width, width), "attention.output.bias": (width,)}
     return shapes
@@ -59,20 +51,29 @@ def attention(
     tokens: Int[Tensor, "R B L"],
     stream: Stream | None,
     key_bias: KeyBias = None,
-) -> AttendedValues:
-    """Attend within each sequence; the weights are dropped by the stream."""
+) -> tuple[State, Heads | None, Heads | None, Logits | None]:
+    """Attend within each sequence; return the output, and the queries and keys or logits that its weights came from.
+
+    The weights are dropped by the stream.
+    """
     q, k, logits = None, None, None
     if config.attention_logits == "free":
         (v,) = _parts(config, _projected(parameters, "attention.value", x))
-        logits = free_logits(parameters["attention.logits"], tokens)
+        logits = _capped(config, free_logits(parameters["attention.logits"], tokens))
         mixed = _materialised(config, _biased(logits, key_bias), v, stream)
     else:
         rows = _projected(parameters, "attention.qkv", x)
         q, k, v = _parts(config, rows)
+        if config.qk_norm:
+            q, k = (_normed(x, parameters[f"attention.{name}_norm.weight"]) for x, name in ((q, "query"), (k, "key")))
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
-        mixed = _mixed(config, rows, q, k, v, stream, key_bias)
-    return AttendedValues(output=_output(config, parameters, mixed, x), q=q, k=k, logits=logits)
+        if config.softcap < math.inf:  # no fused kernel has it: the logits are a matrix, and what is measured
+            logits = _capped(config, torch.matmul(q, k.mT) * config.head_width**-0.5)
+            mixed = _materialised(config, _biased(logits, key_bias), v, stream)
+        else:
+            mixed = _mixed(config, rows, q, k, v, stream, key_bias)
+    return _output(config, parameters, mixed, x), q, k, logits
 
 
 def attention_of_last(
@@ -132,7 +133,7 @@ def _mixed(
     if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= longest and torch.is_grad_enabled():
         from joma.models.attention_triton import short_attention  # noqa: PLC0415 (Triton is there where a GPU is)
 
-        if config.positions == "rotary":
+        if config.positions == "rotary" or config.qk_norm:
             packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)
         else:
             packed = rows.flatten(0, 1).unflatten(-1, (3, config.heads, config.head_width))
@@ -142,10 +143,21 @@ def _mixed(
     return _materialised(config, _biased(torch.matmul(q, k.mT) * config.head_width**-0.5, key_bias), v, stream)
 
 
+def _normed(x: Heads, gain: Float[Tensor, "R Dh"] | Float[Tensor, "R B Dh"]) -> Heads:
+    """Norm the vectors of every head by their root mean square, with the gain of their run."""
+    normed = functional.rms_norm(x, x.shape[-1:], eps=EPSILON).unflatten(0, (gain.shape[0], -1))
+    return (normed * along_rows(gain, normed)).flatten(0, 1).to(x.dtype)
+
+
+def _capped(config: DecoderConfig, logits: Logits) -> Logits:
+    return logits if config.softcap == math.inf else config.softcap * torch.tanh(logits / config.softcap)
+
+
 def _materialised(config: DecoderConfig, logits: Logits, v: Heads, stream: Stream | None) -> Heads:
     """Mix the values by weights that exist as a matrix: dropout takes some of them, free logits have no q and k."""
     if config.causal:
-        logits = logits.masked_fill(_future(logits), -torch.inf)
+        positions = torch.arange(logits.shape[-1], device=logits.device)
+        logits = logits.masked_fill(positions > positions[:, None], -torch.inf)
     weights = logits.softmax(dim=-1)
     if stream is not None:
         by_run = weights.unflatten(0, (stream.shape[0], -1))
@@ -159,8 +171,3 @@ def _biased(logits: Float[Tensor, "RB H ... L"], key_bias: KeyBias) -> Float[Ten
         return logits
     shape = (logits.shape[0], *(1 for _ in logits.shape[1:-1]), logits.shape[-1])
     return logits + key_bias.reshape(shape).to(logits.dtype)
-
-
-def _future(logits: Logits) -> Bool[Tensor, "L L"]:
-    positions = torch.arange(logits.shape[-1], device=logits.device)
-    return positions > positions[:, None]

@@ -43,7 +43,7 @@ class LayerReading:
     """Queries, runs folded into the batch; None where the logits are free."""
     k: Float[Tensor, "RB H L Dh"] | None
     logits: Float[Tensor, "RB H L L"] | None
-    """Free logits, before the mask; None where they come from queries and keys."""
+    """Free or soft-capped logits, before the mask; None where queries and keys say all."""
     scale: float
     causal: bool
     hidden: Float[Tensor, "R B L F"]

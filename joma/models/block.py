@@ -3,18 +3,16 @@
 It knows its parameters by names that are the same in every layer, so that it is compiled once for all of them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from joma.models.attention import KeyBias, attention, attention_of_last, attention_shapes
-from joma.models.batch import LayerReading, Parameters
+from joma.models.attention import Heads, KeyBias, Logits, attention, attention_of_last, attention_shapes
+from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
-from joma.models.functional import ACTIVATIONS, Stream, compiled, dropout, linear, norm, norm_shapes
+from joma.models.functional import ACTIVATIONS, Stream, dropout, linear, norm, norm_shapes
 
 
 def mlp_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -44,30 +42,8 @@ def mlp(
 
 
 State = Float[Tensor, "R B L D"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Passed:
-    """A block's output, and what was inside."""
-
-    state: State
-    q: Float[Tensor, "RB H L Dh"] | None
-    k: Float[Tensor, "RB H L Dh"] | None
-    logits: Float[Tensor, "RB H L L"] | None
-    hidden: Float[Tensor, "R B L F"]
-
-    def reading(self, layer: int, config: DecoderConfig) -> LayerReading:
-        """The same for measuring."""
-        scale = config.head_width**-0.5
-        return LayerReading(
-            layer=layer,
-            q=self.q,
-            k=self.k,
-            logits=self.logits,
-            scale=scale,
-            causal=config.causal,
-            hidden=self.hidden,
-        )
+Passed = tuple[State, Heads | None, Heads | None, Logits | None, Float[Tensor, "R B L F"]]
+"""Output of a block, and what was inside: queries and keys, or free logits, and the hidden neurons."""
 
 
 def block_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -86,10 +62,15 @@ def block(
 ) -> Passed:
     """Pass the states through; `streams` has the dropout of each site, or nothing in evaluation."""
     before = _before(config, parameters, "attention_norm", x)
-    attended = attention(config, parameters, before, tokens, streams.get("attention.weights"), key_bias)
-    branch = dropout(attended.output, config.dropout, streams.get("attention.output"))
+    output, q, k, logits = attention(config, parameters, before, tokens, streams.get("attention.weights"), key_bias)
+    branch = dropout(output, config.dropout, streams.get("attention.output"))
     state, hidden = _rest(config, parameters, x, branch, streams)
-    return Passed(state=state, q=attended.q, k=attended.k, logits=attended.logits, hidden=hidden)
+    return state, q, k, logits, hidden
+
+
+def block_state(*given: Any) -> State:
+    """Return the output of `block` alone: where it is differentiated, nothing inside has to be kept."""
+    return block(*given)[0]
 
 
 def block_of_last(
@@ -108,46 +89,6 @@ def _rest(
     output, hidden = mlp(config, parameters, _before(config, parameters, "mlp_norm", x), streams.get("mlp.hidden"))
     branch = dropout(output, config.dropout, streams.get("mlp.output"))
     return _after(config, parameters, "mlp_norm", x + branch if config.residual_mlp else branch), hidden
-
-
-@cache
-def compiled_block(backend: str = "inductor") -> Callable[..., State]:
-    """Return `block` without its inside, compiled: on a GPU its many small steps become a few kernels."""
-
-    def state(
-        config: DecoderConfig,
-        parameters: Parameters,
-        x: State,
-        tokens: Tensor,
-        streams: Mapping[str, Stream],
-        key_bias: KeyBias = None,
-    ) -> State:
-        return block(config, parameters, x, tokens, streams, key_bias).state
-
-    return compiled(state, backend)
-
-
-@cache
-def compiled_inside(backend: str = "inductor") -> Callable[..., Passed]:
-    """Return `block` with its inside, compiled: where nothing is differentiated, what a tap reads is there anyway."""
-
-    def parts(*given: Any) -> tuple[Tensor | None, ...]:
-        passed = block(*given)
-        return passed.state, passed.q, passed.k, passed.logits, passed.hidden
-
-    inside = compiled(parts, backend)
-
-    def passed(*given: Any) -> Passed:
-        state, q, k, logits, hidden = inside(*given)
-        return Passed(state=state, q=q, k=k, logits=logits, hidden=hidden)
-
-    return passed
-
-
-@cache
-def compiled_block_of_last() -> Callable[..., State]:
-    """Return `block_of_last` compiled."""
-    return compiled(block_of_last)
 
 
 def _before(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:

@@ -5,8 +5,8 @@ can be compiled and captured as a whole. The embedding and the output layer, the
 vocabulary, are differentiated by hand, straight into the buffers that the optimiser reads.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+import math
+from collections.abc import Mapping
 from itertools import groupby
 
 import torch
@@ -14,29 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.models import vocabulary_loss
-from joma.models.batch import Batch, Noise, Parameters, Tap
-from joma.models.block import (
-    KeyBias,
-    Passed,
-    block,
-    block_of_last,
-    block_shapes,
-    compiled_block,
-    compiled_block_of_last,
-    compiled_inside,
-)
+from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
+from joma.models.block import KeyBias, block, block_of_last, block_shapes, block_state
 from joma.models.decoder_config import DecoderConfig
 from joma.models.embedding import add_row_gradients, clear, embedding_rows
-from joma.models.functional import (
-    Stream,
-    beside_sequences,
-    compiled,
-    dropout,
-    norm,
-    norm_shapes,
-    positioned,
-    site_streams,
-)
+from joma.models.functional import Stream, beside_sequences, compiled, entrance, norm, norm_shapes, site_streams
 from joma.models.initialisation import initial_parameters
 
 State = Float[Tensor, "R B L D"]
@@ -91,12 +73,21 @@ class Decoder:
         blocks are compiled, those with a tap where `compiled_tap` says so: each shape of an evaluation takes seconds.
         """
         config = self.config
+        learned, length = parameters.get(POSITIONS), rows.shape[-2]
+        if learned is not None and length > config.max_length:
+            raise ValueError(
+                f"Learned positions reach `max_length` {config.max_length}, got {length} tokens. "
+                "Shorten the window, or enlarge `max_length`."
+            )
         embedding, streams = site_streams(noise, config.dropout, config.depth)
-        x = self._entered(parameters, rows, embedding)
-        inside = compiled_inside() if compiled_tap and x.is_cuda else block
+        # An evaluation has few batches, and shapes of its own: to compile for them takes longer than it saves.
+        enter = compiled(entrance) if rows.is_cuda and torch.is_grad_enabled() else entrance
+        x = enter(config, rows, learned, embedding)
         for layer in range(config.depth):
-            x = self._pass(layer, self._of_block(parameters, layer), x, tokens, streams[layer], tap, key_bias, inside)
-        return self._final(parameters, x).to(rows.dtype)
+            x = self._pass(layer, parameters, x, tokens, streams[layer], tap, key_bias, compiled_tap=compiled_tap)
+        if config.norm_place == "before":  # norms before each part leave the sum of all without one
+            x = norm(config, parameters, "final_norm", x)
+        return x.to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R W D"], Float[Tensor, "R V"]]:
         """Return matrix and bias of the output layer; the matrix may have rows of zeros behind the words'."""
@@ -124,52 +115,51 @@ class Decoder:
                 working=_working(hidden),
             )
 
+    def clip_logits(self, parameters: Parameters, batch: Batch, bound: float) -> None:
+        r"""Scale weights and biases of the queries and keys of each head in place, by its largest logit on the batch.
+
+        QK-clip (Kimi K2): both by $\sqrt{\min(1, b/S)}$ for the largest logit S and the bound b.
+        """
+        config = self.config
+        num_runs, width = batch.tokens.shape[0], config.head_width
+
+        def clip(reading: LayerReading) -> None:
+            name = f"blocks.{reading.layer}.attention.qkv"
+            if reading.q is None or reading.k is None or f"{name}.weight" in self.frozen:
+                return
+            logits = torch.matmul(reading.q, reading.k.mT) * reading.scale
+            if reading.causal:
+                positions = torch.arange(logits.shape[-1], device=logits.device)
+                logits = logits.masked_fill(positions > positions[:, None], -torch.inf)
+            largest = logits.unflatten(0, (num_runs, -1)).amax(dim=(1, 3, 4))
+            is_large = (largest > bound) & largest.isfinite()
+            factor = (bound / largest).where(is_large, 1.0).sqrt().repeat_interleave(width, dim=1).repeat(1, 2)
+            parameters[f"{name}.weight"][:, : 2 * config.width].mul_(factor[..., None])
+            if config.attention_bias:
+                parameters[f"{name}.bias"][:, : 2 * config.width].mul_(factor)
+
+        with torch.no_grad():
+            rows = self.embed(parameters, batch.tokens)
+            self.hidden(parameters, rows, batch.tokens, tap=clip, key_bias=batch.key_bias)
+
     def value_and_gradient(
         self, parameters: Parameters, gradients: Parameters, batch: Batch, noise: Noise | None
     ) -> Float[Tensor, " R"]:
         """Loss of each run; the gradient of every trained parameter overwrites its entry of `gradients`."""
-        rows = self.embed(parameters, batch.tokens).detach()
-        leaves = self._leaves(parameters, gradients, num_sequences=batch.tokens.shape[1])
+        rows = self.embed(parameters, batch.tokens).detach().requires_grad_(EMBEDDING in gradients)
+        leaves = {}
+        for name in gradients:
+            if name in (EMBEDDING, OUTPUT, OUTPUT_BIAS):
+                continue
+            own = parameters[name].detach()
+            is_vector = len(self.shapes[name]) == 1
+            leaves[name] = (beside_sequences(own, batch.tokens.shape[1]) if is_vector else own).requires_grad_()
         with torch.enable_grad():
-            rows.requires_grad_(EMBEDDING in gradients)
             hidden = self.read(
                 self.hidden({**parameters, **leaves}, rows, batch.tokens, noise, key_bias=batch.key_bias)
             )
-        losses, hidden_gradient = self._output(parameters, gradients, hidden.detach(), batch)
-        rows_gradient = self._backward(leaves, rows, hidden, hidden_gradient, gradients)
-        if rows_gradient is not None:
-            if not self.config.tied:
-                clear(gradients[EMBEDDING])
-            add_row_gradients(gradients[EMBEDDING], batch.tokens, rows_gradient)
-        return losses
-
-    def _leaves(self, parameters: Parameters, gradients: Parameters, num_sequences: int) -> dict[str, Tensor]:
-        """The trained parameters between embedding and output, as leaves of a graph; vectors beside each sequence."""
-        ends = (EMBEDDING, OUTPUT, OUTPUT_BIAS)
-        own = {name: parameters[name].detach() for name in gradients if name not in ends}
-        is_vector = {name: len(self.shapes[name]) == 1 for name in own}
-        return {
-            name: (beside_sequences(each, num_sequences) if is_vector[name] else each).requires_grad_()
-            for name, each in own.items()
-        }
-
-    def _backward(
-        self, leaves: Parameters, rows: State, hidden: Tensor, hidden_gradient: Tensor, gradients: Parameters
-    ) -> State | None:
-        """Write the gradients of the leaves where they belong; return that of the embedding's rows if it is needed."""
-        inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
-        found = torch.autograd.grad(hidden, inputs, hidden_gradient)
-        by_name = dict(zip(leaves, found, strict=False))
-        for group in _by_block(leaves):
-            _gather([gradients[name] for name in group], [by_name[name] for name in group])
-        return found[-1] if rows.requires_grad else None
-
-    def _output(
-        self, parameters: Parameters, gradients: Parameters, hidden: Float[Tensor, "R N D"], batch: Batch
-    ) -> tuple[Float[Tensor, " R"], Float[Tensor, "R N D"]]:
-        """Loss, and gradient with respect to the hidden states; that of the output layer goes where it belongs."""
-        return vocabulary_loss.loss_and_gradients(
-            hidden,
+        losses, hidden_gradient = vocabulary_loss.loss_and_gradients(
+            hidden.detach(),
             *self.readout(parameters),
             batch.targets,
             batch.weights,
@@ -178,18 +168,18 @@ class Decoder:
             bias_gradient=gradients.get(OUTPUT_BIAS),
             working=_working(hidden),
         )
-
-    def _entered(self, parameters: Parameters, rows: State, stream: Stream | None) -> State:
-        """Turn rows of the embedding into the states that the first block sees."""
-        learned, length = parameters.get(POSITIONS), rows.shape[-2]
-        if learned is not None and length > self.config.max_length:
-            raise ValueError(
-                f"Learned positions reach `max_length` {self.config.max_length}, got {length} tokens. "
-                "Shorten the window, or enlarge `max_length`."
-            )
-        # An evaluation has few batches, and shapes of its own: to compile for them takes longer than it saves.
-        is_compiled = rows.is_cuda and torch.is_grad_enabled()
-        return (compiled_entrance() if is_compiled else entrance)(self.config, rows, learned, stream)
+        inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
+        found = torch.autograd.grad(hidden, inputs, hidden_gradient)
+        by_name = dict(zip(leaves, found, strict=False))
+        # Block by block, what belongs to none by itself: one kernel serves all blocks, at any depth.
+        for _, group in groupby(leaves, key=lambda name: name.split(".")[:2]):
+            names = list(group)
+            _gather([gradients[name] for name in names], [by_name[name] for name in names])
+        if rows.requires_grad:
+            if not self.config.tied:
+                clear(gradients[EMBEDDING])
+            add_row_gradients(gradients[EMBEDDING], batch.tokens, found[-1])
+        return losses
 
     def _pass(
         self,
@@ -200,47 +190,24 @@ class Decoder:
         streams: Mapping[str, Stream],
         tap: Tap | None,
         key_bias: KeyBias,
-        inside: Callable[..., Passed],
+        *,
+        compiled_tap: bool,
     ) -> Float[Tensor, "R B P D"]:
-        """Pass the states through one block, on a GPU the compiled one; a tap gets what was `inside`."""
-        if tap is None and not streams and self._reads_last_only(layer):
-            return (compiled_block_of_last() if x.is_cuda else block_of_last)(self.config, parameters, x, key_bias)
-        if tap is None and x.is_cuda:
-            return compiled_block()(self.config, parameters, x, tokens, streams, key_bias)
-        passed = inside(self.config, parameters, x, tokens, streams, key_bias)
-        if tap is not None:
-            tap(passed.reading(layer, self.config))
-        return passed.state
-
-    def _reads_last_only(self, layer: int) -> bool:
-        """Whether nothing but the last position of a block is read: then the others need not be computed."""
+        """Pass the states through one block, on a GPU the compiled one; a tap gets what was inside."""
         config = self.config
-        is_plain = config.attention_logits == "projected" and config.positions != "rotary"
-        return is_plain and config.readout == "class" and layer == config.depth - 1
-
-    def _of_block(self, parameters: Parameters, layer: int) -> dict[str, Tensor]:
-        """The parameters of one block under the names that every block knows them by."""
-        return {name: parameters[f"blocks.{layer}.{name}"] for name in self._block_names}
-
-    def _final(self, parameters: Parameters, x: State) -> State:
-        """Norms that stand before each part leave the sum of all without one: it gets its own."""
-        return norm(self.config, parameters, "final_norm", x) if self.config.norm_place == "before" else x
-
-
-def entrance(config: DecoderConfig, rows: State, learned: Tensor | None, stream: Stream | None) -> State:
-    """Scale the rows of the embedding, add positions, and drop by the stream."""
-    return dropout(positioned(config, rows, learned), config.dropout, stream)
-
-
-@cache
-def compiled_entrance() -> Callable[..., State]:
-    """Return `entrance` compiled: waves and the mask of dropout take some thirty kernels otherwise."""
-    return compiled(entrance)
-
-
-def _by_block(names: Iterable[str]) -> list[list[str]]:
-    """Return the names block by block, what belongs to none by itself: one kernel serves all blocks, at any depth."""
-    return [list(group) for _, group in groupby(names, key=lambda name: name.split(".")[:2])]
+        own = {name: parameters[f"blocks.{layer}.{name}"] for name in self._block_names}
+        is_plain = config.attention_logits == "projected" and config.positions != "rotary" and not config.qk_norm
+        is_plain = is_plain and config.softcap == math.inf
+        reads_last_only = is_plain and config.readout == "class" and layer == config.depth - 1
+        if tap is None and not streams and reads_last_only:  # the other positions need not be computed
+            return (compiled(block_of_last) if x.is_cuda else block_of_last)(config, own, x, key_bias)
+        if tap is None:
+            return (compiled(block_state) if x.is_cuda else block_state)(config, own, x, tokens, streams, key_bias)
+        inside = compiled(block) if compiled_tap and x.is_cuda else block
+        state, q, k, logits, hidden = inside(config, own, x, tokens, streams, key_bias)
+        scale = config.head_width**-0.5
+        tap(LayerReading(layer=layer, q=q, k=k, logits=logits, scale=scale, causal=config.causal, hidden=hidden))
+        return state
 
 
 def _gather(targets: list[Tensor], sources: list[Tensor]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from joma.settings import Count, Finite, Index, MaybeIndex, Share, settings
+from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
 
 
 @settings
@@ -52,6 +52,12 @@ class DecoderConfig:
     """projected: from W_Q and W_K; free: a matrix Z with a logit for each pair of tokens, and no queries or keys."""
     attention_bias: bool = True
     """Whether queries, keys and values have a bias."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys are normed (RMSNorm, a gain for each) before they meet: a cure of growing
+    logits."""
+    softcap: Positive = math.inf
+    """Attention logits s become softcap·tanh(s / softcap), which bounds them; inf for none. The weights are then a
+    matrix, on a GPU too."""
     attention_output: bool = True
     """Whether the heads' outputs go through an output projection."""
     causal: bool = True
@@ -122,6 +128,11 @@ class DecoderConfig:
             raise ValueError(
                 "Rotary positions turn queries and keys, and free logits have none. "
                 "Take other `positions`, or projected `attention_logits`."
+            )
+        if self.qk_norm and self.attention_logits == "free":
+            raise ValueError(
+                "`qk_norm` norms queries and keys, and free logits have none. "
+                "Set `qk_norm` to False, or take projected `attention_logits`."
             )
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(

@@ -22,8 +22,12 @@ shapes by what a timing says, pad strides, which costs a copy wherever something
 of a single run for another operation: a quarter more kernels in a block, and not as many for one run as for sixteen."""
 
 
+@cache
 def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
-    """Return the function as one graph for each shape that it meets; where it cannot be one, that is an error."""
+    """Return the function as one graph for each shape that it meets; where it cannot be one, that is an error.
+
+    On a GPU many small steps become a few kernels.
+    """
     limits = {"recompile_limit": MOST_SHAPES, "accumulated_recompile_limit": MOST_SHAPES}
     options = AS_WRITTEN if backend == "inductor" else None
     graph = torch.compile(function, dynamic=False, fullgraph=True, backend=backend, options=options)
@@ -92,25 +96,18 @@ def norm_shapes(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
 def norm(
     config: DecoderConfig, parameters: Parameters, name: str, x: Float[Tensor, "R *rows D"]
 ) -> Float[Tensor, "R *rows D"]:
-    """Apply the norm called `name`."""
-    match config.norm:
-        case "layer":
-            return layer_norm(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
-        case "rms":
-            return rms_norm(x, parameters[f"{name}.weight"])
-        case _:
-            return x
+    r"""Apply the norm called `name` over the last axis.
 
-
-def layer_norm(x: Float[Tensor, "R *rows D"], weight: Vectors, bias: Vectors) -> Float[Tensor, "R *rows D"]:
-    r"""Return $\gamma_r (x - \bar x)/\sqrt{\mathrm{var}(x) + \epsilon} + \beta_r$ over the last axis."""
+    It is $\gamma_r (x - \bar x)/\sqrt{\mathrm{var}(x) + \epsilon} + \beta_r$, or for rms
+    $\gamma_r\, x/\sqrt{\overline{x^2} + \epsilon}$.
+    """
+    if config.norm == "none":
+        return x
+    weight = along_rows(parameters[f"{name}.weight"], x)
+    if config.norm == "rms":
+        return functional.rms_norm(x, x.shape[-1:], eps=EPSILON) * weight
     normed = functional.layer_norm(x, x.shape[-1:], eps=EPSILON)
-    return normed * along_rows(weight, x) + along_rows(bias, x)
-
-
-def rms_norm(x: Float[Tensor, "R *rows D"], weight: Vectors) -> Float[Tensor, "R *rows D"]:
-    r"""Return $\gamma_r\, x/\sqrt{\overline{x^2} + \epsilon}$ over the last axis."""
-    return functional.rms_norm(x, x.shape[-1:], eps=EPSILON) * along_rows(weight, x)
+    return normed * weight + along_rows(parameters[f"{name}.bias"], x)
 
 
 Stream = Int[Tensor, "R 2"]
@@ -125,16 +122,10 @@ def site_streams(noise: Noise | None, rate: float, depth: int) -> tuple[Stream |
         return None, [{} for _ in range(depth)]
     sites = [f"blocks.{layer}.{site}" for layer in range(depth) for site in BLOCK_SITES]
     numbers = site_numbers(("embedding", *sites), noise.keys.device)
-    draw = compiled_streams() if numbers.is_cuda else streams_at
+    draw = compiled(streams_at) if numbers.is_cuda else streams_at
     embedding, *others = draw(noise.keys, noise.step, numbers).unbind(0)
     blocks = [others[at : at + len(BLOCK_SITES)] for at in range(0, len(others), len(BLOCK_SITES))]
     return embedding, [dict(zip(BLOCK_SITES, block, strict=True)) for block in blocks]
-
-
-@cache
-def compiled_streams() -> Callable[..., Int[Tensor, "S R 2"]]:
-    """Return `streams_at` compiled: one kernel instead of some twenty tiny ones."""
-    return compiled(streams_at)
 
 
 def dropout(x: Float[Tensor, "R ..."], rate: float, stream: Stream | None) -> Float[Tensor, "R ..."]:
@@ -148,17 +139,20 @@ BASE = 10_000.0
 """Ratio of the longest wave to the shortest."""
 
 
-def positioned(
-    config: DecoderConfig, rows: Float[Tensor, "R B L D"], learned: Float[Tensor, "R T D"] | None
+def entrance(
+    config: DecoderConfig,
+    rows: Float[Tensor, "R B L D"],
+    learned: Float[Tensor, "R T D"] | None,
+    stream: Stream | None,
 ) -> Float[Tensor, "R B L D"]:
-    """Scale the rows of the embedding and add the positions, where those are added; `learned` has some to take."""
+    """Scale the rows of the embedding, add the positions where those are added, and drop by the stream."""
     x = rows if config.embedding_scale == 1 else rows * config.embedding_scale
     length, width = rows.shape[-2:]
     if config.positions == "sinusoidal":
-        return x + sinusoidal(length, width, rows)
-    if learned is not None:
-        return x + learned[:, None, :length]
-    return x
+        x = x + sinusoidal(length, width, rows)
+    elif learned is not None:
+        x = x + learned[:, None, :length]
+    return dropout(x, config.dropout, stream)
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:

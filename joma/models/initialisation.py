@@ -10,8 +10,8 @@ Free attention logits start at N(0,1)/100 in all three, as in figures 2 and 3. N
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
@@ -61,57 +61,27 @@ def unit_rows(shape: Shape, inputs: int, generator: Generator) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scheme:
-    """How each kind of parameter starts."""
-
-    embedding: Draw
-    positions: Draw
-    attention: Draw
-    attention_bias: Draw
-    attention_output: Draw
-    mlp: Draw
-    mlp_bias: Draw
-    output: Draw
-    output_bias: Draw
-
-
-SCHEMES = {
-    "default": Scheme(
-        embedding=_normal_by_inputs,
-        positions=_normal_by_inputs,
-        attention=_normal_by_inputs,
-        attention_bias=_zeros,
-        attention_output=_normal_by_inputs,
-        mlp=_normal_by_inputs,
-        mlp_bias=_zeros,
-        output=_normal_by_inputs,
-        output_bias=_zeros,
-    ),
-    "text": Scheme(
-        embedding=_uniform(TEXT_BOUND),
-        positions=_uniform(TEXT_BOUND),
-        attention=_xavier,
-        attention_bias=_zeros,
-        attention_output=_uniform_by_inputs,
-        mlp=_uniform_by_inputs,
-        mlp_bias=_uniform_by_inputs,
-        output=_uniform(TEXT_BOUND),
-        output_bias=_zeros,
-    ),
-    "table1": Scheme(
-        embedding=_normal(1.0),
-        positions=_normal(1.0),
-        attention=_uniform_by_inputs,
-        attention_bias=_uniform_by_inputs,
-        attention_output=_uniform_by_inputs,
-        mlp=_uniform_by_inputs,
-        mlp_bias=_uniform_by_inputs,
-        output=_uniform_by_inputs,
-        output_bias=_uniform_by_inputs,
-    ),
+SCHEMES: dict[str, dict[str, Draw]] = {
+    "default": {"weight": _normal_by_inputs, "bias": _zeros},
+    "text": {
+        "weight": _uniform_by_inputs,
+        "bias": _zeros,
+        "embedding.weight": _uniform(TEXT_BOUND),
+        "positions.weight": _uniform(TEXT_BOUND),
+        "output.weight": _uniform(TEXT_BOUND),
+        "attention.qkv.weight": _xavier,
+        "attention.value.weight": _xavier,
+        "mlp.lower.bias": _uniform_by_inputs,
+        "mlp.upper.bias": _uniform_by_inputs,
+    },
+    "table1": {
+        "weight": _uniform_by_inputs,
+        "bias": _uniform_by_inputs,
+        "embedding.weight": _normal(1.0),
+        "positions.weight": _normal(1.0),
+    },
 }
-"""Schemes by name."""
+"""How parameters start in each scheme: by name, those of a block without its number, else by kind."""
 
 EMBEDDINGS: dict[str, Draw] = {"orthonormal": orthonormal_rows, "almost_orthogonal": unit_rows}
 """Starts of the embedding that replace the scheme's."""
@@ -119,10 +89,14 @@ EMBEDDINGS: dict[str, Draw] = {"orthonormal": orthonormal_rows, "almost_orthogon
 
 def initial_parameters(config: DecoderConfig, shapes: Mapping[str, Shape], seed: int) -> dict[str, Tensor]:
     """Draw the parameters of one run: the same for a name, a shape and a seed whatever else there is."""
-    return {
-        name: _draw(config, name)(shape, _inputs(shapes, name), named_generator(seed, _source(config, name)))
-        for name, shape in shapes.items()
-    }
+    found = {}
+    for name, shape in shapes.items():
+        # Blocks that start alike get the numbers of the first.
+        source = re.sub(r"^blocks\.\d+", "blocks.0", name) if config.identical_blocks else name
+        # Inputs: length of the vectors that a matrix, or the matrix of a bias, is applied to.
+        inputs = shapes.get(name.removesuffix("bias") + "weight", shape)[-1]
+        found[name] = _draw(config, name)(shape, inputs, named_generator(seed, source))
+    return found
 
 
 def named_generator(seed: int, name: str) -> Generator:
@@ -131,42 +105,16 @@ def named_generator(seed: int, name: str) -> Generator:
     return Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
 
-def _source(config: DecoderConfig, name: str) -> str:
-    """Return the parameter whose numbers a parameter gets: its own, or the first block's where blocks start alike."""
-    parts = name.split(".")
-    if config.identical_blocks and parts[0] == "blocks":
-        parts[1] = "0"
-    return ".".join(parts)
-
-
-def _inputs(shapes: Mapping[str, Shape], name: str) -> int:
-    """Length of the vectors that a matrix, or the matrix of a bias, is applied to."""
-    return shapes.get(name.removesuffix("bias") + "weight", shapes[name])[-1]
-
-
 def _draw(config: DecoderConfig, name: str) -> Draw:
-    scheme = SCHEMES[config.initialisation]
-    *_, holder, kind = ("", *name.split("."))
-    if holder.endswith("norm"):
-        return _ones if kind == "weight" else _zeros
-    if name == "embedding.weight":
-        return EMBEDDINGS.get(config.embedding, scheme.embedding)
-    if name == "positions.weight":
-        return scheme.positions
-    if holder == "attention":
+    own = name.split(".", maxsplit=2)[2] if name.startswith("blocks.") else name
+    kind = own.rpartition(".")[2]
+    if own.endswith("norm.weight"):
+        return lambda shape, inputs, generator: torch.ones(shape)
+    if own.endswith("norm.bias"):
+        return _zeros
+    if own == "attention.logits":
         return _normal(FREE_LOGIT_STD)
-    return _layer(scheme, name, bias=kind == "bias")
-
-
-def _layer(scheme: Scheme, name: str, *, bias: bool) -> Draw:
-    if name.startswith("output."):
-        return scheme.output_bias if bias else scheme.output
-    if ".mlp." in name:
-        return scheme.mlp_bias if bias else scheme.mlp
-    if bias:
-        return scheme.attention_bias
-    return scheme.attention_output if ".output." in name else scheme.attention
-
-
-def _ones(shape: Shape, inputs: int, generator: Generator) -> Tensor:
-    return torch.ones(shape)
+    scheme = SCHEMES[config.initialisation]
+    if own == "embedding.weight" and config.embedding in EMBEDDINGS:
+        return EMBEDDINGS[config.embedding]
+    return scheme.get(own, scheme[kind])

@@ -6,8 +6,7 @@ Here a chunk of rows is multiplied out in the working precision, its gradient ov
 the backward are taken from there, and the chunk is gone. Three products, and no logits outlive them.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int
@@ -107,17 +106,11 @@ def _row_weights(hidden: Hidden, weights: RowWeights | None) -> RowWeights:
 
 def _rounded(weight: Weight, dtype: torch.dtype) -> Weight:
     """The weight in another precision; on a GPU compiled, since torch's own cast crawls over views of a buffer."""
-    return compiled_cast()(weight, dtype) if weight.is_cuda and dtype != weight.dtype else weight.to(dtype)
+    return compiled(_cast)(weight, dtype) if weight.is_cuda and dtype != weight.dtype else weight.to(dtype)
 
 
-@cache
-def compiled_cast() -> Callable[[Tensor, torch.dtype], Tensor]:
-    """Return a cast of a tensor, compiled."""
-
-    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        return tensor.to(dtype)
-
-    return compiled(cast)
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype)
 
 
 def _logit_bytes(hidden: Hidden, working: torch.dtype) -> int:

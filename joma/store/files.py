@@ -4,13 +4,19 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_WINDOWS = os.name == "nt"
+_NO_NAME_ON_WINDOWS = re.compile(
+    r"""(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?   # devices, with any ending
+    |.*[<>:"|?*\x00-\x1f].*                        # a:b would be a hidden stream of the file a
+    |(?!\.\.?$).*[. ]                              # dots and blanks at the end are dropped""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 class DiskFullError(OSError):
@@ -26,15 +32,21 @@ def write_bytes(path: Path | str, *parts: bytes | memoryview) -> Path:
     path = Path(path)
     unfinished = beside(path)
     try:
-        with full_disk_explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "xb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())  # the rename must not reach the disk before the content
-            os.replace(unfinished, path)
-            _sync_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(unfinished, "xb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())  # the rename must not reach the disk before the content
+        os.replace(unfinished, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno in _FULL:
+            message = "The disk is full. Files written before are whole; free some space and try again"
+            raise DiskFullError(error.errno, message, str(path)) from error
+        if error.errno is not None and error.filename is None:  # as of a write
+            error.filename = str(path)
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
     return path
@@ -62,18 +74,6 @@ def write_text(path: Path | str, content: str) -> Path:
     return write_bytes(path, content.encode("utf-8"))
 
 
-@contextmanager
-def full_disk_explained(path: Path) -> Iterator[None]:
-    """Turn the system's error of a full disk into `DiskFullError`, which says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        message = "The disk is full. Files written before are whole; free some space and try again"
-        raise DiskFullError(error.errno, message, str(path)) from error
-
-
 def beside(path: Path) -> Path:
     """Return a fresh hidden name in the folder of `path`, to be renamed to `path` or removed."""
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
@@ -91,7 +91,7 @@ def remove_leftovers(folder: Path, name: str = "*", *, at_any_depth: bool = Fals
 
 def _sync_folder(folder: Path) -> None:
     """Make the folder's list of names durable: until then a power failure could undo the rename."""
-    if os.name == "nt":  # Windows opens no folders
+    if _WINDOWS:  # which opens no folders
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -143,6 +143,10 @@ def told(error: OSError) -> str:
 
 def _obstacle(folder: Path) -> str:
     """Return why a folder cannot be written, empty where it can be."""
+    if _WINDOWS:
+        bad = [part for part in folder.parts if part != folder.anchor and _NO_NAME_ON_WINDOWS.fullmatch(part)]
+        if bad:
+            return f"Windows has no folder called {bad[0]!r}"
     place = _nearest(folder)
     if not place.is_dir():
         return f"{'it' if place == folder else place} is not a folder"

@@ -1,7 +1,7 @@
 """The record of a run: a folder that pandas, polars and DuckDB read without joma.
 
 ```text
-run.json            schema version, kind, status, config, about, versions, git commit, times
+run.json            schema version, kind, status, config, about, versions, git commit, times, files with checksums
 metrics/*.parquet   step, site, kind, layer, head, metric, value, flag
 events/*.parquet    step, site, level, kind, message, evidence (JSON)
 run.lock, writer.json    only while it is written: the lock, and the process that holds it
@@ -9,7 +9,8 @@ run.lock, writer.json    only while it is written: the lock, and the process tha
 Training, watching and scanning write the same record, and one reader serves all. A process killed at any moment leaves
 complete files and loses the rows of the last few seconds (`flush_seconds`); the next `open_run` continues. Until the
 run is closed several Parquet files may hold the same key: of rows with the same step, site, head and metric, the one in
-the file with the highest number counts. `read` takes care of that, and closing merges the files into one.
+the file with the highest number counts. `read` takes care of that, and closing merges the files into one. `run.json`
+lists the files with their checksums: one that is missing or damaged is refused when the run is read or continued.
 """
 
 import atexit
@@ -35,10 +36,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from joma.store import tables
 from joma.store.files import remove_leftovers, write_text
 from joma.store.lock import WRITER_NAME, Lock
-from joma.store.tables import EVENTS, METRICS, Table
+from joma.store.tables import EVENTS, METRICS, FileEntry, Table
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow
 
 FILE_NAME = "run.json"
 FORMAT = "joma run"
@@ -86,6 +88,8 @@ class RunInfo(BaseModel):
     """When the run was opened again."""
     earlier: list[dict[str, Any]] = []
     """Config, versions and commit before a reopening that changed them, oldest first, each with its time."""
+    files: dict[str, FileEntry] = {}
+    """Files of rows by path; empty in a folder of version 0.1."""
     schema_version: int = Field(default=SCHEMA, alias="schema")
 
 
@@ -170,7 +174,7 @@ def git_commit() -> str | None:
     """Return the commit of the current folder; None where that is no git repository."""
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
+            ["git", "rev-parse", "HEAD"], capture_output=True, encoding="ascii", timeout=_GIT_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -236,6 +240,7 @@ def open_run(
         )
         if (folder / FILE_NAME).exists():
             described = _reopened(info(folder), described, known_by)
+            check_rows(folder)
         for name in (FILE_NAME, WRITER_NAME):
             remove_leftovers(folder, name)
         _save(described)
@@ -256,8 +261,9 @@ class RunWriter:
         self._pid = os.getpid()
         self._flush_seconds = flush_seconds
         self._due = monotonic() + flush_seconds
-        self._metrics = Table(info.folder, METRICS)
-        self._events = Table(info.folder, EVENTS)
+        self._metrics, self._events = (
+            Table(info.folder, layout, info.files, self._list_files) for layout in (METRICS, EVENTS)
+        )
         self._mutex = threading.RLock()
         self._open = True
         self._last_step = 0
@@ -363,8 +369,8 @@ class RunWriter:
                 return
             ended = None if status == "running" else now()
             self.flush()
-            self._metrics.compact()
-            self._events.compact()
+            self._metrics.merge()
+            self._events.merge()
             _save(self._info.model_copy(update={"status": status, "ended": ended}))
             self.abandon()
 
@@ -392,6 +398,12 @@ class RunWriter:
             self.close("failed")
         except (OSError, ValueError) as second:
             error.add_note(f"The record of the run could not be closed: {second}")
+
+    def _list_files(self) -> None:
+        """Write `run.json` with the files that are there now."""
+        self._lock.demand()
+        self._info = self._info.model_copy(update={"files": self._events.files | self._metrics.files})
+        _save(self._info)
 
     def _append(self, table: Table, row: tuple[Any, ...]) -> None:
         with self._mutex:
@@ -450,8 +462,8 @@ def find_runs(root: Path | str) -> list[Path]:
 
 def _read(folder: Path | str | Iterable[Path | str], layout: tables.TableLayout) -> "pandas.DataFrame":
     if isinstance(folder, str | os.PathLike):
-        about = info(folder)
-        frame = tables.load(Path(folder), layout).to_pandas()
+        about, table = _load(Path(folder), layout)
+        frame = table.to_pandas()
         frame.attrs["run"] = _Description({"format": FORMAT} | about.model_dump(mode="json", by_alias=True))
         return frame
     import pandas
@@ -471,6 +483,26 @@ def _read(folder: Path | str | Iterable[Path | str], layout: tables.TableLayout)
     together = pandas.concat(frames, ignore_index=True)
     together.attrs["runs"] = _Description(runs)
     return together
+
+
+def check_rows(folder: Path | str) -> None:
+    """Refuse a run with a file of rows that is missing or damaged."""
+    for layout in (METRICS, EVENTS):
+        _load(Path(folder), layout)
+
+
+def _load(folder: Path, layout: tables.TableLayout) -> "tuple[RunInfo, pyarrow.Table]":
+    about = info(folder)
+    while True:
+        try:
+            return about, tables.load(folder, layout, about.files)
+        except FileNotFoundError as error:
+            before, about = about, info(folder)
+            if about.files == before.files:  # else a writer has just merged the files
+                raise FileNotFoundError(
+                    f"{error.filename} is missing, and {FILE_NAME} lists it. Restore it from a copy, or remove the "
+                    "folder and start the run again."
+                ) from None
 
 
 class _Description(dict[str, Any]):
@@ -516,6 +548,7 @@ def _reopened(before: RunInfo, after: RunInfo, known_by: Collection[str]) -> Run
     return after.model_copy(
         update={
             "started": before.started,
+            "files": before.files,
             "about": before.about | after.about,
             "resumed": [*before.resumed, after.started],
             "earlier": [*before.earlier, software] if changed else before.earlier,

@@ -1,17 +1,20 @@
 """Rows of a run as Parquet files, `00000001.parquet` and so on, in which the last write of a key wins.
 
-A file is written under another name and renamed. Files are ordered by number. Merging writes the merged rows in place
-of the newest file and then removes the others: dying in between leaves old rows that newer ones outweigh.
-
-When a run is begun again, the first file that is written then holds what is left of the older ones too. It is marked as
-standing for all before it, and is the last that a reader looks at. So the replaced rows are gone at once or not at all.
+A file is written under another name and renamed, then `run.json` lists it with its rows and its checksum. Files are
+ordered by number, and none is written twice. Rows that were merged, or that are left when a run is begun again, go into
+a new file that stands for older ones: a reader passes those over, and they are removed once `run.json` is written. So a
+death at any moment leaves the old rows or the new ones.
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
 
 from joma.store.files import remove_leftovers, write_bytes
 
@@ -21,10 +24,8 @@ if TYPE_CHECKING:
 MAX_SMALL_PARTS = 64
 """So many files are merged while the run goes on: a long one must not leave a file every few seconds."""
 _PART = re.compile(r"\d{8,}\.parquet")
-_STANDS_FOR_ALL = b"joma.stands_for_all_before"
-"""Key in the metadata of a file that stands for all older ones."""
-_READ_ATTEMPTS = 20
-"""How often to list the files again when a writer merges them meanwhile."""
+_STANDS_FOR = b"joma.stands_for_all_before"
+"""Key in the metadata of a file that stands for older ones: those after the number that is its value, all for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,92 +78,102 @@ EVENTS = TableLayout(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The file to be written next. Replaced as one object, so that no interruption writes rows twice or drops them."""
+class FileEntry(BaseModel):
+    """What `run.json` says of a file of rows."""
 
-    number: int
-    rows: list[tuple[Any, ...]]
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rows: int
+    sha256: str
+
+
+Files = Mapping[str, FileEntry]
+"""Entries by path in the run's folder, such as `metrics/00000001.parquet`."""
 
 
 class Table:
     """The one writer of a table: rows in memory, and the files on disk before them."""
 
-    def __init__(self, folder: Path, layout: TableLayout) -> None:
-        """Continue after the files in the run's folder."""
-        self._folder = folder / layout.name
-        self._layout = layout
+    def __init__(self, folder: Path, layout: TableLayout, files: Files, listed: Callable[[], None]) -> None:
+        """Continue after the files in the run's folder; `listed` writes `run.json` with the `files` of all tables."""
+        self._folder, self._layout, self._listed = folder, layout, listed
+        self.files = {name: entry for name, entry in files.items() if name.startswith(f"{layout.name}/")}
         _load_libraries()
-        remove_leftovers(self._folder)
-        self._earlier = max((_number(path) for path in parts(folder, layout)), default=0)
+        remove_leftovers(folder / layout.name)
+        self._last = max((_number(path) for path in parts(folder, layout)), default=0)
+        self._earlier = self._last
         """Number of the last file that is not ours."""
-        self._merged = self._earlier
-        self._part = _Part(self._merged + 1, [])
+        self._num_small = 0
+        self._rows: list[tuple[Any, ...]] = []
         self._begun_again_at: int | None = None
         """Step from which on earlier rows are still to be removed."""
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Keep a row in memory until the next flush."""
-        self._part.rows.append(row)
+        self._rows.append(row)
 
     def begin_again(self, step: int) -> None:
         """Remove, with the next flush, the rows from a step on that were there before this writer."""
         self._begun_again_at = step
 
     def flush(self) -> None:
-        """Write the rows in memory; when that fails they stay, and the next flush writes the same file."""
+        """Write the rows in memory; when that fails they stay, and the next flush writes them into another file."""
         if self._begun_again_at is not None:
             self._replace_earlier(self._begun_again_at)
-        if not self._part.rows:
-            return
-        part = self._part
-        self._write(part.number, _arrow(part.rows, self._layout))
-        self._part = _Part(part.number + 1, [])
-        if part.number - self._merged >= MAX_SMALL_PARTS:
-            self._merge(after=self._merged)
+            self._begun_again_at = None
+        if self._rows:
+            self._write(_arrow(self._rows, self._layout))
+            self._rows = []
+            self._num_small += 1
+        if self._num_small >= MAX_SMALL_PARTS:
+            self.merge(after=self._earlier)
+            self._num_small = 0
 
-    def compact(self) -> None:
-        """Merge all files into one."""
-        self._merge(after=0)
+    def merge(self, *, after: int = 0) -> None:
+        """Merge the files after a number into one."""
+        paths = [path for path in parts(self._folder, self._layout) if _number(path) > after]
+        if len(paths) > 1:
+            self._write(_concatenated(paths, self._layout, self.files), stands_for=after)
 
     def _replace_earlier(self, step: int) -> None:
-        """Write a file in place of all others: earlier rows before a step, and our own. Trying again does no harm."""
+        """Write a file in place of all others: earlier rows before a step, and our own."""
         import pyarrow
         from pyarrow import compute
 
-        part, layout = self._part, self._layout
-        paths = parts(self._folder.parent, layout)
-        earlier = _concatenated([path for path in paths if _number(path) <= self._earlier], layout)
+        paths, layout = parts(self._folder, self._layout), self._layout
+        earlier, own = (
+            _concatenated(
+                [path for path in paths if (_number(path) <= self._earlier) == is_earlier], layout, self.files
+            )
+            for is_earlier in (True, False)
+        )
         kept = earlier.filter(compute.less(earlier["step"], step))
         if len(kept) < len(earlier):
-            own = _concatenated([path for path in paths if _number(path) > self._earlier], layout)
-            self._write(part.number, pyarrow.concat_tables([kept, own, _arrow(part.rows, layout)]), stands_for_all=True)
-            self._part = _Part(part.number + 1, [])
-            for path in paths:
-                if _number(path) != part.number:
-                    path.unlink(missing_ok=True)
-            self._merged = part.number
-        self._begun_again_at = None
+            rows = pyarrow.concat_tables([kept, own, _arrow(self._rows, layout)])
+            self._write(rows, stands_for=0)
+            self._rows = []
 
-    def _merge(self, *, after: int) -> None:
-        """Merge the files after number `after`, up to the newest."""
-        paths = [path for path in parts(self._folder.parent, self._layout) if _number(path) > after]
-        if len(paths) > 1:
-            self._write(_number(paths[-1]), _concatenated(paths, self._layout))
-        for path in paths[:-1]:
-            path.unlink(missing_ok=True)
-        self._merged = self._part.number - 1
-
-    def _write(self, number: int, table: "pyarrow.Table", *, stands_for_all: bool = False) -> None:
+    def _write(self, table: "pyarrow.Table", *, stands_for: int | None = None) -> None:
+        """Write a new file and list it; only then the files after number `stands_for` are removed, if it is given."""
         import pyarrow
         from pyarrow import parquet
 
-        table = _settled(table, self._layout)
-        if stands_for_all:
-            table = table.replace_schema_metadata({_STANDS_FOR_ALL: b""})
+        mark = {} if stands_for is None else {_STANDS_FOR: str(stands_for)}
+        table = _settled(table, self._layout).replace_schema_metadata(mark)
         sink = pyarrow.BufferOutputStream()
         parquet.write_table(table, sink, compression="zstd", write_page_checksum=True)
-        write_bytes(self._folder / f"{number:08d}.parquet", sink.getvalue().to_pybytes())
+        content = sink.getvalue().to_pybytes()
+        self._last += 1  # before the write: one that failed may have reached the disk
+        first_removed = self._last if stands_for is None else stands_for + 1
+        new = self._folder / self._layout.name / f"{self._last:08d}.parquet"
+        write_bytes(new, content)
+        kept = {name: entry for name, entry in self.files.items() if _number(Path(name)) < first_removed}
+        entry = FileEntry(rows=len(table), sha256=sha256(content).hexdigest())
+        self.files = {**kept, f"{self._layout.name}/{new.name}": entry}
+        self._listed()
+        for path in parts(self._folder, self._layout):
+            if first_removed <= _number(path) < self._last:
+                path.unlink(missing_ok=True)
 
 
 def parts(folder: Path, layout: TableLayout) -> list[Path]:
@@ -171,14 +182,14 @@ def parts(folder: Path, layout: TableLayout) -> list[Path]:
     return sorted(found, key=_number)
 
 
-def load(folder: Path, layout: TableLayout) -> "pyarrow.Table":
-    """Read a table: each key once, with its last values, sorted as the layout says."""
-    for _ in range(_READ_ATTEMPTS):
-        try:
-            return _settled(_concatenated(parts(folder, layout), layout), layout)
-        except FileNotFoundError:
-            continue  # a writer has just merged the files
-    raise FileNotFoundError(f"The files of {folder / layout.name} vanish while they are read. Try again in a moment.")
+def load(folder: Path, layout: TableLayout, files: Files) -> "pyarrow.Table":
+    """Read a table: each key once, with its last values, sorted as the layout says.
+
+    A file that is listed must be there, and be what was written; a newer one may not be listed yet.
+    """
+    listed = {folder / name for name in files if name.startswith(f"{layout.name}/")}
+    paths = sorted({*parts(folder, layout), *listed}, key=_number)
+    return _settled(_concatenated(paths, layout, files), layout)
 
 
 def _number(part: Path) -> int:
@@ -217,23 +228,28 @@ def _settled(table: "pyarrow.Table", layout: TableLayout) -> "pyarrow.Table":
     return kept.drop_columns("row")
 
 
-def _concatenated(paths: Sequence[Path], layout: TableLayout) -> "pyarrow.Table":
-    """Read files, the newest first, down to one that stands for all before it."""
+def _concatenated(paths: Sequence[Path], layout: TableLayout, files: Files) -> "pyarrow.Table":
+    """Read files, the newest first; those that a newer one stands for are passed over."""
     import pyarrow
     from pyarrow import parquet
 
     schema = layout.schema()
-    found = []
+    found: list[Any] = []
+    stood_for: float = math.inf  # files after this number are passed over
     for path in reversed(paths):
+        if found and _number(path) > stood_for:
+            continue
+        content, entry = path.read_bytes(), files.get(f"{layout.name}/{path.name}")
+        if entry is not None and sha256(content).hexdigest() != entry.sha256:
+            raise ValueError(f"{path} is damaged: it does not match its checksum in run.json. Restore it from a copy.")
         try:
-            with parquet.ParquetFile(path, page_checksum_verification=True) as file:  # no columns guessed from folders
-                table = file.read().select(schema.names)
-                found.append(table.cast(schema.with_metadata(table.schema.metadata)))
-        except FileNotFoundError:
-            raise
+            # From memory: no columns are guessed from the names of folders.
+            table = parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True).read()
+            found.append(table.select(schema.names).cast(schema.with_metadata(table.schema.metadata)))
         except (pyarrow.ArrowException, KeyError, OSError) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"{path} cannot be read ({reason}). Move it away to read the rest of the run.") from error
-        if _STANDS_FOR_ALL in (found[-1].schema.metadata or {}):
-            break
+            raise ValueError(f"{path} is damaged ({reason}). Restore it from a copy.") from error
+        mark = (found[-1].schema.metadata or {}).get(_STANDS_FOR)
+        if mark is not None:
+            stood_for = int(mark or 0)
     return pyarrow.concat_tables([schema.empty_table(), *reversed(found)])

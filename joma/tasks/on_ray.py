@@ -1,9 +1,12 @@
 """Tasks on a Ray cluster: run again when their worker is lost, heard while they work, asked before they are stopped."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+
+from joma.errors import import_extra
 
 MAX_RETRIES = 5
 """How often a task is run again when its worker dies."""
@@ -11,14 +14,15 @@ HEAR_SECONDS = 1.0
 """Time between two questions what the tasks tell."""
 STOP_SECONDS = 60.0
 """Time that a task has to save its work when it is to stop."""
+LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Variable that Ray reads when it is imported: at 0 it listens on the loopback interface alone, on any system."""
 
 
 def demand_ray() -> None:
-    """Refuse to go on where Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise ValueError("`on='ray'` needs Ray, which is not installed. Install joma[ray].") from None
+    """Refuse to go on where Ray is not installed; a cluster of our own is for this machine alone."""
+    if not os.environ.get("RAY_ADDRESS"):
+        os.environ.setdefault(LOOPBACK_ALONE, "0")
+    import_extra("ray", "ray")
 
 
 def run_on_ray(

@@ -30,11 +30,6 @@ def test_smooth_columns_are_the_bump_of_the_paper_beside_random_common_tokens():
     assert not np.allclose(x[10], x[11])
 
 
-def test_both_laws_share_the_common_tokens_of_a_seed():
-    smooth, random = class_tokens(7), class_tokens(7, law="random")
-    torch.testing.assert_close(smooth[10:] / smooth[10:].sum(dim=0), random[10:] / random[10:].sum(dim=0))
-
-
 def test_random_frequencies_are_uniform_before_they_are_normalised():
     x = class_tokens(0, law="random", num_distinct=1, num_common=1, num_classes=40_000)
     # x₁ / (x₁ + x₂) of two equal uniforms has mean ½ and variance ¾ − ln 2, whatever their scale.

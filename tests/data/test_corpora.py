@@ -49,15 +49,11 @@ def refuse(*_, **__):
 
 
 @pytest.mark.parametrize("pattern", ["{}.txt", "wiki.{}.tokens", "wiki.{}.raw", "{}-00000-of-00001.parquet"])
-def test_every_layout_gives_the_same_lines_whatever_else_there_is(tmp_path, pattern):
-    (tmp_path / "training.txt").write_text("no")
-    assert read(fill(tmp_path, pattern)) == LINES
-
-
 @pytest.mark.parametrize("spelling", ["valid", "validation", "val"])
-def test_spellings_of_validation(tmp_path, spelling):
-    fill(tmp_path, "{}.txt")
-    (tmp_path / "valid.txt").rename(tmp_path / f"{spelling}.txt")
+def test_every_layout_gives_the_same_lines_whatever_else_there_is(tmp_path, pattern, spelling):
+    (tmp_path / "training.txt").write_text("no")
+    path = fill(tmp_path, pattern) / pattern.format("valid")
+    path.rename(path.with_name(pattern.format(spelling)))
     assert read(tmp_path) == LINES
 
 

@@ -13,12 +13,6 @@ from scipy import stats
 from joma.data.hierarchy import Hierarchy
 from joma.randomness import run_keys
 
-TABLE_1 = [
-    {"num_latents": latents, "num_children": children, "num_classes": classes}
-    for latents in ((10, 20), (20, 30))
-    for children in (2, 3)
-    for classes in (20, 30, 50)
-]
 FAMILY_WISE = 1e-3
 """Chance that any one number of a family lies outside its bound; seeds are fixed."""
 
@@ -57,6 +51,11 @@ def settings(draw) -> dict:
 def test_classes_expand_to_the_members_of_their_members(setting, seed):
     hierarchy = Hierarchy.draw(seed, **setting)
     padding = setting["num_tokens"] - 1
+    sizes = (padding, *setting["num_latents"], setting["num_classes"])
+    for sets, num_things, num_sets in zip(hierarchy.members, sizes[:-1], sizes[1:], strict=True):
+        assert sets.shape == (num_sets, setting["num_children"])
+        assert (sets.diff(dim=1) > 0).all() and len(sets.unique(dim=0)) == num_sets
+        assert 0 <= int(sets.min()) <= int(sets.max()) < num_things
     for label in range(setting["num_classes"]):
         below = expanded(hierarchy, len(setting["num_latents"]), label)
         tokens = sorted(below[-1])
@@ -65,30 +64,6 @@ def test_classes_expand_to_the_members_of_their_members(setting, seed):
         assert padding not in tokens
         for level, on in enumerate(hierarchy.latents):
             assert set(on[label].nonzero()[:, 0].tolist()) == below[level]
-
-
-@given(settings(), st.integers(0, 2**40))
-def test_sets_are_distinct_and_of_the_size_asked_for(setting, seed):
-    hierarchy = Hierarchy.draw(seed, **setting)
-    sizes = (setting["num_tokens"] - 1, *setting["num_latents"], setting["num_classes"])
-    assert [len(sets) for sets in hierarchy.members] == list(sizes[1:])
-    for sets, num_things in zip(hierarchy.members, sizes[:-1], strict=True):
-        assert sets.shape[1] == setting["num_children"]
-        assert (sets.diff(dim=1) > 0).all()
-        assert 0 <= int(sets.min()) <= int(sets.max()) < num_things
-        assert len(sets.unique(dim=0)) == len(sets)
-
-
-@pytest.mark.parametrize("setting", TABLE_1, ids=lambda each: "-".join(map(str, each.values())))
-def test_the_settings_of_table_1(setting):
-    for seed in range(5):
-        hierarchy = Hierarchy.draw(seed, **setting)
-        assert hierarchy.sequences.shape == (setting["num_classes"], 30)
-        assert hierarchy.num_classes == setting["num_classes"]
-        assert tuple(level.shape[1] for level in hierarchy.latents) == setting["num_latents"]
-        assert hierarchy.num_tokens == 100
-        used = (hierarchy.sequences != 99).sum(dim=1)
-        assert setting["num_children"] <= int(used.min()) <= int(used.max()) <= setting["num_children"] ** 3
 
 
 def test_a_seed_is_a_hierarchy_and_another_seed_another_one():
@@ -116,24 +91,12 @@ def test_every_set_is_equally_likely():
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), st.integers(0, 10**5), st.integers(1, 300))
 def test_counts_are_those_of_the_rows_of_the_batch(seeds, step, batch_size):
     hierarchy, keys = Hierarchy.draw(1), run_keys(seeds)
-    counts, samples = hierarchy.class_counts(keys, step, batch_size), hierarchy.sample(keys, step, batch_size)
+    counts, drawn = hierarchy.class_counts(keys, step, batch_size), hierarchy.classes(keys, step, batch_size)
     assert counts.shape == (len(seeds), 20)
-    assert torch.equal(samples.tokens, hierarchy.sequences[samples.label])
-    for level, on in zip(samples.latents, hierarchy.latents, strict=True):
-        assert torch.equal(level, on[samples.label])
     for run in range(len(seeds)):
-        assert torch.equal(counts[run], samples.label[run].bincount(minlength=20))
+        assert torch.equal(counts[run], drawn[run].bincount(minlength=20))
         alone = hierarchy.class_counts(keys[run : run + 1], torch.tensor(step), batch_size)
         assert torch.equal(counts[run], alone[0])
-
-
-def test_a_weighted_mean_over_classes_is_the_mean_over_the_batch():
-    hierarchy, keys = Hierarchy.draw(2, num_classes=50), run_keys([5, 6, 7])
-    value = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    rows = value[hierarchy.sample(keys, 9, 128).tokens].prod(dim=-1).mean(dim=1)
-    weights = hierarchy.class_counts(keys, 9, 128).double() / 128
-    # 1e-15: rounding of sums of a hundred terms below one.
-    torch.testing.assert_close(weights @ value[hierarchy.sequences].prod(dim=-1), rows, rtol=0, atol=1e-15)
 
 
 def test_a_smaller_batch_is_the_beginning_of_a_larger_one():
@@ -157,25 +120,10 @@ def test_classes_are_equally_likely_and_their_counts_multinomial():
     assert np.abs(covariance_error).max() < bound
 
 
-def test_runs_steps_and_sites_have_other_batches():
-    hierarchy = Hierarchy.draw(0)
-    streams = [
-        hierarchy.classes(run_keys([seed]), step, 20_000, site=site)[0]
-        for seed in (0, 1)
-        for step in (0, 1)
-        for site in ("train", "valid")
-    ]
-    bound = stats.norm.isf(FAMILY_WISE / len(streams) ** 2) * math.sqrt(0.05 * 0.95 / 20_000)
-    for place, left in enumerate(streams):
-        for right in streams[:place]:
-            assert abs(float((left == right).double().mean()) - 0.05) < bound
-
-
 def test_no_number_is_used_on_another_device():
     """A device without memory refuses tensors of the CPU, as any other would."""
     hierarchy, keys = Hierarchy.draw(0, device="meta"), run_keys([1, 2], "meta")
     assert hierarchy.class_counts(keys, 0, 5).device.type == "meta"
-    assert hierarchy.sample(keys, 0, 5).tokens.device.type == "meta"
 
 
 # Refusals

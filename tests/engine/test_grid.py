@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from joma.engine.grid import RECIPES, axes_of, check_data, grid, recipe, run_name
 from joma.engine.plan import Pack, packs_of
-from joma.engine.sources import data_size
 
 VALUES = {
     "depth": st.integers(1, 40),
@@ -164,20 +163,8 @@ def test_the_settings_of_the_paper(name):
     assert PAPER[name].items() <= recipe(name).base.flat().items()
 
 
-@pytest.mark.parametrize(("name", "vocabulary"), [("trees", 16), ("table1", 100)])
-def test_samples_have_a_size(name, vocabulary):
-    config = recipe(name).base
-    assert (data_size(config).num_steps, data_size(config).vocabulary) == (config.training.steps, vocabulary)
-
-
 def plain_runs(**axes):
     return grid(recipe("small").base, axes_of(axes))
-
-
-def test_what_differs_per_run_is_packed_together():
-    runs = plain_runs(lr=[1e-4, 1e-3], weight_decay=[0.0, 0.1], clip=[1.0, "inf"], seed=[1, 2])
-    [pack] = packs_of(runs, lambda _: 100)
-    assert pack.num_runs == 16 and pack.config == pack.configs[0]
 
 
 @given(
@@ -201,8 +188,3 @@ def test_packs_split_a_grid_evenly_and_lose_nothing(num_seeds, depths, most):
 def test_what_is_no_pack_is_refused(chosen):
     with pytest.raises(ValueError, match=r"packs_of|grid"):
         Pack(runs=tuple(chosen))
-
-
-def test_a_run_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="does not fit"):
-        packs_of(plain_runs(), lambda _: 0)

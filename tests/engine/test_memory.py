@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joma.engine import memory
 from joma.engine.grid import axes_of, grid, recipe
 from joma.engine.measuring import measure
-from joma.engine.memory import USABLE_SHARE, Footprint, footprint, free_bytes, in_words, step_cost
+from joma.engine.memory import USABLE_SHARE, Footprint, footprint, free_bytes, step_cost
 from joma.engine.plan import Speed, counted_seconds, device_named, make_plan, tried_seconds
 from joma.engine.sources import source_of, with_vocabulary
 from joma.engine.step import Stepper
@@ -31,9 +31,8 @@ def tree_run(**values):
     [{}, {"precision": "float64"}, {"dropout": 0.2}, {"optimiser": "sgd"}, {"optimiser": "momentum", "gated": True}],
     ids=lambda values: "-".join(map(str, values.values())) or "plain",
 )
-@pytest.mark.parametrize("num_runs", [1, 3])
-def test_the_count_is_what_a_real_step_allocates(values, num_runs):
-    assert_counted(tree_run(**values), num_runs)
+def test_the_count_is_what_a_real_step_allocates(values):
+    assert_counted(tree_run(**values), 3)
 
 
 MERGED = {"width": 16, "hidden": 8, "heads": 16, "depth": 3, "num_children": 3, "num_classes": 50, "steps": 10}
@@ -114,14 +113,6 @@ def test_counting_allocates_nothing():
     assert torch.get_default_dtype() == before
 
 
-def test_state_is_parameters_and_moments():
-    sizes = {
-        optimiser: step_cost(tree_run(optimiser=optimiser), 1).state_bytes for optimiser in ("sgd", "momentum", "adam")
-    }
-    assert sizes["momentum"] == 2 * sizes["sgd"] and sizes["adam"] == 3 * sizes["sgd"]
-    assert step_cost(tree_run(precision="float64", optimiser="sgd"), 1).state_bytes == 2 * sizes["sgd"]
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 def test_products_are_counted(depth):
     narrow, wide = (step_cost(tree_run(width=64, hidden=hidden, depth=depth), 1) for hidden in (128, 256))
@@ -174,11 +165,6 @@ def test_time_is_estimated_from_counts_and_from_trials():
     assert given_speed.seconds(cost, 2) == 2 * cost.flops + 2 * cost.moved_bytes + cost.num_operations
 
 
-def test_free_memory_is_a_number_of_this_machine():
-    assert 2**20 < free_bytes(CPU) < 2**50
-    assert in_words(512) == "0.5 KiB"
-
-
 def test_a_container_with_less_than_the_host_counts(tmp_path, monkeypatch):
     limit, used, details = (tmp_path / name for name in ("max", "current", "stat"))
     monkeypatch.setattr(memory, "CONTAINER_FILES", ((limit, used, details),))
@@ -193,8 +179,8 @@ def test_a_container_with_less_than_the_host_counts(tmp_path, monkeypatch):
 
 def test_a_kernel_that_does_not_tell_its_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "nowhere")
-    with pytest.raises(OSError, match="Pass `memory`"):
-        free_bytes(CPU)
+    monkeypatch.setattr(memory, "CONTAINER_FILES", ())
+    assert free_bytes(CPU) == 4 * 2**30
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch):

@@ -14,7 +14,6 @@ from engine.small_runs import config, folders, pack
 from joma.engine import loop, resume, snapshots
 from joma.engine.grid import Run
 from joma.engine.loop import train_pack
-from joma.engine.plan import Pack
 from joma.store import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
 from joma.store.lock import Lock
 
@@ -53,7 +52,7 @@ def assert_as_in_peace(tmp_path, folder, wanted):
             assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
 
 
-@pytest.mark.parametrize(("stop", "every"), [(1, 1), (4, 3), (7, 3), (11, 100)])
+@pytest.mark.parametrize(("stop", "every"), [(4, 3), (11, 100)])
 def test_going_on_after_an_exception(tmp_path, stopping, stop, every):
     wanted = pack(seeds=(1, 2, 7), diverging=(7,), steps=STEPS, snapshot_every=every)
     with pytest.raises(Stopped):
@@ -91,7 +90,7 @@ def stopped(tmp_path, stopping):
     return wanted, own
 
 
-@pytest.mark.parametrize("spoilt", [((0, 6),), ((0, 6), (1, 6)), ((1, 6),), ((0, 3), (0, 6))], ids=str)
+@pytest.mark.parametrize("spoilt", [((0, 6), (1, 6)), ((0, 3), (0, 6))], ids=str)
 def test_a_damaged_snapshot_is_told_and_the_one_before_it_used(tmp_path, stopped, spoilt):
     wanted, own = stopped
     for run, step in spoilt:
@@ -104,6 +103,17 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_it_used(tmp_path, stopped
         assert sorted(events["step"]) == damaged and set(events["level"]) <= {"warning"}
         assert len(list((folder / "snapshots").glob("*.damaged"))) == len(damaged)
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
+
+
+@pytest.mark.parametrize("damage", ["missing", "a bit"])
+def test_lost_rows_are_found_before_training_goes_on(tmp_path, stopped, damage):
+    wanted, own = stopped
+    for path in own[1].glob("metrics/*.parquet"):
+        path.unlink() if damage == "missing" else spoil(path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises((ValueError, FileNotFoundError), match=r"seed2/metrics/\d+\.parquet"):
+        train_pack(wanted, tmp_path / "out")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_a_snapshot_of_another_run_is_not_taken(tmp_path, stopped):
@@ -156,16 +166,6 @@ def test_runs_that_died_between_their_snapshots_go_on_together(tmp_path, stopped
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
 
 
-def test_a_failed_run_keeps_its_place_in_a_pack_that_goes_on(tmp_path, stopping, monkeypatch):
-    wanted = pack(seeds=(1, 7, 2), diverging=(7,), steps=STEPS, snapshot_every=3)
-    with pytest.raises(Stopped):
-        train_pack(wanted, tmp_path / "out", progress=stopping(8))
-    groups = count_groups(monkeypatch)
-    train_pack(wanted, tmp_path / "out")
-    assert groups == [(["seed1", "seed7", "seed2"], 6, STEPS)]
-    assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
-
-
 def test_a_finished_run_is_made_longer(tmp_path):
     train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
     longer = pack(seeds=(1, 2), steps=STEPS)
@@ -215,16 +215,6 @@ def test_other_data_are_refused(tmp_path, monkeypatch):
         resume.inspect_run(run, tmp_path, size)
 
 
-def test_of_two_processes_the_second_is_refused(tmp_path):
-    wanted = pack(seeds=(1, 2), steps=4)
-    train_pack(Pack(runs=wanted.runs[:1]), tmp_path)
-    longer = pack(seeds=(1, 2), steps=8)
-    lock = Lock(tmp_path / "seed1")
-    refused(tmp_path, RunLockedError, "is writing to this folder", steps=8)
-    lock.release()
-    assert [run.status for run in train_pack(longer, tmp_path).runs] == ["finished"] * 2
-
-
 def test_a_lock_that_comes_in_between_lets_go_of_the_others(tmp_path, monkeypatch):
     wanted = pack(seeds=(1, 2), steps=4)
     (tmp_path / "seed2").mkdir()
@@ -238,7 +228,7 @@ def test_a_lock_that_comes_in_between_lets_go_of_the_others(tmp_path, monkeypatc
     assert_as_in_peace(tmp_path / "other", tmp_path, wanted)
 
 
-@pytest.mark.parametrize("at", [60, 90, 110])
+@pytest.mark.parametrize("at", [80, 140])
 def test_a_full_disk_is_told_and_what_was_written_is_whole(tmp_path, at):
     wanted = pack(seeds=(1, 2), steps=STEPS, snapshot_every=2)
     with pytest.raises(DiskFullError, match="The disk is full"), FullDisk(at):
@@ -324,7 +314,7 @@ def assert_taken_as_in_peace(tmp_path, wanted, ends):
         assert all(torch.equal(tensor[0], saved[f"parameters.{key}"]) for key, tensor in ends[own.name].items())
 
 
-@pytest.mark.parametrize("num_left", [0, 1, 3, 9, 20, 31, 33, 40])
+@pytest.mark.parametrize("num_left", [0, 3, 9, 33])
 def test_ends_are_taken_whatever_fails_while_runs_finish(tmp_path, taking, num_left):
     """Two runs finish one after the other in some sixty operations on the disk, and it fails at one of the last."""
     take, ends = taking

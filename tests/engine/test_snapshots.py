@@ -1,19 +1,15 @@
 """A snapshot comes back as it was written, or not at all."""
 
-import errno
 import hashlib
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import save
-from store.faults import Faults
 
 from joma.engine import snapshots
 from joma.engine.snapshots import DamagedSnapshotError, Snapshot
-from joma.store import DiskFullError
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 
@@ -75,43 +71,3 @@ def test_a_file_that_only_has_a_checksum_is_no_snapshot(metadata, message):
 def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(DamagedSnapshotError, match="cannot be read: No such file"):
         snapshots.load_snapshot(tmp_path / "step-000001.safetensors")
-
-
-def test_pruning_and_setting_aside(tmp_path):
-    for step in (1, 20, 300):
-        snapshots.save_snapshot(tmp_path, made(step))
-    assert snapshots.steps_of(tmp_path) == [1, 20, 300]
-    snapshots.prune(tmp_path, keep=[20, 300])
-    assert snapshots.steps_of(tmp_path) == [20, 300]
-    aside = snapshots.set_aside(snapshots.path_of(tmp_path, 300))
-    assert snapshots.steps_of(tmp_path) == [20]
-    assert_equal(snapshots.load_snapshot(aside), made(300))
-
-
-def test_other_libraries_read_it(tmp_path):
-    path = snapshots.save_snapshot(tmp_path, made())
-    with safe_open(path, framework="pt") as file:
-        assert file.metadata()["step"] == "100"
-        assert torch.equal(file.get_tensor("t0"), made().tensors["t0"])
-
-
-def test_every_operation_that_fails_leaves_the_snapshots_before(tmp_path):
-    snapshots.save_snapshot(tmp_path, made(1))
-    at = 1
-    while True:
-        with Faults(at=at, code=errno.ENOSPC) as faults:
-            try:
-                snapshots.save_snapshot(tmp_path, made(2))
-            except OSError as error:
-                assert isinstance(error, DiskFullError) or faults.trace[-1] == "unlink"
-        steps = snapshots.steps_of(tmp_path)
-        assert steps[0] == 1
-        for step in steps:  # the last operations come when the file is whole
-            assert_equal(snapshots.load_snapshot(snapshots.path_of(tmp_path, step)), made(step))
-        snapshots.prune(tmp_path, keep=[1])
-        snapshots.clear_leftovers(tmp_path)
-        assert [path.name for path in (tmp_path / snapshots.SNAPSHOTS).iterdir()] == ["step-000001.safetensors"]
-        if len(faults.trace) < at:
-            break
-        at += 1
-    assert at > 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from joma.data.hierarchy import Hierarchy
 from joma.engine import sources
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
-from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, corpus_of, data_hash, even_share, source_of
+from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, corpus_of, data_hash, source_of
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
@@ -131,9 +131,7 @@ def gradients_of(config, batch):
     return losses, gradient
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("step", [0, 7])
+@pytest.mark.parametrize(("step", "depth", "causal"), [(0, 1, False), (7, 3, True)])
 def test_weighted_classes_with_merged_padding_are_exactly_the_batch_of_128_rows(step, depth, causal):
     configs = [hierarchy_config(seed, window=30, depth=depth, causal=causal) for seed in (1, 2, 3)]
     source = source_of(configs)
@@ -206,15 +204,6 @@ def test_a_model_that_does_not_fit_the_data(text):
         source_of([text_config(text).update({"vocabulary": 3})])
     with pytest.raises(ValueError, match="got none"):
         source_of([])
-
-
-@given(st.integers(1, 5000), st.integers(0, 300))
-def test_shares_are_even_where_that_does_not_make_many_of_them(num, most):
-    share = even_share(num, most)
-    assert 1 <= share <= max(1, min(num, most))
-    assert 2 * share > min(num, most)
-    divisors = [each for each in range(1, min(num, most) + 1) if num % each == 0 and 2 * each > min(num, most)]
-    assert share == (max(divisors) if divisors else max(1, min(num, most)))
 
 
 def test_samples_are_known_again_by_their_hash():

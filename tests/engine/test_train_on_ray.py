@@ -48,25 +48,6 @@ def kill_a_worker(out, killed, is_over):
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray cluster of two workers, each of which takes itself for a machine of its own."""
-    ray = pytest.importorskip("ray")
-
-    def be_a_host():
-        lock._host = lambda: f"host{os.getpid()}"
-
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=2**27,
-        runtime_env={"worker_process_setup_hook": be_a_host},
-    )
-    yield ray
-    ray.shutdown()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @pytest.mark.usefixtures("as_a_user_runs_it", "cluster")

@@ -114,24 +114,6 @@ def test_the_series_of_checkpoints_is_scanned(tmp_path):
     assert set(scanned["site"]) == {"blocks.0.mlp.lower", "blocks.1.mlp.lower"}
 
 
-def test_whoever_takes_the_end_gets_what_would_have_been_saved(tmp_path):
-    train_pack(pack(seeds=(1, 2), steps=6), tmp_path / "saved")
-    taken = {}
-    result = train_pack(
-        pack(seeds=(1, 2), steps=6),
-        tmp_path / "taken",
-        take=lambda name, parameters: taken.update({name: {key: tensor.clone() for key, tensor in parameters.items()}}),
-    )
-    assert [run.status for run in result.runs] == ["finished", "finished"]
-    for name in ("seed1", "seed2"):
-        saved = snapshots.load_snapshot(snapshots.path_of(tmp_path / "saved" / name, 6)).tensors
-        assert {f"parameters.{key}" for key in taken[name]} == {key for key in saved if key.startswith("parameters.")}
-        assert all(torch.equal(tensor[0], saved[f"parameters.{key}"]) for key, tensor in taken[name].items())
-        assert snapshots.steps_of(tmp_path / "taken" / name) == []
-        assert read(tmp_path / "taken" / name).equals(read(tmp_path / "saved" / name))
-        assert read_events(tmp_path / "taken" / name).equals(read_events(tmp_path / "saved" / name))
-
-
 def test_progress_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     told = []

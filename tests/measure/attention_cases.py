@@ -81,7 +81,7 @@ def reference(case: Case) -> dict[str, Tensor]:
     return {
         "entropy": torch.special.entr(p).sum(dim=-1),
         "effective_keys": 1 / p.square().sum(dim=-1),
-        "sink_mass": p.gather(-1, first[..., None, None].expand(-1, -1, s.shape[-2], 1))[..., 0],
+        "first_key_mass": p.gather(-1, first[..., None, None].expand(-1, -1, s.shape[-2], 1))[..., 0],
         "mean_distance": (p * (row - key).abs()).sum(dim=-1),
         "max_logit": s.amax(dim=-1).masked_fill(~seen.any(dim=-1), torch.nan),
         "num_visible": seen.sum(dim=-1),
@@ -90,6 +90,22 @@ def reference(case: Case) -> dict[str, Tensor]:
         if seen.any()
         else torch.tensor(0.0),
     }
+
+
+def moments(case: Case, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Materialise the variance of each counted row's visible logits, and the share of it that is the mean query's."""
+    s, seen, _ = _logits(case)
+    counted = seen.any(dim=-1) & rows[:, None]
+    q, k = case.q.double(), case.k.double().repeat_interleave(case.q.shape[1] // case.k.shape[1], dim=1)
+    scale = q.shape[-1] ** -0.5 if case.options["scale"] is None else case.options["scale"]
+    mean = torch.where(counted[..., None], q, math.nan).nanmean(dim=2, keepdim=True)
+
+    def variance(x: Tensor) -> Tensor:
+        x = torch.where(seen & counted[..., None], x, math.nan)
+        return (x - x.nanmean(dim=-1, keepdim=True)).square().nanmean(dim=-1)
+
+    of_keys, of_logits = variance(scale * mean @ k.mT), variance(s)
+    return of_logits, of_keys.nansum(-1, keepdim=True) / of_logits.nansum(-1, keepdim=True)
 
 
 def _logits(case: Case) -> tuple[Tensor, Tensor, Tensor]:

@@ -33,7 +33,9 @@ def check(case):
 @given(cases(dtypes=(torch.float32,), masks=("full",), biases=("none", "keys", "full")))
 def check_that_others_are_refused(case):
     """One drawn call that the kernel does not know."""
-    with pytest.raises(ValueError, match="Path 'triton' needs rows and keys, no soft cap, mask and bias the same"):
+    with pytest.raises(
+        ValueError, match="Path 'triton' needs rows and keys, no soft cap or sink, mask and bias the same"
+    ):
         attention_entropy(case.q, case.k, **case.options, path=Path.TRITON)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from joma.measure import alignment
-from joma.measure.alignment import Alignment, Correlations, Resamples, Units, align, peak_activation
+from joma.measure.alignment import Alignment, Correlations, Units, align, peak_activation
 
 SMALL = {"num_shuffles": 20, "num_bootstraps": 10}
 """Enough where the controls are not what is tested."""
@@ -98,15 +98,6 @@ def test_scales_names_and_groups_of_one_sample_do_not_matter(seed):
     assert neurons[after.neuron].tolist() == before.neuron[names].tolist()
 
 
-def test_only_the_absolute_correlation_sees_a_neuron_that_falls_silent():
-    latents, activations = planted(seeded(0), 3.0)
-    signed = align(latents, -activations, generator=seeded(1), **SMALL)
-    absolute = align(latents, -activations, generator=seeded(1), absolute=True, **SMALL)
-    assert signed.average < 0.3
-    assert absolute.average > 0.9
-    assert absolute.neuron.tolist() == [1, 4, 7, 10, 13, 16]
-
-
 def test_the_best_of_many_grows_with_their_number_and_the_control_with_it():
     few, many = (
         align(*independent(seeded(4), num_neurons=size), generator=seeded(5), num_bootstraps=10) for size in (10, 1000)
@@ -119,7 +110,7 @@ def test_the_best_of_many_grows_with_their_number_and_the_control_with_it():
         assert abs(found.shuffled.excess) < 2 * found.shuffled.error
 
 
-NUM_SEEDS = 200
+NUM_SEEDS = 100
 
 
 @pytest.fixture(scope="module")
@@ -143,25 +134,22 @@ def test_false_positives_come_at_the_nominal_rate(null_runs, level):
     assert low <= rejected <= high
 
 
-def test_without_alignment_the_excess_stays_within_its_error_bars(null_runs):
+def test_without_alignment_excesses_stay_within_their_error_bars(null_runs):
     excess = np.array([run.shuffled.excess for run in null_runs])
     error = np.array([run.shuffled.error for run in null_runs])
     assert abs(excess.mean()) < 4 * excess.std() / np.sqrt(NUM_SEEDS)
     assert np.mean(np.abs(excess) > 2 * error) <= 0.05
     # Choosing the best neuron anew in each bootstrap errs on the wide side here: 1.4 times the true spread.
     assert 1.0 < error.mean() / excess.std() < 2.0
-
-
-def test_two_untrained_networks_differ_within_their_error_bars(null_runs):
     ratio = np.array([run.untrained.excess / run.untrained.error for run in null_runs])
     assert abs(ratio.mean()) < 4 / np.sqrt(NUM_SEEDS)
     assert np.mean(np.abs(ratio) > 2) <= 0.1
 
 
 def test_with_alignment_the_error_bar_is_the_spread_over_samples():
-    runs = [align(*planted(seeded(seed), 1.0), generator=seeded(seed), **SMALL).shuffled for seed in range(60)]
+    runs = [align(*planted(seeded(seed), 1.0), generator=seeded(seed), **SMALL).shuffled for seed in range(40)]
     spread = np.std([run.excess for run in runs], ddof=1)
-    # Sixty seeds know their spread to 9 %, ten bootstraps each to less on the mean of sixty.
+    # Forty seeds know their spread to 11 %, ten bootstraps each to less on the mean of forty.
     assert 0.75 < np.mean([run.error for run in runs]) / spread < 1.35
 
 
@@ -175,11 +163,11 @@ def by_class(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def test_repeated_inputs_are_not_independent_samples():
     grouped, single = [], []
-    for seed in range(40):
+    for seed in range(25):
         latents, activations, number = by_class(seed)
         grouped.append(align(latents, activations, groups=number, generator=seeded(seed), **SMALL).shuffled)
         single.append(align(latents, activations, generator=seeded(seed), **SMALL).shuffled)
-    low, high = binom.ppf([1e-3, 1 - 1e-3], 40, 0.2)
+    low, high = binom.ppf([1e-3, 1 - 1e-3], 25, 0.2)
     assert low <= sum(run.p_value <= 0.2 for run in grouped) <= high
     assert np.mean([abs(run.excess) < 2 * run.error for run in grouped]) >= 0.95
     assert all(run.p_value < 0.05 and run.excess > 5 * run.error for run in single)
@@ -210,8 +198,8 @@ def test_constant_latents_and_dead_neurons_are_left_out_and_counted():
     assert torch.isfinite(found.correlation).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_read_as_it_is_and_equal_seeds_give_equal_results(dtype):
+def test_half_precision_is_read_as_it_is_and_equal_seeds_give_equal_results():
+    dtype = torch.bfloat16
     latents, activations = planted(seeded(0), 3.0)
     half, whole, other = (
         align(latents, activations.to(dtype).to(kind), generator=seeded(seed), **SMALL)
@@ -237,9 +225,8 @@ def test_a_neuron_that_moves_by_rounding_alone_is_dead():
 
 
 def draw(seed: int, num_samples: int, num_latents: int, num_neurons: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    latents = torch.randn(num_samples, num_latents, generator=generator, dtype=torch.float64)
-    return latents, torch.randn(num_samples, num_neurons, generator=generator, dtype=torch.float64)
+    both = torch.randn(num_samples, num_latents + num_neurons, generator=seeded(seed), dtype=torch.float64)
+    return both[:, :num_latents], both[:, num_latents:]
 
 
 def naive_best(latents: torch.Tensor, activations: torch.Tensor, weights: torch.Tensor) -> list[float]:
@@ -250,59 +237,29 @@ def naive_best(latents: torch.Tensor, activations: torch.Tensor, weights: torch.
     return found
 
 
-@given(st.integers(0, 10**6), st.booleans())
-def test_resamples_are_weighted_correlations(seed, absolute):
-    latents, activations = draw(seed, 15, 3, 5)
-    units = Units.of(latents, None, latents.device)
-    for resamples in (units.shuffles(2, torch.Generator()), units.bootstraps(2, torch.Generator())):
-        found = Correlations.of("h", activations, units, absolute=absolute).best(resamples)
-        both = torch.cat([activations, -activations], dim=1) if absolute else activations
-        for order, weights, row in zip(resamples.order, resamples.weights, found, strict=True):
-            np.testing.assert_allclose(row, naive_best(latents[order], both, weights), atol=SINGLE)
-
-
 @given(st.integers(0, 10**6))
 def test_groups_are_dealt_and_weighed_as_a_whole(seed):
     of_group, _ = draw(seed, 6, 2, 1)
-    member = torch.cat([torch.arange(6), torch.randint(6, (14,), generator=torch.Generator().manual_seed(seed))])
+    member = torch.cat([torch.arange(6), torch.randint(6, (14,), generator=seeded(seed))])
     _, activations = draw(seed + 1, 20, 1, 4)
     units = Units.of(of_group[member], 10 * member + 3, of_group.device)
     network = Correlations.of("h", activations, units, absolute=False)
     whole = Correlations.of("h", activations, Units.of(of_group[member], None, of_group.device), absolute=False)
     np.testing.assert_allclose(network.table(), whole.table(), atol=1e-12)
     for resamples in (units.shuffles(2, torch.Generator()), units.bootstraps(2, torch.Generator())):
-        for order, weights in zip(resamples.order, resamples.weights, strict=True):
+        for order, weights, row in zip(*resamples, network.best(*resamples), strict=True):
             dealt, shares = of_group[order][member], (weights / units.weights)[member]
-            one = Resamples(order=order[None], weights=weights[None])
-            np.testing.assert_allclose(network.best(one)[0], naive_best(dealt, activations, shares), atol=SINGLE)
-
-
-def test_bootstraps_leave_every_sample_some_weight():
-    units = Units.of(torch.eye(5), None, torch.device("cpu"))
-    weights = units.bootstraps(500, torch.Generator().manual_seed(0)).weights
-    assert float(weights.min()) > 0
-    np.testing.assert_allclose(weights.sum(dim=1), 1.0)
-    # Dirichlet(1, …, 1) has variance (1/5)(4/5)/6 = 0.0267; 2500 draws know it to some 5 %.
-    assert float(weights.var()) == pytest.approx(0.0267, rel=0.15)
+            np.testing.assert_allclose(row, naive_best(dealt, activations, shares), atol=SINGLE)
 
 
 def test_chunks_do_not_show(monkeypatch):
     latents, activations = draw(0, 30, 3, 17)
     units = Units.of(latents, None, latents.device)
     network, shuffles = Correlations.of("h", activations, units, absolute=False), units.shuffles(7, torch.Generator())
-    whole, best = network.table(), network.best(shuffles)
+    whole, best = network.table(), network.best(*shuffles)
     monkeypatch.setattr(alignment, "CHUNK_BYTES", 1000)
     np.testing.assert_allclose(network.table(), whole, atol=1e-14)
-    np.testing.assert_allclose(network.best(shuffles), best, atol=SINGLE)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_the_scale_of_activations_does_not_matter(scale):
-    latents, activations = draw(3, 40, 2, 6)
-    units = Units.of(latents, None, latents.device)
-    expected = Correlations.of("h", activations, units, absolute=False).table()
-    scaled = Correlations.of("h", (scale * activations).float(), units, absolute=False).table()
-    np.testing.assert_allclose(scaled, expected, atol=1e-6)  # activations were rounded to single precision
+    np.testing.assert_allclose(network.best(*shuffles), best, atol=SINGLE)
 
 
 # The peak, and bad input.

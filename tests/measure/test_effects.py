@@ -4,6 +4,7 @@
 on curves of seed 0; the drill draws others.
 """
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -39,14 +40,16 @@ class Shape:
     width: float
 
     @classmethod
-    def draw(cls, kind: str, rng: np.random.Generator) -> "Shape":
+    def draw(cls, kind: str, rng: np.random.Generator, *, log_uniform: bool = False) -> "Shape":
         duration = float(rng.choice([20_000, 60_000]))
         dip_time, start = duration * 10 ** rng.uniform(-2, np.log10(0.4)), rng.uniform(2.2, 4.5)
         return cls(
             kind=kind,
             duration=duration,
             start=start,
-            depth=min(rng.uniform(0.05, 1.5), start - 0.4),
+            depth=min(
+                np.exp(rng.uniform(*np.log([0.05, 1.5]))) if log_uniform else rng.uniform(0.05, 1.5), start - 0.4
+            ),
             back=rng.uniform(0.2, 1.0),
             fall_time=dip_time / rng.uniform(2, 4),
             dip_time=dip_time,
@@ -139,12 +142,15 @@ class Case:
 
 
 @cache
-def drill() -> dict[str, list[Case]]:
-    """Describe every curve on every schedule that has three points within a factor of 2 of its dip."""
-    rng = np.random.default_rng(SEED)
+def drill(*, log_uniform: bool = False) -> dict[str, list[Case]]:
+    """Describe every curve on every schedule that has three points within a factor of 2 of its dip.
+
+    Depths of dips are uniform, or log-uniform: then more of them lie near the smallest that has a name.
+    """
+    rng = np.random.default_rng(SEED + log_uniform)
     curves = []
-    for number in range(NUM_CURVES):
-        shape = Shape.draw(KINDS[number % len(KINDS)], rng)
+    for number in range(NUM_CURVES // 2 if log_uniform else NUM_CURVES):
+        shape = Shape.draw(KINDS[number % len(KINDS)], rng, log_uniform=log_uniform)
         thinned = schedules(shape)
         times = np.unique(np.concatenate(list(thinned.values())))
         curves.append((shape, thinned, times, shape(times) + noise_of(times, rng)))
@@ -179,25 +185,44 @@ def rates(cases: list[Case]) -> dict[str, float]:
         for case in cases
         for each in ("lowest", "end", "rise")
     ]
+    names = [(name_of(case.found, smallest=SMALLEST), case) for case in cases]
+    stated = [name is case.name for name, case in names if name is not Name.NOT_RESOLVED]
     return {
         "curves": len(cases),
         **covered,
         "dense": float(np.mean(overlaps)),
         "half-width": float(np.median([(case.found.rise.high - case.found.rise.low) / 2 for case in cases])),
-        "names": float(np.mean([name_of(case.found, smallest=SMALLEST) is case.name for case in cases])),
+        "names": float(np.mean([name is case.name for name, case in names])),
+        "stated": float(np.mean(stated)),
+        "not resolved": 1 - len(stated) / len(cases),
         "found": float(np.mean([case.is_called_rebounding for case in large])),
         "false": float(np.mean([case.is_called_rebounding for case in none])),
     }
+
+
+def assert_documented(*shares: float) -> None:
+    """The document shows these shares, up to the two curves of 320 that turn with the rounding of another machine."""
+    document = (Path(__file__).parents[2] / "docs/effects.md").read_text()
+    documented = [float(number) for number in re.findall(r"\| (\d+\.\d) % \|", document)]
+    for share in shares:
+        assert min(abs(100 * share - number) for number in documented) <= 0.7, (shares, documented)
+
+
+def test_names_near_the_smallest_change_agree_or_are_not_stated():
+    table = {name: rates(cases) for name, cases in drill(log_uniform=True).items()}
+    print(pd.DataFrame(table).T[["names", "stated", "not resolved", "found"]].to_string())  # noqa: T201
+    names, stated = (min(row[each] for row in table.values()) for each in ("names", "stated"))
+    unresolved = max(row["not resolved"] for row in table.values())
+    assert stated >= 0.95 and unresolved <= 0.15
+    assert_documented(names, stated, unresolved)
 
 
 def test_the_drill_meets_its_goals():
     table = {name: rates(cases) for name, cases in drill().items()}
     table["all"] = rates([case for cases in drill().values() for case in cases])
     print(pd.DataFrame(table).T.to_string(float_format="%.3f"))  # noqa: T201 (shown by pytest -s)
-    document = (Path(__file__).parents[2] / "docs/effects.md").read_text()
     worst = {each: min(row[each] for row in table.values()) for each in (*QUANTITIES, "dense", "names", "found")}
-    for shown in (min(worst[each] for each in QUANTITIES), worst["dense"], worst["names"], worst["found"]):
-        assert f"| {100 * shown:.1f} % |" in document, (shown, worst)
+    assert_documented(min(worst[each] for each in QUANTITIES), worst["dense"], worst["names"], worst["found"])
     for name, row in table.items():
         for quantity in (*QUANTITIES, "dense", "names", "found"):
             assert row[quantity] >= 0.95, (name, quantity, row)

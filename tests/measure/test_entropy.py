@@ -11,18 +11,18 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from attention_cases import Case, cases, reference
+from attention_cases import Case, cases, moments, reference
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from joma.measure import entropy, entropy_chunked
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
-from joma.measure.masks import read_mask, split_mask
+from joma.measure.masks import split_mask
 
 TOLERANCE = 1e-5
 """For float32, times the largest logit over 16: one rounding of a logit of that size moves the entropy by as much."""
-COMPANIONS = ("effective_keys", "sink_mass", "mean_distance", "max_logit")
+COMPANIONS = ("effective_keys", "first_key_mass", "mean_distance", "max_logit")
 NUMBERS = ("entropy", "fraction", *COMPANIONS)
 
 
@@ -49,6 +49,32 @@ def assert_entropy_close(found: AttentionStatistics, expected: dict[str, torch.T
 @given(cases())
 def test_the_path_that_is_chosen_agrees_with_float64(case):
     assert_close(attention_entropy(case.q, case.k, **case.options), case)
+
+
+@settings(max_examples=50)
+@given(case=cases(dtypes=(torch.float32, torch.float64)), padded=st.booleans())
+def test_moments_of_the_logits_agree_with_float64(case, padded):
+    rows = torch.arange(case.q.shape[2]).expand(2, -1) >= (9 if padded else 0)
+    found = attention_entropy(case.q, case.k, **case.options, rows=rows, moments=True, path=Path.CHUNKED)
+    variance, share = moments(case, rows)
+    size = max(1.0, float(reference(case)["largest_logit"]))
+    torch.testing.assert_close(found.logit_variance.double(), variance, atol=1e-6 * size**2, rtol=1e-4, equal_nan=True)
+    steady = variance.nansum(-1, keepdim=True) > 1e-3 * size**2  # else the share is a ratio of roundings
+    torch.testing.assert_close(found.key_bias_share.double()[steady], share[steady], atol=1e-4, rtol=1e-3)
+
+
+def test_without_differences_between_queries_all_of_the_logits_is_key_bias():
+    q, k = torch.randn(2, 1, 2, 9, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    same = attention_entropy(q[:, :, :1].expand_as(q), k, causal=True, moments=True).key_bias_share
+    torch.testing.assert_close(same, torch.ones_like(same))
+    apart = attention_entropy(q - q.mean(dim=2, keepdim=True), k, moments=True).key_bias_share
+    torch.testing.assert_close(apart, torch.zeros_like(apart))
+    logits = (q @ k.mT * 8**-0.5).masked_fill(torch.ones(9, 9).bool().triu(1), -torch.inf)
+    of_logits, of_keys = (
+        found.logit_variance
+        for found in (logits_entropy(logits, moments=True), attention_entropy(q, k, causal=True, moments=True))
+    )
+    torch.testing.assert_close(of_logits, of_keys)
 
 
 def entropy_alone(q: torch.Tensor, k: torch.Tensor, *, few_threads: int, intel: bool, **options) -> AttentionStatistics:
@@ -205,7 +231,7 @@ def test_logits_are_measured_like_the_queries_and_keys_behind_them(hidden, chunk
 def test_logits_of_half_precision_are_measured_in_single(dtype):
     logits = torch.randn(2, 3, 11, 13, generator=torch.Generator().manual_seed(0)).to(dtype)
     found, wanted = logits_entropy(logits, companions=False), logits_entropy(logits.double())
-    assert found.entropy.dtype == torch.float32 and found.sink_mass is None
+    assert found.entropy.dtype == torch.float32 and found.first_key_mass is None
     torch.testing.assert_close(found.entropy.double(), wanted.entropy, atol=1e-5, rtol=0)
     assert logits_entropy(logits[:, :, :0]).entropy.shape == (2, 3, 0)
 
@@ -309,33 +335,7 @@ def test_numbers_that_are_truth_values_are_refused_as_a_mask(dtype, ones):
     assert torch.equal(attention_entropy(Q, K, mask=ones.bool()).num_visible, ones.sum(-1)[None, None].long())
     assert (attention_entropy(Q, K, bias=ones.to(dtype)).num_visible == 5).all()
     parts = split_mask(ones)  # what a model has added to its logits is a fact, however odd
-    assert parts.visible is None and torch.equal(parts.added[0, 0], ones) and parts.are_zeros_and_ones
-
-
-class NumbersRead(TorchDispatchMode):
-    """Counts the numbers that Python reads one by one, for which it would wait on a GPU."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("mask", "count"),
-    [
-        (torch.randn(CALL, generator=torch.Generator().manual_seed(0)), 0),
-        (torch.zeros(CALL).masked_fill(torch.ones(4, 5, dtype=torch.bool).triu(1), -torch.inf), 0),
-        (torch.ones(CALL, dtype=torch.bool), 0),
-        (torch.linspace(0, 1, 5).expand(CALL), 1),
-    ],
-    ids=["bias", "causal", "boolean", "from 0 to 1"],
-)
-def test_the_look_for_truth_values_makes_nobody_wait(mask, count):
-    with NumbersRead() as read:
-        read_mask(mask, CALL, mask.device)
-    assert read.count == count
+    assert parts.visible is None and torch.equal(parts.added[0, 0], ones)
 
 
 # Bad input.

@@ -12,12 +12,10 @@ from made_networks import VOCABULARY, Made, made_network, untrained_network
 from joma.measure.superposition import (
     MOST_FIRING,
     Attended,
-    Bundler,
     Firing,
     Patterns,
     Profiles,
     SuperpositionResult,
-    bundles,
     superposed_neurons,
 )
 
@@ -125,12 +123,6 @@ def test_a_normal_neuron_is_silent(shape):
     assert np.mean([Firing.of(shape(row)).silent for row in values]) > 0.95
 
 
-def test_an_outlier_does_not_set_the_level():
-    values = spikes(12)
-    values[:3] = 100.0
-    assert Firing.of(values).num_firing == 12
-
-
 def test_too_few_or_too_many_contexts_are_no_firing():
     two = Firing.of(np.r_[np.ones(2), np.zeros(98)])
     assert two.silent and two.num_firing == 2
@@ -145,13 +137,6 @@ def test_thinning_keeps_weak_firing_in():
     assert np.mean(firing.activation == 0.6) == pytest.approx(0.5, abs=0.02)
 
 
-def test_dealt_firing_keeps_its_activations():
-    firing = Firing.of(spikes(30))
-    dealt = firing.dealt(400, seeded(0))
-    np.testing.assert_array_equal(dealt.activation, firing.activation)
-    assert len(set(dealt.context)) == 30 and set(dealt.context) != set(firing.context)
-
-
 @pytest.mark.parametrize(
     ("mass", "score"),
     [((), 0.0), ((3,), 0.0), ((2, 2), 1.0), ((8, 2), 0.7219), ((9, 1), 0.469), ((1, 1, 1), 1.0)],
@@ -159,48 +144,6 @@ def test_dealt_firing_keeps_its_activations():
 def test_the_score_is_the_entropy_of_the_patterns_in_bits(mass, score):
     patterns = Patterns(label=np.zeros(1, dtype=int), mass=np.array(mass, dtype=float))
     assert patterns.score == pytest.approx(score, abs=1e-4)
-
-
-def topics(num_topics: int, each: int, shared: float = 0.0) -> Profiles:
-    """Contexts that attend to the token of their topic and to one of their own; topics 0 and 1 may share a token."""
-    topic = torch.arange(num_topics).repeat_interleave(each)
-    own = num_topics + torch.arange(len(topic))
-    ids = torch.stack([topic, own, torch.where(topic < 2, 10**4, topic)], dim=1)
-    return Profiles.of(Attended(ids=ids, weights=torch.tensor([0.6, 0.4, shared]).expand(len(topic), 3)))
-
-
-def test_bundles_are_the_topics_unless_these_share_what_is_attended():
-    found = bundles(topics(5, each=8), np.arange(40), 0.2)
-    assert len(set(found)) == 5
-    assert all(len(set(found[8 * t : 8 * t + 8])) == 1 for t in range(5))
-    assert len(set(bundles(topics(5, each=8, shared=2.0), np.arange(40), 0.2))) == 4
-
-
-def bundler_of(profiles: Profiles, num_null: int = 100) -> Bundler:
-    return Bundler.of(profiles, {18, 20, 24}, related=0.2, num_null=num_null, generator=seeded(0))
-
-
-def fired(context: np.ndarray, mass: np.ndarray) -> Firing:
-    return Firing(context=context, activation=mass, mass=mass, num_firing=len(context))
-
-
-def test_patterns_are_numbered_by_mass_and_strays_have_none():
-    bundler = bundler_of(topics(40, each=10))
-    mass = np.r_[np.full(8, 1.0), np.full(8, 3.0), 1.0, 1.0]
-    found = bundler.patterns(fired(np.r_[0:8, 10:18, 20, 30], mass))
-    assert found.label.tolist() == [1] * 8 + [0] * 8 + [-1, -1]
-    assert found.mass.tolist() == [24.0, 8.0]
-
-
-def test_random_contexts_rarely_hold_a_pattern():
-    generator = seeded(0)
-    bundler = bundler_of(topics(40, each=10), num_null=200)
-    draws = [torch.randperm(400, generator=generator)[:24].numpy() for _ in range(300)]
-    found = [len(bundler.patterns(fired(draw, np.ones(24))).mass) for draw in draws]
-    # At most 1 % by construction; 200 random sets leave that limit uncertain, 300 draws the count.
-    assert np.mean(np.array(found) > 0) < 0.03
-    of_two = bundler_of(topics(2, each=100)).patterns(fired(np.r_[0:10, 100:110], np.ones(20)))
-    assert len(of_two.mass) == 0  # any twenty contexts look like this
 
 
 # Networks.
@@ -211,10 +154,9 @@ def measured(made: Made, seed: int = 0, **changes) -> SuperpositionResult:
     return superposed_neurons(**arguments, generator=seeded(seed))
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("noise", [0.1, 0.3, 0.5])
-def test_one_pattern_scores_near_zero_and_two_near_one(noise, seed):
-    one, two = (measured(made_network(num_patterns, noise, seed)) for num_patterns in (1, 2))
+@pytest.mark.parametrize("noise", [0.1, 0.5])
+def test_one_pattern_scores_near_zero_and_two_near_one(noise):
+    one, two = (measured(made_network(num_patterns, noise, seed=0)) for num_patterns in (1, 2))
     assert one.average < 0.02
     assert one.num_patterns.tolist() == [1] * 32
     assert two.average > 0.9 and two.null < 0.02
@@ -222,15 +164,8 @@ def test_one_pattern_scores_near_zero_and_two_near_one(noise, seed):
     assert float((two.num_patterns == 2).double().mean()) > 0.9
 
 
-def test_three_patterns_are_three():
-    found = measured(made_network(3, 0.1, 0))
-    assert found.num_patterns.tolist() == [3] * 32
-    assert found.average > 0.98
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_an_untrained_network_scores_near_zero(seed):
-    found = measured(untrained_network(seed))
+def test_an_untrained_network_scores_near_zero():
+    found = measured(untrained_network(0))
     assert found.average < 0.05
     assert found.num_silent_neurons > 32
 
@@ -266,16 +201,6 @@ def test_top_contexts_show_the_tokens_of_the_patterns():
         assert [share for _, share in context.tokens] == sorted((share for _, share in context.tokens), reverse=True)
     with pytest.raises(ValueError, match="`neuron` must be one that varies, got 32"):
         found.top_contexts(32)
-
-
-def test_every_pattern_is_one_of_those_planted():
-    made = made_network(2, 0.3, 1)
-    found = measured(made)
-    for neuron, contexts, patterns in zip(found.neuron, found.context, found.pattern, strict=True):
-        for number in range(int(patterns.max()) + 1):
-            topic = made.topic[contexts[patterns == number]]
-            assert int(topic.mode().values) in made.held[neuron]
-            assert float((topic == topic.mode().values).double().mean()) > 0.9
 
 
 def test_scales_names_and_a_repetition_change_nothing():

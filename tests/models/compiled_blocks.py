@@ -1,12 +1,10 @@
 """Compiles a block for many settings in one process; a script, since the shape checker's wrappers do not compile."""
 
-from dataclasses import fields
-
 import torch
 from decoders import ROWS, make_pack, small_config
 
-from joma.models.block import block, block_shapes, compiled_block, compiled_inside
-from joma.models.functional import site_streams
+from joma.models.block import block, block_shapes, block_state
+from joma.models.functional import compiled, site_streams
 
 NUM_SETTINGS = 10
 """More than the eight after which torch gives up by itself."""
@@ -19,10 +17,9 @@ def greatest_difference(row: dict) -> float:
     _, (streams, *_) = site_streams(pack.noise, config.dropout, config.depth)
     own = {name: pack.parameters[f"blocks.0.{name}"] for name in block_shapes(config)}
     given = config, own, pack.decoder.embed(pack.parameters, pack.batch.tokens), pack.batch.tokens
-    pairs = [(compiled_block("aot_eager")(*given, streams), block(*given, streams).state)]
+    pairs = [(compiled(block_state, "aot_eager")(*given, streams), block_state(*given, streams))]
     with torch.no_grad():
-        inside, plain = compiled_inside("aot_eager")(*given, {}), block(*given, {})
-    pairs += [(getattr(inside, each.name), getattr(plain, each.name)) for each in fields(plain)]
+        pairs += zip(compiled(block, "aot_eager")(*given, {}), block(*given, {}), strict=True)
     assert all((found is None) == (expected is None) for found, expected in pairs)
     return max(float((found - expected).abs().max()) for found, expected in pairs if found is not None)
 

@@ -1,5 +1,6 @@
 """Small decoders over all their options, and packs of them with data."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "residual_mlp": (True, False),
     "attention_bias": (True, False),
     "attention_output": (True, False),
+    "qk_norm": (False, True),
+    "softcap": (math.inf, 0.7),
     "causal": (True, False),
     "dropout": (0.0, 0.2),
     "tied": (False, True),
@@ -42,6 +45,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 IMPOSSIBLE: tuple[Pair, ...] = (
     frozenset({("positions", "rotary"), ("attention_logits", "free")}),
     frozenset({("readout", "class"), ("tied", True)}),
+    frozenset({("qk_norm", True), ("attention_logits", "free")}),
 )
 
 ROWS = covering_array(FACTORS, IMPOSSIBLE)

@@ -10,9 +10,9 @@ os.environ["TRITON_INTERPRET"] = "1"
 import json
 import sys
 from dataclasses import replace
+from itertools import cycle, product
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from joma.models import (
     attention,
@@ -29,9 +29,10 @@ from joma.randomness import run_keys, streams
 
 SINGLE = 1e-6
 """How far float32 may be from float64, relative: some ten roundings of 6e-8."""
-ROUNDED = {torch.float32: SINGLE, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+ROUNDED = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 RATE = 0.3
 HEADS, WIDTH = 2, 20
+vocabulary_loss_triton._GROUP_ROWS = 16  # so that few rows make several groups
 
 
 def relative(found: torch.Tensor, right: torch.Tensor) -> float:
@@ -39,12 +40,24 @@ def relative(found: torch.Tensor, right: torch.Tensor) -> float:
     return float((found.detach().double() - right.detach()).norm() / right.detach().norm())
 
 
-def of_attention(length: int, causal: bool, dropped: bool, biased: bool, few: bool = True) -> dict[str, float]:
+def of_attention(
+    length: int,
+    causal: bool,
+    dropped: bool,
+    biased: bool,
+    *,
+    few: bool = True,
+    dtype: torch.dtype = torch.float32,
+    permuted: bool = False,
+) -> dict[str, float]:
     """Distances of output and gradient from those of materialised weights, for two runs of two sequences."""
     attention_triton._FEW = 512 if few else 0
     generator = torch.Generator().manual_seed(length)
-    qkv = torch.randn(4, length, 3, HEADS, WIDTH, generator=generator).requires_grad_()
-    gradient = torch.randn(4, length, HEADS, WIDTH, generator=generator)
+    qkv = torch.randn(4, length, 3, HEADS, WIDTH, generator=generator).to(dtype)
+    if permuted:  # as queries and keys that were turned are put together
+        qkv = qkv.permute(0, 3, 2, 1, 4).contiguous().permute(0, 3, 2, 1, 4)
+    qkv.requires_grad_()
+    gradient = torch.randn(4, length, HEADS, WIDTH, generator=generator).to(dtype)
     stream = streams(run_keys([3, 4]), 7, ["attention.weights"])[0] if dropped else None
     bias = torch.randn(2, 2, length, generator=generator) if biased else None
     found = short_attention(qkv, stream, RATE, causal, bias)
@@ -59,13 +72,20 @@ def of_attention(length: int, causal: bool, dropped: bool, biased: bool, few: bo
     return {"output": relative(found, right), "gradient": relative(found_gradient, right_gradient)}
 
 
-def of_loss(num_words: int, num_rows: int, add: bool) -> dict[str, float]:
-    """Distances of loss and gradients from torch's, with rows of different weights and room behind the words."""
-    generator = torch.Generator().manual_seed(num_words)
-    logits = torch.randn(2, num_rows, num_words + 5, generator=generator)
+def of_loss(
+    num_words: int, num_rows: int, add: bool = False, *, dtype: torch.dtype = torch.float32, shared: bool = False
+) -> dict[str, float]:
+    """Distances of loss and gradients from torch's, with room behind the words.
+
+    Rows have weights of their own, or all runs share targets and weights by a stride of 0.
+    """
+    generator = torch.Generator().manual_seed(num_words + num_rows)
+    logits = torch.randn(2, num_rows, num_words + 5, generator=generator).to(dtype)
     bias = torch.randn(2, num_words, generator=generator)
-    targets = torch.randint(num_words, (2, num_rows), generator=generator)
-    rows = torch.rand(2, num_rows, generator=generator)
+    num_own = 1 if shared else 2
+    targets = torch.randint(num_words, (num_own, num_rows), generator=generator).expand(2, -1)
+    rows = torch.full((1, 1), 1 / num_rows) if shared else torch.rand(2, num_rows, generator=generator)
+    rows = rows.expand(2, num_rows)
     exact = logits.double()
     exact[..., num_words:] = 0
     sums, right_sums = torch.ones(2, num_words), torch.ones(2, num_words, dtype=torch.float64)
@@ -128,40 +148,6 @@ def of_gathering(num_runs: int) -> dict[str, float]:
     return {name: relative(targets[name], right) for name, right in expected.items()}
 
 
-def of_attention_in(dtype, *, permuted):
-    """Distance of the output and the gradient from torch's."""
-    generator = torch.Generator().manual_seed(0)
-    qkv = torch.randn(3, 20, 3, 2, 20, generator=generator).to(dtype)
-    if permuted:  # as queries and keys that were turned are put together
-        qkv = qkv.permute(0, 3, 2, 1, 4).contiguous().permute(0, 3, 2, 1, 4)
-        assert not qkv.is_contiguous()
-    qkv.requires_grad_()
-    exact = qkv.detach().double().requires_grad_()
-    q, k, v = exact.permute(2, 0, 3, 1, 4).unbind(0)
-    right = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-    found = short_attention(qkv, None, 0.0, True)
-    gradient = torch.randn(found.shape, generator=generator).to(dtype)
-    (found_gradient,) = torch.autograd.grad(found, qkv, gradient)
-    (right_gradient,) = torch.autograd.grad(right, exact, gradient.double())
-    return max(relative(found, right), relative(found_gradient, right_gradient))
-
-
-def of_loss_in(dtype, num_rows, num_words=70, room=128):
-    """Distance of loss and gradients from torch's, with targets and weights that all runs share by a stride of 0."""
-    generator = torch.Generator().manual_seed(num_rows)
-    logits = torch.randn(2, num_rows, room, generator=generator).to(dtype)
-    logits[..., num_words:] = 0
-    bias = torch.randn(2, num_words, generator=generator)
-    targets = torch.randint(num_words, (1, num_rows), generator=generator).expand(2, -1)
-    rows = torch.full((1, 1), 1 / num_rows).expand(2, num_rows)
-    exact = logits.double()
-    sums, right_sums = torch.zeros(2, num_words), torch.zeros(2, num_words, dtype=torch.float64)
-    given = exact, bias.double(), targets, rows.double(), 0.5, right_sums
-    right = vocabulary_loss._differentiate(*given, add=False)
-    found = vocabulary_loss_triton.differentiate(logits, bias, targets, rows, 0.5, sums, add=False)
-    return max(relative(found, right), relative(logits, exact), relative(sums, right_sums))
-
-
 def leaves_its_neighbour():
     """Whether loss and gradient of a run are the same beside one with a NaN, whose own loss is NaN."""
     calm = torch.randn(2, 5, 70, generator=torch.Generator().manual_seed(0))
@@ -177,33 +163,27 @@ def leaves_its_neighbour():
 
 
 if __name__ == "__main__":
+    cases = product((True, False), (True, False), (True, False))  # of causal, dropped and biased
     distances = {
-        f"attention of {length}, {causal=}, {dropped=}, {biased=}": of_attention(length, causal, dropped, biased)
-        for length in (5, 16, 35)
-        for causal in (True, False)
-        for dropped, biased in ((True, False), (False, False), (False, True), (True, True))
+        f"attention of {length}, {case}": of_attention(length, *case)
+        for length, case in zip(cycle((5, 16, 35)), cases, strict=False)
     }
-    distances["attention of many"] = of_attention(35, causal=True, dropped=True, biased=True, few=False)
+    distances["attention of many"] = of_attention(35, True, True, True, few=False)
     distances |= {
         f"loss of {num_rows} rows over {num_words}, {add=}": of_loss(num_words, num_rows, add)
-        for num_words, num_rows in ((7, 3), (1019, 1), (2048, 3), (5000, 3), (7, 800))
-        for add in (True, False)
+        for num_words, num_rows, add in ((7, 3, True), (1024, 1, False), (1500, 3, True), (7, 40, False))
     }
     distances |= {
         f"embedding of {num_rows} rows and {num_tokens} tokens, {width} wide": of_embedding(num_rows, num_tokens, width)
-        for num_rows, num_tokens, width in ((1, 1, 3), (32, 1, 3), (70, 3, 130), (40, 90, 128), (64, 2, 5))
+        for num_rows, num_tokens, width in ((1, 1, 3), (32, 1, 3), (70, 3, 130), (20, 30, 128))
     }
-    distances |= {f"gathering for {num_runs}": of_gathering(num_runs) for num_runs in (1, 3)}
+    distances["gathering"] = of_gathering(3)
+    distances["loss of 40 rows that runs share"] = of_loss(70, 40, shared=True)
     found = {f"{case}, {name}": (each, SINGLE) for case, both in distances.items() for name, each in both.items()}
     # Of bfloat16 the interpreter multiplies the bits as whole numbers, so attention is tried in float16.
-    found |= {
-        f"attention in {dtype}, {permuted=}": (of_attention_in(dtype, permuted=permuted), ROUNDED[dtype])
-        for dtype in (torch.float32, torch.float16)
-        for permuted in (False, True)
-    }
-    found |= {
-        f"loss of {num_rows} rows in {dtype}": (of_loss_in(dtype, num_rows), ROUNDED[dtype])
-        for dtype, num_rows in ((torch.float32, 5), (torch.float32, 360), (torch.bfloat16, 5))
-    }
+    half = of_attention(20, True, False, False, dtype=torch.float16, permuted=True)
+    found |= {f"attention in float16, {name}": (each, ROUNDED[torch.float16]) for name, each in half.items()}
+    half = of_loss(70, 5, dtype=torch.bfloat16, shared=True)
+    found |= {f"loss in bfloat16, {name}": (each, ROUNDED[torch.bfloat16]) for name, each in half.items()}
     assert leaves_its_neighbour() == (True, True)
     json.dump(found, sys.stdout)

@@ -22,7 +22,7 @@ def test_interpreted_kernels_are_torchs_operations():
     done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) > 60
+    assert len(found) > 45
     for case, (distance, allowed) in found.items():
         assert distance < allowed, case
 
@@ -67,10 +67,6 @@ def test_gpu_adds_rows_of_words_in_one_order(num_rows, dtype):
     assert (found[0] - right).norm() / right.norm() < torch.finfo(dtype).eps
 
 
-ROOM_OF_RTX_40, ROOM_OF_H200 = 101_376, 232_448
-FEW, MANY = 1, 10**6
-
-
 def test_the_chosen_shapes_of_attention_fit_into_shared_memory():
     script = Path(__file__).with_name("compiled_attention.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
@@ -79,10 +75,3 @@ def test_the_chosen_shapes_of_attention_fit_into_shared_memory():
         assert found
         for each in found:
             assert each["taken"] <= each["bound"] <= each["room"], (capability, each)
-
-
-def test_a_gpu_with_room_gives_few_heads_more_of_it():
-    assert attention_triton._shape(FEW, 64, 4, ROOM_OF_H200) == attention_triton._OF_FEW
-    assert attention_triton._shape(MANY, 64, 4, ROOM_OF_H200) == attention_triton._OF_MANY
-    assert attention_triton._shape(FEW, 64, 4, ROOM_OF_RTX_40) == attention_triton._SMALLEST_SHAPE
-    assert attention_triton._shape(FEW, 16, 2, ROOM_OF_RTX_40) == attention_triton._OF_FEW

@@ -3,6 +3,8 @@
 import builtins
 import errno
 import os
+import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +14,8 @@ OPERATIONS = ("fsync", "replace", "link", "unlink", "utime")
 
 
 def die(operation: str) -> None:
-    """End the process as kill -9 does: nothing is flushed, no handler runs."""
-    os._exit(9)
+    """End the process by kill -9: nothing is flushed, no handler runs."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Faults:
@@ -26,6 +28,9 @@ class Faults:
         """Wait for operation number `at`; 0 never comes."""
         self.at = at
         self.trace: list[str] = []
+        self.kinds: list[str] = []
+        """The same operations, each with the kind of file that it concerns."""
+        self._kind = ""
         self._then = then or self._fail
         self._code = code
         self._real: dict[str, Any] = {}
@@ -44,21 +49,29 @@ class Faults:
 
     def count(self, operation: str) -> None:
         self.trace.append(operation)
+        self.kinds.append(f"{operation} {self._kind}")
         if len(self.trace) == self.at:
             self._then(operation)
+
+    def _note(self, path: Any) -> None:
+        """Keep folder and name of a file, without numbers and what hides it."""
+        self._kind = re.sub(r"\.[0-9a-f]{8}\.part$|\d|^.*/(?=[^/]*/[^/]*$)", "", str(path)).replace("/.", "/")
 
     def _fail(self, operation: str) -> None:
         raise OSError(self._code, os.strerror(self._code), operation)
 
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if name in ("replace", "unlink"):
+                self._note(args[-1])
             if name != "unlink" or os.path.exists(args[0]):
                 self.count(name)
-            return real(*args, **kwargs)
+            return None if name == "fsync" else real(*args, **kwargs)  # what is written survives a process
 
         return call
 
     def _open(self, *args: Any, **kwargs: Any) -> "_File":
+        self._note(args[0])
         self.count("open")
         return _File(builtins.open(*args, **kwargs), self)
 

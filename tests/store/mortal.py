@@ -45,7 +45,7 @@ def write_step(run: RunWriter, step: int) -> None:
 
 
 def last_step(folder: str) -> int:
-    table = tables.load(Path(folder), tables.METRICS)
+    table = tables.load(Path(folder), tables.METRICS, {})
     return max(table["step"].to_pylist(), default=-1)
 
 

@@ -20,10 +20,10 @@ from joma.store import record
 
 
 @contextmanager
-def orders(script: Path) -> Iterator[Callable[[dict[str, Any]], Any]]:
+def orders(script: Path, *options: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
     """Start a script that ends in `obey_orders`; yields a function that takes an order and returns the answer."""
     with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(script), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         told, answers = process.stdin, process.stdout
@@ -63,12 +63,17 @@ def end_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def ended(work: Callable[[], object], *, at: int = 0, kill_after: float | None = None) -> int:
-    """Do the work in a child that dies at its operation `at`, or is killed after a delay; return how it ended."""
+def ended(work: Callable[[], object], *, at: int = 0, kill_after: float | None = None, kinds: str | None = None) -> int:
+    """Do the work in a child that dies at its operation `at`, or is killed after a delay; return how it ended.
+
+    The kinds of its operations are written to a file where one is named.
+    """
 
     def mortal_work() -> None:
-        with Faults(at=at, then=die):
+        with Faults(at=at, then=die) as faults:
             work()
+        if kinds is not None:
+            Path(kinds).write_text(json.dumps(faults.kinds))
 
     pid = forked(mortal_work)
     if kill_after is not None:

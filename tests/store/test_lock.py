@@ -101,17 +101,6 @@ def test_asking_whether_a_folder_is_open_writes_nothing_and_disturbs_nobody(tmp_
     assert process.communicate()[1] == ""
 
 
-def test_whoever_lost_the_lock_writes_nothing_and_removes_nothing(tmp_path):
-    slow = Lock(tmp_path)
-    (tmp_path / LOCK_NAME).unlink()
-    quick = Lock(tmp_path)
-    with pytest.raises(RunLockedError, match="taken over"):
-        slow.demand()
-    slow.release()
-    quick.demand()
-    assert is_open(tmp_path)
-
-
 # Tasks that are tried again
 
 
@@ -143,14 +132,6 @@ def test_another_owner_is_refused(tmp_path, monkeypatch, first, second):
     assert is_open(tmp_path, owner=second)
     with pytest.raises(RunLockedError, match=f"pid {os.getpid()} on "):
         Lock(tmp_path, owner=second)
-    held.demand()
-
-
-def test_a_task_cannot_lock_twice_in_one_process(tmp_path):
-    held = Lock(tmp_path, owner="task")
-    assert is_open(tmp_path, owner="task")
-    with pytest.raises(RunLockedError):
-        Lock(tmp_path, owner="task")
     held.demand()
 
 

@@ -191,13 +191,6 @@ def test_what_was_measured_on_this_device_decides_what_fits(tmp_path, clock):
     assert len(store.gather(slow)) == 4
 
 
-def test_damaged_artefacts_do_not_say_how_long_work_takes(tmp_path, clock):
-    task = clock.task("slow", 30.0, expected=10.0)
-    Store(tmp_path).get(task)
-    os.truncate(tmp_path / task.hash / "artefact.json", 50)
-    assert Store(tmp_path).expected_seconds(task) == 10.0
-
-
 def test_progress_tells_elapsed_and_remaining_time(tmp_path, clock):
     told = []
     tasks = [clock.task("a", 20.0, expected=10.0, kind="k"), clock.task("b", 20.0, expected=10.0, kind="k")]
@@ -274,7 +267,7 @@ def test_dying_at_every_operation_leaves_what_is_complete_and_the_next_call_fini
         at += 1
         folder = tmp_path / str(at)
         code = ended(lambda folder=folder: Store(folder).gather(three_tasks()), at=at)
-        assert code in (9, 0)
+        assert code in (-9, 0)
         store = Store(folder)
         counts.append(sum(store.find(task) is not None for task in three_tasks()))
         done = store.gather(three_tasks())

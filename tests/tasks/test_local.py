@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -58,18 +60,6 @@ def mortal_square(item: tuple[int, Path]) -> tuple[int, int]:
     return number, number**2
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray cluster of three workers on this machine."""
-    ray = pytest.importorskip("ray")
-    importable = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
-    ray.init(
-        num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, runtime_env=importable
-    )
-    yield ray
-    ray.shutdown()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_worker_killed_half_way_loses_and_doubles_nothing(cluster, tmp_path):
@@ -79,19 +69,6 @@ def test_a_worker_killed_half_way_loses_and_doubles_nothing(cluster, tmp_path):
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "2.log").read_text().count("begun") == 2
     assert cluster.is_initialized()  # it is not ours to stop
-
-
-def fail_on_one(number: int) -> int:
-    if number == 1:
-        raise ValueError("one is refused")
-    return number
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_what_a_task_raises_on_ray_is_raised_here(cluster):
-    with pytest.raises(ValueError, match="one is refused"):
-        list(run_tasks(fail_on_one, [0, 1], on="ray"))
 
 
 def tell_until_heard(item: tuple[int, Path], tell) -> int:
@@ -127,29 +104,6 @@ def test_tasks_on_ray_are_heard_while_they_work(cluster, tmp_path, monkeypatch):
         assert set(words) <= set(range(1000 * number, 1000 * (number + 1)))
 
 
-def tell_three_times(number: int, tell) -> int:
-    for part in range(3):
-        tell(part)
-        time.sleep(0.2)
-    return number
-
-
-class BrokenBoard(on_ray._Board):
-    """A board that falls down at every word."""
-
-    def leave(self, position, word):
-        os._exit(1)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_work_goes_on_though_nobody_hears_of_it(cluster, monkeypatch):
-    monkeypatch.setattr(on_ray, "_Board", BrokenBoard)
-    heard = []
-    done = list(run_tasks(tell_three_times, [1, 2], on="ray", told=lambda *words: heard.append(words)))
-    assert sorted(done) == [(0, 1), (1, 2)] and not heard
-
-
 def refuse_to_stop(item: tuple[str, Path]) -> None:
     """Fail as soon as both others are at work: one that lets go when it is interrupted, and one that does not."""
     what, folder = item
@@ -180,3 +134,17 @@ def test_the_others_are_asked_to_stop_and_then_made_to(cluster, tmp_path, monkey
     while Path(f"/proc/{stubborn}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{stubborn}").exists()
+
+
+@pytest.mark.slow  # starts Ray, in a process that has not imported it
+def test_a_cluster_of_our_own_listens_on_this_machine_alone():
+    pytest.importorskip("ray")
+    code = (
+        "from joma.tasks import on_ray\n"
+        "on_ray.demand_ray()\n"
+        "import ray\n"
+        "with on_ray._cluster(): print(*(node['NodeManagerAddress'] for node in ray.nodes()))"
+    )
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)
+    assert done.stdout.split() == ["127.0.0.1"]

@@ -1,0 +1,69 @@
+r"""The directions that carry a matrix: its largest singular values and their vectors, by products alone.
+
+For $W$ with singular values $\sigma_1 \ge \sigma_2 \ge \dots$ and right vectors $v_i$ the energy in the top $r$
+directions is $\sum_{i \le r} \sigma_i^2 / \|W\|_F^2$. Two such subspaces overlap by $\|V_1^\top V_2\|_F^2 / r$: 1 where
+they are the same, about $r/n$ where they have nothing in common.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+SPARE = 8
+"""Directions that are iterated beyond those asked for: the error falls by their distance in the spectrum."""
+ROUNDS = 8
+"""Products with WᵀW."""
+SEED = 20260
+SMALLEST = 1e-14
+"""Squared lengths below this part of the largest are rounding: such a direction is dropped."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopDirections:
+    """The top of the spectrum of each matrix of a batch, in float64."""
+
+    values: Float[Tensor, "B r"]
+    """Singular values, largest first."""
+    vectors: Float[Tensor, "B n r"]
+    """Right singular vectors; zero where the singular value is."""
+
+
+def top_directions(w: Float[Tensor, "B m n"], r: int) -> TopDirections:
+    """Iterate a fixed start with WᵀW, products in the precision of W; the result is a function of W alone.
+
+    >>> top_directions(torch.diag(torch.tensor([3.0, 2.0, 1.0]))[None], 2).values.round(decimals=4)
+    tensor([[3., 2.]], dtype=torch.float64)
+    """
+    num = min(r + SPARE, *w.shape[-2:])
+    start = torch.randn(w.shape[-1], num, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+    basis, _ = _orthonormal(start.to(w.device).expand(len(w), -1, -1))
+    for _ in range(ROUNDS):
+        image = w @ basis.to(w.dtype)
+        basis, _ = _orthonormal((w.mT @ image).double())
+    _, turned = _orthonormal((w @ basis.to(w.dtype)).double())
+    vectors = basis @ turned
+    values = torch.linalg.vector_norm((w @ vectors.to(w.dtype)).double(), dim=1)
+    return TopDirections(values=values[:, :r], vectors=vectors[..., :r])
+
+
+def _orthonormal(y: Float[Tensor, "B n k"]) -> tuple[Float[Tensor, "B n k"], Float[Tensor, "B k k"]]:
+    """Return an orthonormal basis of the columns, longest first, and the rotation of the columns to it.
+
+    By the k×k matrix of their products, which a GPU decomposes for the batch at once, as it does not a tall matrix.
+    """
+    squares, rotation = torch.linalg.eigh(y.mT @ y)
+    squares, rotation = squares.flip(-1), rotation.flip(-1)
+    kept = squares > SMALLEST * squares[:, :1]
+    scale = torch.where(kept, squares.clamp(min=torch.finfo(squares.dtype).tiny).rsqrt(), 0.0)
+    return (y @ rotation) * scale[:, None], rotation * kept[:, None]
+
+
+def overlap(a: Float[Tensor, "B n r"], b: Float[Tensor, "B n r"]) -> Float[Tensor, " B"]:
+    """Share of the directions a that lies in the space of b.
+
+    >>> overlap(torch.eye(4)[None, :, :2], torch.eye(4)[None, :, 1:3])
+    tensor([0.5000])
+    """
+    return (a.mT @ b).square().sum((-2, -1)) / a.shape[-1]
