@@ -57,13 +57,13 @@ def main() -> None:
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, LENGTH // 2 :].flatten())
             loss.backward()
             optimizer.step()
-            optimizer.zero_grad()
             watch.step(step, loss=loss)
+            optimizer.zero_grad()
 
         table = watch.frame()
         chosen = table[table["metric"].isin(["loss", "entropy_fraction", "stable_rank"])]
         print(chosen.pivot_table(index="step", columns=["metric", "layer"], values="value").round(2))
-        print(watch.report())
+        print(watch.summary())
 
 
 if __name__ == "__main__":

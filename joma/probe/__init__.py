@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from joma.probe.callbacks_hf import HuggingFaceCallback
     from joma.probe.callbacks_lightning import LightningCallback
     from joma.probe.calls import AttentionCall, measure_call
-    from joma.probe.loggers import Logger, TensorBoard, WandB
+    from joma.probe.loggers import Logger, MLflow, TensorBoard, Trackio, WandB
     from joma.probe.measures import Matrix, QueryKeyMatrices, forget_measure, register_measure
     from joma.probe.neurons import read_neurons
     from joma.probe.scanning import Scan, scan
     from joma.probe.schedule import At, Every, Logarithmic, Schedule
     from joma.probe.structure import find_layout
-    from joma.probe.taps import tap
+    from joma.probe.taps import count_rows, tap
     from joma.probe.watching import Watch, watch
 
 __all__ = [
@@ -30,13 +30,16 @@ __all__ = [
     "LightningCallback",
     "Logarithmic",
     "Logger",
+    "MLflow",
     "Matrix",
     "QueryKeyMatrices",
     "Scan",
     "Schedule",
     "TensorBoard",
+    "Trackio",
     "WandB",
     "Watch",
+    "count_rows",
     "find_layout",
     "forget_measure",
     "measure_call",
@@ -52,13 +55,13 @@ _MODULES = {
     "callbacks_hf": ("HuggingFaceCallback",),
     "callbacks_lightning": ("LightningCallback",),
     "calls": ("AttentionCall", "measure_call"),
-    "loggers": ("Logger", "TensorBoard", "WandB"),
+    "loggers": ("Logger", "MLflow", "TensorBoard", "Trackio", "WandB"),
     "measures": ("Matrix", "QueryKeyMatrices", "forget_measure", "register_measure"),
     "neurons": ("read_neurons",),
     "scanning": ("Scan", "scan"),
     "schedule": ("At", "Every", "Logarithmic", "Schedule"),
     "structure": ("find_layout",),
-    "taps": ("tap",),
+    "taps": ("count_rows", "tap"),
     "watching": ("Watch", "watch"),
 }
 

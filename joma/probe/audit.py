@@ -1,8 +1,13 @@
-"""Whether the checkpoints of a series are what their steps say: each fault named, with its evidence."""
+"""Whether the checkpoints of a series are what their steps say: each fault named, with its evidence.
+
+A tensor is compared with the two before and the two after it. In between, its fault has a name if it is zero, scaled or
+transposed, if it has entries far beyond theirs, or if it is far from both sides while they are near each other. The
+first and the last tensor have one side only, and are odd if they hardly correlate with it.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -11,17 +16,36 @@ from scipy.spatial.distance import cdist
 
 from joma.formatting import counted
 from joma.probe.findings import Fault, Finding, some
-from joma.probe.fingerprint import Fingerprint, TensorPrint
+from joma.probe.fingerprint import SKETCH_LENGTH, Fingerprint, TensorPrint
 from joma.probe.trajectory import OffPath, off_path
 
 MATRIX_AXES = 2
-NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.NO_ENTROPY}
+NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.PREFIX, Fault.NO_ENTROPY}
 """Faults that leave measured values as they are."""
 _OF_TENSORS = {Fault.IDENTICAL_TENSOR}
 """Faults that concern the values measured from the tensors named, and no others."""
 CONSTANT_SHARE = 0.8
 """A tensor that is the same in so much of the series is meant to be: rotary frequencies, masks, frozen layers."""
 _SHOWN_DIGITS = 4
+
+ZEROED = 0.25
+"""Share of entries that are zero here and not on either side."""
+WILD = 100.0
+"""Times the largest entry of the neighbours: random bytes make numbers up to 1e38."""
+SCALED, SCALED_AT_END = 2.5, 4.0
+"""Ratio of norms, where the direction is the neighbours'."""
+SAME_DIRECTION = 0.9
+"""Cosine of what was only scaled."""
+TURNED = 0.4
+"""By so much a transposed matrix correlates better with its neighbours."""
+JUMP = 0.45
+"""Distance of both sides from each other over that from a tensor between them; 1 for a settled run."""
+STEADY, UNRELATED, UNRELATED_START = 0.7, 0.35, 0.2
+"""Cosine of neighbours that hardly move, and of a last or first tensor that has nothing to do with them."""
+FEWEST_ENTRIES = 64
+"""Of a tensor whose distances are trusted."""
+ROUNDING = 1e-6
+"""Distances below this part of the norm are rounding."""
 
 
 def audit(series: Sequence[Fingerprint]) -> list[Finding]:
@@ -34,19 +58,223 @@ def audit(series: Sequence[Fingerprint]) -> list[Finding]:
     groups = _identical_checkpoints(series)
     repeated = {each.step for group in groups for each in group[1:]}
     distinct = [each for each in series if each.step not in repeated]
-    misplaced = _out_of_place(series)
+    inside, at_home = _steps_inside(series)
+    shapes = _usual(series, lambda tensor: tensor.shape)
+    copied = _identical_tensors(distinct)
+    odd = _odd_tensors(distinct, shapes)
+    shared = {(step, name) for each in copied for step in each.evidence["steps"] for name in each.sites}
+    odd = {key: kind for key, kind in odd.items() if key not in shared}
+    misplaced = _out_of_place(series, shapes, odd, groups, at_home)
+    strayed = {finding.step for finding in misplaced}
+    settled = _odd_tensors([each for each in distinct if each.step not in strayed], shapes)
+    copies = {group[0].step: [each.step for each in group] for group in groups}
+    jumped: dict[tuple[int, Fault], list[str]] = defaultdict(list)
+    for (step, name), kind in odd.items():
+        if settled.get((step, name)) == kind or (step in strayed and kind is not Fault.JUMP):
+            for where in copies.get(step, [step]) if kind is Fault.NOT_FINITE else [step]:
+                jumped[where, kind].append(name)
     found = [
         *(finding for each in series for finding in each.findings),
+        *_prefixes(series),
         *_missing_tensors(series),
         *_changes(series, Fault.SHAPE, lambda tensor: tensor.shape),
         *_changes(series, Fault.DTYPE, lambda tensor: tensor.dtype),
-        *(_duplicate(group, misplaced) for group in groups),
+        *inside,
+        # after the first step of a warm-up that begins at rate 0 nothing has changed
+        *(_duplicate(group, misplaced) for group in groups if [each.step for each in group] != [0, 1]),
         *_identical_files(distinct),
-        *_identical_tensors(distinct),
+        *copied,
+        *(_of_tensors(series, *key, names) for key, names in jumped.items()),
         *misplaced,
         *_gaps([each.step for each in series]),
     ]
     return sorted(found, key=lambda finding: finding.step)
+
+
+MESSAGES = {
+    Fault.NOT_FINITE: "{name} has NaN or infinity in {tensors}.",
+    Fault.ZEROED: "{name} has zeros, which its neighbours do not have, in {tensors}.",
+    Fault.DAMAGED: "{name} has entries far beyond those of its neighbours in {tensors}.",
+    Fault.SCALED: "{name} has other multiples of its neighbours' weights in {tensors}.",
+    Fault.TRANSPOSED: "{name} has the transpose of its neighbours' weights in {tensors}.",
+    Fault.JUMP: "{name} leaves the path of its neighbours in {tensors}.",
+}
+
+
+def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Sequence[str]) -> Finding:
+    """Word a fault of some tensors of a checkpoint."""
+    index = [each.step for each in series].index(step)
+    each = series[index]
+    message = MESSAGES[kind].format(name=each.name, tensors=f"{counted(len(names), 'tensor')}: {some(names)}")
+    near = [other for other in (index - 1, index + 1) if 0 <= other < len(series)]
+    norms = {other: series[other].tensors.get(names[0]) for other in (index, *near)}
+    evidence = {
+        "tensor": names[0],
+        "norms": {str(series[i].step): _rounded(tensor.norm) for i, tensor in norms.items() if tensor is not None},
+        "entries": {
+            name: tensor.num_nan + tensor.num_inf
+            for name in names
+            if (tensor := each.tensors[name]).num_nan + tensor.num_inf
+        },
+    }
+    return Finding(kind=kind, step=each.step, sites=tuple(names), message=message, evidence=evidence)
+
+
+def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> dict[tuple[int, str], Fault]:
+    """Compare each tensor with the ones before and after it; return what is odd by step and name."""
+    found: dict[tuple[int, str], Fault] = {}
+    for name, shape in shapes.items():
+        there = [
+            (each.step, tensor)
+            for each in series
+            if (tensor := each.tensors.get(name)) is not None and tensor.digest and tensor.shape == shape
+        ]
+        for i, (step, tensor) in enumerate(there):
+            before = [other for _, other in there[max(0, i - 2) : i]][::-1]
+            after = [other for _, other in there[i + 1 : i + 3]]
+            # biases, and matrices of some initialisations, are zero at the start, and a warm-up may begin at rate 0
+            kind = _oddity(tensor, before, after, is_start=step <= 1)
+            if kind is not None:
+                found[step, name] = kind
+    for step in {each.step for each in series[:1]}:  # one matrix may have left its start behind, several do not
+        jumps = [key for key, kind in found.items() if key[0] == step and kind is Fault.JUMP]
+        found = {key: kind for key, kind in found.items() if len(jumps) > 1 or key not in jumps}
+    return found
+
+
+def _oddity(  # noqa: C901, PLR0911 (a rule for each kind)
+    tensor: TensorPrint, before: Sequence[TensorPrint], after: Sequence[TensorPrint], *, is_start: bool
+) -> Fault | None:
+    """Name what is odd about a tensor, given the two before and the two after it, the nearest first."""
+    sides = [side for side in (before, after) if side]
+    at_end = len(sides) == 1
+    not_finite = tensor.num_nan + tensor.num_inf
+
+    def everywhere(holds: Callable[[TensorPrint], bool]) -> bool:
+        """Whether it holds for some neighbour on each side."""
+        return bool(sides) and all(any(map(holds, side)) for side in sides)
+
+    steady = not at_end or len(sides[0]) > 1
+    if everywhere(lambda other: tensor.largest > WILD * other.largest > 0) and steady and not tensor.uniform:
+        return Fault.DAMAGED
+    if not_finite:
+        return Fault.NOT_FINITE
+    if everywhere(lambda other: tensor.num_zeros - other.num_zeros >= ZEROED * tensor.num_numbers) and not (
+        is_start or (not before and len(tensor.shape) < MATRIX_AXES)
+    ):
+        return Fault.ZEROED
+    if len(tensor.shape) < MATRIX_AXES or tensor.num_numbers < FEWEST_ENTRIES or tensor.uniform:
+        return None
+    others = [
+        [other for other in side if not other.uniform and not other.num_nan + other.num_inf and other.norm > 0]
+        for side in sides
+    ]
+    if not all(others) or not others or tensor.norm == 0:
+        return None
+    least = SCALED_AT_END if at_end else SCALED
+    for sign in (1, -1):
+        if all(
+            any(
+                (tensor.norm / o.norm) ** sign > least and _cosine(tensor.sketch, o.sketch) > SAME_DIRECTION
+                for o in side
+            )
+            for side in others
+        ) and (not at_end or (len(others[0]) > 1 and _ratio(*others[0]) < SCALED_AT_END**0.5)):
+            return Fault.SCALED
+    if tensor.entries.size and all(
+        (all if at_end else any)(
+            _cosine(tensor.entries[0], o.entries[1]) > TURNED + _cosine(tensor.entries[0], o.entries[0]) for o in side
+        )
+        for side in others
+    ):
+        return Fault.TRANSPOSED
+    if at_end:
+        if len(others[0]) == 1:
+            return None
+        near, far = others[0]
+        is_steady = _cosine(near.sketch, far.sketch) > STEADY
+        unrelated = UNRELATED if before else UNRELATED_START
+        return Fault.JUMP if is_steady and _cosine(tensor.sketch, near.sketch) < unrelated else None
+    for p, n in product(*others):
+        away = min(_distance(p, tensor), _distance(tensor, n))
+        if away > ROUNDING * tensor.norm and _distance(p, n) < JUMP * away:
+            return Fault.JUMP
+    return None
+
+
+def _cosine(a: Float[np.ndarray, " k"], b: Float[np.ndarray, " k"]) -> float:
+    return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), np.finfo(float).tiny))
+
+
+def _distance(a: TensorPrint, b: TensorPrint) -> float:
+    return float(np.linalg.norm(a.sketch - b.sketch))
+
+
+def _ratio(a: TensorPrint, b: TensorPrint) -> float:
+    return max(a.norm / b.norm, b.norm / a.norm)
+
+
+def _prefixes(series: Sequence[Fingerprint]) -> list[Finding]:
+    """Find checkpoints whose names differ from most of the others' by a prefix."""
+    counts = Counter(each.prefix for each in series if each.tensors)
+    if len(counts) < 2:  # noqa: PLR2004 (others to differ from)
+        return []
+    usual = counts.most_common(1)[0][0]
+    found = []
+    for each in series:
+        if each.tensors and each.prefix != usual:
+            difference = (each.prefix + usual).strip("+-")
+            message = f"Names of tensors in {each.name} differ by the prefix {difference!r}. They were matched."
+            found.append(Finding(kind=Fault.PREFIX, step=each.step, message=message, evidence={"prefix": difference}))
+    return found
+
+
+def _steps_inside(series: Sequence[Fingerprint]) -> tuple[list[Finding], list[int]]:
+    """Compare the step or epoch that checkpoints hold with their names.
+
+    Most of a series shows how both are related: a fixed difference, a fixed ratio, or else the same order. Returns what
+    disagrees, and the steps of the checkpoints that are confirmed.
+    """
+    found: dict[int, Finding] = {}
+    confirmed: list[int] = []
+    for key in dict.fromkeys(key for each in series for key in each.counters):
+        holders = [each for each in series if key in each.counters]
+        if len(holders) < 3 or found:  # noqa: PLR2004 (two cannot be outvoted)
+            continue
+        steps, values = np.array([(each.step, each.counters[key]) for each in holders], dtype=float).T
+        right = _agreeing(steps, values)
+        confirmed += [each.step for each, agrees in zip(holders, right, strict=True) if agrees]
+        for each, agrees in zip(holders, right, strict=True):
+            if not agrees:
+                value = f"{each.counters[key]:g}"
+                message = f"{each.name} holds {key} {value}, which does not fit its name."
+                evidence = {"key": key, "inside": each.counters[key], "name": each.name}
+                found[each.step] = Finding(kind=Fault.STEP, step=each.step, message=message, evidence=evidence)
+    return list(found.values()), confirmed
+
+
+def _agreeing(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> list[bool]:
+    """Say which values go with their steps as most do."""
+    ratios = np.divide(values, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+    for relation in (values - steps, np.round(ratios, 6)):
+        usual, count = Counter(relation[~np.isnan(relation)].tolist()).most_common(1)[0] if len(relation) else (0, 0)
+        if 3 * count >= 2 * np.count_nonzero(~np.isnan(relation)) and count > 1:
+            return [bool(each == usual or np.isnan(each)) for each in relation]
+
+    lengths, backward = _chains(values), _chains(-values[::-1])[::-1]
+    best = (lengths + backward - 1).max()
+    on_longest = lengths + backward - 1 == best
+    alone = Counter(lengths[on_longest].tolist())
+    return [bool(on and alone[length] == 1) for on, length in zip(on_longest, lengths.tolist(), strict=True)]
+
+
+def _chains(values: Float[np.ndarray, " n"]) -> np.ndarray:
+    """Length of the longest rising chain that ends at each value."""
+    lengths = np.ones(len(values), dtype=int)
+    for i in range(len(values)):
+        below = lengths[:i][values[:i] <= values[i]]
+        lengths[i] = 1 + below.max(initial=0)
+    return lengths
 
 
 def flags(findings: Iterable[Finding], series: Iterable[Fingerprint]) -> dict[int, dict[str, str]]:
@@ -80,16 +308,98 @@ def _identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerpri
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _out_of_place(series: Sequence[Fingerprint]) -> list[Finding]:
-    """Find weights that belong to another step, or to none of the series, from distances between the sketches."""
-    sound = [each for each in series if each.sketches and all(np.isfinite(v).all() for v in each.sketches.values())]
-    # tensors that most checkpoints have, in the shape that most have
-    counts = Counter((name, each.tensors[name].shape) for each in sound for name in each.sketches)
-    names = {name for (name, _), count in counts.items() if 2 * count > len(sound)}
-    sound = [each for each in sound if names and names <= each.sketches.keys()]
-    vectors = [np.concatenate([each.sketches[name] for name in sorted(names)]) for each in sound]
-    distances = cdist(vectors, vectors) if vectors else np.zeros((0, 0))
-    return [_misplaced(off, sound, distances, len(names)) for off in off_path(distances)]
+def _out_of_place(
+    series: Sequence[Fingerprint],
+    shapes: Mapping[str, Any],
+    odd: Mapping[tuple[int, str], Fault],
+    groups: Sequence[Sequence[Fingerprint]],
+    at_home: Sequence[int],
+) -> list[Finding]:
+    """Find weights that belong to another step, or to none of the series, from distances between the sketches.
+
+    Tensors that are odd by themselves are left out. Where nearly all of a checkpoint jumps it is out of place; where
+    the rest of it is on the path, only the tensors are.
+    """
+    jumping = {key for key, kind in odd.items() if kind is Fault.JUMP}
+    sound = [each for each in series if any(tensor.digest for tensor in each.tensors.values())]
+    distances, share, num = _distances(sound, shapes, odd.keys() - jumping, groups)
+    keep = [i for i in range(len(sound)) if share[i] > 0.1]  # noqa: PLR2004 (of the weights, or distances say little)
+    sound, distances = [sound[i] for i in keep], distances[np.ix_(keep, keep)]
+    home = [i for i, each in enumerate(sound) if each.step in at_home]
+    offs = off_path(distances, home)
+    without, share, _ = _distances(sound, shapes, odd.keys(), groups)
+    still = {off.index for off in off_path(without, home)}
+    partly = {
+        off.index
+        for off in offs
+        if off.index not in still
+        and share[off.index] > 0.02  # noqa: PLR2004
+        and any(step == sound[off.index].step for step, _ in jumping)
+        and off.rival is None
+    }
+    offs = [off for off in offs if off.index not in partly]
+    strangers = {0, len(sound) - 1} - {off.index for off in offs} if len(sound) > 3 else set()  # noqa: PLR2004
+    for index in sorted(strangers):
+        if _is_stranger(sound, index, shapes, odd):
+            side = {"before": index - 1, "after": None} if index else {"before": None, "after": 1}
+            offs.append(OffPath(index=index, nearest=None, rival=None, **side))
+    return [_misplaced(off, sound, distances, num) for off in offs]
+
+
+def _distances(
+    series: Sequence[Fingerprint],
+    shapes: Mapping[str, Any],
+    left_out: Iterable[tuple[int, str]],
+    groups: Sequence[Sequence[Fingerprint]],
+) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, " n"], int]:
+    """Return the distances of all checkpoints, the share of the weights each is judged by, and the number of tensors.
+
+    A pair is compared in the tensors that both have; what is left out is made up for by the size of the others' steps.
+    """
+    n, left_out = len(series), set(left_out)
+    squares, weights, norms = np.zeros((n, n)), np.zeros((n, n)), np.zeros(n)
+    total, num = 0.0, 0
+    for name, shape in shapes.items():
+        prints = [
+            tensor
+            if (tensor := each.tensors.get(name)) is not None
+            and (tensor.shape, tensor.digest != "", (each.step, name) in left_out) == (shape, True, False)
+            else None
+            for each in series
+        ]
+        there = np.array([each is not None for each in prints])
+        if 2 * there.sum() <= n:
+            continue
+        sketches = np.stack([np.zeros(SKETCH_LENGTH) if each is None else each.sketch for each in prints])
+        square = cdist(sketches, sketches, "sqeuclidean")
+        indices = np.flatnonzero(there)
+        weight = float(np.median([square[i, k] for i, k in pairwise(indices)])) if len(indices) > 1 else 0.0
+        both = np.outer(there, there)
+        squares += np.where(both, square, 0.0)
+        weights += weight * both
+        total, num = total + weight, num + 1
+        norms += np.array([0.0 if each is None else each.norm**2 for each in prints])
+    share = np.diagonal(weights) / total if total else np.ones(n)
+    scaled = np.divide(squares * total, weights, out=squares.copy(), where=weights > 0)
+    distances = np.sqrt(scaled + ROUNDING**2 * np.add.outer(norms, norms) / 2)
+    label = np.arange(n)
+    places = {each.step: i for i, each in enumerate(series)}
+    for group in groups:
+        label[[places[each.step] for each in group if each.step in places]] = places.get(group[0].step, -1)
+    return np.where(label[:, None] == label, 0.0, distances), share, num
+
+
+def _is_stranger(
+    series: Sequence[Fingerprint], index: int, shapes: Mapping[str, Any], odd: Mapping[tuple[int, str], Fault]
+) -> bool:
+    """Whether the first or last checkpoint is of another model: most of its matrices jump."""
+    tensors = {
+        name: each
+        for name, each in series[index].tensors.items()
+        if each.digest and len(each.shape) >= MATRIX_AXES and each.num_numbers >= FEWEST_ENTRIES and not each.uniform
+    }
+    jumps = [name for name in tensors if odd.get((series[index].step, name)) is Fault.JUMP]
+    return 3 * len(jumps) > 2 * len(tensors) > 0
 
 
 def _gaps(steps: Sequence[int]) -> list[Finding]:
@@ -123,14 +433,17 @@ def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPri
     usual = _usual(series, of)
     found = []
     for each in series:
-        changed = {name: of(tensor) for name, tensor in each.tensors.items() if of(tensor) != usual[name]}
-        if changed:
-            name, value = next(iter(changed.items()))
-            shown, expected = _shown(value), _shown(usual[name])
-            what = f"another {kind.value} of {counted(len(changed), 'tensor')}"
-            message = f"{each.name} has {what}: {name} {shown}, not {expected}."
-            evidence = {"tensor": name, "found": shown, "usual": expected, "changed": len(changed)}
-            found.append(Finding(kind=kind, step=each.step, sites=tuple(changed), message=message, evidence=evidence))
+        changed: dict[Fault, list[str]] = defaultdict(list)
+        for name, tensor in each.tensors.items():
+            if of(tensor) != usual[name]:
+                is_turned = kind is Fault.SHAPE and tensor.shape == usual[name][::-1]
+                changed[Fault.TRANSPOSED if is_turned else kind].append(name)
+        for what, names in changed.items():
+            shown, expected = _shown(of(each.tensors[names[0]])), _shown(usual[names[0]])
+            what_changed = f"{counted(len(names), 'tensor')} of another {kind.value}"
+            message = f"{each.name} has {what_changed}: {names[0]} is {shown}, not {expected}."
+            evidence = {"tensor": names[0], "found": shown, "usual": expected, "changed": len(names)}
+            found.append(Finding(kind=what, step=each.step, sites=tuple(names), message=message, evidence=evidence))
     return found
 
 
@@ -140,14 +453,12 @@ def _duplicate(group: Sequence[Fingerprint], misplaced: Sequence[Finding]) -> Fi
     wrong = [finding.step for finding in misplaced if finding.step in steps and not finding.evidence.get("rival")]
     flagged = wrong if 0 < len(wrong) < len(steps) else steps
     home = "" if len(flagged) != len(steps) - 1 else f" They belong to step {(set(steps) - set(flagged)).pop()}."
-    compared = sum(tensor.num_compared for tensor in group[0].tensors.values())
     same_files = bool(group[0].files) and all(each.files == group[0].files for each in group)
     message = f"Steps {' and '.join(map(str, steps))} hold the same weights.{home}"
     evidence = {
         "steps": steps,
         "names": [each.name for each in group],
         "tensors_compared": sum(bool(tensor.digest) for tensor in group[0].tensors.values()),
-        "bytes_compared": compared,
         "same_files": same_files,
         "flagged": flagged,
     }
@@ -175,6 +486,7 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
     """Find tensors that are the same at some steps and not at others; vectors alone prove nothing.
 
     A vector in half precision stands still between steps now and then, and one whose entries are all equal always does.
+    A warm-up that begins at rate 0 leaves steps 0 and 1 the same.
     """
     ignored = _never_changing(distinct)
     holders: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -190,14 +502,13 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
     found = []
     for steps, names in shared.items():
         tensors = by_step[steps[0]]
-        if not any(len(tensors[name].shape) >= MATRIX_AXES for name in names):
+        if not any(len(tensors[name].shape) >= MATRIX_AXES for name in names) or steps == (0, 1):
             continue
         listed = " and ".join(map(str, steps))
         message = f"{len(names)} of {len(tensors)} tensors are the same at steps {listed}: {some(names)}."
         evidence = {
             "steps": list(steps),
             "digests": {name: tensors[name].digest for name in names},
-            "bytes_compared": sum(tensors[name].num_compared for name in names),
             "flagged": list(steps),
         }
         sites, kind = tuple(names), Fault.IDENTICAL_TENSOR
@@ -228,31 +539,32 @@ def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> d
 def _misplaced(
     off: OffPath, series: Sequence[Fingerprint], distances: Float[np.ndarray, "n n"], num_tensors: int
 ) -> Finding:
-    me = series[off.index].step
-    step_of = {role: series[i].step for role in ("before", "after", "nearest") if (i := getattr(off, role)) is not None}
-    to = {role: _rounded(distances[off.index, getattr(off, role)]) for role in step_of}
-    near = " and ".join(f"{to[role]} from step {step_of[role]}" for role in ("before", "after") if role in to)
-    where = "are not of this series there" if off.nearest is None else f"belong to step {step_of['nearest']}"
-    message = f"The weights under step {me} {where}: they are {near}"
-    if "nearest" in to:
-        message += f", and {to['nearest']} from step {step_of['nearest']}"
+    """Word a checkpoint that is off the path, with the distances that show it."""
+    roles = ("before", "after", "nearest", "rival")
+    step_of = {role: series[i].step for role in roles if (i := getattr(off, role)) is not None}
+    case = "rival" if off.rival is not None else "stranger" if off.nearest is None else "nearest"
     across = None
     if off.before is not None and off.after is not None:
         across = _rounded(distances[off.before, off.after])
-        message += f"; steps {step_of['before']} and {step_of['after']} are {across} apart"
-    rival = None if off.rival is None else series[off.rival].step
-    if rival is not None:
-        message = f"Either the weights under step {me} or those under step {rival} are out of place: {message}"
+    me = series[off.index].step
     evidence = {
         "steps": step_of,
-        "distances": to,
+        "distances": {role: _rounded(distances[off.index, getattr(off, role)]) for role in step_of},
         "across": across,
         "to_last": _rounded(distances[off.index, -1]),
         "last": series[-1].step,
-        "rival": rival,
+        "rival": step_of.get("rival"),
         "tensors": num_tensors,
     }
-    return Finding(kind=Fault.OUT_OF_PLACE, step=me, message=message + ".", evidence=evidence)
+    message = MISPLACED[case].format(me=me, **step_of)
+    return Finding(kind=Fault.OUT_OF_PLACE, step=me, message=message, evidence=evidence)
+
+
+MISPLACED = {
+    "rival": "The weights under step {me} or those under step {rival} are out of place: distances cannot tell which.",
+    "stranger": "The weights under step {me} are not of this series: they are far from their neighbours.",
+    "nearest": "The weights under step {me} belong to step {nearest}.",
+}
 
 
 def _rounded(value: float) -> float:

@@ -15,8 +15,9 @@ from joma.probe.watching import Watch, watch
 class HuggingFaceCallback(TrainerCallback):
     """Watches the model that the Trainer trains; takes what `joma.watch` takes besides the model.
 
-    Steps are the Trainer's global steps, counted from 1; of a step with accumulated gradients the first forward pass
-    is measured. The loss is the one that the Trainer logs, the seed the one it was given.
+    Step s is the model after s updates, as in the names of checkpoints; it is measured before the next update. Of a
+    step with accumulated gradients the first forward pass is measured. The loss is the one that the Trainer logs, the
+    seed the one it was given.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -33,8 +34,10 @@ class HuggingFaceCallback(TrainerCallback):
             self.watch.close("failed")
         self.watch = watch(model, **{"seed": args.seed} | self._settings)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End a step."""
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure while weights, attention and gradients belong together."""
         if self.watch is not None:
             self.watch.step(state.global_step)
 

@@ -9,6 +9,8 @@ import os
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.optim import Optimizer
 
 from joma.probe.watching import Watch, watch
 
@@ -19,8 +21,9 @@ SEED = "PL_GLOBAL_SEED"
 class LightningCallback(Callback):
     """Watches the module that Lightning trains; takes what `joma.watch` takes besides the model.
 
-    Steps are Lightning's global steps, counted from 1. A `probe_batch` for a module whose `forward` is not its training
-    is a function of the module. The seed is the one of `seed_everything`.
+    Step s is the model after s updates, as in the names of checkpoints; it is measured before the next update. A
+    `probe_batch` for a module whose `forward` is not its training is a function of the module. The seed is the one of
+    `seed_everything`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -28,21 +31,21 @@ class LightningCallback(Callback):
         self.watch: Watch | None = None
         """The watch of the last or current training."""
         self._settings = settings
-        self._last = 0
+        self._loss: Tensor | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the module."""
         seed = os.environ.get(SEED)
         self.watch = watch(pl_module, **{"seed": None if seed is None else int(seed)} | self._settings)
-        self._last = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """End a step, once the optimizer has made one: with accumulated gradients that takes several batches."""
-        if self.watch is not None and trainer.global_step != self._last:
-            self._last = trainer.global_step
-            self.watch.step(trainer.global_step, loss=outputs.get("loss") if isinstance(outputs, dict) else outputs)
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Keep the loss; with accumulated gradients it is divided by their number."""
+        self._loss = loss.detach() * trainer.accumulate_grad_batches
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Measure while weights, attention and gradients belong together."""
+        if self.watch is not None:
+            self.watch.step(trainer.global_step, loss=self._loss)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Detach."""

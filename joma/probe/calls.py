@@ -4,18 +4,20 @@ A model calls `scaled_dot_product_attention`, a kernel behind Hugging Face's att
 own. `sdpa_fields`, `interface_fields` and `Products` read each of these into the fields of an `AttentionCall`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
-from joma.measure.masks import split_mask
+from joma.measure.masks import HIDDEN_BELOW, split_mask
+from joma.probe.structure import plain_site
 
 
 class CallKind(StrEnum):
@@ -52,7 +54,7 @@ class AttentionCall:
     q: Float[Tensor, "B H rows D"] | None = None
     k: Float[Tensor, "B G keys D"] | None = None
     logits: Float[Tensor, "B H rows keys"] | None = None
-    """What the softmax took: scale, bias, soft cap and mask are in it."""
+    """What the softmax took for the keys: scale, bias, soft cap and mask are in it."""
     scale: float | None = None
     """Factor of q·kᵀ; None is 1/√D."""
     causal: bool = False
@@ -63,14 +65,28 @@ class AttentionCall:
     window: int | None = None
     offset: int = 0
     """Position of the first row among the keys."""
+    rows: Bool[Tensor, "B rows"] | None = None
+    """Rows that count: False for padding, on either side. None for all."""
+    sink: Float[Tensor, "..."] | None = None
+    """Logit of softmax columns that are no keys; broadcasts to (B, H, rows)."""
+    state: Float[Tensor, "B rows d"] | None = None
+    """What the layer was given, where a self-attention shows it: the residual stream."""
     repeat: int = 0
-    """How many calls this site made before in the same forward pass: a layer that is used several times."""
+    """How many times the module ran before in the same forward pass: a layer that is shared."""
+    part: int = 0
+    """How many softmaxes this run of the module computed before."""
 
     def __post_init__(self) -> None:
         """Refuse a call with neither or both of queries and logits."""
         if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):
             given = [name for name in ("q", "k", "logits") if getattr(self, name) is not None]
             raise ValueError(f"An AttentionCall needs `q` and `k`, or `logits`, got {given}. Pass one of the two.")
+
+    @property
+    def label(self) -> str:
+        """Return the site as records call it: without wrappers, with the pass and the softmax where there are more."""
+        suffix = (f"[pass {self.repeat + 1}]" if self.repeat else "") + (f":{self.part + 1}" if self.part else "")
+        return plain_site(self.site) + suffix
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -91,8 +107,8 @@ class AttentionCall:
         return tensor.device
 
 
-def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionStatistics:
-    """Measure every row of a call; `companions=False` leaves out all but the entropy.
+def measure_call(call: AttentionCall, *, companions: bool = True, moments: bool = False) -> AttentionStatistics:
+    """Measure the rows of a call that count; `companions=False` leaves out all but the entropy.
 
     >>> q = torch.zeros(1, 1, 4, 8)
     >>> call = AttentionCall(
@@ -101,8 +117,15 @@ def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionSt
     >>> measure_call(call).entropy.exp().flatten().round(decimals=4)
     tensor([1., 2., 3., 4.])
     """
+    common: dict[str, Any] = {
+        "offset": call.offset,
+        "rows": call.rows,
+        "sink": call.sink,
+        "companions": companions,
+        "moments": moments,
+    }
     if call.logits is not None:
-        return logits_entropy(call.logits, offset=call.offset, companions=companions)
+        return logits_entropy(call.logits, **common)
     assert call.q is not None and call.k is not None
     visible, added = call.mask, call.bias
     if call.mask is not None and call.mask.is_floating_point():
@@ -119,9 +142,66 @@ def measure_call(call: AttentionCall, *, companions: bool = True) -> AttentionSt
         bias=added,
         scale=call.scale,
         softcap=call.softcap,
-        offset=call.offset,
-        companions=companions,
+        **common,
     )
+
+
+def measure_state(call: AttentionCall) -> dict[str, Float[Tensor, "B 1 _"]]:
+    r"""Norm of each counted token's state x before the layer, and $\|x - 1\bar x^\top\|/\|x\|$ of each sequence.
+
+    The latter is 0 where all tokens of a sequence have the same state. Nothing for a call that shows no state.
+    """
+    if call.state is None:
+        return {}
+    x = call.state if call.state.dtype == torch.float64 else call.state.float()
+    counted = call.rows if call.rows is not None else torch.ones_like(x[..., 0], dtype=torch.bool)
+    norm = torch.where(counted, torch.linalg.vector_norm(x, dim=-1), torch.nan)
+    x = torch.where(counted[..., None], x, 0.0)
+    mean = x.sum(dim=1, keepdim=True) / counted.sum(dim=-1)[:, None, None]
+    apart = torch.where(counted[..., None], x - mean, 0.0)
+    spread = torch.linalg.vector_norm(apart, dim=(1, 2)) / torch.linalg.vector_norm(x, dim=(1, 2))
+    return {"state_norm": norm[:, None], "token_spread": spread[:, None, None]}
+
+
+def rows_with_keys(fields: Mapping[str, Any], offset: int) -> Bool[Tensor, "B rows"] | None:
+    """Return which rows of a self-attention stand at a key that some row of their sequence sees: others are padding.
+
+    None where nothing hides a key, or rows and keys do not stand in line.
+    """
+    logits, mask = fields.get("logits"), fields.get("mask")
+    (batch, _, num_rows), num_keys = (logits if logits is not None else fields["q"]).shape[:3], 0
+    if logits is not None:
+        num_keys, seen = logits.shape[-1], ~(logits.amax(dim=(1, 2)) <= HIDDEN_BELOW)
+    elif mask is None or mask.shape[-1] == 1:
+        return None
+    else:
+        num_keys, mask = mask.shape[-1], mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+        seen = mask.any(dim=2).any(dim=1) if mask.dtype == torch.bool else mask.amax(dim=(1, 2)) > HIDDEN_BELOW
+    if offset < 0 or offset + num_rows > num_keys:
+        return None
+    return seen[:, offset : offset + num_rows].expand(batch, -1)
+
+
+def rows_of_padding(name: str, mask: Tensor) -> Bool[Tensor, "B keys"]:
+    """Read a mask (B, keys) that was passed to a module: tokens by 1, or padding by True as PyTorch's modules take it.
+
+    Floating point numbers may be added to the logits instead.
+    """
+    if mask.dtype == torch.bool:
+        return ~mask if "padding" in name else mask
+    is_added = (mask.amin() < 0) | ("padding" in name)
+    return torch.where(is_added, mask > HIDDEN_BELOW, mask > 0)
+
+
+def without_extra_keys(fields: dict[str, Any], count: int) -> dict[str, Any]:
+    """Turn the last keys of a call, which a module has added to those of its sequence, into a sink."""
+    q, k, logits, mask = (fields.get(name) for name in ("q", "k", "logits", "mask"))
+    if logits is not None:
+        return fields | {"logits": logits[..., :-count], "sink": logits[..., -count:].float().logsumexp(dim=-1)}
+    assert q is not None and k is not None
+    scale = q.shape[-1] ** -0.5 if fields["scale"] is None else fields["scale"]
+    sink = torch.einsum("bhrd,bhed->bhre", q.float(), k[:, :, -count:].float()).mul(scale).logsumexp(dim=-1)
+    return fields | {"k": k[:, :, :-count], "mask": None if mask is None else mask[..., :-count], "sink": sink}
 
 
 def with_heads(tensor: Tensor, num_heads: int | None) -> Tensor:
@@ -174,26 +254,19 @@ def sdpa_fields(
     }
 
 
-_UNREADABLE = {
-    "s_aux": "its softmax has a learnt sink beside the keys",
-    "cu_seq_lens_q": "it packs several sequences into one row",
-    "cache": "its keys are paged",
-}
-"""Arguments that change the softmax in a way that queries, keys and a mask do not show."""
-
-
 def interface_fields(
     module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Read what an implementation of Hugging Face's attention interface was given, or say why that is impossible."""
-    for name, reason in _UNREADABLE.items():
-        if kwargs.get(name) is not None:
-            raise ValueError(reason)
+    if kwargs.get("cache") is not None:
+        raise ValueError("its keys are paged")
     num_rows, num_keys = query.shape[2], key.shape[2]
-    position = kwargs.get("position_ids")
-    if mask is None and position is not None and position.ndim == 2 and position.shape[-1] == num_rows:  # noqa: PLR2004
-        if bool((position.diff(dim=-1) < 0).any()):  # positions start again within a row; kernels keep those apart
-            raise ValueError(_UNREADABLE["cu_seq_lens_q"])
+    starts, sink, rows = None if mask is not None else _starts(query, kwargs), kwargs.get("s_aux"), None
+    if starts is not None:
+        if num_rows != num_keys:
+            raise ValueError("it packs several sequences into one row, and has other keys than rows")
+        rows, query, key = _unpacked(starts, query, key)
+        num_rows, num_keys, mask = rows.shape[1], rows.shape[1], rows
     is_causal = kwargs.get("is_causal")
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_padding = isinstance(mask, Tensor) and mask.ndim == 2  # noqa: PLR2004 (batch, keys)
@@ -210,7 +283,32 @@ def interface_fields(
         "causal": bool(is_causal) and not complete and num_rows > 1,
         "window": None if complete else kwargs.get("sliding_window"),
         "offset": num_keys - num_rows if is_causal else 0,
+        "sink": None if sink is None else sink.detach()[:, None],
+        "rows": rows,
     }
+
+
+def _starts(query: Tensor, kwargs: Mapping[str, Any]) -> Int[Tensor, " starts"] | None:
+    """Return where each of several sequences begins that are packed into rows, and where the last ends; else None."""
+    given, position = kwargs.get("cu_seq_lens_q"), kwargs.get("position_ids")
+    if given is not None:
+        return given.long()
+    if position is None or position.shape != (query.shape[0], query.shape[2]) or position.shape[1] == 1:
+        return None
+    if not bool((position.diff(dim=-1) < 0).any()):  # positions start again within a row; kernels keep those apart
+        return None
+    begins = position.flatten().diff(prepend=position.new_ones(1)) != 1
+    begins[:: position.shape[1]] = True
+    return functional.pad(begins.nonzero()[:, 0], (0, 1), value=position.numel())
+
+
+def _unpacked(starts: Int[Tensor, " starts"], *packed: Float[Tensor, "B H rows D"]) -> tuple[Tensor, ...]:
+    """Give each of several packed sequences a place of its own in the batch; return what is no padding as well."""
+    lengths = starts.diff()
+    longest = torch.arange(int(lengths.max()), device=starts.device)
+    index = (starts[:-1, None] + longest).clamp(max=int(starts[-1]) - 1)
+    flat = (each.detach().transpose(0, 1).flatten(1, 2) for each in packed)
+    return longest < lengths[:, None], *(each[:, index].transpose(0, 1) for each in flat)
 
 
 def _whole_mask(mask: Any, query: Tensor, num_keys: int) -> Tensor | None:
@@ -233,6 +331,21 @@ _MAPS = frozenset({"linear", "bilinear", "conv1d", "conv2d", "conv3d", "layer_no
 """Functions with weights of their own: what they make of activations is no product of activations."""
 
 
+_JOINS = frozenset({"cat", "concat", "concatenate"})
+
+
+class _Product(NamedTuple):
+    """The last matrix product that a tensor stems from."""
+
+    rows_active: bool
+    """Whether its rows come from activations."""
+    columns_active: bool
+    front: int = 0
+    """Columns that were put before those of the product, and are no keys."""
+    back: int = 0
+    """The same, after them."""
+
+
 class Products:
     """Follows products of activations through a forward pass, to tell which softmax is attention.
 
@@ -245,47 +358,61 @@ class Products:
     def __init__(self, model: nn.Module) -> None:
         """Start with the model's buffers as weights; its parameters are known by their type."""
         self._weights = WeakIdKeyDictionary({buffer: True for buffer in model.buffers()})
-        self._products = WeakIdKeyDictionary()
-        """Tensors that stem from a product: whether its rows and its columns come from activations."""
+        self._products: MutableMapping[Tensor, _Product] = WeakIdKeyDictionary()
 
     def follow(self, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         """Note what came out of a function of this name."""
         tensors = [*_tensors(args), *_tensors(kwargs.values())]
         if not tensors:
             return
-        note: Any
+        made = [tensor for tensor in _tensors((result,)) if tensor.ndim > 1 and tensor.is_floating_point()]
         if all(self._is_weight(tensor) for tensor in tensors):
-            notes, note = self._weights, True
-        elif name in _MAPS:
-            return
+            for tensor in made:
+                self._weights[tensor] = True
         elif name in _PRODUCTS:
-            notes, note = self._products, self._product(name, args, tensors)
-        else:
-            notes = self._products
-            note = next((notes[tensor] for tensor in tensors if tensor in notes), None) if notes else None
-        if note is not None:
-            for tensor in _tensors((result,)):
-                if tensor.ndim > 1 and tensor.is_floating_point():
-                    notes[tensor] = note
+            for tensor in made:
+                self._products[tensor] = self._product(name, args, tensors)
+        elif name not in _MAPS and self._products and not name.startswith("new_") and not name.endswith("_like"):
+            known = [tensor for tensor in tensors if tensor in self._products]
+            known.sort(key=lambda tensor: not self._products[tensor].columns_active)
+            for tensor in made if known else ():
+                self._products[tensor] = self._carried(known[0], tensor, name, args, kwargs)
 
-    def logits(self, args: tuple, kwargs: dict[str, Any], num_heads: Callable[[], int | None]) -> Tensor | None:
-        """Return what a softmax takes as (B, H, rows, keys) if it is attention, else None."""
+    def logits(self, args: tuple, kwargs: dict[str, Any], num_heads: Callable[[], int | None]) -> dict[str, Tensor]:
+        """Return the logits (B, H, rows, keys) that a softmax takes, and those of a sink; nothing if no attention."""
         x = next(_tensors((*args, *kwargs.values())), None)
         product = None if x is None else self._products.get(x)
         if x is None or product is None:
-            return None
-        rows_active, columns_active = product
+            return {}
         axis = kwargs["dim"] if "dim" in kwargs else next((a for a in args[1:] if isinstance(a, int)), -1)
-        if axis % x.ndim == x.ndim - 1 and columns_active:
-            return with_heads(x.detach(), num_heads())
-        if axis % x.ndim == x.ndim - 2 and rows_active:
-            return with_heads(x.detach().transpose(-1, -2), num_heads())
-        return None
+        if axis % x.ndim == x.ndim - 2 and product.rows_active:
+            return {"logits": with_heads(x.detach().transpose(-1, -2), num_heads())}
+        if axis % x.ndim != x.ndim - 1 or not product.columns_active:
+            return {}
+        logits = with_heads(x.detach(), num_heads())
+        front, keys, back = logits.split((product.front, x.shape[-1] - product.front - product.back, product.back), -1)
+        if front.shape[-1] + back.shape[-1] == 0:
+            return {"logits": logits}
+        return {"logits": keys, "sink": torch.cat((front, back), dim=-1).float().logsumexp(dim=-1)}
 
     def _is_weight(self, tensor: Tensor) -> bool:
         return isinstance(tensor, nn.Parameter) or tensor in self._weights
 
-    def _product(self, name: str, args: tuple, tensors: list[Tensor]) -> tuple[bool, bool]:
+    def _carried(self, source: Tensor, made: Tensor, name: str, args: tuple, kwargs: dict[str, Any]) -> _Product:
+        """Return what is known of a tensor that was made from a product; columns put next to it are no keys."""
+        product = self._products[source]
+        if name in _JOINS and kwargs.get("dim", args[1] if len(args) > 1 else 0) in (-1, source.ndim - 1):
+            parts = [*_tensors(args[:1] or kwargs.values())]
+            keys = [i for i, part in enumerate(parts) if part in self._products]
+            first, last = self._products[parts[keys[0]]], self._products[parts[keys[-1]]]
+            before, after = (sum(part.shape[-1] for part in of) for of in (parts[: keys[0]], parts[keys[-1] + 1 :]))
+            return product._replace(front=first.front + before, back=last.back + after)
+        if name == "pad":
+            left, right = (args[1] if len(args) > 1 else kwargs["pad"])[:2]
+            return product._replace(front=max(0, product.front + left), back=max(0, product.back + right))
+        return product if made.shape[-1] == source.shape[-1] else product._replace(front=0, back=0)
+
+    def _product(self, name: str, args: tuple, tensors: list[Tensor]) -> _Product:
         """Return whether the operands that gave a product its last two axes are activations."""
         if name == "einsum" and isinstance(args[0], str):
             inputs, _, output = args[0].replace(" ", "").partition("->")
@@ -294,9 +421,9 @@ class Products:
             def active(letter: str) -> bool:
                 return all(not self._is_weight(t) for t, own in zip(tensors, owners, strict=True) if letter in own)
 
-            return active(output[-2:-1]), active(output[-1:])
+            return _Product(active(output[-2:-1]), active(output[-1:]))
         left, right = [not self._is_weight(tensor) for tensor in tensors[-2:]]
-        return (right, left) if name == "__rmatmul__" else (left, right)
+        return _Product(right, left) if name == "__rmatmul__" else _Product(left, right)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

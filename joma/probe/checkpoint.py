@@ -1,22 +1,26 @@
 """The tensors of one checkpoint, read one at a time and without building a model.
 
-Files are mapped, not read: a tensor costs memory when it is looked at. Pickles are loaded with `weights_only` alone;
-one that calls for anything else is refused by name.
+Files are mapped: a tensor costs memory when it is looked at. `Weights.check` reads every byte once more and compares
+it with the checksums that a file carries. Pickles are loaded with `weights_only` alone; one that calls for anything
+else is refused by name, and so is one whose instructions or tensors are too many for its size.
 """
 
+import io
 import json
 import os
 import pickle
 import pickletools
 import re
+import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -44,6 +48,19 @@ MAX_HEADER = 100_000_000
 """Longest header of a safetensors file that the library takes."""
 _NUM_PICKLES = 8
 """Pickles in a row in files of PyTorch before 1.6, and then some."""
+MOST_INSTRUCTIONS = 1_000_000
+"""Of the pickles of one file: 25,000 tensors with the state of their optimizer have half of them."""
+MOST_PICKLE_BYTES = 2**26
+MOST_SHARDS = 10_000
+_MOST_SHARING = 8
+"""Bytes of all tensors over the bytes of their file; weights that are tied count twice."""
+_CHUNK = 2**20
+_LOCAL_HEADER = 30
+"""Bytes of a header inside an archive before the name of the entry; the lengths of name and extra are its last."""
+_COUNTERS = ("step", "global_step", "global_steps", "iteration", "iter", "num_updates", "epoch")
+"""Keys under which a training keeps how far it is, the surest first."""
+_TRAINER_STATE = "trainer_state.json"
+MOST_STEPS = 10**15
 
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "F16": "float16",
@@ -67,6 +84,10 @@ class WeightFile:
 
     tensors: Mapping[str, TensorInfo]
     read: Callable[[str], Tensor]
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Step, epoch and the like that the file holds."""
+    check: Callable[[], list[Flaw]] = list
+    """Compares all bytes with the checksums in the file, and returns what differs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,11 +105,22 @@ class Weights:
     """Whether looking at a few bytes of a tensor is cheap."""
     notes: tuple[str, ...] = ()
     """Remarks on how it was opened."""
-    owners: Mapping[str, WeightFile] = field(default_factory=dict)
+    owners: Mapping[str, tuple[WeightFile, str]] = field(default_factory=dict)
+    """The file of each tensor, and its name there."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Step, epoch and the like that the checkpoint holds."""
+    prefix: str = ""
+    """What wrappers put before every name; the names here are without it."""
 
     def read(self, name: str) -> Tensor:
         """Return one tensor."""
-        return self.owners[name].read(name)
+        file, stored_name = self.owners[name]
+        return file.read(stored_name)
+
+    def check(self) -> list[Flaw]:
+        """Read all files to the end and return where bytes and checksums differ."""
+        files = {id(file): file for file, _ in self.owners.values()}
+        return [flaw for file in files.values() for flaw in file.check()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +167,9 @@ def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loo
     shards = [match for match in map(_SHARD.fullmatch, weights) if match]
     if shards:
         stem, number, count, suffix = shards[0].groups()
+        if len(count) > len(str(MOST_SHARDS)) or int(count) > MOST_SHARDS:
+            message = f"{shards[0][0]} is one of {count} shards by its name. At most {MOST_SHARDS} are read."
+            raise Flaw(Fault.UNREADABLE, message, file=shards[0][0])
         numbers = range(1, int(count) + 1)
         return _file_set(names, [f"{stem}-{each:0{len(number)}d}-of-{count}{suffix}" for each in numbers])
     safe = [name for name in weights if name.endswith(SAFETENSORS)]
@@ -160,45 +195,51 @@ def open_local(path: Path) -> Weights:
     if chosen is None:
         raise Flaw(Fault.MISSING_FILE, f"{path.name} holds no weights.", files=sorted(names))
     openers = [lambda name=name: open_file(path / name) for name in chosen.files]
-    return gather(openers, chosen, folder=path if (path / "config.json").exists() else None)
+    weights = gather(openers, chosen, folder=path if (path / "config.json").exists() else None)
+    try:
+        state = json.loads((path / _TRAINER_STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return weights
+    return replace(weights, counters={**weights.counters, **counters_in(state)})
 
 
 def gather(openers: Collection[Callable[[], WeightFile]], chosen: FileSet | None = None, **about: Any) -> Weights:
     """Open parts and put them together; what cannot be opened is a flaw, and if nothing can, the flaw is raised."""
     chosen = chosen or FileSet(files=())
-    num_shards = len(chosen.files) + len(chosen.missing)
-    flaws = [
-        Flaw(
-            Fault.MISSING_FILE,
-            f"The shard {name} is missing, one of {num_shards}.",
-            file=name,
-            present=list(chosen.files),
-        )
-        for name in chosen.missing
-    ]
-    owners: dict[str, WeightFile] = {}
+    flaws: list[Flaw] = []
+    if chosen.missing:
+        num_shards = len(chosen.files) + len(chosen.missing)
+        message = f"Missing {len(chosen.missing)} of {num_shards} shards: {some(chosen.missing)}."
+        flaws.append(Flaw(Fault.MISSING_FILE, message, file=chosen.missing[0], present=list(chosen.files)))
+    parts: list[WeightFile] = []
     for opener in openers:
         try:
-            part = opener()
+            parts.append(opener())
         except Flaw as flaw:
             flaws.append(flaw)
-            continue
-        twice = sorted(owners.keys() & part.tensors.keys())
-        if twice:
-            raise Flaw(
-                Fault.UNREADABLE,
-                f"Several files hold the tensor {twice[0]}. Merge model-parallel parts before the scan.",
-                files=list(chosen.files),
-            )
-        owners |= dict.fromkeys(part.tensors, part)
+    owners = {name: (part, name) for part in parts for name in part.tensors}
     if flaws and not owners:
         raise flaws[0]
+    if len(owners) < sum(len(part.tensors) for part in parts):
+        twice = next(name for part in parts for name in part.tensors if owners[name][0] is not part)
+        message = f"Several files hold the tensor {twice}. Merge model-parallel parts before the scan."
+        raise Flaw(Fault.UNREADABLE, message, files=list(chosen.files))
     absent = sorted(chosen.expected - owners.keys())
     if absent and not flaws:
         message = f"The index names {counted(len(absent), 'tensor')} that no shard holds: {some(absent)}."
         flaws.append(Flaw(Fault.MISSING_TENSOR, message, sites=tuple(absent)))
-    tensors = {name: part.tensors[name] for name, part in owners.items()}
-    return Weights(tensors=tensors, owners=owners, flaws=tuple(flaws), **about)
+    prefix = ""
+    while wrapper := next((each for each in _WRAPPERS if all(name.startswith(prefix + each) for name in owners)), ""):
+        prefix += wrapper
+    counters = {key: value for part in parts for key, value in part.counters.items()}
+    return Weights(
+        tensors={name.removeprefix(prefix): part.tensors[name] for name, (part, _) in owners.items()},
+        owners={name.removeprefix(prefix): owner for name, owner in owners.items()},
+        flaws=tuple(flaws),
+        counters=counters,
+        prefix=prefix,
+        **about,
+    )
 
 
 def open_file(path: Path) -> WeightFile:
@@ -223,35 +264,109 @@ def _open_safetensors(path: Path) -> WeightFile:
         name: TensorInfo(shape=tuple(each.get_shape()), dtype=dtype_name(each.get_dtype()))
         for name, each in slices.items()
     }
-    return WeightFile(tensors, file.get_tensor)
+    return WeightFile(tensors, file.get_tensor, counters_in(file.metadata()))
 
 
 def _open_pickle(path: Path) -> WeightFile:
     """Load a file of `torch.save` with `weights_only`, mapped where its format allows."""
-    state = state_dict_of(_load_pickle(path))
+    entries = _check_archive(path) if zipfile.is_zipfile(path) else None
+    saved = _load_pickle(path, is_zip=entries is not None)
+    state = state_dict_of(saved)
     if not state:
         raise Flaw(Fault.UNREADABLE, f"{path.name} holds no state dict.", file=path.name)
+    dense = [tensor for tensor in state.values() if tensor.layout is torch.strided]
+    size, limit = sum(tensor.nbytes for tensor in dense), _MOST_SHARING * path.stat().st_size
+    if size > limit or any(tensor.untyped_storage().nbytes() > limit for tensor in dense):
+        message = f"{path.name} was not read: its tensors have {size} bytes, and the file {path.stat().st_size}."
+        raise Flaw(Fault.UNSAFE, message, file=path.name)
     tensors = {
         name: TensorInfo(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
         for name, tensor in state.items()
     }
-    return WeightFile(tensors, state.__getitem__)
+
+    def check() -> list[Flaw]:
+        found = {entry.filename: (entry.file_size, _crc(path, entry)) for entry in entries or ()}
+        bad = {
+            entry.filename: found[entry.filename] for entry in entries or () if found[entry.filename][1] != entry.CRC
+        }
+        if not bad:
+            return []
+        contents = set(bad.values())
+        storages = {name: tensor.untyped_storage() for name, tensor in state.items()}
+        sites = [
+            name
+            for name, storage in storages.items()
+            if (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data)) in contents
+        ]
+        message = f"{counted(len(sites), 'tensor')} of {path.name} fail their checksum: {some(sites or list(bad))}."
+        return [Flaw(Fault.DAMAGED, message, sites=tuple(sites), file=path.name, entries=list(bad))]
+
+    return WeightFile(tensors, state.__getitem__, counters_in(saved), check)
+
+
+def _check_archive(path: Path) -> list[zipfile.ZipInfo]:
+    """Return the entries of an archive with tensors; refuses what is compressed, too large or fails its checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        for entry in entries:
+            if entry.compress_type != zipfile.ZIP_STORED:
+                message = f"{path.name} is compressed, which PyTorch cannot map. Save it again with torch.save."
+                raise Flaw(Fault.COMPRESSED, message, file=path.name)
+            is_data = "/data/" in entry.filename
+            if entry.filename.endswith(".pkl") and entry.file_size > MOST_PICKLE_BYTES:
+                message = f"{path.name} was not loaded: its pickle has {entry.file_size} bytes without the tensors."
+                raise Flaw(Fault.UNSAFE, message, file=path.name)
+            if not is_data and _crc(path, entry) != entry.CRC:
+                message = f"{path.name} is damaged: {entry.filename} fails its checksum."
+                raise Flaw(Fault.DAMAGED, message, file=path.name, entries=[entry.filename])
+    except (zipfile.BadZipFile, NotImplementedError, struct.error, UnicodeDecodeError) as error:
+        message = f"{path.name} is damaged: the directory of its archive cannot be read ({_one_line(error)})."
+        raise Flaw(Fault.DAMAGED, message, file=path.name) from None
+    return entries
+
+
+def _crc(path: Path, entry: zipfile.ZipInfo) -> int:
+    """Return the checksum of the bytes of an entry that is not compressed."""
+    crc = 0
+    with path.open("rb") as file:
+        file.seek(entry.header_offset + _LOCAL_HEADER - 4)
+        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+        left = entry.file_size
+        while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            crc = zlib.crc32(chunk, crc)
+            left -= len(chunk)
+    return crc
+
+
+def counters_in(saved: Any) -> dict[str, float]:
+    """Return step, epoch and the like from what a training saved.
+
+    >>> counters_in({"model": {}, "epoch": 3, "global_step": "1200", "lr": 0.1})
+    {'global_step': 1200.0, 'epoch': 3.0}
+    """
+    found = {}
+    for key in _COUNTERS if isinstance(saved, Mapping) else ():
+        value = saved.get(key)
+        if isinstance(value, Tensor) and value.numel() == 1 and value.layout is torch.strided:
+            value = value.item()
+        if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
+            value = int(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_STEPS:
+            found[key] = float(value)
+    return found
 
 
 def state_dict_of(saved: Any) -> dict[str, Tensor]:
     """Find the tensors of a model in what was saved: nested under `state_dict`, `model` and the like, or in dicts.
 
-    Prefixes that wrappers put before every name are taken off.
-
-    >>> list(state_dict_of({"epoch": 3, "model": {"module.h": {"0": {"weight": torch.zeros(2)}}}, "optimizer": {}}))
+    >>> list(state_dict_of({"epoch": 3, "model": {"h": {"0": {"weight": torch.zeros(2)}}}, "optimizer": {}}))
     ['h.0.weight']
     """
     tensors: dict[str, Tensor] = {}
     while isinstance(saved, Mapping):
         nests = [saved[key] for key in _NESTS if isinstance(saved.get(key), Mapping) and _flat(saved[key])]
         tensors, saved = ({}, nests[0]) if nests else (_flat(saved), None)
-    while prefix := next((p for p in _WRAPPERS if tensors and all(name.startswith(p) for name in tensors)), ""):
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
 
@@ -331,47 +446,58 @@ def _bytes_needed(path: Path) -> int | None:
         return None
 
 
-def _load_pickle(path: Path) -> Any:
-    is_zip = zipfile.is_zipfile(path)
+def _load_pickle(path: Path, *, is_zip: bool) -> Any:
     if not is_zip and _start_of(path).startswith(_ZIP_MAGIC):
         message = f"{path.name} is truncated: the archive has no directory at its end."
         raise Flaw(Fault.TRUNCATED, message, file=path.name, bytes=path.stat().st_size)
+    named = _globals_of(path, is_zip=is_zip)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of pickle protocols that it then refuses
             return torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
-        raise _refused_pickle(path, error) from None
+        named = re.findall(r"GLOBAL ([\w.]+)", str(error)) or named
+        if not named:
+            raise Flaw(Fault.UNREADABLE, f"{path.name} is no pickle of tensors.", file=path.name) from None
+        message = f"{path.name} was not loaded: the pickle calls for {some(named)}, which could run code."
+        raise Flaw(Fault.UNSAFE, message, file=path.name, calls=named) from None
     except Exception as error:  # whatever a broken file makes the loader do
         kind = Fault.TRUNCATED if "EOF" in str(error) or isinstance(error, EOFError) else Fault.UNREADABLE
         message = f"{path.name} cannot be read: {_one_line(error) or type(error).__name__}."
         raise Flaw(kind, message, file=path.name, bytes=path.stat().st_size) from None
 
 
-def _refused_pickle(path: Path, error: Exception) -> Flaw:
-    named = re.findall(r"GLOBAL ([\w.]+)", str(error)) or _globals_of(path)
-    if not named:
-        return Flaw(Fault.UNREADABLE, f"{path.name} is no pickle of tensors.", file=path.name)
-    message = f"{path.name} was not loaded: the pickle calls for {some(named)}, which could run code."
-    return Flaw(Fault.UNSAFE, message, file=path.name, calls=named)
+def _globals_of(path: Path, *, is_zip: bool) -> list[str]:
+    """List what a pickle calls for besides tensors, by reading its instructions and running none of them.
 
-
-def _globals_of(path: Path) -> list[str]:
-    """List what a pickle calls for, by reading its instructions and running none of them."""
+    Refuses a pickle with so many instructions that loading it would not end.
+    """
     found: dict[str, None] = {}
     strings: list[str] = []
-    try:
-        with path.open("rb") as file:
+    count = 0
+    with path.open("rb") as file:
+        stream: IO[bytes] = file
+        if is_zip:
+            with zipfile.ZipFile(file) as archive:
+                pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+                stream = io.BytesIO(b"".join(map(archive.read, pickles)))
+        try:
             for _ in range(_NUM_PICKLES):
-                for instruction, argument, _ in pickletools.genops(file):
+                for instruction, argument, _ in pickletools.genops(stream):
+                    count += 1
+                    if count > MOST_INSTRUCTIONS:
+                        message = f"{path.name} was not loaded: its pickle has over {MOST_INSTRUCTIONS} instructions."
+                        raise Flaw(Fault.UNSAFE, message, file=path.name)
                     if instruction.name == "GLOBAL":
                         found[str(argument).replace(" ", ".")] = None
                     elif instruction.name == "STACK_GLOBAL":
                         found[".".join(strings[-2:])] = None
                     elif isinstance(argument, str):
                         strings.append(argument)
-    except ValueError:  # the end, or no pickle at all
-        pass
+        except (ValueError, UnicodeDecodeError):  # the end, or no pickle at all
+            pass
+    if "builtins.bytearray" in found:  # one number makes it as long as one likes
+        raise Flaw(Fault.UNSAFE, f"{path.name} was not loaded: the pickle calls for bytearray.", file=path.name)
     return [name for name in found if not name.startswith(("torch.", "collections."))]
 
 

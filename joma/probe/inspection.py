@@ -1,22 +1,32 @@
 """One checkpoint inspected: a task that depends on nothing else, so that any number of them can run anywhere."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from joma.formatting import counted
-from joma.measure.rank import stable_rank, why_undefined
-from joma.probe.checkpoint import Weights
-from joma.probe.findings import Fault, Finding, Flaw, some
-from joma.probe.fingerprint import Fingerprint, TensorPrint, sketch, tensor_print
+from joma.measure.rank import qk_cores, spectral_norm, stable_rank, why_undefined
+from joma.probe.checkpoint import LocalPlace, Weights
+from joma.probe.findings import Flaw
+from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
 from joma.probe.measurement import ALL_HEADS, Row
 from joma.probe.series import Checkpoint
-from joma.probe.structure import Unseen, WeightRef, lower_matrices
+from joma.probe.structure import (
+    Hints,
+    QueryKey,
+    Unseen,
+    WeightRef,
+    head_count,
+    lower_matrices,
+    query_keys,
+    without_quantised,
+)
 from joma.probe.text import measure_text, windows_key
 
 RANKS = "ranks"
@@ -81,9 +91,8 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
 def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> Inspection:  # noqa: C901 (in a row)
     rows: list[Row] = []
     unseen: list[Unseen] = []
-    findings = [flaw.at(blank.step) for flaw in weights.flaws]
+    findings = [flaw.at(blank.step) for flaw in [*weights.flaws, *weights.check()]]
     prints: dict[str, TensorPrint] = {}
-    sketches: dict[str, np.ndarray] = {}
     sources: dict[str, tuple[str, ...]] = {}
     last: dict[str, Tensor] = {}
 
@@ -92,20 +101,25 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         if name not in last:
             last.clear()
             last[name] = weights.read(name)
-            prints[name], sketches[name] = tensor_print(last[name], whole=True), sketch(last[name])
+            prints[name] = tensor_print(last[name])
         return last[name]
 
     if task.ranks:
         shapes = {name: info.shape for name, info in weights.tensors.items()}
-        refs, unseen = lower_matrices(shapes, mlp_pattern=task.mlp_pattern)
+        dtypes = {name: info.dtype for name, info in weights.tensors.items()}
+        codes = {name: dtype for name, dtype in dtypes.items() if "weight" in name and "int" in dtype}
+        refs, unseen = without_quantised(*lower_matrices(shapes, mlp_pattern=task.mlp_pattern), codes)
         for ref in refs:
             sources[ref.site] = ref.tensors
-            weight = ref.take(read)
-            if weight.is_floating_point():
-                rows += _ranks(ref, weight)
-            else:
-                reason = f"It is stored as {weight.dtype}: there is no rank to take."
-                unseen.append(Unseen(site=ref.site, reason=reason))
+            rows += _ranks(ref, ref.take(read))
+        if refs and isinstance(task.checkpoint.place, LocalPlace):  # of the hub as little as possible is fetched
+            pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
+            unseen += not_paired
+            for pair in pairs:
+                products = _products(pair, read)
+                if products:
+                    rows += products
+                    sources[pair.site] = tuple(dict.fromkeys((*pair.query.tensors, *pair.key.tensors)))
     if task.windows is not None and not weights.flaws:
         try:
             of_text, not_seen = measure_text(weights.folder, task.windows, heads=task.per_head)
@@ -117,13 +131,13 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
     for name, info in weights.tensors.items():
         if name not in prints:
             unread = TensorPrint(shape=info.shape, dtype=info.dtype)
-            prints[name] = tensor_print(weights.read(name), whole=False) if weights.is_local else unread
-    findings += _not_finite(blank, prints)
+            prints[name] = tensor_print(weights.read(name)) if weights.is_local else unread
     fingerprint = replace(
         blank,
         tensors=prints,
         files=dict(weights.digests),
-        sketches=sketches,
+        counters=weights.counters,
+        prefix=weights.prefix,
         sources=sources,
         unseen={each.site: each.reason for each in unseen},
         findings=tuple(findings),
@@ -131,19 +145,42 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
     return Inspection(fingerprint=fingerprint, rows=tuple(rows), notes=weights.notes)
 
 
-def _not_finite(blank: Fingerprint, prints: dict[str, TensorPrint]) -> list[Finding]:
-    bad = {name: tensor.num_bad for name, tensor in prints.items() if tensor.num_bad}
-    if not bad:
-        return []
-    message = f"{blank.name} has NaN or infinity in {counted(len(bad), 'tensor')}: {some(list(bad))}."
-    evidence = {"entries": bad}
-    return [Finding(kind=Fault.NOT_FINITE, step=blank.step, sites=tuple(bad), message=message, evidence=evidence)]
-
-
 def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:
-    weight = weight.float() if weight.element_size() == 1 else weight
+    is_coarse = weight.element_size() == 1
+    dtype = str(weight.dtype).removeprefix("torch.")
+    weight = weight.float() if is_coarse else weight
     rank = float(stable_rank(weight))
     frobenius = float(torch.linalg.vector_norm(weight, dtype=torch.float64))
-    values = {"stable_rank": rank, "spectral_norm": frobenius / rank**0.5, "frobenius_norm": frobenius}
-    flag = why_undefined(weight) if rank != rank else ""  # noqa: PLR0124 (NaN)
+    spectral = frobenius / rank**0.5 if frobenius else 0.0
+    values = {"stable_rank": rank, "spectral_norm": spectral, "frobenius_norm": frobenius}
+    flag = f"approximate: stored as {dtype}, without scales" if is_coarse else ""
+    flag = why_undefined(weight) if rank != rank else flag  # noqa: PLR0124 (NaN)
     return [Row(ref.site, "mlp", ref.layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]
+
+
+def _heads(folder: Path | None) -> Hints:
+    """Read the number of query and key heads from a configuration, if there is one."""
+    try:
+        config = json.loads(((folder or Path()) / "config.json").read_text(encoding="utf-8")) if folder else {}
+    except (OSError, ValueError, RecursionError):
+        config = {}
+    known = SimpleNamespace(**config) if isinstance(config, dict) else SimpleNamespace()
+    num_heads = head_count(known)
+    num_key_heads = getattr(known, "num_key_value_heads", num_heads)
+    if num_heads is None or not isinstance(num_key_heads, int) or min(num_heads, num_key_heads) < 1:
+        return Hints()
+    return Hints(heads={"": (num_heads, num_key_heads)})
+
+
+def _products(pair: QueryKey, read: Callable[[str], Tensor]) -> list[Row]:
+    """Measure the product of query and key weights: of each head if their number is known, else of all together."""
+    query, key = pair.query.take(read), pair.key.take(read)
+    num_heads, num_key_heads = pair.num_heads or 1, pair.num_key_heads or 1
+    fits = num_heads % num_key_heads == 0 and query.shape[0] * num_key_heads == key.shape[0] * num_heads
+    if not query.is_floating_point() or not fits or query.shape[1] != key.shape[1]:
+        return []
+    query, key = (weight.float() if weight.element_size() == 1 else weight for weight in (query, key))
+    cores = qk_cores(query, key, num_heads, num_key_heads)
+    values = {"qk_stable_rank": stable_rank(cores).nanmean(), "qk_spectral_norm": spectral_norm(cores).max()}
+    layer = pair.query.layer
+    return [Row(pair.site, "attention", layer, ALL_HEADS, metric, float(each), "") for metric, each in values.items()]

@@ -1,40 +1,51 @@
-"""Other places to send measurements to: TensorBoard and Weights & Biases."""
+"""Other places to send measurements to.
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+A logger is any function of the step and a dict of values:
+
+```python
+joma.watch(model, loggers=[lambda step, values: print(step, values["loss"])])
+```
+Names are metric, site and head where there is one: "entropy/blocks.0/head 3". One with a method `close` is closed with
+the watch. The adapters here import their package when they are made.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+Logger = Callable[[int, Mapping[str, float]], object]
 PREFIX = "joma"
 """Front of every name, so that all curves of joma stand together."""
 
 
-class Logger(ABC):
-    """Takes the values of one measurement by name: metric, then site, then head where there is one."""
-
-    @abstractmethod
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the values of one step."""
-
-    def close(self) -> None:
-        """End what was opened here."""
-        return
+def _package(name: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ImportError(f"{name} is not installed. Run `pip install {name}`, or leave the logger out.") from None
 
 
-class TensorBoard(Logger):
+def _prefixed(values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{PREFIX}/{name}": value for name, value in values.items()}
+
+
+class TensorBoard:
     """Writes scalars to a folder, or through a `SummaryWriter` that is open already."""
 
     def __init__(self, target: Any) -> None:
         """Take a folder, or an object with `add_scalar`."""
         self._is_own = isinstance(target, str | Path)
-        self._writer = _summary_writer(target) if self._is_own else target
-        if not hasattr(self._writer, "add_scalar"):
+        if not self._is_own and not hasattr(target, "add_scalar"):
             raise TypeError(f"TensorBoard needs a folder or a SummaryWriter, got {type(target).__name__}.")
+        self._writer = target
+        if self._is_own:
+            self._writer = _package("tensorboard", "torch.utils.tensorboard").SummaryWriter(str(target))
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write one scalar for each value."""
-        for name, value in values.items():
-            self._writer.add_scalar(f"{PREFIX}/{name}", value, global_step=step)
+        for name, value in _prefixed(values).items():
+            self._writer.add_scalar(name, value, global_step=step)
 
     def close(self) -> None:
         """Close the writer if it was opened here."""
@@ -42,15 +53,7 @@ class TensorBoard(Logger):
             self._writer.close()
 
 
-def _summary_writer(folder: str | Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ImportError("TensorBoard is not installed. Install `joma[loggers]`, or leave the logger out.") from None
-    return SummaryWriter(str(folder))
-
-
-class WandB(Logger):
+class WandB:
     """Adds values to a run of Weights & Biases: the one given, or the one that `wandb.init` started.
 
     They go into the row that is being filled and count by a step of their own, `joma/step`, so that joma does not move
@@ -59,25 +62,43 @@ class WandB(Logger):
 
     def __init__(self, run: Any = None) -> None:
         """Take a run, or the one that is active."""
-        self._run = _active_run() if run is None else run
+        self._run = _package("wandb", "wandb").run if run is None else run
+        if self._run is None:
+            raise ValueError("There is no active W&B run. Call `wandb.init()` first, or pass a run.")
         self._run.define_metric(f"{PREFIX}/step")
         self._run.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")
         self._row: int | None = None
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Add all values at once."""
         if self._run.step == self._row:
             self._run.log({}, commit=True)
-        named = {f"{PREFIX}/{name}": value for name, value in values.items()}
-        self._run.log({f"{PREFIX}/step": step, **named}, commit=False)
+        self._run.log({f"{PREFIX}/step": step, **_prefixed(values)}, commit=False)
         self._row = self._run.step
 
 
-def _active_run() -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise ImportError("wandb is not installed. Install `joma[loggers]`, or leave the logger out.") from None
-    if wandb.run is None:
-        raise ValueError("There is no active W&B run. Call `wandb.init()` first, or pass a run.")
-    return wandb.run
+class Trackio:
+    """Adds values to the run that `trackio.init` started."""
+
+    def __init__(self) -> None:
+        """Find the package."""
+        self._trackio = _package("trackio", "trackio")
+
+    def __call__(self, step: int, values: Mapping[str, float]) -> None:
+        """Add all values at once."""
+        self._trackio.log(_prefixed(values), step=step)
+
+
+class MLflow:
+    """Adds values to the active run of MLflow. Characters that it refuses in names become underscores."""
+
+    def __init__(self) -> None:
+        """Find the package."""
+        self._mlflow = _package("mlflow", "mlflow")
+
+    def __call__(self, step: int, values: Mapping[str, float]) -> None:
+        """Add all values at once."""
+        named = _prefixed(values).items()
+        allowed = "_-./ "
+        plain = {"".join(c if c.isalnum() or c in allowed else "_" for c in name): value for name, value in named}
+        self._mlflow.log_metrics(plain, step=step)

@@ -1,13 +1,12 @@
 """One measurement of a model: its rows for the record, what failed, what could not be seen, and what it cost."""
 
 import math
-import operator
 import time
-import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,24 +14,32 @@ from torch import Tensor
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading
-from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
-from joma.probe.structure import Unseen, plain_site
+from joma.probe.measures import Flagged, Function, Functions, Matrix, Measure, On, Reading
+from joma.probe.model import ProbeBatch, ProbedModel, full_tensor, random_state_kept
+from joma.probe.structure import Unseen, WeightRef, module_path, plain_site
 from joma.probe.taps import Sites
 
 ALL_HEADS = -1
 TOGETHER = 2**26
 """Numbers in the matrices that are measured at once; one that is taken out may be a copy, and be copied to float32."""
+SHARDED = (
+    "Its weights are sharded over processes, and not all of them watch it with these settings. Call `watch` after "
+    "sharding, in every process, for ranks and norms."
+)
 AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
 _ROWS_OF_HEADS = 3
 """Axes of a reading for every row: batch, heads, rows."""
-_NEUTRAL = {Reduction.MEAN: 0.0, Reduction.MAX: -math.inf, Reduction.MIN: math.inf}
-_JOIN: dict[Reduction, Callable[..., float]] = {
-    Reduction.MEAN: operator.add,
-    Reduction.MAX: max,
-    Reduction.MIN: min,
+_JOIN: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
+    Reduction.MEAN: torch.add,
+    Reduction.MAX: torch.maximum,
+    Reduction.MIN: torch.minimum,
 }
+_BEST: dict[Reduction, Callable[[Sequence[float]], float]] = {Reduction.MAX: max, Reduction.MIN: min}
+CLEARED = (
+    "Gradients are already cleared when `step` is called. Call it before `zero_grad`, or `watch.gradients()` after "
+    "`backward`."
+)
 
 
 class Row(NamedTuple):
@@ -47,33 +54,23 @@ class Row(NamedTuple):
     flag: str = ""
 
 
-class Failure(NamedTuple):
-    """An exception inside of a measurement, without the frames that it holds."""
-
-    site: str
-    message: str
-    trace: str
-
-    @classmethod
-    def of(cls, site: str, error: Exception) -> "Failure":
-        """Keep what there is to say of an exception."""
-        return cls(site, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
-
-
 class Measurement:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
     def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
         """Prepare for one measurement; the `sites` of an earlier one make it cheaper."""
         self.readings = Readings()
-        self.failures: list[Failure] = []
+        self.failures: list[tuple[str, Exception]] = []
+        """Sites, and what was raised there."""
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}
         """Attention sites that were measured, with their layers."""
         self._calls: set[tuple[str, CallSource]] = set()
         self._model, self._measures, self._earlier = model, measures, earlier
         self._devices = model.devices
-        self._stopwatch = _Stopwatch(self._devices[0])
+        self._has_gradients = False
+        self.stopwatch = _Stopwatch(self._devices[0])
+        """Runs inside of the training's own step."""
 
     @property
     def sites(self) -> Sites | None:
@@ -81,15 +78,11 @@ class Measurement:
         is_missing = {site for site, _ in self._earlier or ()} - {site for site, _ in self._calls}
         return None if is_missing or self.unseen or not self._calls else self._calls
 
-    def seconds_in_forward(self) -> float:
-        """Return what measuring took inside of the training's own forward pass; a GPU is waited for."""
-        return self._stopwatch.read()
-
     def tap(self) -> AbstractContextManager[None]:
         """Measure the attention calls of the training's own forward pass, while the context lasts."""
 
         def on_call(call: AttentionCall) -> None:
-            with self._stopwatch.running():
+            with self.stopwatch.running():
                 self._on_call(call)
 
         def on_unseen(unseen: Unseen) -> None:
@@ -103,16 +96,58 @@ class Measurement:
         with self._model.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True, sites=self._earlier):
             self._model.forward(batch)
 
+    def gradients(self) -> None:
+        """Measure the gradients of the lower matrices, once; say so where they are cleared."""
+        if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather():
+            return
+        named = self._model.root.named_parameters()
+        gradients = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+        def take(ref: WeightRef) -> Matrix:
+            weight = ref.take(lambda name: full_tensor(gradients[name]))
+            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=weight)
+
+        lower = self._model.layout.lower
+        refs = [ref for ref in lower if ref.name in gradients and not ref.updates]
+        for found in self._taken((plain_site(ref.site), partial(take, ref)) for ref in refs):
+            if not self._has_gradients and not bool(found[0][2].weight.any()):
+                break
+            self._has_gradients = True
+            self._measure(On.GRADIENT, "gradient", found)
+        if lower and not self._has_gradients:
+            self._on_unseen(Unseen(site="", reason=CLEARED))
+
     def weights(self) -> None:
-        """Measure matrices and the model itself."""
+        """Measure gradients, matrices and the model itself."""
+        self.gradients()
         for subject, kind, taken in (
             (On.MATRIX, "mlp", self._model.matrices),
+            (On.EVERY_MATRIX, "weight", self._every_matrix),
             (On.QUERY_KEY, "attention", self._model.query_keys),
         ):
-            if self._measures[subject]:
+            if self._measures[subject] and self._can_gather():
                 for things in self._taken(taken()):
                     self._measure(subject, kind, things)
         self._measure(On.MODEL, "model", [("", -1, self._model.root)])
+
+    def _can_gather(self) -> bool:
+        """Whether weights can be read; say so where other processes hold a part of them and do not join in."""
+        if not self._model.shards.can_gather():
+            self._on_unseen(Unseen(site="", reason=SHARDED))
+        return self._model.shards.can_gather()
+
+    def _every_matrix(self) -> Iterator[tuple[str, Callable[[], Matrix]]]:
+        """Yield the site of every parameter with two axes, those of `On.MATRIX` left out, and a function for it."""
+        layout = self._model.layout
+        others = {ref.name for ref in layout.lower} | layout.quantised
+
+        def take(name: str, parameter: Tensor) -> Matrix:
+            path = module_path(name)
+            return Matrix(site=plain_site(path), layer=layout.layer_of(path), weight=full_tensor(parameter))
+
+        for name, parameter in self._model.root.named_parameters():
+            if parameter.ndim == 2 and name not in others:  # noqa: PLR2004 (a matrix)
+                yield plain_site(module_path(name)), partial(take, name, parameter)
 
     def _taken(self, sites: Iterator[tuple[str, Callable[[], Any]]]) -> Iterator[list[tuple[str, int, Any]]]:
         """Take matrices out of the model, as many at once as `TOGETHER` allows: some are made when they are taken."""
@@ -122,7 +157,7 @@ class Measurement:
             try:
                 matrix = take()
             except Exception as error:
-                self.failures.append(Failure.of(site, error))
+                self.failures.append((site, error))
                 continue
             things.append((site, matrix.layer, matrix))
             num_numbers += matrix.num_numbers
@@ -134,10 +169,9 @@ class Measurement:
 
     def _on_call(self, call: AttentionCall) -> None:
         self._calls.add((call.site, call.source))
-        site = plain_site(call.site)
-        if self._model.wants(site):
-            self.layers[site] = call.layer
-            self._measure(On.ATTENTION, "attention", [(site, call.layer, call)])
+        if self._model.wants(plain_site(call.site)):
+            self.layers[call.label] = call.layer
+            self._measure(On.ATTENTION, "attention", [(call.label, call.layer, call)])
 
     def _measure(self, subject: On, kind: str, things: list[tuple[str, int, Any]]) -> None:
         """Measure things (site, layer, thing) without gradients, autocast and traces in the random states."""
@@ -153,7 +187,7 @@ class Measurement:
                     try:
                         self.readings.add(site, kind, layer, named, measure.reductions)
                     except Exception as error:
-                        self.failures.append(Failure.of(site, error))
+                        self.failures.append((site, error))
 
     def _apply(
         self, measure: Measure, function: Function, things: list[tuple[str, int, Any]]
@@ -171,138 +205,109 @@ class Measurement:
             try:
                 found = function([thing])[0] if measure.together else function(thing)
             except Exception as error:
-                self.failures.append(Failure.of(site, error))
+                self.failures.append((site, error))
             else:
                 yield site, layer, found
 
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
-        self.failures.append(Failure.of(plain_site(call.site), error))
+        self.failures.append((plain_site(call.site), error))
 
     def _on_unseen(self, unseen: Unseen) -> None:
         self.unseen[unseen] = None
 
 
 @dataclass(slots=True)
-class _Numbers:
+class _Reduced:
     """What the calls of one site gave for one metric."""
 
     reduction: Reduction
-    parts: list[tuple[Tensor | float, int | None]] = field(default_factory=list)
-    """A number or numbers of heads (None), or sums and counts of several metrics with the position of this one."""
-    shape: tuple[int, ...] = ()
-    """(H) where there are heads."""
-    flags: list[str] = field(default_factory=list)
+    has_heads: bool
+    numbers: Tensor
+    """(2, H), on its device: the sum or extreme of each head, and how many numbers went into it."""
+    flags: list[str]
 
-    def add(self, part: Tensor | float, position: int | None, shape: tuple[int, ...]) -> None:
-        if self.parts and shape != self.shape:
-            raise ValueError(f"A site gave readings of shape {self.shape} and then {shape}. Its heads must not change.")
-        self.shape = shape
-        self.parts.append((part, position))
-
-    def over_calls(self, host: Mapping[int, list[float]]) -> list[tuple[float, float]]:
-        """Return the sum or extreme of each head, or of all, and how many numbers went into it."""
-        total: list[tuple[float, float]] | None = None
-        for part, position in self.parts:
-            numbers = host[id(part)] if isinstance(part, Tensor) else [part]
-            if position is None:
-                found = [(_NEUTRAL[self.reduction], 0.0) if math.isnan(n) else (n, 1.0) for n in numbers]
-            else:
-                (num_heads,) = self.shape
-                values, counts = position * num_heads, len(numbers) // 2 + position * num_heads
-                found = list(
-                    zip(numbers[values : values + num_heads], numbers[counts : counts + num_heads], strict=True)
-                )
-            if total is not None:
-                join = _JOIN[self.reduction]
-                found = [(join(v, w), m + n) for (v, m), (w, n) in zip(total, found, strict=True)]
-            total = found
-        assert total is not None
-        return total
-
-    def reduced(self, heads: Sequence[tuple[float, float]]) -> float:
-        """Return the mean or extreme over heads, NaN over nothing."""
-        count = sum(count for _, count in heads)
-        if not count:
-            return math.nan
-        values = [value for value, _ in heads]
-        if self.reduction is Reduction.MEAN:
-            return math.fsum(values) / count
-        return _JOIN[self.reduction](*values) if len(values) > 1 else values[0]
+    def join(self, other: "_Reduced") -> None:
+        if (self.has_heads, self.numbers.shape) != (other.has_heads, other.numbers.shape):
+            old, new = (tuple(each.numbers.shape[1:]) for each in (self, other))
+            raise ValueError(f"A site gave readings of shape {old} and then {new}. Its heads must not change.")
+        (value, count), (more, number) = self.numbers, other.numbers
+        self.numbers = torch.stack((_JOIN[self.reduction](value, more), count + number))
+        self.flags += other.flags
 
 
 class Readings:
-    """Readings of one measurement, gathered by site and metric; tensors stay on their devices until they are read."""
+    """Readings of one measurement by site and metric, reduced over rows; tensors stay on their devices until read."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._numbers: dict[tuple[str, str, int, str], _Numbers] = {}
+        self._found: dict[tuple[str, str, int, str], _Reduced] = {}
 
     def add(
         self, site: str, kind: str, layer: int, found: Mapping[str, Reading], reductions: Mapping[str, Reduction]
     ) -> None:
         """Take the readings of one call or matrix in; those of one site are reduced together."""
-        by_rows: dict[tuple[Any, ...], list[tuple[_Numbers, Tensor]]] = defaultdict(list)
+        alike: dict[tuple[Any, ...], list[tuple[str, str, Tensor]]] = defaultdict(list)
         for metric, reading in found.items():
             value, flag = reading if isinstance(reading, Flagged) else (reading, "")
-            if isinstance(value, Tensor):
-                if value.ndim not in (0, 1, _ROWS_OF_HEADS):
-                    raise ValueError(
-                        "A reading must be a number or a tensor (B, H, rows), (H) or (), "
-                        f"got shape {tuple(value.shape)}."
-                    )
-                value = value.detach() if value.is_floating_point() else value.double()
-            else:
-                value = float(value)
+            tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+            if tensor.ndim not in (0, 1, _ROWS_OF_HEADS):
+                raise ValueError(
+                    f"A reading must be a number or a tensor (B, H, rows), (H) or (), got shape {tuple(tensor.shape)}."
+                )
+            tensor = tensor if tensor.is_floating_point() else tensor.double()
+            rows = tensor if tensor.ndim == _ROWS_OF_HEADS else tensor.reshape(1, -1, 1)
             reduction = reductions.get(metric, metric_named(metric).reduction)
-            numbers = self._numbers.setdefault((site, kind, layer, metric), _Numbers(reduction))
-            numbers.flags += [flag] if flag else []
-            if isinstance(value, Tensor) and value.ndim == _ROWS_OF_HEADS:
-                by_rows[reduction, value.shape, value.dtype, value.device].append((numbers, value))
-            else:
-                numbers.add(value, None, tuple(value.shape) if isinstance(value, Tensor) else ())
-        for (reduction, *_), members in by_rows.items():
+            alike[reduction, tensor.ndim > 0, rows.shape, rows.dtype, rows.device].append((metric, flag, rows))
+        for (reduction, has_heads, *_), members in alike.items():
             # Readings of one shape are reduced together: the fewer operations, the less a GPU is kept waiting.
-            sums = _over_rows(torch.stack([value for _, value in members]), reduction)
-            for position, (numbers, _) in enumerate(members):
-                numbers.add(sums, position, (sums.shape[-1],))
+            sums = _over_rows(torch.stack([rows for _, _, rows in members]), reduction)
+            for i, (metric, flag, _) in enumerate(members):
+                new = _Reduced(reduction, has_heads, sums[:, i], [flag] if flag else [])
+                known = self._found.setdefault((site, kind, layer, metric), new)
+                if known is not new:
+                    known.join(new)
 
-    def rows(self, *, heads: bool) -> Iterator[Row]:
-        """Yield the value over all heads of every metric, and those of single heads where asked for."""
-        parts = [part for numbers in self._numbers.values() for part, _ in numbers.parts]
-        host = _to_host([part for part in parts if isinstance(part, Tensor)])
-        for (site, kind, layer, metric), numbers in self._numbers.items():
-            if not numbers.parts:  # what it was given could not be reduced, which was reported then
-                continue
-            found = numbers.over_calls(host)
-            flag = "; ".join(dict.fromkeys(numbers.flags))
-            each_head = [(head, [of_head]) for head, of_head in enumerate(found)] if heads and numbers.shape else []
-            for head, values in [(ALL_HEADS, found), *each_head]:
-                empty = "" if any(count for _, count in values) else "nothing but NaN"
-                yield Row(site, kind, layer, head, metric, numbers.reduced(values), flag or empty)
+    def rows(self, *, heads: bool | Container[str]) -> Iterator[Row]:
+        """Yield the value over all heads of every metric, and those of single heads, of all or some metrics."""
+        host = _to_host([each.numbers for each in self._found.values()])
+        for ((site, kind, layer, metric), each), (values, counts) in zip(self._found.items(), host, strict=True):
+            flag = "; ".join(dict.fromkeys(each.flags))
+            wanted = heads if isinstance(heads, bool) else metric in heads
+            by_head = [(head, [head]) for head in range(len(values))] if wanted and each.has_heads else []
+            for head, of in [(ALL_HEADS, range(len(values))), *by_head]:
+                count = sum(counts[h] for h in of)
+                over = [values[h] for h in of]
+                value = (
+                    math.fsum(over) / (count or 1) if each.reduction is Reduction.MEAN else _BEST[each.reduction](over)
+                )
+                if not count:
+                    value = math.nan
+                yield Row(site, kind, layer, head, metric, value, flag or ("" if count else "nothing but NaN"))
 
 
 def _over_rows(values: Tensor, reduction: Reduction) -> Tensor:
-    """Reduce metrics (M, B, H, rows) over batch and rows to (2, M, H): sum or extreme, and the count behind it."""
+    """Reduce metrics (M, B, H, rows) over batch and rows to (2, M, H): sum or extreme, and the count in it."""
     missing = values.isnan()
     if reduction is Reduction.MEAN:
         reduced = values.nansum((1, 3), dtype=torch.float64)
     else:
-        extreme = torch.amax if reduction is Reduction.MAX else torch.amin
-        reduced = extreme(values.masked_fill(missing, _NEUTRAL[reduction]), (1, 3)).double()
+        extreme, neutral = (torch.amax, -math.inf) if reduction is Reduction.MAX else (torch.amin, math.inf)
+        reduced = extreme(values.masked_fill(missing, neutral), (1, 3)).double()
     num_rows = values.shape[1] * values.shape[3]
     return torch.stack((reduced, num_rows - missing.sum((1, 3), dtype=torch.float64)))
 
 
-def _to_host(tensors: Iterable[Tensor]) -> dict[int, list[float]]:
-    """Read tensors into lists by their identities, waiting for every device once."""
-    waiting: dict[tuple[torch.device, torch.dtype], dict[int, Tensor]] = defaultdict(dict)
-    for tensor in tensors:
-        waiting[tensor.device, tensor.dtype][id(tensor)] = tensor
-    host: dict[int, list[float]] = {}
-    for group in waiting.values():
-        flat = iter(torch.cat([tensor.reshape(-1) for tensor in group.values()]).tolist())
-        host |= {key: [next(flat) for _ in range(tensor.numel())] for key, tensor in group.items()}
-    return host
+def _to_host(tensors: Sequence[Tensor]) -> list[tuple[list[float], list[float]]]:
+    """Read float64 tensors (2, H) into lists, waiting for every device once."""
+    host: dict[int, tuple[list[float], list[float]]] = {}
+    for device in {tensor.device for tensor in tensors}:
+        own = [i for i, tensor in enumerate(tensors) if tensor.device == device]
+        values, counts = torch.cat([tensors[i] for i in own], dim=1).tolist()
+        end = 0
+        for i in own:
+            start, end = end, end + tensors[i].shape[1]
+            host[i] = values[start:end], counts[start:end]
+    return [host[i] for i in range(len(tensors))]
 
 
 class _Stopwatch:
@@ -352,7 +357,7 @@ def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: Pro
     Both are measured once: in a model that mixes its sequences (a router with a capacity, say) or whose first axis is
     not the batch, what is found differs, and the batch stays whole.
     """
-    first = None if any(measure.whole_batch for measure in measures[On.ATTENTION]) else _first(batch)
+    first = _first(batch) if all(measure.first_sequence for measure in measures[On.ATTENTION]) else None
     if first is None:
         return batch
     tables = []

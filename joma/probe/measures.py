@@ -21,20 +21,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from joma.errors import UnknownNameError
+from joma.measure.directions import overlap, top_directions
 from joma.measure.entropy import AttentionStatistics
-from joma.measure.rank import power_step, qk_spectral_norms, why_undefined
+from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_rank, why_undefined
 from joma.metrics import Reduction
-from joma.probe.calls import AttentionCall, measure_call
+from joma.probe.calls import AttentionCall, measure_call, measure_state
 
-COLD_STEPS = 32
-"""Products for a matrix that was not measured before."""
-WARM_STEPS = 4
-"""Products for one that was: weights move little between two measurements. Two would do for the norm, but lag behind
-when another singular value takes the lead."""
-CATCH_UP_STEPS = 8
-"""More, where the residual says that they moved much."""
+FIRST_STEPS = 12
+"""Products for every matrix; weights of trained networks need no more."""
+MORE_STEPS = 32
+"""More, where the residual says so: random weights, of which many directions are equally large."""
 RESIDUAL = 0.02
 """Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that part."""
+TOP = 4
+"""Directions of a gradient whose energy and overlap are measured."""
 
 
 class On(StrEnum):
@@ -44,6 +44,10 @@ class On(StrEnum):
     """An `AttentionCall`, during the forward pass."""
     MATRIX = "matrix"
     """A `Matrix`: the lower one of an MLP."""
+    EVERY_MATRIX = "every_matrix"
+    """A `Matrix`: any parameter with two axes that is not the lower one of an MLP."""
+    GRADIENT = "gradient"
+    """A `Matrix` that holds the gradient of the lower one of an MLP."""
     QUERY_KEY = "query_key"
     """A `QueryKeyMatrices` of one attention module."""
     MODEL = "model"
@@ -103,14 +107,14 @@ class Measure:
     make: Callable[[], Function]
     reductions: Mapping[str, Reduction] = field(default_factory=dict)
     """Of its metrics that are not in `joma.metrics` and are no means over rows."""
-    cost: str = ""
-    """What it costs, in words."""
     together: bool = False
     """Whether the function takes a list of things at once and returns as many results."""
-    draws: bool = True
+    draws: bool = False
     """Whether it may draw random numbers, so that random states must be restored afterwards."""
-    whole_batch: bool = True
-    """Whether more than the first sequence of a batch matters to it."""
+    first_sequence: bool = False
+    """Whether the first sequence of a batch is all that matters to it."""
+    from_start: bool = False
+    """Whether it is called once when the watch is attached, before there is anything to record."""
 
 
 Functions = Mapping[On, Mapping[Measure, Function]]
@@ -123,145 +127,172 @@ def _named(stats: AttentionStatistics) -> dict[str, Reading]:
         "entropy": stats.entropy,
         "entropy_fraction": stats.fraction,
         "effective_keys": stats.effective_keys,
+        "first_key_mass": stats.first_key_mass,
         "sink_mass": stats.sink_mass,
         "mean_distance": stats.mean_distance,
         "max_logit": stats.max_logit,
+        "logit_variance": stats.logit_variance,
+        "key_bias_share": stats.key_bias_share,
         "entropy_lowest_before_clamp": stats.lowest_before_clamp,
     }
     return {name: values for name, values in named.items() if values is not None}
 
 
 def full_attention(call: AttentionCall) -> dict[str, Reading]:
-    """Entropy and its companions, over all sequences."""
-    return _named(measure_call(call))
+    """Entropy, its companions, the moments of the logits and the states of the layer, over all sequences."""
+    return _named(measure_call(call, moments=True)) | measure_state(call)
 
 
 def cheap_entropy(call: AttentionCall) -> dict[str, Reading]:
-    """Entropy alone, of the first sequence of the batch, all of its rows and heads."""
-
-    def first(tensor: Tensor | None) -> Tensor | None:
-        has_batch = tensor is not None and tensor.ndim == 4 and len(tensor) > 1  # noqa: PLR2004 (B, H, rows, keys)
-        return tensor[:1] if has_batch and tensor is not None else tensor
-
-    parts = {name: first(getattr(call, name)) for name in ("q", "k", "logits", "mask", "bias")}
-    return _named(measure_call(replace(call, **parts), companions=False))  # type: ignore[arg-type]
+    """Entropy and its companions, of the first sequence of the batch, all of its rows and heads."""
+    return _named(measure_call(_first_sequence(call)))
 
 
-class WarmRanks:
-    """Stable rank and norms of matrices, each started from the vector of its last measurement."""
-
-    def __init__(self) -> None:
-        """Remember nothing yet."""
-        self._vectors: dict[str, Tensor] = {}
-
-    def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
-        """Measure all of them, those of one shape by one iteration, and say by how much each norm may be off."""
-        alike: dict[tuple[Any, ...], list[tuple[int, str, Tensor]]] = defaultdict(list)
-        for i, matrix in enumerate(matrices):
-            # The shorter side lies along the columns, where vectors live.
-            weight = matrix.weight if matrix.weight.shape[0] >= matrix.weight.shape[1] else matrix.weight.mT
-            is_known = self._start(matrix.site, weight) is not None
-            alike[weight.shape, weight.dtype, weight.device, is_known].append((i, matrix.site, weight))
-        found: dict[int, dict[str, Reading]] = {}
-        for group in alike.values():
-            dtype = torch.float64 if group[0][2].dtype == torch.float64 else torch.float32
-            frobenius = torch.stack([torch.linalg.vector_norm(weight, dtype=dtype) for _, _, weight in group])
-            sizes = frobenius.double().tolist()  # a GPU is waited for here, and once more for the norms
-            sound = [each for each, size in zip(group, sizes, strict=True) if 0 < size < torch.inf]
-            norms = self._norms([(site, weight) for _, site, weight in sound])
-            for (i, site, weight), size in zip(group, sizes, strict=True):
-                found[i] = _ranks(size, *norms[site]) if site in norms else self._undefined(site, weight, size)
-        return [found[i] for i in range(len(matrices))]
-
-    def _norms(self, sites: Sequence[tuple[str, Tensor]]) -> dict[str, tuple[float, float]]:
-        """Return norm and residual of matrices of one shape, all of them known or none, and remember the vectors."""
-        if not sites:
-            return {}
-        weights = [weight for _, weight in sites]
-        starts = [start for site, weight in sites if (start := self._start(site, weight)) is not None]
-        start = torch.stack(starts) if starts else None
-        found = power_step(weights, start, num_steps=COLD_STEPS if start is None else WARM_STEPS)
-        norms, residuals, vectors = found.norm.tolist(), found.residual.tolist(), list(found.vector)
-        lagging = [i for i, residual in enumerate(residuals) if residual > RESIDUAL]
-        if lagging:
-            again = power_step(
-                [weights[i] for i in lagging], torch.stack([vectors[i] for i in lagging]), num_steps=CATCH_UP_STEPS
-            )
-            for j, i in enumerate(lagging):
-                norms[i], residuals[i], vectors[i] = float(again.norm[j]), float(again.residual[j]), again.vector[j]
-        self._vectors |= {site: vector for (site, _), vector in zip(sites, vectors, strict=True)}
-        return {site: (norm, rest) for (site, _), norm, rest in zip(sites, norms, residuals, strict=True)}
-
-    def _start(self, site: str, weight: Tensor) -> Tensor | None:
-        """Return the vector of the last measurement, unless the matrix has changed its shape or device since."""
-        start = self._vectors.get(site)
-        fits = start is not None and start.shape == weight.shape[1:] and start.device == weight.device
-        return start if fits else None
-
-    def _undefined(self, site: str, weight: Tensor, frobenius: float) -> dict[str, Reading]:
-        self._vectors.pop(site, None)
-        why = why_undefined(weight)
-        return {
-            "stable_rank": Flagged(torch.nan, why),
-            "spectral_norm": Flagged(0.0 if frobenius == 0 else torch.nan, why),
-            "frobenius_norm": Flagged(frobenius, why),
-        }
+def first_attention(call: AttentionCall) -> dict[str, Reading]:
+    """All there is to measure, of the first sequence of the batch."""
+    return full_attention(_first_sequence(call))
 
 
-def _ranks(frobenius: float, norm: float, residual: float) -> dict[str, Reading]:
-    flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
-    return {
-        "stable_rank": Flagged((frobenius / norm) ** 2, flag),
-        "spectral_norm": Flagged(norm, flag),
-        "frobenius_norm": frobenius,
-        "rank_residual": residual,
-    }
+def _first_sequence(call: AttentionCall) -> AttentionCall:
+    def first(name: str, num_axes: int) -> Tensor | None:
+        tensor = getattr(call, name)
+        return tensor if tensor is None or tensor.ndim < num_axes or len(tensor) == 1 else tensor[:1]
+
+    axes = {"q": 4, "k": 4, "logits": 4, "mask": 4, "bias": 4, "sink": 3, "state": 3, "rows": 2}
+    return replace(call, **{name: first(name, num_axes) for name, num_axes in axes.items()})  # type: ignore[arg-type]
+
+
+def ranks(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
+    """Stable rank and norms of matrices, those of one shape by one iteration from a fixed start.
+
+    The same weights give the same numbers, whatever was measured before. `rank_residual` is the part by which a norm
+    may be off.
+    """
+    found: dict[int, dict[str, Reading]] = {}
+    for group in _alike(matrices).values():
+        dtype = torch.float64 if group[0][1].dtype == torch.float64 else torch.float32
+        sizes = torch.stack([torch.linalg.vector_norm(weight, dtype=dtype) for _, weight in group]).double().tolist()
+        sound = []
+        for (i, weight), size in zip(group, sizes, strict=True):
+            if 0 < size < torch.inf:
+                sound.append((i, size, weight))
+                continue
+            why = why_undefined(weight)
+            found[i] = {
+                "stable_rank": Flagged(torch.nan, why),
+                "spectral_norm": Flagged(0.0 if size == 0 else torch.nan, why),
+                "frobenius_norm": Flagged(size, why),
+            }
+        norms = _norms([weight for _, _, weight in sound])
+        for (i, size, _), (norm, residual) in zip(sound, norms, strict=True):
+            flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
+            found[i] = {
+                "stable_rank": Flagged((size / norm) ** 2, flag),
+                "spectral_norm": Flagged(norm, flag),
+                "frobenius_norm": size,
+                "rank_residual": residual,
+            }
+    return [found[i] for i in range(len(matrices))]
+
+
+def _alike(matrices: Sequence[Matrix]) -> dict[tuple[Any, ...], list[tuple[int, Tensor]]]:
+    """Group matrices by shape, with their positions; the shorter side lies along the columns, where vectors live."""
+    alike: dict[tuple[Any, ...], list[tuple[int, Tensor]]] = defaultdict(list)
+    for i, matrix in enumerate(matrices):
+        weight = matrix.weight if matrix.weight.shape[0] >= matrix.weight.shape[1] else matrix.weight.mT
+        alike[weight.shape, weight.dtype, weight.device].append((i, weight))
+    return alike
+
+
+def _norms(weights: Sequence[Tensor]) -> list[tuple[float, float]]:
+    """Return spectral norm and residual of matrices of one shape."""
+    if not weights:
+        return []
+    start = torch.randn(weights[0].shape[1], generator=torch.Generator().manual_seed(SEED))
+    first = power_step(weights, start.to(weights[0].device).expand(len(weights), -1), num_steps=FIRST_STEPS)
+    found = list(zip(first.norm.tolist(), first.residual.tolist(), strict=True))
+    lagging = [i for i, (_, residual) in enumerate(found) if residual > RESIDUAL]
+    if lagging:
+        more = power_step([weights[i] for i in lagging], first.vector[lagging], num_steps=MORE_STEPS)
+        for i, norm, residual in zip(lagging, more.norm.tolist(), more.residual.tolist(), strict=True):
+            found[i] = norm, residual
+    return found
 
 
 def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
-    """Spectral norm of each head's product of query and key weights; the largest of them for the layer."""
-    norms = qk_spectral_norms(matrices.query, matrices.key, matrices.num_heads, matrices.num_key_heads)
-    return {"qk_spectral_norm": norms}
+    """Spectral norm and stable rank of each head's product of query and key weights."""
+    cores = qk_cores(matrices.query, matrices.key, matrices.num_heads, matrices.num_key_heads)
+    return {"qk_spectral_norm": spectral_norm(cores), "qk_stable_rank": stable_rank(cores)}
+
+
+class Gradients:
+    """Norm, stable rank and top directions of gradients, and how far these have turned since the last measurement."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._directions: dict[str, Tensor] = {}
+
+    def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
+        """Measure the gradients of matrices, those of one shape together."""
+        found: dict[int, dict[str, Reading]] = {}
+        for group in _alike(matrices).values():
+            gradients = torch.stack([gradient for _, gradient in group])
+            gradients = gradients if gradients.dtype == torch.float64 else gradients.float()
+            energies = torch.linalg.vector_norm(gradients, dim=(1, 2)).double().square()
+            top = top_directions(gradients, TOP)
+            squares = top.values.square()
+            for (i, _), energy, square, vectors in zip(group, energies, squares, top.vectors, strict=True):
+                site = matrices[i].site
+                before = self._directions.get(site)
+                found[i] = {
+                    "gradient_norm": energy.sqrt(),
+                    "gradient_stable_rank": energy / square[0],
+                    "gradient_energy": square.sum() / energy,
+                }
+                if before is not None and before.shape == vectors.shape and before.device == vectors.device:
+                    found[i]["gradient_overlap"] = overlap(vectors[None], before[None])[0]
+                self._directions[site] = vectors
+        return [found[i] for i in range(len(matrices))]
+
+
+class Updates:
+    """Norm and stable rank of W − W(0). The copy W(0) takes the memory of the lower matrices of all MLPs once more."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._starts: dict[str, Tensor] = {}
+
+    def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
+        """Measure all of them; the first call, when the watch is attached, keeps W(0)."""
+        moved = []
+        for matrix in matrices:
+            start = self._starts.setdefault(matrix.site, matrix.weight.detach().clone())
+            moved.append(replace(matrix, weight=matrix.weight - start.to(matrix.weight.device)))
+        return [
+            {"update_norm": found["frobenius_norm"], "update_stable_rank": found["stable_rank"]}
+            for found in ranks(moved)
+        ]
 
 
 BUILT_IN = {
     measure.name: measure
     for measure in (
-        Measure(
-            name="attention",
-            on=On.ATTENTION,
-            make=lambda: full_attention,
-            cost="one to three attention forwards of the batch",
-            draws=False,
-        ),
-        Measure(
-            name="entropy",
-            on=On.ATTENTION,
-            make=lambda: cheap_entropy,
-            cost="one attention forward of one sequence",
-            draws=False,
-            whole_batch=False,
-        ),
-        Measure(
-            name="ranks",
-            on=On.MATRIX,
-            make=WarmRanks,
-            cost="a few products of each matrix with a vector",
-            together=True,
-            draws=False,
-        ),
-        Measure(
-            name="qk_norms",
-            on=On.QUERY_KEY,
-            make=lambda: query_key_norms,
-            cost="a QR decomposition of each head's queries and keys",
-            draws=False,
-        ),
+        Measure(name="entropy", on=On.ATTENTION, make=lambda: cheap_entropy, first_sequence=True),
+        Measure(name="first_attention", on=On.ATTENTION, make=lambda: first_attention, first_sequence=True),
+        Measure(name="attention", on=On.ATTENTION, make=lambda: full_attention),
+        Measure(name="ranks", on=On.MATRIX, make=lambda: ranks, together=True),
+        Measure(name="updates", on=On.MATRIX, make=Updates, together=True, from_start=True),
+        Measure(name="all_ranks", on=On.EVERY_MATRIX, make=lambda: ranks, together=True),
+        Measure(name="qk_norms", on=On.QUERY_KEY, make=lambda: query_key_norms),
+        Measure(name="gradients", on=On.GRADIENT, make=Gradients, together=True),
     )
 }
-PRESETS = {"cheap": ("entropy", "ranks"), "full": ("attention", "ranks", "qk_norms")}
-"""`cheap`: the entropy of one sequence, and the ranks of all matrices by warm iteration; under 1 % of the time of a
-125M-parameter model's training with a point every 100 steps (`benchmarks/watch.py`). `full`: all there is."""
+PRESETS = {
+    "cheap": ("entropy", "ranks"),
+    "standard": ("first_attention", "ranks"),
+    "full": ("attention", "ranks", "qk_norms", "gradients", "updates"),
+}
+"""docs/watch.md says what each contains and costs."""
 _registered: dict[str, Measure] = {}
 
 
@@ -285,7 +316,7 @@ def register_measure(
     if not callable(function):
         raise TypeError(f"A measure must be a function, got {function!r}.")
     chosen = {metric: Reduction(how) for metric, how in (reductions or {}).items()}
-    _registered[name] = Measure(name=name, on=On(on), make=lambda: function, reductions=chosen)
+    _registered[name] = Measure(name=name, on=On(on), make=lambda: function, reductions=chosen, draws=True)
 
 
 def forget_measure(name: str) -> None:

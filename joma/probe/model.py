@@ -7,13 +7,14 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from datetime import timedelta
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from joma.probe.measures import Matrix, QueryKeyMatrices
 from joma.probe.structure import ModelLayout, QueryKey, WeightRef, find_layout, plain_site
@@ -22,6 +23,61 @@ from joma.probe.taps import OnCall, OnError, OnUnseen, Sites, tap
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
 _HASH_DIGITS = 12
+ROLL_CALL = timedelta(seconds=60)
+"""How long the first measurement of a sharded model waits for the other processes to call `watch`."""
+
+
+class Shards:
+    """Gathers parameters that are sharded over processes (FSDP2), one at a time, if all of the processes watch alike.
+
+    A collective that one process does not join would stop the training. So each process registers in the store through
+    which the processes met, which needs no collective, and gathers only if all others did.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Look which processes hold a part of some parameter; none if nothing is sharded."""
+        self._model = model
+        self.ranks = sorted({rank for mesh in self._meshes() for rank in mesh.mesh.flatten().tolist()})
+        self._keys: list[str] = []
+        self._own = ""
+        self._all_joined: bool | None = None
+
+    def _meshes(self) -> set[Any]:
+        return {parameter.device_mesh for parameter in self._model.parameters() if hasattr(parameter, "device_mesh")}
+
+    def join(self, *terms: object) -> None:
+        """Register this process; others count if they measure the same at the same steps, which `terms` say."""
+        if self.ranks:
+            digest = sha256(repr((self.ranks, terms)).encode()).hexdigest()[:_HASH_DIGITS]
+            self._keys = [f"joma/{digest}/{rank}" for rank in self.ranks]
+            self._own = f"joma/{digest}/{distributed.get_rank()}"
+            distributed.distributed_c10d._get_default_store().set(self._own, "")
+
+    def leave(self) -> None:
+        """Take this process off the register."""
+        if self._own:
+            distributed.distributed_c10d._get_default_store().delete_key(self._own)
+            self._own = ""
+
+    def can_gather(self) -> bool:
+        """Whether parameters can be read in full; the first answer waits for the others, and stays."""
+        if not self.ranks:
+            return not self._meshes()  # it may have been sharded since
+        if self._all_joined is None:
+            try:
+                if self._own:
+                    distributed.distributed_c10d._get_default_store().wait(self._keys, ROLL_CALL)
+                self._all_joined = bool(self._own)
+            except RuntimeError:  # they did not come
+                self._all_joined = False
+                self.leave()  # who comes later must not count on this process
+        return self._all_joined
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor without gradients; one that is sharded is gathered, which all of its processes must join in."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +93,7 @@ class ProbedModel:
     """Whether `torch.compile` was found, around the model or on a module inside."""
     replicated: bool
     """Whether `DataParallel` was found, whose replicas run in threads."""
+    shards: Shards
     attention_pattern: str | None = None
 
     @classmethod
@@ -62,13 +119,15 @@ class ProbedModel:
             layout=find_layout(root, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern),
             compiled=any(map(_is_compiled, model.modules())),
             replicated=replicated,
+            shards=Shards(root),
             attention_pattern=attention_pattern,
         )
 
     @property
     def name(self) -> str:
-        """Name of the model's class."""
-        return type(self.root).__name__
+        """Name of the model's class, also where `fully_shard` has made a class of its own from it."""
+        own = type(self.root)
+        return (own.__bases__[-1] if self.shards.ranks and own.__name__.startswith("FSDP") else own).__name__
 
     @property
     def devices(self) -> list[torch.device]:
@@ -127,25 +186,25 @@ class ProbedModel:
 
     def matrices(self) -> Iterator[tuple[str, Callable[[], Matrix]]]:
         """Yield the site of every lower matrix, and a function that takes it out."""
-        parameters = dict(self.root.named_parameters())
+        read = self._reader()
 
         def take(ref: WeightRef) -> Matrix:
-            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=_whole(ref, parameters))
+            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=ref.take(read))
 
         for ref in self.layout.lower:
             yield plain_site(ref.site), partial(take, ref)
 
     def query_keys(self) -> Iterator[tuple[str, Callable[[], QueryKeyMatrices]]]:
         """Yield the site of every pair of query and key matrices whose heads are known, and a function for them."""
-        parameters = dict(self.root.named_parameters())
+        read = self._reader()
 
         def take(pair: QueryKey) -> QueryKeyMatrices:
             assert pair.num_heads is not None
             return QueryKeyMatrices(
                 site=plain_site(pair.site),
                 layer=pair.query.layer,
-                query=_whole(pair.query, parameters),
-                key=_whole(pair.key, parameters),
+                query=pair.query.take(read),
+                key=pair.key.take(read),
                 num_heads=pair.num_heads,
                 num_key_heads=pair.num_key_heads or pair.num_heads,
             )
@@ -153,6 +212,11 @@ class ProbedModel:
         for pair in self.layout.query_keys:
             if pair.num_heads is not None:
                 yield plain_site(pair.site), partial(take, pair)
+
+    def _reader(self) -> Callable[[str], Tensor]:
+        """Return a function that reads a parameter; the last one is kept, for those that hold several matrices."""
+        parameters = dict(self.root.named_parameters())
+        return lru_cache(maxsize=1)(lambda name: full_tensor(parameters[name]))
 
 
 def _is_compiled_wrapper(module: nn.Module) -> bool:
@@ -163,15 +227,6 @@ def _is_compiled_wrapper(module: nn.Module) -> bool:
 def _is_compiled(module: nn.Module) -> bool:
     by_lightning = getattr(module, "_compiler_ctx", None) is not None
     return _is_compiled_wrapper(module) or module._compiled_call_impl is not None or by_lightning
-
-
-def _whole(ref: WeightRef, parameters: Mapping[str, Tensor]) -> Tensor:
-    def read(name: str) -> Tensor:
-        if hasattr(parameters[name], "full_tensor"):
-            raise ValueError(f"{name} is sharded over processes, and joma measures without collectives.")
-        return parameters[name].detach()
-
-    return ref.take(read)
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:

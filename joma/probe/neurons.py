@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from joma.errors import positive
-from joma.measure.masks import HIDDEN_BELOW, Visibility, split_mask
+from joma.measure.masks import Visibility, split_mask, visible_logits
 from joma.measure.superposition import Attended
 from joma.measure.tensors import tensor_with_axes
 from joma.probe.calls import AttentionCall, CallKind
@@ -208,7 +208,8 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
     layout, modules = model.layout, dict(model.root.named_modules())
     groups: dict[tuple[int, str, int], dict[str, None]] = defaultdict(dict)
     unseen: dict[Unseen, None] = {}
-    for ref in layout.lower:
+    lower = (*layout.lower, *layout.unmeasured)
+    for ref in lower:
         name = module_path(ref.name)
         reason = _why_not(ref, modules.get(name))
         if reason:
@@ -216,7 +217,7 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
         else:
             groups[ref.layer, parent(name), ref.shape[0]][name] = None
     reasons = {each.site: each for each in reversed(layout.unseen)}  # those of MLPs come first and stay
-    with_mlp = {ref.layer for ref in layout.lower}
+    with_mlp = {ref.layer for ref in lower}
     for layer, path in enumerate(layout.layers):
         if layer not in with_mlp:
             unseen[reasons.get(path) or reasons[""]] = None
@@ -240,7 +241,7 @@ def _why_not(ref: WeightRef, module: nn.Module | None) -> str:
 
 def _ways_back(mlp: _Mlp, model: ProbedModel) -> Iterator[str]:
     """Yield the modules with a matrix that may take the neurons: the first to run after the lower ones does."""
-    lower = {module_path(ref.name) for ref in model.layout.lower}
+    lower = {module_path(ref.name) for ref in (*model.layout.lower, *model.layout.unmeasured)}
     # A block that owns its queries itself counts as attention, and holds the MLP too.
     attention = [path for path in model.layout.attention if not any(is_inside(name, path) for name in mlp.lower)]
     for name, module in model.root.named_modules():
@@ -508,7 +509,7 @@ def _row_logits(call: AttentionCall, sequences: slice | Tensor, row: int) -> Flo
     """Logits of one row of these sequences, hidden ones minus infinity; half precision is computed in float32."""
     if call.logits is not None:
         given = _at_least_single(call.logits[sequences, :, row])
-        return given.masked_fill(given <= HIDDEN_BELOW, -torch.inf)
+        return given.masked_fill(~visible_logits(given), -torch.inf)
     assert call.q is not None and call.k is not None
     q, k = _at_least_single(call.q[sequences, :, row]), _at_least_single(call.k[sequences])
     scale = q.shape[-1] ** -0.5 if call.scale is None else call.scale

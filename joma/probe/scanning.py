@@ -6,26 +6,35 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Int
 from torch import Tensor
 
+from joma.formatting import counted, printable
+from joma.metrics import METRICS
 from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
-from joma.probe.fingerprint import Fingerprint
+from joma.probe.fingerprint import Fingerprint, TensorPrint
 from joma.probe.hub import HubPlace, download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
-from joma.probe.measurement import Row
+from joma.probe.measurement import ALL_HEADS, Row
 from joma.probe.series import Checkpoint, find_series
 from joma.probe.structure import demand_pattern
+from joma.probe.summary import SCANNED, effects_of, first_lowest_last, layer_lines
 from joma.probe.text import DEFAULT_NUM_WINDOWS, windows_of
 from joma.store import RunWriter, demand_closed, demand_writable, open_run, read, read_events
 from joma.store.files import remove_leftovers
 from joma.tasks.local import run_tasks
+
+if TYPE_CHECKING:
+    import pandas
+
+    from joma.charts import Chart
 
 DOWNLOADS = "downloads"
 AUDIT = "audit"
@@ -89,16 +98,60 @@ class Scan:
             "not_loaded": list(self.not_loaded),
             "without_values": list(self.without_values),
             "sound": self.sound,
+            "layers": self._layers(),
             "findings": [finding.as_dict() for finding in self.findings],
             "failures": dict(self.failures),
         }
 
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return all rows of the record: step, site, layer, head, metric and value."""
+        return read(self.folder)
 
-def scan(  # noqa: PLR0913 (a scan has that many settings)
+    def summary(self) -> str:
+        """Return the values of every layer as a table, then what is wrong, then where the record is."""
+        grave, mild = self.grave, [each for each in self.findings if each.kind in NO_FLAG]
+        lines = [*layer_lines(self.to_frame(), SCANNED), ""]
+        for title, findings in (("problem", grave), ("remark", mild)):
+            if findings:
+                lines.append(counted(len(findings), title))
+                lines += [f"  step {each.step:,}  {each.kind.value}: {each.message}" for each in findings]
+        lines += [f"Not reached: {name}: {reason}" for name, reason in self.failures.items()]
+        return "\n".join(map(printable, lines)).strip("\n")
+
+    __str__ = summary
+
+    def plot(self) -> "Chart":
+        """Draw entropy and ranks of every layer over the steps."""
+        from joma.charts import lines
+
+        table = self.to_frame()
+        shown = [name for name in SCANNED if name in set(table["metric"])]
+        table = table[(table["head"] == ALL_HEADS) & table["metric"].isin(shown)]
+        table = table.groupby(["metric", "layer", "step"], as_index=False)["value"].mean()
+        table["metric"] = table["metric"].map({name: METRICS[name].axis for name in shown})
+        return lines(table, "step", "value", color="layer", facet="metric", share_y=False, title=self.folder.name)
+
+    def _repr_html_(self) -> str:
+        table = first_lowest_last(self.to_frame(), SCANNED).to_html(index=False, float_format="{:.3g}".format)
+        return table + "".join(f"<p>Step {each.step:,}: {escape(each.message)}</p>" for each in self.findings)
+
+    def _layers(self) -> list[dict[str, Any]]:
+        """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
+        table = self.to_frame()
+        effects = effects_of(table)
+        records = first_lowest_last(table, SCANNED).to_dict("records")
+        for each in records:
+            found = effects.get((each["metric"], each["layer"]))
+            each["effect"] = None if found is None else {"fall": found.fall.value, "rise": found.rise.value}
+        return records
+
+
+def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     sources: str | Path | Sequence[str | Path],
     *,
     out: Path | str,
     revisions: str | None = None,
+    steps: str | Sequence[int] | None = None,
     text: Path | str | None = None,
     tokenizer: Path | str | None = None,
     window: int | None = None,
@@ -119,6 +172,8 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         sources: Folders of checkpoints, single checkpoints (folders or files), or hub repositories.
         out: Folder of the record.
         revisions: Branches and tags of a hub repository, as a pattern such as `step*`.
+        steps: Steps of the checkpoints in the order of their names, as numbers or as "0,1000,2000", or a regular
+            expression whose group is the step; read off the names when None.
         text: Text on which attention is measured; without one no model is built.
         tokenizer: Folder of the tokenizer; the checkpoint's own when None.
         window: Tokens of a window; 512, or as many as the model takes, when None.
@@ -135,7 +190,7 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         raise ValueError("`tokenizer`, `window` and `per_head` are for the entropy on a text. Pass `text` too.")
     demand_pattern("mlp_pattern", mlp_pattern)
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
-    checkpoints, findings = find_series(listed, revisions=revisions)
+    checkpoints, findings = find_series(listed, revisions=revisions, steps=steps)
     demand_closed(out)
     windows = None if text is None else _windows(checkpoints, Path(text), tokenizer, window, num_windows)
     wanted = [
@@ -154,6 +209,7 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
         "sources": list(map(str, listed)),
         "on": on,
         "revisions": revisions,
+        "steps": steps if steps is None or isinstance(steps, str) else list(steps),
         "text": text if text is None else Path(text),
         "tokenizer": tokenizer if tokenizer is None else Path(tokenizer),
         "window": window,
@@ -169,6 +225,7 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
     held: list[Inspection] = []
     """What waits for a record: a new folder is made when there is a value to write, or all is known."""
     run: RunWriter | None = None
+    reference = next((each.tensors for each in fingerprint.load(out).values() if each.tensors), {})
     with _downloads_removed(out), ExitStack() as stack:
         if (out / "run.json").exists():
             run = _open(out, config, about, stack)
@@ -182,25 +239,25 @@ def scan(  # noqa: PLR0913 (a scan has that many settings)
                 measured.add(name)
                 run = run or _open(out, config, about, stack)
             while run is not None and held:
-                _write(run, held.pop(0))
+                reference = _write(run, held.pop(0), reference)
             progress(ScanProgress(done=done, total=len(tasks), name=name))
         if run is None:
             _demand_something(held, failures)
             run = _open(out, config, about, stack)
         for inspection in held:
-            _write(run, inspection)
+            reference = _write(run, inspection, reference)
         series = list(fingerprint.load(out).values())
         findings += audit(series)
         _write_audit(run, series, findings)
         run.close("failed" if failures else "finished")
     table = read(out)
-    steps = set(table.loc[table["kind"] != _COST, "step"])
+    with_values = set(table.loc[table["kind"] != _COST, "step"])
     asked = {task.checkpoint.name for task in tasks}
     unreadable = {each.step for each in series if not each.tensors}
     reached = [checkpoint for checkpoint in checkpoints if checkpoint.name not in failures]
     loaded = [each for each in reached if each.step not in unreadable]
     new = [each.name for each in loaded if each.name in measured]
-    known = [each.name for each in loaded if each.name not in asked and each.step in steps]
+    known = [each.name for each in loaded if each.name not in asked and each.step in with_values]
     return Scan(
         folder=out,
         num_checkpoints=len(checkpoints),
@@ -235,13 +292,14 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
     known, keys = {}, set()
     if (out / "run.json").exists():
         table = read(out)
-        keys = set(zip(table["step"], table["site"], table["metric"], strict=True))
+        ranks = table[table["metric"].isin(["stable_rank", "qk_stable_rank"])]
+        keys = set(zip(ranks["step"], ranks["site"], strict=True))
         known = fingerprint.load(out) if keys else {}
     for task in wanted:
         print_ = known.get(task.checkpoint.step)
         there: Mapping[str, str] = {}
         if print_ is not None and print_.identity == task.checkpoint.place.identity():
-            complete = all((print_.step, site, "stable_rank") in keys for site in print_.sources)
+            complete = all((print_.step, site) in keys for site in print_.sources)
             there = print_.measured if complete else {}
         missing = {measure for measure, setting in task.settings().items() if there.get(measure) != setting}
         if missing:
@@ -261,6 +319,8 @@ def _downloads_removed(out: Path) -> Iterator[None]:
 
 def _open(out: Path, config: Mapping[str, Any], about: Mapping[str, Any], stack: ExitStack) -> RunWriter:
     run = open_run(out, kind="scan", config=config, about=about, flush_seconds=_FLUSH_SECONDS)
+    # what could not be written for want of space is not tried once more when the program ends
+    stack.push(lambda kind, error, trace: run.abandon() if isinstance(error, OSError) else None)
     stack.enter_context(run)
     remove_leftovers(out / fingerprint.FOLDER)
     return run
@@ -277,16 +337,20 @@ def _demand_something(held: Sequence[Inspection], failures: Mapping[str, str]) -
     raise ValueError(f"{first.name} shows nothing to measure: {reason}")
 
 
-def _write(run: RunWriter, inspection: Inspection) -> None:
-    """Write the rows of a checkpoint, and then that they are there."""
+def _write(run: RunWriter, inspection: Inspection, reference: Mapping[str, TensorPrint]) -> Mapping[str, TensorPrint]:
+    """Write the rows of a checkpoint, and then that they are there, under the names of the first that was written.
+
+    Returns the tensors whose names are the reference for the next.
+    """
     new = inspection.fingerprint
     if inspection.error:
         run.event(new.step, "exception", inspection.error, level="error")
-        return
+        return reference
     for note in inspection.notes:
         run.event(new.step, "download", note)
+    new, sites = fingerprint.align(new, reference)
     for row in inspection.rows:
-        run.add(new.step, **row._asdict())
+        run.add(new.step, **row._replace(site=sites.get(row.site, row.site))._asdict())
     run.add(new.step, "seconds", inspection.seconds, kind=_COST)
     run.flush()
     old = fingerprint.load_step(run.folder, new.step)
@@ -300,6 +364,7 @@ def _write(run: RunWriter, inspection: Inspection) -> None:
             findings=tuple({(each.kind, each.message): each for each in findings}.values()),
         )
     fingerprint.save(run.folder, new)
+    return reference or new.tensors
 
 
 def _write_audit(run: RunWriter, series: Sequence[Fingerprint], findings: Sequence[Finding]) -> None:

@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from joma.formatting import counted
 from joma.probe.checkpoint import BUNDLES, PICKLED, SAFETENSORS, LocalPlace, choose_files, is_weight_file
 from joma.probe.findings import Fault, Finding, Flaw, some
 from joma.probe.hub import HubPlace, list_revisions
+from joma.probe.structure import demand_pattern
 
 UNITS = {
     "step": r"(?:global[-_]?)?steps?",
@@ -42,12 +44,15 @@ class Checkpoint:
 
 
 def find_series(
-    sources: Sequence[Path | str], *, revisions: str | None = None
+    sources: Sequence[Path | str], *, revisions: str | None = None, steps: str | Sequence[int] | None = None
 ) -> tuple[list[Checkpoint], list[Finding]]:
     """Find the checkpoints at `sources`, by ascending step, each step once, and say what was left out.
 
-    A source is a folder of checkpoints, one checkpoint (a folder or a file), or a repository of the hub, of which
-    `revisions` is a pattern of branches and tags such as `step*`.
+    Args:
+        sources: Folders of checkpoints, single checkpoints (folders or files), or repositories of the hub.
+        revisions: Branches and tags of a repository, as a pattern such as `step*`.
+        steps: Steps of the checkpoints in the order of their names, or a regular expression whose group is the step;
+            read off the names when None.
     """
     if not sources:
         raise ValueError("There is nothing to scan. Pass a folder, a file, or a hub repository with `revisions`.")
@@ -57,7 +62,42 @@ def find_series(
         for name, place in _places(source, revisions, findings):
             unique = name if places.get(name, place) == place else f"{source}/{name}"
             places[unique] = place
-    steps, unknown = read_steps(places)
+    known, unknown = read_steps(places) if steps is None else given_steps(list(places), steps)
+    return _ordered(places, known, unknown, findings)
+
+
+def given_steps(names: Sequence[str], steps: str | Sequence[int]) -> tuple[dict[str, int], dict[str, str]]:
+    r"""Give names their steps: by a list in the order of the names, or by a pattern whose group is the step.
+
+    >>> given_steps(["b10", "b9"], "0,500")
+    ({'b9': 0, 'b10': 500}, {})
+    >>> given_steps(["e2_s70", "e1_s50", "last"], r"s(\d+)")
+    ({'e2_s70': 70, 'e1_s50': 50}, {'last': 'does not match `steps=s(\\d+)`'})
+    """
+    if isinstance(steps, str) and not re.fullmatch(r"[\d_,\s]+", steps):
+        demand_pattern("steps", steps)
+        found = {name: re.search(steps, name) for name in names}
+        texts = {name: match[match.re.groups and 1] for name, match in found.items() if match is not None}
+        known = {name: int(text) for name, text in texts.items() if re.fullmatch(r"\d{1,18}", text or "")}
+        return known, {name: f"does not match `steps={steps}`" for name in names if name not in known}
+    numbers = [int(each) for each in steps.split(",") if each.strip()] if isinstance(steps, str) else list(steps)
+    if len(numbers) != len(names):
+        raise ValueError(
+            f"`steps` must have {counted(len(names), 'number')}, one for each checkpoint; got {len(numbers)}."
+        )
+    ordered = sorted(
+        names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    )
+    return dict(zip(ordered, numbers, strict=True)), {}
+
+
+def _ordered(
+    places: Mapping[str, LocalPlace | HubPlace],
+    steps: dict[str, int],
+    unknown: dict[str, str],
+    findings: list[Finding],
+) -> tuple[list[Checkpoint], list[Finding]]:
+    """Put checkpoints in the order of their steps, each step once."""
     if len(places) == 1 and not steps:
         (name,) = places
         steps, unknown = {name: 0}, {}
@@ -66,7 +106,7 @@ def find_series(
         if not steps:
             raise ValueError(
                 f"No step can be read off the names: {name} {reason}. "
-                "Name the checkpoints like step1000 or checkpoint-100."
+                "Name the checkpoints like step1000 or checkpoint-100, or pass `steps`."
             )
         findings.append(Finding(kind=Fault.NAME, step=-1, message=f"{name} {reason}: it is left out."))
     names: dict[int, list[str]] = defaultdict(list)

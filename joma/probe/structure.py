@@ -8,13 +8,14 @@ the model's width d to m neurons and a map back belong together. Shapes distingu
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Names of tensors, as in a state dict, with their shapes."""
@@ -38,6 +39,7 @@ _INTERLEAVED = re.compile(r"query_?key_?value", re.IGNORECASE)
 _ATTENTION = re.compile(r"att(?:n|ention)", re.IGNORECASE)
 _NORM = re.compile(r"(?:weight|scale|gamma|\.g)$")
 _NO_WEIGHT = re.compile(r"\.lora_|\.ia3_|prompt|\.parametrizations\.|bias$|rel_?pos|relative", re.IGNORECASE)
+_RECURRENT = re.compile(r"^(?:A_log|A_logs|dt_bias|dt_proj|time_decay|rg_lru)$")
 _ROUTER = re.compile(r"^(?:gate|router|wg|classifier)$")
 _EXPERT_INDEX = re.compile(r"experts?(?:\.\w+)?\.(\d+)(?:\.|$)")
 _UPPER_NAME = re.compile(r"down|^upper|^w2|wo$|fc2|4h_to_h|c_proj|linear2|out", re.IGNORECASE)
@@ -143,6 +145,10 @@ class ModelLayout:
     """Matrices into hidden neurons, of all layers and those outside of them that a pattern picked."""
     query_keys: tuple[QueryKey, ...]
     unseen: tuple[Unseen, ...]
+    quantised: frozenset[str] = frozenset()
+    """Names of weights that are stored as codes of few bits, which are not measured."""
+    unmeasured: tuple[WeightRef, ...] = ()
+    """Matrices into hidden neurons that are quantised: the neurons can be read."""
 
     @property
     def attention(self) -> tuple[str, ...]:
@@ -191,13 +197,48 @@ def find_layout(
     known = {pair.site for pair in pairs} | {each.site for each in unread}
     reason = "No query and key matrices: no matrix of this module is named like them."
     unread += [Unseen(site=path, reason=reason) for _, path in sites if path not in known]
+    quantised = _quantised(model)
+    of_attention = [ref for pair in pairs for ref in (pair.query, pair.key)]
+    kept, unseen = without_quantised([*lower, *of_attention], [*unseen, *unread], quantised)
     return ModelLayout(
         layers=tuple(block.path for block in blocks),
         sites=tuple(sites),
-        lower=tuple(lower),
-        query_keys=tuple(pairs),
-        unseen=(*unseen, *unread),
+        lower=tuple(ref for ref in lower if ref in kept),
+        query_keys=tuple(pair for pair in pairs if pair.query in kept and pair.key in kept),
+        unseen=tuple(unseen),
+        quantised=frozenset(quantised),
+        unmeasured=tuple(ref for ref in lower if ref not in kept),
     )
+
+
+def without_quantised(
+    refs: Iterable[WeightRef], unseen: Iterable[Unseen], quantised: Mapping[str, str]
+) -> tuple[list[WeightRef], list[Unseen]]:
+    """Leave out matrices that are made of quantised tensors (name and type), and give that as the reason.
+
+    It is also the reason where nothing was found in a layer that has such tensors: 4-bit codes have other shapes.
+    """
+
+    def reason(name: str) -> str:
+        return f"Its weights are quantised ({quantised[name]}): codes have no rank. Load the model in 16 or 32 bits."
+
+    codes = {ref: [name for name in ref.tensors if name in quantised] for ref in refs}
+    missing = [Unseen(site=ref.site, reason=reason(names[0])) for ref, names in codes.items() if names]
+    for each in unseen:
+        inside = next((name for name in quantised if is_inside(name, each.site)), None)
+        missing.append(each if inside is None else Unseen(site=each.site, reason=reason(inside)))
+    return [ref for ref, names in codes.items() if not names], list(dict.fromkeys(missing))
+
+
+def _quantised(model: nn.Module) -> dict[str, str]:
+    """Find weights that are stored as codes of few bits: by their type, or as a tensor that packs others (torchao)."""
+    found = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        packs = is_traceable_wrapper_subclass(tensor) and not hasattr(tensor, "full_tensor")
+        in_few_bits = not tensor.is_floating_point() or tensor.dtype.itemsize == 1
+        if "weight" in name and (packs or (in_few_bits and not tensor.is_complex())):
+            found[name] = type(tensor).__name__ if packs else str(tensor.dtype).removeprefix("torch.")
+    return found
 
 
 def demand_pattern(name: str, pattern: str | None) -> None:
@@ -285,19 +326,23 @@ class Block:
     """Its tensors, in the order given."""
     owners: Mapping[str, Mapping[str, str]]
     """Modules that own queries and keys: names of the tensors "query" and "key", or "fused"."""
+    mixers: frozenset[str]
+    """Modules that own a depthwise convolution or a parameter of a recurrence."""
 
     @property
     def matrices(self) -> list[str]:
         """Names of its matrices."""
         return [name for name, shape in self.shapes.items() if _is_matrix(name, shape)]
 
-    def holds_attention(self, name: str) -> bool:
-        """Whether a matrix of the block belongs to attention.
+    def mixes_tokens(self, name: str) -> bool:
+        """Whether a matrix of the block belongs to attention, or to another mixer: Mamba, a convolution, a recurrence.
 
-        It does by its own name beside queries and keys, inside a module that owns them, or inside one called so. Where
-        the block itself owns the queries, its other matrices are judged by their names.
+        It does by its own name beside queries and keys, inside a module that owns them or a mixer, or inside one called
+        attention. Where the block itself owns the queries, its other matrices are judged by their names.
         """
-        return _belongs(module_path(name), self.path, set(self.owners))
+        path = module_path(name)
+        in_the_block = parent(path) == self.path and self.path in self.mixers and self.path not in self.owners
+        return in_the_block or _belongs(path, self.path, self.mixers.union(self.owners))
 
     def width(self) -> int:
         """Return the model's width: of the sizes of norms (of all without any) the one most matrices have.
@@ -307,7 +352,7 @@ class Block:
         norms = {
             shape[0]
             for name, shape in self.shapes.items()
-            if len(shape) == 1 and _NORM.search(name) and not self.holds_attention(name)
+            if len(shape) == 1 and _NORM.search(name) and not self.mixes_tokens(name)
         }
         sizes = Counter(size for name in self.matrices for size in set(self.shapes[name][-MATRIX_AXES:]))
         return min(norms or sizes, key=lambda size: (-sizes[size], size), default=0)
@@ -338,6 +383,12 @@ def find_blocks(shapes: Shapes) -> list[Block]:
     else:
         paths = {path for path, count in outermost.items() if path and count > 1} or {""}
 
+    mixers = {
+        parent(module_path(name))
+        for name, shape in shapes.items()
+        if _RECURRENT.match(_leaf(module_path(name))) or (len(shape) == STACKED_AXES and shape[1] == 1)
+    }
+
     def order(path: str) -> tuple[bool, str, list[int]]:
         family = _family(path)
         return "encoder" not in family, family, [int(part) for part in path.split(".") if part.isdigit()]
@@ -348,6 +399,7 @@ def find_blocks(shapes: Shapes) -> list[Block]:
             index=index,
             shapes={name: shape for name, shape in shapes.items() if name.startswith(f"{path}." if path else "")},
             owners={owner: names for owner, names in owners.items() if is_inside(owner, path)},
+            mixers=frozenset(mixers),
         )
         for index, path in enumerate(sorted(paths, key=order))
     ]
@@ -366,7 +418,7 @@ def _owners(matrices: Iterable[str], shapes: Shapes) -> dict[str, dict[str, str]
     return {path: names for path, names in found.items() if "fused" in names or len(names) > 1}
 
 
-def _belongs(path: str, block: str, owners: set[str]) -> bool:
+def _belongs(path: str, block: str, owners: Collection[str]) -> bool:
     holder = parent(path)
     if any(pattern.search(_leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _VALUE)):
         return holder in owners
@@ -509,7 +561,7 @@ def lower_matrices(
 
 
 def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
-    beside = [name for name in block.matrices if not block.holds_attention(name) and not tensors.is_router(name)]
+    beside = [name for name in block.matrices if not block.mixes_tokens(name) and not tensors.is_router(name)]
     lowers, uppers = _sides([_Matrix.of(name, tensors) for name in beside], block.width())
     refs = []
     for members in _with_common_way_back(lowers, uppers):
@@ -566,21 +618,32 @@ def _refs(matrix: _Matrix, layer: int, role: Role, hidden: int, tensors: _Tensor
     else:
         halves = [(Role.GATE, ":gate", ((0, hidden, 1),)), (Role.UP, ":up", ((hidden, 2 * hidden, 1),))]
     return [
-        WeightRef(
-            name=matrix.name,
-            site=path + ("" if matrix.num_stacked is None else f"[{expert}]") + suffix,
-            layer=layer,
-            role=part,
-            shape=(hidden if rows else matrix.outputs, matrix.inputs),
-            expert=expert,
-            stacked=matrix.num_stacked is not None,
-            transposed=matrix.transposed,
-            rows=rows,
-            updates=tensors.updates(path),
-        )
-        for expert in experts
-        for part, suffix, rows in halves
+        _ref(matrix, layer, part, tensors, suffix, rows, expert) for expert in experts for part, suffix, rows in halves
     ]
+
+
+def _ref(
+    matrix: _Matrix,
+    layer: int,
+    role: Role,
+    tensors: _Tensors,
+    suffix: str = "",
+    rows: Rows = (),
+    expert: int | None = None,
+) -> WeightRef:
+    path, stacked = module_path(matrix.name), matrix.num_stacked is not None
+    return WeightRef(
+        name=matrix.name,
+        site=path + (f"[{expert}]" if stacked else "") + suffix,
+        layer=layer,
+        role=role,
+        shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
+        expert=expert,
+        stacked=stacked,
+        transposed=matrix.transposed,
+        rows=rows,
+        updates=tensors.updates(path),
+    )
 
 
 def _sides(matrices: list[_Matrix], width: int) -> tuple[list[_Matrix], list[_Matrix]]:
@@ -681,7 +744,7 @@ def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[Quer
 def _apart(
     site: str, names: Mapping[str, str], layer: int, tensors: _Tensors, heads: tuple[int, int] | None
 ) -> QueryKey:
-    query, key = (_ref(names[role], layer, role, tensors) for role in (Role.QUERY, Role.KEY))
+    query, key = (_ref(_Matrix.of(names[role], tensors), layer, role, tensors) for role in (Role.QUERY, Role.KEY))
     fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
     num_heads = heads[0] if heads is not None and fits else None
     num_key_heads = None if num_heads is None else key.shape[0] * num_heads // query.shape[0]
@@ -691,10 +754,9 @@ def _apart(
 def _fused(
     site: str, names: Mapping[str, str], layer: int, tensors: _Tensors, heads: tuple[int, int] | None
 ) -> QueryKey:
-    name = names["fused"]
-    outputs, inputs = _ref(name, layer, Role.QUERY, tensors).shape
-    interleaved = bool(_INTERLEAVED.search(_leaf(module_path(name))))
-    if heads is None and (interleaved or outputs != 3 * inputs):
+    matrix = _Matrix.of(names["fused"], tensors)
+    interleaved, outputs = bool(_INTERLEAVED.search(matrix.leaf)), matrix.outputs
+    if heads is None and (interleaved or outputs != 3 * matrix.inputs):
         raise ValueError("Queries and keys are fused, and how many heads there are is not known. Pass them in hints.")
     num_heads, num_key_heads = heads or (1, 1)
     dim, rest = divmod(outputs, num_heads + 2 * num_key_heads)
@@ -705,27 +767,13 @@ def _fused(
     queries_of_group = num_heads // num_groups
     starts = [group * (queries_of_group + 2 * keys_of_group) * dim for group in range(num_groups)]
     middle, end = queries_of_group * dim, (queries_of_group + keys_of_group) * dim
+    query, key = (tuple((at + a, at + b, 1) for at in starts) for a, b in ((0, middle), (middle, end)))
     return QueryKey(
         site=site,
-        query=_ref(name, layer, Role.QUERY, tensors, tuple((start, start + middle, 1) for start in starts)),
-        key=_ref(name, layer, Role.KEY, tensors, tuple((start + middle, start + end, 1) for start in starts)),
+        query=_ref(matrix, layer, Role.QUERY, tensors, ":query", query),
+        key=_ref(matrix, layer, Role.KEY, tensors, ":key", key),
         num_heads=None if heads is None else num_heads,
         num_key_heads=None if heads is None else num_key_heads,
-    )
-
-
-def _ref(name: str, layer: int, role: Role, tensors: _Tensors, rows: Rows = ()) -> WeightRef:
-    matrix = _Matrix.of(name, tensors)
-    path = module_path(name)
-    return WeightRef(
-        name=name,
-        site=f"{path}:{role}" if rows else path,
-        layer=layer,
-        role=role,
-        shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
-        transposed=matrix.transposed,
-        rows=rows,
-        updates=tensors.updates(path),
     )
 
 

@@ -9,6 +9,7 @@ inside of somebody else's loop.
 """
 
 import inspect
+import itertools
 import re
 import sys
 import threading
@@ -16,10 +17,12 @@ import types
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -33,7 +36,10 @@ from joma.probe.calls import (
     CallSource,
     Products,
     interface_fields,
+    rows_of_padding,
+    rows_with_keys,
     sdpa_fields,
+    without_extra_keys,
 )
 from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
 
@@ -46,7 +52,28 @@ Sites = Collection[tuple[str, CallSource]]
 _OTHER_SEQUENCE = re.compile(r"^key|kv|encoder|memory|context|source", re.IGNORECASE)
 _NO_SEQUENCE = re.compile(r"mask|bias|pos|cache|past", re.IGNORECASE)
 _CACHE = re.compile(r"cache|past", re.IGNORECASE)
+_PADDING_MASK = re.compile(r"^(?:attention_mask|\w*key_padding_mask)$")
 _this_thread = threading.local()
+
+
+@contextmanager
+def count_rows(rows: Bool[Tensor, "B L"]) -> Iterator[None]:
+    """Count only these rows of attention in forward passes inside the context: True for each token that counts.
+
+    Without it, padding is found from the masks that the model is given. Calls of another batch or length ignore it.
+
+    >>> model, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 4, 8)
+    >>> with count_rows(torch.tensor([[True, True, False, False]])):
+    ...     with tap(model, lambda call: print(call.rows)):
+    ...         _ = model(x, x, x)
+    tensor([[ True,  True, False, False]])
+    """
+    before = getattr(_this_thread, "rows", None)
+    _this_thread.rows = rows.bool()
+    try:
+        yield
+    finally:
+        _this_thread.rows = before
 
 
 @contextmanager
@@ -127,13 +154,54 @@ def _refuse_compiled(model: nn.Module) -> None:
             )
 
 
-class _Frame(NamedTuple):
+@dataclass(frozen=True)
+class _Frame:
     """A module that is running, and what it was called with."""
 
     name: str
     module: nn.Module
     args: tuple
     kwargs: dict[str, Any]
+    number: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers its own calls of attention."""
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """What the module was called with, by the names of its parameters."""
+        forward = self.module.forward
+        function = getattr(forward, "__func__", None)
+        signature = inspect.signature(forward) if function is None else _signature_of_method(function)
+        try:
+            named = dict(signature.bind_partial(*self.args, **self.kwargs).arguments)
+        except TypeError:  # a forward that the call does not fit raises by itself
+            return dict(self.kwargs)
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named |= named.pop(parameter.name, {})
+        return named
+
+    def num_extra_keys(self) -> int:
+        """Return how many keys the module adds to those of its sequence, as PyTorch's attention may."""
+        if not isinstance(self.module, nn.MultiheadAttention):
+            return 0
+        return (self.module.bias_k is not None) + bool(self.module.add_zero_attn)
+
+    def sees_another_sequence(self, num_rows: int, num_keys: int) -> bool:
+        """Whether the module attends to something else than its own input.
+
+        It does if an argument named like keys, an encoder's output, a memory or a context is another tensor than the
+        first one. Where no name says so, it does if rows and keys differ in number and there is no cache of past keys.
+        """
+        named = self.arguments
+        sequences = {n: value for n, value in named.items() if isinstance(value, Tensor) and value.is_floating_point()}
+        first = next(iter(sequences.values()), None)
+        if any(
+            value is not first and _OTHER_SEQUENCE.search(name) and not _NO_SEQUENCE.search(name)
+            for name, value in sequences.items()
+        ):
+            return True
+        cached = any(value is not None and _CACHE.search(name) for name, value in named.items())
+        return num_rows != num_keys and not cached
 
 
 class _RunningModules:
@@ -150,8 +218,8 @@ class _RunningModules:
         self.started: set[str] = set()
         self.unhooked: set[str] = set()
         """Scripted modules: they take no hooks, so whether they started is not known."""
-        self.num_passes = 0
-        """How many times a module started while none was running: forward passes, as a rule."""
+        self.runs: Counter[str] = Counter()
+        """How many times each module started since one started while none was running: in this forward pass."""
 
     @contextmanager
     def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
@@ -176,7 +244,9 @@ class _RunningModules:
     def _enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if self._counts():
             self._refuse()
-            self.num_passes += not self.frames
+            if not self.frames:
+                self.runs.clear()
+            self.runs[name] += 1
             self.frames.append(_Frame(name, module, args, kwargs))
             self.started.add(name)
 
@@ -189,49 +259,25 @@ class _RunningModules:
     def _counts(self) -> bool:
         return threading.get_ident() == self._thread and not in_backward()
 
-    @property
-    def innermost(self) -> str:
-        """Return the name of the module that was called last, "" if none runs."""
-        return self.frames[-1].name if self.frames else ""
+    def given_to(self, name: str, batch: int, num_rows: int) -> Float[Tensor, "B rows d"] | None:
+        """Return the first sequence of vectors that a running module was called with, if it is of that size."""
+        frame = next((frame for frame in reversed(self.frames) if frame.name == name), None)
+        for value in () if frame is None else frame.arguments.values():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3:  # noqa: PLR2004
+                return value.detach() if value.shape[:2] == (batch, num_rows) else None
+        return None
 
-    def num_heads(self) -> int | None:
-        """Return the heads of the innermost module, if it says how many it has."""
-        return head_count(self.frames[-1].module) if self.frames else None
-
-    def sees_another_sequence(self, num_rows: int, num_keys: int) -> bool:
-        """Whether the innermost module attends to something else than its own input.
-
-        It does if an argument named like keys, an encoder's output, a memory or a context is another tensor than the
-        first one. Where no name says so, it does if rows and keys differ in number and there is no cache of past keys.
-        """
-        if not self.frames:
-            return num_rows != num_keys
-        named = _arguments(self.frames[-1])
-        sequences = {n: value for n, value in named.items() if isinstance(value, Tensor) and value.is_floating_point()}
-        first = next(iter(sequences.values()), None)
-        if any(
-            value is not first and _OTHER_SEQUENCE.search(name) and not _NO_SEQUENCE.search(name)
-            for name, value in sequences.items()
-        ):
-            return True
-        cached = any(value is not None and _CACHE.search(name) for name, value in named.items())
-        return num_rows != num_keys and not cached
-
-
-def _arguments(frame: _Frame) -> dict[str, Any]:
-    """Return what a module was called with, by the names of its parameters."""
-    forward = frame.module.forward
-    function = getattr(forward, "__func__", None)
-    signature = inspect.signature(forward) if function is None else _signature_of_method(function)
-    try:
-        bound = signature.bind_partial(*frame.args, **frame.kwargs)
-    except TypeError:  # a forward that the call does not fit raises by itself
-        return dict(frame.kwargs)
-    named = dict(bound.arguments)
-    for parameter in bound.signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            named |= named.pop(parameter.name, {})
-    return named
+    def padding_mask(self, batch: int, num_keys: int) -> Bool[Tensor, "B keys"] | None:
+        """Return which tokens are no padding, by the innermost mask (B, keys) that a running module was given."""
+        for frame in reversed(self.frames):
+            for name, value in frame.arguments.items():
+                if _PADDING_MASK.match(name):
+                    if value is None and name == "attention_mask":  # what runs inside has none: no token is padding
+                        return None
+                    # A square one may be for rows and keys.
+                    if isinstance(value, Tensor) and value.shape == (batch, num_keys) and batch != num_keys:
+                        return rows_of_padding(name, value.detach())
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -258,7 +304,8 @@ class _Tap(TorchFunctionMode):
         self._accounted: set[str] = set()
         """Modules inside of which a call was seen, or reported as unseen."""
         self._num_seen = 0
-        self._calls_in_pass: Counter[tuple[int, str]] = Counter()
+        self._counted: dict[int, Tensor] = {}
+        """Rows that count of each layer's last self-attention."""
         self._in_on_call = False
 
     def __torch_function__(
@@ -273,13 +320,13 @@ class _Tap(TorchFunctionMode):
         result = func(*args, **kwargs)
         if self.running.frames:
             name = getattr(func, "__name__", "").partition(".")[0]
-            heads = self.running.num_heads
+            heads = partial(head_count, self.running.frames[-1].module)
             if name == "scaled_dot_product_attention":
                 self._report(CallSource.SDPA, lambda: sdpa_fields(*args, **kwargs, num_heads=heads()))
             elif self._products is not None and name in SOFTMAX:
-                logits = self._products.logits(args, kwargs, heads)
-                if logits is not None:
-                    self._report(CallSource.SOFTMAX, lambda: {"logits": logits})
+                fields = self._products.logits(args, kwargs, heads)
+                if fields:
+                    self._report(CallSource.SOFTMAX, lambda: fields)
             elif self._products is not None:
                 self._products.follow(name, args, kwargs, result)
         return result
@@ -288,7 +335,7 @@ class _Tap(TorchFunctionMode):
         """Run an implementation of Hugging Face's interface; read what it was given if nothing was seen inside."""
         before = self._num_seen
         result = run()
-        if self._num_seen == before:
+        if self._num_seen == before and self.running.frames:
             self._report(CallSource.INTERFACE, read)
         return result
 
@@ -317,7 +364,8 @@ class _Tap(TorchFunctionMode):
             try:
                 call = self._call(source, read())
             except Exception as error:
-                self._on_unseen(Unseen(site=self.running.innermost, reason=f"An attention call was not read: {error}."))
+                site = self.running.frames[-1].name
+                self._on_unseen(Unseen(site=site, reason=f"An attention call was not read: {error}."))
                 return
             device = call.device.type
             with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
@@ -332,20 +380,49 @@ class _Tap(TorchFunctionMode):
                     self._in_on_call = False
 
     def _call(self, source: CallSource, fields: dict[str, Any]) -> AttentionCall:
-        site = self.running.innermost
+        running, frame = self.running, self.running.frames[-1]
+        site, extra = frame.name, frame.num_extra_keys()
+        if extra:
+            fields = without_extra_keys(fields, extra)
         logits = fields.get("logits")
         rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
-        kind = CallKind.CROSS if self.running.sees_another_sequence(rows, keys) else CallKind.SELF
+        kind = CallKind.CROSS if frame.sees_another_sequence(rows, keys) else CallKind.SELF
         past = keys - rows if kind is CallKind.SELF and keys > rows and not fields.get("causal") else 0
-        self._calls_in_pass[self.running.num_passes, site] += 1
+        block = self._layout.layer_of(site)
+        again = running.runs[self._layout.layers[block]] - 1 if block >= 0 else 0
+        layer = block + max(0, again) * len(self._layout.layers)
+        fields = {"offset": past, "rows": None} | fields
+        if fields["rows"] is None:
+            fields["rows"] = self._rows(kind, layer, fields, rows, keys)
+        part = next(frame.number)
+        if kind is CallKind.SELF and part == 0 and block >= 0:
+            batch = (fields["q"] if logits is None else logits).shape[0]
+            fields["state"] = running.given_to(self._layout.layers[block], batch, rows)
         return AttentionCall(
             site=site,
             kind=kind,
-            layer=self._layout.layer_of(site),
+            layer=layer,
             source=source,
-            repeat=self._calls_in_pass[self.running.num_passes, site] - 1,
-            **{"offset": past, **fields},
+            repeat=running.runs[site] - 1,
+            part=part,
+            **fields,
         )
+
+    def _rows(self, kind: CallKind, layer: int, fields: dict[str, Any], rows: int, keys: int) -> Tensor | None:
+        """Return the rows that count: the user's, those that a mask shows, or those of the layer's self-attention."""
+        batch = (fields["q"] if fields.get("logits") is None else fields["logits"]).shape[0]
+        counted: Tensor | None = getattr(_this_thread, "rows", None)
+        if counted is not None and counted.shape == (batch, rows):
+            return counted
+        if kind is CallKind.CROSS:  # its rows are those of the self-attention before
+            counted = self._counted.get(layer)
+            return counted if counted is not None and counted.shape == (batch, rows) else None
+        tokens, offset = self.running.padding_mask(batch, keys), fields["offset"]
+        counted = rows_with_keys(fields, offset) if tokens is None else tokens[:, offset : offset + rows]
+        self._counted.pop(layer, None)
+        if counted is not None:
+            self._counted[layer] = counted
+        return counted
 
     def _refuse_reentrance(self) -> None:
         if self._in_on_call:

@@ -24,6 +24,8 @@ from joma.probe.taps import tap
 DEFAULT_WINDOW = 512
 """Tokens of a window, or as many as the model takes if that is less."""
 DEFAULT_NUM_WINDOWS = 8
+RENAMED_DTYPE = 5
+"""Version of transformers since which `torch_dtype` is `dtype`."""
 MOST_TOKENS = 4096
 """Of one forward on a GPU."""
 _CHARACTERS_PER_TOKEN = 8
@@ -101,7 +103,7 @@ def measure_text(
         torch.no_grad(),
         tap(
             model,
-            lambda call: readings.add(call.site, "attention", call.layer, full_attention(call), {}),
+            lambda call: readings.add(call.label, "attention", call.layer, full_attention(call), {}),
             on_unseen=unseen.append,
         ),
     ):
@@ -127,15 +129,16 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _build(folder: Path) -> Any:
-    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers import AutoModel, AutoModelForCausalLM, __version__
 
+    precision = "dtype" if int(__version__.split(".")[0]) >= RENAMED_DTYPE else "torch_dtype"
     names = load_config(folder).architectures or [""]
     kind = AutoModelForCausalLM if names[0].endswith(("ForCausalLM", "LMHeadModel")) else AutoModel
     try:
         with quiet_transformers():
             model, loading = kind.from_pretrained(  # type: ignore[misc]
                 folder,
-                dtype=torch.float32,
+                **{precision: torch.float32},
                 trust_remote_code=False,
                 local_files_only=True,
                 weights_only=True,
@@ -185,6 +188,8 @@ def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
         raise ValueError(
             f"There is no tokenizer in {folder} that can be used: {_first_sentence(error)}. Pass `tokenizer`, a folder."
         ) from None
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made by transformers where there is none
+        raise ValueError(f"There is no tokenizer in {folder}. Pass `tokenizer`, a folder with tokenizer.json.")
     num_characters = _CHARACTERS_PER_TOKEN * wanted
     with text.open(encoding="utf-8", errors="replace") as file:
         read = file.read(num_characters)

@@ -2,30 +2,34 @@ r"""Which checkpoints of a run lie off its path through weight space.
 
 Along a run, be it straight, a random walk or settled around a minimum, a checkpoint is hardly farther from the next one
 than from those behind it: the ratio of $d_{i,i+2}$ to $d_{i,i+1}$ is 2 on a straight line, $\sqrt2$ for a random walk
-and 1 for a settled run. With $\tau = \tfrac12$, two things do not happen:
+and 1 for a settled run. Three things do not happen, with $\tau = \tfrac12$ and $\sigma = 0.85$:
 
-$$d_{p,n} < \tau \min(d_{p,p+1}, d_{n-1,n}), \qquad d_{i,k} < \tau \min(d_{i-1,i}, d_{i,i+1}) \quad (k \ne i \pm 1).$$
+$$d_{p,n} < \tau \min(d_{p,p+1}, d_{n-1,n}), \qquad d_{i,k} < \tau \min(d_{i-1,i}, d_{i,i+1}) \quad (k \ne i \pm 1),$$
+$$d_{i-1,k} + d_{k,i+1} < \sigma (d_{i-1,i} + d_{i,i+1}) \text{ and the same with $i$ and $k$ exchanged.}$$
 
 The first is a detour: the run left between p and n, and came back to where it was. The second is a checkpoint that has
 another one, elsewhere in the series, much nearer than its neighbours; when both can say so of each other, the one whose
-neighbours are farther is out of place, or either if that tells nothing. A fault makes its neighbours look odd too, so
-the fewest faults are sought that explain everything.
+neighbours are farther is out of place, or either if that tells nothing. The third is two checkpoints that each fit
+better under the other's step. A fault makes its neighbours look odd too: accused first is what leaves
+the fewest suspicions.
 """
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float
 
 DETOUR = 0.5
 """τ: half of what a settled run shows, where all distances are equal."""
+SWAP = 0.85
+"""σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1."""
+SAME, AT_END, OBTUSE = 1.05, 0.65, 0.75
+"""The same for swaps with the first or the last checkpoint, of which there is less evidence."""
+MOST_TRIED = 40
+"""Exchanges of which that is chosen that explains most."""
 _FEWEST = 3
 """Checkpoints that make a path."""
-_MOST_VERDICTS = 500
-"""Combinations of faults that are weighed against each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,89 +41,72 @@ class OffPath:
     """The checkpoints before and after it that are on the path."""
     after: int | None
     nearest: int | None
-    """The one elsewhere in the series where the weights belong: nearer than τ times the neighbours."""
+    """The one elsewhere in the series where the weights belong: nearer than τ times the neighbours, or exchanged."""
     rival: int | None
     """Another one that may be out of place instead, when distances do not tell which of the two is."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspicion:
-    members: tuple[int, ...]
-    rivals: bool = False
-    """Whether either of two members may be the wrong one."""
-
-    @property
-    def cost(self) -> float:
-        """How many faults it may stand for: a block has one cause."""
-        return 2.0 if self.rivals else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Checkpoints that are kept, and those that are accused with their rivals."""
-
-    kept: tuple[int, ...]
-    accused: dict[int, int | None]
-
-
-def off_path(distances: Float[np.ndarray, "n n"]) -> list[OffPath]:
+def off_path(d: Float[np.ndarray, "n n"], at_home: Sequence[int] = ()) -> list[OffPath]:
     """Find the checkpoints off the path, given the distances of all from each other.
 
-    It finds the fewest faults that leave a path without a suspicion; of as many, those that leave the shortest path.
+    Args:
+        d: Distances; 0 between checkpoints that hold the same weights.
+        at_home: Checkpoints known to be in their place; of equal ones they are the original.
 
     >>> x = np.array([0.0, 1.0, 9.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.1])
     >>> [(off.index, off.nearest) for off in off_path(np.abs(x[:, None] - x))]
     [(2, 9)]
     """
-    verdict = _settle_copies(distances)
-    waiting = [(0.0, 0.0, 0, verdict)]
-    seen: set[tuple[int, ...]] = set()
-    while waiting:
-        cost, _, _, verdict = heapq.heappop(waiting)
-        suspicions = _suspicions(distances[np.ix_(verdict.kept, verdict.kept)])
+    path, rivals = _settle_copies(d, at_home)
+    exchanged: dict[int, int] = {}
+    while len(path) >= _FEWEST:
+        here = d[np.ix_(path, path)]
+        pairs = _exchanges(here)
+        if pairs:
+            pair = min(pairs, key=lambda each: _left_after(here, each))
+            i, k = (path[place] for place in pair)
+            if i in exchanged or k in exchanged:  # a ring of more than two: none of them is in its place
+                path = [index for index in path if index not in (i, k)]
+            else:
+                path[pair[0]], path[pair[1]] = k, i
+            exchanged |= {i: k, k: i}
+            continue
+        suspicions = _suspicions(here)
         if not suspicions:
             break
-        if len(seen) >= _MOST_VERDICTS:
-            waiting.clear()  # too many faults to weigh all combinations: go on with the best so far
-        for suspicion in suspicions:
-            after = _accuse(verdict, suspicion)
-            if after.kept not in seen:
-                seen.add(after.kept)
-                entry = (cost + suspicion.cost, _length(distances, after.kept), len(seen), after)
-                heapq.heappush(waiting, entry)
-    return [_described(distances, verdict.kept, index, rival) for index, rival in sorted(verdict.accused.items())]
+        are_rivals, members = min(suspicions, key=lambda each: _left(here, *each))
+        accused = [path[place] for place in members]
+        rivals |= dict(zip(accused, accused[::-1] if are_rivals else [None] * len(accused), strict=True))
+        path = [index for index in path if index not in accused]
+    on_path = sorted(set(path) - exchanged.keys())
+    found = [_described(d, on_path, index, rivals.get(index)) for index in sorted({*rivals, *exchanged})]
+    return [
+        off if off.index not in exchanged else OffPath(
+            index=off.index, before=off.before, after=off.after, nearest=exchanged[off.index], rival=None
+        )
+        for off in found
+    ]  # fmt: skip
 
 
-def _accuse(verdict: _Verdict, suspicion: _Suspicion) -> _Verdict:
-    members = [verdict.kept[position] for position in suspicion.members]
-    rivals = members[::-1] if suspicion.rivals else [None] * len(members)
-    return _Verdict(
-        tuple(index for index in verdict.kept if index not in members),
-        verdict.accused | dict(zip(members, rivals, strict=True)),
-    )
-
-
-def _length(distances: Float[np.ndarray, "n n"], kept: Sequence[int]) -> float:
-    return float(sum(distances[i, j] for i, j in pairwise(kept)))
-
-
-def _settle_copies(distances: Float[np.ndarray, "n n"]) -> _Verdict:
+def _settle_copies(d: Float[np.ndarray, "n n"], at_home: Sequence[int]) -> tuple[list[int], dict[int, int | None]]:
     """Decide where checkpoints that are equal belong; of those that stay, one of each is kept."""
     rivals: dict[int, int | None] = {}
-    kept = list(range(len(distances)))
-    for first in range(len(distances)):
-        equal = np.flatnonzero(distances[first] == 0).tolist()
-        if equal[0] != first or not 1 < len(equal) < len(distances):
+    kept = list(range(len(d)))
+    for first in range(len(d)):
+        equal = np.flatnonzero(d[first] == 0).tolist()
+        if equal[0] != first or not 1 < len(equal) < len(d):
             continue
         runs = _runs(equal)
-        homes = _homes(distances, [index for index in range(len(distances)) if index not in equal], runs)
+        homes = [run for run in runs if set(run) & set(at_home)]
+        if len(homes) != 1:
+            homes = _homes(d, [index for index in range(len(d)) if index not in equal], runs)
         for run in runs:
             if run not in homes:
                 rivals |= dict.fromkeys(run)
             elif len(homes) > 1:
                 rivals |= dict.fromkeys(run, next(other[0] for other in homes if other != run))
         kept = [index for index in kept if index not in equal or index == homes[0][0]]
-    return _Verdict(tuple(index for index in kept if index not in rivals), rivals)
+    return [index for index in kept if index not in rivals], rivals
 
 
 def _homes(d: Float[np.ndarray, "n n"], others: Sequence[int], runs: list[list[int]]) -> list[list[int]]:
@@ -138,36 +125,80 @@ def _runs(indices: Sequence[int]) -> list[list[int]]:
     return [list(indices[start:stop]) for start, stop in zip(starts, [*starts[1:], len(indices)], strict=True)]
 
 
-def _suspicions(d: Float[np.ndarray, "n n"]) -> list[_Suspicion]:
-    if len(d) < _FEWEST:
+def _exchanges(d: Float[np.ndarray, "n n"]) -> list[tuple[int, int]]:
+    """Find pairs of checkpoints that fit better under each other's step, the best first."""
+    n = len(d)
+    if n <= _FEWEST or not d.any():
         return []
+    edges = np.pad(d, ((1, 1), (0, 0)))
+    sites = edges[:-2] + edges[2:]
+    """Distance of checkpoint k, if it were in place i, from the neighbours of that place."""
+    old = np.repeat(np.diagonal(sites)[:, None], n, axis=1)
+    for i in range(n - 1):  # of two neighbours the distance from each other stays
+        old[i, i + 1] -= d[i, i + 1]
+        old[i + 1, i] -= d[i, i + 1]
+    ratios = np.divide(sites, old, out=np.full((n, n), np.inf), where=old > 0)
+    worse = np.maximum(ratios, ratios.T)
+    both = (sites + sites.T) / np.maximum(old + old.T, np.finfo(float).tiny)
+    # An end has one neighbour, whose distance may stay as it is: then the other place must gain all the more.
+    is_end = np.isin(np.arange(n), (0, n - 1))
+    is_at_end = is_end[:, None] | is_end
+    worse = np.where(is_at_end, np.where((worse <= SAME) & (both < AT_END), both, np.inf), worse)
+    for i, k, beyond in ((0, 1, 2), (n - 1, n - 2, n - 3)):
+        # The second of all comes first, if it lies between the first and the third: at an obtuse angle.
+        angle = (d[i, k] ** 2 + d[i, beyond] ** 2) / max(d[k, beyond] ** 2, np.finfo(float).tiny)
+        # Checkpoints that lack different tensors may break the triangle inequality, and say nothing then.
+        is_between = angle < OBTUSE and d[i, k] + d[i, beyond] >= d[k, beyond]
+        worse[i, k] = worse[k, i] = angle if is_between else np.inf
+    worse[np.tril_indices(n)] = np.inf
+    best = np.argsort(worse, axis=None)[:MOST_TRIED]
+    return [divmod(int(place), n) for place in best if worse.flat[place] < SWAP]
+
+
+def _left_after(d: Float[np.ndarray, "n n"], pair: tuple[int, int]) -> tuple[int, float]:
+    """How much is odd when two have been exchanged, and the length of the path then."""
+    order = np.arange(len(d))
+    order[list(pair)] = pair[::-1]
+    new = d[np.ix_(order, order)]
+    return len(_exchanges(new)) + len(_suspicions(new)), float(np.diagonal(new, offset=1).sum())
+
+
+def _left(d: Float[np.ndarray, "n n"], are_rivals: bool, members: Sequence[int]) -> tuple[int, bool, float]:
+    """How many suspicions are left without some, whether it accuses one too many, and the length of the path left."""
+    rest = np.delete(np.delete(d, members, axis=0), members, axis=1)
+    num_left = len(_suspicions(rest)) if len(rest) >= _FEWEST else 0
+    return num_left, are_rivals, float(np.diagonal(rest, offset=1).sum())
+
+
+def _suspicions(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
+    """Find places that a run does not pass: whether either of two may be wrong, and the places."""
     return [*_single(d), *_detours(d)]
 
 
-def _single(d: Float[np.ndarray, "n n"]) -> list[_Suspicion]:
+def _single(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
     """Find checkpoints that have another one, elsewhere in the series, much nearer than their neighbours."""
     steps = np.diagonal(d, offset=1)
     fits = np.minimum(np.append(steps, np.inf), np.insert(steps, 0, np.inf))
     place = np.arange(len(d))
     elsewhere = np.where(np.abs(place[:, None] - place) > 1, d, np.inf)
-    found = []
+    found: list[tuple[bool, tuple[int, ...]]] = []
     for i, k in enumerate(elsewhere.argmin(axis=1).tolist()):
         if elsewhere[i, k] >= DETOUR * fits[i]:
             continue
         is_mutual = d[i, k] < DETOUR * fits[k]
         if not is_mutual or fits[k] < DETOUR * fits[i]:
-            found.append(_Suspicion((i,)))
+            found.append((False, (i,)))
         elif fits[i] >= DETOUR * fits[k]:
-            found.append(_Suspicion((i, k), rivals=True))
+            found.append((True, (i, k)))
     return found
 
 
-def _detours(d: Float[np.ndarray, "n n"]) -> list[_Suspicion]:
+def _detours(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
     """Find blocks that the run left for, stayed in, and came back from."""
     steps = np.diagonal(d, offset=1)
     leaving, returning = np.append(steps, 0.0), np.insert(steps, 0, 0.0)
     return [
-        _Suspicion(tuple(range(p + 1, n)))
+        (False, tuple(range(p + 1, n)))
         for p, n in np.argwhere(d < DETOUR * np.minimum.outer(leaving, returning)).tolist()
         if n > p + 1
         and 2 * (n - p - 1) < len(d)  # of the two parts the smaller is the detour
@@ -182,12 +213,11 @@ def _sides(kept: Sequence[int], index: int) -> list[int]:
     return before + after
 
 
-def _described(distances: Float[np.ndarray, "n n"], kept: Sequence[int], index: int, rival: int | None) -> OffPath:
+def _described(d: Float[np.ndarray, "n n"], kept: Sequence[int], index: int, rival: int | None) -> OffPath:
     before = max((other for other in kept if other < index), default=None)
     after = min((other for other in kept if other > index), default=None)
-    d = distances[index]
-    near = min((float(d[neighbour]) for neighbour in (before, after) if neighbour is not None), default=np.inf)
-    elsewhere = [k for k in range(len(d)) if k not in (index, before, after) and d[k] < DETOUR * near]
+    near = min((float(d[index, each]) for each in (before, after) if each is not None), default=np.inf)
+    elsewhere = [k for k in range(len(d)) if k not in (index, before, after) and d[index, k] < DETOUR * near]
     # of copies that are equally near, one on the path
-    nearest = min(elsewhere, key=lambda k: (d[k], k not in kept), default=None)
+    nearest = min(elsewhere, key=lambda k: (d[index, k], k not in kept), default=None)
     return OffPath(index=index, before=before, after=after, nearest=nearest, rival=rival)

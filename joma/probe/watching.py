@@ -13,10 +13,14 @@ forward passes the first), or that of a fixed probe batch (after the update). We
 
 import json
 import logging
+import subprocess
+import sys
 import time
-from collections import defaultdict
+import traceback
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -25,29 +29,46 @@ from weakref import WeakSet
 
 from torch import Tensor, distributed, nn
 
-from joma.formatting import NO_LAYER, counted, layer_name
-from joma.measure.curve_effects import curve_effects
+from joma.formatting import NO_LAYER, layer_name
 from joma.metrics import METRICS
-from joma.probe.alarm import Alarm, AlarmMonitor, Alert
+from joma.probe.alarm import WATCHED, Alarm, Alert, AlertKind, MetricCurve, alerts_of
 from joma.probe.findings import some
 from joma.probe.loggers import Logger
-from joma.probe.measurement import ALL_HEADS, Failure, Measurement, Row, first_sequence_if_enough, wait_for
+from joma.probe.measurement import ALL_HEADS, Measurement, Row, first_sequence_if_enough, wait_for
 from joma.probe.measures import Functions, On, functions_of, measures_of
 from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.structure import Unseen, plain_site
+from joma.probe.summary import SHOWN, first_lowest_last, layer_lines
 from joma.probe.taps import Sites, TrainingForward
 from joma.store import RunWriter, demand_writable, open_run, read, read_events
 
 if TYPE_CHECKING:
     import pandas
 
+    from joma.charts import Chart
+
 LOG = logging.getLogger("joma")
 EVERY = 100
 _WHAT_IS_MEASURED = ("batch", "mlp_pattern", "attention_pattern")
 """Settings without which values are not comparable. When, how much and with what alarm may change on the way."""
 _RANKS_ALONE = 'For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern` to choose them.'
+_NO_ATTENTION = {
+    "no_match": "No attention of this {name} matches {pattern!r}. Change the pattern.",
+    "no_call": f"This {{name}} made no attention call on the probe batch. {_RANKS_ALONE}",
+    "no_module": "This {name} has no attention that its structure shows: no module owns queries and keys. If it has "
+    f"some, name its modules by `attention_pattern`, or pass a `probe_batch`. {_RANKS_ALONE}",
+}
+_NO_CALL = {
+    True: "No attention call was seen on the probe batch.",
+    False: "No attention call was seen in the step's forward pass. Is the watched model the one that is called, by "
+    "this process, in training mode, and not compiled as part of a function? A model that is trained in eval mode is "
+    "to be in eval mode when it is attached; one that is checkpointed as a whole needs use_reentrant=False. A probe "
+    "batch is measured in any case.",
+}
 _watched: WeakSet[nn.Module] = WeakSet()
+_live_views: list[subprocess.Popen[bytes]] = []
+"""Kept until this process ends: a live view ends when its standard input does."""
 
 
 def watch(  # noqa: PLR0913 (every choice has a default)
@@ -57,7 +78,7 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     every: int = EVERY,
     schedule: Schedule | int | str | Sequence[int] | None = None,
     probe_batch: ProbeBatch | None = None,
-    measures: str | Sequence[str] = "cheap",
+    measures: str | Sequence[str] = "standard",
     alarm: bool | Alarm = True,
     on_alarm: Callable[[Alert], object] | None = None,
     dry_run: bool = False,
@@ -81,12 +102,16 @@ def watch(  # noqa: PLR0913 (every choice has a default)
             function that calls the model. Without it the training batch is measured: that of a forward pass with
             gradients, in training mode or, while the model has never been in training mode since it was attached, in
             eval mode.
-        measures: "cheap", "full", or names, those of `register_measure` among them.
-        alarm: Warn by the logger "joma", once a layer, when attention collapses or goes uniform.
+        measures: "cheap" (entropy and largest logits of the first sequence of the batch alone, and ranks), "standard"
+            (also the variance of its logits and the share of a key bias), "full" (all sequences, gradients, W_QᵀW_K and
+            what changed since the start; it keeps a copy of the lower matrices of all MLPs), or names, those of
+            `register_measure` among them.
+        alarm: Warn by the logger "joma", once a layer, when attention collapses or becomes uniform, logits grow towards
+            a bound, heads die or do the same, or a gradient has one direction left. An `Alarm` has other thresholds.
         on_alarm: Called with each `Alert`; it may stop the training by raising.
         dry_run: Attach nothing. Print the result to see what would be measured.
         heads: Keep the values of single heads too.
-        loggers: Send values elsewhere as well (`joma.probe.loggers`).
+        loggers: Functions of the step and a dict of values, to send them elsewhere as well (`joma.probe.loggers`).
         mlp_pattern: Regular expression for the names of parameters, for models whose structure misleads joma.
         attention_pattern: Regular expression for the names of modules, for the same.
         seed: Recorded with the run: `joma report` takes runs that differ in their seed alone together.
@@ -165,27 +190,30 @@ class Watch:
         """What cannot be measured, and why."""
         self.sites: tuple[tuple[int, str], ...] = ()
         """Layer and path of the attention that is measured."""
+        self.seconds: list[float] = []
+        """What each measurement took."""
         self._model, self._measures, self._probe_batch = model, measures, probe_batch
-        self._heads, self._loggers, self._on_alarm = heads, tuple(loggers), on_alarm
-        self._monitor = None if alarm is None else AlarmMonitor(alarm)
+        self._heads, self._loggers, self._alarm, self._on_alarm = heads, tuple(loggers), alarm, on_alarm
         self._record: RunWriter | MemoryRecord = MemoryRecord()
         self._attached = False
         self._earlier: tuple[pandas.DataFrame, pandas.DataFrame] | None = None
         """Values and events of earlier sessions, until the first step shows where this one begins."""
+        self._curves: dict[tuple[str, str, int], MetricCurve] = {}
+        self._rung: set[tuple[AlertKind, str]] = set()
+        """Alarms of each site that were raised."""
         self._last: int | None = None
-        self._last_measured: int | None = None
         self._stride = 1
         self._is_overdue = False
-        self._failures: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()
         """Messages of exceptions, and how often they occurred."""
-        self._seconds: list[float] = []
-        self._price: float | None = None
         self._begun = time.perf_counter()
+        self._resumed_at: int | None = None
+        """Step at which this session went on with an earlier one."""
         self._measurement: Measurement | None = None
-        """Of the step that is running, if its forward pass is to be measured."""
+        """Of the step that is running, if it is to be measured."""
         self._known_sites: Sites | None = None
         """Where the last measurement saw attention."""
-        self._forward = TrainingForward(model.root, lambda error: self._failed(Failure.of("", error)))
+        self._forward = TrainingForward(model.root, self._failed)
         self._ran = False
         """Whether the sites were seen in a forward pass; else they are those of the model's structure."""
         self._look()
@@ -195,6 +223,8 @@ class Watch:
         self._record, self._attached = record, True
         _watched.add(self._model.root)
         try:
+            names = [measure.name for each in self._measures.values() for measure in each]
+            self._model.shards.join(str(self.schedule), names, self._model.parameter_shapes)
             if is_resumed:
                 self._earlier = self.frame(), self.events()
             by_reason: dict[str, list[str]] = defaultdict(list)
@@ -203,6 +233,8 @@ class Watch:
                 by_reason[each.reason].append(each.site or "the model")
             for reason, sites in by_reason.items():
                 LOG.warning("joma cannot see %s: %s", some(sites), reason)
+            from_start = {on: {m: f for m, f in own.items() if m.from_start} for on, own in self._measures.items()}
+            Measurement(self._model, from_start).weights()
             self._wait_for_forward()
         except BaseException:
             self.close("failed")
@@ -218,11 +250,11 @@ class Watch:
         number = self._number(step)
         alerts: list[Alert] = []
         try:
-            alerts += self._begin_at(number)
+            self._begin_at(number)
             if self._is_ready(number):
-                alerts += self._measure(number, loss)
+                alerts = self._measure(number, loss)
         except Exception as error:
-            self._failed(Failure.of("", error))
+            self._failed(error)
         self._wait_for_forward()
         for alert in alerts:
             self.alerts.append(alert)
@@ -232,34 +264,62 @@ class Watch:
                     alert.step, "alarm", alert.message, level="warning", site=alert.site, evidence=asdict(alert)
                 )
             except Exception as error:
-                self._failed(Failure.of(alert.site, error), alert.step)
+                self._failed(error, alert.site, alert.step)
         if self._on_alarm is not None:
             for alert in alerts:
                 self._on_alarm(alert)
+
+    def gradients(self) -> None:
+        """Measure the gradients now if this step is due: after `backward`, in loops that clear them before `step`."""
+        self._demand_attached()
+        if not self._is_next_due():
+            return
+        try:
+            self._measurement = self._measurement or Measurement(self._model, self._measures, self._known_sites)
+            with self._measurement.stopwatch.running():
+                self._measurement.gradients()
+        except Exception as error:
+            self._failed(error)
 
     def record(self, step: int, metric: str, value: float, *, kind: str = "model") -> None:
         """Add a value of your own to the record."""
         self._demand_attached()
         try:
             self._record.add(step, metric, float(value), kind=kind)
+            self._note(step, [Row("", kind, NO_LAYER, ALL_HEADS, metric, float(value))])
         except Exception as error:
-            self._failed(Failure.of("", error), step)
+            self._failed(error, step=step)
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far: step, site, kind, layer, head (-1 over all), metric, value, flag."""
-        if isinstance(self._record, MemoryRecord):
-            return self._record.frame()
-        if self._attached:
-            self._record.flush()
-        return read(self._record.folder)
+        self._flush()
+        return self._record.frame() if isinstance(self._record, MemoryRecord) else read(self._record.folder)
+
+    to_frame = frame
 
     def events(self) -> "pandas.DataFrame":
         """Return what happened so far: alarms, exceptions inside of measurements, what was not seen."""
-        if isinstance(self._record, MemoryRecord):
-            return self._record.events()
-        if self._attached:
-            self._record.flush()
-        return read_events(self._record.folder)
+        self._flush()
+        return self._record.events() if isinstance(self._record, MemoryRecord) else read_events(self._record.folder)
+
+    def plot(self) -> "Chart":
+        """Draw the entropy, rank, largest logit and loss of every layer over the steps."""
+        import pandas
+
+        from joma.charts import lines
+
+        table = self.frame()
+        table = table[table["head"] == ALL_HEADS]
+        curves = [
+            own.groupby(["layer", "step"])["value"].agg(METRICS[name].reduction.value).reset_index().assign(metric=name)
+            for name in (*SHOWN, "loss")
+            if len(own := table[table["metric"] == name])
+        ]
+        if not curves:
+            raise ValueError("There is nothing to draw: nothing was measured yet. Call `step` first.")
+        drawn = pandas.concat(curves).assign(metric=lambda t: t["metric"].map(lambda name: METRICS[name].axis))
+        title = f"{self._model.name} while it trains"
+        return lines(drawn, "step", "value", color="layer", facet="metric", share_y=False, title=title)
 
     def close(self, status: Literal["finished", "failed"] = "finished") -> None:
         """Detach from the model, which is then as it was, and close the record. Closing twice does nothing."""
@@ -268,55 +328,70 @@ class Watch:
         self._attached = False
         self._forward.stop()
         _watched.discard(self._model.root)
+        self._model.shards.leave()
+        for logger in self._loggers:
+            try:
+                getattr(logger, "close", lambda: None)()
+            except Exception as error:
+                self._failed(error)
         try:
-            for logger in self._loggers:
-                logger.close()
-        finally:
             self._record.close(status)
+        except OSError as error:  # a full disk must not stop what comes after the training
+            self._failed(error)
+            self._record.abandon()
 
-    def report(self) -> str:
-        """Return as text what is measured, what the curves do, what could not be seen, what failed and what it cost."""
-        lines = [
-            *self._sites_in_words(),
-            *(f"Unseen: {each.site or 'the model'}: {each.reason}" for each in self.unseen),
-        ]
-        if self._price is not None:
-            costs = [measure.cost for measure in self._measures[On.ATTENTION] if measure.cost and not self._ran]
-            on_top = f", and during the training step {' and '.join(costs)}" if costs else ""
-            lines.append(f"Cost of a measurement: {1e3 * self._price:.3g} ms by the clock{on_top}.")
-        if self._seconds:
-            lines.append(f"Measured {counted(len(self._seconds), 'time')}, last at step {self._last_measured}.")
-        else:
-            lines.append("Nothing was measured" + ("." if self._last is None else f" up to step {self._last}."))
-        lines += curves_in_words(self.frame())
-        lines += [f"Alarm: {alert.message}" for alert in self.alerts]
-        lines += [f"Exception ({counted(times, 'time')}): {message}" for message, times in self._failures.items()]
-        if self._seconds:
-            total, wall = sum(self._seconds), time.perf_counter() - self._begun
-            lines.append(f"Measuring took {total:.3g} s, {100 * total / wall:.2g} % of {wall:.3g} s.")
-        return "\n".join(lines)
+    def summary(self) -> str:
+        """Return the run as a table: for each layer the first, lowest and last value, then alarms and the cost."""
+        return "\n".join([*(layer_lines(self.frame()) or self._plan()), *self._remarks()])
 
-    def _sites_in_words(self) -> list[str]:
-        how = "seen in a forward pass" if self._ran else "by structure, until the first measured step"
+    __str__ = summary
+
+    def _repr_html_(self) -> str:
+        table = first_lowest_last(self.frame()).to_html(index=False, float_format="{:.3g}".format)
+        return table + "".join(f"<p>{escape(line)}</p>" for line in self._remarks())
+
+    def _plan(self) -> list[str]:
+        """Return what will be measured, before there is a value."""
+        lower, pairs = self._model.layout.lower, self._model.layout.query_keys
+        subjects = {
+            On.ATTENTION: [(layer, f"attention   {site or '(the model itself)'}") for layer, site in self.sites],
+            On.MATRIX: [(r.layer, f"MLP         {plain_site(r.site)} {r.shape[0]}×{r.shape[1]}") for r in lower],
+            On.QUERY_KEY: [(p.query.layer, f"W_QᵀW_K     {plain_site(p.site)}") for p in pairs if p.num_heads],
+        }
+        found = [each for subject, sites in subjects.items() if self._measures[subject] for each in sites]
         size = f"{self._model.num_parameters / 1e6:.3g} million parameters"
-        num_layers = len({layer for layer, _ in self.sites} - {NO_LAYER})
-        lines = [
-            f"{self._model.name}, {size}, measured at: {self.schedule}.",
-            f"Attention: {counted(len(self.sites), 'site')} in {counted(num_layers, 'layer')} ({how}).",
-            *(f"  {layer_name(layer)}: {site or '(the model itself)'}" for layer, site in self.sites),
-        ]
-        if self._measures[On.MATRIX]:
-            lower = self._model.layout.lower
-            lines.append(f"Ranks: {counted(len(lower), 'matrix', 'matrices')}.")
-            lines += [f"  {layer_name(r.layer)}: {plain_site(r.site)} {r.shape[0]}×{r.shape[1]}" for r in lower]
-        if self._measures[On.QUERY_KEY]:
-            pairs = [pair for pair in self._model.layout.query_keys if pair.num_heads is not None]
-            lines.append(f"Query-key norms: {counted(len(pairs), 'site')}.")
-            lines += [f"  {layer_name(pair.query.layer)}: {plain_site(pair.site)}" for pair in pairs]
-        return lines
+        lines = [f"{self._model.name}, {size}, to be measured at {self.schedule}."]
+        return [*lines, *(f"{layer_name(layer):>9}   {what}" for layer, what in sorted(found, key=lambda x: x[0]))]
 
-    def __str__(self) -> str:
-        return self.report()
+    def _remarks(self) -> list[str]:
+        lines = [f"Not seen: {each.site or 'the model'}: {each.reason}" for each in self.unseen]
+        lines += [f"Failed {times} times: {message}" for message, times in self._failures.items()]
+        lines += [f"Alarm: {alert.message}" for alert in self.alerts]
+        cost = sum(self.seconds)
+        if self._last is None:
+            return [*lines, f"A measurement takes {1e3 * cost:.3g} ms."] if self.seconds else lines
+        none = "" if self.alerts else "No alarms in "
+        share = 100 * cost / (time.perf_counter() - self._begun)
+        return [*lines, f"{none}{self._last + 1:,} steps. Measuring took {share:.1f} % of the time."]
+
+    def live(self) -> str:
+        """Serve a page that follows this run in a process of its own, print its address and return it.
+
+        The page is for this machine alone, and ends with this process. It needs a folder (`out`) and joma[report].
+        """
+        if isinstance(self._record, MemoryRecord):
+            raise ValueError("`live` follows a folder, and this watch keeps its record in memory. Pass `out` to watch.")
+        folder = str(self._record.folder.resolve())
+        command = [sys.executable, "-m", "joma", "report", "--live", "--until-eof", "--json", folder]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        _live_views.append(server)
+        line = server.stdout.readline() if server.stdout else b""
+        if not line:
+            raise RuntimeError("The live view did not start; the line above says why.")
+        address = str(json.loads(line)["address"])
+        sys.stdout.write(f"Live view: {address}\n")
+        sys.stdout.flush()
+        return address
 
     def __enter__(self) -> "Watch":
         return self
@@ -330,8 +405,16 @@ class Watch:
 
     def _look(self) -> None:
         model, layout, looks = self._model, self._model.layout, self._looks_at_attention
-        if looks and self._probe_batch is None:
-            self._refuse_training_batch()
+        if looks and self._probe_batch is None and model.compiled:
+            raise ValueError(
+                f"This {model.name} is compiled: its compiled forward pass shows no attention calls, and looking into "
+                "it would compile it anew. Pass `probe_batch`, which is run through the uncompiled module."
+            )
+        if looks and self._probe_batch is None and model.replicated:
+            raise ValueError(
+                f"This {model.name} is in a DataParallel, whose replicas run in threads. "
+                "Pass `probe_batch`, or use DistributedDataParallel."
+            )
         if self._measures[On.MATRIX] or self._measures[On.QUERY_KEY]:
             self.unseen |= dict.fromkeys(layout.unseen)
         if self._measures[On.QUERY_KEY]:
@@ -354,32 +437,10 @@ class Watch:
             self.unseen |= seen.unseen
             is_named = any(each.site for each in seen.unseen)
         if looks and not self.sites and not is_named:
-            raise ValueError(self._why_no_attention())
+            why = "no_match" if model.attention_pattern else "no_call" if self._ran else "no_module"
+            raise ValueError(_NO_ATTENTION[why].format(name=model.name, pattern=model.attention_pattern))
         if not looks and self._measures[On.MATRIX] and not layout.lower:
             raise ValueError(f"joma finds no MLP in this {model.name}. {next(iter(self.unseen)).reason}")
-
-    def _refuse_training_batch(self) -> None:
-        if self._model.compiled:
-            raise ValueError(
-                f"This {self._model.name} is compiled: its compiled forward pass shows no attention calls, and looking "
-                "into it would compile it anew. Pass `probe_batch`, which is run through the uncompiled module."
-            )
-        if self._model.replicated:
-            raise ValueError(
-                f"This {self._model.name} is in a DataParallel, whose replicas run in threads. "
-                "Pass `probe_batch`, or use DistributedDataParallel."
-            )
-
-    def _why_no_attention(self) -> str:
-        name, pattern = self._model.name, self._model.attention_pattern
-        if pattern is not None:
-            return f"No attention of this {name} matches {pattern!r}. Change the pattern."
-        if self._ran:
-            return f"This {name} made no attention call on the probe batch. {_RANKS_ALONE}"
-        return (
-            f"This {name} has no attention that its structure shows: no module owns queries and keys. "
-            f"If it has some, name its modules by `attention_pattern`, or pass a `probe_batch`. {_RANKS_ALONE}"
-        )
 
     def time_one_measurement(self) -> None:
         """Time a measurement, without the attention of the training batch; not the first, which has all to find."""
@@ -391,7 +452,7 @@ class Watch:
                 found.probe(self._probe_batch)
             found.weights()
             list(found.readings.rows(heads=True))
-            self._price = time.perf_counter() - begun
+            self.seconds = [time.perf_counter() - begun]
 
     @property
     def _looks_at_attention(self) -> bool:
@@ -416,28 +477,26 @@ class Watch:
         self._last = number
         return number
 
-    def _begin_at(self, number: int) -> list[Alert]:
-        """Begin at a step: replay earlier records to the alarm, and overwrite later ones.
-
-        Returns the alarms of an earlier session that were not recorded.
-        """
+    def _begin_at(self, number: int) -> None:
+        """Begin at a step: take the curves and alarms of earlier sessions over, and overwrite later records."""
         if self._earlier is None:
-            return []
+            return
         (values, events), self._earlier = self._earlier, None
-        if (values["step"] >= number).any() or (events["step"] >= number).any():
+        self._resumed_at = number if (values["step"] < number).any() else None
+        later = sorted(set(values.loc[values["step"] >= number, "step"].tolist()))
+        if later or (events["step"] >= number).any():
             self._record.begin_again(number)
-        later = sorted(set(values["step"][values["step"] >= number].tolist()))
         if later:
             LOG.warning(
                 "This run begins again at step %d: what an earlier session recorded at steps %d to %d is replaced as "
                 "soon as the first value is measured anew.",
                 *(number, later[0], later[-1]),
             )
-        alerts: list[Alert] = []
-        for step, table in values[values["step"] < number].groupby("step", sort=True):
-            alerts += self._alerts_of(int(step), [Row(**row) for row in table[[*Row._fields]].to_dict("records")])
-        recorded = set(events.loc[events["kind"] == "alarm", "message"])
-        return [alert for alert in alerts if alert.message not in recorded]
+        known = values[(values["step"] < number) & values["metric"].isin(WATCHED)]
+        for row in known[["step", *Row._fields]].to_dict("records"):
+            self._note(row.pop("step"), [Row(**row)])
+        for event in events[(events["kind"] == "alarm") & (events["step"] < number)].itertuples():
+            self._rung.add((AlertKind(json.loads(event.evidence)["kind"]), event.site))
 
     def _is_ready(self, number: int) -> bool:
         """Whether to measure now: the step is due, and the forward pass of its training batch was tapped."""
@@ -447,17 +506,21 @@ class Watch:
         self._is_overdue = self._measurement is None
         return not self._is_overdue
 
+    def _is_next_due(self) -> bool:
+        """Whether the step that is running will be measured; the number of the first is not known."""
+        return self._last is None or self._is_overdue or self.schedule.due(self._last + self._stride)
+
     def _wait_for_forward(self) -> None:
-        """Wait for the next forward pass if it will be measured; the number of the first step is not known."""
+        """Wait for the next forward pass if it will be measured."""
         self._forward.stop()
         by_batch = self._probe_batch is None and self._looks_at_attention
-        due = self._last is None or self._is_overdue or self.schedule.due(self._last + self._stride)
-        self._measurement = Measurement(self._model, self._measures, self._known_sites) if by_batch and due else None
+        due = by_batch and self._is_next_due()
+        self._measurement = Measurement(self._model, self._measures, self._known_sites) if due else None
         if self._measurement is not None:
             self._forward.wait(self._measurement.tap)
 
     def _measure(self, number: int, loss: SupportsFloat | None) -> list[Alert]:
-        """Finish the measurement of a step and write it down."""
+        """Finish the measurement of a step, write it down and return the alarms that it sets off."""
         found = self._measurement or Measurement(self._model, self._measures, self._known_sites)
         wait_for(self._model.devices)  # what training has still to do is not the cost of measuring
         begun = time.perf_counter()
@@ -465,33 +528,45 @@ class Watch:
             try:
                 found.probe(self._probe_batch)
             except Exception as error:
-                self._failed(Failure.of("", error))
+                self._failed(error)
         self._known_sites = found.sites
         found.weights()
-        rows = list(found.readings.rows(heads=self._heads))
+        rows = list(found.readings.rows(heads=self._heads or WATCHED))
+        if self._resumed_at is not None:
+            flag = f"W(0) is that of step {self._resumed_at}"
+            rows = [row._replace(flag=flag) if row.metric.startswith("update_") else row for row in rows]
         if loss is not None:
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
             rows.append(Row(site="", kind="model", layer=NO_LAYER, head=ALL_HEADS, metric="loss", value=value))
-        alerts = self._alerts_of(number, rows)  # first: a full disk must not silence the alarm
+        self._note(number, rows)
+        alerts = list(alerts_of(self._curves, self._alarm)) if self._alarm is not None else []
+        alerts = [each for each in alerts if each.step == number and (each.kind, each.site) not in self._rung]
+        self._rung |= {(each.kind, each.site) for each in alerts}
         try:
-            self._write(number, rows, found)
-        except Exception as error:
-            self._failed(Failure.of("", error))
-        self._seconds.append(found.seconds_in_forward() + time.perf_counter() - begun)
-        self._last_measured = number
-        self.record(number, "seconds", self._seconds[-1], kind="cost")
+            self._write(number, [row for row in rows if self._heads or row.head == ALL_HEADS], found)
+        except Exception as error:  # a full disk, say, which must not silence the alarm
+            self._failed(error)
+        self.seconds.append(found.stopwatch.read() + time.perf_counter() - begun)
+        self.record(number, "seconds", self.seconds[-1], kind="cost")
         return alerts
+
+    def _note(self, number: int, rows: Iterable[Row]) -> None:
+        """Add values to the curves that the alarm looks at."""
+        for row in rows:
+            if row.metric in WATCHED:
+                curve = self._curves.setdefault((row.site, row.metric, row.head), MetricCurve(layer=row.layer))
+                curve.add(number, row.value)
 
     def _write(self, number: int, rows: Sequence[Row], found: Measurement) -> None:
         """Record values, what failed and what was not seen, and pass the values on to the loggers."""
         for row in rows:
             self._record.add(number, **row._asdict())
-        for failure in found.failures:
-            self._failed(failure)
+        for site, error in found.failures:
+            self._failed(error, site)
         if found.layers and not self._ran:
             self._saw(found)
-        if self._looks_at_attention and not found.layers and not found.unseen:
-            found.unseen[Unseen(site="", reason=self._why_nothing())] = None
+        if self._looks_at_attention and not found.layers and not any(each.site for each in found.unseen):
+            found.unseen[Unseen(site="", reason=_NO_CALL[self._probe_batch is not None])] = None
         for each in found.unseen:
             if each not in self.unseen:
                 self.unseen[each] = None
@@ -500,64 +575,35 @@ class Watch:
         values = {_log_name(row): row.value for row in rows}
         for logger in self._loggers:
             try:
-                logger.log(number, values)
+                logger(number, values)
             except Exception as error:
-                self._failed(Failure.of("", error))
+                self._failed(error)
 
-    def _why_nothing(self) -> str:
-        if self._probe_batch is not None:
-            return "No attention call was seen on the probe batch."
-        return (
-            "No attention call was seen in the step's forward pass. Is the watched model the one that is called, by "
-            "this process, in training mode, and not compiled as part of a function? A model that is trained in eval "
-            "mode is to be in eval mode when it is attached; one that is checkpointed as a whole needs "
-            "use_reentrant=False. A probe batch is measured in any case."
-        )
+    def _flush(self) -> None:
+        """Write what is in memory before it is read; with a full disk what is on it is read."""
+        try:
+            if self._attached:
+                self._record.flush()
+        except OSError as error:
+            self._failed(error)
 
-    def _alerts_of(self, number: int, rows: Iterable[Row]) -> list[Alert]:
-        """Return the alarms that a measurement sets off, by the entropy of every layer."""
-        if self._monitor is None:
-            return []
-        found: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
-        for row in rows:
-            if row.head == ALL_HEADS and row.kind == "attention":
-                found[row.site, row.layer][row.metric] = row.value
-        alerts = [
-            self._monitor.check(number, site, layer, fraction=values["entropy_fraction"], entropy=values["entropy"])
-            for (site, layer), values in found.items()
-            if "entropy" in values and "entropy_fraction" in values
-        ]
-        return [alert for alert in alerts if alert is not None]
-
-    def _failed(self, failure: Failure, step: int | None = None) -> None:
+    def _failed(self, error: Exception, site: str = "", step: int | None = None) -> None:
         """Record an exception at every step where it happens, and log it once; the record itself may be what fails."""
         step = step if step is not None else self._last or 0
-        if failure.message not in self._failures:
-            LOG.warning("A measurement of joma failed at step %d, training goes on. %s", step, failure.message)
-        self._failures[failure.message] = self._failures.get(failure.message, 0) + 1
+        message = _reason(error)
+        if message not in self._failures:
+            LOG.warning("A measurement of joma failed at step %d, training goes on. %s", step, message)
+        self._failures[message] += 1
+        trace = "".join(traceback.format_exception(error))
         try:
-            self._record.event(
-                step,
-                "exception",
-                failure.message,
-                level="error",
-                site=failure.site,
-                evidence={"trace": failure.trace},
-            )
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            self._failures[message] = self._failures.get(message, 0) + 1
+            self._record.event(step, "exception", message, level="error", site=site, evidence={"trace": trace})
+        except Exception as second:
+            self._failures[_reason(second)] += 1
 
 
-def curves_in_words(frame: "pandas.DataFrame") -> list[str]:
-    """Return a line for each layer's entropy and stable rank: start, lowest value with its step, end and name."""
-    lines = []
-    for each in sorted(curve_effects(frame), key=lambda found: found.metric):
-        effects, metric = each.effects, METRICS[each.metric]
-        where = f"{layer_name(each.layer, 'of')} ({each.site})"
-        course = f"{effects.start.value:.3g} → {effects.lowest.value:.3g} (step {effects.dip_time.value:,.0f})"
-        lines.append(f"{metric.axis.capitalize()} {where}: {course} → {effects.end.value:.3g}, {each.name}")
-    return lines
+def _reason(error: Exception) -> str:
+    """Return what happened, without a file: a full disk fails at another file each time, and is one failure."""
+    return f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
 
 
 def _log_name(row: Row) -> str:
@@ -586,11 +632,10 @@ class MemoryRecord:
             {"step": step, "site": site, "level": level, "kind": kind, "message": message, "evidence": text}
         )
 
-    def begin_again(self, step: int) -> None:
-        """Replace nothing: there is no earlier session."""
+    def _nothing(self, *_: object) -> None:
+        """Keep everything: there is no earlier session and no folder."""
 
-    def close(self, status: str) -> None:
-        """Keep everything."""
+    begin_again = close = abandon = flush = _nothing
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far, of several for one key the last."""

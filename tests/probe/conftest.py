@@ -52,7 +52,7 @@ def serve(hub_at):
         return hub
 
     yield start
-    huggingface_hub.close_session()
+    getattr(huggingface_hub, "close_session", lambda: None)()  # versions before 1.0 keep none
     for context in running:
         context.__exit__(None, None, None)
 

@@ -70,7 +70,7 @@ def loss_of(model, inputs):
     """Cross entropy of the tokens under the model."""
     output = model(**inputs)
     logits = output if isinstance(output, torch.Tensor) else output.logits
-    tokens = inputs["tokens" if "tokens" in inputs else "input_ids"]
+    tokens = next(inputs[name] for name in ("tokens", "decoder_input_ids", "input_ids") if name in inputs)
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
@@ -92,6 +92,8 @@ def train(model, name, *, settings=None, num_steps=NUM_STEPS, loss_of=loss_of):
         loss = loss_of(model, batch(name, step))
         loss.backward()
         losses.append(loss.detach())
+        if watched is not None:
+            watched.gradients()  # they are cleared before the step ends
         optimizer.step()
         if step < num_steps - 1:
             optimizer.zero_grad()

@@ -4,6 +4,11 @@ import models
 import torch
 from torch import nn
 
+from joma.probe.alarm import Alarm
+
+ENTROPY_ALONE = Alarm(logit_watch=float("inf"), logit_bound=float("inf"))
+"""Says nothing of logits, which are as large here as they like."""
+
 
 class Scaled(nn.Module):
     """One layer whose queries a test makes as sharp, or as flat, as it likes."""

@@ -14,24 +14,20 @@ from states import LOWER, SITES, walk
 from joma.probe import fingerprint
 from joma.probe.audit import audit, flags, missing_steps
 from joma.probe.findings import Fault, Finding
-from joma.probe.fingerprint import BLOCK_BYTES, NUM_BLOCKS, SKETCH_LENGTH, Fingerprint, sketch, tensor_print
+from joma.probe.fingerprint import SKETCH_LENGTH, Fingerprint, align, tensor_print
 from joma.probe.trajectory import off_path
 
 
 def print_of(state, step, *, compared=None):
     """A fingerprint as an inspection makes it; of the hub's tensors only the measured ones are compared."""
-    prints = {name: tensor_print(tensor, whole=True) for name, tensor in state.items()}
+    prints = {name: tensor_print(tensor) for name, tensor in state.items()}
     if compared is not None:
-        prints = {
-            name: each if name in compared else replace(each, digest="", num_compared=0)
-            for name, each in prints.items()
-        }
+        prints = {name: each if name in compared else replace(each, digest="") for name, each in prints.items()}
     return Fingerprint(
         step=step,
         name=f"step{step}",
         identity=str(step),
         tensors=prints,
-        sketches={name: sketch(state[name]) for name in LOWER if name in state},
         sources={site: (name,) for site, name in zip(SITES, LOWER, strict=True)},
     )
 
@@ -61,6 +57,16 @@ def test_neighbours_that_are_copies_are_both_flagged(on_hub):
     assert finding.evidence["steps"] == [400, 500]
     assert finding.evidence["tensors_compared"] == (len(LOWER) if on_hub else len(states[0]))
     assert flags([finding], series) == {step: {"": "identical checkpoint"} for step in (400, 500)}
+
+
+def test_a_warm_up_that_begins_at_rate_0_leaves_the_first_two_steps_equal():
+    states = walk(6)
+    states[1] = dict(states[0])
+    series = [replace(each, step=i) for i, each in enumerate(prints_of(states))]
+    assert audit(series) == []
+    states[0] = states[0] | {LOWER[0]: torch.full_like(states[0][LOWER[0]], torch.inf)}
+    series = [replace(each, step=i) for i, each in enumerate(prints_of(states))]
+    assert kinds(audit(series)) == [(Fault.NOT_FINITE, 0)]
 
 
 def test_a_copy_of_the_end_under_an_early_step_is_out_of_place_and_the_end_is_not_flagged():
@@ -97,9 +103,10 @@ def test_tensors_that_never_change_or_prove_nothing_are_left_out():
         state["frozen.weight"] = torch.ones(8, 8).tril()
         state["bias"] = torch.zeros(8) if number < 3 else torch.full((8,), float(number))
         state["gain.weight"] = torch.ones(8, 8) if number < 3 else torch.randn(8, 8)
-    states[7]["frozen.weight"] = torch.randn(8, 8)
     states[5]["norm.weight"] = states[4]["norm.weight"]  # a vector that stood still
     assert audit(prints_of(states)) == []
+    states[7]["frozen.weight"] = torch.randn(8, 8)
+    assert [(each.kind, each.sites) for each in audit(prints_of(states))] == [(Fault.JUMP, ("frozen.weight",))]
 
 
 def test_a_series_of_nothing_but_copies():
@@ -136,7 +143,10 @@ def test_own_findings_and_gaps_come_along():
 def test_weights_that_are_not_finite_take_no_part_in_distances():
     states = walk(8)
     states[3][LOWER[0]] = torch.full_like(states[3][LOWER[0]], torch.nan)
-    assert audit(prints_of(states)) == []  # the inspection names them
+    (finding,) = audit(prints_of(states))
+    assert (finding.kind, finding.step, finding.sites) == (Fault.NOT_FINITE, 400, (LOWER[0],))
+    states[1] = states[3]
+    assert {(Fault.NOT_FINITE, 200), (Fault.NOT_FINITE, 400)} <= set(kinds(audit(prints_of(states))))
 
 
 def test_the_same_files_are_the_same_weights():
@@ -163,6 +173,58 @@ def test_a_file_of_another_step_is_named_though_its_tensors_were_not_compared():
         [300, 600],
     )
     assert set(flags([finding], series)) == {300, 600}
+
+
+def test_a_mixed_series_is_sorted_out_by_the_steps_inside():
+    """Two steps swapped and one copied, where distances alone accuse others."""
+    states = walk(10)
+    states[2], states[7] = states[7], states[2]
+    states[5] = states[9]
+    inside = [1, 2, 8, 4, 5, 10, 7, 3, 9, 10]
+    series = [replace(each, counters={"epoch": float(i)}) for i, each in zip(inside, prints_of(states), strict=True)]
+    found = audit(series)
+    assert {each.step for each in found if each.kind is Fault.STEP} == {300, 600, 800}
+    assert {each.step for each in found if each.kind is Fault.OUT_OF_PLACE} <= {300, 600, 800}
+
+
+@pytest.mark.parametrize(
+    ("inside", "wrong"),
+    [
+        ([100, 200, 300, 400, 500, 600], set()),
+        ([99, 199, 299, 399, 499, 599], set()),
+        ([1, 2, 3, 4, 5, 6], set()),
+        ([0, 0, 1, 1, 2, 2], set()),
+        ([0, 0, 9, 1, 2, 2], {300}),
+        ([100, 200, 300, 100, 500, 600], {400}),
+        ([1, 3, 2, 4, 5, 6], {200, 300}),
+        ([None, None, 700, None, None, None], set()),
+    ],
+)
+def test_steps_inside_are_compared_with_names(inside, wrong):
+    series = [
+        replace(each, counters={} if value is None else {"step": float(value)})
+        for each, value in zip(prints_of(walk(6)), inside, strict=True)
+    ]
+    assert {each.step for each in audit(series) if each.kind is Fault.STEP} == wrong
+
+
+@pytest.mark.parametrize(
+    ("rename", "prefix"),
+    [
+        (lambda name: f"bert.{name}", "bert."),
+        (lambda name: name.replace("layers.", "model.layers."), "model."),
+        (lambda name: name.removeprefix("layers."), "layers."),
+    ],
+)
+@pytest.mark.parametrize("odd", [0, 4])
+def test_prefixes_are_matched_and_named(rename, prefix, odd):
+    states = walk(6)
+    states[odd] = {rename(name): tensor for name, tensor in states[odd].items()}
+    series = prints_of(states)
+    matched = [align(each, series[0].tensors)[0] for each in series]
+    (finding,) = audit(matched)
+    assert (finding.kind, finding.step, finding.evidence["prefix"]) == (Fault.PREFIX, 100 * (odd + 1), prefix)
+    assert not flags([finding], matched)
 
 
 DIMENSION = 400
@@ -234,7 +296,7 @@ def test_weights_from_near_the_end_that_the_series_does_not_have(path, n, early,
     i = int(early * n)
     x = np.concatenate([x[:i], x[-2:-1], x[i + 1 : -2], x[-1:]])  # the last but one, under an early step
     hits = found(x)
-    assert i in [off.index for off in hits] or path in (random_walk, annealed)  # a walk's end is not that far
+    assert i in [off.index for off in hits] or path in (random_walk, annealed, logarithmic)  # a walk does not get far
     assert {off.index for off in hits} <= {i}
 
 
@@ -347,8 +409,8 @@ def test_whatever_is_said_to_be_missing_lies_between_and_is_not_there(steps):
         assert missing == sorted(set(missing) - set(steps))
 
 
-LARGE = NUM_BLOCKS * BLOCK_BYTES // 4 * 3
-"""Entries of a float32 tensor of which a third is looked at."""
+def sketch(tensor):
+    return tensor_print(tensor).sketch
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(1, 300), scale=st.floats(1e-4, 1e2))
@@ -358,16 +420,16 @@ def test_sketches_keep_distances(seed, rows, scale):
     b = a + scale * torch.randn(rows, 257, generator=generator)
     estimate = np.linalg.norm(sketch(a) - sketch(b))
     exact = float((a.double() - b.double()).norm())
-    # the square deviates by √(2/k) = 9 %, the distance by half of that; five deviations
+    # the square deviates by √(2/k), the distance by half of that; five deviations
     assert abs(estimate / exact - 1) < 5 * np.sqrt(2 / SKETCH_LENGTH) / 2
 
 
 def test_sketches_are_linear_and_of_long_tensors_too():
     a, b = torch.randn(3 * 2**20 + 5), torch.randn(3 * 2**20 + 5)
-    # float32 sums of 12,000 terms
-    assert np.allclose(sketch(a - 2 * b), sketch(a) - 2 * sketch(b), atol=0.02, rtol=0)
+    # float32 sums of 1,000 terms
+    assert np.allclose(sketch(a - 2 * b), sketch(a) - 2 * sketch(b), atol=0.05, rtol=0)
     assert np.array_equal(sketch(a), sketch(a.clone()))
-    assert np.linalg.norm(sketch(a)) == pytest.approx(float(a.norm()), rel=0.25)
+    assert np.linalg.norm(sketch(a)) == pytest.approx(float(a.norm()), rel=0.4)
 
 
 @pytest.mark.parametrize(
@@ -386,10 +448,12 @@ def test_sketches_are_linear_and_of_long_tensors_too():
     ids=["float32", "bfloat16", "float8", "scalar", "empty", "int", "bool", "complex", "transposed"],
 )
 def test_every_type_has_a_print(tensor):
-    found = tensor_print(tensor, whole=False)
-    assert found == tensor_print(tensor.clone(), whole=True)
-    assert (found.shape, found.num_bad) == (tuple(tensor.shape), 0)
-    assert found.num_compared == tensor.numel() * tensor.element_size()
+    found = tensor_print(tensor)
+    assert found == tensor_print(tensor.clone())
+    assert (found.shape, found.num_nan, found.num_inf) == (tuple(tensor.shape), 0, 0)
+    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    assert found.norm == pytest.approx(float(wide.norm()), rel=1e-6)
+    assert found.num_zeros == (0 if tensor.is_complex() else int((wide == 0).sum()))
 
 
 @given(place=st.integers(0, 999))
@@ -397,34 +461,25 @@ def test_one_bit_changes_the_digest(place):
     tensor = torch.linspace(-1, 1, 1000)
     changed = tensor.clone()
     changed.view(torch.int32)[place] ^= 1
-    assert tensor_print(tensor, whole=True).digest != tensor_print(changed, whole=True).digest
-
-
-def test_large_tensors_are_looked_at_in_blocks_over_their_whole_length():
-    tensor = torch.randn(LARGE)
-    found = tensor_print(tensor, whole=False)
-    assert found.num_compared == NUM_BLOCKS * BLOCK_BYTES == tensor.nbytes // 3
-    for place in (0, LARGE - 1):
-        changed = tensor.clone()
-        changed[place] += 1
-        assert tensor_print(changed, whole=False).digest != found.digest
-    assert tensor_print(tensor + 1e-3, whole=False).digest != found.digest
+    assert tensor_print(tensor).digest != tensor_print(changed).digest
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2])
 def test_nan_and_infinity_are_counted(dtype):
     tensor = torch.ones(100)
     tensor[3], tensor[70] = torch.nan, torch.inf
-    assert tensor_print(tensor.to(dtype), whole=True).num_bad == 2
-    assert tensor_print(torch.full((10,), 6e4, dtype=torch.float16), whole=True).num_bad == 0  # the sum overflows
+    found = tensor_print(tensor.to(dtype))
+    assert (found.num_nan, found.num_inf, found.largest) == (1, 1, 1.0)
+    large = tensor_print(torch.full((10,), 1e30))  # the squares overflow
+    assert (large.num_nan, large.num_inf) == (0, 0) and large.norm == pytest.approx(1e30 * 10**0.5)
 
 
 def test_uniform_tensors_are_told():
-    assert tensor_print(torch.ones(5000), whole=True).uniform
-    assert not tensor_print(torch.arange(5000.0), whole=True).uniform
+    assert tensor_print(torch.ones(5000)).uniform
+    assert not tensor_print(torch.arange(5000.0)).uniform
     late = torch.ones(5000)
     late[-1] = 2
-    assert not tensor_print(late, whole=True).uniform
+    assert not tensor_print(late).uniform
 
 
 def test_prints_come_back_from_disk(tmp_path):
@@ -434,9 +489,10 @@ def test_prints_come_back_from_disk(tmp_path):
         name="checkpoint-12",
         identity="abc",
         measured={"ranks": ""},
-        tensors={"w": tensor_print(tensor, whole=True)},
+        tensors={"w": tensor_print(tensor)},
         files={"model.safetensors": "def"},
-        sketches={"w": sketch(tensor)},
+        counters={"step": 12.0},
+        prefix="+model.",
         sources={"w": ("w.weight",)},
         findings=(Finding(kind=Fault.NOT_FINITE, step=12, sites=("w",), message="x", evidence={"n": 3}),),
     )
@@ -447,8 +503,6 @@ def test_prints_come_back_from_disk(tmp_path):
     (tmp_path / "fingerprints" / "notes.json").write_text("{}")
     back = fingerprint.load(tmp_path)
     assert list(back) == [3, 12]
-    for each in dataclasses.fields(kept):
-        if each.name != "sketches":
-            assert getattr(back[12], each.name) == getattr(kept, each.name)
-    assert np.array_equal(back[12].sketches["w"], kept.sketches["w"])
+    assert back[12] == kept
+    assert np.array_equal(back[12].tensors["w"].sketch, kept.tensors["w"].sketch)
     assert fingerprint.load(tmp_path / "nothing") == {}

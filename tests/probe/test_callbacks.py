@@ -48,7 +48,9 @@ def test_hugging_face(tmp_path):
     watched = hf_train(tmp_path, [callback])
     loops.assert_same(hf_train(tmp_path, []), watched)
     table = read(tmp_path / "run")
-    assert sorted(set(table.query("metric == 'entropy'")["step"])) == [2, 4, 6]
+    assert sorted(set(table.query("metric == 'entropy'")["step"])) == [0, 2, 4]
+    assert table.query("metric == 'gradient_norm'")["value"].gt(0).all()
+    assert (table.query("step == 0 and metric == 'update_norm'")["value"] == 0).all()  # before the first update
     assert set(table.query("metric == 'entropy'")["site"]) == {"transformer.h.0.attn", "transformer.h.1.attn"}
     assert table.query("metric == 'loss'")["step"].tolist() == [2, 4, 6]
     assert table.query("metric == 'loss'")["value"].between(1, 10).all()
@@ -71,7 +73,7 @@ def test_hugging_face_on_a_probe_batch_with_evaluation_in_between(tmp_path):
         return {name: value.clone() for name, value in model.state_dict().items()}
 
     loops.assert_same(train([]), train([callback]))
-    assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [3]
+    assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [0]
 
 
 class Interrupting(TrainerCallback):
@@ -88,7 +90,7 @@ def test_a_callback_whose_training_was_interrupted_can_be_used_again(tmp_path):
     first = callback.watch
     hf_train(tmp_path, [callback], max_steps=2)
     assert callback.watch is not first
-    assert sorted(set(read(tmp_path / "run").query("metric == 'entropy'")["step"])) == [1, 2]
+    assert sorted(set(read(tmp_path / "run").query("metric == 'entropy'")["step"])) == [0, 1]
 
 
 def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path, caplog):
@@ -100,9 +102,9 @@ def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_p
     train("run", max_steps=5)  # one step further than the checkpoint
     resumed = train("run", resume_from=str(tmp_path / "trainer" / "checkpoint-4"))
     loops.assert_same(whole, resumed)
-    assert_same_attention(tmp_path / "whole", tmp_path / "run", range(1, 7))
+    assert_same_attention(tmp_path / "whole", tmp_path / "run", range(6))
     (told,) = [record.message for record in caplog.records if record.name == "joma"]
-    assert "begins again at step 5: what an earlier session recorded at steps 5 to 5 is replaced" in told
+    assert "begins again at step 4: what an earlier session recorded at steps 4 to 4 is replaced" in told
     with pytest.raises(ValueError, match="with `seed` 3; this one has `seed` 4"):
         train("run", seed=4)
 
@@ -120,12 +122,14 @@ class Module(lightning.LightningModule):
         """Raise at one step."""
         super().__init__()
         self.model = models.HandWritten(dropout=0.2)
-        self.bad_step = bad_step
+        self.bad_step, self.losses = bad_step, []
 
     def training_step(self, batch, number):
         if number == self.bad_step:
             raise ZeroDivisionError
-        return nn.functional.cross_entropy(self.model(batch).flatten(0, 1), batch.flatten())
+        loss = nn.functional.cross_entropy(self.model(batch).flatten(0, 1), batch.flatten())
+        self.losses.append(loss.item())
+        return loss
 
     def validation_step(self, batch, number):
         self.model(batch)
@@ -149,13 +153,15 @@ def lightning_train(callbacks, bad_step=-1, *, max_steps=4, save_to=None, resume
 
 
 def test_lightning(tmp_path):
-    callback = LightningCallback(out=tmp_path, every=2)
+    callback = LightningCallback(out=tmp_path, every=2, measures="full")
     watched = lightning_train([callback])
     loops.assert_same(lightning_train([]), watched)
     table = read(tmp_path)
-    assert sorted(set(table.query("metric == 'entropy'")["step"])) == [2, 4]
+    assert sorted(set(table.query("metric == 'entropy'")["step"])) == [0, 2]
     assert set(table.query("metric == 'entropy'")["site"]) == {"model.blocks.0", "model.blocks.1"}
-    assert table.query("metric == 'loss'")["value"].between(1, 10).all()
+    # Every step has two batches; the loss is that of the second.
+    assert table.query("metric == 'loss'")["value"].tolist() == pytest.approx(callback.watch._model.root.losses[1::4])
+    assert table.query("metric == 'gradient_norm'")["value"].gt(0).all()
     assert info(tmp_path).status == "finished"
     assert callback.watch.events().empty
 
@@ -169,18 +175,18 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path, caplog):
     assert train(2, save_to=checkpoint) == []
     first = read(tmp_path / "run")
     assert train(4, resume_from=checkpoint) == []  # behind the last recorded step
-    assert read(tmp_path / "run").query("step <= 2").equals(first)
+    assert read(tmp_path / "run").query("step < 2").equals(first)
     (told,) = train(3, resume_from=checkpoint)
-    assert "begins again at step 3: what an earlier session recorded at steps 3 to 4 is replaced" in told
+    assert "begins again at step 2: what an earlier session recorded at steps 2 to 3 is replaced" in told
     table = read(tmp_path / "run")
-    assert table.query("step <= 2").equals(first) and sorted(set(table["step"])) == [1, 2, 3]
+    assert table.query("step < 2").equals(first) and sorted(set(table["step"])) == [0, 1, 2]
 
 
 def test_lightning_on_a_probe_batch(tmp_path):
     tokens = loops.batch("hand_written", 9)["tokens"]
     callback = LightningCallback(every=2, probe_batch=lambda module: module.model(tokens))
     loops.assert_same(lightning_train([]), lightning_train([callback]))
-    assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [2, 4]
+    assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [0, 2]
 
 
 def test_a_lightning_training_that_fails_ends_the_run_as_failed(tmp_path):
@@ -188,4 +194,4 @@ def test_a_lightning_training_that_fails_ends_the_run_as_failed(tmp_path):
     with pytest.raises(ZeroDivisionError):
         lightning_train([callback], bad_step=3)
     assert info(tmp_path).status == "failed"
-    assert sorted(set(read(tmp_path).query("metric == 'entropy'")["step"])) == [1]
+    assert sorted(set(read(tmp_path).query("metric == 'entropy'")["step"])) == [0]

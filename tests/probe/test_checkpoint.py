@@ -4,7 +4,9 @@ import json
 import os
 import pickle
 import random
+import resource
 import shutil
+import time
 import zipfile
 from dataclasses import dataclass
 
@@ -222,6 +224,112 @@ def test_an_archive_that_is_not_of_pytorch(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
         archive.writestr("hello.txt", "hello")
     assert flaw_of(tmp_path / "x.pt").kind is Fault.UNREADABLE
+
+
+def rewritten(path, *, compression=zipfile.ZIP_STORED, extra=None):
+    """Write an archive of PyTorch again: compressed, or with other content under some names."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in (entries | (extra or {})).items():
+            archive.writestr(name, content)
+
+
+def offset_in(path, tensor):
+    return path.read_bytes().index(tensor.numpy().tobytes())
+
+
+@pytest.mark.parametrize("place", [0, 100, 255])
+def test_one_flipped_bit_in_an_archive_is_found_and_its_tensor_named(tmp_path, state, place):
+    path = tmp_path / "step1.pt"
+    torch.save({"model": state, "optimizer": {"moments": torch.randn(50)}}, path)
+    assert open_local(path).check() == []
+    content = bytearray(path.read_bytes())
+    content[offset_in(path, state["layers.1.attn.q_proj.weight"]) + place] ^= 4
+    path.write_bytes(content)
+    (flaw,) = open_local(path).check()
+    assert (flaw.kind, flaw.sites) == (Fault.DAMAGED, ("layers.1.attn.q_proj.weight",))
+
+
+def test_bytes_outside_of_the_model_are_checked_too(tmp_path, state):
+    path, moments = tmp_path / "step1.pt", torch.randn(50)
+    torch.save({"model": state, "optimizer": {"moments": moments}}, path)
+    for start, where in ((offset_in(path, moments), "check"), (path.read_bytes().index(b"fc1"), "open")):
+        content = bytearray(path.read_bytes())
+        content[start] ^= 1
+        (tmp_path / "bad.pt").write_bytes(content)
+        found = flaw_of(tmp_path / "bad.pt") if where == "open" else open_local(tmp_path / "bad.pt").check()[0]
+        assert (found.kind, found.sites) == (Fault.DAMAGED, ())
+
+
+def test_a_compressed_archive_is_refused(tmp_path, state):
+    torch.save(state, tmp_path / "step1.pt")
+    rewritten(tmp_path / "step1.pt", compression=zipfile.ZIP_DEFLATED)
+    assert flaw_of(tmp_path / "step1.pt").kind is Fault.COMPRESSED
+
+
+def bomb_of_instructions(path):
+    path.write_bytes(b"\x80\x02" + b"K\x01" * 5_000_000 + b".")
+
+
+def bomb_in_an_archive(path):
+    torch.save({"w": torch.ones(2)}, path)
+    rewritten(path, extra={"step1/data.pkl": b"\x80\x02" + b"K\x01" * 5_000_000 + b"."})
+
+
+def deflated_bomb(path):
+    torch.save({"w": torch.ones(2)}, path)
+    rewritten(path, compression=zipfile.ZIP_DEFLATED, extra={"step1/data.pkl": b"\x80\x02" + b"0" * 64_000_000})
+
+
+def endless_view(path):
+    torch.save({"w": torch.ones(1).expand(10**12)}, path)
+
+
+def bytes_from_a_number(path):
+    path.write_bytes(b"\x80\x02cbuiltins\nbytearray\n\x8a\x06" + (10**13).to_bytes(6, "little") + b"\x85R.")
+
+
+def endless_shards(path):
+    path.parent.joinpath("model-1-of-99999999999.safetensors").write_bytes(b"x")
+    path.parent.joinpath("model-1-of-" + "9" * 200 + ".safetensors").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [bomb_of_instructions, bomb_in_an_archive, deflated_bomb, endless_view, bytes_from_a_number, endless_shards],
+    ids=lambda make: make.__name__,
+)
+def test_hostile_files_are_refused_within_seconds_and_little_memory(tmp_path, make):
+    (tmp_path / "x").mkdir()
+    make(tmp_path / "x" / "step1.pt")
+    before, start = peak(), time.process_time()
+    kind = flaw_of(tmp_path / "x").kind
+    seconds, kilobytes = time.process_time() - start, peak() - before
+    assert kind in (Fault.UNSAFE, Fault.COMPRESSED, Fault.UNREADABLE)
+    assert seconds < 5 and kilobytes < 512 * 1024
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize(
+    ("form", "counters"),
+    [
+        ("pickle", {"step": 300.0, "epoch": 2.0}),
+        ("metadata", {"step": 300.0}),
+        ("trainer", {"global_step": 7.0, "epoch": 0.5}),
+    ],
+)
+def test_the_step_inside_is_read(tmp_path, state, form, counters):
+    if form == "pickle":
+        torch.save({"model": state, "epoch": torch.tensor(2), "step": 300, "loss": 1.5}, tmp_path / "a.pt")
+    else:
+        save_file(state, tmp_path / "model.safetensors", {"step": "300"} if form == "metadata" else None)
+    if form == "trainer":
+        (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 7, "epoch": 0.5, "log_history": []}))
+    assert open_local(tmp_path).counters == counters
 
 
 def test_looking_at_one_tensor_does_not_read_the_others(tmp_path):

@@ -6,18 +6,18 @@ import loops
 import pytest
 from loops import run
 
-from joma.probe.loggers import Logger, TensorBoard, WandB
+from joma.probe.loggers import MLflow, Trackio, WandB
 from joma.probe.watching import watch
 
 
-class Collecting(Logger):
+class Collecting:
     """Keeps what it is told; raises at one step."""
 
     def __init__(self, bad_step=-1):
         """Have been told nothing."""
         self.told, self.closed, self.bad_step = {}, False, bad_step
 
-    def log(self, step, values):
+    def __call__(self, step, values):
         if step == self.bad_step:
             raise ConnectionError("no line")
         self.told[step] = dict(values)
@@ -38,19 +38,6 @@ def test_loggers_get_every_value_and_may_fail():
     assert seen.events()["message"].tolist() == ["ConnectionError: no line"]
 
 
-def test_tensorboard(tmp_path):
-    EventAccumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
-    model = loops.build("hand_written")
-    with watch(model, every=1, loggers=[TensorBoard(tmp_path)]) as seen:
-        run(model, "hand_written", seen, range(3))
-    events = EventAccumulator(str(tmp_path)).Reload()
-    written = [(each.step, each.value) for each in events.Scalars("joma/entropy/blocks.0")]
-    expected = seen.frame().query("metric == 'entropy' and site == 'blocks.0'")
-    assert written == [(row.step, pytest.approx(row.value, rel=1e-6)) for row in expected.itertuples()]
-    with pytest.raises(TypeError, match="a folder or a SummaryWriter, got int"):
-        TensorBoard(3)
-
-
 class FakeRun:
     """A run of W&B as far as its documentation goes: rows are filled until something commits them."""
 
@@ -68,16 +55,28 @@ class FakeRun:
             self.step, self.open = self.step + 1, {}
 
 
-def test_wandb_loses_nothing_and_does_not_move_the_steps_of_others(monkeypatch):
+def test_wandb_loses_nothing_and_does_not_move_the_steps_of_others():
     run = FakeRun()
     logger = WandB(run)
-    logger.log(0, {"entropy/a": 1.0})
+    logger(0, {"entropy/a": 1.0})
     run.log({"loss": 3.0})  # the user's own, which closes the row
-    logger.log(100, {"entropy/a": 2.0})
-    logger.log(200, {"entropy/a": 3.0})
+    logger(100, {"entropy/a": 2.0})
+    logger(200, {"entropy/a": 3.0})
     assert run.rows == [{"joma/step": 0, "joma/entropy/a": 1.0, "loss": 3.0}, {"joma/step": 100, "joma/entropy/a": 2.0}]
     assert run.open == {"joma/step": 200, "joma/entropy/a": 3.0}
     assert run.defined == {"joma/step": None, "joma/*": "joma/step"}
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match="wandb is not installed"):
-        WandB()
+
+
+@pytest.mark.parametrize("adapter", [WandB, Trackio, MLflow])
+def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, adapter):
+    name = adapter.__name__.lower()
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=f"pip install {name}"):
+        adapter()
+
+
+def test_a_logger_is_any_function():
+    model, told = loops.build("hand_written"), {}
+    with watch(model, every=1, loggers=[told.__setitem__]) as seen:
+        run(model, "hand_written", seen, range(2))
+    assert told.keys() == {0, 1} and "max_logit/blocks.1" in told[1]

@@ -1,6 +1,7 @@
 """Measures, their readings, and how these become rows of the record."""
 
 import math
+from dataclasses import replace
 
 import loops
 import models
@@ -13,12 +14,13 @@ from joma.measure.rank import stable_rank
 from joma.metrics import Reduction
 from joma.probe.measurement import Readings, first_sequence_if_enough
 from joma.probe.measures import (
+    BUILT_IN,
     Flagged,
     Matrix,
-    WarmRanks,
     forget_measure,
     functions_of,
     measures_of,
+    ranks,
     register_measure,
 )
 from joma.probe.model import ProbedModel, fixed_batch
@@ -122,74 +124,138 @@ def test_a_value_of_nothing_is_flagged():
     assert [row.head for row in rows] == [-1, 0, 1]
 
 
-def test_warm_ranks_follow_weights_that_move():
+def matrix(weight, site="w", layer=0):
+    return Matrix(site=site, layer=layer, weight=weight)
+
+
+@pytest.mark.parametrize("shape", [(300, 220), (64, 200), (1, 5)])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_ranks_agree_with_a_decomposition_up_to_their_residual(shape, decay):
     generator = torch.Generator().manual_seed(0)
-    ranks = WarmRanks()
-    weight = torch.randn(300, 220, generator=generator)
-    for _ in range(10):
-        weight = weight + 0.3 * torch.randn(300, 220, generator=generator)
-        (found,) = ranks([Matrix(site="w", layer=0, weight=weight)])
-        exact = stable_rank(weight).item()
-        assert found["stable_rank"].value == pytest.approx(exact, rel=0.06)
-        assert found["stable_rank"].value >= exact * (1 - 1e-6)  # a norm from products never exceeds the true one
-        assert bool(found["stable_rank"].flag) == (found["rank_residual"] > 0.02)
+    weight = torch.randn(shape, generator=generator) * torch.exp(-decay * torch.arange(shape[1]))
+    (found,) = ranks([matrix(weight)])
+    exact = torch.linalg.svdvals(weight.double())
+    value = found["stable_rank"].value
+    assert value == pytest.approx(float(exact.square().sum() / exact[0] ** 2), rel=0.02)
+    assert value >= stable_rank(weight).item() * (1 - 1e-5)  # a norm from products never exceeds the true one
+    assert bool(found["stable_rank"].flag) == (found["rank_residual"] > 0.02)
 
 
-def test_warm_ranks_notice_when_another_singular_value_takes_the_lead():
-    """Two values cross; products from the vector of the old one alone would never find the other but for rounding."""
-    generator = torch.Generator().manual_seed(0)
-    left, _ = torch.linalg.qr(torch.randn(300, 200, generator=generator))
-    right, _ = torch.linalg.qr(torch.randn(200, 200, generator=generator))
-    ranks = WarmRanks()
-    for step in range(30):
-        values = torch.linspace(0, 1, 200)
-        values[:2] = torch.tensor([2.0 - 0.02 * step, 1.4 + 0.02 * step])
-        (found,) = ranks([Matrix(site="w", layer=0, weight=left @ torch.diag(values) @ right.T)])
-        assert found["spectral_norm"].value == pytest.approx(values.max().item(), rel=0.05)
-    assert found["spectral_norm"].value == pytest.approx(values.max().item(), rel=1e-4)
+def test_ranks_depend_on_the_weights_alone():
+    """After a restart, and whatever was measured before, the same weights give the same bits."""
+    model = loops.build("hand_written")
+    values = []
+    for first in (0, 3):
+        with watch(model, schedule=range(first, 5), measures="ranks") as seen:
+            for step in range(first, 5):
+                torch.manual_seed(step)
+                for weight in model.parameters():
+                    nn.init.normal_(weight)
+                seen.step(step)
+        values.append(seen.frame().query("step >= 3 and kind == 'mlp'")["value"].tolist())
+    assert values[0] == values[1] and values[0]
 
 
-def test_matrices_without_a_rank_are_flagged_and_ranked_again_later():
-    ranks = WarmRanks()
-    (found,) = ranks([Matrix(site="w", layer=0, weight=torch.zeros(4, 3))])
-    assert math.isnan(found["stable_rank"].value) and found["spectral_norm"] == Flagged(0.0, "every entry is 0")
-    (found,) = ranks([Matrix(site="w", layer=0, weight=torch.full((4, 3), torch.nan))])
-    assert math.isnan(found["spectral_norm"].value)
-    assert found["stable_rank"].flag == "12 of 12 entries are NaN or infinite"
-    for size in (3, 2):  # the second has another shape
-        (found,) = ranks([Matrix(site="w", layer=0, weight=torch.eye(size))])
-        assert found["stable_rank"].value == pytest.approx(size)
+def test_matrices_without_a_rank_are_flagged():
+    (zero,) = ranks([matrix(torch.zeros(4, 3))])
+    assert math.isnan(zero["stable_rank"].value) and zero["spectral_norm"] == Flagged(0.0, "every entry is 0")
+    (broken,) = ranks([matrix(torch.full((4, 3), torch.nan))])
+    assert math.isnan(broken["spectral_norm"].value)
+    assert broken["stable_rank"].flag == "12 of 12 entries are NaN or infinite"
 
 
 def test_ranks_of_many_matrices_are_those_of_each():
-    """Two shapes, one of them lying, one matrix that was measured before, one without a rank."""
+    """Two shapes, one of them lying, one without a rank."""
     generator = torch.Generator().manual_seed(0)
-    shapes = {"a": (60, 40), "b": (60, 40), "lying": (40, 60), "c": (50, 30), "known": (60, 40)}
-    matrices = [
-        Matrix(site=site, layer=0, weight=torch.randn(shape, generator=generator)) for site, shape in shapes.items()
-    ]
-    matrices.append(Matrix(site="zero", layer=0, weight=torch.zeros(60, 40)))
-    together, apart = WarmRanks(), WarmRanks()
-    for ranks in (together, apart):
-        ranks([matrices[4]])
-    for found, matrix in zip(together(matrices), matrices, strict=True):
-        (alone,) = apart([matrix])
+    shapes = {"a": (60, 40), "b": (60, 40), "lying": (40, 60), "c": (50, 30)}
+    matrices = [matrix(torch.randn(shape, generator=generator), site) for site, shape in shapes.items()]
+    matrices.append(matrix(torch.zeros(60, 40), "zero"))
+    for found, each in zip(ranks(matrices), matrices, strict=True):
+        (alone,) = ranks([each])
         assert found.keys() == alone.keys()
         for name, value in found.items():
             one, other = (v.value if isinstance(v, Flagged) else v for v in (value, alone[name]))
-            assert one == pytest.approx(other, rel=1e-4, nan_ok=True), (matrix.site, name)
+            assert one == pytest.approx(other, rel=1e-4, nan_ok=True), (each.site, name)
+
+
+def trained(steps, measures, *, clears=False, calls_gradients=False):
+    """A watched loop of an MLP next to attention; returns the watch and, for each step, weights and gradients."""
+    model, kept = loops.build("hand_written"), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weight = model.blocks[0].mlp[0].weight
+    start = weight.detach().clone()
+    with watch(model, every=1, measures=measures) as seen:
+        for step in range(steps):
+            optimizer.zero_grad()
+            loops.loss_of(model, loops.batch("hand_written", step)).backward()
+            gradient = weight.grad.double().clone()
+            if calls_gradients:
+                seen.gradients()
+            optimizer.step()
+            kept.append((weight.detach().double() - start.double(), gradient))
+            if clears:
+                optimizer.zero_grad()
+            seen.step(step)
+    return seen, kept
+
+
+def of_block(seen):
+    return seen.frame().query("site == 'blocks.0.mlp.0'").set_index(["step", "metric"])["value"]
+
+
+def test_gradients_and_updates_agree_with_decompositions():
+    seen, kept = trained(3, ("gradients", "updates"))
+    table, before = of_block(seen), None
+    for step, (moved, gradient) in enumerate(kept):
+        _, s, vh = torch.linalg.svd(gradient)
+        expected = {
+            "gradient_norm": s.norm(),
+            "gradient_stable_rank": s.square().sum() / s[0] ** 2,
+            "gradient_energy": s[:4].square().sum() / s.square().sum(),
+            "update_norm": moved.norm(),
+            "update_stable_rank": moved.norm() ** 2 / torch.linalg.matrix_norm(moved, 2) ** 2,
+        }
+        if before is not None:
+            expected["gradient_overlap"] = (vh[:4] @ before.T).square().sum() / 4
+        before = vh[:4]
+        assert gradient.shape[0] > gradient.shape[1]  # directions are those of the shorter side
+        for name, value in expected.items():
+            rel = 0.02 if name == "update_stable_rank" else 1e-3
+            assert table[step, name] == pytest.approx(float(value), rel=rel), (step, name)
+    assert (0, "gradient_overlap") not in table.index
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_gradients_that_are_cleared_are_reported_and_can_be_measured_earlier(clears):
+    seen, _ = trained(2, "gradients", clears=clears)
+    assert seen.events()["kind"].tolist() == ["unseen"] * clears
+    assert seen.frame().query("metric == 'gradient_norm'").empty == clears
+    seen, _ = trained(2, "gradients", clears=clears, calls_gradients=True)
+    assert seen.events().empty
+    assert set(seen.frame().query("metric == 'gradient_norm'")["step"]) == {0, 1}
+
+
+def test_ranks_of_all_matrices_on_request():
+    model = loops.build("llama")
+    with watch(model, every=1, measures=("ranks", "all_ranks")) as seen:
+        seen.step(0)
+    table = seen.frame().query("metric == 'stable_rank'").set_index("site")
+    matrices = {name.removesuffix(".weight"): each for name, each in model.named_parameters() if each.ndim == 2}
+    assert set(table.index) == set(matrices)
+    for site, weight in matrices.items():
+        assert table.loc[site, "value"] == pytest.approx(stable_rank(weight.detach()).item(), rel=0.02), site
+    assert table.loc["model.layers.1.self_attn.q_proj", "layer"] == 1
 
 
 def test_a_matrix_that_cannot_be_measured_does_not_spoil_the_others(monkeypatch):
     model = models.HandWritten()
-    honest = WarmRanks.__call__
 
-    def fragile(self, matrices):
+    def fragile(matrices):
         if any(matrix.layer == 1 for matrix in matrices):
             raise RuntimeError("broken")
-        return honest(self, matrices)
+        return ranks(matrices)
 
-    monkeypatch.setattr(WarmRanks, "__call__", fragile)
+    monkeypatch.setitem(BUILT_IN, "ranks", replace(BUILT_IN["ranks"], make=lambda: fragile))
     with watch(model, every=1, measures="ranks") as seen:
         seen.step(0)
     assert set(seen.frame().query("kind == 'mlp'")["layer"]) == {0}

@@ -1,6 +1,6 @@
 """A real series from disk and through the hub: measured, audited, resumed; every planted fault is found."""
 
-import contextlib
+import errno
 import inspect
 import json
 import os
@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -19,13 +19,15 @@ from states import SITES, walk
 from test_checkpoint import save_malicious
 from trained_series import STEPS, TEXT
 
-from joma import cli, terminal
+from joma import cli
 from joma.errors import UnknownNameError
 from joma.probe.findings import Fault
+from joma.probe.inspection import inspect_checkpoint
 from joma.probe.scanning import ScanProgress, scan
 from joma.store import RunLockedError, info, open_run, read, read_events
-from joma.terminal_scan import options_named
+from joma.terminal import options_named
 
+LOWER_OF_WALK = "layers.0.mlp.fc1.weight"
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 
 
@@ -102,7 +104,9 @@ def test_the_hub_sends_headers_and_lower_matrices_and_nothing_else(serve, traine
     assert (again.num_measured, again.num_known) == (0, 8)
     assert not hub.sent
     scan(trained, out=tmp_path / "disk")
-    pandas.testing.assert_frame_equal(values(tmp_path / "hub"), values(tmp_path / "disk"))
+    on_disk = values(tmp_path / "disk")
+    products = on_disk["metric"].str.startswith("qk_")  # queries and keys are not fetched
+    pandas.testing.assert_frame_equal(values(tmp_path / "hub"), on_disk[~products].reset_index(drop=True))
 
 
 def copy_weights(series, source, target):
@@ -147,13 +151,12 @@ def swapped_end(series):
     return [(Fault.OUT_OF_PLACE, 10), (Fault.OUT_OF_PLACE, 40)], {10, 40}
 
 
-def end_under_the_first_step(series):
-    """The two ends swapped: the first one's weights, far from all others, are not told from a late jump."""
+def swapped_ends(series):
     early, late = (series / f"checkpoint-{step}" / "model.safetensors" for step in (5, 40))
     content = early.read_bytes(), late.read_bytes()
     late.write_bytes(content[0])
     early.write_bytes(content[1])
-    return [(Fault.OUT_OF_PLACE, 5)], {5}
+    return [(Fault.OUT_OF_PLACE, 5), (Fault.OUT_OF_PLACE, 40)], {5, 40}
 
 
 def truncated(series):
@@ -208,7 +211,7 @@ def malicious(series):
 ON_BOTH = [duplicate, copy_of_the_end, swapped_end, truncated, missing_shard, broken_index, malicious]
 
 
-ON_DISK = [end_under_the_first_step, missing_weights, missing_tensor, not_finite, other_shape, gap]
+ON_DISK = [swapped_ends, missing_weights, missing_tensor, not_finite, other_shape, gap]
 
 
 PLANTED = [(plant, where) for where in WHERE for plant in ON_BOTH] + [(plant, "disk") for plant in ON_DISK]
@@ -416,10 +419,10 @@ def test_state_dicts_in_any_form_and_naming(tmp_path):
     torch.save({f"module.{name}": tensor for name, tensor in states[2].items()}, tmp_path / "step3.pth")
     torch.save({"model": states[3]}, tmp_path / "step4.bin", _use_new_zipfile_serialization=False)
     found = scan(tmp_path, out=tmp_path / "out")
-    assert found.findings == ()
+    assert kinds(found) == [(Fault.PREFIX, 3)] and found.sound
     assert ranks(tmp_path / "out")["site"].tolist() == [*SITES] * 4
     chosen = scan(tmp_path, out=tmp_path / "chosen", mlp_pattern=r"fc2\.weight")
-    assert chosen.findings == ()
+    assert chosen.sound
     assert ranks(tmp_path / "chosen")["site"].unique().tolist() == [site.replace("fc1", "fc2") for site in SITES]
 
 
@@ -455,48 +458,34 @@ def test_a_checkpoint_that_nobody_thought_of_does_not_end_the_scan(tmp_path):
     assert not found.sound
 
 
-def workers_inspecting():
-    """Processes of Ray that are inspecting a checkpoint at this moment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(b"ray::inspect_checkpoint"):
-                found.append(int(path.parent.name))
-    return found
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # Ray's start, and that of its workers
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_scan_on_ray_loses_and_doubles_nothing_when_a_worker_is_killed(trained, text, tmp_path):
-    ray = pytest.importorskip("ray")
-    killed = []
+@pytest.mark.usefixtures("cluster")
+def test_a_scan_on_ray_loses_and_doubles_nothing_when_a_worker_is_killed(tmp_path, monkeypatch):
+    (tmp_path / "series").mkdir()
+    for step, state in enumerate(walk(3), start=1):
+        save_file(state, tmp_path / "series" / f"step{step}.safetensors")
+    scan(tmp_path / "series", out=tmp_path / "here")
+    log = tmp_path / "log"
 
-    def kill_one(progress):
-        if 0 < progress.done < progress.total and not killed:
-            for pid in workers_inspecting()[:1]:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+    def mortal(task):
+        """Inspect a checkpoint; the first worker that has inspected the second is killed before it can say so."""
+        found = inspect_checkpoint(task)
+        is_first = not log.exists() or "2" not in log.read_text().split()
+        with log.open("a") as file:
+            file.write(f"{task.checkpoint.step}\n")
+        if task.checkpoint.step == 2 and is_first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
 
-    settings = {"text": text, "window": 64, "num_windows": 8}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
-    try:
-        found = scan(trained, out=tmp_path / "ray", on="ray", progress=kill_one, **settings)
-    finally:
-        ray.shutdown()
-    assert killed
-    assert (found.num_measured, found.findings, found.failures) == (8, (), {})
-    scan(trained, out=tmp_path / "here", **settings)
-    table, expected = values(tmp_path / "ray"), values(tmp_path / "here")
-    # other numbers of threads add in another order
-    pandas.testing.assert_frame_equal(table, expected, check_exact=False, rtol=1e-5, atol=1e-6)
-
-
-def last_line(found, capsys):
-    terminal.show_scan(found)
-    return capsys.readouterr().out.splitlines()[-1]
+    monkeypatch.setattr("joma.probe.scanning.inspect_checkpoint", mortal)
+    found = scan(tmp_path / "series", out=tmp_path / "ray", on="ray")
+    assert sorted(log.read_text().split()) == ["1", "2", "2", "3"]
+    assert (found.num_measured, found.findings, found.failures) == (3, (), {})
+    pandas.testing.assert_frame_equal(values(tmp_path / "ray"), values(tmp_path / "here"), check_exact=False, rtol=1e-9)
 
 
-def test_every_checkpoint_is_counted_once(tmp_path, capsys):
+def test_every_checkpoint_is_counted_once(tmp_path):
     for step, state in enumerate(walk(3), start=1):
         torch.save(state, tmp_path / f"step{step}.pt")
     save_malicious(tmp_path / "step4.pt", tmp_path / "ran", "zip")
@@ -511,9 +500,7 @@ def test_every_checkpoint_is_counted_once(tmp_path, capsys):
     )
     again = scan(tmp_path, out=tmp_path / "out")
     assert (again.num_measured, again.num_known) == (0, 3)
-    assert last_line(again, capsys).startswith(
-        "6 checkpoints: 0 measured now, 3 known before, 1 not loaded, 1 with nothing to measure, 1 not reached; "
-    )
+    assert again.not_loaded == first.not_loaded and list(again.failures) == ["step6.pt"]
 
 
 OPTIONS = tuple(inspect.signature(scan).parameters)
@@ -568,8 +555,109 @@ def test_what_the_audit_finds_is_said_and_leaves_the_exit_code(tmp_path, capsys,
         cli.main()
     said = capsys.readouterr()
     assert not ended.value.code
-    assert "Not sound: unsafe. The exit code does not tell what the audit finds: `sound` of --json does." in said.out
+    assert "unsafe" in said.out and "Not sound" in said.out
     assert said.err.splitlines() == ["Scanning checkpoints: 0/4", "Scanning checkpoints: 4/4, step4.pt"]
+
+
+def test_the_summary_has_every_layer_and_goes_into_json(trained, text, tmp_path):
+    found = scan(trained, out=tmp_path / "out", text=text, window=32, num_windows=2)
+    record = json.loads(json.dumps(found.as_dict()))["layers"]
+    table = found.to_frame()
+    assert {(each["metric"], each["layer"]) for each in record} == {
+        (metric, layer)
+        for metric in ("entropy", "stable_rank", "qk_stable_rank", "qk_spectral_norm")
+        for layer in (0, 1)
+    }
+    for each in record:
+        own = table[(table["metric"] == each["metric"]) & (table["layer"] == each["layer"]) & (table["head"] == -1)]
+        curve = own.set_index("step")["value"]
+        assert (each["first"], each["last"]) == (curve[5], curve[40])
+        assert (each["lowest"], each["lowest_step"]) == (curve.min(), curve.idxmin())
+    lines = found.summary().splitlines()
+    assert len(lines) == 4 and str(found) == found.summary()
+    assert found._repr_html_().count("<tr") == 1 + len(record)
+    assert found.plot().spec is not None
+
+
+def test_the_product_of_queries_and_keys_is_that_of_the_matrices(trained, tmp_path):
+    scan(trained / "checkpoint-40", out=tmp_path / "out")
+    table = read(tmp_path / "out").set_index(["metric", "layer"])["value"]
+    for layer in (0, 1):
+        name = f"gpt_neox.layers.{layer}.attention.query_key_value.weight"
+        heads = load_file(trained / "checkpoint-40" / "model.safetensors")[name].double().unflatten(0, (4, 3, 8))
+        s = torch.linalg.svdvals(heads[:, 0].mT @ heads[:, 1])
+        ranks = s.square().sum(dim=1) / s[:, 0].square()
+        assert table["qk_stable_rank", layer] == pytest.approx(float(ranks.mean()), rel=1e-9)
+        assert table["qk_spectral_norm", layer] == pytest.approx(float(s.max()), rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", ["0,500,1000", r"run_(\d+)", [0, 500, 1000]])
+def test_steps_can_be_given(tmp_path, steps):
+    for number, state in enumerate(walk(3)):
+        save_file(state, tmp_path / f"a{9 + number}_run_{500 * number}_v{number}.safetensors")
+    found = scan(tmp_path, out=tmp_path / "out", steps=steps)
+    assert found.findings == () and ranks(tmp_path / "out")["step"].unique().tolist() == [0, 500, 1000]
+    with pytest.raises(ValueError, match="`steps` must have 3 numbers"):
+        scan(tmp_path, out=tmp_path / "other", steps="0,500")
+
+
+def test_curves_of_a_series_are_one_though_a_prefix_is_missing(tmp_path):
+    for step, state in enumerate(walk(4), start=1):
+        named = {name if step == 3 else f"bert.{name}": tensor for name, tensor in state.items()}
+        save_file(named, tmp_path / f"step{step}.safetensors")
+    found = scan(tmp_path, out=tmp_path / "out")
+    assert kinds(found) == [(Fault.PREFIX, 3)] and found.sound
+    assert set(ranks(tmp_path / "out").groupby("site").size()) == {4}
+    assert scan(tmp_path, out=tmp_path / "out").num_known == 4
+
+
+def test_a_zeroed_matrix_has_norm_0_and_no_rank(tmp_path):
+    for step, state in enumerate(walk(4), start=2):
+        save_file(
+            state | ({LOWER_OF_WALK: torch.zeros(32, 8)} if step == 4 else {}), tmp_path / f"step{step}.safetensors"
+        )
+    found = scan(tmp_path, out=tmp_path / "out")
+    assert kinds(found) == [(Fault.ZEROED, 4)]
+    row = values(tmp_path / "out").query("step == 4 and layer == 0").set_index("metric")["value"]
+    assert row["spectral_norm"] == row["frobenius_norm"] == 0 and row["stable_rank"] != row["stable_rank"]
+
+
+def test_escape_sequences_in_names_are_shown_as_text(tmp_path, capsys, monkeypatch):
+    for step, state in enumerate(walk(4), start=1):
+        name = f"step{step}\x1b[2J\x9b31m.safetensors"
+        save_file(
+            {f"\x1b]0;x\x07{key}" if step == 2 else key: tensor for key, tensor in state.items()}, tmp_path / name
+        )
+    for options in ([], ["--json"]):
+        asked = ["joma", "scan", str(tmp_path), "--out", str(tmp_path / f"out{len(options)}"), *options]
+        monkeypatch.setattr("sys.argv", asked)
+        with pytest.raises(SystemExit):
+            cli.main()
+        said = capsys.readouterr()
+        assert not {"\x1b", "\x07", "\x9b"} & set(said.out + said.err)
+    assert len(json.loads(said.out)["findings"]) > 0
+
+
+@pytest.mark.parametrize("room", [0, 2])
+def test_a_full_disk_ends_a_scan_once(tmp_path, monkeypatch, room):
+    """Rows that could not be written are not tried again when the program ends, which printed a stack."""
+    for step, state in enumerate(walk(3), start=1):
+        save_file(state, tmp_path / f"step{step}.safetensors")
+    at_exit, written = [], []
+    registry = SimpleNamespace(register=at_exit.append, unregister=at_exit.remove)
+    monkeypatch.setattr("joma.store.record.atexit", registry)
+
+    def write_bytes(path, content):
+        written.append(path)
+        if len(written) > room:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    monkeypatch.setattr("joma.store.tables.write_bytes", write_bytes)
+    with pytest.raises(OSError, match="No space"):
+        scan(tmp_path, out=tmp_path / "out")
+    assert at_exit == []
 
 
 def test_values_of_an_earlier_file_are_not_counted_as_measured(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.probe.alarm import Alarm, AlarmMonitor, AlertKind
+from joma.probe.alarm import Alarm, AlertKind, MetricCurve, alerts_of, forecast
 from joma.probe.schedule import At, Every, Logarithmic, schedule_of
 
 ANY_STEP = st.integers(min_value=0, max_value=10**9)
@@ -72,13 +72,22 @@ def test_what_is_no_schedule_is_refused():
 STEPS = np.arange(0, 5000, 50)
 
 
-def alerts(fractions, alarm=None, site="h.0.attn"):
-    bell = AlarmMonitor(alarm or Alarm())
-    heard = [
-        bell.check(int(step), site, 0, fraction=float(fraction), entropy=6 * float(fraction))
-        for step, fraction in zip(STEPS, fractions, strict=False)
-    ]
-    return [alert for alert in heard if alert is not None]
+def curve(values, steps=STEPS):
+    return MetricCurve(layer=0, steps=[int(step) for step in steps[: len(values)]], values=[float(v) for v in values])
+
+
+def alerts(fractions, alarm=None, **others):
+    """Raise the alarm after every measurement, each kind once, as a watch does."""
+    heard, grown = {}, {("h.0", "entropy_fraction", -1): MetricCurve(layer=0)}
+    given = {("h.0", "entropy_fraction", -1): fractions}
+    given |= {("", name, -1) if name == "loss" else ("h.0", name, -1): values for name, values in others.items()}
+    for i, step in enumerate(STEPS[: len(fractions)]):
+        for key, values in given.items():
+            grown.setdefault(key, MetricCurve(layer=0)).add(int(step), float(values[i]))
+        for alert in alerts_of(grown, alarm or Alarm()):
+            if alert.step == step:
+                heard.setdefault(alert.kind, alert)
+    return list(heard.values())
 
 
 def noisy(curve, seed, size=0.3):
@@ -104,60 +113,147 @@ def test_healthy_curves_are_silent(name):
         assert not alerts(noisy(HEALTHY[name], seed)), seed
 
 
-def test_collapse_rings_once_with_step_layer_and_numbers():
-    curve = np.where(STEPS < 1000, 0.7, 0.01)
-    (alert,) = alerts(curve)
-    assert (alert.kind, alert.since, alert.step, alert.num_measurements) == (AlertKind.COLLAPSE, 1000, 1100, 3)
-    assert alert.threshold == 0.05
-    for part in ("collapsed at step 1100", "layer 0 (h.0.attn)", "0.06 nats", "1 % of its maximum", "below 5 %"):
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fresh_model_is_silent_however_long_it_stays_uniform_before_the_loss_falls(seed):
+    rng = np.random.default_rng(seed)
+    loss = 10.8 * np.exp(-STEPS / 20000) + 0.05 * rng.normal(size=len(STEPS))  # falls by a fifth
+    assert not alerts(np.full(len(STEPS), 0.9997), loss=loss)
+    assert not alerts(np.full(len(STEPS), 0.9997))  # nothing is known of the loss
+
+
+def test_attention_that_is_uniform_long_after_the_loss_has_fallen_rings():
+    loss = np.where(STEPS < 500, 10.0, 5.0)
+    (alert,) = alerts(np.full(len(STEPS), 0.9997), loss=loss)
+    assert (alert.kind, alert.since, alert.step) == (AlertKind.STILL_UNIFORM, 0, 2000)
+    assert not alerts(np.where(STEPS < 1900, 0.9997, 0.9), loss=loss)
+
+
+@pytest.mark.parametrize(("bad", "kind"), [(0.01, AlertKind.COLLAPSE), (0.9999, AlertKind.UNIFORM)])
+def test_collapse_and_uniform_attention_ring_once_with_step_layer_and_numbers(bad, kind):
+    (alert,) = alerts(np.where(STEPS < 1000, 0.7, bad))
+    assert (alert.kind, alert.since, alert.step, alert.layer, alert.value) == (kind, 1000, 1100, 0, bad)
+    for part in ("1,100", "1,000", "ayer 0 (h.0)"):
         assert part in alert.message
 
 
-def test_attention_that_goes_uniform_rings():
-    (alert,) = alerts(np.where(STEPS < 1000, 0.7, 0.9999))
-    assert (alert.kind, alert.since, alert.step) == (AlertKind.UNIFORM, 1000, 1100)
-    assert "Attention is dead uniform at step 1100" in alert.message
-    assert "99.99 % of its maximum, above 99.9 %" in alert.message
-
-
-def test_attention_that_never_moves_rings_later():
-    (alert,) = alerts(np.full(len(STEPS), 0.9999))
-    assert (alert.kind, alert.since, alert.step) == (AlertKind.UNIFORM, 0, 19 * 50)
-
-
-def test_a_layer_can_have_both_troubles_once_each():
-    curve = np.concatenate([[0.5] * 5, [0.0] * 10, [0.5] * 5, [1.0] * 10, [0.5] * 5, [0.0] * 10, [1.0] * 10])
-    assert [alert.kind for alert in alerts(curve)] == [AlertKind.COLLAPSE, AlertKind.UNIFORM]
-
-
-def test_every_layer_has_its_own_alarm():
-    bell = AlarmMonitor(Alarm(patience=1))
-    rung = [bell.check(0, f"h.{i}", i, fraction=0.0, entropy=0.0) for i in range(3)]
-    assert [(alert.site, alert.layer) for alert in rung] == [("h.0", 0), ("h.1", 1), ("h.2", 2)]
-
-
-@given(
-    curve=st.lists(st.floats(0, 1), max_size=60),
-    patience=st.integers(1, 5),
-)
-def test_no_alarm_without_a_run_of_bad_measurements(curve, patience):
+@given(values=st.lists(st.floats(0, 1), max_size=60), patience=st.integers(1, 5))
+def test_no_alarm_without_a_run_of_bad_measurements(values, patience):
     """An alert names a run of values that all passed the threshold, as long as the patience demands."""
-    for alert in alerts(curve, Alarm(patience=patience)):
-        last = int(np.flatnonzero(STEPS == alert.step)[0])
-        first = int(np.flatnonzero(STEPS == alert.since)[0])
-        run = np.array(curve[first : last + 1])
-        assert len(run) == alert.num_measurements >= patience
+    for alert in alerts(values, Alarm(patience=patience)):
+        last, first = (int(np.flatnonzero(STEPS == step)[0]) for step in (alert.step, alert.since))
+        run = np.array(values[first : last + 1])
+        assert len(run) >= patience
         assert (run < 0.05).all() if alert.kind is AlertKind.COLLAPSE else (run > 0.999).all()
 
 
 def test_measurements_that_failed_neither_ring_nor_reset():
-    curve = [0.5, 0.01, math.nan, 0.01, math.inf, 0.01]
-    (alert,) = alerts(curve)
+    (alert,) = alerts([0.5, 0.01, math.nan, 0.01, math.inf, 0.01])
     assert alert.step == STEPS[5]
+
+
+GROWTH = {
+    "linear": lambda t: 20 + 0.016 * t,  # reaches 100 at step 5000
+    "exponential": lambda t: 10 * np.exp(np.log(10) * t / 5000),
+    "quadratic": lambda t: 10 + 90 * (t / 5000) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", GROWTH)
+def test_growing_logits_are_forecast_and_the_interval_holds_the_step(name):
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(40):
+        logits = GROWTH[name](STEPS) * np.exp(0.01 * rng.normal(size=len(STEPS)))
+        alert = next(each for each in alerts(np.full(len(STEPS), 0.7), max_logit=logits))
+        assert alert.kind is AlertKind.GROWING_LOGITS and alert.step < 4600  # well before
+        hits.append(alert.forecast.low <= 5000 <= alert.forecast.high)
+    assert np.mean(hits) >= 0.8
+
+
+def test_fast_growth_is_warned_of_early():
+    alert = next(each for each in alerts(np.full(len(STEPS), 0.7), max_logit=5 * np.exp(STEPS / 500)))
+    assert alert.kind is AlertKind.GROWING_LOGITS and 20 < alert.value < 30
+    assert alert.forecast.low < 500 * np.log(20) < alert.forecast.high
+
+
+def test_settings_widen_the_interval_of_a_forecast():
+    logits = 5 * np.exp(STEPS / 500)
+    alarms = Alarm(logit_faster=1.0, logit_slower=1.0), Alarm(), Alarm(logit_faster=4.0, logit_slower=8.0)
+    exact, usual, wide = (
+        next(each for each in alerts(np.full(len(STEPS), 0.7), alarm, max_logit=logits)).forecast for alarm in alarms
+    )
+    assert wide.low < usual.low < exact.low and exact.high < usual.high < wide.high
+
+
+def test_a_forecast_is_exact_without_noise_and_wider_with_it():
+    line = 20 + 0.016 * STEPS[:20]
+    noisy_line = line + np.random.default_rng(0).normal(size=20)
+    exact, wide = (forecast(curve(values), 100.0, points=8) for values in (line, noisy_line))
+    assert exact.high == pytest.approx(5000)
+    assert wide.high - wide.low > exact.high - exact.low
+    assert forecast(curve(line[::-1]), 100.0, points=8) is None
+    assert forecast(curve(line[:3]), 100.0, points=8) is None
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        15 + 10 * np.tanh(STEPS / 1000),  # grows and stops
+        8 + 0.002 * STEPS,  # slow
+        40 + 0.0 * STEPS,  # large and steady
+    ],
+)
+def test_healthy_logits_are_silent(logits):
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        assert not alerts(np.full(len(STEPS), 0.7), max_logit=logits * np.exp(0.03 * rng.normal(size=len(STEPS))))
+
+
+def test_logits_above_the_bound_ring():
+    (alert,) = alerts(np.full(6, 0.7), max_logit=[10, 10, 500, 500, 500, 500])
+    assert (alert.kind, alert.since) == (AlertKind.LARGE_LOGITS, STEPS[2])
+
+
+def test_a_gradient_of_rank_1_rings_if_it_had_more():
+    fell = np.where(STEPS < 500, 3.0, 1.001)
+    (alert,) = alerts(np.full(len(STEPS), 0.7), gradient_stable_rank=fell)
+    assert (alert.kind, alert.since) == (AlertKind.GRADIENT, 500)
+    assert not alerts(np.full(len(STEPS), 0.7), gradient_stable_rank=np.full(len(STEPS), 1.001))
+
+
+def of_heads(fractions, logits):
+    """Curves of a layer and its heads (heads, points)."""
+    curves = {("h.0", "entropy_fraction", -1): curve(np.mean(fractions, axis=0))}
+    for head, (fraction, logit) in enumerate(zip(fractions, logits, strict=True)):
+        curves["h.0", "entropy_fraction", head] = curve(fraction)
+        curves["h.0", "max_logit", head] = curve(logit)
+    return curves
+
+
+def test_dead_and_duplicated_heads_are_named():
+    rng = np.random.default_rng(0)
+    fractions, logits = 0.5 + 0.3 * rng.random((4, 20)), 5 + rng.random((4, 20))
+    assert not list(alerts_of(of_heads(fractions, logits), Alarm()))
+    fractions[2, 10:] = 0.9999
+    fractions[3], logits[3] = fractions[1], logits[1]
+    found = {alert.kind: alert.heads for alert in alerts_of(of_heads(fractions, logits), Alarm())}
+    assert found == {AlertKind.DEAD_HEADS: (2,), AlertKind.SAME_HEADS: (1, 3)}
+    same = np.tile(0.9995 - 1e-7 * rng.random(20), (4, 1))  # as all heads are in a fresh model
+    assert not list(alerts_of(of_heads(same, logits), Alarm()))
+
+
+def test_long_curves_are_thinned_and_keep_their_ends():
+    long = MetricCurve(layer=0)
+    for step in range(5000):
+        long.add(step, float(step))
+    assert len(long.steps) <= 512 and long.steps[0] == 0
+    assert long.steps[-200:] == list(range(4800, 5000)) and long.steps == sorted(set(long.steps))
 
 
 def test_thresholds_out_of_order_are_refused():
     with pytest.raises(ValueError, match=r"0 <= collapse < alive <= uniform <= 1, got 0\.5, 0\.4 and 0\.999"):
         Alarm(collapse=0.5, alive=0.4)
-    with pytest.raises(ValueError, match="1 <= patience <= stuck, got 0 and 20"):
+    with pytest.raises(ValueError, match=r"logit_slower >= 1: .*, got 2\.0 and 0\.5"):
+        Alarm(logit_slower=0.5)
+    with pytest.raises(ValueError, match="patience >= 1 and logit_points >= 4, got 0 and 8"):
         Alarm(patience=0)

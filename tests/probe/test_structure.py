@@ -47,42 +47,6 @@ def lower_of(layout, layer):
 # --- Lower matrices
 
 
-LOWER = {
-    "gpt_neox": [("gpt_neox.layers.0.mlp.dense_h_to_4h", Role.LOWER)],
-    "opt": [("model.decoder.layers.0.fc1", Role.LOWER)],
-    "gpt2": [("transformer.h.0.mlp.c_fc", Role.LOWER)],
-    "llama": [("model.layers.0.mlp.gate_proj", Role.GATE), ("model.layers.0.mlp.up_proj", Role.UP)],
-    "bloom": [("transformer.h.0.mlp.dense_h_to_4h", Role.LOWER)],
-    "mpt": [("transformer.blocks.0.ffn.up_proj", Role.LOWER)],
-    "bert": [("bert.encoder.layer.0.intermediate.dense", Role.LOWER)],
-    "t5": [
-        ("encoder.block.0.layer.1.DenseReluDense.wi_0", Role.GATE),
-        ("encoder.block.0.layer.1.DenseReluDense.wi_1", Role.UP),
-    ],
-    "vit": [("vit.layers.0.mlp.fc1", Role.LOWER)],
-}
-LOWER |= dict.fromkeys(("qwen2", "qwen3", "mistral", "gemma2"), LOWER["llama"])
-LOWER["mixtral"] = [
-    (f"model.layers.0.mlp.experts.gate_up_proj[{expert}]:{role}", role)
-    for expert in range(4)
-    for role in (Role.GATE, Role.UP)
-]
-
-
-@pytest.mark.parametrize("family", models.FAMILIES)
-def test_lower_matrices_of_every_family(family):
-    model = models.build(family)
-    layout, read = find_layout(model), reader(model)
-    assert [(ref.site, ref.role) for ref in lower_of(layout, 0)] == LOWER[family]
-    for ref in layout.lower:
-        weight = ref.take(read)
-        assert weight.shape == ref.shape and weight.shape[1] == models.WIDTH < weight.shape[0]
-    assert lower_matrices(shapes_of(model)) == ([*layout.lower], [])  # names alone tell the same
-    assert len(layout.layers) == (4 if family == "t5" else models.LAYERS)
-    assert all(len(lower_of(layout, layer)) == len(LOWER[family]) for layer in range(len(layout.layers)))
-    assert layout.unseen == ()
-
-
 @given(seed=st.integers(0, 1000), family=st.sampled_from(sorted(models.FAMILIES)))
 def test_the_order_of_names_does_not_matter(seed, family):
     shapes = shapes_of(models.build(family))

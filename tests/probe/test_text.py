@@ -1,6 +1,7 @@
 """Windows of a text, and what can be wrong with text, tokenizer and model: one line each."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def test_windows_are_the_start_of_the_text(trained, text):
 def test_text_of_which_a_token_is_many_characters_is_read_on(trained, text):
     """Sixteen characters a token, more than are read at first."""
     folder = text.parent / "words"
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(folder)
     assert windows_of(text, trained / "checkpoint-5", folder, window=1, num_windows=1).tolist() == [[0]]
 
@@ -44,6 +45,8 @@ def test_what_does_not_fit_is_one_line(trained, text, tmp_path):
     wide = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="[UNK]"))
     PreTrainedTokenizerFast(tokenizer_object=wide, unk_token="[UNK]").save_pretrained(tmp_path / "wide")
     (tmp_path / "bare").mkdir()
+    (tmp_path / "untaught").mkdir()
+    shutil.copy(folder / "config.json", tmp_path / "untaught")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").write_text(
         json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config"}})
@@ -58,6 +61,7 @@ def test_what_does_not_fit_is_one_line(trained, text, tmp_path):
         ),
         ((text, folder, tmp_path / "wide", 16), "tokenizer does not fit the model: it gives token 999, and .* 256"),
         ((text, folder, tmp_path / "bare", 16), "There is no tokenizer in .*bare"),
+        ((text, folder, tmp_path / "untaught", 16), "There is no tokenizer in .*untaught. Pass `tokenizer`"),
         ((text, tmp_path / "bare", folder, 16), "No model can be built from .*bare"),
         ((text, tmp_path / "foreign", folder, 16), "code that comes with a checkpoint is not run"),
         ((text, folder, folder, 65), "`window` must be at most 64"),
@@ -83,7 +87,7 @@ def test_entropy_agrees_with_the_attention_that_the_model_gives_out(trained):
         assert found[layer, -1] == pytest.approx(float(entropy.mean()), abs=1e-4)
         assert [found[layer, head] for head in range(4)] == pytest.approx(entropy.tolist(), abs=1e-4)
     assert unseen == []
-    assert {row.metric for row in rows} >= {"entropy_fraction", "effective_keys", "sink_mass", "max_logit"}
+    assert {row.metric for row in rows} >= {"entropy_fraction", "effective_keys", "first_key_mass", "max_logit"}
     assert {row.site for row in rows} == {f"gpt_neox.layers.{layer}.attention" for layer in range(2)}
 
 

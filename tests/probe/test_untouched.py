@@ -23,13 +23,13 @@ from transformers import AttentionInterface
 
 from joma.probe.model import ProbedModel, on_the_side
 from joma.probe.watching import watch
-from joma.store import find_runs, info, read
+from joma.store import find_runs, info, read, read_events
 
 # The shape checker that the suite switches on draws from Python's random numbers, which are compared here.
 pytestmark = pytest.mark.usefixtures("as_a_user_runs_it")
 
 
-MODELS = ("gpt2", "llama", "bert", "encoder", "hand_written", "with_buffers")
+MODELS = ("gpt2", "llama", "bert", "t5", "bloom", "gemma2", "encoder", "hand_written", "with_buffers")
 
 
 FULL = {"measures": "full", "schedule": [0, 2, 3], "heads": True}
@@ -42,7 +42,7 @@ def by_batch(name, kind):
 
 @pytest.mark.parametrize("kind", ["training", "probe"])
 @pytest.mark.parametrize(
-    ("name", "measures"), [*((name, "full") for name in MODELS), ("gpt2", "cheap"), ("with_buffers", "cheap")]
+    ("name", "measures"), [*((name, "full") for name in MODELS), ("gpt2", "cheap"), ("with_buffers", "standard")]
 )
 def test_weights_are_identical_bit_for_bit(name, measures, kind):
     plain, _ = loops.train(loops.build(name), name)
@@ -51,7 +51,7 @@ def test_weights_are_identical_bit_for_bit(name, measures, kind):
     loops.assert_same(plain, watched)
     table = seen.frame()
     assert set(table["step"]) == {0, 2, 3}
-    assert table.query("metric == 'entropy' and head == -1")["site"].nunique() == models.LAYERS
+    assert table.query("metric == 'entropy' and head == -1")["site"].nunique() == (6 if name == "t5" else models.LAYERS)
     assert seen.events().empty
 
 
@@ -151,60 +151,44 @@ def test_random_states_are_kept():
 @pytest.mark.parametrize("kind", ["training", "probe"])
 def test_inside_autocast(kind):
     """Weights cast without gradients must not reach the next step through autocast's cache."""
-
-    def train(settings):
-        model = loops.build("hand_written")
-        with torch.autocast("cpu", torch.bfloat16):
-            return loops.train(model, "hand_written", settings=settings)
-
-    plain, _ = train(None)
-    watched, seen = train(FULL | by_batch("hand_written", kind))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain, _ = loops.train(loops.build("hand_written"), "hand_written")
+        settings = FULL | by_batch("hand_written", kind)
+        watched, seen = loops.train(loops.build("hand_written"), "hand_written", settings=settings)
     loops.assert_same(plain, watched)
     assert all(gradient is not None for gradient in watched["gradients"])
     assert seen.events().empty
 
 
-def count_calls(measure):
-    measure("calls", lambda call: {"calls": torch.ones(1, 1, 1)}, reductions={"calls": "max"})
+def listed_calls(measure):
     seen = []
     measure("list", lambda call: seen.append(call.site) or {})
     return seen
 
 
 @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
-def test_recomputation_of_checkpoints_counts_once(measure, reentrant):
-    sites = count_calls(measure)
+@pytest.mark.parametrize("name", ["gpt2", "hand_written"])
+def test_recomputation_of_checkpoints_counts_once(measure, name, reentrant):
+    """Of a model that checkpoints itself, and of blocks called one by one: the model's own forward never runs."""
+    sites = listed_calls(measure)
 
-    def train(settings):
-        model = loops.build("gpt2")
-        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        return loops.train(model, "gpt2", settings=settings)
-
-    plain, _ = train(None)
-    watched, seen = train({"measures": ("attention", "list"), "every": 1})
-    loops.assert_same(plain, watched)
-    assert len(sites) == loops.NUM_STEPS * models.LAYERS
-    assert seen.events().empty
-
-
-@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
-def test_a_model_of_which_only_parts_are_called(measure, reentrant):
-    """Blocks called one by one, each checkpointed: the model's own forward never runs."""
-    sites = count_calls(measure)
-
-    def loss_of(model, inputs):
+    def by_blocks(model, inputs):
         x = model.embedding(inputs["tokens"])
         for block in model.blocks:
             x = checkpoint(block, x, use_reentrant=reentrant)
         return functional.cross_entropy(model.head(x).flatten(0, 1), inputs["tokens"].flatten())
 
     def train(settings):
-        return loops.train(loops.build("hand_written"), "hand_written", settings=settings, loss_of=loss_of)
+        model = loops.build(name)
+        if name == "gpt2":
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        return loops.train(model, name, settings=settings, loss_of=loops.loss_of if name == "gpt2" else by_blocks)
 
     plain, _ = train(None)
     watched, seen = train({"measures": ("attention", "list"), "every": 1})
     loops.assert_same(plain, watched)
-    assert sites == [f"blocks.{i}" for i in range(models.LAYERS)] * loops.NUM_STEPS
+    path = "transformer.h.{}.attn" if name == "gpt2" else "blocks.{}"
+    assert sites == [path.format(i) for i in range(models.LAYERS)] * loops.NUM_STEPS
     assert seen.events().empty
     assert seen.frame().query("metric == 'entropy'")["layer"].unique().tolist() == [0, 1]
 
@@ -253,7 +237,7 @@ def test_a_forward_pass_that_raises_closes_the_tap():
 
 
 def test_a_copy_or_a_pickle_of_a_waiting_model_has_no_part_in_it(measure):
-    sites = count_calls(measure)
+    sites = listed_calls(measure)
     model = loops.build("hand_written")
     with watch(model, every=1, measures="list"):
         twin = copy.deepcopy(model)
@@ -287,7 +271,7 @@ def test_an_exception_inside_a_measurement_is_recorded_and_training_goes_on(meas
     assert events["evidence"].str.contains("in broken").all()
     assert caplog.text.count("no such number") == 1  # logged once, recorded every time
     assert not seen.frame().query("metric == 'entropy'").empty
-    assert "no such number" in seen.report()
+    assert "no such number" in seen.summary()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -418,6 +402,33 @@ def test_two_processes_that_train_together(tmp_path):
     assert ranks[0] == ranks[1]
 
 
+@pytest.mark.slow
+def test_two_processes_that_share_the_weights(tmp_path):
+    """FSDP2: matrices are gathered one at a time if all processes watch; one that watches alone stops nobody."""
+    torch.multiprocessing.spawn(distributed.work_on_shards, args=(str(tmp_path),), nprocs=distributed.NUM_PROCESSES)
+    saved = [torch.load(tmp_path / f"found-{rank}.pt") for rank in range(distributed.NUM_PROCESSES)]
+    for found in saved:
+        assert 1 <= found["most_at_once"] <= 2
+        for way in found["weights"].values():
+            loops.assert_same(dict(saved[0]["weights"]["unwatched"]), dict(way))
+    folders = [tmp_path / name for name in ("all/rank-0", "all/rank-1", "probe/rank-0", "probe/rank-1", "first/rank-0")]
+    assert all(info(folder).about["model"] == "HandWritten" for folder in folders)
+    for folder in folders[:-1]:
+        assert read_events(folder).empty
+    model = models.HandWritten()
+    model.load_state_dict(saved[0]["weights"]["unwatched"])
+    with watch(model, measures=("ranks", "qk_norms"), every=1) as seen:
+        seen.step(loops.NUM_STEPS - 1)
+    columns = ["step", "site", "metric"]
+    expected = seen.frame().query("kind != 'cost' and metric != 'rank_residual'").set_index(columns)["value"]
+    for folder in folders[:-1]:
+        table = read(folder).set_index(columns)["value"]
+        assert table[expected.index].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-4)
+    (event,) = read_events(folders[-1]).itertuples()
+    assert event.kind == "unseen" and "every process" in event.message
+    assert "entropy" in set(read(folders[-1])["metric"]) and "stable_rank" not in set(read(folders[-1])["metric"])
+
+
 SHORT = 3
 """Tokens of the validation batch: its entropy lies below that of the training batch."""
 
@@ -428,16 +439,8 @@ def build():
     return models.HandWritten()
 
 
-def entropies(model, *, validate=lambda model: None, calls=lambda model, batch: model(**batch), mode=None):
-    """Entropy of every step and layer of a loop that validates before each training forward."""
-    with watch(model, every=1, measures="entropy", alarm=False) as seen:
-        for step in range(3):
-            validate(model)
-            if mode is not None:
-                model.train(mode)
-            calls(model, loops.batch("hand_written", step))
-            seen.step(step)
-    return seen.frame().query("metric == 'entropy'")["value"].tolist()
+def whole(model, batch):
+    return model(**batch)
 
 
 def by_parts(model, batch):
@@ -448,60 +451,77 @@ def by_parts(model, batch):
     return model.head(x)
 
 
-def validation(*, evaluates, gradients, calls=lambda model, batch: model(**batch)):
-    """Return a validation on a short batch that ends in training mode."""
+def entropies(model, *, validate=lambda model: None, calls=whole, mode=None):
+    """Entropy of every step and layer of a loop that validates before each training forward."""
+    with watch(model, every=1, measures="entropy", alarm=False) as seen:
+        for step in range(3):
+            validate(model)
+            if mode is not None:
+                model.train(mode)
+            calls(model, loops.batch("hand_written", step))
+            seen.step(step)
+    found = seen.frame().query("metric == 'entropy'")["value"].tolist()
+    assert len(found) == 3 * models.LAYERS
+    return found
+
+
+def validation(*, mode=None, gradients=False, calls=whole):
+    """Return a validation on a short batch, in its own mode if it has one, that ends in training mode."""
 
     def validate(model):
-        model.train(not evaluates)
+        if mode is not None:
+            model.train(mode)
         with nullcontext() if gradients else torch.no_grad():
             calls(model, {"tokens": loops.batch("hand_written", 50)["tokens"][:, :SHORT]})
-        model.train()
+        if mode is not None:
+            model.train()
 
     return validate
 
 
-@pytest.mark.parametrize(("evaluates", "gradients"), [(True, False), (True, True), (False, False)])
-def test_validation_of_any_style_leaves_the_values_alone(evaluates, gradients):
-    plain = entropies(build())
-    assert len(plain) == 3 * models.LAYERS
-    assert entropies(build(), validate=validation(evaluates=evaluates, gradients=gradients)) == plain
+def raising(model):
+    with torch.no_grad(), pytest.raises(IndexError):
+        model(torch.tensor([[models.VOCABULARY]]))
 
 
-@pytest.mark.parametrize("gradients", [True, False])
-def test_validation_by_parts_in_eval_mode_leaves_the_values_alone(gradients):
-    validate = validation(evaluates=True, gradients=gradients, calls=by_parts)
-    plain = entropies(build(), calls=by_parts)
-    assert len(plain) == 3 * models.LAYERS
-    assert entropies(build(), validate=validate, calls=by_parts) == plain
+def interrupted(model):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    handle = model.blocks[-1].register_forward_pre_hook(stop)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        model(**loops.batch("hand_written", 50))
+    handle.remove()
 
 
-def test_a_validation_that_raises_does_not_silence_the_training():
-    def validate(model):
-        with torch.no_grad(), pytest.raises(IndexError):
-            model(torch.tensor([[models.VOCABULARY]]))
-
-    assert entropies(build(), validate=validate) == entropies(build())
+def once_training(model):
+    """Validate in eval mode from the first forward in training mode on."""
+    if model.training:
+        validation(mode=False, gradients=True)(model)
 
 
-def test_a_model_trained_in_eval_mode_is_measured():
-    def validate(model):
-        with torch.no_grad():
-            model(loops.batch("hand_written", 50)["tokens"][:, :SHORT])
+VALIDATIONS = {
+    "in eval mode": {"validate": validation(mode=False)},
+    "in eval mode with gradients": {"validate": validation(mode=False, gradients=True)},
+    "in training mode": {"validate": validation(mode=True)},
+    "by parts": {"validate": validation(mode=False, calls=by_parts), "calls": by_parts},
+    "by parts with gradients": {
+        "validate": validation(mode=False, gradients=True, calls=by_parts),
+        "calls": by_parts,
+    },
+    "that raises": {"validate": raising},
+    "that is interrupted": {"validate": interrupted},
+    "of a model trained in eval mode": {"attached": False, "validate": validation()},
+    "of a model trained in eval mode by parts": {"attached": False, "validate": validation(), "calls": by_parts},
+    "of a model attached in eval mode": {"attached": False, "validate": once_training, "mode": True},
+}
 
-    plain = entropies(build())
-    assert entropies(build().eval(), validate=validate) == plain
-    assert entropies(build().eval(), validate=validate, calls=by_parts) == plain
 
-
-def test_a_model_attached_in_eval_mode_and_trained_in_training_mode():
-    """As `from_pretrained` gives it: from the first forward in training mode on, eval mode is validation."""
-
-    def validate_later(model):
-        if model.training:
-            validation(evaluates=True, gradients=True)(model)
-
-    plain = entropies(build())
-    assert entropies(build().eval(), validate=validate_later, mode=True) == plain
+@pytest.mark.parametrize("way", VALIDATIONS)
+def test_validation_leaves_the_values_alone(way):
+    settings = dict(VALIDATIONS[way])
+    model = build().train(settings.pop("attached", True))
+    assert entropies(model, **settings) == entropies(build())
 
 
 def test_a_model_put_into_eval_mode_after_attaching_is_told():
@@ -511,19 +531,6 @@ def test_a_model_put_into_eval_mode_after_attaching_is_told():
         seen.step()
     assert "in training mode" in seen.events()["message"].item()
     assert seen.frame().query("metric == 'entropy'").empty
-
-
-def test_a_validation_that_is_interrupted_does_not_silence_the_training():
-    def interrupted(model):
-        def stop(*_):
-            raise KeyboardInterrupt
-
-        handle = model.blocks[-1].register_forward_pre_hook(stop)
-        with torch.no_grad(), pytest.raises(KeyboardInterrupt):
-            model(**loops.batch("hand_written", 50))
-        handle.remove()
-
-    assert entropies(build(), validate=interrupted) == entropies(build())
 
 
 DEVELOPERS_ONLY = (
@@ -552,3 +559,33 @@ def test_tests_of_a_watch_on_a_gpu_are_collected_without_what_developers_install
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "::test_on_a_gpu[" in done.stdout
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_generation_with_a_cache_does_no_harm_and_can_be_measured(family):
+    """Queries that come one by one, with their keys from a cache, are measured as those of one forward pass are."""
+    model, prompt = models.build(family), models.inputs(family, padded=False)["input_ids"][:, :5]
+
+    def generate(model):
+        mask = torch.ones_like(prompt)
+        return model.generate(prompt, attention_mask=mask, max_new_tokens=6, min_new_tokens=6, pad_token_id=0)
+
+    def entropies(**settings):
+        with watch(model, every=1, measures="attention", **settings) as seen:
+            tokens = generate(model)
+            model.train()
+            model(prompt)
+            model.eval()
+            assert torch.equal(generate(model), tokens)
+            seen.step()
+        assert seen.events().empty
+        return tokens, seen.frame().query("metric == 'entropy'")["value"].to_numpy()
+
+    tokens, by_training = entropies()
+    _, by_generation = entropies(probe_batch=generate)
+    _, by_prompt = entropies(probe_batch=prompt)
+    _, by_all = entropies(probe_batch=tokens[:, :-1])
+    assert torch.equal(tokens, generate(model))
+    assert by_training == pytest.approx(by_prompt, rel=1e-6)
+    assert by_generation == pytest.approx(by_all, rel=1e-5)
+    assert by_all != pytest.approx(by_prompt, rel=1e-2)

@@ -1,10 +1,14 @@
 """A watch: attaching, what it measures, records and reports, its alarm, and letting go."""
 
+import errno
 import json
 import logging
 import math
+import re
 import runpy
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import loops
@@ -13,15 +17,21 @@ import pandas
 import pytest
 import torch
 from loops import run
-from sharp_attention import Scaled, collapse
+from sharp_attention import ENTROPY_ALONE, Scaled, collapse
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from typer.testing import CliRunner
 
+import joma
+from joma.cli import app
 from joma.measure.rank import qk_spectral_norms, stable_rank
+from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
 from joma.probe.schedule import Logarithmic
-from joma.probe.watching import curves_in_words, watch
-from joma.store import info, read, read_events
+from joma.probe.summary import SCANNED, layer_lines
+from joma.probe.watching import watch
+from joma.store import info, open_run, read, read_events
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
 
@@ -29,7 +39,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
 def test_the_example_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["watch_a_loop.py", "--steps", "10", "--out", str(tmp_path / "run")])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "Measured 5 times, last at step 10." in capsys.readouterr().out
+    assert "11 steps" in capsys.readouterr().out
     assert sorted(set(read(tmp_path / "run")["step"])) == [0, 1, 2, 5, 10]
 
 
@@ -103,7 +113,7 @@ def test_closing_twice_and_stepping_after():
 
 
 def materialised(name, inputs):
-    """Entropy and its fraction, mean over visible rows, by float64 attention that the model itself returns."""
+    """Entropy and its fraction, mean over rows without padding, by float64 attention that the model returns."""
     model = models.build(name, attn_implementation="eager").double()
     with torch.no_grad():
         weights = model(**inputs, output_attentions=True).attentions
@@ -117,8 +127,8 @@ def materialised(name, inputs):
             visible = visible & torch.ones(length, length).tril().bool()
         count = visible.sum(-1).expand_as(entropy)
         fraction = entropy / count.double().log()
-        found.append((entropy.mean().item(), fraction[count > 1].mean().item(), entropy.mean((0, 2)).tolist()))
-    assert rows.any()
+        by_head = [entropy[:, head][rows[:, head]].mean().item() for head in range(models.HEADS)]
+        found.append((entropy[rows].mean().item(), fraction[rows & (count > 1)].mean().item(), by_head))
     return found
 
 
@@ -166,22 +176,35 @@ def test_matrices_agree_with_a_decomposition():
         attention = layer.self_attn
         norms = qk_spectral_norms(attention.q_proj.weight, attention.k_proj.weight, models.HEADS, 2)
         site = f"model.layers.{number}.self_attn"
+        q, k = (
+            attention.q_proj.weight.double().unflatten(0, (models.HEADS, -1)),
+            attention.k_proj.weight.double().unflatten(0, (2, -1)).repeat_interleave(models.HEADS // 2, dim=0),
+        )
+        values = torch.linalg.svdvals(q.mT @ k)
+        naive = (values.square().sum(-1) / values[:, 0] ** 2).tolist()
+        assert [table[site, "qk_stable_rank", head] for head in range(models.HEADS)] == pytest.approx(naive)
         assert [table[site, "qk_spectral_norm", head] for head in range(models.HEADS)] == pytest.approx(norms.tolist())
         assert table[site, "qk_spectral_norm", -1] == pytest.approx(norms.max().item())
-    assert (seen.frame()["flag"] == "").all()
+    assert (seen.frame().query("not metric.str.startswith('update')")["flag"] == "").all()
 
 
-def test_the_cheap_preset_measures_entropy_of_one_sequence_and_ranks():
+def test_the_presets_measure_one_sequence():
     model = models.HandWritten()
     inputs = loops.batch("hand_written", 3)
-    with watch(model, every=1) as cheap:
-        model(**inputs)
-        cheap.step(0)
-    with watch(model, every=1, measures="attention") as full:
-        model(tokens=inputs["tokens"][:1])
-        full.step(0)
-    cheap, full = (seen.frame().query("metric == 'entropy'")["value"].tolist() for seen in (cheap, full))
-    assert cheap == pytest.approx(full, abs=1e-6)
+    tables = []
+    for measures, tokens in (
+        ("cheap", inputs["tokens"]),
+        ("standard", inputs["tokens"]),
+        ("attention", inputs["tokens"][:1]),
+    ):
+        with watch(model, every=1, measures=measures) as seen:
+            model(tokens=tokens)
+            seen.step(0)
+        tables.append(seen.frame().query("kind == 'attention'").set_index(["site", "metric"])["value"])
+    cheap, standard, alone = tables
+    pandas.testing.assert_series_equal(standard, alone, atol=1e-6)
+    pandas.testing.assert_series_equal(cheap, alone[cheap.index], atol=1e-6)
+    assert "max_logit" in standard.index.get_level_values("metric")
     assert [each.name for each in measures_of("cheap")] == ["entropy", "ranks"]
 
 
@@ -245,9 +268,13 @@ ATTENTION = {
     "entropy",
     "entropy_fraction",
     "effective_keys",
-    "sink_mass",
+    "first_key_mass",
     "mean_distance",
     "max_logit",
+    "logit_variance",
+    "key_bias_share",
+    "state_norm",
+    "token_spread",
     "entropy_lowest_before_clamp",
 }
 
@@ -265,15 +292,15 @@ def test_the_record_of_a_run(tmp_path):
     assert sorted(set(table["step"])) == [0, 2, 4]
     attention = table.query("kind == 'attention'")
     assert set(attention["site"]) == {"blocks.0", "blocks.1"}
-    assert set(attention["metric"]) == ATTENTION | {"qk_spectral_norm"}
-    assert set(table.query("kind == 'mlp'")["metric"]) == RANKS
+    assert set(attention["metric"]) == ATTENTION | {"qk_spectral_norm", "qk_stable_rank"}
+    assert set(table.query("kind == 'mlp'")["metric"]) == RANKS | {"update_norm", "update_stable_rank"}
     assert set(table.query("kind == 'mlp'")["site"]) == {"blocks.0.mlp.0", "blocks.1.mlp.0"}
     assert table.query("metric == 'loss'")["value"].between(1, 10).all()
     assert (table.query("kind == 'cost' and metric == 'seconds'")["value"] > 0).all()
     assert (table["head"] == -1).all()
     about = info(tmp_path / "run")
     assert (about.kind, about.status, about.about["model"]) == ("watch", "finished", "HandWritten")
-    assert about.config["measures"] == ["attention", "ranks", "qk_norms"]
+    assert about.config["measures"] == ["attention", "ranks", "qk_norms", "gradients", "updates"]
     assert about.config["batch"] == "training"
 
 
@@ -301,22 +328,25 @@ def test_a_loop_that_raises_ends_the_run_as_failed(tmp_path):
     assert info(tmp_path).status == "failed"
 
 
-def test_a_record_that_cannot_be_written_does_not_stop_training(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("ends_full", [False, True])
+def test_a_full_disk_does_not_stop_training_and_is_reported_once(tmp_path, monkeypatch, caplog, ends_full):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("joma.probe.watching.open_run", partial(open_run, flush_seconds=0))
     model = loops.build("hand_written")
     seen = watch(model, out=tmp_path, every=1)
-
-    def full(*args, **kwargs):
-        raise OSError("The disk is full")
-
     with monkeypatch.context() as patch:
-        patch.setattr("joma.store.record.RunWriter.add", full)
-        patch.setattr("joma.store.record.RunWriter.event", full)
-        run(model, "hand_written", seen, range(2))
-    run(model, "hand_written", seen, range(2, 3))
+        patch.setattr("joma.store.files.os.fsync", full)
+        run(model, "hand_written", seen, range(3))
+        summary = seen.summary()
+        if ends_full:
+            seen.close()
     seen.close()
-    assert set(read(tmp_path)["step"]) == {2}
+    assert "full" in summary
     assert caplog.text.count("The disk is full") == 1
-    assert "The disk is full" in seen.report()
+    assert set(read(tmp_path)["step"]) == (set() if ends_full else {0, 1, 2})
+    watch(model, out=tmp_path).close()  # the folder is free
 
 
 def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -336,18 +366,8 @@ def test_a_dry_run_tells_and_leaves_nothing(tmp_path, probe):
     settings = {"probe_batch": models.inputs("llama")} if probe else {}
     seen = watch(model, out=tmp_path / "run", dry_run=True, measures="full", **settings)
     told = str(seen)
-    for part in (
-        "LlamaForCausalLM",
-        "2 sites in 2 layers",
-        "layer 1: model.layers.1.self_attn",
-        "4 matrices",
-        "model.layers.0.mlp.gate_proj 96×32",
-        "Query-key norms: 2 sites",
-        "Cost of a measurement",
-    ):
+    for part in ("model.layers.1.self_attn", "model.layers.0.mlp.gate_proj 96×32", "W_QᵀW_K", "A measurement takes"):
         assert part in told
-    assert ("seen in a forward pass" in told) == probe
-    assert ("during the training step" in told) == (not probe)
     assert not (tmp_path / "run").exists()
     loops.assert_same(before, dict(model.state_dict()))
     with pytest.raises(ValueError, match="is not attached: it was a dry run"):
@@ -364,7 +384,7 @@ def test_what_cannot_be_seen_is_told(tmp_path, caplog):
     assert events["site"].tolist() == ["blocks.1"]
     assert "No lower matrix" in events["message"].item() and events["level"].item() == "warning"
     assert caplog.text.count("joma cannot see blocks.1: No lower matrix") == 1
-    assert "Unseen: blocks.1: No lower matrix" in seen.report()
+    assert "blocks.1: No lower matrix" in seen.summary()
 
 
 def test_the_pattern_that_is_asked_for_is_enough():
@@ -397,35 +417,65 @@ def test_a_step_without_a_forward_pass_is_told(caplog):
     assert caplog.text.count("No attention call was seen") == 1
 
 
-def test_a_report_says_how_often_and_at_what_cost():
-    model = loops.build("hand_written")
-    with watch(model, every=2) as seen:
-        run(model, "hand_written", seen, range(6))
-    assert "Measured 3 times, last at step 4." in seen.report()  # not 5, the last one there was
-    assert "Measuring took" in seen.report()
-    assert "Stable rank of layer 1 (blocks.1.mlp.0): " in seen.report()
-
-
-def test_values_that_round_over_their_bounds_are_told():
-    frame = pandas.DataFrame(
-        [
-            {"step": step, "site": "a", "layer": 0, "head": -1, "metric": metric, "value": value}
-            for step in range(20)
-            for metric, value in (("entropy", 3.0), ("entropy_fraction", 1 + 1e-5), ("stable_rank", 1 - 1e-5))
-        ]
-    )
-    entropy, rank = curves_in_words(frame)
-    assert "uniform" in entropy and "flat" in rank
-
-
-def test_a_report_names_every_curve():
+@pytest.fixture(scope="module")
+def dipping():
+    """A watch of one layer whose attention sharpens and spreads again."""
     model = Scaled()
     with watch(model, every=1, alarm=False) as seen:
-        for step in range(60):
-            model.sharpness = 1.0 + 5.0 * math.exp(-(((step - 20) / 6) ** 2))
-            model(**loops.batch("hand_written", step))
-            seen.step()
-    assert "rebounding" in next(line for line in seen.report().splitlines() if "entropy (nats) of layer 0" in line)
+        for step in range(30):
+            model.sharpness = 1.0 + 5.0 * math.exp(-(((step - 10) / 3) ** 2))
+            model(**loops.batch("hand_written", 0))
+            seen.step(loss=5.0 - 0.1 * step)
+    return seen
+
+
+def test_a_summary_has_the_first_lowest_and_last_value_of_every_layer(dipping):
+    table = dipping.to_frame().pivot_table(index="step", columns="metric", values="value")
+    entropy, rank, logit = (table[name] for name in ("entropy", "stable_rank", "max_logit"))
+    header, columns, row, remark = dipping.summary().splitlines()
+    assert [header.split()[0], *columns.split()] == ["layer", "first", "lowest", "last", "first", "last", "last"]
+    expected = [0, entropy[0], entropy.min(), entropy[29], rank[0], rank[29], logit[29]]
+    assert [float(cell) for cell in row.split()] == pytest.approx(expected, abs=0.06)
+    assert entropy.min() < entropy[29] - 0.05
+    assert "30 steps" in remark and "%" in remark
+
+
+def test_small_values_of_a_summary_keep_their_digits():
+    rows = [
+        (step, metric, "h.0", 0, -1, 10.0**-size) for step in (0, 1) for size, metric in enumerate(SCANNED, start=1)
+    ]
+    table = pandas.DataFrame(rows, columns=["step", "metric", "site", "layer", "head", "value"])
+    cells = re.sub(r"\(\d\)", "", layer_lines(table, SCANNED)[2]).split()
+    assert [float(cell) for cell in cells[1:]] == pytest.approx([0.1] * 3 + [0.01] * 3 + [0.001] * 2 + [0.0001] * 2)
+
+
+def test_a_watch_shows_itself_in_a_notebook_and_as_a_chart(dipping):
+    html = dipping._repr_html_()
+    assert "<table" in html and "max_logit" in html
+    spec = json.dumps(dipping.plot().spec.to_dict())
+    assert all(METRICS[name].axis in spec for name in ("entropy", "stable_rank", "max_logit", "loss"))
+    with pytest.raises(ValueError, match="nothing was measured yet"):
+        watch(Scaled(), dry_run=True).plot()
+
+
+def test_runs_are_compared_side_by_side(tmp_path):
+    for name, sharpness in (("a", 1.0), ("b", 3.0)):
+        model = Scaled()
+        model.sharpness = sharpness
+        with watch(model, out=tmp_path / name, every=1) as seen:
+            model(**loops.batch("hand_written", 0))
+            seen.step(0, loss=sharpness)
+    found = joma.compare([tmp_path / "a", tmp_path / "b"]).set_index(["metric", "layer", "run"])
+    for name in ("a", "b"):
+        values = read(tmp_path / name).set_index(["metric", "layer"])["value"]
+        for key in (("entropy", 0), ("max_logit", 0), ("loss", -1)):
+            assert found.loc[(*key, name), ["first", "lowest", "last"]].tolist() == [values[key]] * 3
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"])
+    assert {(row["metric"], row["run"]) for row in json.loads(done.output)} >= {("loss", "a"), ("loss", "b")}
+    shown = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b")]).output
+    assert METRICS["max_logit"].axis in shown
+    with pytest.raises(ValueError, match="two runs or more, got 1"):
+        joma.compare([tmp_path / "a"])
 
 
 def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
@@ -438,28 +488,39 @@ def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
 )
 def test_the_alarm_rings_once_is_logged_recorded_and_told(tmp_path, caplog, sharpness, kind):
     model, told = Scaled(), []
-    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
         collapse(seen, model, range(10), first_sharp=4, sharpness=sharpness)
     (alert,) = told
     assert told == seen.alerts
     assert (alert.kind, alert.since, alert.step, alert.site, alert.layer) == (kind, 4, 6, "block.blocks.0", 0)
     (event,) = read_events(tmp_path).query("kind == 'alarm'").itertuples()
     assert (event.step, event.site, event.level) == (6, "block.blocks.0", "warning")
-    assert json.loads(event.evidence)["fraction"] == pytest.approx(alert.fraction)
+    assert json.loads(event.evidence)["value"] == pytest.approx(alert.value)
     (record,) = [record for record in caplog.records if record.name == "joma"]
     assert (record.levelno, record.message) == (logging.WARNING, alert.message)
-    assert alert.message in seen.report()
+    assert alert.message in seen.summary()
+
+
+def test_a_fresh_model_that_trains_is_silent(caplog):
+    """Attention of a new GPT-2 is uniform for many measurements: that is how every training starts."""
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": models.VOCABULARY}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).train()
+    with watch(model, every=1) as seen:
+        run(model, "gpt2", seen, range(30))
+    fractions = seen.frame().query("metric == 'entropy_fraction'")["value"]
+    assert (fractions > Alarm().uniform).all()
+    assert not seen.alerts and not caplog.records
 
 
 def test_the_alarm_of_a_resumed_run_does_not_ring_again(tmp_path):
     model, told = Scaled(), []
-    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
         collapse(seen, model, range(6), first_sharp=4)
     assert not told
-    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
         collapse(seen, model, range(6, 9), first_sharp=0)
     assert [alert.step for alert in told] == [6]  # two measurements before the break, one behind it
-    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
         collapse(seen, model, range(9, 12), first_sharp=0)
     assert len(told) == 1
     assert len(read_events(tmp_path).query("kind == 'alarm'")) == 1
@@ -471,8 +532,8 @@ def test_a_hook_may_stop_training_and_the_alarm_can_be_switched_off():
 
     model = Scaled()
     with (
-        pytest.raises(KeyboardInterrupt, match="collapsed at step 4"),
-        watch(model, every=1, on_alarm=stop, alarm=Alarm(patience=1)) as seen,
+        pytest.raises(KeyboardInterrupt, match="at step 4"),
+        watch(model, every=1, on_alarm=stop, alarm=replace(ENTROPY_ALONE, patience=1)) as seen,
     ):
         collapse(seen, model, range(10), first_sharp=4)
     assert len(seen.events().query("kind == 'alarm'")) == 1
@@ -482,7 +543,10 @@ def test_a_hook_may_stop_training_and_the_alarm_can_be_switched_off():
 
 def test_a_full_disk_does_not_silence_the_alarm(tmp_path, monkeypatch):
     model, told = Scaled(), []
-    with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen, monkeypatch.context() as patch:
+    with (
+        watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen,
+        monkeypatch.context() as patch,
+    ):
         patch.setattr("joma.store.record.RunWriter.add", lambda *args, **settings: 1 / 0)
         collapse(seen, model, range(5), first_sharp=0)
     assert [alert.step for alert in told] == [2]

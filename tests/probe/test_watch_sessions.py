@@ -10,7 +10,7 @@ import pandas
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sharp_attention import Scaled, collapse
+from sharp_attention import ENTROPY_ALONE, Scaled, collapse
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
@@ -149,7 +149,7 @@ def uninterrupted(losses):
 
 
 def assert_same_record(found, losses):
-    """Same rows, same losses; how long measuring took, and a rank up to its residual, is each session's own."""
+    """Same rows, same losses; how long measuring took is each session's own."""
     columns = ["step", "site", "kind", "layer", "head", "metric"]
     assert found[columns].to_numpy().tolist() == uninterrupted(losses)[columns].to_numpy().tolist()
     assert dict(found.loc[found["metric"] == "loss", ["step", "value"]].to_numpy()) == losses
@@ -189,6 +189,13 @@ def test_what_is_replaced_is_told_in_one_line(tmp_path, caplog):
     assert sorted(set(read(tmp_path)["step"])) == [0, 100, 150, 250]
 
 
+def test_changes_since_a_restart_are_flagged(tmp_path):
+    measure(tmp_path, range(2), measures=("ranks", "updates"))
+    measure(tmp_path, range(2, 4), measures=("ranks", "updates"))
+    flags = read(tmp_path).query("metric == 'update_norm'").groupby("step")["flag"].first()
+    assert ["step 2" in flag for flag in flags] == [False, False, True, True]
+
+
 def test_a_session_that_measures_nothing_replaces_nothing(tmp_path):
     measure(tmp_path, range(0, 31, 10), every=10)
     before = read(tmp_path)
@@ -211,7 +218,7 @@ def test_values_of_the_user_count_from_the_first_step_on(tmp_path):
 def test_events_go_with_their_steps_and_an_alarm_rings_anew(tmp_path):
     def alarms(steps, first_sharp):
         model, told = Scaled(), []
-        with watch(model, out=tmp_path, every=1, on_alarm=told.append) as seen:
+        with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
             collapse(seen, model, steps, first_sharp=first_sharp)
         recorded = read_events(tmp_path).query("kind == 'alarm'")["step"].tolist()
         return [alert.step for alert in told], recorded
