@@ -4,7 +4,6 @@ A value that is not finite, or not positive on a logarithmic axis, is a gap. A f
 are shown as they are, whatever is in them: inside of a spec the columns have names of ours.
 """
 
-import importlib
 import json
 import math
 import re
@@ -19,6 +18,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from joma.charts.chart import LEGEND_ROOM, LIGHT, Chart, num_columns
+from joma.errors import import_extra
 from joma.metrics import METRICS
 
 MAX_POINTS = 500
@@ -59,7 +59,7 @@ class _Altair:
     """Altair, imported when it is first used: machines that only compute do not need it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("altair"), name)
+        return getattr(import_extra("altair", "report"), name)
 
 
 alt: Any = _Altair()
@@ -105,6 +105,8 @@ class Options:
     x_log: bool = False
     """A logarithmic axis; zeros in the table get a place left of it."""
     y_log: bool = False
+    x_ends: Sequence[float | int] = ()
+    """Numbers that the x axis reaches too: those of another chart that this one is stacked with."""
     share_x: bool = True
     """Whether panels have the same x axis."""
     share_y: bool = True
@@ -522,6 +524,7 @@ class _Figure:
             )
         ends = ["x", "x_low", "x_high"] if is_x else ["y", "low", "high"]
         numbers = [float(each) for part in seen for key in ends if key in part for each in part[key]]
+        numbers += list(o.x_ends) if is_x else []
         numbers += [rule.value for rule in o.rules if rule.axis == ours and (shared or rule.facet in (None, value))]
         if not is_x and "n" in own and not _is_numeric(own["x"]) and not o.y_log:  # room for n at the foot
             numbers.append(np.nanmin(numbers) - FOOT * (np.nanmax(numbers) - np.nanmin(numbers)))

@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from joma.errors import import_extra
 from joma.store.files import write_bytes
 
 CHART_ID = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -117,16 +118,8 @@ LIGHT = Theme(
     grid="#e4e7ee",
     alert="#b3261e",
     category=(
-        "#0b62a8",
-        "#c4500b",
-        "#0b7a53",
-        "#a13a86",
-        "#7a6200",
-        "#5b4bb5",
-        "#6b7280",
-        "#b3261e",
-        "#0f8b9c",
-        "#3f3f46",
+        *("#0b62a8", "#c4500b", "#0b7a53", "#a13a86", "#7a6200"),
+        *("#5b4bb5", "#6b7280", "#b3261e", "#0f8b9c", "#3f3f46"),
     ),
     layers=(
         *("#1f3a93", "#2a7fd4", "#0f9aa8", "#0b8a5f", "#5a9a22", "#b09a00"),
@@ -141,16 +134,8 @@ DARK = Theme(
     grid="#333a4a",
     alert="#ff8a80",
     category=(
-        "#6db3f2",
-        "#ff9d5c",
-        "#56d3a2",
-        "#e98fd0",
-        "#e5c84b",
-        "#b3a6ff",
-        "#b5bcc9",
-        "#ff8a80",
-        "#5fd3e3",
-        "#e4e4e7",
+        *("#6db3f2", "#ff9d5c", "#56d3a2", "#e98fd0", "#e5c84b"),
+        *("#b3a6ff", "#b5bcc9", "#ff8a80", "#5fd3e3", "#e4e4e7"),
     ),
     layers=(
         *("#8fa8ff", "#5eb3ff", "#4fd1e0", "#43d19e", "#9be15d", "#e8d44d"),
@@ -194,8 +179,7 @@ class Chart:
 
     def render(self, kind: str, width: int | None = None, *, dark: bool = False) -> bytes:
         """Draw as `png`, `svg` or `pdf`, without a browser; the same chart gives the same bytes."""
-        import vl_convert
-
+        vl_convert = import_extra("vl_convert", "report")
         if kind not in FORMATS:
             raise ValueError(f"`kind` must be one of {', '.join(FORMATS)}, got {kind!r}. Pass one of them.")
         spec = self.to_dict(width, dark=dark)
@@ -218,20 +202,21 @@ class Chart:
         """Write `<id>.<format>` files into the folder, each complete or not at all, and return their paths."""
         return [write_bytes(Path(folder) / f"{self.id}.{kind}", self.render(kind)) for kind in formats]
 
+    def compact(self) -> dict[str, Any]:
+        """Return the spec as pages hold it: no size, no theme, and data in columns, which charts.js turns into rows."""
+        spec = self._bare()
+        for view in _views(spec):
+            if rows := view.get("data", {}).get("values"):
+                view["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
+        return spec
+
     def html(self) -> str:
         """Return a `<figure>` for a page that holds `bundle()` once; it draws itself when it comes into view."""
-        bare = self._bare()
-        for view in _views(bare):
-            if rows := view.get("data", {}).get(
-                "values"
-            ):  # in columns, which are shorter; charts.js makes rows of them
-                view["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
-        spec = _script_json(bare)
         return (
             f'<figure class="joma-chart" id="{self.id}"><figcaption><strong>{escape(self.title)}</strong> '
             f"{escape(self.caption)}</figcaption>"
             f'<div class="joma-plot" role="img" aria-label="{escape(self.title)}"></div>'
-            f'<script type="application/json">{spec}</script></figure>'
+            f'<script type="application/json">{_script_json(self.compact())}</script></figure>'
         )
 
     def standalone_html(self) -> str:
@@ -266,8 +251,7 @@ class Chart:
 @cache
 def bundle_files() -> dict[str, str]:
     """Return the files that the pages of a site share: `charts.css`, and `charts.js` for `<script defer src>`."""
-    import vl_convert
-
+    vl_convert = import_extra("vl_convert", "report")
     drawing = (files("joma.charts") / "charts.js").read_text(encoding="utf8")
     layout = {"minPanel": MIN_PANEL, "axis": AXIS, "gap": GAP, "heights": HEIGHTS, "aspect": ASPECT}
     settings = {"light": LIGHT.config(), "dark": DARK.config(), "layout": layout | {"legendRoom": LEGEND_ROOM}}

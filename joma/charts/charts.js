@@ -45,30 +45,56 @@ function addZoom(view, path = "zoom") {
   if (encodings.length) first.params = [{ name: path, select: { ...zoom, encodings }, bind: "scales" }];
 }
 
+const zoomOf = (view) => view.getState({ data: () => false, signals: (name) => /^zoom(_\d+)?_[xy]$/.test(name) }).signals;
+
+// A chart is drawn out of sight and then takes the place of the one before it, so that an update does not flicker.
 async function render(figure, width) {
   const place = figure.querySelector(".joma-plot");
   const spec = JSON.parse(figure.querySelector("script").textContent);
   inflate(spec);
   fit(spec, width);
   addZoom(spec);
-  figure.view?.finalize();
+  const stage = document.createElement("div");
+  stage.className = "joma-stage";
+  place.append(stage);
   const config = theme();
-  figure.view = await vegaEmbed(place, spec, {
+  const drawn = await vegaEmbed(stage, spec, {
     config,
     renderer: "canvas",
     ast: true,  // without eval, which the policy of a page may forbid
     actions: { export: true, source: false, compiled: false, editor: false },
     tooltip: { theme: config === dark ? "dark" : "light" },  // which escapes what it shows
   });
-  return place.querySelector("canvas").getBoundingClientRect().width - place.clientWidth;
+  const excess = stage.querySelector("canvas").getBoundingClientRect().width - place.clientWidth;
+  return { drawn, stage, excess };
 }
 
-async function draw(figure) {
-  figure.width = figure.querySelector(".joma-plot").clientWidth;
+async function drawNow(figure) {
+  const place = figure.querySelector(".joma-plot");
+  figure.width = place.clientWidth;
   if (!figure.width) return;
-  const excess = await render(figure, figure.width);  // the width of axes is known only once they are drawn
-  if (Math.abs(excess) > 2) await render(figure, figure.width - excess);
-  figure.querySelector(".joma-plot").style.minHeight = 0;
+  let { drawn, stage, excess } = await render(figure, figure.width - (figure.excess ?? 0));
+  if (Math.abs(excess) > 2) {  // the width of axes is known only once they are drawn
+    drawn.finalize();
+    stage.remove();
+    figure.excess = (figure.excess ?? 0) + excess;
+    ({ drawn, stage } = await render(figure, figure.width - figure.excess));
+  }
+  if (figure.view) {
+    const before = zoomOf(figure.view.view), now = zoomOf(drawn.view);
+    for (const [name, ends] of Object.entries(before)) if (ends && name in now) drawn.view.signal(name, ends);
+    await drawn.view.runAsync();
+    figure.view.finalize();
+  }
+  figure.view = drawn;
+  place.replaceChildren(stage);
+  stage.classList.remove("joma-stage");
+  place.style.minHeight = 0;
+}
+
+function draw(figure) {  // one drawing at a time
+  const next = () => drawNow(figure);
+  figure.queue = Promise.resolve(figure.queue).then(next, next);
 }
 
 const figures = [...document.querySelectorAll(".joma-chart")];
@@ -88,4 +114,5 @@ for (const figure of figures) {
 const redraw = () => figures.filter((figure) => figure.view).forEach(draw);
 scheme.addEventListener("change", redraw);
 addEventListener("joma-theme", redraw);
+document.addEventListener("joma-update", ({ target }) => { if (target.view) draw(target); });  // it has another spec
 addEventListener("beforeprint", () => figures.filter((figure) => !figure.view).forEach(draw));

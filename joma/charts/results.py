@@ -43,7 +43,7 @@ def plot(result: Any) -> Chart:
     'simulation'
     """
     if isinstance(result, Simulation):
-        caption = ". ".join(result.remarks())
+        caption = "; ".join(f"{name} {value:.4g}" for name, value in result.effects().items())
         return stack(*simulation_charts(result), title=result.title, caption=f"{caption}.", id="simulation")
     table = frame(result).select_dtypes("number")
     title = f"{type(result).__name__} over {table.columns[0]}"

@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from joma.charts import Chart, Rule, heatmap, lines
+from joma.charts import Chart, Rule, heatmap, lines, stack
+from joma.charts.builders import MAX_CELLS, MAX_POINTS
 from joma.claims.table import short
+from joma.formatting import NO_LAYER, counted, layer_name
 from joma.measure.curve_effects import CurveEffects, curve_effects
 from joma.metrics import METRICS, metric_named
 from joma.page.site import Page, figure, render, table
@@ -28,13 +31,17 @@ SEED_IN_NAME = re.compile(r"seed[-_= ]?(\d+)", re.IGNORECASE)
 ANY_SEED = "seed*"
 COST = "cost"
 """Kind of the rows that say what measuring took."""
-ALL_HEADS, NO_LAYER, NO_STEP = -1, -1, -1
+ALL_HEADS, NO_STEP = -1, -1
 MAX_PAGES = 40
 """Groups that get a page of their own; the overview lists all."""
 MAX_METRICS = 200
 """Charts of all pages together; with more, only the principal metrics are drawn."""
 MAX_EVENTS = 300
 """Events that one table shows."""
+MAX_ALARMS = 50
+"""Alarms that a chart marks; the table has all."""
+MAX_HEADS, MAX_HEAD_CELLS = 400, 20_000
+"""Rows of a heat map over steps, and its cells; of more heads the last step is drawn, layer by head."""
 LOG_SPAN, LOG_MEDIAN = 100, 0.2
 """Steps get a logarithmic axis when they span two decades and half of them lie in the first fifth."""
 OWN_SETTINGS = ("seed", "started", "ended", "resumed")
@@ -47,6 +54,8 @@ STATES = {
 EVENTS = {"alarm": "Alarms", "audit": "Audit of the checkpoints", "unseen": "Not measured"}
 """Kinds of events that have a table of their own; what layers do is in the table of layers."""
 OTHER = "other"
+EFFECTS = {"start": "start", "fall": "fall", "lowest at step": "dip_time", "rise": "rise", "end": "end"}
+"""Columns of the table of layers, and the fields of effects that they show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +69,6 @@ class ReportRun:
     events: pd.DataFrame
     """What happened and was not withdrawn; `evidence` is a dictionary."""
     status: str
-    """finished, failed, interrupted (nobody writes it any more) or being written."""
     seed: str
     """Empty when no setting and no name has one."""
 
@@ -127,7 +135,9 @@ def run_pages(folder: Path, *, without: Sequence[Path] = ()) -> list[Page]:
         differences=table(_differences(groups)) if len(groups) > 1 else "",
         left_out=max(0, len(groups) - MAX_PAGES),
     )
-    first = Page(slug="runs", title=f"{len(runs)} runs", group="Runs", body=overview, summary=overview)
+    alone = leading_charts(groups[0], "index") if len(groups) == 1 else []  # with one run the index shows its curves
+    summary = Markup("").join([*map(figure, alone), overview])
+    first = Page(slug="runs", title=counted(len(runs), "run"), group="Runs", body=overview, summary=summary)
     pages = [_page(group, slugs[group.name], metrics, effects) for group in groups[:MAX_PAGES]]
     return [first, *pages]
 
@@ -136,8 +146,7 @@ def load(folders: Sequence[Path], root: Path) -> tuple[list[ReportRun], list[dic
     """Read runs; one that cannot be read is listed and does not stop the others."""
     runs, unreadable = [], []
     for folder in folders:
-        path = folder.resolve().name if folder == root else folder.relative_to(root)
-        name = os.fsencode(path).decode("utf-8", "replace")
+        name = run_name(folder, root)
         try:
             runs.append(_load(folder, name))
         except (ValueError, OSError) as error:
@@ -145,17 +154,28 @@ def load(folders: Sequence[Path], root: Path) -> tuple[list[ReportRun], list[dic
     return runs, unreadable
 
 
+def run_name(folder: Path, root: Path) -> str:
+    """Return the path of a run below the folder of the report, as text."""
+    path = folder.resolve().name if folder == root else folder.relative_to(root)
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def status_of(about: RunInfo) -> str:
+    """Return finished, failed, interrupted (nobody writes it any more) or being written."""
+    if about.status != "running":
+        return about.status
+    return "being written" if is_open(about.folder) else "interrupted"
+
+
 def _load(folder: Path, name: str) -> ReportRun:
     about = info(folder)
-    status: str = about.status
-    if status == "running":
-        status = "being written" if is_open(folder) else "interrupted"
     seeds = [*_seeds(about.config), *_seeds(about.about)] or SEED_IN_NAME.findall(name)
     events = read_events(folder)
     events["evidence"] = [_parsed(text) for text in events["evidence"]]
     stands = [not each.get("withdrawn") for each in events["evidence"]]
     seed = ", ".join(dict.fromkeys(seeds))
-    return ReportRun(name=name, info=about, values=read(folder), events=events.loc[stands], status=status, seed=seed)
+    values, status = read(folder), status_of(about)
+    return ReportRun(name=name, info=about, values=values, events=events.loc[stands], status=status, seed=seed)
 
 
 def grouped(runs: Sequence[ReportRun]) -> list[Group]:
@@ -238,10 +258,8 @@ def _side_by_side(groups: Sequence[Group], metrics: Sequence[str]) -> Iterator[C
         for group in groups:
             values = group.rows(metric)
             values = values[trusted(values) & (values["head"] == ALL_HEADS)]
-            per_run = values.groupby(["run", "site" if (values["layer"] == NO_LAYER).all() else "layer", "step"])[
-                "value"
-            ]
-            over_layers = per_run.mean().groupby(["run", "step"]).mean()
+            where = "site" if (values["layer"] == NO_LAYER).all() else "layer"
+            over_layers = values.groupby(["run", where, "step"])["value"].mean().groupby(["run", "step"]).mean()
             curves.append(_over_runs(over_layers.reset_index(), ["step"]).assign(run=group.name))
         frame = pd.concat(curves)
         if len(frame):
@@ -274,7 +292,10 @@ def _differences(groups: Sequence[Group]) -> list[dict[str, str]]:
 
 
 def _page(group: Group, slug: str, metrics: Sequence[str], effects: dict[str, list[CurveEffects]]) -> Page:
-    charts = [chart for metric in metrics for chart in _charts(group, metric, slug)]
+    charts = leading_charts(group, slug)
+    for metric in metrics:
+        if metric not in leading(group):
+            charts += [*_lines(group, metric, slug), *_heads(group, metric, slug)]
     settings = [{"setting": name, "value": value} for name, value in _settings(group).items()]
     tables = [*EVENTS.items(), (OTHER, "Other events")]
     body = render(
@@ -290,50 +311,91 @@ def _page(group: Group, slug: str, metrics: Sequence[str], effects: dict[str, li
     return Page(slug=slug, title=group.name, group="Runs", body=body)
 
 
-def _charts(group: Group, metric: str, slug: str) -> Iterator[Chart]:
-    """Draw a metric over steps, by layer; by head as colours where heads were recorded."""
+def leading(group: Group) -> tuple[str, str]:
+    """Return what is drawn first, on one axis of steps: the loss, and the entropy or else the stable rank."""
+    return "loss", "stable_rank" if group.rows("entropy").empty else "entropy"
+
+
+def leading_charts(group: Group, slug: str, max_points: int = MAX_POINTS) -> list[Chart]:
+    """Draw the loss over the entropy of each layer on one axis of steps, then the heads where they were recorded."""
+    _, lower = metrics = leading(group)
+    steps = pd.concat([group.rows(metric) for metric in metrics])["step"]
+    if steps.empty:
+        return []
+    shared = {"x_ends": (int(steps.min()), int(steps.max())), "x_log": _is_log(steps), "max_points": max_points}
+    shared["alarms"] = group.events("alarm").drop_duplicates(["site", "step"]).head(MAX_ALARMS)
+    curves = [*_lines(group, "loss", slug, height=180, **shared), *_lines(group, lower, slug, height=280, **shared)]
+    if len(curves) > 1:
+        title = f"Loss over {metric_named(lower).label}"
+        caption = "Both over the same steps. Red marks are alarms."
+        curves = [stack(*curves, id=f"{slug}-curves", title=title, caption=caption, titles=False)]
+    return [*curves, *_heads(group, lower, slug)]
+
+
+def _lines(
+    group: Group, metric: str, slug: str, *, alarms: pd.DataFrame | None = None, **options: Any
+) -> Iterator[Chart]:
+    """Draw a metric over steps, by layer, with alarms as marks."""
     known, values = metric_named(metric), group.rows(metric)
-    if values.empty:
-        return
     good = values[trusted(values)]
     over_heads = good[good["head"] == ALL_HEADS] if (good["head"] == ALL_HEADS).any() else good
-    names = {"step": "training step", "value": known.axis, "site": "where"}
-    common: dict[str, Any] = {"x_log": _is_log(values["step"]), "labels": names}
-    if len(over_heads):
-        several = over_heads.groupby("layer")["site"].nunique().max() > 1
-        frame = _over_runs(over_heads, ["layer", "site", "head", "step"])
-        has_layers = (frame["layer"] != NO_LAYER).any()
-        alarms = [
-            Rule(float(step), "alarm", axis="x", alert=True) for step in sorted(set(group.events("alarm")["step"]))[:5]
-        ]
-        yield lines(
-            frame,
-            "step",
-            "value",
-            color="layer" if has_layers else "site",
-            dash="site" if has_layers and several else None,
-            detail="head",
-            band=("low", "high") if len(group.runs) > 1 else None,
-            rules=alarms if metric.startswith("entropy") else (),
-            id=f"{slug}-{_slug(metric)}",
-            title=known.label.capitalize(),
-            caption=known.description,
-            **common,
-        )
+    if over_heads.empty:
+        return
+    several = over_heads.groupby("layer")["site"].nunique().max() > 1
+    frame = _over_runs(over_heads, ["layer", "site", "head", "step"])
+    has_layers = (frame["layer"] != NO_LAYER).any()
+    rules, marks = [], None
+    if alarms is not None:
+        steps = sorted(set(alarms["step"]))
+        rules = [Rule(int(step), "alarm" if step == steps[0] else "", axis="x", alert=True) for step in steps]
+        marks = alarms[["site", "step"]].merge(frame[["site", "layer", "step", "value"]])
+        marks = marks.assign(label=[layer_name(layer) for layer in marks.pop("layer")])
+    yield lines(
+        frame,
+        "step",
+        "value",
+        color="layer" if has_layers else "site",
+        dash="site" if has_layers and several else None,
+        detail="head",
+        band=("low", "high") if len(group.runs) > 1 else None,
+        rules=rules,
+        marks=marks,
+        id=f"{slug}-{_slug(metric)}",
+        title=known.label.capitalize(),
+        caption=known.description,
+        labels={"step": "training step", "value": known.axis, "site": "where"},
+        **{"x_log": _is_log(values["step"])} | options,
+    )
+
+
+def _heads(group: Group, metric: str, slug: str) -> Iterator[Chart]:
+    """Draw single heads as colours, where they were recorded next to their mean."""
+    known, values = metric_named(metric), group.rows(metric)
+    good = values[trusted(values)]
     heads = good[good["head"] != ALL_HEADS]
-    if len(heads) and (good["head"] == ALL_HEADS).any():
-        frame = heads.groupby(["layer", "head", "step"], as_index=False)["value"].mean()
-        frame["where"] = "layer " + frame["layer"].astype(str) + ", head " + frame["head"].astype(str)
-        yield heatmap(
-            frame,
-            "step",
-            "where",
-            "value",
-            id=f"{slug}-{_slug(metric)}-heads",
-            title=f"{known.label.capitalize()} by head",
-            caption="One row for each head.",
-            **common,
-        )
+    if heads.empty or len(heads) == len(good):
+        return
+    frame = heads.groupby(["layer", "head", "step"], as_index=False)["value"].mean()
+    num_heads = len(frame[["layer", "head"]].drop_duplicates())
+    labels = {"step": "training step", "value": known.axis}
+    look: dict[str, Any] = {"id": f"{slug}-{_slug(metric)}-heads", "labels": labels}
+    title = f"{known.label.capitalize()} by head"
+    if num_heads > MAX_HEADS:
+        last = frame[frame["step"] == frame["step"].max()]
+        yield heatmap(last, "head", "layer", "value", title=f"{title}, last step", caption="", **look)
+        return
+    frame["where"] = "layer " + frame["layer"].astype(str) + ", head " + frame["head"].astype(str)
+    yield heatmap(
+        frame,
+        "step",
+        "where",
+        "value",
+        max_cells=min(MAX_CELLS, MAX_HEAD_CELLS // num_heads),
+        height=min(max(120, 12 * num_heads), 420),
+        title=title,
+        caption="One row for each head.",
+        **look,
+    )
 
 
 def _over_runs(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -357,16 +419,7 @@ def _layers(group: Group, effects: dict[str, list[CurveEffects]]) -> list[dict[s
             "name": ", ".join(
                 f"{name} {n}" if len(own) > 1 else name for name, n in Counter(e.name.value for e in own).most_common()
             ),
-            **{
-                title: _estimate([getattr(each.effects, field) for each in own])
-                for title, field in (
-                    ("start", "start"),
-                    ("fall", "fall"),
-                    ("lowest at step", "dip_time"),
-                    ("rise", "rise"),
-                    ("end", "end"),
-                )
-            },
+            **{title: _estimate([getattr(each.effects, field) for each in own]) for title, field in EFFECTS.items()},
         }
         for (metric, layer, site), own in sorted(found.items())
     ]
@@ -375,9 +428,7 @@ def _layers(group: Group, effects: dict[str, list[CurveEffects]]) -> list[dict[s
 def _estimate(estimates: Sequence[Any]) -> str:
     values = np.array([each.value for each in estimates])
     half = (estimates[0].high - estimates[0].low) / 2 if values.size == 1 else values.std(ddof=1) / np.sqrt(values.size)
-    return (
-        f"{short(float(values.mean()))} ± {short(float(half), 2)}" if np.isfinite(half) else short(float(values.mean()))
-    )
+    return short(float(values.mean())) + (f" ± {short(float(half), 2)}" if np.isfinite(half) else "")
 
 
 def _events(events: pd.DataFrame) -> list[dict[str, str]]:

@@ -45,10 +45,10 @@ def simulation_page(simulation: Simulation, slug: str = "simulation") -> Page:
     charts = [figure(chart) for chart in simulation_charts(simulation)]
     body = render(
         "simulation",
-        remarks=simulation.remarks(),
+        effects=table([{"name": name, "value": short(value, 6)} for name, value in simulation.effects().items()]),
         charts=charts,
         table=table(rows),
         exact=simulation.exact,
-        integrated=not simulation.obstacle,
+        obstacle=simulation.obstacle,
     )
     return Page(slug=slug, title=simulation.title, group="Theory", body=body, summary=charts[0])

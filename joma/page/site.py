@@ -125,17 +125,9 @@ def prose(text: str) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("joma", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": short,
-        "code": code,
-        "slug": lambda text: re.sub(r"\W+", "-", str(text)).strip("-"),
-    }
+    look: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("joma", "page"), autoescape=True, **look)
+    environment.filters |= {"number": short, "code": code}
+    environment.filters["slug"] = lambda text: re.sub(r"\W+", "-", str(text)).strip("-")
     environment.globals |= {"groups": groups}
     return environment

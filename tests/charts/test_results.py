@@ -69,7 +69,7 @@ def test_many_components_get_a_colour_bar_and_no_limits():
 
 def test_a_drift_that_is_zero_or_unknown_has_no_panel(monkeypatch):
     assert len(simulation_charts(simulate(targets=[1.0], attention="softmax", num_points=5))) == 2
-    monkeypatch.setattr("joma.theory.simulation.MAX_BESIDE_CLOSED_FORM", 10)
+    monkeypatch.setattr("joma.theory.simulation.MAX_WITH_CLOSED_FORM", 10)
     assert len(simulation_charts(simulate(figure4(), num_points=10))) == 2
 
 

@@ -21,7 +21,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-quic",
     "--hide-scrollbars",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-pipe",
 )
 ENDS, ABOVE = (3, 4), 10
@@ -93,20 +93,21 @@ class Browser:
 
     @contextmanager
     def tab(self, page, *, width=1280, height=900, scheme="light"):
-        """Open a page in a tab of this size and colour scheme; close it at the end."""
+        """Open a file, or an address of this machine, in a tab of this size and colour scheme; close it at the end."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
             tab.call(f"{domain}.enable")
+        is_file = not isinstance(page, str)
         tab.call(
-            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1
+            "Network.emulateNetworkConditions", offline=is_file, latency=0, downloadThroughput=-1, uploadThroughput=-1
         )
         tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         tab.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
-        tab.call("Page.navigate", url=page.as_uri())
+        tab.call("Page.navigate", url=page.as_uri() if is_file else page)
         self._until(lambda event: event.get("method") == "Page.loadEventFired" and event.get("sessionId") == session)
         try:
             yield tab

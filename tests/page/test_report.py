@@ -1,13 +1,12 @@
 """The report of a folder: an index with a page for each subject, or one file; it loads nothing from anywhere."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from joma.checks import verify
-from joma.page.paper import read_verification, write_verification
+from joma.page.paper import write_verification
 from joma.page.report import report
 from joma.paper.reproduce import read_reproduction
 
@@ -16,38 +15,29 @@ from .made_runs import HOSTILE, simulated, trained
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The kept results on pages."""
-    return report(RESULTS, out=tmp_path_factory.mktemp("site")).parent
-
-
-def test_every_experiment_has_a_page_with_its_claims_and_charts(site):
+def test_every_experiment_has_a_page_with_its_claims_and_charts(kept):
     for result in read_reproduction(RESULTS).experiments:
-        page = (site / f"{result.id}.html").read_text(encoding="utf8")
+        page = (kept / f"{result.id}.html").read_text(encoding="utf8")
         assert all(f'id="{answer.claim}"' in page for answer in result.answers)
         assert all(f'id="{chart.id}"' in page for chart in result.charts)
 
 
-def test_every_claim_is_in_the_table_and_every_link_leads_somewhere(site):
-    table = (site / "claims.html").read_text(encoding="utf8")
+def test_every_claim_is_in_the_table_and_every_link_leads_somewhere(kept):
+    table = (kept / "claims.html").read_text(encoding="utf8")
     for answer in read_reproduction(RESULTS).answers:
         assert f">{answer.claim}</a>" in table
-    for path in site.glob("*.html"):
+    for path in kept.glob("*.html"):
         page = path.read_text(encoding="utf8")
         for address in re.findall(r'(?:href|src)="([^"#:]+?)(?:#[^"]*)?"', page):
-            assert (site / address).exists() or address.startswith(("data", "..")), (path.name, address)
+            assert (kept / address).exists() or address.startswith(("data", "..")), (path.name, address)
 
 
-def test_pages_load_nothing_from_anywhere(site):
-    for path in site.glob("*.html"):
+def test_pages_load_nothing_from_anywhere_and_the_index_is_small(kept):
+    assert (kept / "index.html").stat().st_size + sum(p.stat().st_size for p in (kept / "assets").iterdir()) < 2.5e6
+    for path in kept.glob("*.html"):
         page = path.read_text(encoding="utf8")
         assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
         assert "default-src 'none'" in page
-
-
-def test_the_index_is_small(site):
-    assert (site / "index.html").stat().st_size + sum(p.stat().st_size for p in (site / "assets").iterdir()) < 2.5e6
 
 
 def test_runs_simulations_and_statements_are_found_below_a_folder(tmp_path):
@@ -98,9 +88,3 @@ def test_a_hostile_folder_stays_text(tmp_path):
     folder = tmp_path / HOSTILE.replace("/", "").replace("\u2028", "").replace("\u2029", "")[:60]
     trained(folder / "run", seed=1)
     assert "<script>alert(1)" not in report(folder).read_text(encoding="utf8")
-
-
-def test_answers_survive_json(tmp_path):
-    answers = verify("thm2-softmax")
-    assert read_verification(write_verification(answers, tmp_path)) == answers
-    assert json.loads((tmp_path / "verification.json").read_text())[0]["claim"] == "thm2-softmax"

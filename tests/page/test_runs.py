@@ -67,29 +67,23 @@ def test_flagged_and_infinite_values_are_not_trusted(several):
     assert (bad["value"].isna() | (bad["flag"] != "")).all()
 
 
-def test_every_run_is_in_the_overview_and_linked_to_its_page(pages):
+def test_pages_list_what_was_recorded(pages):
+    overview, first = pages["runs"].body, pages["run-1"].body
+    adam, sgd, scan = (
+        next(page.body for page in pages.values() if page.title == name) for name in ("adam-seed*", "sgd", "pythia")
+    )
     for name in ("adam-seed1", "adam-seed2", "sgd", "pythia"):
-        assert f">{name}</a>" in pages["runs"].body
-    assert 'href="run-1.html"' in pages["runs"].body
-    assert "What differs" in pages["runs"].body
-
-
-def test_alarms_findings_and_what_was_not_seen_are_listed(pages):
-    adam, pythia = (next(p for p in pages.values() if p.title == name).body for name in ("adam-seed*", "pythia"))
+        assert f">{name}</a>" in overview
+    assert 'href="run-1.html"' in overview
+    assert "What differs" in overview
     assert ALARM in adam
-    assert "flash_attention_2" in adam
-    assert "belong to step 65536" in pythia
-    assert "An old finding." not in pythia
-
-
-def test_layers_are_listed_with_their_effects(pages):
-    body = pages["run-1"].body
-    assert "rebounding" in body or "falling" in body
-    assert "attention entropy (nats)" in body
-
-
-def test_heads_have_a_chart_of_their_own(pages):
-    assert 'id="run-1-entropy-heads"' in pages["run-1"].body
+    assert "flash_attention_2" in adam  # what was not seen
+    assert "belong to step 65536" in scan
+    assert "An old finding." not in scan
+    assert "rebounding" in first or "falling" in first
+    assert 'id="run-1-entropy-heads"' in first
+    assert EXCEPTION in first
+    assert "Other events" not in sgd  # effects are not listed again
 
 
 @pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("running", "interrupted")])
@@ -145,8 +139,3 @@ def test_losses_of_training_are_in_the_overview(tmp_path):
     assert any(5.0 < float(cell) < 5.3 for cell in re.findall(r'data-label="best loss" class="num">([^<]+)<', body))
     diverged = next(page.body for page in run_pages(tmp_path) if page.title == "b")
     assert "no longer finite at step 50" in diverged
-
-
-def test_exceptions_are_listed_and_effects_are_not_listed_again(pages):
-    assert EXCEPTION in pages["run-1"].body
-    assert "Other events" not in next(page.body for page in pages.values() if page.title == "sgd")

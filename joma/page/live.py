@@ -1,0 +1,225 @@
+"""The live view: a page that follows a training while it runs, served on this machine alone.
+
+The server answers GET for three kinds of address, all below a random token: the page, its assets and `data`, the state
+of the run as JSON. It only reads. Other names of this machine in the header `Host` are refused: a foreign page whose
+name was made to point here (DNS rebinding) gets nothing.
+"""
+
+import json
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import cached_property
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from importlib.resources import files
+from pathlib import Path
+from socketserver import ThreadingTCPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import joma
+from joma.charts import bundle_files
+from joma.formatting import duration
+from joma.page.runs import ALL_HEADS, Group, leading, leading_charts, load, run_name, status_of
+from joma.page.site import render
+from joma.store import find_runs, info
+from joma.store.record import FILE_NAME
+
+LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")
+"""Names by which a browser may ask; the port is any, since ssh may forward another one."""
+SLUG = "live"
+POLL_SECONDS, SHARE = 2.0, 5
+"""The page asks every two seconds, and less often where drawing would take more than a fifth of a core."""
+MAX_POINTS, MAX_CURVE, FEWEST_POINTS = 40_000, 1000, 50
+"""Points of all curves together, the most of one, and what each may have in any case."""
+MAX_RUNS, MAX_LISTED, MAX_LETTERS = 50, 100, 300
+"""Runs of a folder that can be chosen, the newest; alarms that are listed, the last; letters of a name or message."""
+TIMEOUT_SECONDS = 10.0
+"""For a browser to send its request."""
+STATES = {"being written": "running", "interrupted": "died"}
+"""What the page calls the states of a run; others keep their name."""
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+}
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "connect-src 'self'; img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class LiveFolder:
+    """The newest run at or below a folder, or one that is chosen, as the page shows it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Follow a folder, which need not exist yet."""
+        self.folder = folder
+        self._mutex = threading.Lock()
+        self._version = ""
+        self._drawn: dict[str, Any] = {}
+        self._seconds = 0.0
+        """Of a core, that drawing took the last time."""
+
+    def state(self, *, run: str = "", seen: str = "") -> dict[str, Any]:
+        """Return status, numbers and alarms of a run, and its charts unless the page shows them already.
+
+        Args:
+            run: name of a run of the folder; the newest when it is empty or unknown.
+            seen: version of the charts that the page shows.
+        """
+        with self._mutex:
+            written = {path: _time_written(path) for path in find_runs(self.folder)} if self.folder.is_dir() else {}
+            newest = sorted(written, key=lambda path: written[path], reverse=True)[:MAX_RUNS]
+            named = {run_name(path, self.folder): path for path in newest}
+            common: dict[str, Any] = {"wait": max(POLL_SECONDS, SHARE * self._seconds), "runs": sorted(named)}
+            if not named:
+                return common | {"status": "waiting", "message": "Nothing is recorded here yet. The page waits."}
+            name = run if run in named else next(iter(named))
+            folder, version = named[name], f"{written[named[name]]} {name}"
+            common["name"] = name
+            try:
+                about = info(folder)
+                status = status_of(about)
+                if version != self._version:
+                    begun = time.thread_time()
+                    self._drawn = _drawn(folder, self.folder)
+                    self._version, self._seconds = version, time.thread_time() - begun
+            except (ValueError, OSError) as error:  # it is being copied, damaged or removed
+                reason = " ".join(str(error).split())
+                return common | {"status": "waiting", "message": f"This run cannot be read now. {reason}"}
+        common |= {"status": STATES.get(status, status), "version": version}
+        end = time.time() if common["status"] == "running" else written[folder] / 1e9
+        if about.ended is not None:
+            end = datetime.fromisoformat(about.ended).timestamp()
+        elapsed = max(0.0, end - datetime.fromisoformat(about.started).timestamp())
+        return common | {"elapsed": duration(elapsed)} | ({} if version == seen else self._drawn)
+
+
+def _time_written(folder: Path) -> int:
+    try:
+        return (folder / FILE_NAME).stat().st_mtime_ns
+    except OSError:  # removed just now
+        return 0
+
+
+def _drawn(folder: Path, root: Path) -> dict[str, Any]:
+    """Read a run and return its charts, the alarms and how far it is."""
+    runs, unreadable = load([folder], root)
+    if unreadable:
+        raise ValueError(unreadable[0]["reason"])
+    (run,), group = runs, Group(name=runs[0].name, runs=tuple(runs))
+    rows = run.measured
+    over_heads = rows[rows["metric"].isin(leading(group)) & (rows["head"] == ALL_HEADS)]
+    num_curves = max(1, len(over_heads[["metric", "site"]].drop_duplicates()))
+    charts = leading_charts(group, "live", max_points=max(FEWEST_POINTS, min(MAX_CURVE, MAX_POINTS // num_curves)))
+    alarms = group.events("alarm").sort_values("step", kind="stable")
+    return {
+        "step": int(rows["step"].max()) if len(rows) else None,
+        "measurements": int(rows["step"].nunique()),
+        "alarms": len(alarms),
+        "listed": [
+            {"step": f"{row.step:,}", "where": row.site[:MAX_LETTERS], "what": row.message[:MAX_LETTERS]}
+            for row in alarms.tail(MAX_LISTED).itertuples()
+        ],
+        "charts": {
+            "heads" if chart.id.endswith("heads") else "curves": {
+                "title": chart.title,
+                "caption": chart.caption,
+                "spec": chart.compact(),
+            }
+            for chart in charts
+        },
+    }
+
+
+class LiveServer(ThreadingTCPServer):
+    """The page of a folder, on a free port of the loopback interface; `address` has its token."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        """Listen; `serve_forever` answers."""
+        super().__init__((LOOPBACK, 0), LiveRequest)
+        self.live = LiveFolder(folder)
+        self.token = secrets.token_urlsafe(24)
+        self.address = f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
+
+    @cached_property
+    def files(self) -> dict[str, tuple[str, str]]:
+        """The page, styles and scripts with their types, by what follows the token; made at the first request."""
+        own = {name: (files("joma.page") / name).read_text(encoding="utf-8") for name in ("page.css", "live.js")}
+        shared = {f"assets/{name}": (text, TYPES[Path(name).suffix]) for name, text in (bundle_files() | own).items()}
+        folder = os.fsencode(self.live.folder).decode("utf-8", "replace")
+        return {"": (render("live", folder=folder, version=joma.__version__), TYPES[".html"]), **shared}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore browsers that go away; show other errors as usual."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class LiveRequest(BaseHTTPRequestHandler):
+    """One request; methods other than GET are refused by the base class."""
+
+    server: LiveServer
+    timeout = TIMEOUT_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer with the page, an asset or the state of the run."""
+        path, _, query = self.path.partition("?")
+        token, slash, below = path.removeprefix("/").partition("/")
+        host = re.sub(r":\d+$", "", self.headers.get("Host") or "")
+        if host not in HOSTS or not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif slash and below == "data":
+            asked = parse_qs(query)
+            run, seen = (asked.get(name, [""])[0] for name in ("run", "seen"))
+            self._answer(json.dumps(self.server.live.state(run=run, seen=seen), allow_nan=False), TYPES[".json"])
+        elif slash and below in self.server.files:
+            self._answer(*self.server.files[below])
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _answer(self, text: str, kind: str) -> None:
+        content = text.encode("utf-8", "replace")
+        self.send_response(HTTPStatus.OK)
+        for name, value in (HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+def serve(folder: Path | str, ready: Callable[[str], object], *, until_eof: bool = False) -> None:
+    """Serve the live view of a folder until Ctrl-C.
+
+    Args:
+        folder: record of a run, or a folder of several; it may not exist yet.
+        ready: called with the address once the server listens.
+        until_eof: end also when standard input is closed, as it is when the process that started this one ends.
+    """
+    with LiveServer(Path(folder)) as server:
+        if until_eof:
+
+            def wait_for_end() -> None:
+                sys.stdin.buffer.read()
+                server.shutdown()
+
+            threading.Thread(target=wait_for_end, daemon=True).start()
+        ready(server.address)
+        server.serve_forever()
