@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.charts import Chart, lines
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.engine.config import RunConfig
 from joma.engine.grid import TEXT_SEEDS, recipe
 from joma.engine.precision import working_in
@@ -31,7 +31,7 @@ from joma.engine.step import Stepper
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured
+from joma.paper.experiment import Experiment, Measured, gathered
 from joma.paper.language_models import EMBEDDED, QUICK, WIKITEXT2, needs
 from joma.store import Store, Task, Workspace
 
@@ -92,8 +92,7 @@ def compute(config: DriftConfig, store: Store) -> Measured:
         )
         for block in blocks
     ]
-    found = store.gather(tasks)
-    return Measured(drift=pd.concat([each.tables.drift for each in found], ignore_index=True)) if found else Measured()
+    return gathered(store, tasks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,28 +141,20 @@ def context_sums(
 
 
 def _follow(config: DriftConfig, block: int | None, space: Workspace) -> dict[str, pd.DataFrame]:
-    return {"drift": _followed(_runs(config, block), config, block, space)}
-
-
-def _runs(config: DriftConfig, block: int | None) -> list[RunConfig]:
-    """Return the runs of a training, one for each seed; `block` moves alone."""
+    """Train one run for each seed, with one block moving alone or all of them, and compare each step with the end."""
     own: dict[str, Any] = {"data": config.text, **config.settings, "depth": config.depth, "lr": config.rate}
     own |= {"steps": config.steps[-1], "only_block": block}
     base = with_vocabulary(recipe("figure6").base.update(own))
-    return [base.update({"seed": seed}) for seed in config.seeds]
-
-
-def _followed(runs: Sequence[RunConfig], drift: DriftConfig, block: int | None, space: Workspace) -> pd.DataFrame:
-    readings = list(_readings(runs, drift, space))
-    layers = range(drift.depth) if block is None else [block]
-    mode = TOGETHER if block is None else ALONE
+    runs = [base.update({"seed": seed}) for seed in config.seeds]
+    readings = list(_readings(runs, config, space))
+    mode, layers = (TOGETHER, range(config.depth)) if block is None else (ALONE, [block])
     rows = [
-        {"mode": mode, "layer": layer, "seed": own.seed, **numbers}
+        {"mode": mode, "layer": layer, "seed": run.seed, **numbers}
         for layer in layers
         for reading in readings
-        for own, numbers in zip(runs, _numbers(reading, readings[-1], layer), strict=True)
+        for run, numbers in zip(runs, _numbers(reading, readings[-1], layer), strict=True)
     ]
-    return pd.DataFrame(rows)
+    return {"drift": pd.DataFrame(rows)}
 
 
 def _readings(runs: Sequence[RunConfig], drift: DriftConfig, space: Workspace) -> Iterator[_Reading]:
@@ -214,68 +205,47 @@ def _numbers(reading: _Reading, end: _Reading, layer: int) -> list[dict[str, Any
         "between_halves": torch.cosine_similarity(one, other),
         "loss": reading.losses,
     }
-    numbers = {name: column.tolist() for name, column in columns.items()}
-    return [
-        {"step": reading.step, **{name: column[run] for name, column in numbers.items()}} for run in range(len(own))
-    ]
+    by_run = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [{"step": reading.step} | dict(zip(columns, numbers, strict=True)) for numbers in by_run]
 
 
-def stationarity(t: Measured) -> list[Number]:
+@claim(
+    "assumption1",
+    "E[g x] stays as it is",
+    says="E[g x] remains constant during training: true when one layer is trained and the others are fixed, and "
+    "approximately for joint training.",
+    source="Section 2, Assumption 1",
+)
+def stationarity(t: Measured) -> Iterator[Number]:
     """Return how far E[g x] after the first steps is from that of the end, in direction and in length."""
-    if "drift" not in t:
-        return []
-    steps = sorted(t.drift["step"].unique())
-    begun = min(steps[:-1], key=lambda step: abs(step - BEGUN))
-    numbers = []
-    for mode in (ALONE, TOGETHER):
-        own = t.drift[t.drift["mode"] == mode]
-        at = {
-            step: own[own["step"] == step].groupby("seed")[["cosine", "length_ratio", "between_halves"]].mean()
-            for step in steps
-        }
-        key = "alone" if mode == ALONE else "together"
-        length = at[begun]["length_ratio"]
-        numbers += [
-            Number.mean(
-                f"cosine of E[g x] at step {begun:,} with that of step {steps[-1]:,}",
-                at[begun]["cosine"],
-                at_least=SAME_DIRECTION,
-                setting=mode,
-                key=key,
-            ),
-            Number.mean(
-                f"length of E[g x] at step {begun:,} over that of step {steps[-1]:,}, or its inverse",
-                length.where(length > 1, 1 / length),
-                at_most=SAME_LENGTH,
-                setting=mode,
-                key=f"{key}_length",
-            ),
-            Number.mean(f"cosine at the start with that of the end, {mode}", at[0]["cosine"], key=f"{key}_start"),
-            Number.mean(
-                f"cosine between two halves of the text at step {begun:,}, {mode}: what sampling does",
-                at[begun]["between_halves"],
-                key=f"{key}_halves",
-            ),
-        ]
-    return numbers
+    *steps, end = sorted(t.drift["step"].unique())
+    begun = min(steps, key=lambda step: abs(step - BEGUN))
+    for mode, key in ((ALONE, "alone"), (TOGETHER, "together")):
+        own = t.drift[t.drift["mode"] == mode].groupby(["step", "seed"]).mean(numeric_only=True)
+        start, at = own.loc[0], own.loc[begun]
+        name = f"cosine of E[g x] at step {begun:,} with that of step {end:,}"
+        yield Number.mean(name, at["cosine"], at_least=SAME_DIRECTION, setting=mode, key=key)
+        name = f"length of E[g x] at step {begun:,} over that of step {end:,}, or its inverse"
+        length = at["length_ratio"].where(at["length_ratio"] > 1, 1 / at["length_ratio"])
+        yield Number.mean(name, length, at_most=SAME_LENGTH, setting=mode, key=f"{key}_length")
+        name = f"cosine at the start with that of the end, {mode}"
+        yield Number.mean(name, start["cosine"], key=f"{key}_start")
+        name = f"cosine between two halves of the text at step {begun:,}, {mode}: what sampling does"
+        yield Number.mean(name, at["between_halves"], key=f"{key}_halves")
 
 
 def charts(t: Measured) -> list[Chart]:
     """Draw the cosine with the end over training, layer by layer."""
-    if "drift" not in t:
-        return []
-    means = t.drift.groupby(["mode", "layer", "step"], as_index=False)[["cosine", "between_halves"]].mean()
-    names = {"cosine": "cosine with E[g x] of the end", "step": "training step"}
     return [
         lines(
-            means,
+            t.drift.groupby(["mode", "layer", "step"], as_index=False)["cosine"].mean(),
             "step",
             "cosine",
             color="layer",
             facet="mode",
             x_log=True,
             id="assumption1",
-            labels=names,
+            labels={"cosine": "cosine with E[g x] of the end", "step": "training step"},
             title="E[g x] turns while the model learns",
             caption="Mean over seeds. A constant E[g x] would stay at one.",
         )
@@ -291,16 +261,7 @@ EXPERIMENTS = (
         "when all are?",
         presets={"quick": SMALL, "full": DriftConfig()},
         compute=compute,
-        claims=(
-            Claim(
-                id="assumption1",
-                title="E[g x] stays as it is",
-                says="E[g x] remains constant during training: true when one layer is trained and the others are "
-                "fixed, and approximately for joint training.",
-                source="Section 2, Assumption 1",
-                numbers=stationarity,
-            ),
-        ),
+        claims=(stationarity,),
         charts=charts,
         needs=needs,
         in_tasks=True,

@@ -13,7 +13,7 @@ import pandas as pd
 from joma.charts import Chart
 from joma.claims import Claim
 from joma.errors import UnknownNameError, in_any_case
-from joma.store.work import Tables
+from joma.store.work import Store, Tables, Task
 
 PRESETS = ("quick", "full")
 """Sizes of every experiment: seconds or minutes on two CPU cores, and the paper's settings on one GPU."""
@@ -34,6 +34,7 @@ MODULES = {
     "figure10": "figure10",
     "figure10-public": "figure10",
     "table1": "table1",
+    "alarm": "alarm",
 }
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
 
@@ -100,10 +101,41 @@ class Experiment:
     version: int = 1
     """To be counted up when `compute` returns something else for the same settings."""
 
+    def draw(self, tables: Measured) -> Sequence[Chart]:
+        """Return the charts of what was measured; none where nothing was."""
+        return self.charts(tables) if any(len(table) for table in tables.values()) else ()
+
 
 def as_float32(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table that is only drawn with seven digits of every number, in half the bytes."""
     return table.astype(dict.fromkeys(table.select_dtypes("float64").columns, np.float32))
+
+
+def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """Return the rows whose columns have these values.
+
+    >>> select(pd.DataFrame({"depth": [1, 1, 5], "seed": [1, 2, 1]}), depth=1, seed=2).index.tolist()
+    [1]
+    """
+    for name, value in values.items():
+        table = table[table[name] == value]
+    return table
+
+
+def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
+    """Return the tables of all tasks that are finished, those of one name joined."""
+    found = [each.tables for each in store.gather(tasks)]
+    parts = {name: [each[name] for each in found] for name in (found[0] if found else ())}
+    return Measured(
+        **{name: pd.concat([each for each in of if len(each)] or of, ignore_index=True) for name, of in parts.items()}
+    )
+
+
+def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:
+    """Return `mean`, `size` and the ends `low` and `high` of two standard errors, over seeds, of a column's means."""
+    means = table.groupby([*keys, "seed"])[column].mean().groupby(list(keys)).agg(["mean", "sem", "size"])
+    low, high = (means["mean"] + factor * means["sem"] for factor in (-2, 2))
+    return means.assign(low=low, high=high).reset_index()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 
 from joma.charts import Chart, bars
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.models.batch import Batch
 from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G, LayerConfig, W, X, Z
 from joma.paper.experiment import Experiment, Measured
@@ -206,6 +206,13 @@ def _constant_normalisation(config: Figure1Config) -> dict[str, float]:
     }
 
 
+@claim(
+    "eqn1-layer",
+    "One layer, three attentions",
+    says="h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by "
+    "ẇ_k = E[g h' f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]",
+    source="Section 2, figure 1b, Eqns 1 and 2",
+)
 def layer_numbers(t: Measured) -> list[Number]:
     """Return the distance of the engine's layer from the theory's, forward and backward, for each attention."""
     numbers = []
@@ -213,26 +220,24 @@ def layer_numbers(t: Measured) -> list[Number]:
         forward, backward, no_residual, other_attention = rows[list(DISTANCES)].to_numpy().max(axis=0)  # NaN stays
         gaps = [table.loc[table["attention"] == name, "gap"].to_numpy() for table in (t.scores, t.nodes)]
         common = {"at_most": ROUNDING, "unit": "max abs error", "setting": f"{name} attention"}
+        worst, layers = np.concatenate([*gaps, [forward]]).max(), f"{rows['num_layers'].sum()} random layers"
         numbers += [
-            Number.exact(
-                f"forward pass, Eqn 1: the example and {rows['num_layers'].sum()} random layers",
-                np.concatenate([*gaps, [forward]]).max(),
-                control=float(no_residual),
-                control_name="without the residual u_q",
-                **common,
-            ),
-            Number.exact(
-                f"backward pass, Eqn 2: {rows['num_layers'].sum()} random layers",
-                backward,
-                control=float(other_attention),
-                control_name="another attention in its place",
-                **common,
-            ),
+            Number.exact(what, value, control=float(control), control_name=control_name, **common)
+            for what, value, control, control_name in (
+                (f"forward pass, Eqn 1: the example and {layers}", worst, no_residual, "without the residual u_q"),
+                (f"backward pass, Eqn 2: {layers}", backward, other_attention, "another attention in its place"),
+            )
         ]
-    worst = max(numbers, key=lambda number: number.value)
-    return [*numbers, Number.exact("largest distance of all", worst.value, key="worst")]
+    largest = max(number.value for number in numbers)
+    return [*numbers, Number.exact("largest distance of all", largest, key="worst")]
 
 
+@claim(
+    "fig1-softmax",
+    "Softmax is exp attention with a normalisation of each sample",
+    says="softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample",
+    source="Section 2, figure 1b; remark to Theorem 2",
+)
 def softmax_numbers(t: Measured) -> list[Number]:
     """Return the distance of exp attention, divided by each sentence's own sum, from softmax."""
     return [
@@ -249,21 +254,8 @@ def softmax_numbers(t: Measured) -> list[Number]:
 
 
 CLAIMS = (
-    Claim(
-        id="eqn1-layer",
-        title="One layer, three attentions",
-        says="h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by "
-        "ẇ_k = E[g h' f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]",
-        source="Section 2, figure 1b, Eqns 1 and 2",
-        numbers=layer_numbers,
-    ),
-    Claim(
-        id="fig1-softmax",
-        title="Softmax is exp attention with a normalisation of each sample",
-        says="softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample",
-        source="Section 2, figure 1b; remark to Theorem 2",
-        numbers=softmax_numbers,
-    ),
+    layer_numbers,
+    softmax_numbers,
 )
 
 

@@ -24,11 +24,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from joma.charts import Chart, bars, beside
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.data.text import Corpus
 from joma.measure.superposition import Attended, Firing, Profiles, SuperpositionResult, superposed_neurons
 from joma.paper import neox
-from joma.paper.experiment import Experiment, Measured, one_thread
+from joma.paper.experiment import Experiment, Measured, gathered, one_thread
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.hub import hub_errors
 from joma.probe.neurons import read_neurons
@@ -50,6 +50,7 @@ RANDOM_SETS, SHUFFLE = 0, 1
 """Seeds, the same for all models."""
 COUNTS = ("several_patterns", "num_neurons")
 """Columns that are reported as counts; others are means over neurons."""
+SOURCE = "Appendix, Figure 10 and Eqn 60"
 UNTRAINED_REVISION = "step0"
 """Pythia as it was before its first step."""
 
@@ -78,25 +79,18 @@ def compute(config: Figure10Config, store: Store) -> Measured:
     tasks = [
         Task(
             name=f"neurons of a GPT-NeoX, seed {seed}",
-            key={
-                "model": asdict(replace(config.model, seed=seed)),
-                "text": corpus.hash,
-                "contexts": [config.num_contexts, config.length],
-            },
-            work=partial(_measure, model=replace(config.model, seed=seed), corpus=corpus, contexts=contexts),
+            key={"model": asdict(model), "text": corpus.hash, "contexts": [config.num_contexts, config.length]},
+            work=partial(_measure, model=model, corpus=corpus, contexts=contexts),
             seconds=config.model.seconds(store.device) + LOOK_SECONDS * looks,
             kind="neox neurons",
             precision=config.model.precision,
         )
         for seed in config.seeds
+        for model in [replace(config.model, seed=seed)]
     ]
-    found = store.gather(tasks)
-    if not found:
-        return Measured()
-    return Measured(
-        facts={"text": corpus.name, "num_contexts": len(contexts), "length": config.length},
-        **{name: pd.concat([each.tables[name] for each in found], ignore_index=True) for name in ("layers", "neurons")},
-    )
+    facts = {"text": corpus.name, "num_contexts": len(contexts), "length": config.length}
+    found = gathered(store, tasks)
+    return Measured(facts=facts, **found) if found else found
 
 
 def contexts_of(tokens: Int64[Tensor, " tokens"], config: Figure10Config) -> Int64[Tensor, "C L"]:
@@ -230,8 +224,7 @@ def compute_public(config: PublicTextsConfig, store: Store) -> Measured:
         )
         for name in config.models
     ]
-    found = store.gather(tasks)
-    return Measured(pairs=pd.concat([each.tables.pairs for each in found], ignore_index=True)) if found else Measured()
+    return gathered(store, tasks)
 
 
 def _read_public(space: Workspace, name: str) -> dict[str, pd.DataFrame]:
@@ -312,10 +305,14 @@ def _beside_control(t: Measured, name: str, column: str, control: str, **fields:
     return Number.mean(name, values, control=others, control_name=control, paired=True, **fields)
 
 
+@claim(
+    "figure10-pairs",
+    "One neuron, two unrelated contexts",
+    says="The same neuron can be activated by multiple irrelevant combinations of tokens.",
+    source=SOURCE,
+)
 def pair_numbers(t: Measured) -> list[Number]:
     """Return how many neurons have two unrelated contexts, next to both controls."""
-    if "layers" not in t:
-        return []
     name = "neurons whose two strongest contexts attend to unrelated tokens"
     limit: dict[str, Any] = {"at_least": LEAST_SHARE, "unit": "share of the neurons"}
     return [
@@ -324,10 +321,14 @@ def pair_numbers(t: Measured) -> list[Number]:
     ]
 
 
+@claim(
+    "figure10-patterns",
+    "One neuron, several patterns",
+    says="One weight vector holds several query tokens with their pattern templates.",
+    source=SOURCE,
+)
 def pattern_numbers(t: Measured) -> list[Number]:
     """Return the score of superposition above chance, and how many neurons have several patterns."""
-    if "layers" not in t:
-        return []
     name, silent = "superposition above that of random contexts", "silent neurons, which can have no pattern"
     return [
         _beside_control(t, name, "excess", SHUFFLED, at_least=0.0, unit="mean score", key="score"),
@@ -338,57 +339,32 @@ def pattern_numbers(t: Measured) -> list[Number]:
     ]
 
 
+@claim(
+    "figure10-public",
+    "The paper's eight texts in Pythia",
+    says="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
+    source=SOURCE,
+)
 def public_numbers(t: Measured) -> list[Number]:
     """Return for each pair of texts the neurons that fire for both, next to the model before training."""
-    if "pairs" not in t or not len(t.pairs):
-        return []
+    name = "neurons that fire for both texts"
+    about: dict[str, Any] = {"at_least": 1.0, "control_name": "before training", "unit": "neurons"}
     counts = t.pairs.pivot(index=["model", "pair"], columns="revision", values="num_shared")
     return [
-        Number.exact(
-            "neurons that fire for both texts",
-            float(row["main"]),
-            at_least=1.0,
-            control=float(row[UNTRAINED_REVISION]),
-            control_name="before training",
-            unit="neurons",
-            setting=f"{model}, {pair}",
-        )
+        Number.exact(name, row["main"], control=row[UNTRAINED_REVISION], setting=f"{model}, {pair}", **about)
         for (model, pair), row in counts.iterrows()
     ]
 
 
-SOURCE = "Appendix, Figure 10 and Eqn 60"
 CLAIMS = (
-    Claim(
-        id="figure10-pairs",
-        title="One neuron, two unrelated contexts",
-        says="The same neuron can be activated by multiple irrelevant combinations of tokens.",
-        source=SOURCE,
-        numbers=pair_numbers,
-    ),
-    Claim(
-        id="figure10-patterns",
-        title="One neuron, several patterns",
-        says="One weight vector holds several query tokens with their pattern templates.",
-        source=SOURCE,
-        numbers=pattern_numbers,
-    ),
+    pair_numbers,
+    pattern_numbers,
 )
-PUBLIC_CLAIMS = (
-    Claim(
-        id="figure10-public",
-        title="The paper's eight texts in Pythia",
-        says="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
-        source=SOURCE,
-        numbers=public_numbers,
-    ),
-)
+PUBLIC_CLAIMS = (public_numbers,)
 
 
 def charts(t: Measured) -> list[Chart]:
     """Draw how many neurons have patterns, and for how many the strongest contexts are unrelated, by layer."""
-    if "layers" not in t:
-        return []
     means = t.layers.groupby(["network", "layer"], sort=False, as_index=False).mean(numeric_only=True)
     means = means.astype({"layer": str})
     panels = [

@@ -10,33 +10,26 @@ Controls: $\dot v = \mu - v$, the same without attention; targets for which the 
 none; and the scripts' step size on Eqn 6.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.paper.experiment import Experiment, Measured, as_float32
 from joma.store.work import Workspace
 from joma.theory.convergence import ConvergenceFlow, normalised_field
 from joma.theory.integrate import integrate
 from joma.theory.rebound import Rebound, attention_entropy, entropy_finally_rises, entropy_rebound, rebound
-from joma.theory.simulation import (
-    FIGURE_4_START,
-    FIGURE_4_TARGETS,
-    NUM_DIP_POINTS,
-    Simulation,
-    figure4,
-    simulate,
-)
+from joma.theory.simulation import FIGURE_4_START, FIGURE_4_TARGETS, NUM_DIP_POINTS, Simulation, figure4, simulate
 
 PRINTED, NORMALISED, MODEL, WITHOUT = "printed", "normalised", "model", "without attention"
 FLOWS = (PRINTED, NORMALISED, MODEL)
 LABELS = {PRINTED: "Eqn 6 as printed", NORMALISED: "the scripts' variant", MODEL: "the model's own flow"}
-LABELS |= {WITHOUT: WITHOUT}
 SHOWN_ENTROPIES = ((PRINTED, 1.0), (PRINTED, 2.0), (NORMALISED, 3.0), (MODEL, 2.0))
 """Flow and T of softmax(v²/T): the caption's T = 1, Theorem 1's T = 2, the scripts' T = 3."""
 CONTROL_START, CONTROL_END = 0.01, 30.0
@@ -79,10 +72,8 @@ class Figure4Config:
 def compute(config: Figure4Config, space: Workspace) -> Measured:
     """Solve the three flows, step through the scripts' run, and try the condition on random targets."""
     space.progress(0.0, "solving the three flows")
-    runs = {name: _solved(config, name) for name in FLOWS}
-    paths = {
-        name: FlowPath(t=run.t, v=run.v, limit=np.asarray(run.flow.limits()), run=run) for name, run in runs.items()
-    }
+    paths = {name: _solved(config, name) for name in FLOWS}
+    distances = [path.run.closed_form_distance for path in paths.values() if path.run is not None]
     t = np.concatenate([[0.0], np.geomspace(CONTROL_START, CONTROL_END, config.num_points - 1)])
     mu = np.array(config.targets)
     paths[WITHOUT] = FlowPath(t=t, v=mu + (config.start - mu) * np.exp(-t)[:, None], limit=mu)
@@ -92,24 +83,23 @@ def compute(config: Figure4Config, space: Workspace) -> Measured:
     refused, refused_facts = refused_targets(config)
     entropies = entropies_of(paths)
     facts = {
-        "closed form distance": max(
-            r.closed_form_distance for r in runs.values() if r.closed_form_distance is not None
-        ),
+        "closed form distance": max(each for each in distances if each is not None),
         "largest entropy": float(np.log(mu.size)),
         **{f"entropy moves, {name}": begins_to_move(beside_control(entropies, name)) for name in FLOWS},
     }
+    curves, halves = [], []
+    for name, path in paths.items():
+        halves.append(pd.DataFrame({"flow": name, "target": mu, "half_time": path.half_times()}))
+        if name in FLOWS:
+            time, component = np.repeat(path.t, mu.size), np.tile(np.arange(mu.size), path.t.size)
+            columns = {"flow": name, "t": time, "component": component, "v": path.v.ravel()}
+            curves.append(pd.DataFrame(columns))
     return Measured(
         facts=facts | script_facts | refused_facts | condition_facts(conditions),
-        paths=as_float32(pd.concat([path_table(name, paths[name]) for name in FLOWS], ignore_index=True)),
+        paths=as_float32(pd.concat(curves, ignore_index=True)),
         entropies=as_float32(entropies),
         dips=dips_of(paths),
-        learning=pd.concat(
-            [
-                pd.DataFrame({"flow": name, "target": mu, "half_time": path.half_times()})
-                for name, path in paths.items()
-            ],
-            ignore_index=True,
-        ),
+        learning=pd.concat(halves, ignore_index=True),
         script=as_float32(script),
         conditions=conditions,
         no_rebound=as_float32(refused),
@@ -146,32 +136,20 @@ class FlowPath:
         return np.array([np.interp(0.5, np.maximum.accumulate(part), self.t) for part in way.T])
 
 
-def _solved(config: Figure4Config, flow: str) -> Simulation:
+def _solved(config: Figure4Config, flow: str) -> FlowPath:
     options = {"targets": config.targets, "v0": config.start, "num_points": config.num_points}
     if flow == NORMALISED:
         options |= {"temperature": config.temperature, "t1": config.num_steps * config.step_size}
-    return simulate(figure4(flow), **options)
-
-
-def path_table(name: str, path: FlowPath) -> pd.DataFrame:
-    """Return every component at every reported time."""
-    num = path.v.shape[1]
-    t, component = np.repeat(path.t, num), np.tile(np.arange(num), path.t.size)
-    return pd.DataFrame({"flow": name, "t": t, "component": component, "v": path.v.ravel()})
+    run = simulate(figure4(flow), **options)
+    return FlowPath(t=run.t, v=run.v, limit=np.asarray(run.flow.limits()), run=run)
 
 
 def entropies_of(paths: dict[str, FlowPath]) -> pd.DataFrame:
     """Return the entropy over time for each flow and T that is shown, and for the control at the same T."""
     shown = (*SHOWN_ENTROPIES, *((WITHOUT, temperature) for temperature in (1.0, 2.0, 3.0)))
-    return pd.concat(
-        [
-            pd.DataFrame(
-                {"flow": name, "temperature": T, "t": paths[name].t, "entropy": attention_entropy(paths[name].v, T)}
-            )
-            for name, T in shown
-        ],
-        ignore_index=True,
-    )
+    columns = [(name, T, paths[name].t, attention_entropy(paths[name].v, T)) for name, T in shown]
+    names = ("flow", "temperature", "t", "entropy")
+    return pd.concat([pd.DataFrame(dict(zip(names, each, strict=True))) for each in columns], ignore_index=True)
 
 
 def beside_control(entropies: pd.DataFrame, flow: str) -> pd.DataFrame:
@@ -254,12 +232,8 @@ def tried_condition(config: Figure4Config, progress: Callable[[float], None]) ->
 def _finally_rises(mu: Float[np.ndarray, " M"]) -> bool:
     """Whether the entropy of softmax(v²/2) rises at the very end, by the ODE of y = ln(1/δ), which loses nothing."""
     late = LATE_EFOLDS * np.exp(-np.square(mu[mu != 0]).min() / 2)
-    run = integrate(
-        lambda _, s: {"y": np.exp(np.square(mu * np.expm1(-s["y"])) / 2)},
-        {"y": np.zeros(mu.size)},
-        np.array([0.0, float(late)]),
-    )
-    efolds = run["y"][1]
+    start, times = {"y": np.zeros(mu.size)}, np.array([0.0, float(late)])
+    efolds = integrate(lambda _, s: {"y": np.exp(np.square(mu * np.expm1(-s["y"])) / 2)}, start, times)["y"][1]
     # v²/2 = μ²/2 − way with way ∝ μ²δ, scaled to a small part for the slowest component
     way = np.square(mu) * np.exp(efolds[mu != 0].min() - efolds)
     before, after = (attention_entropy(np.sqrt(np.square(mu) - 2 * part * way)) for part in (LAST_PART, 0.0))
@@ -291,165 +265,105 @@ def refused_targets(config: Figure4Config) -> tuple[pd.DataFrame, dict[str, floa
 
 
 def _solver_check(t: Measured) -> Number:
-    value = t.facts["closed form distance"]
-    return Number.exact(
-        "closed form of Eqn 6 and of the model's flow, against the ODE",
-        value,
-        at_most=CLOSED_FORM,
-        sanity=True,
-        unit="max relative error",
-    )
+    name, value = "closed form of Eqn 6 and of the model's flow, against the ODE", t.facts["closed form distance"]
+    return Number.exact(name, value, at_most=CLOSED_FORM, sanity=True, unit="max relative error")
 
 
-def rebound_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig4-rebound",
+    "Attention entropy drops, then rebounds",
+    says="the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when "
+    "other components catch up",
+    source="Section 4, figure 4, Eqn 6",
+)
+def rebound_numbers(t: Measured) -> Iterator[Number]:
     """Return the rise after each dip, with the same targets without attention as the control."""
-    return [
-        *(
-            Number.exact(
-                f"rise of the entropy of softmax(v²/{row.temperature:g}) after its dip",
-                row.rise,
-                unit="nats",
-                at_least=VISIBLE * t.facts["largest entropy"],
-                control=row.control_rise,
-                control_name="the same targets without attention",
-                setting=f"{LABELS[row.flow]}, T = {row.temperature:g}",
-                key=f"{row.flow}{row.temperature:g}",
-            )
-            for row in t.dips.itertuples()
-        ),
-        _solver_check(t),
-    ]
+    least = VISIBLE * t.facts["largest entropy"]
+    for row in t.dips.itertuples():
+        yield Number.exact(
+            f"rise of the entropy of softmax(v²/{row.temperature:g}) after its dip",
+            row.rise,
+            unit="nats",
+            at_least=least,
+            control=row.control_rise,
+            control_name="the same targets without attention",
+            setting=f"{LABELS[row.flow]}, T = {row.temperature:g}",
+            key=f"{row.flow}{row.temperature:g}",
+        )
+    yield _solver_check(t)
 
 
-def order_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig4-order",
+    "Salient components are learned first",
+    says="components with large |μ| are learned first, followed by non-salient ones",
+    source="Section 4, figure 4",
+)
+def order_numbers(t: Measured) -> Iterator[Number]:
     """Return how much later the slowest component comes than the fastest, and how many come in the wrong order."""
     flows = {name: rows.sort_values("target")["half_time"] for name, rows in t.learning.groupby("flow", sort=False)}
     spread = {name: float(times.max() / times.min()) for name, times in flows.items()}
-    wrong = {name: int((np.diff(times) > ROUNDING).sum()) for name, times in flows.items()}
-    numbers = []
-    for name in FLOWS:
-        numbers += [
-            Number.exact(
-                "time to half way, slowest component over fastest",
-                spread[name],
-                unit="ratio",
-                at_least=ONE_AFTER_ANOTHER,
-                control=spread[WITHOUT],
-                control_name=WITHOUT,
-                setting=LABELS[name],
-                key=name,
-            ),
-            Number.exact(
-                "neighbouring components learned in the wrong order",
-                wrong[name],
-                unit="pairs",
-                at_most=0.0,
-                setting=LABELS[name],
-            ),
-        ]
-    return [*numbers, _solver_check(t)]
+    limits = {"at_least": ONE_AFTER_ANOTHER, "control": spread[WITHOUT], "control_name": WITHOUT, "unit": "ratio"}
+    for flow in FLOWS:
+        name = "time to half way, slowest component over fastest"
+        yield Number.exact(name, spread[flow], setting=LABELS[flow], key=flow, **limits)
+        name, wrong = "neighbouring components learned in the wrong order", (np.diff(flows[flow]) > ROUNDING).sum()
+        yield Number.exact(name, wrong, unit="pairs", at_most=0.0, setting=LABELS[flow])
+    yield _solver_check(t)
 
 
-def condition_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig4-condition",
+    "When the entropy rebounds",
+    says="in the nonlinear case the non-salient components still grow, and the entropy bounces back",
+    source="Section 4; first sentence of Section 5",
+)
+def condition_numbers(t: Measured) -> Iterator[Number]:
     """Return how often the entropy of random targets rises at the end."""
     facts = t.facts
     refused = {"control": facts["rising share of refused"], "control_name": "targets that the condition refuses"}
-    return [
-        Number.exact(
-            "random targets whose entropy rises at the end",
-            facts["rising share without zeros"],
-            at_least=1.0,
-            unit="share",
-            setting="no target is zero",
-            key="without_zeros",
-            **refused,
-        ),
-        Number.exact(
-            "random targets whose entropy rises at the end",
-            facts["rising share"],
-            at_least=1.0,
-            unit="share",
-            setting="half of the targets have zeros",
-            key="all",
-            **refused,
-        ),
-        Number.exact(
-            "random targets whose final trend the condition gets wrong",
-            facts["draws judged wrongly"],
-            at_most=0.0,
-            unit=f"of {facts['draws']:.0f}",
-            sanity=True,
-        ),
-        Number.exact("median rise without zeros", facts["median rise without zeros"], unit="nats", key="median"),
-    ]
+    for fact, setting, key in (
+        ("rising share without zeros", "no target is zero", "without_zeros"),
+        ("rising share", "half of the targets have zeros", "all"),
+    ):
+        name, about = "random targets whose entropy rises at the end", {"setting": setting, "key": key, **refused}
+        yield Number.exact(name, facts[fact], at_least=1.0, unit="share", **about)
+    name, unit = "random targets whose final trend the condition gets wrong", f"of {facts['draws']:.0f}"
+    yield Number.exact(name, facts["draws judged wrongly"], at_most=0.0, unit=unit, sanity=True)
+    yield Number.exact("median rise without zeros", facts["median rise without zeros"], unit="nats", key="median")
 
 
-def script_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig4-script",
+    "Figure 4 shows Eqn 6",
+    says="figure 4 shows the dynamics of Eqn 6",
+    source="Caption of figure 4",
+)
+def script_numbers(t: Measured) -> Iterator[Number]:
     """Return how many of the scripts' steps stay finite on Eqn 6 and on the scripts' variant."""
-    facts, steps = t.facts, t.config.num_steps
+    printed, steps = t.facts["Eqn 6 steps survived"], t.config.num_steps
     unit = f"share of {steps:,} steps of size {t.config.step_size:g}"
-    return [
-        Number.exact(
-            "steps that stay finite on Eqn 6",
-            facts["Eqn 6 steps survived"] / steps,
-            at_least=1.0,
-            unit=unit,
-            key="printed",
-        ),
-        Number.exact(
-            "steps that stay finite on the scripts' variant",
-            facts["script steps survived"] / steps,
-            unit=unit,
-            key="script",
-        ),
-        Number.exact(
-            "entropy along the scripts' steps, distance from their flow",
-            facts["script distance from its flow"],
-            at_most=DISCRETISED,
-            unit="nats",
-            sanity=True,
-            key="distance",
-        ),
-        Number.exact("steps that stay finite on Eqn 6, number", facts["Eqn 6 steps survived"], key="steps"),
-    ]
+    yield Number.exact("steps that stay finite on Eqn 6", printed / steps, at_least=1.0, unit=unit, key="printed")
+    name, share = "steps that stay finite on the scripts' variant", t.facts["script steps survived"] / steps
+    yield Number.exact(name, share, unit=unit, key="script")
+    name, distance = (
+        "entropy along the scripts' steps, distance from their flow",
+        t.facts["script distance from its flow"],
+    )
+    yield Number.exact(name, distance, at_most=DISCRETISED, unit="nats", sanity=True, key="distance")
+    yield Number.exact("steps that stay finite on Eqn 6, number", printed, key="steps")
 
 
 CLAIMS = (
-    Claim(
-        id="fig4-rebound",
-        title="Attention entropy drops, then rebounds",
-        says="the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when "
-        "other components catch up",
-        source="Section 4, figure 4, Eqn 6",
-        numbers=rebound_numbers,
-    ),
-    Claim(
-        id="fig4-order",
-        title="Salient components are learned first",
-        says="components with large |μ| are learned first, followed by non-salient ones",
-        source="Section 4, figure 4",
-        numbers=order_numbers,
-    ),
-    Claim(
-        id="fig4-condition",
-        title="When the entropy rebounds",
-        says="in the nonlinear case the non-salient components still grow, and the entropy bounces back",
-        source="Section 4; first sentence of Section 5",
-        numbers=condition_numbers,
-    ),
-    Claim(
-        id="fig4-script",
-        title="Figure 4 shows Eqn 6",
-        says="figure 4 shows the dynamics of Eqn 6",
-        source="Caption of figure 4",
-        numbers=script_numbers,
-    ),
+    rebound_numbers,
+    order_numbers,
+    condition_numbers,
+    script_numbers,
 )
 
 
 def charts(t: Measured) -> list[Chart]:
     """Draw components and entropies, and the controls."""
-    labelled = [t.paths[t.paths["t"] > 0].replace({"flow": LABELS})]
     entropies = []
     for name in FLOWS:
         panel = beside_control(t.entropies, name)
@@ -462,66 +376,60 @@ def charts(t: Measured) -> list[Chart]:
         for name, column in (("with attention", "rise"), (WITHOUT, "control_rise"))
     )
     dips["curve"] = dips["flow"].replace(LABELS) + ", T = " + dips["temperature"].map("{:g}".format)
-    script = t.script.melt("step", ["entropy", "flow"], "run", "nats").replace(
-        {"run": {"entropy": "explicit steps", "flow": "exact flow"}}
-    )
-    names = {"t": "time", "entropy": "attention entropy (nats)", "rise": "rise after the dip (nats)"}
+    script = t.script.rename(columns={"entropy": "explicit steps", "flow": "exact flow"})
+    labels = {"t": "time", "rise": "rise after the dip (nats)", "curve": ""}
+    labels |= dict.fromkeys(("entropy", "nats"), "attention entropy (nats)")
+    by_flow: dict[str, Any] = {"facet": "flow", "x_log": True, "share_x": False, "labels": labels}
     return [
         lines(
-            pd.concat(labelled),
-            x="t",
-            y="v",
+            t.paths[t.paths["t"] > 0].replace({"flow": LABELS}),
+            "t",
+            "v",
             color="component",
-            facet="flow",
-            x_log=True,
-            share_x=False,
             id="figure4",
-            labels=names,
             title="Large components are learned first under all three flows",
             caption="Each line is one component of v; darker to lighter with growing target.",
+            **by_flow,
         ),
         lines(
             pd.concat(entropies),
-            x="t",
-            y="entropy",
+            "t",
+            "entropy",
             color="curve",
             dash="attention",
-            facet="flow",
-            x_log=True,
-            share_x=False,
             id="figure4-entropy",
-            labels=names,
             title="Attention entropy dips and recovers under the printed flow and hardly moves under the model's own",
             caption="Entropy of softmax(v²/T). Dashed: the same targets without attention.",
+            **by_flow | {"labels": labels | {"curve": "curve"}},
         ),
         points(
             dips,
-            x="curve",
-            y="rise",
+            "curve",
+            "rise",
             color="attention",
             id="figure4-rise",
-            labels=names | {"curve": ""},
+            labels=labels,
             title="The rise needs attention",
             caption="How far the entropy rises after its lowest point, with and without attention.",
         ),
         lines(
             t.no_rebound,
-            x="t",
-            y="entropy",
+            "t",
+            "entropy",
             color="targets",
             id="figure4-refused",
-            labels=names,
+            labels=labels,
             title="No rebound where the condition says so",
             caption="Entropy under Eqn 6 for targets that are all equal, and for targets of which one is zero.",
         ),
         lines(
-            script,
-            x="step",
-            y="nats",
+            script.melt("step", ["explicit steps", "exact flow"], "run", "nats"),
+            "step",
+            "nats",
             color="run",
             dash="run",
             id="figure4-script",
-            labels={"nats": "attention entropy (nats)"},
+            labels=labels,
             title="The scripts' steps follow their own flow",
             caption="Explicit steps of the scripts' variant and the exact flow. The same steps on Eqn 6 overflow.",
         ),

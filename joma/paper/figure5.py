@@ -9,6 +9,7 @@ Deep and shallow trees have the same number of leaves. Heights count from the le
 tokens, and tokens $l$, $m$ have a common ancestor of height $H$. Changes over training count from the same run's start.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from jaxtyping import Float
 
 from joma.charts import Chart, Rule, lines
-from joma.claims import Claim, Number, Outcome, outcome_of
+from joma.claims import Number, Outcome, claim, outcome_of
 from joma.data.latent_trees import TreeSampler
 from joma.engine import grid as recipes
 from joma.engine.config import TREES, DataConfig, RunConfig
@@ -29,8 +30,8 @@ from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
 from joma.models.batch import LayerReading
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured
-from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.paper.experiment import Experiment, Measured, gathered, select
+from joma.paper.latent_neurons import Measure, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
 from joma.randomness import run_keys
 from joma.store import Store
 from joma.theory.attention_flow import AttentionFlow
@@ -60,7 +61,7 @@ LEAST_GAIN = 0.05
 RELABELLED, SHUFFLED = "leaves dealt to other places in the tree", "shuffled latents"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TreeShape:
     """A regular tree with classes."""
 
@@ -112,21 +113,26 @@ class Figure5Config:
         return DataConfig(data=TREES, rho=self.rho, batch=self.batch, **shape)
 
 
+QUICK = Figure5Config(
+    is_small=True, num_blocks=16, block_size=2000, width=64, hidden=64, lr=1e-4, steps=160, checkpoint_every=16,
+    seeds=(1, 2), batch=64, precision="fp32", num_samples=640, num_shuffles=5,
+)  # fmt: skip
+
+
 def compute(config: Figure5Config, store: Store) -> Measured:
     """Co-occurrences, flows and trained networks."""
     settings = {"what": "figure5", "deep": config.deep.tree_depth, "checkpoint_every": config.checkpoint_every}
     settings |= {"num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
 
-    def measure(device: str) -> Any:
+    def measure(device: str) -> Measure:
         return lambda run, folder, end: _run_rows(run.config, folder, config, device)
 
     grids = [_runs(config, name) for name in (DEEP, SHALLOW)]
-    found = store.gather(pack_tasks(grids, store.device, measure, settings))
+    found = gathered(store, pack_tasks(grids, store.device, measure, settings))
     tables = theory(config)
     facts = {"is_small": float(config.is_small), "num_seeds": float(len(config.seeds)), "rho": config.rho}
-    rows = [each.tables["rows"] for each in found if len(each.tables["rows"])]
-    if rows:
-        runs = pd.concat(rows, ignore_index=True)
+    if found and len(found.rows):
+        runs = found.rows
         levels = learned_levels(runs)
         tables |= {"curves": over_seeds(runs), "levels": levels, "leads": attention_leads(runs)}
         losses = runs[runs["step"] == config.steps].groupby("tree")["loss"].mean()
@@ -306,9 +312,9 @@ def first_levels(levels: pd.DataFrame) -> dict[int, int]:
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-def _of_tree(t: Measured, table: str, tree: str) -> pd.DataFrame:
+def _of_tree(t: Measured, table: str, tree: str, **chosen: Any) -> pd.DataFrame:
     """Return the rows of one tree; none where it was not measured."""
-    return t[table][t[table]["tree"] == tree] if table in t else pd.DataFrame()
+    return select(t[table], tree=tree, **chosen) if table in t else pd.DataFrame()
 
 
 def _trained(t: Measured, name: str, values: pd.Series, least: float | None = None, **fields: Any) -> Number:
@@ -323,29 +329,37 @@ def _far_over_near(table: pd.DataFrame, column: str) -> float:
 
 def _delay(t: Measured, tree: str, flow: str, rho: float) -> float:
     """Return the half time of the farthest tokens over that of the nearest."""
-    times = _of_tree(t, "flow_times", tree)
-    return _far_over_near(times[(times["flow"] == flow) & (times["rho"] == rho)], "half")
+    return _far_over_near(_of_tree(t, "flow_times", tree, flow=flow, rho=rho), "half")
 
 
-def theorem_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure5-theorem5",
+    "Theorem 5, co-occurrence",
+    says="P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]",
+    source="Section 5, Theorem 5, figure 5",
+)
+def theorem_numbers(t: Measured) -> Iterator[Number]:
     """Return how far Theorem 5 is from the exact sum and from samples, as printed and with another ρ₀."""
-    numbers = []
     for column, name, sanity in (
         ("printed", "Theorem 5 with ρ₀ = P[y₁=0] as printed", False),
         ("formula", "Theorem 5 with ρ₀ = 2P[y₁=0] − 1", True),
         ("exact", "exact co-occurrence, also below the root alone", True),
     ):
         own = t.cooccurrence.dropna(subset=column)
-        z = ((own[column] - own["sampled"]) / own["error"]).abs().max()
         if column != "exact":
             off = (own[column] - own["exact"]).abs().max()
             exact = {"unit": "max abs error", "against": "the exact sum over the tree", "key": column}
-            numbers.append(Number.exact(name, off, at_most=1e-12, sanity=sanity, **exact))
-        sampled = {"unit": "standard errors", "against": "samples"}
-        numbers.append(Number.exact(name, z, at_most=4.5, sanity=sanity, **sampled))
-    return numbers
+            yield Number.exact(name, off, at_most=1e-12, sanity=sanity, **exact)
+        z = ((own[column] - own["sampled"]) / own["error"]).abs().max()
+        yield Number.exact(name, z, at_most=4.5, sanity=sanity, unit="standard errors", against="samples")
 
 
+@claim(
+    "figure5-limit",
+    "Eqn 8, 1 − H/L",
+    says="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
+    source="Section 5, Eqn 8",
+)
 def limit_numbers(t: Measured) -> list[Number]:
     """Return the distance from 1 − H/L at the smallest and at the largest ε."""
     gap = (t.limit["exact"] - t.limit["limit"]).abs().groupby(t.limit["epsilon"]).max()
@@ -356,19 +370,22 @@ def limit_numbers(t: Measured) -> list[Number]:
     ]
 
 
-def order_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure5-order",
+    "Figure 5b, the order in theory",
+    says="The query m associates first with the token l that co-occurs most, and eventually with l'",
+    source="Section 5, figure 5b, Eqn 6",
+)
+def order_numbers(t: Measured) -> Iterator[Number]:
     """Return the fall of co-occurrence with height, and the delay that it causes in each flow."""
-    deep = _of_tree(t, "cooccurrence", DEEP).sort_values("height")
+    deep, blind = _of_tree(t, "cooccurrence", DEEP).sort_values("height"), {"control_name": "ρ = 0 on all edges"}
     fall, flat = (float(-deep[column].diff().max()) for column in ("exact", "control"))
-    blind = {"control_name": "ρ = 0 on all edges"}
     name = "fall of co-occurrence from each height to the next, deep tree"
-    numbers = [Number.exact(name, fall, at_least=0.01, control=flat, unit="least difference of P[l|m]", **blind)]
+    yield Number.exact(name, fall, at_least=0.01, control=flat, unit="least difference of P[l|m]", **blind)
     for flow, key in zip(FLOWS, ("printed", "model"), strict=True):
         name = f"{flow}: half time of the farthest tokens over that of the nearest"
         delay, control = (_delay(t, DEEP, flow, rho) for rho in (t.config.rho, NO_ORDER))
-        about = {"at_least": LEAST_DELAY, "unit": "ratio", "key": key, **blind}
-        numbers.append(Number.exact(name, delay, control=control, **about))
-    return numbers
+        yield Number.exact(name, delay, at_least=LEAST_DELAY, control=control, unit="ratio", key=key, **blind)
 
 
 def part_gone(largest: pd.Series, end: pd.Series) -> tuple[float, float | None]:
@@ -384,26 +401,33 @@ def part_gone(largest: pd.Series, end: pd.Series) -> tuple[float, float | None]:
     return float(gone(*rows.mean(axis=1))), None if np.isnan(error) else error
 
 
-def attention_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure5-attention",
+    "Figure 5b, attention in training",
+    says="Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others",
+    source="Section 5, figure 5",
+)
+def attention_numbers(t: Measured) -> Iterator[Number]:
     """Return whether the first block attends to the nearest tokens first, and reaches out later."""
-    leads = _of_tree(t, "leads", DEEP)
-    if leads.empty:
-        return []
-    own = leads[leads["layer"] == 0]
+    own = _of_tree(t, "leads", DEEP, layer=0)
+    if own.empty:
+        return
     lead, control, unit = own["largest"], own["control_largest"], "ln(a_near / a_far)"
     name = "largest lead of the nearest tokens in block 0"
-    beyond = f"{name} beyond that of relabelled leaves"
-    beside = {"control": control, "control_name": RELABELLED}
+    yield _trained(t, f"{name} beyond that of relabelled leaves", lead - control, LEAST_LEAD, unit=unit, key="beyond")
+    yield _trained(t, name, lead, LEAST_LEAD, control=control, control_name=RELABELLED, unit=unit, key="lead")
     gone, error = part_gone(lead, own["end"])
-    least = None if t.config.is_small else 0.2
-    seeds: dict[str, Any] = {"n": len(own), "df": float(len(own) - 1), "unit": "1 − mean end / mean largest"}
-    part = "part of the largest lead that is gone at the end"
-    return [
-        _trained(t, beyond, lead - control, LEAST_LEAD, unit=unit, key="beyond"),
-        _trained(t, name, lead, LEAST_LEAD, **beside, unit=unit, key="lead"),
-        Number(name=part, value=gone, error=error, at_least=least, key="gone", **seeds),
-        Number(name="the same for relabelled leaves", value=part_gone(control, own["control_end"])[0], key="idle"),
-    ]
+    yield Number(
+        name="part of the largest lead that is gone at the end",
+        value=gone,
+        error=error,
+        df=float(len(own) - 1),
+        n=len(own),
+        at_least=None if t.config.is_small else 0.2,
+        unit="1 − mean end / mean largest",
+        key="gone",
+    )
+    yield Number(name="the same for relabelled leaves", value=part_gone(control, own["control_end"])[0], key="idle")
 
 
 def delays(levels: pd.DataFrame) -> pd.Series:
@@ -416,108 +440,82 @@ def delays(levels: pd.DataFrame) -> pd.Series:
     return (wide[high] - wide[low]).dropna().groupby(level="seed").mean()
 
 
-def level_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure5-levels",
+    "Figure 5c, which level is learned first",
+    says="The lowest latents are learned first; once they are, the next level is picked up, and so on",
+    source="Section 5, figure 5",
+)
+def level_numbers(t: Measured) -> Iterator[Number]:
     """Return what training adds, and how much later the highest level is learned than the lowest."""
     own = _of_tree(t, "levels", DEEP)
     if own.empty:
-        return []
+        return
     by_seed, later = own.groupby("seed")[["gain", "control_gain"]].mean(), delays(own)
-    beside = {"control": by_seed["control_gain"], "control_name": SHUFFLED}
-    name = "NCorr added by training, over blocks and levels"
-    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, **beside, key="gain")
+    name, beside = "NCorr added by training, over blocks and levels", by_seed["control_gain"]
+    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, control=beside, control_name=SHUFFLED, key="gain")
     if outcome_of(gain) is Outcome.REFUTED:  # where nothing is learned there is no order to judge
         gain, later = gain.model_copy(update={"at_least": None}), later[:0]
     name = "half time of the highest level over that of the lowest in the same block"
     delay = _trained(t, name, later, float(np.log(LEAST_DELAY)), unit="ln(ratio)", key="delay")
-    return [gain, delay, Number(name="the same as a ratio", value=float(np.exp(delay.value)), key="ratio")]
+    yield from (gain, delay)
+    yield Number(name="the same as a ratio", value=float(np.exp(delay.value)), key="ratio")
 
 
-def block_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure5-blocks",
+    "Figure 5c, blocks and levels",
+    says="Hidden nodes of each layer come to represent the latents of the level of the same number",
+    source="Section 5, figure 5",
+)
+def block_numbers(t: Measured) -> Iterator[Number]:
     """Return the share of blocks in which the level of their own number gains most."""
     own = _of_tree(t, "levels", DEEP)
     if own.empty:
-        return []
-    shares = {}
+        return
+    shares = []
     for column in ("gain", "start"):
         best = own.pivot(index=["seed", "layer"], columns="height", values=column).idxmax(axis=1)
         is_own = best == best.index.get_level_values("layer") + 1
-        shares[column] = is_own.astype(float).groupby(level="seed").mean()
-    untrained = {"control": shares["start"], "control_name": "highest NCorr of the untrained network"}
-    return [_trained(t, "blocks whose own level gains most", shares["gain"], 2 / 3, **untrained, key="share")]
+        shares.append(is_own.astype(float).groupby(level="seed").mean())
+    name, untrained = "blocks whose own level gains most", "highest NCorr of the untrained network"
+    yield _trained(t, name, shares[0], 2 / 3, control=shares[1], control_name=untrained, key="share")
 
 
-def depth_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure5-depth",
+    "Figure 5b against 5c, deep and shallow trees",
+    says="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
+    source="Section 5, figure 5",
+    primary=False,
+)
+def depth_numbers(t: Measured) -> Iterator[Number]:
     """Return the lead of the nearest tokens on both trees, and what the theory foretells for these trees."""
-    leads = {tree: _of_tree(t, "leads", tree) for tree in (DEEP, SHALLOW)}
-    if any(own.empty for own in leads.values()):
-        return []
-    deep, shallow = (own[own["layer"] == 0] for own in leads.values())
+    leads = [_of_tree(t, "leads", tree) for tree in (DEEP, SHALLOW)]
+    if any(own.empty for own in leads):
+        return
+    deep, shallow = (select(own, layer=0) for own in leads)
     other: dict[str, Any] = {"control_name": "the shallow tree"}
     name = "lead of the nearest tokens at the end, deep tree"
-    numbers = [
-        Number.mean(name, deep["end"], control=shallow["end"], key="lead", **other),
-        Number.mean(f"{name}, {RELABELLED}", deep["control_end"], control=shallow["control_end"], **other),
-    ]
+    yield Number.mean(name, deep["end"], control=shallow["end"], key="lead", **other)
+    yield Number.mean(f"{name}, {RELABELLED}", deep["control_end"], control=shallow["control_end"], **other)
     for flow, key in zip(FLOWS, ("printed", "model"), strict=True):
         name = f"{flow}: half time of the farthest tokens over that of the nearest, deep tree"
-        on_deep, on_shallow = (_delay(t, tree, flow, t.config.rho) for tree in leads)
-        numbers.append(Number.exact(name, on_deep, control=on_shallow, key=key, **other))
+        on_deep, on_shallow = (_delay(t, tree, flow, t.config.rho) for tree in (DEEP, SHALLOW))
+        yield Number.exact(name, on_deep, control=on_shallow, key=key, **other)
     name = "co-occurrence of the nearest tokens over that of the farthest, deep tree"
-    on_deep, on_shallow = (1 / _far_over_near(_of_tree(t, "cooccurrence", tree), "exact") for tree in leads)
-    return [*numbers, Number.exact(name, on_deep, control=on_shallow, key="contrast", **other)]
+    on_deep, on_shallow = (1 / _far_over_near(_of_tree(t, "cooccurrence", tree), "exact") for tree in (DEEP, SHALLOW))
+    yield Number.exact(name, on_deep, control=on_shallow, key="contrast", **other)
 
 
 CLAIMS = (
-    Claim(
-        id="figure5-theorem5",
-        title="Theorem 5, co-occurrence",
-        says="P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]",
-        source="Section 5, Theorem 5, figure 5",
-        numbers=theorem_numbers,
-    ),
-    Claim(
-        id="figure5-limit",
-        title="Eqn 8, 1 − H/L",
-        says="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
-        source="Section 5, Eqn 8",
-        numbers=limit_numbers,
-    ),
-    Claim(
-        id="figure5-order",
-        title="Figure 5b, the order in theory",
-        says="The query m associates first with the token l that co-occurs most, and eventually with l'",
-        source="Section 5, figure 5b, Eqn 6",
-        numbers=order_numbers,
-    ),
-    Claim(
-        id="figure5-attention",
-        title="Figure 5b, attention in training",
-        says="Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others",
-        source="Section 5, figure 5",
-        numbers=attention_numbers,
-    ),
-    Claim(
-        id="figure5-depth",
-        title="Figure 5b against 5c, deep and shallow trees",
-        says="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
-        source="Section 5, figure 5",
-        numbers=depth_numbers,
-        primary=False,
-    ),
-    Claim(
-        id="figure5-levels",
-        title="Figure 5c, which level is learned first",
-        says="The lowest latents are learned first; once they are, the next level is picked up, and so on",
-        source="Section 5, figure 5",
-        numbers=level_numbers,
-    ),
-    Claim(
-        id="figure5-blocks",
-        title="Figure 5c, blocks and levels",
-        says="Hidden nodes of each layer come to represent the latents of the level of the same number",
-        source="Section 5, figure 5",
-        numbers=block_numbers,
-    ),
+    theorem_numbers,
+    limit_numbers,
+    order_numbers,
+    attention_numbers,
+    depth_numbers,
+    level_numbers,
+    block_numbers,
 )
 
 
@@ -561,7 +559,7 @@ def charts(t: Measured) -> list[Chart]:
     if "curves" in t:
         drawn += [
             _training_chart(
-                t.curves[t.curves["what"] == ATTENTION],
+                select(t.curves, what=ATTENTION),
                 {"value": "measured", "control": "relabelled leaves"},
                 "attention / uniform",
                 rules=[Rule(1.0)],
@@ -571,7 +569,7 @@ def charts(t: Measured) -> list[Chart]:
                 "error between seeds. Dashed: the same attention with the leaves dealt to other places in the tree.",
             ),
             _training_chart(
-                t.curves[t.curves["what"] == NCORR],
+                select(t.curves, what=NCORR),
                 {"added": "measured", "added_control": SHUFFLED},
                 "NCorr added since step 0",
                 id="figure5-levels",
@@ -599,24 +597,7 @@ EXPERIMENTS = (
         source="Section 5, Theorem 5, Eqn 8, figure 5",
         question="Does co-occurrence fall with the height of the common ancestor, does attention pick tokens up in "
         "that order, and which level of latents does each block learn first?",
-        presets={
-            "quick": Figure5Config(
-                is_small=True,
-                num_blocks=16,
-                block_size=2000,
-                width=64,
-                hidden=64,
-                lr=1e-4,
-                steps=160,
-                checkpoint_every=16,
-                seeds=(1, 2),
-                batch=64,
-                precision="fp32",
-                num_samples=640,
-                num_shuffles=5,
-            ),
-            "full": Figure5Config(),
-        },
+        presets={"quick": QUICK, "full": Figure5Config()},
         compute=compute,
         claims=CLAIMS,
         charts=charts,

@@ -8,7 +8,7 @@ is about these very checkpoints, so their numbers have no sampling error.
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,20 +18,20 @@ import pandas as pd
 
 from joma.charts import Chart, beside, lines
 from joma.charts.builders import slug
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.data.corpora import find_text
 from joma.data.text import Corpus
 from joma.measure.effects import describe
 from joma.metrics import METRICS
 from joma.paper import neox
-from joma.paper.experiment import Experiment, Measured, one_thread
+from joma.paper.experiment import Experiment, Measured, gathered, one_thread, select
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.audit import NO_FLAG, audit
 from joma.probe.findings import Fault
 from joma.probe.fingerprint import Fingerprint, load
 from joma.probe.scanning import scan
 from joma.probe.text import quiet_transformers
-from joma.store import Artefact, Store, Task, Workspace, files, read
+from joma.store import Store, Task, Workspace, files, read
 
 OURS, UNTRAINED = "trained here", "untrained"
 RANK, ENTROPY = "stable_rank", "entropy"
@@ -58,6 +58,8 @@ MOST_ON_A_CPU = 1_500_000_000
 """Parameters of the largest model that is run on a CPU for its entropy: a checkpoint of it takes minutes."""
 PUBLIC_TEXTS = ("wikitext103", "wikitext2", "python-docs")
 """Texts for the public series, the paper's first: the first that is there is used."""
+SOURCE = "Section 6, Figure 7"
+SAYS = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
 EARLY = ("step?", "step??", "step???")
 
 
@@ -72,7 +74,7 @@ class Figure7Config:
     """One model for each."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PublicSeries:
     """Checkpoints of a model on the hub."""
 
@@ -88,14 +90,10 @@ class PublicSeriesConfig:
 
     num_windows: int = 32
     series: tuple[PublicSeries, ...] = (
-        PublicSeries(repository="EleutherAI/pythia-70m", revisions=(*EARLY, "step*000"), num_parameters=70_000_000),
-        PublicSeries(
-            repository="EleutherAI/pythia-1.4b", revisions=(*EARLY, "step*3000"), num_parameters=1_400_000_000
-        ),
-        PublicSeries(
-            repository="EleutherAI/pythia-6.9b", revisions=(*EARLY, "step*3000"), num_parameters=6_900_000_000
-        ),
-        PublicSeries(repository="facebook/opt-2.7b", revisions=("step*",), num_parameters=2_700_000_000),
+        PublicSeries("EleutherAI/pythia-70m", (*EARLY, "step*000"), 70_000_000),
+        PublicSeries("EleutherAI/pythia-1.4b", (*EARLY, "step*3000"), 1_400_000_000),
+        PublicSeries("EleutherAI/pythia-6.9b", (*EARLY, "step*3000"), 6_900_000_000),
+        PublicSeries("facebook/opt-2.7b", ("step*",), 2_700_000_000),
     )
 
 
@@ -115,9 +113,9 @@ def compute(config: Figure7Config, store: Store) -> Measured:
         for seed in config.seeds
         for name, model in ((OURS, config.model), (UNTRAINED, idle))
     ]
-    found = _joined(store.gather(tasks))
+    found = gathered(store, tasks)
     if not found:
-        return Measured()
+        return found
     losses, planted = (found.pop(name) for name in ("loss", "planted"))
     losses, planted = losses[losses["series"] == OURS], planted[planted["series"] == OURS]
     return Measured(
@@ -148,13 +146,8 @@ def compute_public(config: PublicSeriesConfig, store: Store) -> Measured:
         )
         for each in config.series
     ]
-    found = _joined(store.gather(tasks))
-    return Measured(effects=effects_of(found["curves"]), **found) if found else Measured()
-
-
-def _joined(artefacts: Sequence[Artefact]) -> dict[str, pd.DataFrame]:
-    names = artefacts[0].tables if artefacts else ()
-    return {name: pd.concat([each.tables[name] for each in artefacts], ignore_index=True) for name in names}
+    found = gathered(store, tasks)
+    return found.copy_with(effects=effects_of(found.curves)) if found else found
 
 
 def _measure(
@@ -208,11 +201,9 @@ def _recorded(record: Path, **own: Any) -> dict[str, pd.DataFrame]:
     """Return the curves of a scan, averaged over heads, and what the audit found."""
     table = read(record)
     kept = table[table["metric"].isin((RANK, ENTROPY)) & (table["head"] < 0) & (table["layer"] >= 0)]
-    findings = [
-        (each.step, each.kind.value, each.kind not in NO_FLAG, each.message)
-        for each in audit(list(load(record).values()))
-    ]
-    found = pd.DataFrame(findings, columns=["step", "kind", "flags_values", "message"])
+    findings = audit(list(load(record).values()))
+    rows = [(each.step, each.kind.value, each.kind not in NO_FLAG, each.message) for each in findings]
+    found = pd.DataFrame(rows, columns=["step", "kind", "flags_values", "message"])
     return {
         "curves": kept[["layer", "metric", "step", "value", "flag"]].assign(**own).reset_index(drop=True),
         "audit": found.astype({"step": "int64", "flags_values": bool}).assign(**own),
@@ -223,7 +214,7 @@ def planted_duplicates(series: Sequence[Fingerprint]) -> dict[str, int]:
     """Put the last weights under every other step in turn, and count how often the audit says so."""
     last, caught = series[-1], 0
     for i, each in enumerate(series[:-1]):
-        planted = replace(each, tensors=last.tensors, sketches=last.sketches, files=last.files)
+        planted = replace(each, tensors=last.tensors, files=last.files)
         found = audit([*series[:i], planted, *series[i + 1 :]])
         caught += any(finding.kind is Fault.IDENTICAL_CHECKPOINT for finding in found)
     return {"num_planted": len(series) - 1, "num_caught": caught}
@@ -266,20 +257,14 @@ def effects_of(curves: pd.DataFrame) -> pd.DataFrame:
         row = dict(zip(CURVE, key, strict=True))
         found = describe(own["step"], own["value"], bounds=METRICS[row["metric"]].bounds)
         fall, rise, lowest = (max(each.value, 0.0) for each in (found.fall, found.rise, found.lowest))
-        rows.append(
-            row
-            | {
-                "part": part_of(int(row["layer"]), int(depth[row["series"]])),
-                "start": found.start.value,
-                "lowest": lowest,
-            }
-            | {"dip_step": found.dip_time.value, "end": found.end.value, "fall": fall, "rise": rise}
-            | {
-                "fall_share": fall / found.start.value,
-                "rise_share": rise / lowest,
-                "bounce": min(fall, rise) / found.start.value,
-            }
-        )
+        row |= {"part": part_of(int(row["layer"]), int(depth[row["series"]])), "start": found.start.value}
+        row |= {"lowest": lowest, "dip_step": found.dip_time.value, "end": found.end.value, "fall": fall, "rise": rise}
+        row |= {
+            "fall_share": fall / row["start"],
+            "rise_share": rise / lowest,
+            "bounce": min(fall, rise) / row["start"],
+        }
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -300,7 +285,7 @@ def _effects(t: Measured) -> pd.DataFrame:
 
 def _per_model(effects: pd.DataFrame, series: str, metric: str, part: str) -> pd.DataFrame:
     """Return the means over the layers of a part, one row for each seed."""
-    own = effects[(effects["series"] == series) & (effects["metric"] == metric) & (effects["part"] == part)]
+    own = select(effects, series=series, metric=metric, part=part)
     return own.groupby("seed")[["fall_share", "rise_share", "bounce"]].mean()
 
 
@@ -310,155 +295,110 @@ def _shape(effects: pd.DataFrame, series: str) -> list[Number]:
     for part in (TOP, BOTTOM):
         own, idle = (_per_model(effects, which, RANK, part) for which in (series, UNTRAINED))
         for column, name in SHARES.items():
-            limit: dict[str, Any] = {"at_least": RANK_RISE} if (part, column) == (TOP, "rise_share") else {}
-            if series == OURS:
-                limit |= {"control": idle[column], "control_name": "learning rate 0"}
-            numbers.append(
-                Number.mean(
-                    name,
-                    own[column],
-                    unit="share",
-                    setting=f"{part} layers",
-                    key=f"{part}_{column.partition('_')[0]}",
-                    **limit,
-                )
-            )
+            fields: dict[str, Any] = {"unit": "share", "setting": f"{part} layers"}
+            fields |= {"at_least": RANK_RISE} if (part, column) == (TOP, "rise_share") else {}
+            fields |= {"control": idle[column], "control_name": "learning rate 0"} if series == OURS else {}
+            numbers.append(Number.mean(name, own[column], key=f"{part}_{column.partition('_')[0]}", **fields))
     return numbers
 
 
+@claim(
+    "figure7-rank",
+    "Stable rank over a small GPT-NeoX series",
+    says=f"In a small GPT-NeoX too: {SAYS}",
+    source=SOURCE,
+    ours=True,
+)
 def rank_numbers(t: Measured) -> list[Number]:
     """Return fall and rise of the stable rank; copies must not change."""
-    if "curves" not in t:
-        return []
     effects = _effects(t)
-    copies = effects[(effects["series"] == UNTRAINED) & (effects["metric"] == RANK)]
+    copies = select(effects, series=UNTRAINED, metric=RANK)
     change = float(copies[["fall_share", "rise_share"]].max(axis=None))
     check = Number.exact("largest change with learning rate 0, over the start", change, at_most=ROUNDING, sanity=True)
     return _shape(effects, OURS) + ([check] if len(copies) else [])
 
 
+@claim(
+    "figure7-public",
+    "Stable rank over the checkpoints of OPT and Pythia",
+    says=SAYS,
+    source=SOURCE,
+)
 def public_numbers(t: Measured) -> list[Number]:
     """Return the same of each public series."""
-    if "curves" not in t or not len(t.curves):
-        return []
     effects = _effects(t)
     return [
         number.model_copy(update={"error": 0.0, "setting": f"{series}, {number.setting}", "key": ""})
-        for series in effects["series"].unique()
+        for series in (effects["series"].unique() if len(effects) else ())
         for number in _shape(effects, series)
     ]
 
 
-def salience_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure7-salience",
+    "Stable rank against entropy",
+    says="In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks.",
+    source=SOURCE,
+    ours=True,
+)
+def salience_numbers(t: Measured) -> Iterator[Number]:
     """Return by how much more the stable rank of top layers drops and bounces than their entropy does."""
-    if "curves" not in t:
-        return []
     effects = _effects(t)
-    top = {
-        (series, metric): _per_model(effects, series, metric, TOP)
-        for series in (OURS, UNTRAINED)
-        for metric in (RANK, ENTROPY)
-    }
-    leads = {series: top[series, RANK]["bounce"] - top[series, ENTROPY]["bounce"] for series in (OURS, UNTRAINED)}
-    return [
-        Number.mean(
-            "smaller of fall and rise, over the start, top layers: stable rank minus entropy",
-            leads[OURS],
-            control=leads[UNTRAINED],
-            control_name="learning rate 0",
-            at_least=MIN_CHANGE,
-            unit="share",
-            key="lead",
-        ),
-        *(
-            Number.mean(f"rise over the minimum, top layers: {metric}", top[OURS, metric]["rise_share"], key=metric)
-            for metric in (RANK, ENTROPY)
-        ),
-    ]
+    rank, entropy, idle_rank, idle_entropy = (
+        _per_model(effects, series, metric, TOP) for series in (OURS, UNTRAINED) for metric in (RANK, ENTROPY)
+    )
+    lead, idle = rank["bounce"] - entropy["bounce"], idle_rank["bounce"] - idle_entropy["bounce"]
+    name = "smaller of fall and rise, over the start, top layers: stable rank minus entropy"
+    about: dict[str, Any] = {"at_least": MIN_CHANGE, "unit": "share", "key": "lead"}
+    yield Number.mean(name, lead, control=idle, control_name="learning rate 0", **about)
+    for metric, own in ((RANK, rank), (ENTROPY, entropy)):
+        yield Number.mean(f"rise over the minimum, top layers: {metric}", own["rise_share"], key=metric)
 
 
-def audit_numbers(t: Measured) -> list[Number]:
+@claim(
+    "figure7-audit",
+    "The series is what it says",
+    says="The audit passes the series that was trained here, and finds weights that stand under a wrong step.",
+    source="Our own check of the checkpoints",
+    ours=True,
+)
+def audit_numbers(t: Measured) -> Iterator[Number]:
     """Return what the audit finds in the series as trained, and how many planted duplicates it finds."""
-    if "audit" not in t or not t.facts.get("num_planted"):
-        return []
+    if not t.facts.get("num_planted"):
+        return
     ours, copies = t.audit["series"] == OURS, t.audit["kind"] == Fault.IDENTICAL_CHECKPOINT.value
-    return [
-        Number.exact(
-            "findings in the series trained here that flag values",
-            float((ours & t.audit["flags_values"].astype(bool)).sum()),
-            at_most=0.0,
-            control=float((copies & (t.audit["series"] == UNTRAINED)).sum()),
-            control_name="a series without learning, all copies",
-            key="findings",
-        ),
-        Number.exact(
-            "planted duplicates that the audit finds",
-            t.facts["num_caught"] / t.facts["num_planted"],
-            at_least=LEAST_CAUGHT,
-            control=float((copies & ours).sum()),
-            control_name="duplicates that it finds where none was planted",
-            unit="share",
-            key="caught",
-        ),
-    ]
+    idle = float((copies & (t.audit["series"] == UNTRAINED)).sum())
+    about = {"control": idle, "control_name": "a series without learning, all copies", "key": "findings"}
+    flagging = (ours & t.audit["flags_values"].astype(bool)).sum()
+    yield Number.exact("findings in the series trained here that flag values", flagging, at_most=0.0, **about)
+    caught, none = t.facts["num_caught"] / t.facts["num_planted"], "duplicates that it finds where none was planted"
+    about = {"control": float((copies & ours).sum()), "control_name": none, "unit": "share", "key": "caught"}
+    yield Number.exact("planted duplicates that the audit finds", caught, at_least=LEAST_CAUGHT, **about)
 
 
-SOURCE = "Section 6, Figure 7"
-SAYS = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
 CLAIMS = (
-    Claim(
-        id="figure7-rank",
-        title="Stable rank over a small GPT-NeoX series",
-        says=f"In a small GPT-NeoX too: {SAYS}",
-        source=SOURCE,
-        numbers=rank_numbers,
-        ours=True,
-    ),
-    Claim(
-        id="figure7-salience",
-        title="Stable rank against entropy",
-        says="In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks.",
-        source=SOURCE,
-        numbers=salience_numbers,
-        ours=True,
-    ),
-    Claim(
-        id="figure7-audit",
-        title="The series is what it says",
-        says="The audit passes the series that was trained here, and finds weights that stand under a wrong step.",
-        source="Our own check of the checkpoints",
-        numbers=audit_numbers,
-        ours=True,
-    ),
+    rank_numbers,
+    salience_numbers,
+    audit_numbers,
 )
-PUBLIC_CLAIMS = (
-    Claim(
-        id="figure7-public",
-        title="Stable rank over the checkpoints of OPT and Pythia",
-        says=SAYS,
-        source=SOURCE,
-        numbers=public_numbers,
-    ),
-)
+PUBLIC_CLAIMS = (public_numbers,)
 
 
 def charts(t: Measured) -> list[Chart]:
     """Draw stable rank and entropy of each series, and the loss of ours."""
-    if "curves" not in t or not len(t.curves):
-        return []
     shown = t.curves[(t.curves["flag"] == "") & (t.curves["series"] != UNTRAINED)]
     if "seed" in shown:
         shown = shown[shown["seed"] == shown["seed"].min()]
-    drawn = []
+    drawn, by = [], dict[str, Any](color="layer")
     for series, own in shown.sort_values("step").groupby("series", sort=False):
         panels = [
             lines(
-                of.rename(columns={"value": metric}),
+                of.assign(**{metric: of["value"]}),
                 "step",
                 metric,
-                color="layer",
                 y_log=metric == RANK,
                 title=METRICS[metric].label,
+                **by,
             )
             for metric, of in own.sort_values("metric", ascending=False, kind="stable").groupby("metric", sort=False)
         ]

@@ -9,9 +9,8 @@ Controls: for each distribution a line outside the slopes at which there are pai
 another distance of the clusters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -24,7 +23,7 @@ from scipy.optimize import elementwise
 
 from joma.charts import Chart, lines
 from joma.checks.quadrature import GROWTH, panels
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.paper.experiment import Experiment, Measured, as_float32
 from joma.store.work import Workspace
 from joma.theory.critical_points import critical_pairs
@@ -130,65 +129,49 @@ def _of_ring() -> dict[str, Function]:
     }
 
 
-class Laws:
-    """The distributions of the experiment, each built when it is first asked for."""
-
-    @cached_property
-    def gaussian(self) -> Law:
-        """Strictly log-concave: every line meets G once."""
-        return Law(title="normal", noise=Gaussian(), **_of_laws((1.0, stats.norm())), with_pairs=(), control=1.2)
-
-    @cached_property
-    def ball(self) -> Law:
-        """Strictly log-concave and bounded: lines above slope 1 do not meet G at all."""
-        law = stats.beta(2, 2, loc=-1, scale=2)
-        return Law(
-            title="uniform ball, n = 3", noise=UniformBall(dim=3), **_of_laws((1.0, law)), with_pairs=(), control=0.5
-        )
-
-    @cached_property
-    def student(self) -> Law:
-        """A power tail: lines above the lowest F/θ₁ meet G twice."""
-        return Law(
-            title="Student's t, ν = 3",
-            noise=StudentT(dof=3.0),
-            **_of_laws((1.0, stats.t(3))),
-            with_pairs=(1.2, 2.0),
-            control=0.8,
-        )
-
-    @cached_property
-    def heavy(self) -> Law:
-        """A heavier one, with pairs at y ≥ ½."""
-        return Law(
-            title="Student's t, ν = 1.5",
-            noise=StudentT(dof=1.5),
-            **_of_laws((1.0, stats.t(1.5))),
-            with_pairs=(2.0, 3.0),
-            control=1.2,
-        )
-
-    @cached_property
-    def ring(self) -> Law:
-        """A ring in the plane, whose marginal density rises to the edge."""
-        noise = RadialProfile(dim=2, profile=lambda r: np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
-        return Law(title="thin ring, n = 2", noise=noise, **_of_ring(), with_pairs=(1.05,), control=0.8)
-
-    @cached_property
-    def scales(self) -> Law:
-        """Two normals of different scale around one center."""
-
-        def profile(r: np.ndarray) -> np.ndarray:
-            return (1 - SHARE) * np.exp(-(r**2) / 2) + SHARE * np.exp(-((r / WIDE) ** 2) / 2) / WIDE
-
-        laws = ((1 - SHARE, stats.norm()), (SHARE, stats.norm(scale=WIDE)))
-        noise = RadialProfile(dim=1, profile=profile)
-        return Law(title="two scales", noise=noise, **_of_laws(*laws), with_pairs=(3.0,), control=10.0)
+def _student(dof: float, with_pairs: tuple[float, ...], control: float) -> Law:
+    """A power tail: lines above the lowest F/θ₁ meet G twice; with a heavy one also at y ≥ ½."""
+    title, marginal = f"Student's t, ν = {dof:g}", _of_laws((1.0, stats.t(dof)))
+    return Law(title=title, noise=StudentT(dof=dof), **marginal, with_pairs=with_pairs, control=control)
 
 
-NAMES = ("gaussian", "ball", "student", "heavy", "ring", "scales")
+def _gaussian() -> Law:
+    """Strictly log-concave: every line meets G once."""
+    return Law(title="normal", noise=Gaussian(), **_of_laws((1.0, stats.norm())), with_pairs=(), control=1.2)
 
 
+def _ball() -> Law:
+    """Strictly log-concave and bounded: lines above slope 1 do not meet G at all."""
+    marginal = _of_laws((1.0, stats.beta(2, 2, loc=-1, scale=2)))
+    return Law(title="uniform ball, n = 3", noise=UniformBall(dim=3), **marginal, with_pairs=(), control=0.5)
+
+
+def _ring() -> Law:
+    """A ring in the plane, whose marginal density rises to the edge."""
+    noise = RadialProfile(dim=2, profile=lambda r: np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
+    return Law(title="thin ring, n = 2", noise=noise, **_of_ring(), with_pairs=(1.05,), control=0.8)
+
+
+def _scales() -> Law:
+    """Two normals of different scale around one center."""
+
+    def profile(r: np.ndarray) -> np.ndarray:
+        return (1 - SHARE) * np.exp(-(r**2) / 2) + SHARE * np.exp(-((r / WIDE) ** 2) / 2) / WIDE
+
+    marginal = _of_laws((1 - SHARE, stats.norm()), (SHARE, stats.norm(scale=WIDE)))
+    noise = RadialProfile(dim=1, profile=profile)
+    return Law(title="two scales", noise=noise, **marginal, with_pairs=(3.0,), control=10.0)
+
+
+LAWS: dict[str, Callable[[], Law]] = {
+    "gaussian": _gaussian,
+    "ball": _ball,
+    "student": lambda: _student(3.0, (1.2, 2.0), 0.8),
+    "heavy": lambda: _student(1.5, (2.0, 3.0), 1.2),
+    "ring": _ring,
+    "scales": _scales,
+}
+"""The distributions of the experiment, each built when it is asked for."""
 CONVEX = 1e-9
 """Largest fall of a slope that counts as rounding."""
 PAIR = 2
@@ -208,7 +191,7 @@ Met = dict[float, np.ndarray]
 class Figure9Config:
     """Which distributions, and how finely they are searched."""
 
-    laws: tuple[str, ...] = NAMES
+    laws: tuple[str, ...] = tuple(LAWS)
     num_levels: int = 120
     """Levels at which curves are drawn."""
     num_places: int = 401
@@ -234,17 +217,15 @@ def lines_met(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.D
     for k, levels in met.items():
         signs = np.sign(mean - k * mass)
         at = np.flatnonzero(signs[1:] != signs[:-1])
-        found = _levels_by_roots(law, k, s[at], s[at + 1]) if at.size else np.empty(0)
+        found = np.empty(0)
+        if at.size:
+            root = elementwise.find_root(lambda s, k=k: law.mean(s) - k * law.mass(s), (s[at], s[at + 1])).x
+            found = law.mass(np.atleast_1d(root))
         gap = float(np.abs(found - levels).max()) if 0 < found.size == levels.size else np.nan
         own = {"law": name, "title": law.title, "k": k, "is_control": k == law.control}
         counts = {"count": levels.size, "count_raw": found.size, "gap": gap}
         rows += [own | counts | {"y": level} for level in (levels if levels.size else (np.nan,))]
     return pd.DataFrame(rows)
-
-
-def _levels_by_roots(law: Law, k: float, low: np.ndarray, high: np.ndarray) -> Float[np.ndarray, " C"]:
-    root = elementwise.find_root(lambda s: law.mean(s) - k * law.mass(s), (low, high)).x
-    return law.mass(np.atleast_1d(root))
 
 
 def pairs_of(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
@@ -310,10 +291,9 @@ def law_of(name: str, law: Law, curve: pd.DataFrame) -> pd.DataFrame:
 
 def compute(config: Figure9Config, space: Workspace) -> Measured:
     """Tabulate the curves and count what the lines meet, by theory and by the raw field."""
-    laws = Laws()
     tables: dict[str, list[pd.DataFrame]] = {"curves": [], "lines": [], "pairs": [], "counts": [], "laws": []}
     for index, name in enumerate(config.laws):
-        law = getattr(laws, name)
+        law = LAWS[name]()
         space.progress(index / len(config.laws), law.title)
         s = theta1_inverse(law.noise, special.expit(np.linspace(-FARTHEST_LOGIT, FARTHEST_LOGIT, config.num_places)))
         met = {k: line_intersections(law.noise, k) for k in law.lines}
@@ -327,108 +307,66 @@ def compute(config: Figure9Config, space: Workspace) -> Measured:
     return Measured(**{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
 
 
-def convexity(t: Measured) -> list[Number]:
+@claim(
+    "fig9-convex",
+    "G is convex above one half",
+    says="dG/dy = θ₁/p_n > 0, and G is convex for y > ½",
+    source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4",
+)
+def convexity(t: Measured) -> Iterator[Number]:
     """Return the largest fall of G' above y = ½, for densities that fall and that rise away from zero."""
-    kinds = {"density falls away from zero": ~t.laws["density_rises"], "density rises": t.laws["density_rises"]}
-    return [
-        *(
-            Number.exact(
-                "largest fall of G' over y > ½",
-                t.laws.loc[own, "fall_of_slope"].max(skipna=False),
-                at_most=CONVEX,
-                unit="fall of slope",
-                setting=setting,
-                key=key,
-            )
-            for (setting, own), key in zip(kinds.items(), ("falling", "rising"), strict=True)
-            if own.any()
-        ),
-        Number.exact(
-            "G and θ₁⁻¹ of every distribution, against quadrature",
-            t.laws["gap"].max(skipna=False),
-            at_most=AGREEMENT,
-            unit="max abs error",
-            sanity=True,
-        ),
-    ]
+    rises = t.laws["density_rises"]
+    for own, setting, key in ((~rises, "density falls away from zero", "falling"), (rises, "density rises", "rising")):
+        if own.any():
+            fall, about = t.laws.loc[own, "fall_of_slope"].max(skipna=False), {"setting": setting, "key": key}
+            yield Number.exact("largest fall of G' over y > ½", fall, at_most=CONVEX, unit="fall of slope", **about)
+    name, gap = "G and θ₁⁻¹ of every distribution, against quadrature", t.laws["gap"].max(skipna=False)
+    yield Number.exact(name, gap, at_most=AGREEMENT, unit="max abs error", sanity=True)
 
 
-def intersections(t: Measured) -> list[Number]:
+@claim(
+    "fig9-lines",
+    "A line meets G at most twice",
+    says="there are at most two intersections between G and a straight line through zero",
+    source="Appendix A.4",
+)
+def intersections(t: Measured) -> Iterator[Number]:
     """Return how often a line meets G at most, for each distribution."""
     met = t.lines.drop_duplicates(["law", "k"])
-    return [
-        *(
-            Number.exact(f"most intersections of a line with G, {title}", count, at_most=AT_MOST, unit="intersections")
-            for title, count in met.groupby("title", sort=False)["count"].max().items()
-        ),
-        Number.exact(
-            "most intersections, lines outside the slopes that give pairs", met.loc[met["is_control"], "count"].max()
-        ),
-        Number.exact("most intersections, all distributions", met["count"].max(), key="most"),
-        Number.exact(
-            "lines whose number of intersections differs from the zeros of the raw F − kθ₁",
-            (met["count"] != met["count_raw"]).sum(),
-            at_most=0.0,
-            unit="lines",
-            sanity=True,
-        ),
-        Number.exact(
-            "levels at which lines meet G, against root finding",
-            met["gap"].max(),
-            at_most=AGREEMENT,
-            unit="max abs error",
-            sanity=True,
-        ),
-    ]
+    for title, count in met.groupby("title", sort=False)["count"].max().items():
+        name = f"most intersections of a line with G, {title}"
+        yield Number.exact(name, count, at_most=AT_MOST, unit="intersections")
+    name = "most intersections, lines outside the slopes that give pairs"
+    yield Number.exact(name, met.loc[met["is_control"], "count"].max())
+    yield Number.exact("most intersections, all distributions", met["count"].max(), key="most")
+    name = "lines whose number of intersections differs from the zeros of the raw F − kθ₁"
+    yield Number.exact(name, (met["count"] != met["count_raw"]).sum(), at_most=0.0, unit="lines", sanity=True)
+    name = "levels at which lines meet G, against root finding"
+    yield Number.exact(name, met["gap"].max(), at_most=AGREEMENT, unit="max abs error", sanity=True)
 
 
-def critical_points(t: Measured) -> list[Number]:
+@claim(
+    "fig9-critical",
+    "Lines that meet G twice give critical points",
+    says="if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still",
+    source="Appendix A.3.1, Eqns 56 to 59",
+)
+def critical_points(t: Measured) -> Iterator[Number]:
     """Return the raw field at the points that the lines give, at the lines' own distance and farther apart."""
-    field = {"at_most": AGREEMENT, "unit": "relative to θ₁(s₊)"}
-    own, farther = t.pairs["field"].max(skipna=False), t.pairs["field_farther"].min(skipna=False)
-    return [
-        Number.exact(
-            "raw field at the critical points that the lines give", own, setting="at the line's own distance", **field
-        ),
-        Number.exact(
-            "smallest raw field, same ratio of weights",
-            farther,
-            setting=f"clusters {FARTHER:g} times as far apart",
-            key="farther",
-            **field,
-        ),
-        Number.exact(
-            "cases whose number of critical points differs from the zeros of the raw field",
-            (t.counts["count"] != t.counts["count_raw"]).sum(),
-            at_most=0.0,
-            unit="cases",
-            sanity=True,
-        ),
-    ]
+    limit = {"at_most": AGREEMENT, "unit": "relative to θ₁(s₊)"}
+    name, own = "raw field at the critical points that the lines give", t.pairs["field"].max(skipna=False)
+    yield Number.exact(name, own, setting="at the line's own distance", **limit)
+    name, farther = "smallest raw field, same ratio of weights", t.pairs["field_farther"].min(skipna=False)
+    yield Number.exact(name, farther, setting=f"clusters {FARTHER:g} times as far apart", key="farther", **limit)
+    name = "cases whose number of critical points differs from the zeros of the raw field"
+    wrong = (t.counts["count"] != t.counts["count_raw"]).sum()
+    yield Number.exact(name, wrong, at_most=0.0, unit="cases", sanity=True)
 
 
 CLAIMS = (
-    Claim(
-        id="fig9-convex",
-        title="G is convex above one half",
-        says="dG/dy = θ₁/p_n > 0, and G is convex for y > ½",
-        source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4",
-        numbers=convexity,
-    ),
-    Claim(
-        id="fig9-lines",
-        title="A line meets G at most twice",
-        says="there are at most two intersections between G and a straight line through zero",
-        source="Appendix A.4",
-        numbers=intersections,
-    ),
-    Claim(
-        id="fig9-critical",
-        title="Lines that meet G twice give critical points",
-        says="if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still",
-        source="Appendix A.3.1, Eqns 56 to 59",
-        numbers=critical_points,
-    ),
+    convexity,
+    intersections,
+    critical_points,
 )
 
 

@@ -10,9 +10,9 @@ tokens, the constant c alone (no estimate at all), the untrained layer, and, for
 attention does not learn. Axes: R runs, T reported times, N samples, K nodes, M tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,13 @@ import torch
 from jaxtyping import Float
 
 from joma.charts import Chart, heatmap, lines
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.data.frequencies import LAWS, class_tokens, tokens_hash
 from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, as_float32, one_thread
+from joma.paper.experiment import Experiment, Measured, as_float32, one_thread, select
 from joma.store.work import Workspace
 from joma.theory.softmax_estimate import anchored, estimate, normalised_correlation
 from joma.theory.winner_take_all import LinearFlow
@@ -232,26 +232,6 @@ def growing_weights(config: Figures23Config, law: str, run: Trainings, attention
     )
 
 
-def mean_facts(config: Figures23Config, law: str, agreement: pd.DataFrame, winners: pd.DataFrame) -> dict[str, float]:
-    """Means over seeds that the verdicts use."""
-    early = agreement[agreement["step"] == config.judged_steps[0]]
-    by_name = early[early["estimate"].isin([ESTIMATE, CONSTANT])].groupby("estimate")["relative_error"].mean()
-    facts = at_the_end(agreement, law)
-    facts |= {f"{law}: error of {name}, early": float(value) for name, value in by_name.items()}
-    by_attention = winners.groupby("attention")
-    facts |= {f"{law}: growing, attention {name}": float(v) for name, v in by_attention["growing_share"].mean().items()}
-    learned = winners[winners["attention"] == LEARNED]
-    return facts | {f"{law}: winner alone": float(learned["winner_alone"].mean())}
-
-
-def at_the_end(agreement: pd.DataFrame, law: str) -> dict[str, float]:
-    """Correlations and errors after the last step, means over seeds."""
-    last = agreement[agreement["step"] == agreement["step"].max()].groupby("estimate", sort=False)
-    facts = {f"{law}: correlation of {name}": float(value) for name, value in last["correlation"].mean().items()}
-    errors = last["relative_error"].mean().dropna()
-    return facts | {f"{law}: error of {name}": float(value) for name, value in errors.items()}
-
-
 def untrained_correlation(config: Figures23Config, run: Trainings) -> float:
     """Correlation of the two sides at the start, before a constant makes them equal."""
     terms = [run.terms(index, config.temperature) for index in range(len(config.seeds))]
@@ -271,8 +251,13 @@ def compute(config: Figures23Config, space: Workspace) -> Measured:
     names = ("agreement", "curves", "growth", "matrices", "winners")
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
     facts: dict[str, float | str] = {"logit_sum_drift": 0.0}
+    for_each = 2 + (config.slower if config.slower > 1 else 0)  # trainings at full rate
     for index, law in enumerate(config.laws):
-        progress = partial(_progress, config, space, law, index)
+
+        def progress(before: int, size: int, index: int = index, law: str = law) -> Callable[[float], None]:
+            total, done = len(config.laws) * for_each, index * for_each + before
+            return lambda share: space.progress((done + share * size) / total, f"training on {law} tokens")
+
         run = train(config, law, temperature=config.temperature, progress=progress(0, 1))
         frozen = train(config, law, temperature=NO_LEARNING, progress=progress(1, 1))
         agreement = agreement_with_logits(config, law, run)
@@ -284,25 +269,15 @@ def compute(config: Figures23Config, space: Workspace) -> Measured:
         tables["winners"].append(pd.concat(winners))
         drift = np.abs(run.z.sum(axis=-1) - run.z[:, :1].sum(axis=-1)).max()
         facts["logit_sum_drift"] = float(np.maximum(facts["logit_sum_drift"], drift))  # NaN stays
-        facts |= mean_facts(config, law, agreement, tables["winners"][-1])
         facts[f"{law}: hash of the tokens"] = tokens_hash(config.seeds, law=law)
         facts[f"{law}: untrained"] = untrained_correlation(config, run)
         facts[f"{law}: attention moved"] = attention_moved(config, run)
         if config.slower > 1:
             times: dict[str, Any] = {"slower": config.slower, "progress": progress(2, config.slower)}
-            slow = train(config, law, temperature=config.temperature, **times)
-            ends = at_the_end(agreement_with_logits(config, law, slow), law)
-            facts |= {f"slower, {name}": value for name, value in ends.items()}
+            slow = agreement_with_logits(config, law, train(config, law, temperature=config.temperature, **times))
+            last = select(slow, estimate=ESTIMATE, step=config.num_steps)
+            facts[f"slower, {law}: error of estimate"] = float(last["relative_error"].mean())
     return Measured(facts=facts, **{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
-
-
-def _progress(
-    config: Figures23Config, space: Workspace, law: str, index: int, before: int, size: int
-) -> Callable[[float], None]:
-    """Return what reports the share of all trainings, counted in trainings at full rate, from the share of one."""
-    for_each = 2 + (config.slower if config.slower > 1 else 0)
-    total, doing = len(config.laws) * for_each, f"training on {law} tokens"
-    return lambda share: space.progress((index * for_each + before + share * size) / total, doing)
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
@@ -310,147 +285,102 @@ def _progress(
 
 def _values(t: Measured, law: str, name: str, column: str, *, early: bool = False) -> pd.Series:
     """Return one value for each seed, at the end or at a quarter of the training."""
-    own = t.agreement[(t.agreement["law"] == law) & (t.agreement["estimate"] == name)]
+    own = select(t.agreement, law=law, estimate=name)
     step = own["step"].min() if early else own["step"].max()
     return own[own["step"] == step].sort_values("seed")[column]
 
 
 def _logit_sum(t: Measured) -> Number:
-    return Number.exact(
-        "sum of the logits, which every step conserves, largest change",
-        t.facts["logit_sum_drift"],
-        at_most=ROUNDING,
-        sanity=True,
-    )
+    name = "sum of the logits, which every step conserves, largest change"
+    return Number.exact(name, t.facts["logit_sum_drift"], at_most=ROUNDING, sanity=True)
 
 
-def correlation_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig2-correlation",
+    "The estimate correlates with the logits",
+    says="ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m",
+    source="Section 3, figure 2",
+)
+def correlation_numbers(t: Measured) -> Iterator[Number]:
     """Return the correlation of the estimate with the logits, against two controls."""
-    numbers = [_logit_sum(t)]
+    yield _logit_sum(t)
     for law in t.config.laws:
         own = _values(t, law, ESTIMATE, "correlation")
-        numbers += [
-            Number.mean(
-                "correlation of ẑ with z at the end",
-                own,
-                control=_values(t, law, control, "correlation"),
-                paired=True,
-                at_least=HIGH,
-                control_name=control,
-                setting=f"{law} tokens",
-                key=f"{law}_{key}",
-            )
-            for control, key in ((OTHER, "other"), (SHUFFLED, "shuffled"))
-        ]
-        numbers.append(Number(name=f"the same, untrained layer, {law} tokens", value=t.facts[f"{law}: untrained"]))
-    return numbers
+        for name, key in ((OTHER, "other"), (SHUFFLED, "shuffled")):
+            about: dict[str, Any] = {"setting": f"{law} tokens", "key": f"{law}_{key}", "at_least": HIGH}
+            about |= {"control": _values(t, law, name, "correlation"), "control_name": name, "paired": True}
+            yield Number.mean("correlation of ẑ with z at the end", own, **about)
+        yield Number(name=f"the same, untrained layer, {law} tokens", value=t.facts[f"{law}: untrained"])
 
 
-def error_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig2-close",
+    "The estimate predicts the logits",
+    says="for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well",
+    source="Section 3, text below Theorem 1",
+)
+def error_numbers(t: Measured) -> Iterator[Number]:
     """Return the relative error of the estimate early and at the end, against no estimate at all."""
-    return [
-        _logit_sum(t),
-        *(
-            Number.mean(
-                "relative L2 error of ẑ",
-                _values(t, law, ESTIMATE, "relative_error", early=early),
-                control=_values(t, law, CONSTANT, "relative_error", early=early),
-                paired=True,
-                at_most=CLOSE,
-                control_name="no estimate: the constant c alone",
-                setting=f"{law} tokens, {when}",
-                key=f"{law}_{'early' if early else 'late'}",
+    yield _logit_sum(t)
+    for when, key in (("a quarter of the training", "early"), ("the end", "late")):
+        for law in t.config.laws:
+            own, constant = (
+                _values(t, law, name, "relative_error", early=key == "early") for name in (ESTIMATE, CONSTANT)
             )
-            for early, when in ((True, "a quarter of the training"), (False, "the end"))
-            for law in t.config.laws
-        ),
-        *(
-            Number(
-                name=f"mean attention moves from the token frequencies, L1, {law} tokens",
-                value=t.facts[f"{law}: attention moved"],
-                key=f"{law}_moved",
-            )
-            for law in t.config.laws
-        ),
-    ]
+            about: dict[str, Any] = {"setting": f"{law} tokens, {when}", "key": f"{law}_{key}", "at_most": CLOSE}
+            about |= {"control": constant, "control_name": "no estimate: the constant c alone", "paired": True}
+            yield Number.mean("relative L2 error of ẑ", own, **about)
+    for law in t.config.laws:
+        name = f"mean attention moves from the token frequencies, L1, {law} tokens"
+        yield Number(name=name, value=t.facts[f"{law}: attention moved"], key=f"{law}_moved")
+        if t.config.slower > 1:
+            name = f"relative L2 error at the end, learning rate {t.config.slower} times smaller, {law} tokens"
+            yield Number(name=name, value=t.facts[f"slower, {law}: error of estimate"], key=f"{law}_slower")
 
 
-def component_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig2-components",
+    "Neither term of the estimate correlates alone",
+    says="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
+    source="Caption of figure 2",
+    primary=False,
+)
+def component_numbers(t: Measured) -> Iterator[Number]:
     """Return the correlation of each term alone with the logits."""
-    return [
-        _logit_sum(t),
-        *(
-            Number.mean(
-                f"correlation of z with ẑ's {name} at the end",
-                _values(t, law, name, "correlation"),
-                control=_values(t, law, ESTIMATE, "correlation"),
-                paired=True,
-                at_most=UNCORRELATED,
-                control_name="both terms together",
-                setting=f"{law} tokens, {name}",
-                key=f"{law}_{name.split()[0]}",
-            )
-            for name in (FIRST, SECOND)
-            for law in t.config.laws
-        ),
-    ]
+    yield _logit_sum(t)
+    for term, law in product((FIRST, SECOND), t.config.laws):
+        own, both = (_values(t, law, name, "correlation") for name in (term, ESTIMATE))
+        about: dict[str, Any] = {"setting": f"{law} tokens, {term}", "key": f"{law}_{term.split()[0]}"}
+        about |= {"control": both, "control_name": "both terms together", "paired": True}
+        yield Number.mean(f"correlation of z with ẑ's {term} at the end", own, at_most=UNCORRELATED, **about)
 
 
-def winner_numbers(t: Measured) -> list[Number]:
+@claim(
+    "fig3-winners",
+    "Only some components keep growing",
+    says="only some components of v_0 grow while the remaining ones saturate after initial growing, consistent "
+    "with Theorem 2",
+    source="Section 3.1, figure 3",
+)
+def winner_numbers(t: Measured) -> Iterator[Number]:
     """Return which share of the components still grows, and how often Theorem 2's winner grows alone."""
     by = t.winners.set_index(["law", "attention"]).sort_values("seed")
-    numbers = [_logit_sum(t)]
+    yield _logit_sum(t)
     for law in t.config.laws:
-        numbers.append(
-            Number.mean(
-                "components of v₀ that still grow over the second half",
-                by.loc[(law, LEARNED), "growing_share"],
-                control=by.loc[(law, NOT_LEARNED), "growing_share"],
-                paired=True,
-                at_most=FEW,
-                unit="share of the tokens",
-                control_name="attention does not learn",
-                setting=f"{law} tokens",
-                key=law,
-            )
-        )
+        own, frozen = (by.loc[(law, attention), "growing_share"] for attention in (LEARNED, NOT_LEARNED))
+        about: dict[str, Any] = {"unit": "share of the tokens", "setting": f"{law} tokens", "key": law, "at_most": FEW}
+        about |= {"control": frozen, "control_name": "attention does not learn", "paired": True}
+        yield Number.mean("components of v₀ that still grow over the second half", own, **about)
         alone = by.loc[(law, LEARNED), "winner_alone"].astype(float)
         name = f"runs in which Theorem 2's winner is the only component that grows, {law} tokens"
-        numbers.append(Number.mean(name, alone, unit="share of the seeds", key=f"{law}_alone"))
-    return numbers
+        yield Number.mean(name, alone, unit="share of the seeds", key=f"{law}_alone")
 
 
 CLAIMS = (
-    Claim(
-        id="fig2-correlation",
-        title="The estimate correlates with the logits",
-        says="ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m",
-        source="Section 3, figure 2",
-        numbers=correlation_numbers,
-    ),
-    Claim(
-        id="fig2-close",
-        title="The estimate predicts the logits",
-        says="for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well",
-        source="Section 3, text below Theorem 1",
-        numbers=error_numbers,
-    ),
-    Claim(
-        id="fig2-components",
-        title="Neither term of the estimate correlates alone",
-        says="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
-        source="Caption of figure 2",
-        numbers=component_numbers,
-        primary=False,
-    ),
-    Claim(
-        id="fig3-winners",
-        title="Only some components keep growing",
-        says="only some components of v_0 grow while the remaining ones saturate after initial growing, consistent "
-        "with Theorem 2",
-        source="Section 3.1, figure 3",
-        numbers=winner_numbers,
-    ),
+    correlation_numbers,
+    error_numbers,
+    component_numbers,
+    winner_numbers,
 )
 
 
@@ -458,7 +388,8 @@ def charts(t: Measured) -> list[Chart]:
     """Draw correlations and errors over training, the weights of node 0, and all weights at start and end."""
     curves = t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
     names = {"correlation_mean": "correlation with the logits", "relative_error_mean": "relative error"}
-    common: dict[str, Any] = {"color": "estimate", "facet": "law", "labels": names | {"step": "training step"}}
+    common: dict[str, Any] = {"facet": "law", "labels": names | {"step": "training step", "weight": "weight v₀"}}
+    by_estimate = common | {"color": "estimate", "order": CURVES}
     growth = t.growth.melt(["law", "step", "token"], ["v", "theorem2"], "by", "weight").dropna()
     growth = growth.replace({"by": {"v": "trained", "theorem2": "Theorem 2"}})
     growth = growth.assign(law=growth["law"] + " tokens", token="token " + growth["token"].astype(str))
@@ -469,23 +400,21 @@ def charts(t: Measured) -> list[Chart]:
             "step",
             "correlation_mean",
             band=("correlation_min", "correlation_max"),
-            order=CURVES,
             id="figure2",
             title="The estimate correlates with the logits, and on smooth tokens with those of another run too",
             caption="Mean over seeds; bands from the lowest to the highest.",
-            **common,
+            **by_estimate,
         ),
         lines(
             curves.dropna(subset="relative_error_mean"),
             "step",
             "relative_error_mean",
             band=("relative_error_min", "relative_error_max"),
-            order=CURVES,
             y_log=True,
             id="figure2-error",
             title="The error of the estimate ends far above that of no estimate at all",
             caption="Mean over seeds; bands from the lowest to the highest. The constant alone is no estimate.",
-            **common,
+            **by_estimate,
         ),
         lines(
             growth,
@@ -493,12 +422,11 @@ def charts(t: Measured) -> list[Chart]:
             "weight",
             color="token",
             dash="by",
-            facet="law",
             share_y=False,
             id="figure3",
-            labels={"weight": "weight v₀", "step": "training step"},
             title="Few weights of node 0 keep growing, and not only Theorem 2's winner",
             caption="First run. Dashed: Theorem 2 with the saliencies of the start, until its winner blows up.",
+            **common,
         ),
         heatmap(
             matrices,
@@ -526,5 +454,6 @@ EXPERIMENTS = (
         claims=CLAIMS,
         charts=charts,
         seconds={"quick": 6.0, "full": 36.0},
+        version=2,
     ),
 )

@@ -16,8 +16,8 @@ from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
 from joma.engine.training import Progress, runs_of, train
 from joma.measure.effects import describe, name_of
 from joma.metrics import METRICS
-from joma.paper.experiment import Measured
-from joma.store import Artefact, Task, Workspace, read
+from joma.paper.experiment import Measured, gathered, select
+from joma.store import Store, Task, Workspace, read
 
 PAPER, UNTRAINED, OTHER_PRECISION, LINEAR = "as in the paper", "untrained", "tf32", "linear activation"
 CONTROLS: dict[str, dict[str, Any]] = {
@@ -107,20 +107,15 @@ def tasks(
     """
     found = []
     for condition in conditions:
-        if condition == PAPER:
-            found += [
-                _task(config, device, PAPER, depth, lr=config.rates if depth == config.rate_depth else (config.rate,))
-                for depth in depths
-            ]
-        elif condition == UNTRAINED:
-            found += [
-                _task(config, device, UNTRAINED, depth, lr=(0.0,), steps=8, epochs=None, measure_every=1)
-                for depth in depths
-            ]
-        elif condition == OTHER_PRECISION:
+        for depth in depths if condition in (PAPER, UNTRAINED) else ():
+            own: dict[str, Any] = {"lr": config.rates if depth == config.rate_depth else (config.rate,)}
+            if condition == UNTRAINED:
+                own = {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}
+            found.append(_task(config, device, condition, depth, **own))
+        if condition == OTHER_PRECISION:
             own = {"seed": config.seeds[:1], "precision": OTHER_PRECISION}
             found += [_task(config, device, condition, depth, **own) for depth in config.checked_depths]
-        else:
+        elif condition in CONTROLS:
             found += [_task(config, device, condition, depth, **CONTROLS[condition]) for depth in config.control_depths]
     return found
 
@@ -136,18 +131,16 @@ def needs(config: Any, device: str) -> str:
     return ""
 
 
-def measured(artefacts: Sequence[Artefact]) -> Measured:
-    """Join the tables of finished tasks and describe every curve."""
-    if not artefacts:
-        return Measured()
-    runs, curves = (
-        pd.concat([each.tables[name] for each in artefacts], ignore_index=True) for name in ("runs", "curves")
-    )
-    rows = []
-    for key, curve in curves[curves["metric"] != LOSS].groupby([*SETTING, "metric", "layer"], sort=False):
-        own = dict(zip([*SETTING, "metric", "layer"], key, strict=True))
+def measured(store: Store, tasks: Sequence[Task]) -> Measured:
+    """Train what is left, join the tables of finished tasks and describe every curve."""
+    t = gathered(store, tasks)
+    if not t:
+        return t
+    keys, rows = [*SETTING, "metric", "layer"], []
+    for key, curve in t.curves[t.curves["metric"] != LOSS].groupby(keys, sort=False):
+        own = dict(zip(keys, key, strict=True))
         rows.append(own | _effects(curve, own["metric"], own["lr"]))
-    return Measured(runs=runs, curves=curves, effects=pd.DataFrame(rows))
+    return t.copy_with(effects=pd.DataFrame(rows))
 
 
 def effects_of(t: Measured) -> pd.DataFrame:
@@ -172,18 +165,16 @@ def judged_layers(effects: pd.DataFrame) -> pd.DataFrame:
 
 def per_run(effects: pd.DataFrame, column: str, **chosen: Any) -> pd.Series:
     """Return the mean of a column over layers for each seed, of the runs with these settings."""
-    for name, value in chosen.items():
-        effects = effects[effects[name] == value]
-    return effects.groupby("seed")[column].mean()
+    return select(effects, **chosen).groupby("seed")[column].mean()
 
 
-def mean_curves(t: Measured, metric: str) -> pd.DataFrame:
-    """Return the mean over seeds with the lowest and the highest, for drawing."""
-    curves = t.curves[t.curves["metric"] == metric]
+def mean_curves(t: Measured, metric: str, **chosen: Any) -> pd.DataFrame:
+    """Return the mean over seeds, in a column of the metric's name, with the lowest and the highest, for drawing."""
+    curves = select(t.curves, metric=metric, **chosen)
     if "mean" in curves:  # version 0.1 kept nothing else
-        return curves.rename(columns={"mean": "value"})
+        return curves.rename(columns={"mean": metric})
     by = curves.groupby([*SETTING[:-1], "metric", "layer", "step"], as_index=False)["value"]
-    return by.agg(value="mean", low="min", high="max")
+    return by.agg(**{metric: "mean", "low": "min", "high": "max"})
 
 
 def _task(config: LanguageModelConfig, device: str, condition: str, depth: int, **own: Any) -> Task:
@@ -197,19 +188,16 @@ def _task(config: LanguageModelConfig, device: str, condition: str, depth: int, 
     }
     grid = {name: value for name, value in axes.items() if value is not None}
     runs = runs_of(grid, "figure6")
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in grid.items()}
     steps = grid.get("steps", 58_560)
     return Task(
         name=f"{condition}, depth {depth}, {len(runs)} runs",
-        key={"runs": sorted(run.name for run in runs), "settings": _plain(grid), "condition": condition},
+        key={"runs": sorted(run.name for run in runs), "settings": plain, "condition": condition},
         work=lambda space: _train(space, grid, config.text, condition),
         seconds=20.0 + len(runs) * steps * depth * SECONDS_OF_A_STEP[device.partition(":")[0]],
         kind="language models",
         precision=str(grid.get("precision", "fp32")),
     )
-
-
-def _plain(grid: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in grid.items()}
 
 
 def _train(space: Workspace, grid: Mapping[str, Any], text: str, condition: str) -> dict[str, pd.DataFrame]:
@@ -229,11 +217,8 @@ def _train(space: Workspace, grid: Mapping[str, Any], text: str, condition: str)
         table = table[(table["head"] == ALL_HEADS) & np.isfinite(table["value"])].sort_values("step", kind="stable")
         table = table[(table["metric"] != LOSS) | (table["site"] == "validation")]
         losses = table[table["metric"] == LOSS].set_index("step")["value"]
-        ends = {
-            "status": each.status,
-            "failed_at": -1 if each.failed_at is None else each.failed_at,
-            "num_steps": each.step,
-        }
+        failed_at = -1 if each.failed_at is None else each.failed_at
+        ends = {"status": each.status, "failed_at": failed_at, "num_steps": each.step}
         best = {"first_loss": losses.iloc[0], "best_loss": losses.min(), "best_step": losses.idxmin()}
         runs.append(own | ends | best | {"end_loss": losses.iloc[-1], "precision": config.get("precision")})
         kept = table.loc[table["metric"].isin((LOSS, ENTROPY, WINDOW, RANK)), ["metric", "layer", "step", "value"]]
@@ -249,15 +234,7 @@ def _effects(curve: pd.DataFrame, metric: str, rate: float) -> dict[str, Any]:
     first = EARLIEST_DIP / rate if rate else 0.0
     search = (first, steps[-1] / 2) if metric in (ENTROPY, WINDOW) and first < steps[-1] / 4 else None
     found = describe(steps, values, bounds=known.bounds, search=search)
-    return {
-        "start": found.start.value,
-        "lowest": found.lowest.value,
-        "dip_step": found.dip_time.value,
-        "end": found.end.value,
-        "fall": found.fall.value,
-        "rise": found.rise.value,
-        "rise_low": found.rise.low,
-        "rise_high": found.rise.high,
-        "resolved": found.resolved,
-        "name": name_of(found, smallest=known.change_from(found.start.value)).value,
-    }
+    effects = {name: getattr(found, name).value for name in ("start", "lowest", "end", "fall", "rise")}
+    effects |= {"dip_step": found.dip_time.value, "rise_low": found.rise.low, "rise_high": found.rise.high}
+    named = name_of(found, smallest=known.change_from(found.start.value)).value
+    return effects | {"resolved": found.resolved, "name": named}

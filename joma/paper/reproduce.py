@@ -11,6 +11,7 @@ The folder, for each experiment by its id:
 import json
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -23,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from joma.charts import Chart
 from joma.claims import Answer, judge
-from joma.errors import UnknownNameError, positive
+from joma.errors import MissingExtraError, UnknownNameError, import_extra, positive
 from joma.paper.experiment import MODULES, PRESETS, Experiment, Measured, experiment, find
 from joma.store.files import demand_writable, remove_leftovers, write_bytes, write_text
 from joma.store.lock import alone_in
@@ -193,7 +194,7 @@ def tables_of(folder: Path | str, result: ExperimentResult) -> Measured:
 
 def charts_of(folder: Path | str, result: ExperimentResult) -> Sequence[Chart]:
     """Draw the charts of an experiment again from its tables."""
-    return experiment(result.id).charts(tables_of(folder, result)) if result.tables else ()
+    return experiment(result.id).draw(tables_of(folder, result))
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -222,7 +223,7 @@ def _run(name: str, preset: str, folder: Path, device: str, minutes: float | Non
     )
     try:
         result, tables = _computed(made, config, base, store, missing)
-        charts = () if tables is None else tuple(made.charts(tables))
+        charts = () if tables is None else _drawn(made, tables)
     except Exception as error:
         write_text(folder / "error.txt", "".join(traceback.format_exception(error)))
         reason = f"{type(error).__name__}: {error} (traceback in {folder / 'error.txt'})"
@@ -231,6 +232,16 @@ def _run(name: str, preset: str, folder: Path, device: str, minutes: float | Non
     result = result.model_copy(update={"charts": infos})
     publish(folder, result, tables, charts)
     return result
+
+
+def _drawn(made: Experiment, tables: Measured) -> tuple[Chart, ...]:
+    """Return the charts; none, with a warning, on a machine that only computes."""
+    try:
+        import_extra("vl_convert", "report")
+        return tuple(made.draw(tables))
+    except MissingExtraError as missing:
+        warnings.warn(f"No charts are drawn. {missing}", RuntimeWarning, stacklevel=2)
+        return ()
 
 
 def _computed(

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from joma.charts import Chart, Rule, points
-from joma.claims import Claim, Number
+from joma.claims import Number, claim
 from joma.engine import grid as recipes
 from joma.engine.config import HIERARCHY, TREES, RunConfig
 from joma.engine.grid import Run, grid
@@ -27,8 +26,8 @@ from joma.engine.sources import HierarchySource, with_vocabulary
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
-from joma.paper.experiment import Experiment, Measured
-from joma.paper.latent_neurons import LatentSamples, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.paper.experiment import Experiment, Measured, gathered, over_seeds
+from joma.paper.latent_neurons import Measure, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
 from joma.store import Store
 
 TRAINED, UNTRAINED = "trained", "untrained"
@@ -90,24 +89,24 @@ class Table1Config:
     num_shuffles: int = 50
 
 
+QUICK = Table1Config(
+    is_paper_size=False, num_children=(2,), num_classes=(20,), lrs=(1e-3,), hiddens=(64,), width=128, seeds=(1, 2),
+    steps=200, rhos=(0.8,), tree_hiddens=(64,), tree_steps=120, batch=64, precision="fp32", num_samples=640,
+    num_shuffles=10,
+)  # fmt: skip
+
+
 def compute(config: Table1Config, store: Store) -> Measured:
     """Train and score all runs."""
     settings = {"what": "table1", "num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
 
-    def measure(device: str) -> Any:
-        def of_run(run: Run, folder: Path, trained: Parameters) -> list[Row]:
-            return _scores(run.config, trained, config, device)
-
-        return of_run
+    def measure(device: str) -> Measure:
+        return lambda run, folder, trained: _scores(run.config, trained, config, device)
 
     grids = [*_hierarchy_grids(config), *_tree_grids(config)]
-    found = store.gather(pack_tasks(grids, store.device, measure, settings))
+    found = gathered(store, pack_tasks(grids, store.device, measure, settings))
     _start.cache_clear()
-    tables = [each.tables["rows"] for each in found if len(each.tables["rows"])]
-    if not tables:
-        return Measured()
-    runs = with_lowest_losses(pd.concat(tables, ignore_index=True), config)
-    return Measured(runs=runs)
+    return Measured(runs=with_lowest_losses(found.rows, config)) if found and len(found.rows) else Measured()
 
 
 def needs(config: Table1Config, device: str) -> str:
@@ -184,31 +183,21 @@ def _common(config: Table1Config, steps: int) -> dict[str, Any]:
 
 
 def _scores(run: RunConfig, trained: Parameters, config: Table1Config, device: str) -> list[Row]:
-    """Return a row for each level and network."""
-    samples = latent_samples(run, config.num_samples, device)
-    networks = {TRAINED: trained, UNTRAINED: _start(run.model, run.seed, device)}
-    return [
-        run_settings(run) | {"network": network, "level": level} | row
-        for network, parameters in networks.items()
-        for level, row in enumerate(_levels(Decoder(run.model), parameters, samples, run.seed, config.num_shuffles))
-    ]
+    """Compare every level of latents with the block of the same number, in the trained and the untrained network."""
+    samples, rows = latent_samples(run, config.num_samples, device), []
+    for network, parameters in ((TRAINED, trained), (UNTRAINED, _start(run.model, run.seed, device))):
+        reading = read_neurons(Decoder(run.model), parameters, samples)
+        compared = zip(samples.latents, reading.peaks, strict=False)  # the hierarchy's third level are its classes
+        for level, (latents, peaks) in enumerate(compared):
+            score = ncorr(latents, peaks, seed=run.seed, num_shuffles=config.num_shuffles, groups=samples.drawn)
+            own = run_settings(run) | {"network": network, "level": level}
+            rows.append(own | score | {"loss": reading.loss})
+    return rows
 
 
 @lru_cache(maxsize=NUM_STARTS)
 def _start(model: DecoderConfig, seed: int, device: str) -> Parameters:
     return of_one_run(Decoder(model).initial(seed), device)
-
-
-def _levels(
-    decoder: Decoder, parameters: Parameters, samples: LatentSamples, seed: int, num_shuffles: int
-) -> list[Row]:
-    """Compare every level of latents with the block of the same number."""
-    reading = read_neurons(decoder, parameters, samples)
-    compared = zip(samples.latents, reading.peaks, strict=False)  # the hierarchy's third level are its classes
-    return [
-        ncorr(latents, peaks, seed=seed, num_shuffles=num_shuffles, groups=samples.drawn) | {"loss": reading.loss}
-        for latents, peaks in compared
-    ]
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
@@ -230,217 +219,164 @@ def side_by_side(t: Measured, data: str) -> pd.DataFrame:
     return wide.assign(published=[value for value, _ in known], published_error=[error for _, error in known])
 
 
-def _choices(wide: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield each open choice and level with the means of its seeds over settings: networks of a seed start alike."""
-    columns = ["trained", "untrained", "shuffled", "shuffled_untrained", "matched", "excess", "excess_shuffled"]
-    for (hidden, lr, level), own in wide.groupby(["hidden", "lr", "level"]):
-        by_seed = own.groupby("seed")[columns].mean()
-        yield f"level {level}, hidden {hidden}, rate {lr:g}", f"level{level}_hidden{hidden}_rate{lr:g}", by_seed
-
-
+@claim(
+    "table1-numbers",
+    "Table 1, the numbers",
+    says="The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at "
+    "s = 0 and from .55 to .81 at s = 1",
+    source="Section 6, Table 1",
+)
 def cell_numbers(t: Measured) -> list[Number]:
     """Return, for the open choice nearest to the paper, how many of its cells agree, and the mean distances."""
-    if "runs" not in t or not t.config.is_paper_size:
+    if not t.config.is_paper_size:
         return []
-    wide, numbers, best = side_by_side(t, HIERARCHY), [], None
-    for (hidden, lr), own in wide.groupby(["hidden", "lr"]):
+    numbers: list[Number] = []
+    counts: dict[float, tuple[int, int]] = {}
+    for (hidden, lr), own in side_by_side(t, HIERARCHY).groupby(["hidden", "lr"]):
         cells = own.groupby(KEYS)
-        error = np.sqrt(cells["trained"].sem() ** 2 + cells["published_error"].mean() ** 2 + PRINTED**2)
-        off = ((cells["trained"].mean() - cells["published"].mean()).abs() / error) > CLOSE
-        distance = float((cells["trained"].mean() - cells["published"].mean()).abs().mean())
-        idle = float((cells["untrained"].mean() - cells["published"].mean()).abs().mean())
-        name = f"mean distance from the published numbers, hidden {hidden}, rate {lr:g}"
-        numbers.append(Number(name=name, value=distance, control=idle, control_name="the same network untrained"))
-        if best is None or distance < best[0]:
-            best = distance, int((~off).sum()), len(off)
-    assert best is not None
+        mean = cells[["trained", "untrained", "published", "published_error"]].mean()
+        error = np.sqrt(cells["trained"].sem() ** 2 + mean["published_error"] ** 2 + PRINTED**2)
+        off, idle = ((mean[name] - mean["published"]).abs() for name in ("trained", "untrained"))
+        name, control = f"mean distance from the published numbers, hidden {hidden}, rate {lr:g}", float(idle.mean())
+        distance = float(off.mean())
+        numbers.append(Number(name=name, value=distance, control=control, control_name="the same network untrained"))
+        counts.setdefault(distance, (int((~(off / error > CLOSE)).sum()), len(off)))
+    agree, num = counts[min(counts)]
     share = Number(
         name="cells within three errors of the published number, nearest open choice",
-        value=best[1] / best[2],
+        value=agree / num,
         at_least=0.9,
-        error=float(np.sqrt(best[1] / best[2] * (1 - best[1] / best[2]) / best[2])),
-        unit=f"share of {best[2]}",
+        error=float(np.sqrt(agree / num * (1 - agree / num) / num)),
+        unit=f"share of {num}",
         key="share",
     )
-    agree = Number.exact("such cells", best[1], key="cells")
-    return [share, agree, Number.exact("cells in all", best[2], key="all"), *numbers]
+    counted = Number.exact("such cells", agree, key="cells"), Number.exact("cells in all", num, key="all")
+    return [share, *counted, *numbers]
 
 
-def _excess(t: Measured, data: str) -> list[Number]:
-    """Return what training adds beyond what it adds to shuffled latents."""
-    if "runs" not in t:
-        return []
-    numbers = []
-    for setting, key, own in _choices(side_by_side(t, data)):
-        numbers += [
-            Number.mean(
-                "NCorr that training adds, beyond what shuffled latents gain",
-                own["excess"] - own["excess_shuffled"],
-                at_least=NOTHING,
-                setting=setting,
-                key=key,
-            ),
-            Number.mean(f"NCorr trained, {setting}", own["trained"], control=own["untrained"], control_name=UNTRAINED),
-        ]
-    return numbers
+def _excess(t: Measured, data: str) -> Iterator[Number]:
+    """Return what training adds beyond what it adds to shuffled latents, for each open choice and level.
+
+    The unit is the seed, averaged over settings: networks of a seed start alike.
+    """
+    for (hidden, lr, level), of in side_by_side(t, data).groupby(["hidden", "lr", "level"]):
+        own = of.groupby("seed")[["trained", "untrained", "excess", "excess_shuffled"]].mean()
+        setting, key = f"level {level}, hidden {hidden}, rate {lr:g}", f"level{level}_hidden{hidden}_rate{lr:g}"
+        name, added = (
+            "NCorr that training adds, beyond what shuffled latents gain",
+            own["excess"] - own["excess_shuffled"],
+        )
+        yield Number.mean(name, added, at_least=NOTHING, setting=setting, key=key)
+        yield Number.mean(f"NCorr trained, {setting}", own["trained"], control=own["untrained"], control_name=UNTRAINED)
 
 
-def training_numbers(t: Measured) -> list[Number]:
+@claim(
+    "table1-training",
+    "Table 1, what training adds",
+    says="Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr",
+    source="Section 6, Table 1",
+)
+def training_numbers(t: Measured) -> Iterator[Number]:
     """Return what training adds on the paper's hierarchy."""
     return _excess(t, HIERARCHY)
 
 
-def tree_numbers(t: Measured) -> list[Number]:
+@claim(
+    "table1-trees",
+    "Table 1 asked on latent trees",
+    says="Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree",
+    source="Section 5 and Table 1",
+)
+def tree_numbers(t: Measured) -> Iterator[Number]:
     """Return what training adds on latent trees, whose inputs vary within a class."""
     return _excess(t, TREES)
 
 
-def chance_numbers(t: Measured) -> list[Number]:
+@claim(
+    "table1-chance",
+    "Table 1, against chance",
+    says="For each latent there is a hidden node with a high normalised correlation with it",
+    source="Section 6, Table 1",
+    primary=False,
+)
+def chance_numbers(t: Measured) -> Iterator[Number]:
     """Return how far NCorr lies above shuffled latents, and what one-to-one matching costs, by level."""
-    if "runs" not in t:
-        return []
-    numbers = []
     for level, own in side_by_side(t, HIERARCHY).groupby("level"):
         by_seed = own.groupby("seed")[["trained", "untrained", "shuffled", "shuffled_untrained", "matched"]].mean()
-        numbers += [
-            Number.mean(
-                f"NCorr above shuffled latents, level {level}",
-                by_seed["trained"] - by_seed["shuffled"],
-                control=by_seed["untrained"] - by_seed["shuffled_untrained"],
-                control_name=UNTRAINED,
-                paired=True,
-                key=f"above{level}",
-            ),
-            Number.mean(f"lost by one-to-one matching, level {level}", by_seed["trained"] - by_seed["matched"]),
-        ]
-    return numbers
+        above, idle = by_seed["trained"] - by_seed["shuffled"], by_seed["untrained"] - by_seed["shuffled_untrained"]
+        about: dict[str, Any] = {"control_name": UNTRAINED, "paired": True, "key": f"above{level}"}
+        yield Number.mean(f"NCorr above shuffled latents, level {level}", above, control=idle, **about)
+        yield Number.mean(f"lost by one-to-one matching, level {level}", by_seed["trained"] - by_seed["matched"])
 
 
-def complexity_numbers(t: Measured) -> list[Number]:
+@claim(
+    "table1-complexity",
+    "Table 1, complexity",
+    says="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
+    source="Section 6, Table 1",
+    primary=False,
+)
+def complexity_numbers(t: Measured) -> Iterator[Number]:
     """Return by how much NCorr falls from the simplest to the most complicated value of an axis."""
-    if "runs" not in t:
-        return []
-    wide, numbers = side_by_side(t, HIERARCHY), []
+    wide = side_by_side(t, HIERARCHY)
     for level, axis in product(sorted(wide["level"].unique()), ("num_latents", "num_children")):
         own = wide[wide["level"] == level]
-        simplest, most = own[axis].min(), own[axis].max()
-        if simplest == most:
+        if own[axis].nunique() == 1:
             continue
         others = [name for name in [*KEYS, "seed"] if name != axis]
-        columns = ["trained", "untrained", "published"]
-        low, high = (own[own[axis] == value].set_index(others)[columns] for value in (simplest, most))
+        low, high = (
+            own[own[axis] == value].set_index(others)[["trained", "untrained", "published"]]
+            for value in (own[axis].min(), own[axis].max())
+        )
         falls = (low - high).groupby(level="seed").mean().dropna(subset="trained")
         published = float(falls["published"].mean())
-        numbers.append(
-            Number.mean(
-                f"fall of NCorr with larger {axis}, level {level}",
-                falls["trained"],
-                control=falls["untrained"],
-                control_name=UNTRAINED,
-                paired=True,
-                published=None if np.isnan(published) else published,
-            )
-        )
-    return numbers
+        about: dict[str, Any] = {"published": None if np.isnan(published) else published, "paired": True}
+        about |= {"control": falls["untrained"], "control_name": UNTRAINED}
+        yield Number.mean(f"fall of NCorr with larger {axis}, level {level}", falls["trained"], **about)
 
 
 CLAIMS = (
-    Claim(
-        id="table1-numbers",
-        title="Table 1, the numbers",
-        says="The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at "
-        "s = 0 and from .55 to .81 at s = 1",
-        source="Section 6, Table 1",
-        numbers=cell_numbers,
-    ),
-    Claim(
-        id="table1-training",
-        title="Table 1, what training adds",
-        says="Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr",
-        source="Section 6, Table 1",
-        numbers=training_numbers,
-    ),
-    Claim(
-        id="table1-trees",
-        title="Table 1 asked on latent trees",
-        says="Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree",
-        source="Section 5 and Table 1",
-        numbers=tree_numbers,
-    ),
-    Claim(
-        id="table1-chance",
-        title="Table 1, against chance",
-        says="For each latent there is a hidden node with a high normalised correlation with it",
-        source="Section 6, Table 1",
-        numbers=chance_numbers,
-        primary=False,
-    ),
-    Claim(
-        id="table1-complexity",
-        title="Table 1, complexity",
-        says="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
-        source="Section 6, Table 1",
-        numbers=complexity_numbers,
-        primary=False,
-    ),
+    cell_numbers,
+    training_numbers,
+    tree_numbers,
+    chance_numbers,
+    complexity_numbers,
 )
 
 
 def charts(t: Measured) -> list[Chart]:
     """Draw trained against untrained networks, and what training adds."""
-    if "runs" not in t:
-        return []
     wide = pd.concat([side_by_side(t, data) for data in (HIERARCHY, TREES)])
-    cells = wide.groupby(KEYS, as_index=False).agg(
-        trained=("trained", "mean"), untrained=("untrained", "mean"), sem=("trained", "sem"), seeds=("seed", "size")
+    wide = wide.assign(
+        added=wide["excess"] - wide["excess_shuffled"],
+        level="level " + wide["level"].astype(str),
+        choice=wide["data"] + ", hidden " + wide["hidden"].astype(str) + ", rate " + wide["lr"].map("{:g}".format),
     )
-    cells = cells.assign(
-        low=cells["trained"] - 2 * cells["sem"],
-        high=cells["trained"] + 2 * cells["sem"],
-        level="level " + cells["level"].astype(str),
-        choice=cells["data"] + ", hidden " + cells["hidden"].astype(str) + ", rate " + cells["lr"].map("{:g}".format),
-    )
-    added = wide.assign(added=wide["excess"] - wide["excess_shuffled"])
-    added = added.groupby(["data", "hidden", "lr", "level", "seed"])["added"].mean()
-    added = added.groupby(["data", "hidden", "lr", "level"]).agg(["mean", "sem", "size"]).reset_index()
-    added = added.assign(
-        low=added["mean"] - 2 * added["sem"],
-        high=added["mean"] + 2 * added["sem"],
-        level="level " + added["level"].astype(str),
-        choice=added["data"] + ", hidden " + added["hidden"].astype(str) + ", rate " + added["lr"].map("{:g}".format),
-    )
-    names = {
-        "trained": "NCorr, trained",
-        "untrained": "NCorr, untrained",
-        "mean": "NCorr that training adds",
-        "level": "",
-    }
+    trained, untrained = (over_seeds(wide, [*KEYS, "choice"], name) for name in ("trained", "untrained"))
+    names = {"trained": "NCorr, trained", "untrained": "NCorr, untrained", "mean": "NCorr that training adds"}
+    common: dict[str, Any] = {"color": "choice", "error": ("low", "high"), "labels": names | {"level": ""}}
     return [
         points(
-            cells,
+            trained.assign(trained=trained["mean"], untrained=untrained["mean"]),
             "untrained",
             "trained",
-            color="choice",
             facet="level",
-            error=("low", "high"),
             diagonal=True,
             id="table1",
-            labels=names,
             title="Untrained networks score as well as trained ones",
             caption="Each point is a setting; on the diagonal training adds nothing. Bars are two standard errors.",
+            **common,
         ),
         points(
-            added,
+            over_seeds(wide, ["data", "hidden", "lr", "level", "choice"], "added"),
             "level",
             "mean",
-            color="choice",
-            error=("low", "high"),
             n="size",
             rules=[Rule(0.0)],
             id="table1-training",
-            labels=names,
             title="Training adds little, and only on trees",
             caption="What training adds beyond what shuffled latents gain; bars are two standard errors.",
+            **common,
         ),
     ]
 
@@ -452,26 +388,7 @@ EXPERIMENTS = (
         source="Section 6, Table 1",
         question="Do hidden neurons learn the latents of a hierarchy, or does an untrained network score the same? And "
         "on latent trees, where inputs vary within a class?",
-        presets={
-            "quick": Table1Config(
-                is_paper_size=False,
-                num_children=(2,),
-                num_classes=(20,),
-                lrs=(1e-3,),
-                hiddens=(64,),
-                width=128,
-                seeds=(1, 2),
-                steps=200,
-                rhos=(0.8,),
-                tree_hiddens=(64,),
-                tree_steps=120,
-                batch=64,
-                precision="fp32",
-                num_samples=640,
-                num_shuffles=10,
-            ),
-            "full": Table1Config(),
-        },
+        presets={"quick": QUICK, "full": Table1Config()},
         compute=compute,
         claims=CLAIMS,
         charts=charts,

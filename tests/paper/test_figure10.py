@@ -67,10 +67,6 @@ def test_controls_that_do_as_well_count():
     assert outcomes(made(excess=(0.2, 0.0, 0.3)))["figure10-patterns"] is Outcome.MATCHES_CONTROL
 
 
-def test_nothing_measured_is_not_run():
-    assert set(outcomes(Measured()).values()) == {Outcome.NOT_RUN} and charts(Measured()) == []
-
-
 def test_unrelated_pairs_are_counted_by_hand():
     attended = Attended(ids=torch.tensor([[1], [1], [2], [3]]), weights=torch.ones(4, 1))
     activations = torch.tensor([[3.0, 3.0], [2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])

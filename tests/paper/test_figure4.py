@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joma.claims import Outcome, judge
-from joma.paper.figure4 import CLAIMS, EXPERIMENTS, Figure4Config, charts, compute
+from joma.paper.figure4 import CLAIMS, Figure4Config, charts, compute
 from joma.paper.reproduce import plain, settings
 from joma.store.work import Workspace
 
@@ -51,8 +51,3 @@ def test_charts_draw_what_the_tables_hold(tables):
     drawn = charts(tables)
     assert len({chart.id for chart in drawn}) == len(drawn)
     assert all(chart.to_dict()["$schema"] for chart in drawn)
-
-
-def test_presets_differ_in_size_alone():
-    quick, full = (EXPERIMENTS[0].presets[name] for name in ("quick", "full"))
-    assert quick.num_draws < full.num_draws

@@ -1,5 +1,6 @@
 """Figures 2 and 3: a short training, and claims that hold and fail with its tables."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_components_are_reported_without_an_outcome(tables):
 def test_a_sum_of_logits_that_drifts_decides_nothing(tables):
     off = tables.copy_with(facts=tables.facts | {"logit_sum_drift": 1e-3})
     assert {answer.outcome for answer in outcomes(off).values()} == {Outcome.FAULTY}
+
+
+def test_a_slower_training_gives_the_error_that_is_not_due_to_finite_steps(tables):
+    config = replace(SMALL, laws=SMALL.laws[:1], seeds=(0, 1), slower=2)
+    slow = compute(config, Workspace(Path(), "cpu", lambda share, doing: None))
+    slow.config = settings(plain(config))
+    number = next(each for each in outcomes(slow)["fig2-close"].numbers if each.key.endswith("_slower"))
+    fast = outcomes(tables)["fig2-close"].numbers
+    close = next(each for each in fast if each.key == f"{config.laws[0]}_late")
+    assert number.value == pytest.approx(close.value, rel=0.5)
+    assert number.value == slow.facts[f"slower, {config.laws[0]}: error of estimate"]
 
 
 def test_charts_draw(tables):

@@ -7,7 +7,7 @@ import pytest
 
 from joma.claims import Outcome, judge
 from joma.engine.training import runs_of
-from joma.paper.experiment import Measured, experiment
+from joma.paper.experiment import Measured
 from joma.paper.figures6_8 import ABLATION_CLAIMS, FIGURE6_CLAIMS, FIGURE8_CLAIMS
 from joma.paper.language_models import FULL, LINEAR, PAPER, QUICK, judged_layers, measured, tasks
 from joma.paper.reproduce import plain, settings
@@ -70,20 +70,13 @@ def test_dip_time_in_inverse_proportion_holds_and_the_best_rate_is_found():
     assert set(found["figure8-collapse"].settings.values()) == {Outcome.REFUTED}
 
 
-def test_nothing_trained_yet_decides_nothing():
-    empty = Measured()
-    empty.config = settings(plain(FULL))
-    for claims in (FIGURE6_CLAIMS, FIGURE8_CLAIMS, ABLATION_CLAIMS):
-        assert {answer.outcome for answer in judge(claims, empty, tested_by="test")} == {Outcome.NOT_RUN}
-
-
 def test_a_tiny_training_gives_a_curve_for_each_seed_and_figures_share_it(tmp_path):
     config = replace(
         QUICK, depths=(1,), rates=(3e-3,), rate_depth=1, controls=(), settings=QUICK.settings | {"steps": 20}
     )
     store = Store(tmp_path)
-    [artefact] = store.gather(tasks(config, "cpu", (PAPER,), (1,)))
-    tables = measured([artefact])
+    tables = measured(store, tasks(config, "cpu", (PAPER,), (1,)))
+    [artefact] = store.used
     assert set(tables.curves["seed"]) == set(config.seeds)
     assert len(tables.effects) == len(config.seeds) * 3
     again = Store(tmp_path)
@@ -95,8 +88,3 @@ def test_full_runs_are_measured_densely():
     due = run.config.training.due_steps(58_560)
     assert len(due) >= 150
     assert sum(1000 <= step <= 4000 for step in due) >= 8
-
-
-def test_every_experiment_of_the_file_is_found():
-    for name in ("figure6", "figure8", "rebound-controls", "figure6-wikitext103", "assumption1"):
-        assert experiment(name).id == name

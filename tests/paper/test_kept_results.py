@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from joma.claims.text import filled, heading
 from joma.paper.documents import document, keep, kept
-from joma.paper.experiment import MODULES, experiment
+from joma.paper.experiment import MODULES, Measured, experiment
 from joma.paper.reproduce import charts_of
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,7 @@ def test_every_experiment_has_presets_and_claims_with_ids_of_their_own(name):
     made = experiment(name)
     assert {"quick", "full"} <= made.presets.keys()
     assert len({claim.id for claim in made.claims}) == len(made.claims) > 0
+    assert not made.draw(Measured()) and not made.draw(Measured(facts={}, curves=pd.DataFrame({"step": []})))
 
 
 def test_keeping_copies_results_and_tables_and_writes_of_them(tmp_path):

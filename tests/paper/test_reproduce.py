@@ -1,13 +1,15 @@
 """The runner of experiments: it continues, keeps to its time, and one failure does not stop the others."""
 
+import sys
 from dataclasses import dataclass
 
 import pandas as pd
 import pytest
 
-from joma.claims import Claim, Number, Outcome
+from joma.charts import points
+from joma.claims import Number, Outcome, claim
 from joma.paper import reproduce as runner
-from joma.paper.experiment import Experiment, Measured, experiment, find
+from joma.paper.experiment import MODULES, Experiment, experiment, find, gathered
 from joma.paper.reproduce import Status, charts_of, read_reproduction, reproduce, tables_of
 from joma.store import Task
 
@@ -36,19 +38,19 @@ def compute(config, store):
         return done
 
     tasks = [Task(f"task {i}", {"index": i, "num": config.num}, work(i), 30.0, kind="test") for i in range(config.num)]
-    found = store.gather(tasks)
-    return Measured(rows=pd.concat([each.tables["rows"] for each in found])) if found else Measured()
+    return gathered(store, tasks)
 
 
-def numbers(t):
-    return [Number.exact("rows", len(t["rows"]), at_least=1.0)] if "rows" in t else []
+@claim("a-claim", "t", says="s", source="p")
+def rows(t):
+    yield Number.exact("rows", len(t.rows), at_least=1.0)
 
 
 def made(id="figure4", config=Config(), needs=""):  # noqa: B008 - frozen
-    claim = Claim(id="a-claim", title="t", says="s", source="p", numbers=numbers)
     return Experiment(
         id=id, title="t", source="s", question="q", presets={"quick": config, "full": config}, compute=compute,
-        claims=[claim], charts=lambda t: [], needs=lambda config, device: needs, in_tasks=True,
+        claims=[rows], charts=lambda t: [points(t.rows, "x", "x", title="t")], needs=lambda config, device: needs,
+        in_tasks=True,
     )  # fmt: skip
 
 
@@ -87,6 +89,7 @@ def test_a_time_limit_leaves_the_rest_to_the_next_call(use, tmp_path):
     use(figure4=made())
     [first] = reproduce("figure4", out=tmp_path, minutes=0.01).experiments
     assert first.status is Status.UNFINISHED
+    assert first.answers[0].outcome is Outcome.NOT_RUN and not first.charts
     assert CALLS == []
     [second] = reproduce("figure4", out=tmp_path).experiments
     assert second.status is Status.DONE
@@ -105,7 +108,7 @@ def test_what_is_missing_here_is_not_run_and_shown_as_far_as_it_is_done(use, tmp
     use(figure4=made(needs="It needs a GPU."))
     [result] = reproduce("figure4", out=tmp_path).experiments
     assert (result.status, result.reason) == (Status.NOT_RUN, "It needs a GPU.")
-    assert CALLS == []
+    assert CALLS == [] and charts_of(tmp_path, result) == ()
     use(figure4=made())
     reproduce("figure4", out=tmp_path)
     use(figure4=made(needs="It needs a GPU."))
@@ -132,10 +135,13 @@ def test_experiments_are_found_by_the_figures_they_hold():
     assert find(["FIGURE2", "figure3", "table1"]) == ["figures2-3", "table1"]
     with pytest.raises(ValueError, match="figure4"):
         find("figure44")
-    assert experiment("figure4").id == "figure4"
+    assert [experiment(name).id for name in MODULES] == find()
 
 
-def test_an_experiment_without_tables_has_no_charts(use, tmp_path):
-    use(figure4=made(needs="nothing here"))
-    [result] = reproduce("figure4", out=tmp_path).experiments
-    assert charts_of(tmp_path, result) == ()
+def test_a_machine_without_charts_computes_and_judges(use, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    use(figure4=made())
+    with pytest.warns(RuntimeWarning, match=r"No charts .*joma\[report\]"):
+        [result] = reproduce("figure4", out=tmp_path).experiments
+    assert result.status is Status.DONE
+    assert result.answers[0].outcome is Outcome.HOLDS
