@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 OUT ?= joma-out
 THREADS ?= 1
 FAST := tests/claims tests/charts tests/measure tests/test_house.py tests/test_metrics.py tests/test_errors.py tests/test_architecture.py
+FLOOR := tests/measure/test_entropy.py tests/measure/test_rank.py tests/probe/test_checkpoint.py tests/probe/test_measurement.py \
+	tests/probe/test_scan.py tests/probe/test_watch.py
 
-.PHONY: demo check test bench docs results clean
+.PHONY: demo check test bench drill loggers fuzz floor docs results clean
 
 # The kept results come first, so that there is a page to read while the rest is computed.
 demo: $(VENV)/demo
@@ -38,6 +40,29 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/entropy.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/watch.py
+	$(BIN)/python benchmarks/audit.py
+
+# Damaged files and odd options for everything that reads.
+fuzz: $(VENV)/installed
+	$(BIN)/python tests/fuzz.py --inputs 20000
+
+# The lowest versions that watch and scan support, in an environment of their own: several GB of torch's GPU libraries.
+# Series on the hub need a newer client than these versions bring.
+floor:
+	$(PYTHON) -m venv build/floor
+	build/floor/bin/pip install --quiet 'torch==2.6.0' 'transformers==4.50.0' 'numpy<2.3' accelerate pytest hypothesis '.[report]'
+	build/floor/bin/python -m pytest -q -o addopts= -k 'not hub' $(FLOOR)
+
+# Against the real packages, offline; those that are not installed are skipped: pip install '.[loggers]' brings them all.
+loggers: $(VENV)/installed
+	WANDB_MODE=offline $(BIN)/pytest -q -rs -o addopts=--strict-markers tests/probe/real_loggers.py
+
+# Kills commands 300 times and compares what they leave with calls in peace. Plants 20 kinds of faults in series of
+# checkpoints, alone and two at once, and scans 200 sound series.
+drill: $(VENV)/installed
+	$(BIN)/python tests/kill_drill.py --kills 300 --seed 1
+	$(BIN)/python tests/probe/drill.py
 
 docs: $(VENV)/installed
 	$(BIN)/python -m joma.checks.documents docs
@@ -57,7 +82,7 @@ define set_up
 endef
 
 $(VENV)/demo: pyproject.toml constraints.txt
-	$(call set_up,.,$@)
+	$(call set_up,'.[report]',$@)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(call set_up,'.[dev]',$(VENV)/demo $@)

@@ -1,6 +1,7 @@
 """Attention entropy against its rivals, as ratios measured in one run: `python benchmarks/entropy.py [--gpu]`.
 
-On the CPU the rival materialises the attention (float32, in place where it can). On a GPU the yardstick is the forward
+On the CPU the rival materialises the attention (float32, in place where it can), with a causal mask and without: under
+the mask the rival computes both halves of the matrix, of which joma needs one. On a GPU the yardstick is the forward
 pass of flash attention itself, which computes no entropy at all.
 """
 
@@ -8,6 +9,7 @@ import argparse
 import json
 import platform
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -21,36 +23,37 @@ from joma.measure.entropy import Path, attention_entropy
 CPU_LENGTH, CPU_HEADS = 4096, 12
 GPU_LENGTH, GPU_HEADS, LONGEST = 8192, 16, 131_072
 DIM = 64
-REPEATS = 10
+REPEATS = 5
 ROUNDS = 3
-"""On a CPU every method has its turn so many times, and its fastest counts: other work comes and goes."""
+"""On a CPU every method has its turn so many times: other work comes and goes."""
 
 
-def materialised(q: Tensor, k: Tensor) -> Tensor:
-    """Entropy the usual way: softmax of the whole causal matrix, then -Σ p log p."""
+def materialised(q: Tensor, k: Tensor, causal: bool = True) -> Tensor:
+    """Entropy the usual way: softmax of the complete matrix, then -Σ p log p."""
     s = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)
-    s.masked_fill_(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu_(1), -torch.inf)
+    if causal:
+        s.masked_fill_(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu_(1), -torch.inf)
     return torch.special.entr(s.softmax(dim=-1)).sum(dim=-1)
 
 
-def entropy_alone(q: Tensor, k: Tensor) -> Tensor:
+def entropy_alone(q: Tensor, k: Tensor, causal: bool = True) -> Tensor:
     """Entropy without companions, as the rival has none, the way that is chosen on this processor."""
-    return attention_entropy(q, k, causal=True, companions=False).entropy
+    return attention_entropy(q, k, causal=causal, companions=False).entropy
 
 
-def alone_by_identity(q: Tensor, k: Tensor) -> Tensor:
+def alone_by_identity(q: Tensor, k: Tensor, causal: bool = True) -> Tensor:
     """The same by fused attention with V = K, which multiplies twice as much."""
-    return attention_entropy(q, k, causal=True, companions=False, path=Path.IDENTITY).entropy
+    return attention_entropy(q, k, causal=causal, companions=False, path=Path.IDENTITY).entropy
 
 
-def alone_by_blocks(q: Tensor, k: Tensor) -> Tensor:
+def alone_by_blocks(q: Tensor, k: Tensor, causal: bool = True) -> Tensor:
     """The same by blocks of rows."""
-    return attention_entropy(q, k, causal=True, companions=False, path=Path.CHUNKED).entropy
+    return attention_entropy(q, k, causal=causal, companions=False, path=Path.CHUNKED).entropy
 
 
-def with_companions(q: Tensor, k: Tensor) -> Tensor:
-    """Entropy, effective keys, sink mass, distance and largest logit."""
-    return attention_entropy(q, k, causal=True).entropy
+def with_companions(q: Tensor, k: Tensor, causal: bool = True) -> Tensor:
+    """Entropy, effective keys, first-key mass, distance and largest logit."""
+    return attention_entropy(q, k, causal=causal).entropy
 
 
 METHODS = {
@@ -66,19 +69,19 @@ def inputs(
     return tuple(torch.randn(1, heads, length, DIM, device=device, dtype=dtype) for _ in range(2))
 
 
-def measure_in_child(method: str) -> None:
+def measure_in_child(method: str, causal: bool) -> None:
     """Print the fastest time and the memory that one method adds, from a process that does nothing else."""
     q, k = inputs(CPU_LENGTH, CPU_HEADS)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    METHODS[method](q, k)
+    METHODS[method](q, k, causal)
     added = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    seconds = min(_seconds(lambda: METHODS[method](q, k)) for _ in range(REPEATS))
+    seconds = min(_seconds(lambda: METHODS[method](q, k, causal)) for _ in range(REPEATS))
     print(json.dumps({"seconds": seconds, "mebibytes": max(added, 1.0)}))
 
 
-def _in_child(method: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, __file__, "--child", method], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+def _in_child(method: str, causal: bool) -> dict[str, float]:
+    command = [sys.executable, __file__, "--child", method, *([] if causal else ["--no-mask"])]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -88,21 +91,21 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def cpu() -> None:
-    """Compare on the CPU, every method in processes of its own."""
-    rounds = [{method: _in_child(method) for method in METHODS} for _ in range(ROUNDS)]
-    found = {
-        method: {key: min(each[method][key] for each in rounds) for key in ("seconds", "mebibytes")}
-        for method in METHODS
-    }
+    """Compare on the CPU, every method in processes of its own; each ratio is the median over rounds."""
     q, k = inputs(512, 2)
     error = (entropy_alone(q, k).double() - materialised(q.double(), k.double())).abs().max()
-    rival = found["materialised"]
     print(f"CPU {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    print(f"causal, length {CPU_LENGTH}, {CPU_HEADS} heads of {DIM}, float32; error {error:.1e} nats at length 512")
-    print(f"the way chosen here for the entropy alone: {attention_entropy(q, k, causal=True, companions=False).path}")
-    for method in [name for name in METHODS if name != "materialised"]:
-        faster, smaller = (rival[key] / found[method][key] for key in ("seconds", "mebibytes"))
-        print(f"{method:17s} {faster:5.1f}x faster than materialised, {smaller:5.1f}x less memory")
+    print(f"length {CPU_LENGTH}, {CPU_HEADS} heads of {DIM}, float32; error {error:.1e} nats at length 512")
+    for causal in (True, False):
+        path = attention_entropy(q, k, causal=causal, companions=False).path
+        print(f"{'causal' if causal else 'no mask'}; the way chosen here for the entropy alone: {path}")
+        rounds = [{method: _in_child(method, causal) for method in METHODS} for _ in range(ROUNDS)]
+        for method in [name for name in METHODS if name != "materialised"]:
+            faster, smaller = (
+                statistics.median(each["materialised"][key] / each[method][key] for each in rounds)
+                for key in ("seconds", "mebibytes")
+            )
+            print(f"  {method:17s} {faster:5.1f}x faster than materialised, {smaller:5.1f}x less memory")
 
 
 def gpu() -> None:
@@ -134,9 +137,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--child", choices=METHODS, help=argparse.SUPPRESS)
+    parser.add_argument("--no-mask", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        measure_in_child(arguments.child)
+        measure_in_child(arguments.child, not arguments.no_mask)
     else:
         (gpu if arguments.gpu else cpu)()
 

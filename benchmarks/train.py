@@ -22,11 +22,12 @@ from torch.autograd import DeviceType
 
 from joma.engine.config import OptimiserConfig
 from joma.engine.grid import grid, recipe
-from joma.engine.memory import footprint, in_words
+from joma.engine.memory import footprint
 from joma.engine.plan import make_plan
 from joma.engine.precision import in_one_order, working_in
 from joma.engine.sources import source_of
 from joma.engine.step import Stepper
+from joma.formatting import binary_size
 from joma.models.batch import Batch, Noise
 from joma.models.decoder import EMBEDDING, OUTPUT, OUTPUT_BIAS, Decoder
 from joma.models.decoder_config import DecoderConfig, paper_language_model
@@ -266,7 +267,7 @@ def show_memory(num_runs: int, precision: str, device: torch.device) -> None:
     planned = footprint(config, device).of(num_runs)
     taken = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    print(f"  memory: {in_words(planned)} planned, {in_words(taken)} taken")
+    print(f"  memory: {binary_size(planned)} planned, {binary_size(taken)} taken")
 
 
 def show_kernels(device: torch.device) -> None:

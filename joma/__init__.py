@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from joma.paper.reproduce import reproduce
     from joma.probe.measures import register_measure
     from joma.probe.scanning import scan
+    from joma.probe.summary import compare
     from joma.probe.watching import watch
     from joma.store import read
     from joma.theory.simulation import simulate
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attention_entropy": "joma.measure.entropy",
+    "compare": "joma.probe.summary",
     "frame": "joma.charts",
     "plot": "joma.charts",
     "read": "joma.store.record",
@@ -37,6 +39,7 @@ _HOMES = {
 
 __all__ = [
     "attention_entropy",
+    "compare",
     "frame",
     "plot",
     "read",

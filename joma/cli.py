@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,13 @@ import typer
 
 import joma
 from joma import train_options
+from joma.formatting import printable
 
 DEBUG = "JOMA_DEBUG"
 """Variable of the environment that has the traceback of an error printed, and the place of a warning."""
 
 app = typer.Typer(
+    cls=train_options.PlainGroup,
     help=f"joma shows how a transformer learns.\n\nAn error or a warning is one line; {DEBUG}=1 in the environment "
     "shows where it came from.",
     no_args_is_help=True,
@@ -33,6 +36,8 @@ UNSOUND = 1
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
+MOST_VALUES = 1_000_000
+"""Most times or components of a simulation; more would fill the memory."""
 REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
@@ -93,7 +98,7 @@ def _joma(
     """Keep `joma verify` a subcommand however many there are."""
 
 
-@app.command()
+@app.command(cls=train_options.PlainCommand)
 def verify(
     ids: Annotated[
         list[str] | None,
@@ -137,7 +142,7 @@ def verify(
     raise typer.Exit(0 if all(answer.sound for answer in answers) else UNSOUND)
 
 
-@app.command()
+@app.command(cls=train_options.PlainCommand)
 def simulate(
     preset: Annotated[
         str | None, _option("A setting of the paper to start from: figure4, with its own flow, targets and v0.", "none")
@@ -176,6 +181,9 @@ def simulate(
     """Solve a flow of the paper: closed form where there is one, ODE otherwise; table, CSV, PNG and a page."""
     given = {name: value for name, value in locals().items() if value is not None}
     given = {name: value for name, value in given.items() if name not in ("preset", "as_json", "out")}
+    for name in ("num_points", "num_components"):
+        if given.get(name, 0) > MOST_VALUES:
+            raise ValueError(f"`--{name.replace('_', '-')}` must be at most {MOST_VALUES:,}, got {given[name]:,}.")
     from joma import terminal
     from joma.theory.simulation import SimulationConfig, preset_config, simulate
 
@@ -195,7 +203,7 @@ def simulate(
         terminal.say_written(written, quiet=as_json)
 
 
-@app.command()
+@app.command(cls=train_options.PlainCommand)
 def scan(
     sources: Annotated[
         list[str],
@@ -204,6 +212,10 @@ def scan(
     out: Annotated[Path, typer.Option(help="Folder of the record; a second call measures only what is missing.")],
     revisions: Annotated[
         str | None, _option("Branches and tags of a hub repository, such as 'step*'.", "none, and no hub")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        _option("Steps in the order of the names, such as 0,1000, or a pattern with the step as group.", "the names'"),
     ] = None,
     text: Annotated[Path | None, _option("Text on which attention is measured.", "none, and ranks alone")] = None,
     tokenizer: Annotated[Path | None, _option("Folder of the tokenizer.", "the checkpoint's own")] = None,
@@ -220,7 +232,7 @@ def scan(
     Exit code 0: every checkpoint was reached, and there are values to show.
     Exit code 1: some checkpoints were not reached, or none has a value.
     Exit code 2: the command cannot do its job with what it was given.
-    What the audit finds leaves the exit code as it is: --json has `sound`.
+    Problems that the audit finds do not change the exit code. A script reads `sound` of --json.
     """
     options = {name: value for name, value in locals().items() if name not in ("sources", "as_json")}
     for source in sources:  # before torch is imported
@@ -228,16 +240,32 @@ def scan(
             hint = "For a repository of the hub pass `--revisions` too, such as 'step*'."
             raise FileNotFoundError(f"There is no file or folder {source}. {hint}")
     _demand_writable(out)
-    from joma import terminal, terminal_scan
+    from joma import terminal
     from joma.probe.scanning import scan
 
-    with terminal_scan.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
+    with terminal.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
         done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
     if as_json:
         terminal.show_json(done.as_dict())
     else:
         terminal.show_scan(done)
     raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
+
+
+@app.command(cls=train_options.PlainCommand)
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of two runs or more, of watch, train or scan.")],
+    as_json: Json = False,
+) -> None:
+    """Set runs side by side: first, lowest and last value of entropy, rank, largest logit and loss."""
+    from joma import terminal
+    from joma.probe.summary import compare, side_by_side
+
+    found = compare(folders)
+    if as_json:
+        terminal.show_json(found.to_dict("records"))
+    else:
+        terminal.show_rows("first → lowest → last", side_by_side(found))
 
 
 class RecipeName(StrEnum):
@@ -322,7 +350,7 @@ def train(
     raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
 
 
-@app.command()
+@app.command(cls=train_options.PlainCommand)
 def reproduce(
     ids: Annotated[
         list[str] | None,
@@ -368,14 +396,29 @@ def reproduce(
     raise typer.Exit(0 if done.sound else UNSOUND)
 
 
-@app.command()
+@app.command(cls=train_options.PlainCommand)
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder that --out of other commands wrote into.")],
     out: Annotated[Path | None, _option("Folder for the pages.", "the folder itself")] = None,
     single: Annotated[bool, typer.Option("--single", help="Write one self-contained file.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve a page that follows a training while it runs, for this machine alone.")
+    ] = False,
+    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """Put everything that was recorded under a folder on pages with charts."""
+    """Put everything that was recorded under a folder on pages with charts, or follow it while it is recorded."""
+    from joma.errors import import_extra
+
+    for module in ("jinja2", "altair", "vl_convert"):
+        import_extra(module, "report")
+    if live:
+        if out is not None or single:
+            raise ValueError(
+                "`--live` serves a page and writes none, got `--out` or `--single` too. Choose one of them."
+            )
+        _serve(folder, until_eof=until_eof, as_json=as_json)
+        return
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
     _demand_writable(out or folder)
@@ -390,15 +433,35 @@ def report(
         terminal.say_written([page])
 
 
+def _serve(folder: Path, *, until_eof: bool, as_json: bool) -> None:
+    """Serve the live view of a folder until Ctrl-C."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, and a run is a folder. Pass the folder of a run, also before it exists.")
+    from joma.page.live import serve
+
+    def say(address: str) -> None:
+        line = json.dumps({"address": address}) if as_json else f"Live view: {address}  (Ctrl-C ends it)"
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    try:
+        serve(folder, say, until_eof=until_eof)
+    except KeyboardInterrupt:
+        sys.stderr.write("joma: the live view has ended.\n")
+
+
 def main() -> None:
     """Run the command; turn warnings, and errors that a user can mend, into one line each on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # code pages of Windows have no arrows and Greek letters
     try:
         with _warnings_in_one_line():
             app()
-    except (ValueError, ArithmeticError, OSError) as error:
+    except (ValueError, ArithmeticError, OSError, ImportError) as error:
         if _is_debugging():
             traceback.print_exc()
-        sys.stderr.write(f"joma: {_in_one_line(error)}\n")
+        sys.stderr.write(f"joma: {printable(_in_one_line(error))}\n")
         sys.exit(BAD_INPUT)
 
 

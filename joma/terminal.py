@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sys
 from collections import Counter
@@ -30,7 +31,7 @@ from rich.text import Text
 from joma.claims import Answer, Outcome, statements
 from joma.claims import table as claims
 from joma.claims.text import filled, heading
-from joma.formatting import counted, duration
+from joma.formatting import counted, duration, printable
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
     from joma.paper.reproduce import Reproduction
@@ -72,7 +73,9 @@ def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, latest="")
-        yield lambda latest, done, total: bar.update(task, completed=done, total=total, latest=escape(latest))
+        yield lambda latest, done, total: bar.update(
+            task, completed=done, total=total, latest=escape(printable(latest))
+        )
 
 
 @contextmanager
@@ -113,6 +116,7 @@ class LogLines:
         """Begin with nothing said."""
         self._current: object = None
         self._due = 0.0
+        self._begun: tuple[float, float] | None = None
 
     def show(self, current: object, line: str) -> None:
         """Print a line if one is due: `current`, what is being done, is another than before, or it is time."""
@@ -121,36 +125,40 @@ class LogLines:
         self._current, self._due = current, monotonic() + LINE_SECONDS
         say(line)
 
+    def time_left(self, done: float, total: float) -> str:
+        """Return about how long the rest takes at the pace since the first call; nothing where that is not known."""
+        if self._begun is None:
+            self._begun = monotonic(), done
+        seconds, gained = monotonic() - self._begun[0], done - self._begun[1]
+        return f"; about {duration(seconds / gained * (total - done))} left" if 0 < gained and done < total else ""
+
 
 class _CountLines:
     """A count as lines of a log: the first, one every some seconds, and the last."""
 
     def __init__(self, label: str) -> None:
         self._label, self._lines = label, LogLines()
-        self._begun: tuple[float, int] | None = None
 
     def show(self, latest: str, done: int, total: int) -> None:
         """Print a line if one is due; of nothing to do there is nothing to say."""
         if total:
             named = f", {latest}" if latest else ""
-            self._lines.show(done == total, f"{self._label}: {done}/{total}{named}{self._left(done, total)}")
-
-    def _left(self, done: int, total: int) -> str:
-        if self._begun is None:
-            self._begun = monotonic(), done
-        time, num = monotonic() - self._begun[0], done - self._begun[1]
-        return f"; about {duration(time / num * (total - done))} left" if 0 < num and done < total else ""
+            self._lines.show(done == total, f"{self._label}: {done}/{total}{named}{self._lines.time_left(done, total)}")
 
 
 def say(line: str) -> None:
     """Print a line of a log on standard error, at once."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()
 
 
 def show_json(record: Any) -> None:
     """Print plain types as JSON on standard output."""
-    sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    has_all_letters = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(record, indent=2, ensure_ascii=not has_all_letters, allow_nan=False)
+    # JSON escapes control characters itself, but not those that some terminals act on all the same
+    text = re.sub(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    sys.stdout.write(text + "\n")
 
 
 def say_written(paths: Iterable[Path], *, quiet: bool = False) -> None:
@@ -229,7 +237,7 @@ def _work_line(id: str, at: "WorkProgress") -> str:
 def _explained(answer: Answer, texts: bool) -> Panel:
     """Return what the paper says, what holds, and why."""
     statement = statements().get(answer.claim) if answer.tested_by == "verify" else None
-    body = Text.assemble(("Paper says  ", "bold"), answer.says)
+    body = Text.assemble(("We say      " if answer.ours else "Paper says  ", "bold"), answer.says)
     body.append("\nOutcome     ", style="bold").append(
         answer.outcome.value, style=claims.STYLES.get(answer.outcome, "")
     )
@@ -256,49 +264,60 @@ def show_simulation(simulation: "Simulation") -> None:
     for row in simulation.summary_rows():
         table.add_row(str(row["component"]), *(_digits(row[name]) for name in list(row)[1:]))
     screen.print(table)
-    for remark in simulation.remarks():
-        screen.print(Text(remark))
+    effects = Table(show_header=False)
+    for name, value in simulation.effects().items():
+        effects.add_row(name, f"{value:.10g}" if "time" in name else _digits(value))
+    screen.print(effects)
+    if simulation.obstacle:
+        screen.print(Text(f"Not integrated, closed form alone: {simulation.obstacle}."))
+
+
+VERDICTS = {
+    True: "Sound: no problem was found.",
+    False: "Not sound: the lines above say what is wrong. Replace these checkpoints or leave them out; scan again.",
+}
+"""What a scan ends with."""
 
 
 def show_scan(scan: "Scan") -> None:
-    """Print what the audit found, and where the values are."""
+    """Print the values of every layer, what the audit found, and where the record is."""
     screen = console()
-    if scan.findings:
-        table = Table(title="Audit of the series", title_justify="left", header_style="bold")
-        table.add_column("step", justify="right")
-        for name in ("finding", "what"):
-            table.add_column(name)
-        for finding in scan.findings:
-            table.add_row(str(finding.step), Text(finding.kind.value, style="red"), Text(finding.message))
-        screen.print(table)
-    for name, reason in scan.failures.items():
-        screen.print(Text(f"Not reached: {name}: {reason}", style="bold red"))
-    if not scan.sound:
-        screen.print(Text(_unsound(scan), style="bold red"), soft_wrap=True)
-    counts = [f"{scan.num_measured} measured now", f"{scan.num_known} known before"]
-    if scan.not_loaded:
-        counts.append(f"{len(scan.not_loaded)} not loaded")
-    if scan.without_values:
-        counts.append(f"{len(scan.without_values)} with nothing to measure")
-    if scan.failures:
-        counts.append(f"{len(scan.failures)} not reached")
-    drawn = "" if scan.is_empty else f"; `joma report {scan.folder}` draws it"
+    screen.print(Text(scan.summary()), soft_wrap=True)
+    counts = {
+        "measured now": scan.num_measured,
+        "known before": scan.num_known,
+        "not loaded": len(scan.not_loaded),
+        "with nothing to measure": len(scan.without_values),
+        "not reached": len(scan.failures),
+    }
+    listed = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "measured now")
     screen.print(
-        Text(
-            f"{counted(scan.num_checkpoints, 'checkpoint')}: {', '.join(counts)}; "
-            f"{counted(len(scan.findings), 'finding')}. Record in {scan.folder}{drawn}."
-        ),
-        soft_wrap=True,
+        Text(f"{counted(scan.num_checkpoints, 'checkpoint')}: {listed}. {VERDICTS[scan.sound]}"), soft_wrap=True
     )
-
-
-def _unsound(scan: "Scan") -> str:
-    """Say why a series is not sound, and where scripts find that: most findings leave the exit code at 0."""
-    reasons = list(dict.fromkeys(finding.kind.value for finding in scan.grave))
-    if scan.failures:
-        reasons.append("not reached")
-    return f"Not sound: {', '.join(reasons)}. The exit code does not tell what the audit finds: `sound` of --json does."
+    charts = "" if scan.is_empty else f" For charts: joma report {scan.folder}"
+    screen.print(Text(f"Saved to {scan.folder}.{charts}"), soft_wrap=True)
 
 
 def _digits(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.5g}"  # NaN stands for a limit that is not known
+
+
+@contextmanager
+def options_named(names: Iterable[str]) -> Iterator[None]:
+    """Have errors name the options of a command where they name the arguments of the function behind it."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):  # an error of the system keeps its number
+            error.args = (in_options(error.args[0], names),)
+        raise
+
+
+def in_options(message: str, names: Iterable[str]) -> str:
+    r"""Write the arguments that a message names in backticks as options.
+
+    >>> in_options(r"Pass `text`. No matrix matches `mlp_pattern=m\.0`. Change `mlp_pattern=`.", ["mlp_pattern"])
+    'Pass `text`. No matrix matches `--mlp-pattern=m\\.0`. Change `--mlp-pattern`.'
+    """
+    argument = re.compile(rf"`({'|'.join(map(re.escape, names))})(?:=(?=`))?(?=[=`])")
+    return argument.sub(lambda found: f"`--{found[1].replace('_', '-')}", message)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import groupby
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,7 +18,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from joma.formatting import counted, duration
+from joma.formatting import binary_size, counted, duration
 from joma.terminal import LogLines, bars_or_lines, console, moving_mark, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
@@ -50,14 +49,15 @@ def show_plan(plan: "Plan") -> None:
             if each.num_steps_done
             else f"{each.num_steps:,}",
             f"{each.tokens_per_step:,}",
-            size(each.num_bytes),
+            binary_size(each.num_bytes),
             duration(each.seconds),
             Text(_names(each.pack.names)),
         )
     screen.print(table)
     screen.print(
         Text(
-            f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; {size(plan.free_bytes)} free. "
+            f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; "
+            f"{binary_size(plan.free_bytes)} free. "
             f"About {duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
         ),
         soft_wrap=True,
@@ -158,23 +158,16 @@ class _Log:
 
     def __init__(self) -> None:
         self._lines = LogLines()
-        self._begun: tuple[float, float] | None = None
 
     def show(self, at: "training.Progress") -> None:
         """Print a line if one is due."""
         if at.pack is not None:
             runs, step, num_steps, latest = _together([at.pack, *at.others])
+            left = self._lines.time_left(at.seconds_done, at.plan.seconds)
             pack = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
-            self._lines.show(pack, f"{pack} {runs}: step {step:,}/{num_steps:,}, {latest}{self._left(at)}")
+            self._lines.show(pack, f"{pack} {runs}: step {step:,}/{num_steps:,}, {latest}{left}")
         elif at.num_packs_done == 0:
             say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
-
-    def _left(self, at: "training.Progress") -> str:
-        """Return about how long all packs need at the pace since the first report: where they stood says nothing."""
-        if self._begun is None:
-            self._begun = monotonic(), at.seconds_done
-        time, done = monotonic() - self._begun[0], at.seconds_done - self._begun[1]
-        return f"; about {duration(time / done * (at.plan.seconds - at.seconds_done))} left in all" if done > 0 else ""
 
 
 def _together(packs: "Sequence[PackProgress]") -> tuple[str, int, int, str]:
@@ -202,13 +195,6 @@ def losses(values: list[float]) -> str:
     if len(values) <= MOST_LOSSES:
         return " ".join(f"{value:.3f}" for value in values)
     return f"{min(values):.3f} to {max(values):.3f}"
-
-
-def size(num_bytes: int) -> str:
-    """Return a number of bytes as people read it."""
-    from joma.engine.memory import in_words  # noqa: PLC0415 (whoever has a plan has imported torch)
-
-    return in_words(num_bytes)
 
 
 def _names(names: tuple[str, ...]) -> str:

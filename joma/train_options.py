@@ -6,7 +6,7 @@ from functools import cache
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from joma.engine.config import all_settings, part_of
 from joma.engine.grid import DEFAULT, Recipe
@@ -17,7 +17,27 @@ NOT_AN_OPTION = ("vocabulary",)
 _PANELS = {"model": "Model", "optimiser": "Optimiser", "data": "Data", "training": "Training", "": "Training"}
 
 
-class LoneSwitches(TyperCommand):
+class _PlainFlags:
+    """Shows flags in the help without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, of which flags take no value that could be named."""
+        found = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return found
+
+
+class PlainCommand(_PlainFlags, TyperCommand):
+    """A command with plain flags."""
+
+
+class PlainGroup(_PlainFlags, TyperGroup):
+    """A group of commands with plain flags."""
+
+
+class LoneSwitches(PlainCommand):
     """Lets a switch stand alone: `--gated` is `--gated yes`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Settings for the whole suite."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads: there are as many workers as cores already
 
@@ -8,11 +9,8 @@ import pytest
 
 collect_ignore = [
     "engine/interpreted_triton.py",
-    "engine/mortal_train.py",
     "measure/interpreted_triton.py",
     "models/interpreted_triton.py",
-    "probe/mortal_scan.py",
-    "probe/mortal_watch.py",
     "store/mortal.py",
 ]
 """Scripts that tests start in processes of their own: importing them here would change this one."""
@@ -35,6 +33,25 @@ def as_a_user_runs_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Ray cluster of three workers, each of which takes itself for a machine of its own; started once."""
+    ray = pytest.importorskip("ray")
+    paths = [str(Path(__file__).parent / "tasks"), os.environ.get("PYTHONPATH", "")]
+
+    def be_a_host():
+        from joma.store import lock  # noqa: PLC0415 (in the worker)
+
+        lock._host = lambda: f"host{os.getpid()}"
+
+    environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}, "worker_process_setup_hook": be_a_host}
+    ray.init(
+        num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=2**27, runtime_env=environment
+    )
+    yield ray
+    ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

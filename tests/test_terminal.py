@@ -60,12 +60,6 @@ def test_work_without_steps_is_told_in_one_line_where_no_mark_can_move(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_work_without_steps_is_not_told_if_quiet(capsys):
-    with terminal.busy("Writing the page", quiet=True):
-        pass
-    assert capsys.readouterr() == ("", "")
-
-
 def test_work_without_steps_is_a_mark_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
