@@ -35,6 +35,7 @@ MODULES = {
     "figure10-public": "figure10",
     "table1": "table1",
     "alarm": "alarm",
+    "embeddings": "embeddings",
 }
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
 
