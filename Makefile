@@ -64,9 +64,12 @@ drill: $(VENV)/installed
 	$(BIN)/python tests/kill_drill.py --kills 300 --seed 1
 	$(BIN)/python tests/probe/drill.py
 
-docs: $(VENV)/installed
+# The site, offline: documents from statements and results first, then pages, with every notebook run and every link checked.
+docs: $(VENV)/docs
 	$(BIN)/python -m joma.checks.documents docs
 	$(BIN)/python -m joma.paper.documents
+	$(BIN)/sphinx-build -q -W --keep-going docs build/site
+	@echo "Site: build/site/index.html"
 
 # Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.
 results: $(VENV)/installed
@@ -83,6 +86,9 @@ endef
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(call set_up,'.[report]',$@)
+
+$(VENV)/docs: $(VENV)/installed
+	$(call set_up,'.[dev,docs]',$@)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(call set_up,'.[dev]',$(VENV)/demo $@)

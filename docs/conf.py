@@ -1,0 +1,179 @@
+"""The site: `make docs` builds it offline from these documents, the statements, the metrics and the docstrings."""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import joma
+from joma.claims import statements
+from joma.claims.table import markdown
+from joma.metrics import METRICS
+
+project, author, version = "joma", "the joma developers", joma.__version__
+extensions = [
+    "myst_nb",
+    "sphinx_design",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
+]
+html_theme, html_title, html_static_path = "furo", "joma", ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = html_show_sourcelink = False
+exclude_patterns = ["_build", "package.md", "**.ipynb_checkpoints"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "amsmath", "attrs_block"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_timeout = 240
+nb_execution_raise_on_error = True
+suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]  # notebooks choose among the forms of a chart
+
+
+class Generated(SphinxDirective):
+    """A directive whose content is Markdown that comes from the package."""
+
+    has_content = False
+    optional_arguments = 40
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the Markdown."""
+        return self.parse_text_to_nodes(self.text())
+
+    def text(self) -> str:
+        """Return the Markdown."""
+        raise NotImplementedError
+
+
+class StatementTable(Generated):
+    """`{statements} thm1-linear thm1-exp`: what is printed, what is right, and the outcome."""
+
+    def text(self) -> str:
+        """Return a table of the statements."""
+        known = statements()
+        return markdown(
+            [
+                {
+                    "statement": f"[{each.id}](project:/theorems.md#{each.id})",
+                    "printed": f"`{each.says}`",
+                    "right": f"`{each.corrected}`" if each.corrected else "",
+                    "outcome": each.outcome.value,
+                }
+                for each in (known[name] for name in self.arguments)
+            ]
+        )
+
+
+class MetricTable(Generated):
+    """`{metrics}`: every quantity that joma records."""
+
+    def text(self) -> str:
+        """Return the table of metrics."""
+        return markdown(
+            [
+                {
+                    "name": f"`{each.name}`",
+                    "symbol": each.symbol,
+                    "unit": each.unit,
+                    "what it is": each.description,
+                    "over rows and heads": each.reduction.value,
+                }
+                for each in METRICS.values()
+            ]
+        )
+
+
+class Api(Generated):
+    """`{api} joma.theory`: every exported name with its signature and its docstring, which is Markdown."""
+
+    def text(self) -> str:
+        """Return a section for each name."""
+        module = importlib.import_module(self.arguments[0])
+        return "\n\n".join(part for name in sorted(module.__all__) for part in entry(name, getattr(module, name)))
+
+
+def entry(name: str, value: Any) -> Iterator[str]:
+    """Yield heading, signature, docstring, fields and methods of an exported name."""
+    yield f"### {name}"
+    if not callable(value):
+        yield f"```python\n{name} = {value!r}\n```"
+        return
+    yield f"```python\n{signature(name, value)}\n```"
+    yield docstring(value)
+    if inspect.isclass(value):
+        yield "\n".join(f"- `{field}`: {' '.join(words.split())}" for field, words in fields(value))
+        methods = [(each, found) for each, found in vars(value).items() if not each.startswith("_") and found.__doc__]
+        methods = [(each, found) for each, found in methods if callable(found) or isinstance(found, property)]
+        yield "\n".join(f"- `.{each}`: {docstring(found).splitlines()[0]}" for each, found in methods)
+
+
+def signature(name: str, value: Any) -> str:
+    """Return the call, an argument a line where it is long, without the shapes that Python cannot print well."""
+    try:
+        arguments = [str(each.replace(annotation=inspect.Parameter.empty)) for each in parameters(value)]
+    except ValueError:
+        return name
+    line = f"{name}({', '.join(arguments)})"
+    return line if len(line) < 88 else f"{name}(\n    " + ",\n    ".join(arguments) + ",\n)"
+
+
+def parameters(value: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a call without `self`."""
+    return [each for each in inspect.signature(value).parameters.values() if each.name != "self"]
+
+
+def docstring(value: Any) -> str:
+    """Return a docstring with its arguments as a list and its doctests as code."""
+    text = inspect.getdoc(value) or ""
+    if found := re.search(r"^Args:\n((?: +.*\n?|\n)+)", text, re.MULTILINE):
+        rows = re.sub(r"^(\w+): ", r"- `\1`: ", textwrap.dedent(found[1]), flags=re.MULTILINE)
+        text = text.replace(found[0], f"\n{rows}\n")
+    return re.sub(r"((?:^>>> .*\n?)(?:^.+\n?)*)", r"```pycon\n\1\n```", text, flags=re.MULTILINE)
+
+
+def fields(value: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class that have a docstring."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0].body  # type: ignore[attr-defined]
+    except (OSError, TypeError):
+        return
+    for field, after in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            yield ast.unparse(field.target), str(after.value.value)
+
+
+class CommandHelp(SphinxDirective):
+    """`{command} train`: what `joma train --help` prints."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the help as it is printed on a terminal of 100 columns."""
+        from typer.testing import CliRunner
+
+        from joma.cli import app
+
+        shown = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(
+            app, [self.arguments[0], "--help"], prog_name="joma"
+        )
+        return [nodes.literal_block(shown.stdout, shown.stdout, language="text")]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directives."""
+    app.add_directive("statements", StatementTable)
+    app.add_directive("metrics", MetricTable)
+    app.add_directive("api", Api)
+    app.add_directive("command", CommandHelp)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
