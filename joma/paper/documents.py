@@ -1,7 +1,7 @@
-"""Kept results and the document on them: `make results` keeps a full reproduction, `make docs` writes the document.
+"""Kept results and the pages on them: `make results` keeps a full reproduction, `make docs` writes the pages.
 
-`results/` holds the small part of a full reproduction: results and tables. `docs/results.md` and its pictures come from
-them, so every number in the document is a kept one.
+`results/` holds the small part of a full reproduction: results and tables. `docs/found/` has a page for each experiment
+and a table of all claims, written from them, so every number in the pages is a kept one.
 """
 
 import re
@@ -10,61 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
-from joma.claims.text import filled
+from joma.claims.text import filled, heading
 from joma.paper.experiment import MODULES
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, charts_of
 from joma.store.files import write_text
 
-RESULTS, DOCUMENT, PICTURES = Path("results"), Path("docs/results.md"), Path("docs/results")
+RESULTS, PAGES, PICTURES = Path("results"), Path("docs/found"), Path("docs/results")
 SHORT_COMMIT = 8
 """Letters of a commit that are shown."""
 MOST_BYTES = 10_000_000
 """What the kept results may take in all."""
-TEMPLATE = """\
-<!-- Written from results/ by `make docs`; a test keeps it current. Do not edit. -->
-
-# Results at full size
-
-Each claim of the paper has an outcome by one rule: its 95 % interval lies past the threshold, and the difference to its
-control excludes zero. The runs are those of version 0.1, except for those of the alarm. Some claims were restated on
-these kept results: their thresholds, and which claims share Holm's correction, were chosen after the results were
-known. They are figure5-levels, figure6-rebound, figure6-rank, rebound-ingredients, figure8-collapse, figure8-dip,
-figure7-rank, figure10-patterns, fig9-lines, table1-numbers, table1-training and table1-trees; fresh runs have to
-confirm them. Rises of figures 6 and 8 are measured from the lowest raw value of each run, which makes them somewhat too
-large.
-
-{{ claims }}
-{% for result in experiments %}
-
-## {{ result.title }}
-
-{{ result.question }}
-{% for chart in result.charts[:1] %}
-
-![{{ chart.title }}](results/{{ chart.id }}.svg)
-
-*{{ chart.title }}.* {{ chart.caption }}
-{% endfor %}
-{% for answer in result.answers %}
-
-<a id="{{ answer.claim }}"></a>
-
-### {{ answer.claim }}: {{ answer.outcome }}
-
-{{ text(answer) or answer.says }}
-
-{{ numbers(answer) }}
-{% endfor %}
-
-Where the numbers come from:
-
-{{ provenance(result) }}
-{% endfor %}
-"""
 
 
 def keep(out: Path, root: Path) -> None:
@@ -88,23 +47,40 @@ def kept(root: Path) -> list[ExperimentResult]:
     return [ExperimentResult.model_validate_json(path.read_bytes()) for path in paths if path.exists()]
 
 
-def document(root: Path) -> str:
-    """Return docs/results.md."""
+def pages(root: Path) -> dict[Path, str]:
+    """Return the pages on the kept results by path: all claims, and one for each experiment."""
     found = kept(root)
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, autoescape=False)  # Markdown, not HTML
-    return environment.from_string(TEMPLATE).render(
-        claims=markdown(rows([answer for result in found for answer in result.answers])),
-        experiments=found,
-        text=text,
-        numbers=lambda answer: markdown(number_rows(answer)) if answer.numbers else "",
-        provenance=lambda result: markdown([_origin(row) for row in result.provenance]) if result.provenance else "",
+    environment = Environment(loader=PackageLoader("joma.paper", "."), undefined=StrictUndefined, trim_blocks=True)
+    homes = {answer.claim: result.id for result in found for answer in result.answers}
+    claims = markdown(rows([answer for result in found for answer in result.answers]))
+    made = {PAGES / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes))}
+    for result in found:
+        made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
+            result=result,
+            heading=heading,
+            text=lambda answer: text(answer, homes),
+            numbers=lambda answer: markdown(number_rows(answer)) if answer.numbers else "",
+            settings=markdown([{"setting": name, "value": str(value)} for name, value in result.config.items()]),
+            provenance=markdown([_origin(row) for row in result.provenance]) if result.provenance else "",
+            tables=sorted(path.name for path in (root / RESULTS / result.id / "tables").glob("*.parquet")),
+        )
+    return made
+
+
+def _linked(table: str, homes: dict[str, str]) -> str:
+    """Return a table whose first column links to the pages of the claims."""
+    return re.sub(
+        r"^\| ([\w-]+) \|",
+        lambda row: f"| [{row[1]}]({homes[row[1]]}.md#{row[1]}) |" if row[1] in homes else row[0],
+        table,
+        flags=re.MULTILINE,
     )
 
 
-def text(answer: Answer) -> str:
-    """Return the text on a claim without its heading; other claims are linked by their anchors."""
+def text(answer: Answer, homes: dict[str, str]) -> str:
+    """Return the text on a claim without its heading; other claims are linked by the pages that hold them."""
     lines = [line for line in (filled(answer) or "").splitlines() if not line.startswith("# ")]
-    return re.sub(r"\]\(([\w-]+)\.md\)", r"](#\1)", "\n".join(lines))
+    return re.sub(r"\]\(([\w-]+)\.md\)", lambda link: f"]({homes[link[1]]}.md#{link[1]})", "\n".join(lines)).strip()
 
 
 def _origin(row: dict[str, Any]) -> dict[str, str]:
@@ -113,11 +89,13 @@ def _origin(row: dict[str, Any]) -> dict[str, str]:
 
 
 def write(root: Path, *, pictures: bool = True) -> None:
-    """Write the summary of the kept results, the document and its pictures."""
+    """Write the summary of the kept results, the pages and their pictures."""
     found = kept(root)
     summary = Reproduction(preset="full", experiments=tuple(found))
     write_text(root / RESULTS / FILE_NAME, summary.model_dump_json(indent=1, exclude={"folder"}) + "\n")
-    write_text(root / DOCUMENT, document(root))
+    for path, page in pages(root).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        write_text(root / path, page)
     for result in found if pictures else ():
         for chart in charts_of(root / RESULTS, result)[:1]:
             chart.save(root / PICTURES, ("svg",))

@@ -1,4 +1,4 @@
-"""The document on the kept results is what they give now, and every text has its numbers."""
+"""The pages on the kept results are what they give now, and every text has its numbers."""
 
 from pathlib import Path
 
@@ -6,15 +6,18 @@ import pandas as pd
 import pytest
 
 from joma.claims.text import filled, heading
-from joma.paper.documents import document, keep, kept
+from joma.paper.documents import keep, kept, pages
 from joma.paper.experiment import MODULES, Measured, experiment
 from joma.paper.reproduce import charts_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_document_is_current():
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == document(ROOT)
+def test_the_pages_are_current():
+    made = pages(ROOT)
+    found = {path: (ROOT / path).read_text(encoding="utf-8") for path in made}
+    assert found == made, "run `make docs`"
+    assert {path.stem for path in made} | {"index"} == {path.stem for path in (ROOT / "docs" / "found").glob("*.md")}
 
 
 @pytest.mark.parametrize("result", kept(ROOT), ids=lambda result: result.id)
@@ -38,6 +41,6 @@ def test_every_experiment_has_presets_and_claims_with_ids_of_their_own(name):
 def test_keeping_copies_results_and_tables_and_writes_of_them(tmp_path):
     keep(ROOT / "results", tmp_path)
     assert [result.id for result in kept(tmp_path)] == [result.id for result in kept(ROOT)]
-    assert (tmp_path / "docs" / "results.md").exists()
+    assert (tmp_path / "docs" / "found" / "claims.md").exists()
     first = kept(tmp_path)[0]
     assert (tmp_path / "docs" / "results" / f"{charts_of(tmp_path / 'results', first)[0].id}.svg").exists()
