@@ -178,9 +178,9 @@ def with_targets(app: Sphinx, name: str, source: list[str]) -> None:
     """Turn anchors of claims, which a repository's viewer understands, into targets that Sphinx checks."""
 
     def link(found: re.Match[str]) -> str:
-        return f"](#{found[1]})" if found[1] in CLAIMS else found[0]
+        return f"](#claim-{found[1]})" if found[1] in CLAIMS else found[0]
 
-    source[0] = re.sub(r"\]\([\w./-]+\.md#([\w-]+)\)", link, CLAIM.sub(r"(\1)=", source[0]))
+    source[0] = re.sub(r"\]\([\w./-]+\.md#([\w-]+)\)", link, CLAIM.sub(r"(claim-\1)=", source[0]))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
