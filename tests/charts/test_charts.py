@@ -10,7 +10,7 @@ import pytest
 
 from joma.charts import Chart, Rule, bars, beside, bundle, heatmap, lines, points, stack
 from joma.charts.builders import extremes, log_ticks
-from joma.charts.chart import DARK, LIGHT
+from joma.charts.chart import THEMES
 from joma.metrics import METRICS
 
 STEPS = np.array([0, 1, 10, 100, 1000])
@@ -90,7 +90,8 @@ def test_a_layer_has_its_colour_in_every_chart():
         spec = lines(curves(depths), "step", "entropy", color="layer", facet="depth", title="t").to_dict()
         scale = encoding(views(spec)[-1], "color", "color")["scale"]
         assert scale["range"] == "ordinal" and scale["domain"] == list(range(max(depths)))
-    assert len(LIGHT.layers) == len(DARK.layers) == len(set(LIGHT.layers))
+    light, dark = (THEMES[name]["layers"] for name in ("light", "dark"))
+    assert len(light) == len(dark) == len(set(light))
 
 
 def test_order_keeps_colours_of_names():
@@ -155,10 +156,10 @@ def every_kind():
     return [
         line,
         spread,
-        points(table.assign(x=[1.0, 2.0]), "x", "y", x_error=("low", "high"), diagonal=True, title="Scatter"),
+        points(table.assign(x=[1.0, 2.0]), "x", "y", error=("low", "high"), diagonal=True, title="Scatter"),
         bars(table, "name", "y", error=("low", "high"), text="n", title="Bars", id="bars"),
-        bars(table, "name", "y", color="n", horizontal=True, title="Sideways", id="sideways"),
-        heatmap(cells, "i", "j", "v", facet="when", diverging=True, share_color=False, title="Map", id="map"),
+        bars(table, "name", "y", color="n", title="Coloured", id="coloured"),
+        heatmap(cells, "i", "j", "v", facet="when", diverging=True, title="Map", id="map"),
         lines(curves((2,)), "step", "entropy", choose="layer", dash="layer", title="Choice", id="choice"),
         stack(line, beside(spread, spread, title="Two"), title="All", id="all"),
     ]
