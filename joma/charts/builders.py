@@ -4,7 +4,6 @@ A value that is not finite, or not positive on a logarithmic axis, is a gap. A f
 are shown as they are, whatever is in them: inside of a spec the columns have names of ours.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -171,7 +170,7 @@ def lines(
     chart = figure.chart(draw)
     if choose:
         menu = alt.binding_select(options=choices, name=f"{o.label(choose)} ")
-        chart.spec.params = [alt.param(name=signal, bind=menu, value=choices[0]).param]
+        chart.spec["params"] = [{"name": signal, "bind": menu.to_dict(), "value": choices[0]}]
     return chart
 
 
@@ -299,15 +298,11 @@ def beside(
     """Put charts next to each other, each under its title, as far as the width allows; `columns` at most."""
     if not charts:
         raise ValueError("`charts` must hold a chart, got none. Pass one or more.")
-    views = [chart.spec.properties(title=chart.title) if titles else chart.spec.copy() for chart in charts]
-    params = [param for view in views for param in (view.params if view.params is not alt.Undefined else [])]
-    for view in views:
-        view.params = alt.Undefined
-    has_facets = any(hasattr(view, "concat") for view in views)  # these fill a row
-    spec = alt.concat(*views, columns=columns or (1 if has_facets else num_columns(len(views))))
-    spec = spec.resolve_scale(color="independent", strokeDash="independent", shape="independent")
-    spec.params = params or alt.Undefined
-    return Chart(id or slug(title), title, caption, spec)
+    views = [chart.spec | ({"title": chart.title} if titles else {}) for chart in charts]
+    params = [param for view in views for param in view.pop("params", ())]
+    has_facets = any("concat" in view for view in views)  # these fill a row
+    spec = _concat(views, "independent", columns or (1 if has_facets else num_columns(len(views))))
+    return Chart(id or slug(title), title, caption, spec | ({"params": params} if params else {}))
 
 
 def stack(*charts: Chart, title: str, caption: str = "", id: str = "", titles: bool = True) -> Chart:
@@ -470,14 +465,12 @@ class _Figure:
             layers = draw(own, x, y)
             for rule in o.rules:
                 layers += self._rule(rule, x if rule.axis == "x" else y) if rule.facet in (None, value) else []
-            view = alt.layer(*layers, *self._marked(value, x, y), data=_data(own))
+            layers += self._marked(value, x, y)
+            view = {"data": _columns(own), "layer": [_plain_layer(layer) for layer in layers]}
             if value is not None:
-                view.title = f"{o.label(str(o.facet))} {_name(value)}" if _is_numeric(own["facet"]) else value
-            views.append(view if o.height is None else view.properties(height=o.height))
-        spec = views[0]
-        if o.facet is not None:
-            spec = alt.concat(*views, columns=num_columns(len(views)))
-            spec = spec.resolve_scale(color="shared", strokeDash="shared", shape="shared")
+                view["title"] = f"{o.label(str(o.facet))} {_name(value)}" if _is_numeric(own["facet"]) else value
+            views.append(view if o.height is None else view | {"height": o.height})
+        spec = views[0] if o.facet is None else _concat(views, "shared", num_columns(len(views)))
         return Chart(self.id, o.title, o.caption, spec)
 
     def _axis(self, ours: str, own: pd.DataFrame, value: Any, *, cells: bool, free: bool) -> Any:
@@ -526,7 +519,9 @@ class _Figure:
         own = self.marks if "facet" not in self.marks else self.marks[self.marks["facet"] == value]
         if own.empty:
             return []
-        base = alt.Chart(_data(own)).encode(x, y)
+        columns = _columns(own)["columns"]
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        base = alt.Chart(alt.Data(values=rows)).encode(x, y)
         look = {} if "color" in own else {"style": "alert"}
         color = self.color("stroke") if "color" in own else {}
         bar = base.mark_rule(strokeWidth=2, **look)
@@ -630,12 +625,24 @@ def _legend(values: Sequence[Any], title: str, symbol: str | None = None) -> Any
     )
 
 
-def _data(table: pd.DataFrame) -> Any:
-    """Return the rows as JSON text, which Altair does not walk through; numbers rounded, gaps null."""
+def _concat(views: list[dict[str, Any]], scales: str, columns: int) -> dict[str, Any]:
+    """Put panels side by side; colours, dashes and shapes are `shared` or `independent`."""
+    resolve = dict.fromkeys(("color", "strokeDash", "shape"), scales)
+    return {"concat": views, "columns": columns, "resolve": {"scale": resolve}}
+
+
+def _plain_layer(layer: Any) -> dict[str, Any]:
+    """Return a layer of Altair as Vega-Lite; one without data of its own has those of its panel."""
+    made = layer.to_dict(validate=False, context={"top_level": False})
+    if rows := made.pop("data").get("values"):
+        made["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
+    return made
+
+
+def _columns(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the columns of a panel as a spec holds them; numbers rounded, gaps null."""
     shown = table.drop(columns="facet", errors="ignore")
-    columns = [[_plain(value) for value in shown[name].tolist()] for name in shown]
-    rows = [dict(zip(shown, row, strict=True)) for row in zip(*columns, strict=True)]
-    return alt.Data(values=json.dumps(rows, ensure_ascii=False))
+    return {"columns": {name: [_plain(value) for value in shown[name].tolist()] for name in shown}}
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -36,7 +37,7 @@ LEGEND_ROOM = 1000
 FONT = "Liberation Sans"
 """Comes with vl-convert, so that a file looks the same on every machine. One font in one weight: vl-convert writes
 several into a PDF in random order."""
-MIME = "application/vnd.vegalite.v6+json"
+MIME, SCHEMA = "application/vnd.vegalite.v6+json", "https://vega.github.io/schema/vega-lite/v6.json"
 
 
 THEMES: dict[str, Any] = tomllib.loads((files("joma.charts") / "themes.toml").read_text(encoding="utf8"))
@@ -64,8 +65,8 @@ class Chart:
     """States what is shown."""
     caption: str
     """One or two sentences: what to look for, what bands and error bars are."""
-    spec: Any
-    """The chart of Altair, without title, size or theme."""
+    spec: dict[str, Any]
+    """Vega-Lite without title, size and theme, as pages hold it: data in columns, which charts.js turns into rows."""
 
     def __post_init__(self) -> None:
         """Refuse an id that is no file name."""
@@ -76,8 +77,14 @@ class Chart:
 
     def to_dict(self, width: int | None = None, *, dark: bool = False) -> dict[str, Any]:
         """Return a complete Vega-Lite spec: title, size and colours included, `width` pixels wide."""
-        spec = self._bare()
-        width = width or spec["usermeta"]["width"]
+        spec = {"$schema": SCHEMA, **deepcopy(self.spec)}
+        for view in _views(spec):
+            if columns := view.get("data", {}).pop("columns", None):
+                view["data"]["values"] = [
+                    dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+                ]
+        several = len(spec.get("concat", ())) > 1 and spec["columns"] > 1
+        width = width or (WIDTH_OF_SEVERAL if several else WIDTH)
         fit(spec, width)
         theme = "dark" if dark else "light"
         lines = textwrap.wrap(self.title, max(20, width // 8)) or [""]
@@ -110,21 +117,13 @@ class Chart:
         """Write `<id>.<format>` files into the folder, each complete or not at all, and return their paths."""
         return [write_bytes(Path(folder) / f"{self.id}.{kind}", self.render(kind)) for kind in formats]
 
-    def compact(self) -> dict[str, Any]:
-        """Return the spec as pages hold it: no size, no theme, and data in columns, which charts.js turns into rows."""
-        spec = self._bare()
-        for view in _views(spec):
-            if rows := view.get("data", {}).get("values"):
-                view["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
-        return spec
-
     def html(self) -> str:
         """Return a `<figure>` for a page that holds `bundle()` once; it draws itself when it comes into view."""
         return (
             f'<figure class="joma-chart" id="{self.id}"><figcaption><strong>{escape(self.title)}</strong> '
             f"{escape(self.caption)}</figcaption>"
             f'<div class="joma-plot" role="img" aria-label="{escape(self.title)}"></div>'
-            f'<script type="application/json">{_script_json(self.compact())}</script></figure>'
+            f'<script type="application/json">{_script_json(self.spec)}</script></figure>'
         )
 
     def standalone_html(self) -> str:
@@ -143,17 +142,6 @@ class Chart:
     def _repr_html_(self) -> str:
         """Return a still picture, which every notebook shows, offline too."""
         return f"<figure>{self.render('svg').decode('utf8')}<figcaption>{escape(self.caption)}</figcaption></figure>"
-
-    def _bare(self) -> dict[str, Any]:
-        spec = self.spec.to_dict(validate=False)
-        spec.pop("config", None)  # Altair's own
-        for view in _views(spec):
-            if isinstance(rows := view.get("data", {}).get("values"), str):
-                view["data"]["values"] = json.loads(rows)
-        panels = len(spec.get("concat", ()))
-        width = WIDTH_OF_SEVERAL if panels > 1 and spec.get("columns") != 1 else WIDTH
-        spec["usermeta"] = {"width": width}
-        return spec
 
 
 @cache

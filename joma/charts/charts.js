@@ -60,6 +60,7 @@ async function render(figure, width) {
   const config = theme();
   const drawn = await vegaEmbed(stage, spec, {
     config,
+    mode: "vega-lite",
     renderer: "canvas",
     ast: true,  // without eval, which the policy of a page may forbid
     actions: { export: true, source: false, compiled: false, editor: false },

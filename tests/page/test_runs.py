@@ -6,7 +6,7 @@ import re
 import pytest
 
 from joma.page.report import report
-from joma.page.runs import flat, grouped, load, metrics_of, run_pages, trusted
+from joma.page.runs import flat, grouped, load, metrics_of, run_pages
 from joma.store import find_runs, open_run
 
 from .made_runs import ALARM, EXCEPTION, HOSTILE, large, scanned, trained, watched
@@ -62,7 +62,7 @@ def test_a_seed_may_be_in_the_name_of_the_folder_alone(tmp_path):
 def test_flagged_and_infinite_values_are_not_trusted(several):
     group = next(group for group in groups_in(several) if group.name == "adam-seed*")
     values = group.rows("stable_rank")
-    bad = values[~trusted(values)]
+    bad = values[~values["trusted"]]
     assert len(bad) == 6
     assert (bad["value"].isna() | (bad["flag"] != "")).all()
 
