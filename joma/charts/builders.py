@@ -30,6 +30,13 @@ MAX_NAMED = 12
 """Numbers that a legend names; more get a colour bar."""
 MAX_LABELS = 4
 """Marks of a panel up to which each has its label next to it."""
+MAX_CROSSES = 300
+"""Unreliable values that a chart marks."""
+LABEL_ROOM, LETTER = 0.07, 6
+"""Part of the y axis that the label of a rule takes, and the width of its letters."""
+EDGE = 0.03
+"""Part of the y axis by which crosses stay inside of it."""
+CROSS = "M-1,-1L1,1M-1,1L1,-1"
 MAX_TICKS = 7
 MAX_LETTERS = 40
 """Letters of all names below an axis before they are slanted."""
@@ -134,6 +141,7 @@ def lines(
     dash: str | None = None,
     detail: str | None = None,
     choose: str | None = None,
+    crosses: pd.DataFrame | None = None,
     max_points: int = MAX_POINTS,
     **options: Any,
 ) -> Chart:
@@ -147,6 +155,8 @@ def lines(
         dash: column of line styles.
         detail: column that separates lines of one colour, such as the seed.
         choose: column; a menu of the page picks the value that is shown. Files show the first.
+        crosses: values that are not reliable, drawn as crosses off the lines, at the edge if they lie beyond the axis:
+            the columns of x, y, color and facet, and `flag`, the reason.
         max_points: points of a line; a longer one keeps its ends and its extremes.
         options: fields of `Options`.
     """
@@ -156,6 +166,13 @@ def lines(
     apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
     channels = figure.color("stroke") | figure.named("dash", alt.StrokeDash, "stroke")
     channels |= {"detail": apart[-1]} if detail else {}
+    flagged = None
+    if crosses is not None and len(crosses):
+        kept = crosses.iloc[:: -(-len(crosses) // MAX_CROSSES)]
+        keys = ("x", "y", "color", "facet")
+        flagged = figure.tidy(
+            kept, {key: figure.columns[key] for key in keys if key in figure.columns} | {"flag": "flag"}
+        )
     signal, choices = f"choose_{figure.id.replace('-', '_')}", _unique(figure.table["choose"]) if choose else []
     dot = {"size": 18, "opacity": 1} if longest <= MAX_DOTS else {"size": 80, "opacity": 0}
 
@@ -165,7 +182,18 @@ def lines(
         plain = base.encode(strokeDash=alt.Undefined, detail=apart or alt.Undefined)
         area = plain.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
         dots = plain.mark_circle(**dot).encode(tooltip=figure.tooltip)
-        return [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
+        layers = [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
+        bad = flagged
+        if bad is not None and "facet" in bad:
+            bad = bad[bad["facet"].isin(own["facet"])]
+        if bad is not None and len(bad):
+            low, high = np.log(y_axis["scale"]["domain"]) if o.y_log else y_axis["scale"]["domain"]
+            ends = np.array([low + EDGE * (high - low), high - EDGE * (high - low)])
+            bad = bad.assign(value=bad["y"], y=bad["y"].clip(*(np.exp(ends) if o.y_log else ends)))
+            marks = alt.Chart(_own_data(bad)).mark_point(shape=CROSS, size=36, strokeWidth=2, opacity=1)
+            tips = [*figure.tooltip[:1], alt.Tooltip("value:Q", title=o.label(y), format=NUMBER), "flag:N"]
+            layers.append(marks.encode(x_axis, y_axis, tooltip=tips, **figure.color("stroke")))
+        return layers
 
     chart = figure.chart(draw)
     if choose:
@@ -349,7 +377,7 @@ class _Figure:
         self.id = options.id or slug(options.title)
         self.columns = {ours: name for ours, name in columns.items() if name is not None}
         self.columns |= {key: name for key in ("color", "facet") if (name := getattr(options, key)) is not None}
-        self.table = self._tidy(frame, self.columns)
+        self.table = self.tidy(frame, self.columns)
         self.measured = "value" if "value" in self.columns else "y"
         if not self.table[self.measured].notna().any():
             raise ValueError(f"Chart {options.title!r} has no value to draw. Pass a table with one, or leave it out.")
@@ -357,9 +385,9 @@ class _Figure:
         if options.marks is not None and len(options.marks):
             known = {ours: name for ours, name in self.columns.items() if ours in ("x", "y") or name in options.marks}
             extra = {key: key for key in ("low", "high", "label") if key in options.marks}
-            self.marks = self._tidy(options.marks, known | extra)
+            self.marks = self.tidy(options.marks, known | extra)
 
-    def _tidy(self, frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    def tidy(self, frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
         """Return the columns under our names, gaps as NaN, without rows that have no place."""
         if missing := [name for name in columns.values() if name not in frame]:
             raise ValueError(f"The table has no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}.")
@@ -463,8 +491,9 @@ class _Figure:
         for value, own in self.panels():
             x, y = (self._axis(ours, own, value, cells=cells, free=free) for ours in "xy")
             layers = draw(own, x, y)
-            for rule in o.rules:
-                layers += self._rule(rule, x if rule.axis == "x" else y) if rule.facet in (None, value) else []
+            rules = [rule for rule in o.rules if rule.facet in (None, value)]
+            for rule, shift in zip(rules, _shifts(rules, y), strict=True):
+                layers += self._rule(rule, x if rule.axis == "x" else y, shift)
             layers += self._marked(value, x, y)
             view = {"data": _columns(own), "layer": [_plain_layer(layer) for layer in layers]}
             if value is not None:
@@ -494,7 +523,7 @@ class _Figure:
         log, zero = (o.x_log, False) if is_x else (o.y_log, o.zero)
         return _number_axis(ours, np.array(numbers, float), title, log=log, zero=zero, free=free or not is_x)
 
-    def _rule(self, rule: Rule, axis: Any) -> list[Any]:
+    def _rule(self, rule: Rule, axis: Any, shift: int) -> list[Any]:
         data = {rule.axis: float(rule.value), "label": rule.label, "color": rule.color}
         base = alt.Chart(alt.Data(values=[data])).encode(axis)
         if rule.color is None:
@@ -504,7 +533,9 @@ class _Figure:
         if rule.label:
             style = "alert-text" if rule.alert else "guide-text"
             if rule.axis == "y":
-                words = base.mark_text(style=style, align="left", baseline="bottom", dy=-3).encode(x=alt.value(4))
+                words = base.mark_text(style=style, align="left", baseline="bottom", dy=-3).encode(
+                    x=alt.value(4 + shift)
+                )
             else:
                 low, high = axis["scale"]["domain"]
                 middle = math.sqrt(low * high) if axis["scale"]["type"] == "log" else (low + high) / 2
@@ -519,9 +550,7 @@ class _Figure:
         own = self.marks if "facet" not in self.marks else self.marks[self.marks["facet"] == value]
         if own.empty:
             return []
-        columns = _columns(own)["columns"]
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        base = alt.Chart(alt.Data(values=rows)).encode(x, y)
+        base = alt.Chart(_own_data(own)).encode(x, y)
         look = {} if "color" in own else {"style": "alert"}
         color = self.color("stroke") if "color" in own else {}
         bar = base.mark_rule(strokeWidth=2, **look)
@@ -532,6 +561,16 @@ class _Figure:
             words = base.mark_text(style="alert-text", align="left", baseline="top", dx=6, dy=4)
             layers.append(words.encode(text="label:N"))
         return layers
+
+
+def _shifts(rules: Sequence[Rule], y: Any) -> list[int]:
+    """Return by how many pixels the label of each rule moves to the right, clear of those of rules close below."""
+    shifts, before, shift = dict.fromkeys(rules, 0), -math.inf, 0
+    for rule in sorted((rule for rule in rules if rule.axis == "y" and rule.label), key=lambda rule: rule.value):
+        low, high = y["scale"]["domain"]
+        shifts[rule] = shift = shift if rule.value - before < LABEL_ROOM * (high - low) else 0
+        before, shift = rule.value, shift + LETTER * (len(rule.label) + 2)
+    return [shifts[rule] for rule in rules]
 
 
 def _number_axis(ours: str, values: np.ndarray, title: str | None, *, log: bool, zero: bool, free: bool) -> Any:
@@ -643,6 +682,12 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of a panel as a spec holds them; numbers rounded, gaps null."""
     shown = table.drop(columns="facet", errors="ignore")
     return {"columns": {name: [_plain(value) for value in shown[name].tolist()] for name in shown}}
+
+
+def _own_data(table: pd.DataFrame) -> Any:
+    """Return the few rows of a layer that has data of its own."""
+    columns = _columns(table)["columns"]
+    return alt.Data(values=[dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
 
 
 def _plain(value: Any) -> Any:

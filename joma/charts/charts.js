@@ -45,7 +45,8 @@ function addZoom(view, path = "zoom") {
   if (encodings.length) first.params = [{ name: path, select: { ...zoom, encodings }, bind: "scales" }];
 }
 
-const zoomOf = (view) => view.getState({ data: () => false, signals: (name) => /^zoom(_\d+)?_[xy]$/.test(name) }).signals;
+const kept = /^(zoom(_\d+)?_[xy]|choose_\w+)$/;  // what a reader has set
+const settingsOf = (view) => view.getState({ data: () => false, signals: (name) => kept.test(name) }).signals;
 
 // A chart is drawn out of sight and then takes the place of the one before it, so that an update does not flicker.
 async function render(figure, width) {
@@ -82,8 +83,8 @@ async function drawNow(figure) {
     ({ drawn, stage } = await render(figure, figure.width - figure.excess));
   }
   if (figure.view) {
-    const before = zoomOf(figure.view.view), now = zoomOf(drawn.view);
-    for (const [name, ends] of Object.entries(before)) if (ends && name in now) drawn.view.signal(name, ends);
+    const before = settingsOf(figure.view.view), now = settingsOf(drawn.view);
+    for (const [name, value] of Object.entries(before)) if (value && name in now) drawn.view.signal(name, value);
     await drawn.view.runAsync();
     figure.view.finalize();
   }

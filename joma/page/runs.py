@@ -30,7 +30,7 @@ SEED_KEY = re.compile(r"(^|[_.-])seeds?($|[.\[])", re.IGNORECASE)
 SEED_IN_NAME = re.compile(r"seed[-_= ]?(\d+)", re.IGNORECASE)
 """A seed in the name of a folder, a file or a repository: seed-3, pythia-70m-seed3."""
 ANY_SEED = "seed*"
-NO_STEP = -1
+NO_STEP, LARGE = -1, 100
 MAX_PAGES = 40
 """Groups that get a page of their own; the overview lists all."""
 MAX_METRICS = 200
@@ -57,7 +57,9 @@ IN_LAYERS = ("effects", "regime")
 """Kinds of events that the table of layers shows."""
 EFFECTS = {"start": "start", "fall": "fall", "lowest at step": "dip_time", "rise": "rise", "end": "end"}
 """Columns of the table of layers, and the fields of effects that they show."""
-STEP = "training step"
+STEP, ALL_LAYERS = "training step", "mean over layers"
+MAX_COMPARED = 120
+"""Lines of runs side by side: with few runs, more layers can be chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +220,7 @@ def _overview(run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, str]
     happened = Counter(run.events["kind"])
     numbers = {
         "last step": values["step"].max() if len(values) else None,
-        "measurements": values["step"].nunique(),
+        "measured steps": values["step"].nunique(),
         "layers": values.loc[values["layer"] != NO_LAYER, "layer"].nunique(),
         "best loss": losses.min() if len(losses) else None,
         "last loss": losses.iloc[-1] if len(losses) else None,
@@ -242,29 +244,43 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def _side_by_side(groups: Sequence[Group], metrics: Sequence[str]) -> Iterator[Chart]:
-    """Draw the mean over layers of each metric, one line for each group."""
+    """Draw each metric, one line for each group: of all layers, of one that is chosen, or of a site without layers."""
+    is_band, room = any(len(group.runs) > 1 for group in groups), max(1, MAX_COMPARED // len(groups))
     for metric in metrics:
-        curves = []
-        for group in groups:
-            values = group.rows(metric)
-            values = values[values["trusted"] & (values["head"] == ALL_HEADS)]
-            where = "site" if (values["layer"] == NO_LAYER).all() else "layer"
-            over_layers = values.groupby(["run", where, "step"])["value"].mean().groupby(["run", "step"]).mean()
-            curves.append(_over_runs(over_layers.reset_index(), ["step"]).assign(run=group.name))
-        frame = pd.concat(curves)
-        if len(frame):
-            yield lines(
-                frame,
-                "step",
-                "value",
-                color="run",
-                band=("low", "high"),
-                x_log=_is_log(frame["step"]),
-                id=f"compare-{slug(metric)}",
-                title=f"{metric_named(metric).label}, mean over layers",
-                caption="Bands are standard errors over seeds.",
-                labels={"value": metric_named(metric).axis, "step": STEP},
-            )
+        values = pd.concat([group.rows(metric).assign(group=group.name) for group in groups])
+        values = values[values["trusted"] & (values["head"] == ALL_HEADS)]
+        if values.empty:
+            continue
+        inside = values[values["layer"] != NO_LAYER]
+        if inside.empty:
+            values = values.assign(where=values["site"].where(values["site"] != "", metric))
+            num_groups = values.groupby("where")["group"].nunique()
+            choices = sorted(num_groups.index, key=lambda site: (-num_groups[site], site != "validation"))[:room]
+        else:
+            layers = sorted(inside["layer"].unique())
+            kept = layers[:: -(-len(layers) // (room - 1))] if min(room, len(layers)) > 1 else []
+            means = inside.groupby(["group", "run", "layer", "step"], as_index=False)["value"].mean()
+            means["where"] = means["layer"].map(layer_name)
+            values = pd.concat([means.assign(where=ALL_LAYERS), means])
+            choices = [ALL_LAYERS, *map(layer_name, kept)]
+        values = values[values["where"].isin(choices)]
+        by_run = values.groupby(["where", "group", "run", "step"], as_index=False)["value"].mean()
+        frame = _over_runs(by_run, ["where", "group", "step"])
+        order = {choice: place for place, choice in enumerate(choices)}
+        yield lines(
+            frame.sort_values("where", key=lambda where: where.map(order), kind="stable"),
+            "step",
+            "value",
+            color="group",
+            order=[group.name for group in groups],
+            choose="where" if frame["where"].nunique() > 1 else None,
+            band=("low", "high") if is_band else None,
+            x_log=_is_log(frame["step"]),
+            id=f"compare-{slug(metric)}",
+            title=f"{metric_named(metric).label.capitalize()}, run by run",
+            caption="Bands are standard errors over seeds." if is_band else "",
+            labels={"value": metric_named(metric).axis, "step": STEP, "group": "run", "where": "show"},
+        )
 
 
 def _differences(groups: Sequence[Group]) -> list[dict[str, str]]:
@@ -293,6 +309,7 @@ def _page(group: Group, name: str, metrics: Sequence[str], effects: dict[str, li
         seeds=[run.seed for run in group.runs],
         costs=[_cost(run) for run in group.runs if len(run.cost)],
         charts=[figure(chart) for chart in charts],
+        flagged=sum(int(_is_flagged(run.values).sum()) for run in group.runs),
         layers=table(_layers(group, effects)),
         events=[(title, table(_events(own))) for title, own in events.items() if len(own)],
         settings=table([{"setting": name, "value": value} for name, value in _settings(group).items()]),
@@ -324,7 +341,7 @@ def leading_charts(group: Group, name: str, max_points: int = MAX_POINTS) -> lis
 def _lines(
     group: Group, metric: str, name: str, *, alarms: pd.DataFrame | None = None, **options: Any
 ) -> Iterator[Chart]:
-    """Draw a metric over steps, by layer, with alarms as marks."""
+    """Draw a metric over steps, by layer, with flagged values as crosses and alarms as marks."""
     known, values = metric_named(metric), group.rows(metric)
     good = values[values["trusted"]]
     over_heads = good[good["head"] == ALL_HEADS] if (good["head"] == ALL_HEADS).any() else good
@@ -333,6 +350,7 @@ def _lines(
     several = over_heads.groupby("layer")["site"].nunique().max() > 1
     frame = _over_runs(over_heads, ["layer", "site", "head", "step"])
     has_layers = (frame["layer"] != NO_LAYER).any()
+    flagged = values[_is_flagged(values) & values["head"].isin(over_heads["head"])]
     rules, marks = [], None
     if alarms is not None:
         steps = sorted(set(alarms["step"]))
@@ -349,6 +367,7 @@ def _lines(
         band=("low", "high") if len(group.runs) > 1 else None,
         rules=rules,
         marks=marks,
+        crosses=flagged,
         id=f"{name}-{slug(metric)}",
         title=known.label.capitalize(),
         caption=known.description,
@@ -366,7 +385,7 @@ def _heads(group: Group, metric: str, name: str) -> Iterator[Chart]:
         return
     frame = heads.groupby(["layer", "head", "step"], as_index=False)["value"].mean()
     num_heads = len(frame[["layer", "head"]].drop_duplicates())
-    labels = {"step": STEP, "value": known.axis}
+    labels = {"step": STEP, "value": known.axis, "where": ""}
     look: dict[str, Any] = {"id": f"{name}-{slug(metric)}-heads", "labels": labels}
     title = f"{known.label.capitalize()} by head"
     if num_heads > MAX_HEADS:
@@ -385,6 +404,11 @@ def _heads(group: Group, metric: str, name: str) -> Iterator[Chart]:
         caption="One row for each head.",
         **look,
     )
+
+
+def _is_flagged(values: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which values can be drawn and are not reliable."""
+    return ~values["trusted"] & np.isfinite(values["value"])
 
 
 def _over_runs(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -414,7 +438,9 @@ def _layers(group: Group, effects: dict[str, list[CurveEffects]]) -> list[dict[s
 def _estimate(estimates: Sequence[Any]) -> str:
     values = np.array([each.value for each in estimates])
     half = (estimates[0].high - estimates[0].low) / 2 if values.size == 1 else values.std(ddof=1) / np.sqrt(values.size)
-    return short(float(values.mean())) + (f" ± {short(float(half), 2)}" if np.isfinite(half) else "")
+    return short(float(values.mean())) + (
+        f" ± {short(float(half), 2 if half < LARGE else 4)}" if np.isfinite(half) else ""
+    )
 
 
 def _events(events: pd.DataFrame) -> list[dict[str, str]]:

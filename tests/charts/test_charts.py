@@ -121,6 +121,29 @@ def test_rules_and_marks_belong_to_their_panels_and_are_on_the_axis():
     assert ['"x": 100' in text for text in own] == [True, False]
 
 
+def test_labels_of_rules_that_are_close_stand_side_by_side():
+    rules = [Rule(2.0, "second"), Rule(1.98, "first"), Rule(4.0, "far")]
+    view = lines(curves((1,)), "step", "entropy", rules=rules, title="t").to_dict()
+    words = [layer for layer in view["layer"] if layer["mark"]["type"] == "text"]
+    places = {layer["data"]["values"][0]["label"]: layer["encoding"]["x"]["value"] for layer in words}
+    assert places["second"] > places["first"] + 30 and places["far"] == places["first"]
+
+
+def test_unreliable_values_are_crosses_off_the_lines():
+    flagged = pd.DataFrame(
+        {"step": [10, 100], "entropy": [2.5, 900.0], "layer": [0, 1], "depth": [2, 2], "flag": "odd"}
+    )
+    chart = lines(curves(), "step", "entropy", color="layer", facet="depth", crosses=flagged, title="t")
+    first, second = views(chart.to_dict())
+    assert not [layer for layer in first["layer"] if "shape" in layer["mark"]]
+    [layer] = [layer for layer in second["layer"] if "shape" in layer["mark"]]
+    found = pd.DataFrame(layer["data"]["values"])
+    low, high = encoding(second, "y", "y")["scale"]["domain"]
+    assert high < 4 and found["y"].between(low, high).all()  # what lies beyond the axis is at its edge
+    assert found["value"].tolist() == [2.5, 900.0] and found["color"].tolist() == [0, 1]
+    assert 2.5 not in rows(second)["y"].tolist() and len(chart.render("svg"))
+
+
 @pytest.mark.parametrize("size", [4, 10, 501])
 def test_thinning_keeps_ends_and_extremes(size):
     values = np.sin(np.arange(5000) / 7.0) + np.random.default_rng(0).normal(size=5000)
