@@ -26,6 +26,8 @@ MAX_CELLS = 250
 """Columns of a heat map; more are merged."""
 MAX_DOTS = 40
 """Points of a line up to which each gets a dot."""
+MAX_LEGEND = 30
+"""Names of a legend; of more the pointer shows each."""
 MAX_NAMED = 12
 """Numbers that a legend names; more get a colour bar."""
 MAX_LABELS = 4
@@ -652,8 +654,8 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 def _legend(values: Sequence[Any], title: str, symbol: str | None = None) -> Any:
-    """Return a legend in columns that fit a width of `LEGEND_ROOM`; none for a single value."""
-    if len(values) < 2:  # noqa: PLR2004 (one value needs no name)
+    """Return a legend in columns that fit a width of `LEGEND_ROOM`; none for a single value or very many."""
+    if not 1 < len(values) <= MAX_LEGEND:
         return None
     longest = max(len(_name(value)) for value in values)
     columns = max(1, LEGEND_ROOM // (34 + 7 * longest))
