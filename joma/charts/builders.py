@@ -168,13 +168,9 @@ def lines(
     apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
     channels = figure.color("stroke") | figure.named("dash", alt.StrokeDash, "stroke")
     channels |= {"detail": apart[-1]} if detail else {}
-    flagged = None
     if crosses is not None and len(crosses):
-        kept = crosses.iloc[:: -(-len(crosses) // MAX_CROSSES)]
-        keys = ("x", "y", "color", "facet")
-        flagged = figure.tidy(
-            kept, {key: figure.columns[key] for key in keys if key in figure.columns} | {"flag": "flag"}
-        )
+        kept = {key: figure.columns[key] for key in ("x", "y", "color", "facet") if key in figure.columns}
+        figure.crosses = figure.tidy(crosses.iloc[:: -(-len(crosses) // MAX_CROSSES)], kept | {"flag": "flag"})
     signal, choices = f"choose_{figure.id.replace('-', '_')}", _unique(figure.table["choose"]) if choose else []
     dot = {"size": 18, "opacity": 1} if longest <= MAX_DOTS else {"size": 80, "opacity": 0}
 
@@ -184,18 +180,7 @@ def lines(
         plain = base.encode(strokeDash=alt.Undefined, detail=apart or alt.Undefined)
         area = plain.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
         dots = plain.mark_circle(**dot).encode(tooltip=figure.tooltip)
-        layers = [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
-        bad = flagged
-        if bad is not None and "facet" in bad:
-            bad = bad[bad["facet"].isin(own["facet"])]
-        if bad is not None and len(bad):
-            low, high = np.log(y_axis["scale"]["domain"]) if o.y_log else y_axis["scale"]["domain"]
-            ends = np.array([low + EDGE * (high - low), high - EDGE * (high - low)])
-            bad = bad.assign(value=bad["y"], y=bad["y"].clip(*(np.exp(ends) if o.y_log else ends)))
-            marks = alt.Chart(_own_data(bad)).mark_point(shape=CROSS, size=36, strokeWidth=2, opacity=1)
-            tips = [*figure.tooltip[:1], alt.Tooltip("value:Q", title=o.label(y), format=NUMBER), "flag:N"]
-            layers.append(marks.encode(x_axis, y_axis, tooltip=tips, **figure.color("stroke")))
-        return layers
+        return [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
 
     chart = figure.chart(draw)
     if choose:
@@ -383,7 +368,8 @@ class _Figure:
         self.measured = "value" if "value" in self.columns else "y"
         if not self.table[self.measured].notna().any():
             raise ValueError(f"Chart {options.title!r} has no value to draw. Pass a table with one, or leave it out.")
-        self.marks = None
+        self.marks: pd.DataFrame | None = None
+        self.crosses: pd.DataFrame | None = None
         if options.marks is not None and len(options.marks):
             known = {ours: name for ours, name in self.columns.items() if ours in ("x", "y") or name in options.marks}
             extra = {key: key for key in ("low", "high", "label") if key in options.marks}
@@ -496,7 +482,7 @@ class _Figure:
             rules = [rule for rule in o.rules if rule.facet in (None, value)]
             for rule, shift in zip(rules, _shifts(rules, y), strict=True):
                 layers += self._rule(rule, x if rule.axis == "x" else y, shift)
-            layers += self._marked(value, x, y)
+            layers += [*self._crossed(value, x, y), *self._marked(value, x, y)]
             view = {"data": _columns(own), "layer": [_plain_layer(layer) for layer in layers]}
             if value is not None:
                 view["title"] = f"{o.label(str(o.facet))} {_name(value)}" if _is_numeric(own["facet"]) else value
@@ -512,10 +498,8 @@ class _Figure:
         table = self.table if shared else own
         if cells or not _is_numeric(own[ours]):
             return _names_axis(ours, table, title, cells=cells)
-        seen = [table]
-        if self.marks is not None:
-            in_panel = "facet" in self.marks and not shared
-            seen.append(self.marks[self.marks["facet"] == value] if in_panel else self.marks)
+        marks = self.marks if shared else _in_panel(self.marks, value)
+        seen = [table] if marks is None else [table, marks]
         ends = ["x"] if is_x else ["y", "low", "high"]
         numbers = [float(each) for part in seen for key in ends if key in part for each in part[key]]
         numbers += list(o.x_ends) if is_x else []
@@ -546,11 +530,22 @@ class _Figure:
             layers.append(words.encode(text="label:N"))
         return layers
 
-    def _marked(self, value: Any, x: Any, y: Any) -> list[Any]:
-        if self.marks is None:
+    def _crossed(self, value: Any, x: Any, y: Any) -> list[Any]:
+        own = _in_panel(self.crosses, value)
+        if own is None or own.empty:
             return []
-        own = self.marks if "facet" not in self.marks else self.marks[self.marks["facet"] == value]
-        if own.empty:
+        inside = np.array([EDGE, 1 - EDGE])
+        low, high = y["scale"]["domain"]
+        ends = low * (high / low) ** inside if self.options.y_log else low + (high - low) * inside
+        marks = alt.Chart(_own_data(own.assign(value=own["y"], y=own["y"].clip(*ends))))
+        title = self.options.label(self.columns["y"])
+        tips = [*self.tooltip[:1], alt.Tooltip("value:Q", title=title, format=NUMBER), "flag:N"]
+        marks = marks.mark_point(shape=CROSS, size=36, strokeWidth=2, opacity=1)
+        return [marks.encode(x, y, tooltip=tips, **self.color("stroke"))]
+
+    def _marked(self, value: Any, x: Any, y: Any) -> list[Any]:
+        own = _in_panel(self.marks, value)
+        if own is None or own.empty:
             return []
         base = alt.Chart(_own_data(own)).encode(x, y)
         look = {} if "color" in own else {"style": "alert"}
@@ -563,6 +558,10 @@ class _Figure:
             words = base.mark_text(style="alert-text", align="left", baseline="top", dx=6, dy=4)
             layers.append(words.encode(text="label:N"))
         return layers
+
+
+def _in_panel(table: pd.DataFrame | None, value: Any) -> pd.DataFrame | None:
+    return table if table is None or "facet" not in table else table[table["facet"] == value]
 
 
 def _shifts(rules: Sequence[Rule], y: Any) -> list[int]:
