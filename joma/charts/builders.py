@@ -166,8 +166,7 @@ def lines(
     figure = _Figure(frame, {"x": x, "y": y, "dash": dash, "detail": detail, "choose": choose} | _ends(band), o)
     longest = figure.thin(max_points)
     apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
-    channels = figure.color("stroke") | figure.named("dash", alt.StrokeDash, "stroke")
-    channels |= {"detail": apart[-1]} if detail else {}
+    channels = figure.color("stroke") | ({"detail": apart} if apart else {})
     if crosses is not None and len(crosses):
         kept = {key: figure.columns[key] for key in ("x", "y", "color", "facet") if key in figure.columns}
         figure.crosses = figure.tidy(crosses.iloc[:: -(-len(crosses) // MAX_CROSSES)], kept | {"flag": "flag"})
@@ -177,10 +176,10 @@ def lines(
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
         base = alt.Chart().encode(x_axis, y_axis, **channels)
         base = base.transform_filter(f"datum.choose == {signal}") if choose else base
-        plain = base.encode(strokeDash=alt.Undefined, detail=apart or alt.Undefined)
-        area = plain.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
-        dots = plain.mark_circle(**dot).encode(tooltip=figure.tooltip)
-        return [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
+        area = base.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+        line = base.mark_line(strokeWidth=1.8).encode(**figure.named("dash", alt.StrokeDash, "stroke"))
+        dots = base.mark_circle(**dot).encode(tooltip=figure.tooltip)
+        return [*([area] if band else []), line, dots]
 
     chart = figure.chart(draw)
     if choose:

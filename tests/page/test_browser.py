@@ -66,7 +66,7 @@ def test_every_chart_is_drawn_without_a_complaint(browser, site, name):
         assert tab.complaints() == []
 
 
-@pytest.mark.parametrize("name", ["figure6", "figure4", "table1"])
+@pytest.mark.parametrize("name", ["figure6", "figure4", "figure5", "table1"])
 def test_pages_of_experiments_are_drawn_without_a_complaint(browser, kept, name):
     with browser.tab(kept / f"{name}.html", scheme="dark") as tab:
         charts, drawn = tab.run(TOOLS + DRAWN)
