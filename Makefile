@@ -48,11 +48,11 @@ fuzz: $(VENV)/installed
 	$(BIN)/python tests/fuzz.py --inputs 20000
 
 # The lowest versions that watch and scan support, in an environment of their own: several GB of torch's GPU libraries.
-# Series on the hub need a newer client than these versions bring.
+# Series on the hub need a newer client than these versions bring, so tests that read some are left out.
 floor:
 	$(PYTHON) -m venv build/floor
 	build/floor/bin/pip install --quiet 'torch==2.6.0' 'transformers==4.50.0' 'numpy<2.3' accelerate pytest hypothesis '.[report]'
-	build/floor/bin/python -m pytest -q -o addopts= -k 'not hub' $(FLOOR)
+	build/floor/bin/python -m pytest -q -o addopts= -k 'not hub and not revisions and not bad_input' $(FLOOR)
 
 # Against the real packages, offline; those that are not installed are skipped: pip install '.[loggers]' brings them all.
 loggers: $(VENV)/installed

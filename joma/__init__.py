@@ -1,7 +1,8 @@
 """joma shows how a transformer learns."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from joma.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from joma.charts import frame, plot
@@ -20,23 +21,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "attention_entropy": "joma.measure.entropy",
-    "compare": "joma.probe.summary",
-    "frame": "joma.charts",
-    "plot": "joma.charts",
-    "read": "joma.store.record",
-    "register_measure": "joma.probe.measures",
-    "report": "joma.page.report",
-    "reproduce": "joma.paper.reproduce",
-    "scan": "joma.probe.scanning",
-    "simulate": "joma.theory.simulation",
-    "stable_rank": "joma.measure.rank",
-    "train": "joma.engine.training",
-    "verify": "joma.checks.check",
-    "watch": "joma.probe.watching",
-}
-
 __all__ = [
     "attention_entropy",
     "compare",
@@ -54,14 +38,19 @@ __all__ = [
     "watch",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a verb from its home when it is first asked for, so that `import joma` stays light."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'joma' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """List the verbs beside what is loaded already."""
-    return sorted({*globals(), *_HOMES})
+_HOMES = {
+    "charts": ("frame", "plot"),
+    "checks.check": ("verify",),
+    "engine.training": ("train",),
+    "measure.entropy": ("attention_entropy",),
+    "measure.rank": ("stable_rank",),
+    "page.report": ("report",),
+    "paper.reproduce": ("reproduce",),
+    "probe.measures": ("register_measure",),
+    "probe.scanning": ("scan",),
+    "probe.summary": ("compare",),
+    "probe.watching": ("watch",),
+    "store.record": ("read",),
+    "theory.simulation": ("simulate",),
+}
+__getattr__, __dir__ = lazy_exports("joma", _HOMES)

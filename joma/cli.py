@@ -1,12 +1,11 @@
 """The `joma` command: thin, one command for one call."""
 
+import itertools
 import json
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
@@ -42,11 +41,9 @@ REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
 
-class Preset(StrEnum):
-    """Sizes of experiments."""
-
-    quick = "quick"
-    full = "full"
+Preset = StrEnum("Preset", ["quick", "full"])
+RecipeName = StrEnum("RecipeName", ["figure6", "figure8", "small", "table1", "trees"])
+WorkPlace = StrEnum("WorkPlace", ["local", "ray"])
 
 
 def _option(words: str, default: str) -> Any:
@@ -82,11 +79,10 @@ def _set_threads(threads: int | None) -> None:
         os.environ[name] = str(threads or os.environ.get("OMP_NUM_THREADS") or 1)
 
 
-def _say_version(is_asked: bool) -> bool:
+def _say_version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"joma {joma.__version__}")
         raise typer.Exit
-    return is_asked
 
 
 @app.callback()
@@ -123,14 +119,12 @@ def verify(
         return
     from joma.checks import verify
 
-    done: list[str] = []
+    number = itertools.count(1)
     with terminal.progress("Checking statements", quiet=as_json) as show:
-
-        def advance(answer: Any) -> None:
-            done.append(answer.claim)
-            show(answer.claim, len(done), len(wanted))
-
-        answers = verify([statement.id for statement in wanted], progress=advance)
+        answers = verify(
+            [statement.id for statement in wanted],
+            progress=lambda answer: show(answer.claim, next(number), len(wanted)),
+        )
     if as_json:
         terminal.show_json([json.loads(each.model_dump_json()) | {"sound": each.sound} for each in answers])
     else:
@@ -180,7 +174,8 @@ def simulate(
 ) -> None:
     """Solve a flow of the paper: closed form where there is one, ODE otherwise; table, CSV, PNG and a page."""
     given = {name: value for name, value in locals().items() if value is not None}
-    given = {name: value for name, value in given.items() if name not in ("preset", "as_json", "out")}
+    for name in ("preset", "as_json", "out"):
+        given.pop(name, None)
     for name in ("num_points", "num_components"):
         if given.get(name, 0) > MOST_VALUES:
             raise ValueError(f"`--{name.replace('_', '-')}` must be at most {MOST_VALUES:,}, got {given[name]:,}.")
@@ -191,10 +186,7 @@ def simulate(
     _demand_writable(out)
     with terminal.busy("Solving the flow", quiet=as_json):
         run = simulate(config, **given)
-    if as_json:
-        terminal.show_json(run.as_dict())
-    else:
-        terminal.show_simulation(run)
+    terminal.show_json(run.as_dict()) if as_json else terminal.show_simulation(run)
     if out is not None:
         from joma.page.simulation import write_simulation
 
@@ -245,10 +237,7 @@ def scan(
 
     with terminal.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
         done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
-    if as_json:
-        terminal.show_json(done.as_dict())
-    else:
-        terminal.show_scan(done)
+    terminal.show_json(done.as_dict()) if as_json else terminal.show_scan(done)
     raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
 
 
@@ -262,38 +251,19 @@ def compare(
     from joma.probe.summary import compare, side_by_side
 
     found = compare(folders)
-    if as_json:
-        terminal.show_json(found.to_dict("records"))
-    else:
-        terminal.show_rows("first → lowest → last", side_by_side(found))
-
-
-class RecipeName(StrEnum):
-    """Where a grid can start from."""
-
-    FIGURE6 = "figure6"
-    FIGURE8 = "figure8"
-    SMALL = "small"
-    TABLE1 = "table1"
-    TREES = "trees"
-
-
-class WorkPlace(StrEnum):
-    """Where a command can work."""
-
-    LOCAL = "local"
-    RAY = "ray"
+    rows = found.to_dict("records") if as_json else side_by_side(found)
+    terminal.show_json(rows) if as_json else terminal.show_rows("first → lowest → last", rows)
 
 
 @app.command(cls=train_options.LoneSwitches)
 @train_options.with_settings
 def train(
-    recipe: Annotated[RecipeName, typer.Option(help="Where to start from.")] = RecipeName.SMALL,
+    recipe: Annotated[RecipeName, typer.Option(help="Where to start from.")] = RecipeName.small,
     out: Annotated[
         Path | None,
         _option("Folder of the runs; the same command goes on where it stopped.", "none: training needs one"),
     ] = None,
-    on: Annotated[WorkPlace, typer.Option(help="Where to work.")] = WorkPlace.LOCAL,
+    on: Annotated[WorkPlace, typer.Option(help="Where to work.")] = WorkPlace.local,
     device: Device = None,
     threads: Threads = None,
     memory: Annotated[float | None, _option("GiB to plan with.", "what is free")] = None,
@@ -427,10 +397,7 @@ def report(
 
     with terminal.busy("Writing the pages", quiet=as_json):
         page = report(folder, out=out, single=single)
-    if as_json:
-        terminal.show_json({"page": str(page)})
-    else:
-        terminal.say_written([page])
+    terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
 
 
 def _serve(folder: Path, *, until_eof: bool, as_json: bool) -> None:
@@ -456,22 +423,15 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # code pages of Windows have no arrows and Greek letters
     try:
-        with _warnings_in_one_line():
+        with warnings.catch_warnings():
+            if not _is_debugging():
+                warnings.showwarning = _show_warning
             app()
     except (ValueError, ArithmeticError, OSError, ImportError) as error:
         if _is_debugging():
             traceback.print_exc()
         sys.stderr.write(f"joma: {printable(_in_one_line(error))}\n")
         sys.exit(BAD_INPUT)
-
-
-@contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Show warnings as errors are shown: as they are worded, and where they came from only when that is asked for."""
-    with warnings.catch_warnings():
-        if not _is_debugging():
-            warnings.showwarning = _show_warning
-        yield
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -485,17 +445,12 @@ def _is_debugging() -> bool:
 
 def _in_one_line(error: Exception) -> str:
     """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
-    words = " ".join(str(error).split())
     if isinstance(error, OSError):
         from joma.store.files import told
 
         return " ".join(told(error).split())
-    if _is_raised_by_us(error):
+    words, frames = " ".join(str(error).split()), list(traceback.walk_tb(error.__traceback__))
+    if frames and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == joma.__name__:
         return words
     hint = "" if _is_debugging() else f" This was not foreseen: {DEBUG}=1 joma ... shows where it came from."
     return f"{type(error).__name__}: {words.rstrip('.')}.{hint}"
-
-
-def _is_raised_by_us(error: Exception) -> bool:
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == joma.__name__

@@ -56,7 +56,14 @@ def progress(label: str, *, quiet: bool = False) -> AbstractContextManager[Calla
 
     Gives a function of what was just done, how many are done, and of how many.
     """
-    return bars_or_lines(partial(_bar, label), _CountLines(label).show, quiet=quiet)
+    lines = LogLines()
+
+    def log(latest: str, done: int, total: int) -> None:
+        if total:  # of nothing to do there is nothing to say
+            named = f", {latest}" if latest else ""
+            lines.show(done == total, f"{label}: {done}/{total}{named}{lines.time_left(done, total)}")
+
+    return bars_or_lines(partial(_bar, label), log, quiet=quiet)
 
 
 @contextmanager
@@ -133,19 +140,6 @@ class LogLines:
         return f"; about {duration(seconds / gained * (total - done))} left" if 0 < gained and done < total else ""
 
 
-class _CountLines:
-    """A count as lines of a log: the first, one every some seconds, and the last."""
-
-    def __init__(self, label: str) -> None:
-        self._label, self._lines = label, LogLines()
-
-    def show(self, latest: str, done: int, total: int) -> None:
-        """Print a line if one is due; of nothing to do there is nothing to say."""
-        if total:
-            named = f", {latest}" if latest else ""
-            self._lines.show(done == total, f"{self._label}: {done}/{total}{named}{self._lines.time_left(done, total)}")
-
-
 def say(line: str) -> None:
     """Print a line of a log on standard error, at once."""
     sys.stderr.write(printable(line) + "\n")
@@ -169,9 +163,7 @@ def say_written(paths: Iterable[Path], *, quiet: bool = False) -> None:
 
 def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print records of the same fields as a table."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for name in rows[0] if rows else ():
-        table.add_column(name)
+    table = Table(*(rows[0] if rows else ()), title=title, title_justify="left", header_style="bold")
     for row in rows:
         table.add_row(*map(Text, row.values()))
     console().print(table)
@@ -212,7 +204,12 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
 def work_progress(*, quiet: bool = False) -> "AbstractContextManager[Callable[[str, WorkProgress], None]]":
     """Show on standard error which experiment is at work, how far it is, and how long the rest of it takes."""
     lines = LogLines()
-    return bars_or_lines(_work_bar, lambda id, at: lines.show(id, _work_line(id, at)), quiet=quiet)
+
+    def log(id: str, at: "WorkProgress") -> None:
+        times = f"elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
+        lines.show(id, f"{id}: {at.share:.0%}, {at.task}, {at.doing}; {times}")
+
+    return bars_or_lines(_work_bar, log, quiet=quiet)
 
 
 @contextmanager
@@ -223,15 +220,10 @@ def _work_bar() -> "Iterator[Callable[[str, WorkProgress], None]]":
 
         def show(id: str, at: "WorkProgress") -> None:
             times = f"elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
-            bar.update(
-                task, description=escape(id), completed=at.share, at=escape(f"{at.share:.0%}  {times}  {at.doing}")
-            )
+            words = escape(f"{at.share:.0%}  {times}  {at.doing}")
+            bar.update(task, description=escape(id), completed=at.share, at=words)
 
         yield show
-
-
-def _work_line(id: str, at: "WorkProgress") -> str:
-    return f"{id}: {at.share:.0%}, {at.task}, {at.doing}; elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
 
 
 def _explained(answer: Answer, texts: bool) -> Panel:

@@ -4,20 +4,19 @@ A value that is not finite, or not positive on a logarithmic axis, is a gap. A f
 are shown as they are, whatever is in them: inside of a spec the columns have names of ours.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from joma.charts.chart import LEGEND_ROOM, LIGHT, Chart, num_columns
+from joma.charts.chart import LEGEND_ROOM, THEMES, Chart, num_columns
 from joma.errors import import_extra
 from joma.metrics import METRICS
 
@@ -27,10 +26,19 @@ MAX_CELLS = 250
 """Columns of a heat map; more are merged."""
 MAX_DOTS = 40
 """Points of a line up to which each gets a dot."""
+MAX_LEGEND = 30
+"""Names of a legend; of more the pointer shows each."""
 MAX_NAMED = 12
 """Numbers that a legend names; more get a colour bar."""
 MAX_LABELS = 4
 """Marks of a panel up to which each has its label next to it."""
+MAX_CROSSES = 300
+"""Unreliable values that a chart marks."""
+LABEL_ROOM, LETTER = 0.07, 6
+"""Part of the y axis that the label of a rule takes, and the width of its letters."""
+EDGE = 0.03
+"""Part of the y axis by which crosses stay inside of it."""
+CROSS = "M-1,-1L1,1M-1,1L1,-1"
 MAX_TICKS = 7
 MAX_LETTERS = 40
 """Letters of all names below an axis before they are slanted."""
@@ -52,7 +60,8 @@ TICK += "format(datum.value, '.3~e')"
 """How Vega writes a tick of a logarithmic axis, or a number of a legend: 1,000 and 1e-4."""
 Ends = tuple[str, str] | None
 """Names of the columns of a lower and an upper end."""
-Draw = Callable[["pd.DataFrame", "Axes"], list[Any]]
+Draw = Callable[[pd.DataFrame, Any, Any], list[Any]]
+"""Returns the layers of a panel from its rows and the channels of its axes."""
 
 
 class _Altair:
@@ -101,7 +110,7 @@ class Options:
     rules: Sequence[Rule] = ()
     marks: pd.DataFrame | None = None
     """Points to mark, such as dips: the columns of x and y and, where wanted, those of color and facet, all by their
-    names in the table; `low` and `high`, an interval of y; `x_low` and `x_high`; `label`; `shape`, as Vega calls it."""
+    names in the table; `low` and `high`, an interval of y; `label`."""
     x_log: bool = False
     """A logarithmic axis; zeros in the table get a place left of it."""
     y_log: bool = False
@@ -125,13 +134,6 @@ class Options:
         return METRICS[column].axis if column in METRICS else column.replace("_", " ")
 
 
-class Axes(NamedTuple):
-    """The channels of a panel's axes."""
-
-    x: Any
-    y: Any
-
-
 def lines(
     frame: pd.DataFrame,
     x: str,
@@ -141,6 +143,7 @@ def lines(
     dash: str | None = None,
     detail: str | None = None,
     choose: str | None = None,
+    crosses: pd.DataFrame | None = None,
     max_points: int = MAX_POINTS,
     **options: Any,
 ) -> Chart:
@@ -154,30 +157,34 @@ def lines(
         dash: column of line styles.
         detail: column that separates lines of one colour, such as the seed.
         choose: column; a menu of the page picks the value that is shown. Files show the first.
+        crosses: values that are not reliable, drawn as crosses off the lines, at the edge if they lie beyond the axis:
+            the columns of x, y, color and facet, and `flag`, the reason.
         max_points: points of a line; a longer one keeps its ends and its extremes.
         options: fields of `Options`.
     """
     o = Options(**options)
     figure = _Figure(frame, {"x": x, "y": y, "dash": dash, "detail": detail, "choose": choose} | _ends(band), o)
-    figure.thin(max_points)
+    longest = figure.thin(max_points)
     apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
-    channels = figure.color("stroke") | figure.named("dash", alt.StrokeDash, "stroke")
-    channels |= {"detail": apart[-1]} if detail else {}
+    channels = figure.color("stroke") | ({"detail": apart} if apart else {})
+    if crosses is not None and len(crosses):
+        kept = {key: figure.columns[key] for key in ("x", "y", "color", "facet") if key in figure.columns}
+        figure.crosses = figure.tidy(crosses.iloc[:: -(-len(crosses) // MAX_CROSSES)], kept | {"flag": "flag"})
     signal, choices = f"choose_{figure.id.replace('-', '_')}", _unique(figure.table["choose"]) if choose else []
-    dot = {"size": 18, "opacity": 1} if figure.longest() <= MAX_DOTS else {"size": 80, "opacity": 0}
+    dot = {"size": 18, "opacity": 1} if longest <= MAX_DOTS else {"size": 80, "opacity": 0}
 
-    def draw(own: pd.DataFrame, axes: Axes) -> list[Any]:
-        base = alt.Chart().encode(axes.x, axes.y, **channels)
+    def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
+        base = alt.Chart().encode(x_axis, y_axis, **channels)
         base = base.transform_filter(f"datum.choose == {signal}") if choose else base
-        plain = base.encode(strokeDash=alt.Undefined, detail=apart or alt.Undefined)
-        area = plain.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
-        dots = plain.mark_circle(**dot).encode(tooltip=figure.tooltip)
-        return [*([area] if band else []), base.mark_line(strokeWidth=1.8), dots]
+        area = base.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+        line = base.mark_line(strokeWidth=1.8).encode(**figure.named("dash", alt.StrokeDash, "stroke"))
+        dots = base.mark_circle(**dot).encode(tooltip=figure.tooltip)
+        return [*([area] if band else []), line, dots]
 
     chart = figure.chart(draw)
     if choose:
         menu = alt.binding_select(options=choices, name=f"{o.label(choose)} ")
-        chart.spec.params = [alt.param(name=signal, bind=menu, value=choices[0]).param]
+        chart.spec["params"] = [{"name": signal, "bind": menu.to_dict(), "value": choices[0]}]
     return chart
 
 
@@ -187,7 +194,6 @@ def points(
     y: str,
     *,
     error: Ends = None,
-    x_error: Ends = None,
     n: str | None = None,
     shape: str | None = None,
     diagonal: bool = False,
@@ -200,33 +206,27 @@ def points(
         x: column of numbers or names.
         y: column of values.
         error: columns of the lower and the upper end of y.
-        x_error: columns of the lower and the upper end of x.
         n: column of sample sizes; written at the foot where x is a name, shown by the pointer otherwise.
         shape: column of point shapes.
         diagonal: draw the line y = x.
         options: fields of `Options`.
     """
-    o = Options(**options)
-    figure = _Figure(frame, {"x": x, "y": y, "shape": shape, "n": n} | _ends(error) | _ends(x_error, "x_"), o)
-    offset = figure.offset(alt.XOffset) if not _is_numeric(figure.table["x"]) else {}
+    figure = _Figure(frame, {"x": x, "y": y, "shape": shape, "n": n} | _ends(error), Options(**options))
+    offset = {} if _is_numeric(figure.table["x"]) else figure.offset()
     color = figure.color("circle")
 
-    def draw(own: pd.DataFrame, axes: Axes) -> list[Any]:
-        base = alt.Chart().encode(axes.x, axes.y, **color, **offset)
-        bar = base.mark_rule(strokeWidth=1.6)
-        dots = base.mark_point(size=55, opacity=0.9, filled=True).encode(
-            tooltip=figure.tooltip, **figure.named("shape", alt.Shape, None)
-        )
-        layers = [bar.encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else []
-        layers += [bar.encode(alt.X("x_low:Q"), alt.X2("x_high:Q"))] if x_error else []
-        layers.append(dots)
+    def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
+        base = alt.Chart().encode(x_axis, y_axis, **color, **offset)
+        layers = [base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else []
+        dots = base.mark_point(size=55, opacity=0.9, filled=True)
+        layers.append(dots.encode(tooltip=figure.tooltip, **figure.named("shape", alt.Shape, None)))
         if diagonal:
-            (left, right), (low, high) = (axis["scale"]["domain"] for axis in axes)
+            (left, right), (low, high) = (axis["scale"]["domain"] for axis in (x_axis, y_axis))
             ends = [{"x": each, "y": each} for each in (max(left, low), min(right, high))]
-            layers.insert(0, alt.Chart(alt.Data(values=ends)).mark_line(style="guide").encode(axes.x, axes.y))
+            layers.insert(0, alt.Chart(alt.Data(values=ends)).mark_line(style="guide").encode(x_axis, y_axis))
         if n and not _is_numeric(own["x"]):
             foot = alt.Chart().transform_calculate(count="'n = ' + datum.n")
-            foot = foot.mark_text(baseline="bottom", dy=-2).encode(axes.x, alt.YValue("height"), text="count:N")
+            foot = foot.mark_text(baseline="bottom", dy=-2).encode(x_axis, alt.YValue("height"), text="count:N")
             layers.append(foot.encode(**offset))
         return layers
 
@@ -241,7 +241,6 @@ def bars(
     error: Ends = None,
     text: str | None = None,
     n: str | None = None,
-    horizontal: bool = False,
     **options: Any,
 ) -> Chart:
     """Draw a bar for each name, side by side where there are colours.
@@ -253,24 +252,20 @@ def bars(
         error: columns of the lower and the upper end of error bars.
         text: column of a few words above each bar, such as "0 of 6".
         n: column of sample sizes, shown by the pointer.
-        horizontal: bars from left to right, for long names.
         options: fields of `Options`.
     """
-    o = Options(**{"zero": True} | options)
     named = frame.assign(**{x: frame[x].map(_name)}) if x in frame else frame
-    figure = _Figure(named, {"x": x, "y": y, "text": text, "n": n} | _ends(error), o)
-    offset = figure.offset(alt.YOffset if horizontal else alt.XOffset)
-    end, other = (alt.X, alt.X2) if horizontal else (alt.Y, alt.Y2)
-    words = {"align": "left", "dx": 4} if horizontal else {"baseline": "bottom", "dy": -3}
+    columns = {"x": x, "y": y, "text": text, "n": n} | _ends(error)
+    figure = _Figure(named, columns, Options(**{"zero": True} | options))
 
-    def draw(own: pd.DataFrame, axes: Axes) -> list[Any]:
-        base = alt.Chart().encode(axes.x, axes.y, **offset)
+    def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
+        base = alt.Chart().encode(x_axis, y_axis, **figure.offset())
         layers = [base.mark_bar(opacity=0.9).encode(tooltip=figure.tooltip, **figure.color("square"))]
-        layers += [base.mark_rule(style="error").encode(end("low:Q"), other("high:Q"))] if error else []
-        top = base.encode(end("high:Q")) if error else base
-        return [*layers, *([top.mark_text(**words).encode(text="text:N")] if text else [])]
+        layers += [base.mark_rule(style="error").encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else []
+        top = base.encode(alt.Y("high:Q")) if error else base
+        return [*layers, *([top.mark_text(baseline="bottom", dy=-3).encode(text="text:N")] if text else [])]
 
-    return figure.chart(draw, turned=horizontal)
+    return figure.chart(draw)
 
 
 def heatmap(
@@ -280,7 +275,6 @@ def heatmap(
     value: str,
     *,
     diverging: bool = False,
-    share_color: bool = True,
     max_cells: int = MAX_CELLS,
     **options: Any,
 ) -> Chart:
@@ -293,24 +287,23 @@ def heatmap(
         y: column of numbers, which ascend from the bottom, or of names from the top.
         value: column of the colours.
         diverging: two colours around 0.
-        share_color: whether panels have the same colours.
         max_cells: columns of a panel.
         options: fields of `Options`.
     """
     o = Options(**options)
     figure = _Figure(frame, {"x": x, "y": y, "value": value}, o)
     figure.table = pd.concat(_merged(own, max_cells) for _, own in figure.panels())
+    ends = list(_widened(figure.table["value"].min(), figure.table["value"].max()))
+    most = float(np.abs(ends).max())
+    scale = alt.Scale(
+        domain=[-most, most] if diverging else ends, range="diverging" if diverging else "heatmap", zero=False
+    )
+    color = alt.Color("value:Q", scale=scale, legend=alt.Legend(title=o.label(value)))
 
-    def draw(own: pd.DataFrame, axes: Axes) -> list[Any]:
-        values = (figure.table if share_color else own)["value"]
-        ends = list(_widened(values.min(), values.max()))
-        most = float(np.abs(ends).max())
-        ends, kind = ([-most, most], "diverging") if diverging else (ends, "heatmap")
-        scale = alt.Scale(domain=ends, range=kind, zero=False)
-        color = alt.Color("value:Q", scale=scale, legend=alt.Legend(title=o.label(value)))
-        return [alt.Chart().mark_rect().encode(axes.x, axes.y, color, tooltip=figure.tooltip)]
+    def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
+        return [alt.Chart().mark_rect().encode(x_axis, y_axis, color, tooltip=figure.tooltip)]
 
-    return figure.chart(draw, cells=True, share_color=share_color)
+    return figure.chart(draw, cells=True)
 
 
 def beside(
@@ -319,15 +312,11 @@ def beside(
     """Put charts next to each other, each under its title, as far as the width allows; `columns` at most."""
     if not charts:
         raise ValueError("`charts` must hold a chart, got none. Pass one or more.")
-    views = [chart.spec.properties(title=chart.title) if titles else chart.spec.copy() for chart in charts]
-    params = [param for view in views for param in (view.params if view.params is not alt.Undefined else [])]
-    for view in views:
-        view.params = alt.Undefined
-    has_facets = any(hasattr(view, "concat") for view in views)  # these fill a row
-    spec = alt.concat(*views, columns=columns or (1 if has_facets else num_columns(len(views))))
-    spec = spec.resolve_scale(color="independent", strokeDash="independent", shape="independent")
-    spec.params = params or alt.Undefined
-    return Chart(id or slug(title), title, caption, spec)
+    views = [chart.spec | ({"title": chart.title} if titles else {}) for chart in charts]
+    params = [param for view in views for param in view.pop("params", ())]
+    has_facets = any("concat" in view for view in views)  # these fill a row
+    spec = _concat(views, "independent", columns or (1 if has_facets else num_columns(len(views))))
+    return Chart(id or slug(title), title, caption, spec | ({"params": params} if params else {}))
 
 
 def stack(*charts: Chart, title: str, caption: str = "", id: str = "", titles: bool = True) -> Chart:
@@ -374,17 +363,18 @@ class _Figure:
         self.id = options.id or slug(options.title)
         self.columns = {ours: name for ours, name in columns.items() if name is not None}
         self.columns |= {key: name for key in ("color", "facet") if (name := getattr(options, key)) is not None}
-        self.table = self._tidy(frame, self.columns)
+        self.table = self.tidy(frame, self.columns)
         self.measured = "value" if "value" in self.columns else "y"
         if not self.table[self.measured].notna().any():
             raise ValueError(f"Chart {options.title!r} has no value to draw. Pass a table with one, or leave it out.")
-        self.marks = None
+        self.marks: pd.DataFrame | None = None
+        self.crosses: pd.DataFrame | None = None
         if options.marks is not None and len(options.marks):
             known = {ours: name for ours, name in self.columns.items() if ours in ("x", "y") or name in options.marks}
-            extra = {key: key for key in ("low", "high", "x_low", "x_high", "label", "shape") if key in options.marks}
-            self.marks = self._tidy(options.marks, known | extra)
+            extra = {key: key for key in ("low", "high", "label") if key in options.marks}
+            self.marks = self.tidy(options.marks, known | extra)
 
-    def _tidy(self, frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    def tidy(self, frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
         """Return the columns under our names, gaps as NaN, without rows that have no place."""
         if missing := [name for name in columns.values() if name not in frame]:
             raise ValueError(f"The table has no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}.")
@@ -404,20 +394,16 @@ class _Figure:
                 table["low"] = table["low"].where(table["low"] > 0, floor)
         return table
 
-    def longest(self) -> int:
-        """Return the number of points of the longest line."""
-        keys = [key for key in LINE_KEYS if key in self.table]
-        return int(self.table.groupby(keys, dropna=False, observed=True).size().max()) if keys else len(self.table)
-
-    def thin(self, max_points: int) -> None:
-        """Leave at most so many points of each line."""
-        if self.longest() <= max_points:
-            return
+    def thin(self, max_points: int) -> int:
+        """Leave at most so many points of each line; return how many the longest has then."""
         keys = [key for key in LINE_KEYS if key in self.table]
         table = self.table.sort_values("x", kind="stable")
         lines = [own for _, own in table.groupby(keys, dropna=False, observed=True)] if keys else [table]
-        kept = pd.concat(own.iloc[extremes(own["y"].to_numpy(float), max_points)] for own in lines)
-        self.table = kept.sort_index()  # names keep the order in which they came
+        longest = max(map(len, lines))
+        if longest > max_points:
+            kept = [own.iloc[extremes(own["y"].to_numpy(float), max_points)] for own in lines]
+            self.table = pd.concat(kept).sort_index()  # names keep the order in which they came
+        return min(longest, max_points)
 
     def panels(self) -> list[tuple[Any, pd.DataFrame]]:
         """Return the rows of each facet that has a value."""
@@ -442,7 +428,7 @@ class _Figure:
         if "color" not in self.table:
             return {}
         title, numeric = self.options.label(str(self.options.color)), _is_numeric(self.table["color"])
-        is_layer = self.options.color == LAYER and numeric and len(self.domain) <= len(LIGHT.layers)
+        is_layer = self.options.color == LAYER and numeric and len(self.domain) <= len(THEMES["light"]["layers"])
         if numeric and not is_layer and len(self.domain) > MAX_NAMED:
             legend = alt.Legend(title=title)
             return {"color": alt.Color("color:Q", scale=alt.Scale(range="ramp", zero=False), legend=legend)}
@@ -461,12 +447,11 @@ class _Figure:
         made = channel(f"{ours}:N", sort=None, scale=alt.Scale(domain=values), legend=legend)
         return {"strokeDash" if ours == "dash" else ours: made}
 
-    def offset(self, channel: Any) -> dict[str, Any]:
+    def offset(self) -> dict[str, Any]:
         """Return the channel that puts colours side by side; none where one colour has a name for itself."""
         if "color" not in self.table or not self.table.duplicated([k for k in ("facet", "x") if k in self.table]).any():
             return {}
-        key = "xOffset" if channel is alt.XOffset else "yOffset"
-        return {key: channel("color:N", sort=self.domain, scale=alt.Scale(domain=self.domain))}
+        return {"xOffset": alt.XOffset("color:N", sort=self.domain, scale=alt.Scale(domain=self.domain))}
 
     @property
     def tooltip(self) -> list[Any]:
@@ -481,59 +466,50 @@ class _Figure:
             if ours != "text"
         ]
 
-    def chart(
-        self, draw: Draw, *, turned: bool = False, cells: bool = False, free: bool = False, share_color: bool = True
-    ) -> Chart:
+    def chart(self, draw: Draw, *, cells: bool = False, free: bool = False) -> Chart:
         """Draw each panel, add rules and marks, and put the panels side by side.
 
         Args:
             draw: returns the layers of a panel.
-            turned: x goes up and y goes right.
             cells: each number has a band of its own, as names have.
             free: leave room at the ends of the x axis.
-            share_color: whether panels have one legend.
         """
         o, views = self.options, []
         for value, own in self.panels():
-            axes = Axes(*(self._axis(ours, own, value, turned=turned, cells=cells, free=free) for ours in "xy"))
-            rules = [rule for rule in o.rules if rule.facet is None or rule.facet == value]
-            over = [layer for rule in rules for layer in self._rule(rule, axes, turned=turned)]
-            view = alt.layer(*draw(own, axes), *over, *self._marked(value, axes), data=_data(own))
+            x, y = (self._axis(ours, own, value, cells=cells, free=free) for ours in "xy")
+            layers = draw(own, x, y)
+            rules = [rule for rule in o.rules if rule.facet in (None, value)]
+            for rule, shift in zip(rules, _shifts(rules, y), strict=True):
+                layers += self._rule(rule, x if rule.axis == "x" else y, shift)
+            layers += [*self._crossed(value, x, y), *self._marked(value, x, y)]
+            view = {"data": _columns(own), "layer": [_plain_layer(layer) for layer in layers]}
             if value is not None:
-                view.title = f"{o.label(str(o.facet))} {_name(value)}" if _is_numeric(own["facet"]) else value
-            views.append(view if o.height is None else view.properties(height=o.height))
-        spec = views[0]
-        if o.facet is not None:
-            scales = {"color": "shared" if share_color else "independent", "strokeDash": "shared", "shape": "shared"}
-            spec = alt.concat(*views, columns=num_columns(len(views))).resolve_scale(**scales)
+                view["title"] = f"{o.label(str(o.facet))} {_name(value)}" if _is_numeric(own["facet"]) else value
+            views.append(view if o.height is None else view | {"height": o.height})
+        spec = views[0] if o.facet is None else _concat(views, "shared", num_columns(len(views)))
         return Chart(self.id, o.title, o.caption, spec)
 
-    def _axis(self, ours: str, own: pd.DataFrame, value: Any, *, turned: bool, cells: bool, free: bool) -> Any:
+    def _axis(self, ours: str, own: pd.DataFrame, value: Any, *, cells: bool, free: bool) -> Any:
         """Return the channel of an axis."""
         o, is_x = self.options, ours == "x"
-        channel = alt.X if is_x != turned else alt.Y
         title = o.label(self.columns[ours]) or None
         shared = o.share_x if is_x else o.share_y
         table = self.table if shared else own
         if cells or not _is_numeric(own[ours]):
-            return _names_axis(channel, ours, table, title, cells=cells)
-        seen = [table]
-        if self.marks is not None:
-            seen.append(
-                self.marks[self.marks["facet"] == value] if "facet" in self.marks and not shared else self.marks
-            )
-        ends = ["x", "x_low", "x_high"] if is_x else ["y", "low", "high"]
+            return _names_axis(ours, table, title, cells=cells)
+        marks = self.marks if shared else _in_panel(self.marks, value)
+        seen = [table] if marks is None else [table, marks]
+        ends = ["x"] if is_x else ["y", "low", "high"]
         numbers = [float(each) for part in seen for key in ends if key in part for each in part[key]]
         numbers += list(o.x_ends) if is_x else []
         numbers += [rule.value for rule in o.rules if rule.axis == ours and (shared or rule.facet in (None, value))]
         if not is_x and "n" in own and not _is_numeric(own["x"]) and not o.y_log:  # room for n at the foot
             numbers.append(np.nanmin(numbers) - FOOT * (np.nanmax(numbers) - np.nanmin(numbers)))
         log, zero = (o.x_log, False) if is_x else (o.y_log, o.zero)
-        return _number_axis(channel, ours, np.array(numbers, float), title, log=log, zero=zero, free=free or not is_x)
+        return _number_axis(ours, np.array(numbers, float), title, log=log, zero=zero, free=free or not is_x)
 
-    def _rule(self, rule: Rule, axes: Axes, *, turned: bool) -> list[Any]:
+    def _rule(self, rule: Rule, axis: Any, shift: int) -> list[Any]:
         data = {rule.axis: float(rule.value), "label": rule.label, "color": rule.color}
-        axis = axes.x if rule.axis == "x" else axes.y
         base = alt.Chart(alt.Data(values=[data])).encode(axis)
         if rule.color is None:
             layers = [base.mark_rule(style="alert" if rule.alert else "guide", strokeDash=[2, 3])]
@@ -541,8 +517,10 @@ class _Figure:
             layers = [base.mark_rule(strokeDash=[6, 4], strokeWidth=1.2).encode(**self.color("stroke"))]
         if rule.label:
             style = "alert-text" if rule.alert else "guide-text"
-            if (rule.axis == "x") == turned:
-                words = base.mark_text(style=style, align="left", baseline="bottom", dy=-3).encode(x=alt.value(4))
+            if rule.axis == "y":
+                words = base.mark_text(style=style, align="left", baseline="bottom", dy=-3).encode(
+                    x=alt.value(4 + shift)
+                )
             else:
                 low, high = axis["scale"]["domain"]
                 middle = math.sqrt(low * high) if axis["scale"]["type"] == "log" else (low + high) / 2
@@ -551,32 +529,51 @@ class _Figure:
             layers.append(words.encode(text="label:N"))
         return layers
 
-    def _marked(self, value: Any, axes: Axes) -> list[Any]:
-        if self.marks is None:
+    def _crossed(self, value: Any, x: Any, y: Any) -> list[Any]:
+        own = _in_panel(self.crosses, value)
+        if own is None or own.empty:
             return []
-        own = self.marks if "facet" not in self.marks else self.marks[self.marks["facet"] == value]
-        if own.empty:
+        inside = np.array([EDGE, 1 - EDGE])
+        low, high = y["scale"]["domain"]
+        ends = low * (high / low) ** inside if self.options.y_log else low + (high - low) * inside
+        marks = alt.Chart(_own_data(own.assign(value=own["y"], y=own["y"].clip(*ends))))
+        title = self.options.label(self.columns["y"])
+        tips = [*self.tooltip[:1], alt.Tooltip("value:Q", title=title, format=NUMBER), "flag:N"]
+        marks = marks.mark_point(shape=CROSS, size=36, strokeWidth=2, opacity=1)
+        return [marks.encode(x, y, tooltip=tips, **self.color("stroke"))]
+
+    def _marked(self, value: Any, x: Any, y: Any) -> list[Any]:
+        own = _in_panel(self.marks, value)
+        if own is None or own.empty:
             return []
-        base = alt.Chart(_data(own)).encode(axes.x, axes.y)
+        base = alt.Chart(_own_data(own)).encode(x, y)
         look = {} if "color" in own else {"style": "alert"}
         color = self.color("stroke") if "color" in own else {}
-        layers = []
-        for low, high, first, second in (("low", "high", alt.Y, alt.Y2), ("x_low", "x_high", alt.X, alt.X2)):
-            if low in own:
-                bar = base.mark_rule(strokeWidth=2, **look)
-                layers.append(bar.encode(first(f"{low}:Q"), second(f"{high}:Q"), **color))
-        shape = {"shape": alt.Shape("shape:N", scale=None)} if "shape" in own else {}
+        bar = base.mark_rule(strokeWidth=2, **look)
+        layers = [bar.encode(alt.Y("low:Q"), alt.Y2("high:Q"), **color)] if "low" in own else []
         tips = {"tooltip": "label:N"} if "label" in own else {"tooltip": self.tooltip[:2]}
-        layers.append(base.mark_point(size=60, filled=True, opacity=1, **look).encode(**shape, **color, **tips))
+        layers.append(base.mark_point(size=60, filled=True, opacity=1, **look).encode(**color, **tips))
         if "label" in own and len(own) <= MAX_LABELS:
             words = base.mark_text(style="alert-text", align="left", baseline="top", dx=6, dy=4)
             layers.append(words.encode(text="label:N"))
         return layers
 
 
-def _number_axis(
-    channel: Any, ours: str, values: np.ndarray, title: str | None, *, log: bool, zero: bool, free: bool
-) -> Any:
+def _in_panel(table: pd.DataFrame | None, value: Any) -> pd.DataFrame | None:
+    return table if table is None or "facet" not in table else table[table["facet"] == value]
+
+
+def _shifts(rules: Sequence[Rule], y: Any) -> list[int]:
+    """Return by how many pixels the label of each rule moves to the right, clear of those of rules close below."""
+    shifts, before, shift = dict.fromkeys(rules, 0), -math.inf, 0
+    for rule in sorted((rule for rule in rules if rule.axis == "y" and rule.label), key=lambda rule: rule.value):
+        low, high = y["scale"]["domain"]
+        shifts[rule] = shift = shift if rule.value - before < LABEL_ROOM * (high - low) else 0
+        before, shift = rule.value, shift + LETTER * (len(rule.label) + 2)
+    return [shifts[rule] for rule in rules]
+
+
+def _number_axis(ours: str, values: np.ndarray, title: str | None, *, log: bool, zero: bool, free: bool) -> Any:
     """Return the channel of an axis of numbers; `free` leaves room at its ends."""
     numbers = values[np.isfinite(values)]
     positive = numbers[numbers > 0]
@@ -602,17 +599,18 @@ def _number_axis(
             low, high = _widened(low, high)
             room = MARGIN * (high - low)
             low, high = low - room * (not zero or bottom < 0), high + room * (not zero or top > 0)
-    return channel(
-        f"{ours}:Q", scale=alt.Scale(domain=[low, high], nice=False, **scale), axis=alt.Axis(title=title, **look)
-    )
+    channel = alt.X if ours == "x" else alt.Y
+    limits = alt.Scale(domain=[low, high], nice=False, **scale)
+    return channel(f"{ours}:Q", scale=limits, axis=alt.Axis(title=title, **look))
 
 
-def _names_axis(channel: Any, ours: str, table: pd.DataFrame, title: str | None, *, cells: bool) -> Any:
+def _names_axis(ours: str, table: pd.DataFrame, title: str | None, *, cells: bool) -> Any:
     """Return the channel of an axis of names, or of the numbers of a heat map, each in a band of its own."""
     names, numeric = _unique(table[ours]), _is_numeric(table[ours])
     names = names[::-1] if numeric and ours == "y" else names
     shown = names[:: -(-len(names) // 14)] if cells else names
-    slanted = channel is alt.X and sum(len(str(each)) for each in shown) > MAX_LETTERS and not numeric
+    channel = alt.X if ours == "x" else alt.Y
+    slanted = ours == "x" and sum(len(str(each)) for each in shown) > MAX_LETTERS and not numeric
     axis = alt.Axis(title=title, values=shown, labelAngle=-35 if slanted else 0, grid=False, labelOverlap=cells)
     axis.labelExpr = TICK if numeric else alt.Undefined
     return channel(f"{ours}:{'O' if numeric else 'N'}", sort=None, scale=alt.Scale(domain=names), axis=axis)
@@ -654,8 +652,8 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 def _legend(values: Sequence[Any], title: str, symbol: str | None = None) -> Any:
-    """Return a legend in columns that fit a width of `LEGEND_ROOM`; none for a single value."""
-    if len(values) < 2:  # noqa: PLR2004 (one value needs no name)
+    """Return a legend in columns that fit a width of `LEGEND_ROOM`; none for a single value or very many."""
+    if not 1 < len(values) <= MAX_LEGEND:
         return None
     longest = max(len(_name(value)) for value in values)
     columns = max(1, LEGEND_ROOM // (34 + 7 * longest))
@@ -666,12 +664,30 @@ def _legend(values: Sequence[Any], title: str, symbol: str | None = None) -> Any
     )
 
 
-def _data(table: pd.DataFrame) -> Any:
-    """Return the rows as JSON text, which Altair does not walk through; numbers rounded, gaps null."""
+def _concat(views: list[dict[str, Any]], scales: str, columns: int) -> dict[str, Any]:
+    """Put panels side by side; colours, dashes and shapes are `shared` or `independent`."""
+    resolve = dict.fromkeys(("color", "strokeDash", "shape"), scales)
+    return {"concat": views, "columns": columns, "resolve": {"scale": resolve}}
+
+
+def _plain_layer(layer: Any) -> dict[str, Any]:
+    """Return a layer of Altair as Vega-Lite; one without data of its own has those of its panel."""
+    made = layer.to_dict(validate=False, context={"top_level": False})
+    if rows := made.pop("data").get("values"):
+        made["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
+    return made
+
+
+def _columns(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the columns of a panel as a spec holds them; numbers rounded, gaps null."""
     shown = table.drop(columns="facet", errors="ignore")
-    columns = [[_plain(value) for value in shown[name].tolist()] for name in shown]
-    rows = [dict(zip(shown, row, strict=True)) for row in zip(*columns, strict=True)]
-    return alt.Data(values=json.dumps(rows, ensure_ascii=False))
+    return {"columns": {name: [_plain(value) for value in shown[name].tolist()] for name in shown}}
+
+
+def _own_data(table: pd.DataFrame) -> Any:
+    """Return the few rows of a layer that has data of its own."""
+    columns = _columns(table)["columns"]
+    return alt.Data(values=[dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,9 @@ interactive chart that follows the width and the colours of its page.
 import json
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -35,115 +37,22 @@ LEGEND_ROOM = 1000
 FONT = "Liberation Sans"
 """Comes with vl-convert, so that a file looks the same on every machine. One font in one weight: vl-convert writes
 several into a PDF in random order."""
-MIME = "application/vnd.vegalite.v6+json"
+MIME, SCHEMA = "application/vnd.vegalite.v6+json", "https://vega.github.io/schema/vega-lite/v6.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Theme:
-    """Colours of a page. Readable on its background, and far apart for every kind of colour vision."""
-
-    ink: str
-    soft: str
-    grid: str
-    alert: str
-    category: tuple[str, ...]
-    """Conditions, runs, methods, in their order."""
-    layers: tuple[str, ...]
-    """Layer k has colour k in every chart."""
-    ramp: tuple[float, float]
-    """Part of viridis that is visible on the background."""
-    diverging: str
-    background: str = "transparent"
-    font: str = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
-
-    def config(self) -> dict[str, Any]:
-        """Return the theme as a config of Vega-Lite."""
-        ramp = {"scheme": "viridis", "extent": list(self.ramp)}
-        plain = {"fontWeight": "normal"}
-        return {
-            "background": self.background,
-            "font": self.font,
-            "padding": 6,
-            "view": {"stroke": None},
-            "mark": {"color": self.category[0]},
-            "rule": {"color": self.category[0]},
-            "text": {"color": self.ink, "fontSize": 11},
-            "style": {
-                "guide": {"color": self.soft, "strokeDash": [2, 3], "strokeWidth": 1.2},
-                "guide-text": {"color": self.soft},
-                "alert": {"color": self.alert},
-                "alert-text": {"color": self.alert},
-                "error": {"color": self.ink, "strokeWidth": 1.2},
-            },
-            "axis": {
-                "labelColor": self.soft,
-                "titleColor": self.ink,
-                "gridColor": self.grid,
-                "domainColor": self.soft,
-                "tickColor": self.soft,
-                "labelFontSize": 12,
-                "titleFontSize": 13,
-                "titlePadding": 8,
-                "labelFlush": True,
-                "labelSeparation": 6,
-                "titleFontWeight": "normal",
-            },
-            "legend": {
-                "orient": "top",
-                "labelColor": self.ink,
-                "titleColor": self.soft,
-                "labelFontSize": 12,
-                "titleFontSize": 12,
-                "titleFontWeight": "normal",
-                "labelLimit": 260,
-                "symbolStrokeWidth": 2.5,
-                "symbolSize": 120,
-                "symbolOpacity": 1,
-                "gradientLength": 180,
-            },
-            "title": {"color": self.ink, "fontSize": 13, "anchor": "start", "offset": 6} | plain,
-            "range": {
-                "category": list(self.category),
-                "ordinal": list(self.layers),
-                "ramp": ramp,
-                "heatmap": {"scheme": "viridis"},
-                "diverging": {"scheme": self.diverging},
-            },
-        }
+THEMES: dict[str, Any] = tomllib.loads((files("joma.charts") / "themes.toml").read_text(encoding="utf8"))
+"""Colours of a `light` and a `dark` page, and the `config` of Vega-Lite that names them."""
 
 
-LIGHT = Theme(
-    ink="#1d2433",
-    soft="#5b6478",
-    grid="#e4e7ee",
-    alert="#b3261e",
-    category=(
-        *("#0b62a8", "#c4500b", "#0b7a53", "#a13a86", "#7a6200"),
-        *("#5b4bb5", "#6b7280", "#b3261e", "#0f8b9c", "#3f3f46"),
-    ),
-    layers=(
-        *("#1f3a93", "#2a7fd4", "#0f9aa8", "#0b8a5f", "#5a9a22", "#b09a00"),
-        *("#e08a00", "#d9541e", "#b3202c", "#9c1f6e", "#6a2fa3", "#4b5563"),
-    ),
-    ramp=(0.0, 0.88),
-    diverging="blueorange",
-)
-DARK = Theme(
-    ink="#e8ebf2",
-    soft="#a9b1c4",
-    grid="#333a4a",
-    alert="#ff8a80",
-    category=(
-        *("#6db3f2", "#ff9d5c", "#56d3a2", "#e98fd0", "#e5c84b"),
-        *("#b3a6ff", "#b5bcc9", "#ff8a80", "#5fd3e3", "#e4e4e7"),
-    ),
-    layers=(
-        *("#8fa8ff", "#5eb3ff", "#4fd1e0", "#43d19e", "#9be15d", "#e8d44d"),
-        *("#ffb547", "#ff8a5c", "#ff6b78", "#f06bb8", "#b794f6", "#b5bcc9"),
-    ),
-    ramp=(0.3, 1.0),
-    diverging="blueorange",
-)
+def config(theme: str) -> dict[str, Any]:
+    """Return the config of Vega-Lite in the colours of a theme, `light` or `dark`."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(each) for name, each in value.items()}
+        return THEMES[theme][value[1:]] if isinstance(value, str) and value.startswith("$") else value
+
+    return filled(THEMES["config"]) | {"view": {"stroke": None}}  # TOML has no null
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +65,8 @@ class Chart:
     """States what is shown."""
     caption: str
     """One or two sentences: what to look for, what bands and error bars are."""
-    spec: Any
-    """The chart of Altair, without title, size or theme."""
+    spec: dict[str, Any]
+    """Vega-Lite without title, size and theme, as pages hold it: data in columns, which charts.js turns into rows."""
 
     def __post_init__(self) -> None:
         """Refuse an id that is no file name."""
@@ -168,13 +77,19 @@ class Chart:
 
     def to_dict(self, width: int | None = None, *, dark: bool = False) -> dict[str, Any]:
         """Return a complete Vega-Lite spec: title, size and colours included, `width` pixels wide."""
-        spec = self._bare()
-        width = width or spec["usermeta"]["width"]
+        spec = {"$schema": SCHEMA, **deepcopy(self.spec)}
+        for view in _views(spec):
+            if columns := view.get("data", {}).pop("columns", None):
+                view["data"]["values"] = [
+                    dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+                ]
+        several = len(spec.get("concat", ())) > 1 and spec["columns"] > 1
+        width = width or (WIDTH_OF_SEVERAL if several else WIDTH)
         fit(spec, width)
-        theme = DARK if dark else LIGHT
+        theme = "dark" if dark else "light"
         lines = textwrap.wrap(self.title, max(20, width // 8)) or [""]
         spec["title"] = {"text": lines, "fontSize": 16, "anchor": "start", "frame": "bounds", "offset": 12}
-        spec["config"] = theme.config() | {"background": "#11151f" if dark else "white", "font": FONT}
+        spec["config"] = config(theme) | {"background": THEMES[theme]["background"], "font": FONT}
         return spec
 
     def render(self, kind: str, width: int | None = None, *, dark: bool = False) -> bytes:
@@ -202,21 +117,13 @@ class Chart:
         """Write `<id>.<format>` files into the folder, each complete or not at all, and return their paths."""
         return [write_bytes(Path(folder) / f"{self.id}.{kind}", self.render(kind)) for kind in formats]
 
-    def compact(self) -> dict[str, Any]:
-        """Return the spec as pages hold it: no size, no theme, and data in columns, which charts.js turns into rows."""
-        spec = self._bare()
-        for view in _views(spec):
-            if rows := view.get("data", {}).get("values"):
-                view["data"] = {"columns": {name: [row[name] for row in rows] for name in rows[0]}}
-        return spec
-
     def html(self) -> str:
         """Return a `<figure>` for a page that holds `bundle()` once; it draws itself when it comes into view."""
         return (
             f'<figure class="joma-chart" id="{self.id}"><figcaption><strong>{escape(self.title)}</strong> '
             f"{escape(self.caption)}</figcaption>"
             f'<div class="joma-plot" role="img" aria-label="{escape(self.title)}"></div>'
-            f'<script type="application/json">{_script_json(self.compact())}</script></figure>'
+            f'<script type="application/json">{_script_json(self.spec)}</script></figure>'
         )
 
     def standalone_html(self) -> str:
@@ -236,17 +143,6 @@ class Chart:
         """Return a still picture, which every notebook shows, offline too."""
         return f"<figure>{self.render('svg').decode('utf8')}<figcaption>{escape(self.caption)}</figcaption></figure>"
 
-    def _bare(self) -> dict[str, Any]:
-        spec = self.spec.to_dict(validate=False)
-        spec.pop("config", None)  # Altair's own
-        for view in _views(spec):
-            if isinstance(rows := view.get("data", {}).get("values"), str):
-                view["data"]["values"] = json.loads(rows)
-        panels = len(spec.get("concat", ()))
-        width = WIDTH_OF_SEVERAL if panels > 1 and spec.get("columns") != 1 else WIDTH
-        spec["usermeta"] = {"width": width}
-        return spec
-
 
 @cache
 def bundle_files() -> dict[str, str]:
@@ -254,7 +150,7 @@ def bundle_files() -> dict[str, str]:
     vl_convert = import_extra("vl_convert", "report")
     drawing = (files("joma.charts") / "charts.js").read_text(encoding="utf8")
     layout = {"minPanel": MIN_PANEL, "axis": AXIS, "gap": GAP, "heights": HEIGHTS, "aspect": ASPECT}
-    settings = {"light": LIGHT.config(), "dark": DARK.config(), "layout": layout | {"legendRoom": LEGEND_ROOM}}
+    settings = {"light": config("light"), "dark": config("dark"), "layout": layout | {"legendRoom": LEGEND_ROOM}}
     snippet = f"(() => {{ const settings = {_script_json(settings)};\n{drawing} }})();"
     script = vl_convert.javascript_bundle(snippet, vl_version=VEGALITE).replace("</script", r"<\/script")
     style = (files("joma.charts") / "charts.css").read_text(encoding="utf8")

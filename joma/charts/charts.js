@@ -45,7 +45,8 @@ function addZoom(view, path = "zoom") {
   if (encodings.length) first.params = [{ name: path, select: { ...zoom, encodings }, bind: "scales" }];
 }
 
-const zoomOf = (view) => view.getState({ data: () => false, signals: (name) => /^zoom(_\d+)?_[xy]$/.test(name) }).signals;
+const kept = /^(zoom(_\d+)?_[xy]|choose_\w+)$/;  // what a reader has set
+const settingsOf = (view) => view.getState({ data: () => false, signals: (name) => kept.test(name) }).signals;
 
 // A chart is drawn out of sight and then takes the place of the one before it, so that an update does not flicker.
 async function render(figure, width) {
@@ -60,6 +61,7 @@ async function render(figure, width) {
   const config = theme();
   const drawn = await vegaEmbed(stage, spec, {
     config,
+    mode: "vega-lite",
     renderer: "canvas",
     ast: true,  // without eval, which the policy of a page may forbid
     actions: { export: true, source: false, compiled: false, editor: false },
@@ -81,8 +83,8 @@ async function drawNow(figure) {
     ({ drawn, stage } = await render(figure, figure.width - figure.excess));
   }
   if (figure.view) {
-    const before = zoomOf(figure.view.view), now = zoomOf(drawn.view);
-    for (const [name, ends] of Object.entries(before)) if (ends && name in now) drawn.view.signal(name, ends);
+    const before = settingsOf(figure.view.view), now = settingsOf(drawn.view);
+    for (const [name, value] of Object.entries(before)) if (value && name in now) drawn.view.signal(name, value);
     await drawn.view.runAsync();
     figure.view.finalize();
   }

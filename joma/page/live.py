@@ -121,11 +121,11 @@ def _drawn(folder: Path, root: Path) -> dict[str, Any]:
     if unreadable:
         raise ValueError(unreadable[0]["reason"])
     (run,), group = runs, Group(name=runs[0].name, runs=tuple(runs))
-    rows = run.measured
+    rows = run.values
     over_heads = rows[rows["metric"].isin(leading(group)) & (rows["head"] == ALL_HEADS)]
     num_curves = max(1, len(over_heads[["metric", "site"]].drop_duplicates()))
     charts = leading_charts(group, "live", max_points=max(FEWEST_POINTS, min(MAX_CURVE, MAX_POINTS // num_curves)))
-    alarms = group.events("alarm").sort_values("step", kind="stable")
+    alarms = group.events("alarm")
     return {
         "step": int(rows["step"].max()) if len(rows) else None,
         "measurements": int(rows["step"].nunique()),
@@ -138,7 +138,7 @@ def _drawn(folder: Path, root: Path) -> dict[str, Any]:
             "heads" if chart.id.endswith("heads") else "curves": {
                 "title": chart.title,
                 "caption": chart.caption,
-                "spec": chart.compact(),
+                "spec": chart.spec,
             }
             for chart in charts
         },

@@ -20,21 +20,29 @@ from joma.store.files import write_text
 
 VERIFICATION = "verification.json"
 FULL = "full"
+HEADLINES = ("figure4", "figure6")
+"""Experiments that the index shows first."""
 _ANSWERS = TypeAdapter(list[Answer])
 
 
 def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, full: bool) -> Page:
     """Return the table of all claims, each linked to where it is told in detail."""
     body = claims_table(answers, addresses, texts=full)
-    return Page(slug="claims", title="All claims", group="Paper", body=body, summary=body)
+    summary = Markup("<details><summary>{}</summary>{}</details>").format(
+        ", ".join(f"{count} {outcome}" for outcome, count in _counts(answers)), body
+    )
+    return Page(slug="claims", title="All claims", group="Paper", body=body, summary=summary)
+
+
+def _counts(answers: Sequence[Answer]) -> list[tuple[str, int]]:
+    counts = Counter(answer.outcome for answer in answers)
+    return [(outcome.value, counts[outcome]) for outcome in Outcome if counts[outcome]]
 
 
 def claims_table(answers: Sequence[Answer], addresses: dict[str, str], *, texts: bool) -> Markup:
     """Return claims as a table that can be sorted and filtered by outcome."""
-    counts = Counter(answer.outcome for answer in answers)
     shown = table(rows(answers, texts=texts), links=addresses, outcomes=True)
-    ordered = [(outcome.value, counts[outcome]) for outcome in Outcome if counts[outcome]]
-    return render("claims", answers=answers, counts=ordered, table=shown)
+    return render("claims", answers=answers, counts=_counts(answers), table=shown)
 
 
 def experiment_page(result: ExperimentResult, reproduction: Path, root: Path) -> Page:
@@ -56,7 +64,15 @@ def experiment_page(result: ExperimentResult, reproduction: Path, root: Path) ->
         settings=table(settings) if settings else "",
     )
     summary = render("summary", result=result, chart=charts[0] if charts else "", address=f"{result.id}.html")
-    return Page(slug=result.id, title=result.title, group="Paper", body=body, summary=summary)
+    return Page(
+        slug=result.id,
+        title=result.title,
+        group="Paper",
+        body=body,
+        summary=summary,
+        label=result.id,
+        headline=result.id in HEADLINES,
+    )
 
 
 def statements_page(answers: Sequence[Answer]) -> Page:

@@ -49,13 +49,7 @@ def report(folder: Path | str, *, out: Path | str | None = None, single: bool = 
             f"{folder} holds no record. Write one with `joma scan`, `joma reproduce`, `joma train`, `joma simulate` or "
             f"`joma verify` and `--out {folder}`, or with `joma.watch`."
         )
-    if found or verified:
-        title, lead = (
-            "The JoMA paper, rebuilt",
-            "What the paper claims (arXiv:2310.00535), what we found, and the numbers.",
-        )
-    else:
-        title, lead = "How these transformers learn", "Attention entropy and weight rank, layer by layer."
+    title, lead = PAPER if found or verified else RUNS
     if single:
         return write_single(place / "index.html", pages, title=title, lead=lead)
     return write(place, pages, title=title, lead=lead)

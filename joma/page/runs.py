@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,20 @@ import pandas as pd
 from markupsafe import Markup
 
 from joma.charts import Chart, Rule, heatmap, lines, stack
-from joma.charts.builders import MAX_CELLS, MAX_POINTS
+from joma.charts.builders import MAX_CELLS, MAX_POINTS, slug
 from joma.claims.table import short
 from joma.formatting import NO_LAYER, counted, layer_name
-from joma.measure.curve_effects import CurveEffects, curve_effects
+from joma.measure.curve_effects import ALL_HEADS, CurveEffects, curve_effects
 from joma.metrics import METRICS, metric_named
 from joma.page.site import Page, figure, render, table
 from joma.store import RunInfo, find_runs, info, is_open, read, read_events
 
-SEED_KEY = re.compile(r"(^|[_.-])seeds?$", re.IGNORECASE)
+SEED_KEY = re.compile(r"(^|[_.-])seeds?($|[.\[])", re.IGNORECASE)
 """Names of settings that are seeds: seed, seeds, data_seed."""
 SEED_IN_NAME = re.compile(r"seed[-_= ]?(\d+)", re.IGNORECASE)
 """A seed in the name of a folder, a file or a repository: seed-3, pythia-70m-seed3."""
 ANY_SEED = "seed*"
-COST = "cost"
-"""Kind of the rows that say what measuring took."""
-ALL_HEADS, NO_STEP = -1, -1
+NO_STEP, LARGE = -1, 100
 MAX_PAGES = 40
 """Groups that get a page of their own; the overview lists all."""
 MAX_METRICS = 200
@@ -51,11 +50,16 @@ STATES = {
     "interrupted": "was interrupted or killed; opening it again continues",
     "failed": "failed",
 }
-EVENTS = {"alarm": "Alarms", "audit": "Audit of the checkpoints", "unseen": "Not measured"}
-"""Kinds of events that have a table of their own; what layers do is in the table of layers."""
 OTHER = "other"
+EVENTS = {"alarm": "Alarms", "audit": "Audit of the checkpoints", "unseen": "Not measured", OTHER: "Other events"}
+"""Tables of events by kind."""
+IN_LAYERS = ("effects", "regime")
+"""Kinds of events that the table of layers shows."""
 EFFECTS = {"start": "start", "fall": "fall", "lowest at step": "dip_time", "rise": "rise", "end": "end"}
 """Columns of the table of layers, and the fields of effects that they show."""
+STEP, ALL_LAYERS = "training step", "mean over layers"
+MAX_COMPARED = 120
+"""Lines of runs side by side: with few runs, more layers can be chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,52 +70,39 @@ class ReportRun:
     """Path below the folder of the report."""
     info: RunInfo
     values: pd.DataFrame
+    """What was measured; `trusted` is False for values that have a flag or are not finite."""
+    cost: pd.Series
+    """Seconds of each measurement."""
     events: pd.DataFrame
-    """What happened and was not withdrawn; `evidence` is a dictionary."""
+    """What happened and was not withdrawn, once each; `kind` is one of `EVENTS`, `evidence` a dictionary."""
     status: str
     seed: str
     """Empty when no setting and no name has one."""
-
-    @property
-    def measured(self) -> pd.DataFrame:
-        """Rows of what was measured, without what that took."""
-        return self.values[self.values["kind"] != COST]
-
-    @property
-    def cost(self) -> pd.Series:
-        """Seconds of each measurement."""
-        rows = self.values
-        return rows.loc[(rows["kind"] == COST) & (rows["metric"] == "seconds"), "value"]
-
-    @property
-    def wall_seconds(self) -> float | None:
-        """Time from start to end, of a run that was not interrupted."""
-        if self.info.ended is None or self.info.resumed:
-            return None
-        begun, ended = (datetime.fromisoformat(time) for time in (self.info.started, self.info.ended))
-        return (ended - begun).total_seconds()
+    identity: str
+    """The same for runs that differ only in their seed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Group:
     """Runs of one kind and configuration that differ only in their seed; often a single one."""
 
     name: str
     runs: tuple[ReportRun, ...]
 
+    @cached_property
+    def metrics(self) -> dict[str, pd.DataFrame]:
+        """The values of all runs by metric, with a column `run`."""
+        values = pd.concat([run.values.assign(run=run.name) for run in self.runs], ignore_index=True)
+        return dict(list(values.groupby("metric")))
+
     def rows(self, metric: str) -> pd.DataFrame:
         """Return the values of a metric in all runs, with a column `run`."""
-        own = [run.measured[run.measured["metric"] == metric].assign(run=run.name) for run in self.runs]
-        return pd.concat(own, ignore_index=True)
+        return self.metrics[metric] if metric in self.metrics else self.runs[0].values[:0].assign(run="")
 
     def events(self, kind: str) -> pd.DataFrame:
-        """Return the events of one kind, those that repeat at every step once."""
-        own = []
-        for run in self.runs:
-            kinds = run.events["kind"]
-            chosen = ~kinds.isin([*EVENTS, "effects", "regime"]) if kind == OTHER else kinds == kind
-            own.append(run.events[chosen].assign(run=run.name))
-        return pd.concat(own, ignore_index=True).drop_duplicates(["run", "site", "message"])
+        """Return the events of one kind, by step, with a column `run`."""
+        own = [run.events[run.events["kind"] == kind].assign(run=run.name) for run in self.runs]
+        return pd.concat(own, ignore_index=True).sort_values("step", kind="stable")
 
 
 def run_pages(folder: Path, *, without: Sequence[Path] = ()) -> list[Page]:
@@ -124,22 +115,22 @@ def run_pages(folder: Path, *, without: Sequence[Path] = ()) -> list[Page]:
         raise ValueError(unreadable[0]["reason"])
     groups = grouped(runs)
     metrics = metrics_of(groups)
-    effects = {run.name: curve_effects(run.measured[trusted(run.measured)]) for run in runs}
+    effects = {run.name: curve_effects(run.values[run.values["trusted"]]) for run in runs}
     slugs = {group.name: f"run-{place}" for place, group in enumerate(groups[:MAX_PAGES], start=1)}
     links = {run.name: f"{slugs[group.name]}.html" for group in groups if group.name in slugs for run in group.runs}
+    several = len(groups) > 1
     overview = render(
         "runs",
         unreadable=unreadable,
-        table=table([_overview(group, run, effects[run.name]) for group in groups for run in group.runs], links=links),
-        charts=[figure(chart) for chart in _side_by_side(groups, metrics)] if len(groups) > 1 else [],
-        differences=table(_differences(groups)) if len(groups) > 1 else "",
+        table=table([_overview(run, effects[run.name]) for group in groups for run in group.runs], links=links),
+        charts=[figure(chart) for chart in _side_by_side(groups, metrics)] if several else [],
+        differences=table(_differences(groups)) if several else "",
         left_out=max(0, len(groups) - MAX_PAGES),
     )
-    alone = leading_charts(groups[0], "index") if len(groups) == 1 else []  # with one run the index shows its curves
+    alone = [] if several else leading_charts(groups[0], "index")  # with one run the index shows its curves
     summary = Markup("").join([*map(figure, alone), overview])
     first = Page(slug="runs", title=counted(len(runs), "run"), group="Runs", body=overview, summary=summary)
-    pages = [_page(group, slugs[group.name], metrics, effects) for group in groups[:MAX_PAGES]]
-    return [first, *pages]
+    return [first, *(_page(group, slugs[group.name], metrics, effects) for group in groups[:MAX_PAGES])]
 
 
 def load(folders: Sequence[Path], root: Path) -> tuple[list[ReportRun], list[dict[str, str]]]:
@@ -168,24 +159,34 @@ def status_of(about: RunInfo) -> str:
 
 
 def _load(folder: Path, name: str) -> ReportRun:
-    about = info(folder)
-    seeds = [*_seeds(about.config), *_seeds(about.about)] or SEED_IN_NAME.findall(name)
-    events = read_events(folder)
+    about, values, events = info(folder), read(folder), read_events(folder)
+    values["trusted"] = (values["flag"] == "") & np.isfinite(values["value"])
+    is_cost = values["kind"] == "cost"
     events["evidence"] = [_parsed(text) for text in events["evidence"]]
-    stands = [not each.get("withdrawn") for each in events["evidence"]]
-    seed = ", ".join(dict.fromkeys(seeds))
-    values, status = read(folder), status_of(about)
-    return ReportRun(name=name, info=about, values=values, events=events.loc[stands], status=status, seed=seed)
+    stands = np.array([not each.get("withdrawn") for each in events["evidence"]], bool)
+    events = events[stands & ~events["kind"].isin(IN_LAYERS)].drop_duplicates(["kind", "site", "message"])
+    events["kind"] = events["kind"].where(events["kind"].isin(EVENTS), OTHER)
+    settings = [*flat(about.config), *flat(about.about)]
+    seeds = [text for key, text in settings if SEED_KEY.search(key) and text != "none"]
+    seeds += [seed for key, text in settings if not SEED_KEY.search(key) for seed in SEED_IN_NAME.findall(text)]
+    common = [(key, SEED_IN_NAME.sub(ANY_SEED, text)) for key, text in settings if not SEED_KEY.search(key)]
+    return ReportRun(
+        name=name,
+        info=about,
+        values=values[~is_cost],
+        cost=values.loc[is_cost & (values["metric"] == "seconds"), "value"],
+        events=events,
+        status=status_of(about),
+        seed=", ".join(dict.fromkeys(seeds or SEED_IN_NAME.findall(name))),
+        identity=json.dumps([about.kind, "" if seeds else SEED_IN_NAME.sub(ANY_SEED, name), sorted(common)]),
+    )
 
 
 def grouped(runs: Sequence[ReportRun]) -> list[Group]:
     """Gather runs of the same kind and configuration, each seed once; the others stay alone. In order of name."""
     alike: dict[str, list[ReportRun]] = {}
     for run in runs:
-        has_setting = any(_seeds(run.info.config)) or any(_seeds(run.info.about))
-        name = "" if has_setting else SEED_IN_NAME.sub(ANY_SEED, run.name)
-        identity = [run.info.kind, name, _seedless(run.info.config), _seedless(run.info.about)]
-        alike.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
+        alike.setdefault(run.identity, []).append(run)
     groups = []
     for members in alike.values():
         seeds = {run.seed for run in members}
@@ -199,14 +200,9 @@ def grouped(runs: Sequence[ReportRun]) -> list[Group]:
     return sorted(groups, key=lambda group: group.name)
 
 
-def trusted(values: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which values have no flag and are finite."""
-    return (values["flag"] == "") & np.isfinite(values["value"])
-
-
 def metrics_of(groups: Sequence[Group]) -> list[str]:
     """Return the metrics to draw, in the order of the table of metrics; principal ones alone where there are many."""
-    found = {name for group in groups for run in group.runs for name in run.measured["metric"].unique()}
+    found = set(chain.from_iterable(group.metrics for group in groups))
     if len(found) * min(len(groups), MAX_PAGES) > MAX_METRICS:
         found = {name for name in found if metric_named(name).is_principal}
     known = list(METRICS)
@@ -216,65 +212,75 @@ def metrics_of(groups: Sequence[Group]) -> list[str]:
 # --- overview and comparison ---------------------------------------------------------------------------------------
 
 
-def _overview(group: Group, run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, Any]:
-    alone = Group(name=run.name, runs=(run,))
-    losses = alone.rows("loss").sort_values("step")
+def _overview(run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, str]:
+    values = run.values
+    losses = values[(values["metric"] == "loss") & np.isfinite(values["value"])]
     held_out = losses[losses["site"] == "validation"]
-    losses = (held_out if len(held_out) else losses)["value"]
-    losses = losses[np.isfinite(losses)]
-    doubtful = int((~trusted(run.measured)).sum())
-    names = {
-        metric: Counter(each.name.value for each in effects if each.metric == metric)
-        for metric in ("entropy", "stable_rank")
+    losses = (held_out if len(held_out) else losses).sort_values("step")["value"]
+    happened = Counter(run.events["kind"])
+    numbers = {
+        "last step": values["step"].max() if len(values) else None,
+        "measured steps": values["step"].nunique(),
+        "layers": values.loc[values["layer"] != NO_LAYER, "layer"].nunique(),
+        "best loss": losses.min() if len(losses) else None,
+        "last loss": losses.iloc[-1] if len(losses) else None,
     }
+    troubles = {"alarms": happened["alarm"], "findings": happened["audit"], "not measured": happened["unseen"]}
+    troubles |= {"flagged values": (~values["trusted"]).sum(), "seconds measuring": run.cost.sum()}
     return {
         "run": run.name,
         "kind": run.info.kind,
         "status": run.status,
         "seed": run.seed,
-        "last step": short(float(run.values["step"].max())) if len(run.values) else "",
-        "measurements": short(float(run.measured["step"].nunique())),
-        "layers": short(float(run.measured.loc[run.measured["layer"] != NO_LAYER, "layer"].nunique())),
-        "best loss": short(float(losses.min())) if len(losses) else "",
-        "last loss": short(float(losses.iloc[-1])) if len(losses) else "",
-        "entropy": ", ".join(f"{name} {count}" for name, count in names["entropy"].most_common()),
-        "stable rank": ", ".join(f"{name} {count}" for name, count in names["stable_rank"].most_common()),
-        "alarms": _count(alone, "alarm"),
-        "findings": _count(alone, "audit"),
-        "not measured": _count(alone, "unseen"),
-        "flagged values": short(float(doubtful)) if doubtful else "",
-        "seconds measuring": short(float(run.cost.sum())) if len(run.cost) else "",
+        **{name: "" if value is None else short(float(value)) for name, value in numbers.items()},
+        "entropy": _counted([each.name.value for each in effects if each.metric == "entropy"]),
+        "stable rank": _counted([each.name.value for each in effects if each.metric == "stable_rank"]),
+        **{name: short(float(value)) if value else "" for name, value in troubles.items()},
     }
 
 
-def _count(group: Group, kind: str) -> str:
-    return str(len(group.events(kind)) or "")
+def _counted(names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in Counter(names).most_common())
 
 
 def _side_by_side(groups: Sequence[Group], metrics: Sequence[str]) -> Iterator[Chart]:
-    """Draw the mean over layers of each metric, one line for each group."""
+    """Draw each metric, one line for each group: of all layers, of one that is chosen, or of a site without layers."""
+    is_band, room = any(len(group.runs) > 1 for group in groups), max(1, MAX_COMPARED // len(groups))
     for metric in metrics:
-        curves = []
-        for group in groups:
-            values = group.rows(metric)
-            values = values[trusted(values) & (values["head"] == ALL_HEADS)]
-            where = "site" if (values["layer"] == NO_LAYER).all() else "layer"
-            over_layers = values.groupby(["run", where, "step"])["value"].mean().groupby(["run", "step"]).mean()
-            curves.append(_over_runs(over_layers.reset_index(), ["step"]).assign(run=group.name))
-        frame = pd.concat(curves)
-        if len(frame):
-            yield lines(
-                frame,
-                "step",
-                "value",
-                color="run",
-                band=("low", "high"),
-                x_log=_is_log(frame["step"]),
-                id=f"compare-{_slug(metric)}",
-                title=f"{metric_named(metric).label}, mean over layers",
-                caption="Bands are standard errors over seeds.",
-                labels={"value": metric_named(metric).axis, "step": "training step"},
-            )
+        values = pd.concat([group.rows(metric).assign(group=group.name) for group in groups])
+        values = values[values["trusted"] & (values["head"] == ALL_HEADS)]
+        if values.empty:
+            continue
+        inside = values[values["layer"] != NO_LAYER]
+        if inside.empty:
+            values = values.assign(where=values["site"].where(values["site"] != "", metric))
+            num_groups = values.groupby("where")["group"].nunique()
+            choices = sorted(num_groups.index, key=lambda site: (-num_groups[site], site != "validation"))[:room]
+        else:
+            layers = sorted(inside["layer"].unique())
+            kept = layers[:: -(-len(layers) // (room - 1))] if min(room, len(layers)) > 1 else []
+            means = inside.groupby(["group", "run", "layer", "step"], as_index=False)["value"].mean()
+            means["where"] = means["layer"].map(layer_name)
+            values = pd.concat([means.assign(where=ALL_LAYERS), means])
+            choices = [ALL_LAYERS, *map(layer_name, kept)]
+        values = values[values["where"].isin(choices)]
+        by_run = values.groupby(["where", "group", "run", "step"], as_index=False)["value"].mean()
+        frame = _over_runs(by_run, ["where", "group", "step"])
+        order = {choice: place for place, choice in enumerate(choices)}
+        yield lines(
+            frame.sort_values("where", key=lambda where: where.map(order), kind="stable"),
+            "step",
+            "value",
+            color="group",
+            order=[group.name for group in groups],
+            choose="where" if frame["where"].nunique() > 1 else None,
+            band=("low", "high") if is_band else None,
+            x_log=_is_log(frame["step"]),
+            id=f"compare-{slug(metric)}",
+            title=f"{metric_named(metric).label.capitalize()}, run by run",
+            caption="Bands are standard errors over seeds." if is_band else "",
+            labels={"value": metric_named(metric).axis, "step": STEP, "group": "run", "where": "show"},
+        )
 
 
 def _differences(groups: Sequence[Group]) -> list[dict[str, str]]:
@@ -291,32 +297,32 @@ def _differences(groups: Sequence[Group]) -> list[dict[str, str]]:
 # --- one group -----------------------------------------------------------------------------------------------------
 
 
-def _page(group: Group, slug: str, metrics: Sequence[str], effects: dict[str, list[CurveEffects]]) -> Page:
-    charts = leading_charts(group, slug)
+def _page(group: Group, name: str, metrics: Sequence[str], effects: dict[str, list[CurveEffects]]) -> Page:
+    charts = leading_charts(group, name)
     for metric in metrics:
         if metric not in leading(group):
-            charts += [*_lines(group, metric, slug), *_heads(group, metric, slug)]
-    settings = [{"setting": name, "value": value} for name, value in _settings(group).items()]
-    tables = [*EVENTS.items(), (OTHER, "Other events")]
+            charts += [*_lines(group, metric, name), *_heads(group, metric, name)]
+    events = {title: group.events(kind) for kind, title in EVENTS.items()}
     body = render(
         "run",
         states=[(run.name, STATES[run.status]) for run in group.runs if run.status in STATES],
         seeds=[run.seed for run in group.runs],
         costs=[_cost(run) for run in group.runs if len(run.cost)],
         charts=[figure(chart) for chart in charts],
+        flagged=sum(int(_is_flagged(run.values).sum()) for run in group.runs),
         layers=table(_layers(group, effects)),
-        events=[(title, table(_events(group.events(kind)))) for kind, title in tables if _count(group, kind)],
-        settings=table(settings),
+        events=[(title, table(_events(own))) for title, own in events.items() if len(own)],
+        settings=table([{"setting": name, "value": value} for name, value in _settings(group).items()]),
     )
-    return Page(slug=slug, title=group.name, group="Runs", body=body)
+    return Page(slug=name, title=group.name, group="Runs", body=body)
 
 
 def leading(group: Group) -> tuple[str, str]:
     """Return what is drawn first, on one axis of steps: the loss, and the entropy or else the stable rank."""
-    return "loss", "stable_rank" if group.rows("entropy").empty else "entropy"
+    return "loss", "entropy" if "entropy" in group.metrics else "stable_rank"
 
 
-def leading_charts(group: Group, slug: str, max_points: int = MAX_POINTS) -> list[Chart]:
+def leading_charts(group: Group, name: str, max_points: int = MAX_POINTS) -> list[Chart]:
     """Draw the loss over the entropy of each layer on one axis of steps, then the heads where they were recorded."""
     _, lower = metrics = leading(group)
     steps = pd.concat([group.rows(metric) for metric in metrics])["step"]
@@ -324,26 +330,27 @@ def leading_charts(group: Group, slug: str, max_points: int = MAX_POINTS) -> lis
         return []
     shared = {"x_ends": (int(steps.min()), int(steps.max())), "x_log": _is_log(steps), "max_points": max_points}
     shared["alarms"] = group.events("alarm").drop_duplicates(["site", "step"]).head(MAX_ALARMS)
-    curves = [*_lines(group, "loss", slug, height=180, **shared), *_lines(group, lower, slug, height=280, **shared)]
+    curves = [*_lines(group, "loss", name, height=180, **shared), *_lines(group, lower, name, height=280, **shared)]
     if len(curves) > 1:
         title = f"Loss over {metric_named(lower).label}"
         caption = "Both over the same steps. Red marks are alarms."
-        curves = [stack(*curves, id=f"{slug}-curves", title=title, caption=caption, titles=False)]
-    return [*curves, *_heads(group, lower, slug)]
+        curves = [stack(*curves, id=f"{name}-curves", title=title, caption=caption, titles=False)]
+    return [*curves, *_heads(group, lower, name)]
 
 
 def _lines(
-    group: Group, metric: str, slug: str, *, alarms: pd.DataFrame | None = None, **options: Any
+    group: Group, metric: str, name: str, *, alarms: pd.DataFrame | None = None, **options: Any
 ) -> Iterator[Chart]:
-    """Draw a metric over steps, by layer, with alarms as marks."""
+    """Draw a metric over steps, by layer, with flagged values as crosses and alarms as marks."""
     known, values = metric_named(metric), group.rows(metric)
-    good = values[trusted(values)]
+    good = values[values["trusted"]]
     over_heads = good[good["head"] == ALL_HEADS] if (good["head"] == ALL_HEADS).any() else good
     if over_heads.empty:
         return
     several = over_heads.groupby("layer")["site"].nunique().max() > 1
     frame = _over_runs(over_heads, ["layer", "site", "head", "step"])
     has_layers = (frame["layer"] != NO_LAYER).any()
+    flagged = values[_is_flagged(values) & values["head"].isin(over_heads["head"])]
     rules, marks = [], None
     if alarms is not None:
         steps = sorted(set(alarms["step"]))
@@ -360,29 +367,30 @@ def _lines(
         band=("low", "high") if len(group.runs) > 1 else None,
         rules=rules,
         marks=marks,
-        id=f"{slug}-{_slug(metric)}",
+        crosses=flagged,
+        id=f"{name}-{slug(metric)}",
         title=known.label.capitalize(),
         caption=known.description,
-        labels={"step": "training step", "value": known.axis, "site": "where"},
+        labels={"step": STEP, "value": known.axis, "site": "where"},
         **{"x_log": _is_log(values["step"])} | options,
     )
 
 
-def _heads(group: Group, metric: str, slug: str) -> Iterator[Chart]:
+def _heads(group: Group, metric: str, name: str) -> Iterator[Chart]:
     """Draw single heads as colours, where they were recorded next to their mean."""
     known, values = metric_named(metric), group.rows(metric)
-    good = values[trusted(values)]
+    good = values[values["trusted"]]
     heads = good[good["head"] != ALL_HEADS]
     if heads.empty or len(heads) == len(good):
         return
     frame = heads.groupby(["layer", "head", "step"], as_index=False)["value"].mean()
     num_heads = len(frame[["layer", "head"]].drop_duplicates())
-    labels = {"step": "training step", "value": known.axis}
-    look: dict[str, Any] = {"id": f"{slug}-{_slug(metric)}-heads", "labels": labels}
+    labels = {"step": STEP, "value": known.axis, "where": ""}
+    look: dict[str, Any] = {"id": f"{name}-{slug(metric)}-heads", "labels": labels}
     title = f"{known.label.capitalize()} by head"
     if num_heads > MAX_HEADS:
         last = frame[frame["step"] == frame["step"].max()]
-        yield heatmap(last, "head", "layer", "value", title=f"{title}, last step", caption="", **look)
+        yield heatmap(last, "head", "layer", "value", title=f"{title}, last step", **look)
         return
     frame["where"] = "layer " + frame["layer"].astype(str) + ", head " + frame["head"].astype(str)
     yield heatmap(
@@ -398,6 +406,11 @@ def _heads(group: Group, metric: str, slug: str) -> Iterator[Chart]:
     )
 
 
+def _is_flagged(values: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which values can be drawn and are not reliable."""
+    return ~values["trusted"] & np.isfinite(values["value"])
+
+
 def _over_runs(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """Return the mean over runs with its standard error as a band."""
     parts = values.groupby(key, as_index=False)["value"].agg(["mean", "sem"])
@@ -408,17 +421,14 @@ def _over_runs(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def _layers(group: Group, effects: dict[str, list[CurveEffects]]) -> list[dict[str, str]]:
     """Return what entropy and stable rank do in each layer: the mean over seeds, ± its standard error."""
     found: dict[tuple[str, int, str], list[CurveEffects]] = {}
-    for run in group.runs:
-        for each in effects[run.name]:
-            found.setdefault((each.metric, each.layer, each.site), []).append(each)
+    for each in chain.from_iterable(effects[run.name] for run in group.runs):
+        found.setdefault((each.metric, each.layer, each.site), []).append(each)
     return [
         {
             "layer": str(layer),
             "quantity": METRICS[metric].axis,
             "where": site,
-            "name": ", ".join(
-                f"{name} {n}" if len(own) > 1 else name for name, n in Counter(e.name.value for e in own).most_common()
-            ),
+            "name": own[0].name.value if len(own) == 1 else _counted([each.name.value for each in own]),
             **{title: _estimate([getattr(each.effects, field) for each in own]) for title, field in EFFECTS.items()},
         }
         for (metric, layer, site), own in sorted(found.items())
@@ -428,7 +438,9 @@ def _layers(group: Group, effects: dict[str, list[CurveEffects]]) -> list[dict[s
 def _estimate(estimates: Sequence[Any]) -> str:
     values = np.array([each.value for each in estimates])
     half = (estimates[0].high - estimates[0].low) / 2 if values.size == 1 else values.std(ddof=1) / np.sqrt(values.size)
-    return short(float(values.mean())) + (f" ± {short(float(half), 2)}" if np.isfinite(half) else "")
+    return short(float(values.mean())) + (
+        f" ± {short(float(half), 2 if half < LARGE else 4)}" if np.isfinite(half) else ""
+    )
 
 
 def _events(events: pd.DataFrame) -> list[dict[str, str]]:
@@ -440,21 +452,24 @@ def _events(events: pd.DataFrame) -> list[dict[str, str]]:
             "evidence": "; ".join(f"{name}: {value}" for name, value in flat(row.evidence) if name)[:300],
             "run": row.run if events["run"].nunique() > 1 else "",
         }
-        for row in events.sort_values("step", kind="stable").head(MAX_EVENTS).itertuples()
+        for row in events.head(MAX_EVENTS).itertuples()
     ]
 
 
 def _cost(run: ReportRun) -> dict[str, str]:
-    wall = run.wall_seconds
-    share = f"{100 * run.cost.sum() / wall:.2g} %" if wall else ""
+    """Return what measuring took, and its share of the time of a run that was not interrupted."""
+    share = ""
+    if run.info.ended is not None and not run.info.resumed:
+        begun, ended = (datetime.fromisoformat(time) for time in (run.info.started, run.info.ended))
+        wall = (ended - begun).total_seconds()
+        share = f"{100 * run.cost.sum() / wall:.2g} %" if wall else ""
     return {"run": run.name, "seconds": short(float(run.cost.sum())), "share": share, "times": str(len(run.cost))}
 
 
 def _settings(group: Group) -> dict[str, str]:
     """Return configuration, versions and times by name; where the runs of a group differ, one after the other."""
     each = [dict(_described(run.info)) for run in group.runs]
-    names = dict.fromkeys(chain.from_iterable(each))
-    values = {name: [settings.get(name, "") for settings in each] for name in names}
+    values = {name: [own.get(name, "") for own in each] for name in dict.fromkeys(chain.from_iterable(each))}
     return {name: found[0] if len(set(found)) == 1 else " | ".join(found) for name, found in values.items()}
 
 
@@ -496,10 +511,6 @@ def _is_log(steps: pd.Series) -> bool:
     return bool(positive.max() >= LOG_SPAN * positive.min() and positive.median() <= LOG_MEDIAN * positive.max())
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "metric"
-
-
 def _parsed(text: str) -> dict[str, Any]:
     """Read evidence; what is no JSON object is kept as it is."""
     try:
@@ -507,26 +518,3 @@ def _parsed(text: str) -> dict[str, Any]:
     except ValueError:
         evidence = text
     return evidence if isinstance(evidence, dict) else {"evidence": evidence}
-
-
-def _seeds(value: Any) -> Iterator[str]:
-    """Yield the seeds among settings: under names that say so, and inside of names such as pythia-70m-seed3."""
-    if isinstance(value, dict):
-        for key, entry in value.items():
-            if SEED_KEY.search(key) and entry is not None:
-                yield _shown(entry)
-            else:
-                yield from _seeds(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from _seeds(entry)
-    elif isinstance(value, str):
-        yield from SEED_IN_NAME.findall(value)
-
-
-def _seedless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _seedless(entry) for key, entry in value.items() if not SEED_KEY.search(key)}
-    if isinstance(value, list):
-        return [_seedless(entry) for entry in value]
-    return SEED_IN_NAME.sub(ANY_SEED, value) if isinstance(value, str) else value

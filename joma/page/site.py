@@ -35,6 +35,10 @@ class Page:
     """Heading under which the navigation lists it."""
     summary: str = ""
     """What the index shows of it."""
+    label: str = ""
+    """Its short name in the navigation; the title if empty."""
+    headline: bool = False
+    """Whether the index shows it first."""
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -10,7 +10,7 @@ import pytest
 
 from joma.charts import Chart, Rule, bars, beside, bundle, heatmap, lines, points, stack
 from joma.charts.builders import extremes, log_ticks
-from joma.charts.chart import DARK, LIGHT
+from joma.charts.chart import THEMES
 from joma.metrics import METRICS
 
 STEPS = np.array([0, 1, 10, 100, 1000])
@@ -90,7 +90,8 @@ def test_a_layer_has_its_colour_in_every_chart():
         spec = lines(curves(depths), "step", "entropy", color="layer", facet="depth", title="t").to_dict()
         scale = encoding(views(spec)[-1], "color", "color")["scale"]
         assert scale["range"] == "ordinal" and scale["domain"] == list(range(max(depths)))
-    assert len(LIGHT.layers) == len(DARK.layers) == len(set(LIGHT.layers))
+    light, dark = (THEMES[name]["layers"] for name in ("light", "dark"))
+    assert len(light) == len(dark) == len(set(light))
 
 
 def test_order_keeps_colours_of_names():
@@ -118,6 +119,29 @@ def test_rules_and_marks_belong_to_their_panels_and_are_on_the_axis():
     assert ["4.5" in text for text in own] == [True, True]
     assert ["dip" in text for text in own] == [False, True]
     assert ['"x": 100' in text for text in own] == [True, False]
+
+
+def test_labels_of_rules_that_are_close_stand_side_by_side():
+    rules = [Rule(2.0, "second"), Rule(1.98, "first"), Rule(4.0, "far")]
+    view = lines(curves((1,)), "step", "entropy", rules=rules, title="t").to_dict()
+    words = [layer for layer in view["layer"] if layer["mark"]["type"] == "text"]
+    places = {layer["data"]["values"][0]["label"]: layer["encoding"]["x"]["value"] for layer in words}
+    assert places["second"] > places["first"] + 30 and places["far"] == places["first"]
+
+
+def test_unreliable_values_are_crosses_off_the_lines():
+    flagged = pd.DataFrame(
+        {"step": [10, 100], "entropy": [2.5, 900.0], "layer": [0, 1], "depth": [2, 2], "flag": "odd"}
+    )
+    chart = lines(curves(), "step", "entropy", color="layer", facet="depth", crosses=flagged, title="t")
+    first, second = views(chart.to_dict())
+    assert not [layer for layer in first["layer"] if "shape" in layer["mark"]]
+    [layer] = [layer for layer in second["layer"] if "shape" in layer["mark"]]
+    found = pd.DataFrame(layer["data"]["values"])
+    low, high = encoding(second, "y", "y")["scale"]["domain"]
+    assert high < 4 and found["y"].between(low, high).all()  # what lies beyond the axis is at its edge
+    assert found["value"].tolist() == [2.5, 900.0] and found["color"].tolist() == [0, 1]
+    assert 2.5 not in rows(second)["y"].tolist() and len(chart.render("svg"))
 
 
 @pytest.mark.parametrize("size", [4, 10, 501])
@@ -155,10 +179,10 @@ def every_kind():
     return [
         line,
         spread,
-        points(table.assign(x=[1.0, 2.0]), "x", "y", x_error=("low", "high"), diagonal=True, title="Scatter"),
+        points(table.assign(x=[1.0, 2.0]), "x", "y", error=("low", "high"), diagonal=True, title="Scatter"),
         bars(table, "name", "y", error=("low", "high"), text="n", title="Bars", id="bars"),
-        bars(table, "name", "y", color="n", horizontal=True, title="Sideways", id="sideways"),
-        heatmap(cells, "i", "j", "v", facet="when", diverging=True, share_color=False, title="Map", id="map"),
+        bars(table, "name", "y", color="n", title="Coloured", id="coloured"),
+        heatmap(cells, "i", "j", "v", facet="when", diverging=True, title="Map", id="map"),
         lines(curves((2,)), "step", "entropy", choose="layer", dash="layer", title="Choice", id="choice"),
         stack(line, beside(spread, spread, title="Two"), title="All", id="all"),
     ]

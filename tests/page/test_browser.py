@@ -25,6 +25,20 @@ async function drawEvery() {
 """
 DRAWN = "await drawEvery(); return [all('.joma-chart').length, all('.joma-chart canvas').length];"
 OVERFLOW = "await drawEvery(); return document.documentElement.scrollWidth - document.documentElement.clientWidth;"
+CUT = "return all('.scroll').map((each) => each.scrollWidth - each.clientWidth);"
+CHOSEN = """
+const chart = document.getElementById("compare-entropy");
+chart.scrollIntoView();
+await until(() => chart.view, "drawn");
+const picture = () => chart.querySelector("canvas").toDataURL();
+const seen = () => ({ where: chart.view.view.signal("choose_compare_entropy"), picture: picture() });
+const before = seen();
+const menu = chart.querySelector("select");
+menu.value = "layer 2";
+for (const kind of ["input", "change"]) menu.dispatchEvent(new Event(kind, { bubbles: true }));
+await until(() => seen().where === "layer 2" && seen().picture !== before.picture, "another layer");
+return [before, seen()];
+"""
 SORTED = """
 const table = document.querySelector("table.sortable");
 const header = all("th", table).find((each) => each.textContent === "run");
@@ -66,7 +80,7 @@ def test_every_chart_is_drawn_without_a_complaint(browser, site, name):
         assert tab.complaints() == []
 
 
-@pytest.mark.parametrize("name", ["figure6", "figure4", "table1"])
+@pytest.mark.parametrize("name", ["figure6", "figure4", "figure5", "table1"])
 def test_pages_of_experiments_are_drawn_without_a_complaint(browser, kept, name):
     with browser.tab(kept / f"{name}.html", scheme="dark") as tab:
         charts, drawn = tab.run(TOOLS + DRAWN)
@@ -84,6 +98,20 @@ def test_no_page_needs_sideways_scrolling_on_a_phone(browser, kept, site):
     ):
         with browser.tab(page, width=390) as tab:
             assert tab.run(TOOLS + OVERFLOW) <= 1, page.name
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_is_cut(browser, kept, site, width):
+    for page in (kept / "claims.html", site / "runs.html", site / "run-1.html"):
+        with browser.tab(page, width=width) as tab:
+            assert max(tab.run(TOOLS + CUT)) <= 1, page.name
+
+
+def test_a_chosen_layer_is_drawn(browser, site):
+    with browser.tab(site / "runs.html") as tab:
+        before, after = tab.run(TOOLS + CHOSEN)
+        assert before["where"] == "mean over layers" and after["where"] == "layer 2"
+        assert before["picture"] != after["picture"]
 
 
 def test_tables_sort_by_keyboard(browser, site):

@@ -3,13 +3,15 @@
 import json
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from joma.page.report import report
-from joma.page.runs import flat, grouped, load, metrics_of, run_pages, trusted
+from joma.page.runs import flat, grouped, load, metrics_of, run_pages
 from joma.store import find_runs, open_run
 
-from .made_runs import ALARM, EXCEPTION, HOSTILE, large, scanned, trained, watched
+from .made_runs import ALARM, EXCEPTION, FLAG, HOSTILE, large, scanned, trained, watched
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_a_seed_may_be_in_the_name_of_the_folder_alone(tmp_path):
 def test_flagged_and_infinite_values_are_not_trusted(several):
     group = next(group for group in groups_in(several) if group.name == "adam-seed*")
     values = group.rows("stable_rank")
-    bad = values[~trusted(values)]
+    bad = values[~values["trusted"]]
     assert len(bad) == 6
     assert (bad["value"].isna() | (bad["flag"] != "")).all()
 
@@ -84,6 +86,29 @@ def test_pages_list_what_was_recorded(pages):
     assert 'id="run-1-entropy-heads"' in first
     assert EXCEPTION in first
     assert "Other events" not in sgd  # effects are not listed again
+
+
+def chart(body, name):
+    """The spec of one chart of a page."""
+    return json.loads(re.search(rf'id="{name}".*?<script[^>]*>(.*?)</script>', body, re.DOTALL)[1])
+
+
+def test_flagged_values_are_drawn_as_crosses(pages):
+    spec = chart(pages["run-1"].body, "run-1-stable-rank")
+    [crosses] = [layer for layer in spec["layer"] if "shape" in layer["mark"]]
+    assert sorted(crosses["data"]["columns"]["x"]) == [500, 500, 550, 550]  # two seeds; one that is NaN has no place
+    assert set(crosses["data"]["columns"]["flag"]) == {FLAG}
+
+
+def test_a_layer_can_be_chosen_to_see_runs_side_by_side(pages):
+    spec = chart(pages["runs"].body, "compare-entropy")
+    [choice] = spec["params"]
+    assert choice["bind"]["options"] == ["mean over layers", "layer 0", "layer 1", "layer 2"]
+    drawn = pd.DataFrame(spec["data"]["columns"])
+    means = drawn.groupby(["choose", "color"])["y"].mean().unstack("choose")
+    layers = means[["layer 0", "layer 1", "layer 2"]].mean(axis=1)
+    np.testing.assert_allclose(means["mean over layers"], layers, rtol=1e-6)
+    assert set(drawn["color"]) == {"adam-seed*", "sgd"}
 
 
 @pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("running", "interrupted")])

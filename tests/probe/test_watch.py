@@ -452,7 +452,7 @@ def test_small_values_of_a_summary_keep_their_digits():
 def test_a_watch_shows_itself_in_a_notebook_and_as_a_chart(dipping):
     html = dipping._repr_html_()
     assert "<table" in html and "max_logit" in html
-    spec = json.dumps(dipping.plot().spec.to_dict())
+    spec = json.dumps(dipping.plot().to_dict())
     assert all(METRICS[name].axis in spec for name in ("entropy", "stable_rank", "max_logit", "loss"))
     with pytest.raises(ValueError, match="nothing was measured yet"):
         watch(Scaled(), dry_run=True).plot()
