@@ -49,6 +49,7 @@ PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
 """With `hierarchy` also these, where the sequences that are trained on have one length: each run has its own."""
 SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that say when a run is saved, and leave it what it is."""
+LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType({"qk_norm": False, "softcap": "inf", "qk_clip": "inf"})
 """Fields that version 0.1 does not have, with the value that leaves its hashes as they were."""
 _HASH_DIGITS = 12
