@@ -7,6 +7,8 @@ from pydantic import BeforeValidator
 
 from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
 
+Activation = Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"]
+
 
 @settings
 class DecoderConfig:
@@ -26,7 +28,7 @@ class DecoderConfig:
     """Attention heads, H; each takes width / heads of the state."""
     depth: Count = 1
     """Number of blocks."""
-    activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
+    activation: Activation = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
     gated: bool = False
     """Whether the activation of one map gates another: h = φ(gate)·up."""
@@ -85,8 +87,39 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings that do not go together."""
-        self._check_widths()
-        self._check_readout()
+        if self.width % self.heads:
+            unit = {"rotary": 2 * self.heads, "sinusoidal": math.lcm(2, self.heads)}.get(self.positions, self.heads)
+            raise ValueError(
+                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}. "
+                f"Take `width` {self.width // unit * unit or unit}, or `heads` that divide {self.width}."
+            )
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"Sinusoidal positions need an even `width`, got {self.width}. Add one.")
+        if self.positions == "rotary" and self.attention_logits == "free":
+            raise ValueError(
+                "Rotary positions turn queries and keys, and free logits have none. "
+                "Take other `positions`, or projected `attention_logits`."
+            )
+        if self.qk_norm and self.attention_logits == "free":
+            raise ValueError(
+                "`qk_norm` norms queries and keys, and free logits have none. "
+                "Set `qk_norm` to False, or take projected `attention_logits`."
+            )
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(
+                f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
+                f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
+            )
+        if (self.readout == "class") != (self.num_classes > 0):
+            raise ValueError(
+                f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
+                "Set both or neither."
+            )
+        if self.readout == "class" and self.tied:
+            raise ValueError(
+                "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
+                "Set `tied` to False, or read out the next token."
+            )
         if self.only_block is not None and self.only_block >= self.depth:
             raise ValueError(
                 f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
@@ -113,43 +146,6 @@ class DecoderConfig:
             raise ValueError(
                 f"Almost orthogonal embeddings are for `vocabulary` > `width`, got {self.vocabulary} and {self.width}. "
                 "Take orthonormal."
-            )
-
-    def _check_widths(self) -> None:
-        if self.width % self.heads:
-            unit = {"rotary": 2 * self.heads, "sinusoidal": math.lcm(2, self.heads)}.get(self.positions, self.heads)
-            raise ValueError(
-                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}. "
-                f"Take `width` {self.width // unit * unit or unit}, or `heads` that divide {self.width}."
-            )
-        if self.positions == "sinusoidal" and self.width % 2:
-            raise ValueError(f"Sinusoidal positions need an even `width`, got {self.width}. Add one.")
-        if self.positions == "rotary" and self.attention_logits == "free":
-            raise ValueError(
-                "Rotary positions turn queries and keys, and free logits have none. "
-                "Take other `positions`, or projected `attention_logits`."
-            )
-        if self.qk_norm and self.attention_logits == "free":
-            raise ValueError(
-                "`qk_norm` norms queries and keys, and free logits have none. "
-                "Set `qk_norm` to False, or take projected `attention_logits`."
-            )
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
-                f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
-            )
-
-    def _check_readout(self) -> None:
-        if (self.readout == "class") != (self.num_classes > 0):
-            raise ValueError(
-                f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
-                "Set both or neither."
-            )
-        if self.readout == "class" and self.tied:
-            raise ValueError(
-                "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
-                "Set `tied` to False, or read out the next token."
             )
 
 
