@@ -7,8 +7,6 @@ from pydantic import BeforeValidator
 
 from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
 
-Activation = Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"]
-
 
 @settings
 class DecoderConfig:
@@ -28,7 +26,7 @@ class DecoderConfig:
     """Attention heads, H; each takes width / heads of the state."""
     depth: Count = 1
     """Number of blocks."""
-    activation: Activation = "relu"
+    activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
     gated: bool = False
     """Whether the activation of one map gates another: h = φ(gate)·up."""

@@ -11,7 +11,7 @@ Axes: R runs, N samples of a batch, S of the table, M contextual tokens, Q queri
 """
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from joma.errors import UnknownNameError
 from joma.models.batch import Batch, Noise, Parameters, Tap
-from joma.models.decoder_config import Activation
 from joma.models.functional import ACTIVATIONS
 from joma.models.initialisation import named_generator, orthonormal_rows
 from joma.settings import Count, Finite, Number, settings
@@ -29,6 +29,7 @@ Source = Tensor | Callable[[int], Tensor]
 """A tensor that all runs share, or a function of a run's seed."""
 
 ATTENTIONS = ("linear", "exp", "softmax")
+OBJECTIVES = ("linear", "cross_entropy")
 W, Z, CONTEXTUAL, QUERIES, X, G = "w", "z", "embedding.contextual", "embedding.queries", "samples.x", "samples.g"
 
 
@@ -46,21 +47,24 @@ class LayerConfig:
     """d, dimensions of the embedding."""
     num_samples: Count = 20
     """S, rows of the table of samples."""
-    attention: Literal["linear", "exp", "softmax"] = "softmax"
-    """How logits become scores."""
+    attention: str = "softmax"
+    """linear, exp or softmax."""
     temperature: Annotated[Finite, Field(gt=0)] = 0.5
     """T in σ(z / T)."""
     normalisation: Annotated[Finite, Field(gt=0)] = 1.0
     """The constant A of linear and exp attention; softmax computes its own."""
-    activation: Activation = "linear"
+    activation: str = "linear"
     """φ of the hidden nodes, by name; `AnalysedLayer` takes others."""
-    objective: Literal["linear", "cross_entropy"] = "cross_entropy"
+    objective: str = "cross_entropy"
     """linear: −E[Σ_k g_k h_k] with g given (Eqn 9); cross_entropy: with h as the logits of K classes."""
     start_scale: Number = 0.01
     """Standard deviation of w and z at the start."""
 
     def __post_init__(self) -> None:
-        """Refuse a normalisation that softmax does not have."""
+        """Refuse names that do not exist, and a normalisation that softmax does not have."""
+        for name, known in (("attention", ATTENTIONS), ("activation", ACTIVATIONS), ("objective", OBJECTIVES)):
+            if getattr(self, name) not in known:
+                raise UnknownNameError(name, getattr(self, name), known)
         if self.attention == "softmax" and self.normalisation != 1:
             raise ValueError(
                 f"Softmax attention computes its own normalisation, got `normalisation` {self.normalisation:g}. "
@@ -112,7 +116,7 @@ class AnalysedLayer:
         given: dict[str, Source | None] = {CONTEXTUAL: drawn if embeddings is None else embeddings, X: x, G: g}
         self._sources = {name: source for name, source in given.items() if source is not None}
         self._phi = ACTIVATIONS[config.activation] if phi is None else phi
-        self.shapes = {
+        self.shapes: dict[str, tuple[int, ...]] = {
             W: (config.hidden, config.width),
             Z: (config.num_queries, config.num_contextual),
             CONTEXTUAL: (config.num_contextual, config.width),
