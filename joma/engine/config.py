@@ -50,7 +50,9 @@ PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
 SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that say when a run is saved, and leave it what it is."""
 LENGTHS = ("epochs", "steps")
-ADDED: Mapping[str, Any] = MappingProxyType({"qk_norm": False, "softcap": "inf", "qk_clip": "inf"})
+ADDED: Mapping[str, Any] = MappingProxyType(
+    {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
+)
 """Fields that version 0.1 does not have, with the value that leaves its hashes as they were."""
 _HASH_DIGITS = 12
 _DECADE = 10.0

@@ -4,10 +4,12 @@ It knows its parameters by names that are the same in every layer, so that it is
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from joma.models.attention import Heads, KeyBias, Logits, attention, attention_of_last, attention_shapes
 from joma.models.batch import Parameters
@@ -30,7 +32,8 @@ def mlp(
     config: DecoderConfig, parameters: Parameters, x: Float[Tensor, "R B L D"], stream: Stream | None
 ) -> tuple[Float[Tensor, "R B L D"], Float[Tensor, "R B L F"]]:
     """Return the output, and the hidden neurons after the activation; these are dropped by the stream."""
-    phi = ACTIVATIONS[config.activation]
+    slope = config.negative_slope
+    phi = partial(functional.leaky_relu, negative_slope=slope) if slope else ACTIVATIONS[config.activation]
     lower = linear(x, parameters["mlp.lower.weight"], parameters["mlp.lower.bias"])
     if config.gated:
         gate, up = lower.chunk(2, dim=-1)

@@ -74,7 +74,7 @@ class Decoder:
         """
         config = self.config
         learned, length = parameters.get(POSITIONS), rows.shape[-2]
-        if learned is not None and length > config.max_length:
+        if config.positions == "learned" and length > config.max_length:
             raise ValueError(
                 f"Learned positions reach `max_length` {config.max_length}, got {length} tokens. "
                 "Shorten the window, or enlarge `max_length`."
@@ -197,7 +197,7 @@ class Decoder:
         config = self.config
         own = {name: parameters[f"blocks.{layer}.{name}"] for name in self._block_names}
         is_plain = config.attention_logits == "projected" and config.positions != "rotary" and not config.qk_norm
-        is_plain = is_plain and config.softcap == math.inf
+        is_plain = is_plain and config.softcap == math.inf and config.attention_scale == 1
         reads_last_only = is_plain and config.readout == "class" and layer == config.depth - 1
         if tap is None and not streams and reads_last_only:  # the other positions need not be computed
             return (compiled(block_of_last) if x.is_cuda else block_of_last)(config, own, x, key_bias)
@@ -224,8 +224,9 @@ def _gather(targets: list[Tensor], sources: list[Tensor]) -> None:
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the computation."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
-    if config.positions == "learned":
-        shapes[POSITIONS] = (config.max_length, config.width)
+    num_positions = {"learned": config.max_length, "constant": 1}.get(config.positions)
+    if num_positions is not None:
+        shapes[POSITIONS] = (num_positions, config.width)
     for layer in range(config.depth):
         shapes |= {f"blocks.{layer}.{name}": shape for name, shape in block_shapes(config).items()}
     if config.norm_place == "before":
@@ -240,6 +241,8 @@ def _is_frozen(config: DecoderConfig, name: str) -> bool:
         return True
     if name == EMBEDDING:
         return not config.train_embedding
+    if name == POSITIONS and config.positions == "constant":
+        return True
     return bool(config.frozen) and f".{config.frozen}." in name
 
 

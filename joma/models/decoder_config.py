@@ -3,9 +3,12 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
+
+WAVES = ("sinusoidal", "centred", "mean", "constant")
+"""Positions that are made of sines and cosines."""
 
 
 @settings
@@ -28,14 +31,17 @@ class DecoderConfig:
     """Number of blocks."""
     activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
+    negative_slope: Share = 0.0
+    """Slope of relu below zero: 0 is ReLU, and towards 1 it becomes linear (leaky ReLU)."""
     gated: bool = False
     """Whether the activation of one map gates another: h = φ(gate)·up."""
     norm: Literal["layer", "rms", "none"] = "layer"
     """layer (LayerNorm), rms (RMSNorm) or none."""
     norm_place: Literal["before", "after"] = "before"
     """before each of attention and MLP (and once at the end), or after each, on the sum with its input."""
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
-    """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none."""
+    positions: Literal["sinusoidal", "learned", "rotary", "none", "centred", "mean", "constant"] = "rotary"
+    """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none. Of the sinusoidal ones
+    centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long."""
     max_length: Count = 1024
     """Longest sequence that learned positions know."""
     embedding: Literal["learned", "orthonormal", "almost_orthogonal"] = "learned"
@@ -52,6 +58,8 @@ class DecoderConfig:
     """projected: from W_Q and W_K; free: a matrix Z with a logit for each pair of tokens, and no queries or keys."""
     attention_bias: bool = True
     """Whether queries, keys and values have a bias."""
+    attention_scale: Annotated[Finite, Field(gt=0)] = 1.0
+    """What attention logits are multiplied by, free ones too; projected ones beside 1/√(width of a head)."""
     qk_norm: bool = False
     """Whether each head's queries and keys are normed (RMSNorm, a gain for each) before they meet: a cure of growing
     logits."""
@@ -86,12 +94,13 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         """Refuse settings that do not go together."""
         if self.width % self.heads:
-            unit = {"rotary": 2 * self.heads, "sinusoidal": math.lcm(2, self.heads)}.get(self.positions, self.heads)
+            even = {"rotary": 2 * self.heads} | dict.fromkeys(WAVES, math.lcm(2, self.heads))
+            unit = even.get(self.positions, self.heads)
             raise ValueError(
                 f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}. "
                 f"Take `width` {self.width // unit * unit or unit}, or `heads` that divide {self.width}."
             )
-        if self.positions == "sinusoidal" and self.width % 2:
+        if self.positions in WAVES and self.width % 2:
             raise ValueError(f"Sinusoidal positions need an even `width`, got {self.width}. Add one.")
         if self.positions == "rotary" and self.attention_logits == "free":
             raise ValueError(
@@ -117,6 +126,11 @@ class DecoderConfig:
             raise ValueError(
                 "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
                 "Set `tied` to False, or read out the next token."
+            )
+        if self.negative_slope and self.activation != "relu":
+            raise ValueError(
+                f"`negative_slope` is relu's, got {self.negative_slope} for {self.activation}. "
+                "Set it to 0, or take `activation` relu."
             )
         if self.only_block is not None and self.only_block >= self.depth:
             raise ValueError(

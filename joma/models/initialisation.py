@@ -114,6 +114,8 @@ def _draw(config: DecoderConfig, name: str) -> Draw:
     if own == "attention.logits":
         return _normal(FREE_LOGIT_STD)
     scheme = SCHEMES[config.initialisation]
+    if own == "positions.weight" and config.positions == "constant":
+        return unit_rows
     if own == "embedding.weight" and config.embedding in EMBEDDINGS:
         return EMBEDDINGS[config.embedding]
     return scheme.get(own, scheme[kind])
