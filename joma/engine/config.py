@@ -52,6 +52,9 @@ SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType(
     {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
+    | dict.fromkeys(
+        ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
+    )
 )
 """Fields that version 0.1 does not have, with the value that leaves its hashes as they were."""
 _HASH_DIGITS = 12
@@ -69,6 +72,20 @@ class OptimiserConfig:
     """Rule of a step."""
     lr: NotNegative = 1e-3
     """Learning rate; 0 leaves a run at its start, as a control."""
+    lr_embedding: NotNegative = 1.0
+    """Factor on the learning rate of the embedding, which is the output layer's matrix too where these are tied."""
+    lr_positions: NotNegative = 1.0
+    """Factor on the learning rate of learned positions."""
+    lr_attention: NotNegative = 1.0
+    """Factor on the learning rate of queries, keys, values, free logits and the output projection."""
+    lr_logits: NotNegative = 1.0
+    """Factor on the learning rate of free attention logits, on top of lr_attention."""
+    lr_mlp: NotNegative = 1.0
+    """Factor on the learning rate of the MLPs."""
+    lr_norm: NotNegative = 1.0
+    """Factor on the learning rate of the norms, those of queries and keys too."""
+    lr_readout: NotNegative = 1.0
+    """Factor on the learning rate of the output layer."""
     weight_decay: NotNegative = 0.0
     """Factor of the L2 term that is added to the gradient; for `adamw` decoupled from it."""
     beta1: Share = 0.9
@@ -276,7 +293,9 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON; infinity is the text `inf`."""
-        return _plain(asdict(self))
+        record = _plain(asdict(self))
+        record["model"]["frozen"] = "+".join(self.model.frozen)  # as version 0.1 has it, for one part
+        return record
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "RunConfig":

@@ -160,7 +160,7 @@ def _spelt(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, tuple):
-        return "x".join(map(_spelt, value))
+        return ("+" if isinstance(value[0], str) else "x").join(map(_spelt, value)) if value else "none"
     if isinstance(value, str):
         safe = _UNSAFE.sub("_", value).strip("_.")
         return safe if safe == value else f"{safe[-24:]}_{digest(value)[:6]}"

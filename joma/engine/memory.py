@@ -6,6 +6,7 @@ cannot run out of memory, and it follows the model and the optimiser wherever th
 count as full ones, but for the logits on a CPU, which are there in both.
 """
 
+import math
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from joma.engine.config import OptimiserConfig, RunConfig, TrainingConfig
+from joma.engine.config import RunConfig, TrainingConfig
 from joma.engine.measuring import AttentionMeans
 from joma.engine.precision import working_in
 from joma.engine.sources import num_sequences, num_validated
@@ -89,7 +90,7 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
 
     On a CPU half precision takes more, since its logits are there in full precision as well; our kernels have no copy.
     """
-    optimiser = OptimiserConfig(optimiser=config.optimiser.optimiser, qk_clip=config.optimiser.qk_clip)
+    optimiser = replace(config.optimiser, lr=0.0, weight_decay=0.0, clip=math.inf)
     training = TrainingConfig(steps=1, precision=config.training.precision)
     return _counted(replace(config, optimiser=optimiser, training=training, seed=0), num_runs, on_a_cpu)
 

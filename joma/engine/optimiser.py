@@ -87,9 +87,14 @@ def update(
     moments: Moments,
     numbers: StepNumbers,
     rounded: Flat | None = None,
+    factors: Float[Tensor, "1 P"] | None = None,
 ) -> None:
-    """Move parameters and moments in place; `rounded` becomes a copy of the parameters in its own precision."""
-    if parameters.is_cuda and parameters.dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
+    """Move parameters and moments in place; `rounded` becomes a copy of the parameters in its own precision.
+
+    `factors` multiply the learning rate of each parameter.
+    """
+    is_single = parameters.is_cuda and parameters.dtype == torch.float32
+    if is_single and config.optimiser in ("adam", "adamw") and factors is None:
         from joma.engine import optimiser_triton
 
         optimiser_triton.adam(
@@ -105,7 +110,7 @@ def update(
         )
         return
     move = compiled(move_by_rule) if parameters.is_cuda else move_by_rule  # compiled it is one pass
-    move(config, parameters, gradient, moments, numbers, rounded)
+    move(config, parameters, gradient, moments, numbers, rounded, factors)
 
 
 def move_by_rule(
@@ -115,10 +120,12 @@ def move_by_rule(
     moments: Moments,
     numbers: StepNumbers,
     rounded: Flat | None,
+    factors: Float[Tensor, "1 P"] | None = None,
 ) -> None:
     """Do what `update` says as it is written down in torch: several passes over the parameters unless compiled."""
     lr, shrink, decay = numbers.per_run.split(1, dim=1)
     g = torch.where(shrink > 0, gradient * shrink, 0.0)  # the gradient of a failed run may be anything
+    lr = lr if factors is None else lr * factors
     if config.optimiser == "adamw":
         parameters.mul_(1 - lr * decay)
     else:

@@ -14,7 +14,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
 from joma.engine.precision import in_one_order, parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
-from joma.models.decoder import Decoder
+from joma.models.decoder import Decoder, parts_of
 from joma.models.functional import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
@@ -93,6 +93,7 @@ class Stepper:
             self.working_parameters |= {name: rounded[name] for name in model.factors}
         self._gradient = torch.zeros_like(front[:, : self.layout.num_trained])
         self._gradients = self._working_views(self._gradient)
+        self._factors = self._rate_factors()
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None
 
@@ -165,6 +166,22 @@ class Stepper:
             losses=torch.full((len(seeds),), torch.nan, dtype=dtype, device=self.device),
         )
 
+    def _rate_factors(self) -> Float[Tensor, "1 T"] | None:
+        """Return what the learning rate of each trained parameter is multiplied by; None where that is 1 for all."""
+        if not isinstance(self.model, Decoder):
+            return None
+        own = self._optimiser
+        by_part = {"qk": own.lr_attention, "value": own.lr_attention, "output": own.lr_attention}
+        by_part |= {name: getattr(own, f"lr_{name}") for name in ("embedding", "positions", "mlp", "norm", "readout")}
+        if not self.model.held and {*by_part.values(), own.lr_logits} == {1.0}:
+            return None
+        by_part |= dict.fromkeys(self.model.config.frozen, 0.0)
+        factors = torch.ones((1, self.layout.num_trained), dtype=self.state.parameters.dtype, device=self.device)
+        for name, view in self.layout.views(factors).items():
+            for part, rows in parts_of(self.model.config, name).items():
+                view[:, rows] *= by_part[part] * (own.lr_logits if name.endswith(".logits") else 1.0)
+        return factors
+
     def _working_views(self, buffer: Float[Tensor, "R P"]) -> dict[str, Tensor]:
         """Views for products: on a GPU with whole tiles."""
         return self.layout.views(buffer, with_room=self.device.type == "cuda")
@@ -201,6 +218,7 @@ class Stepper:
             state.moments,
             numbers,
             None if state.rounded is None else state.rounded[:, :num_trained],
+            self._factors,
         )
 
     def _capture(self, batch: Batch) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 """The settings of a decoder, and which of them cannot go together."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -9,6 +9,17 @@ from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, set
 
 WAVES = ("sinusoidal", "centred", "mean", "constant")
 """Positions that are made of sines and cosines."""
+
+Part = Literal["attention", "embedding", "positions", "qk", "value", "output", "mlp", "norm", "readout"]
+
+
+def _in_order(parts: Any) -> Any:
+    """Read `qk+norm` as two parts, and put parts into one order, each once."""
+    if isinstance(parts, str):
+        parts = [] if parts in ("", "none") else parts.split("+")
+    known = get_args(Part)
+    in_order = sorted(parts, key=lambda part: known.index(part) if part in known else -1)
+    return tuple(dict.fromkeys(in_order))
 
 
 @settings
@@ -84,10 +95,9 @@ class DecoderConfig:
     """Whether all blocks start as copies of the first."""
     initialisation: Literal["default", "text", "table1"] = "default"
     """Scheme of the start: default, text or table1 (`joma.models.initialisation`)."""
-    frozen: Annotated[Literal["", "attention", "mlp"], BeforeValidator(lambda part: "" if part == "none" else part)] = (
-        ""
-    )
-    """Part that keeps its start: attention, mlp, or nothing."""
+    frozen: Annotated[tuple[Part, ...], BeforeValidator(_in_order)] = ()
+    """Parts that keep their start, such as qk+norm, or none; attention is qk, value, output and the norms of queries
+    and keys."""
     only_block: MaybeIndex = None
     """The one block that moves while everything else keeps its start, from 0: layer-wise training; None is all."""
 
