@@ -96,7 +96,7 @@ class SettingField:
     choices: tuple[str, ...]
     """The names it takes; empty where anything goes."""
     takes_several: bool
-    """Whether one value is several numbers."""
+    """Whether one value is several numbers or names."""
     read: Callable[[Any], Any]
     """Turns text or a plain value into the setting's type, or raises a `ValueError` of one line."""
 
@@ -116,9 +116,10 @@ def _setting(name: str, info: Any) -> SettingField:
         except ValidationError as error:
             _refuse(error, (), name)
 
-    choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     several = get_origin(info.annotation) is tuple
-    kind = "|".join(each or _NO_VALUE for each in choices) or ("int x int" if several else _word(info.annotation))
+    item = get_args(info.annotation)[0] if several else info.annotation
+    choices = get_args(item) if get_origin(item) is Literal else ()
+    kind = "|".join(choices) or ("int x int" if several else _word(info.annotation))
     return SettingField(
         name=name,
         description=" ".join((info.description or "").split()).replace("`", ""),

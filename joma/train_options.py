@@ -116,6 +116,6 @@ def _defaults() -> dict[str, str]:
 def _spelt(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        "x".join(map(str, value)) if isinstance(value, tuple) else str(value).lower() if value is None else str(value)
-    )
+    if isinstance(value, tuple):
+        return ("+" if isinstance(value[0], str) else "x").join(map(str, value)) if value else "none"
+    return "none" if value is None else str(value)

@@ -122,6 +122,7 @@ class PlainAttention(nn.Module):
             if self.config.positions == "rotary":
                 q, k = turned(q), turned(k)
             logits = q @ k.mT / math.sqrt(q.shape[-1])
+        logits = logits * self.config.attention_scale
         if self.config.softcap < math.inf:
             logits = self.config.softcap * torch.tanh(logits / self.config.softcap)
         if self.config.causal:
@@ -135,7 +136,8 @@ class PlainMLP(nn.Module):
     def __init__(self, config: DecoderConfig, site: str) -> None:
         """Build the modules."""
         super().__init__()
-        self.phi, self.site = ACTIVATIONS_IN_TORCH[config.activation], site
+        leaky = nn.LeakyReLU(config.negative_slope)
+        self.phi, self.site = leaky if config.activation == "relu" else ACTIVATIONS_IN_TORCH[config.activation], site
         self.gate = nn.Linear(config.width, config.hidden) if config.gated else None
         self.lower = nn.Linear(config.width, config.hidden)
         self.upper = nn.Linear(config.hidden, config.width)
@@ -177,8 +179,9 @@ class PlainDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        if config.positions == "learned":
-            self.positions = nn.Embedding(config.max_length, config.width)
+        if config.positions in ("learned", "constant"):
+            num_positions = config.max_length if config.positions == "learned" else 1
+            self.positions = nn.Embedding(num_positions, config.width)
         self.blocks = nn.ModuleList(PlainBlock(config, layer) for layer in range(config.depth))
         self.final_norm = plain_norm(config) if config.norm_place == "before" else nn.Identity()
         self.output = nn.Linear(config.width, config.num_outputs)
@@ -189,10 +192,18 @@ class PlainDecoder(nn.Module):
         """Logits of every position (B, L, V), or of the class (B, C)."""
         x = self.embedding(tokens) * self.config.embedding_scale
         positions = range(tokens.shape[1])
-        if self.config.positions == "sinusoidal":
-            x = x + torch.tensor([wave(position, self.config.width) for position in positions], dtype=x.dtype)
-        if self.config.positions == "learned":
-            x = x + self.positions(torch.tensor(positions))
+        waves = torch.tensor([wave(position, self.config.width) for position in positions], dtype=x.dtype)
+        match self.config.positions:
+            case "sinusoidal":
+                x = x + waves
+            case "centred":
+                x = x + waves - waves.mean(dim=0)
+            case "mean":
+                x = x + waves.mean(dim=0)
+            case "constant":
+                x = x + self.positions.weight * waves.mean(dim=0).norm()
+            case "learned":
+                x = x + self.positions(torch.tensor(positions))
         x = drop(x, "embedding")
         for block in self.blocks:
             x = block(x, tokens, drop)

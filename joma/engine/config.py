@@ -49,7 +49,13 @@ PER_RUN_OF_HIERARCHY = ("num_latents", "num_children")
 """With `hierarchy` also these, where the sequences that are trained on have one length: each run has its own."""
 SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 """Fields that say when a run is saved, and leave it what it is."""
-ADDED: Mapping[str, Any] = MappingProxyType({"qk_norm": False, "softcap": "inf", "qk_clip": "inf"})
+LENGTHS = ("epochs", "steps")
+ADDED: Mapping[str, Any] = MappingProxyType(
+    {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
+    | dict.fromkeys(
+        ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
+    )
+)
 """Fields that version 0.1 does not have, with the value that leaves its hashes as they were."""
 _HASH_DIGITS = 12
 _DECADE = 10.0
@@ -66,6 +72,20 @@ class OptimiserConfig:
     """Rule of a step."""
     lr: NotNegative = 1e-3
     """Learning rate; 0 leaves a run at its start, as a control."""
+    lr_embedding: NotNegative = 1.0
+    """Factor on the learning rate of the embedding, which is the output layer's matrix too where these are tied."""
+    lr_positions: NotNegative = 1.0
+    """Factor on the learning rate of learned positions."""
+    lr_attention: NotNegative = 1.0
+    """Factor on the learning rate of queries, keys, values, free logits and the output projection."""
+    lr_logits: NotNegative = 1.0
+    """Factor on the learning rate of free attention logits, on top of lr_attention."""
+    lr_mlp: NotNegative = 1.0
+    """Factor on the learning rate of the MLPs."""
+    lr_norm: NotNegative = 1.0
+    """Factor on the learning rate of the norms, those of queries and keys too."""
+    lr_readout: NotNegative = 1.0
+    """Factor on the learning rate of the output layer."""
     weight_decay: NotNegative = 0.0
     """Factor of the L2 term that is added to the gradient; for `adamw` decoupled from it."""
     beta1: Share = 0.9
@@ -216,7 +236,7 @@ class RunConfig:
                 f"{CLASS_TOKENS!r} are frequencies for the analysed layer, and a decoder reads sequences. Take "
                 f"{' or '.join(SEQUENCES)}, or build the layer in Python with joma.models.layer.AnalysedLayer."
             )
-        if self.model.num_classes != self._num_classes(self.model.readout, self.data):
+        if self.model.num_classes != (self.data.num_classes if self.model.readout == "class" else 0):
             raise ValueError(
                 f"`num_classes` must be that of the data, {self.data.num_classes}, for a class read-out, else 0; "
                 f"got {self.model.num_classes} for {self.model.readout}. Make them agree."
@@ -256,25 +276,26 @@ class RunConfig:
     def update(self, values: Mapping[str, Any]) -> "RunConfig":
         """Return a copy with fields replaced by flat name; numbers and lists may come as text.
 
-        SettingField `steps` takes `epochs` away, and the other way round.
+        Setting `steps` takes `epochs` away, and the other way round.
         """
         values = {name: parse(name, value) for name, value in values.items()}
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if values.get(one) is not None and other not in values:
                 values[other] = None
-        parts: dict[str, dict[str, Any]] = {"model": {}, "data": {}}
+        parts: dict[str, dict[str, Any]] = {part: {} for part in (*_PARTS, "")}
         for name, value in values.items():
-            parts.setdefault(part_of(name), {})[name] = value
-        own = parts.pop("", {})
-        data = replace(self.data, **parts.pop("data"))
-        readout = parts["model"].get("readout", self.model.readout)
-        parts["model"]["num_classes"] = self._num_classes(readout, data)
-        new = {part: replace(getattr(self, part), **fields_) for part, fields_ in parts.items()}
-        return replace(self, **own, data=data, **new)
+            parts[part_of(name)][name] = value
+        num_classes = values.get("num_classes", self.data.num_classes)
+        is_class = values.get("readout", self.model.readout) == "class"
+        parts["model"]["num_classes"] = num_classes if is_class else 0
+        own = parts.pop("")
+        return replace(self, **own, **{part: replace(getattr(self, part), **new) for part, new in parts.items()})
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON; infinity is the text `inf`."""
-        return _plain(asdict(self))
+        record = _plain(asdict(self))
+        record["model"]["frozen"] = "+".join(self.model.frozen)  # as version 0.1 has it, for one part
+        return record
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "RunConfig":
@@ -296,9 +317,8 @@ class RunConfig:
     @property
     def shape(self) -> str:
         """Digits that runs have in common when they can be in one pack."""
-        is_hierarchy = self.data.data == HIERARCHY
-        record = self.without((*PER_RUN, *PER_RUN_OF_HIERARCHY) if is_hierarchy else PER_RUN)
-        return digest(record | {"trained_length": self.trained_length})
+        own = (*PER_RUN, *PER_RUN_OF_HIERARCHY) if self.data.data == HIERARCHY else PER_RUN
+        return digest(self.without(own) | {"trained_length": self.trained_length})
 
     @property
     def trained_length(self) -> int:
@@ -318,10 +338,6 @@ class RunConfig:
             part = part_of(name)
             (record[part] if part else record).pop(name)
         return record
-
-    @staticmethod
-    def _num_classes(readout: str, data: DataConfig) -> int:
-        return data.num_classes if readout == "class" else 0
 
 
 _PARTS: dict[str, Any] = {
@@ -345,7 +361,7 @@ def parse(name: str, value: Any) -> Any:
     >>> parse("lr", "1e-4"), parse("num_latents", "10x20"), parse("clip", "inf"), parse("steps", "none")
     (0.0001, (10, 20), inf, None)
     """
-    part_of(name)
+    part_of(name)  # refuses what is no setting
     return all_settings()[name].read(value)
 
 
@@ -365,8 +381,7 @@ def part_of(name: str) -> str:
     """Return the part of a config that has a flat name; '' is the run itself."""
     if name not in all_settings():
         raise UnknownNameError("setting", name, all_settings(), listing="`joma train --settings`")
-    owners = [part for part, kind in _PARTS.items() if name in settings_of(kind)]
-    return owners[-1] if owners else ""
+    return next((part for part, kind in reversed(_PARTS.items()) if name in settings_of(kind)), "")
 
 
 def _on_a_log(num_points: int, end: int) -> set[int]:

@@ -14,6 +14,7 @@ from typing import Any
 from joma.data.corpora import OWN_TEXT, find_text
 from joma.engine.config import (
     HIERARCHY,
+    LENGTHS,
     SAVING,
     SEQUENCES,
     TEXTS,
@@ -44,7 +45,6 @@ TABLE_1_SEEDS = (1, 2, 3, 4, 5)
 _WIKITEXT2_WORDS = 28_782
 """Vocabulary of WikiText-2 by the paper's tokenisation; the text itself decides when it is read."""
 _SMALL_WORDS = 2000
-_LENGTHS = ("epochs", "steps")
 _MAX_NAME = 120
 """Longest name of a folder; file systems take 255."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9.]+")
@@ -114,7 +114,7 @@ def run_name(config: RunConfig, base: RunConfig, named: Collection[str] = ()) ->
     differing = [
         name
         for name, value in flat.items()
-        if value != usual[name] and not (name in _LENGTHS and (lasting or value is None))
+        if value != usual[name] and not (name in LENGTHS and (lasting or value is None))
     ]
     wanted = dict.fromkeys([*named, *sorted(differing), "seed"])
     del wanted["seed"]
@@ -160,7 +160,7 @@ def _spelt(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, tuple):
-        return "x".join(map(_spelt, value))
+        return ("+" if isinstance(value[0], str) else "x").join(map(_spelt, value)) if value else "none"
     if isinstance(value, str):
         safe = _UNSAFE.sub("_", value).strip("_.")
         return safe if safe == value else f"{safe[-24:]}_{digest(value)[:6]}"

@@ -22,18 +22,9 @@ from torch import Tensor
 from joma.engine import snapshots
 from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host
 from joma.engine.plan import Pack
-from joma.engine.resume import (
-    DIVERGED,
-    KIND,
-    Member,
-    RunResult,
-    RunStatus,
-    identity,
-    inspect_run,
-    load_snapshots,
-)
+from joma.engine.resume import DIVERGED, KIND, Member, RunResult, identity, inspect_run, load_snapshots
 from joma.engine.snapshots import NUM_KEPT, Snapshot
-from joma.engine.sources import DataSize, Source, data_hash, data_size, source_of
+from joma.engine.sources import DataSize, data_hash, data_size, source_of
 from joma.engine.step import NOT_FAILED, Stepper, on_cpu
 from joma.measure.curve_effects import curve_effects
 from joma.metrics import METRICS
@@ -146,8 +137,7 @@ def train_pack(
                     # Those that are furthest behind, until they meet the next ones, and so on to the end.
                     start = min(member.step for member in behind)
                     stop = min((member.step for member in behind if member.step > start), default=size.num_steps)
-                    is_done = RunStatus.FINISHED
-                    group = [member for member in members if member.step == start and member.status is not is_done]
+                    group = [member for member in members if member.step == start and member.status != "finished"]
                     # Without a name for it: the next one must not be built while this one still holds its memory.
                     _Trainer(group, size, torch.device(device), report, take, is_interrupted).train(start, stop)
             except KeyboardInterrupt:
@@ -194,10 +184,10 @@ class _Trainer:
     ) -> None:
         """Build the model, and put every run where it goes on."""
         configs = [member.config for member in group]
-        self._group, self._size = tuple(group), size
+        self._group, self._num_steps = tuple(group), size.num_steps
         self._tell, self._take, self._is_interrupted = report, take, is_interrupted
         self._training = configs[0].training
-        self._source: Source = source_of(configs, device)
+        self._source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
         self._stepper = Stepper(
             Decoder(configs[0].model),
@@ -213,8 +203,7 @@ class _Trainer:
                 self._stepper.load_run_state(run, member.state)
                 member.state = None
         self._saved_at = self._reported_at = monotonic()
-        self._reported_step = group[0].step
-        self._save_seconds = 0.0
+        self._reported_step, self._save_seconds = group[0].step, 0.0
 
     @property
     def _going(self) -> list[tuple[int, Member]]:
@@ -236,7 +225,7 @@ class _Trainer:
             self._after_step(step + 1, stop)
             if not self._going:
                 return
-        if stop == self._size.num_steps:
+        if stop == self._num_steps:
             self._note_failures()
             for run, member in self._going:
                 self._finish(run, member)
@@ -252,10 +241,10 @@ class _Trainer:
         if training.checkpoint_every is not None and step % training.checkpoint_every == 0:
             self._keep(step)
         is_stopping = self._is_interrupted()
-        is_taken = step == self._size.num_steps and self._take is not None
-        is_due = training.snapshot_every is not None and step % training.snapshot_every == 0
+        is_taken = step == self._num_steps and self._take is not None
         wait = max(training.snapshot_seconds, self._save_seconds / SAVE_SHARE)
-        is_due = is_due or step == stop or monotonic() - self._saved_at >= wait
+        is_due = step == stop or monotonic() - self._saved_at >= wait
+        is_due = is_due or (training.snapshot_every is not None and step % training.snapshot_every == 0)
         if is_stopping or (is_due and not is_taken):
             self._save(step)
         if is_stopping:
@@ -292,7 +281,7 @@ class _Trainer:
                 message = f"The loss or its gradient was no longer finite at step {failed_at}."
                 member.writer.event(failed_at, DIVERGED, message, level="error")
                 member.writer.close("failed")
-                member.status, member.failed_at = RunStatus.FAILED, failed_at
+                member.status, member.failed_at = "failed", failed_at
 
     def _save(self, step: int) -> None:
         """Write rows, then snapshots of all runs, then remove the oldest ones."""
@@ -300,7 +289,7 @@ class _Trainer:
         begun = monotonic()  # not before: steps that a GPU had queued are done by now, and are no part of saving
         for _, member in self._going:
             member.writer.flush()
-        self._write(step, self._stepper.run_state, snapshots.save_snapshot)
+        self._write(step, self._stepper.run_state, snapshots.SNAPSHOTS)
         for _, member in self._going:
             member.step, member.kept = step, tuple(sorted({*member.kept, step}))[-NUM_KEPT:]
             snapshots.prune(member.folder, member.kept)
@@ -311,16 +300,15 @@ class _Trainer:
         """Write the parameters alone, to be kept."""
         self._note_failures()
         named = self._stepper.parameters.items()
-        self._write(step, lambda run: {name: on_cpu(each[run]) for name, each in named}, snapshots.save_checkpoint)
+        self._write(step, lambda run: {name: on_cpu(each[run]) for name, each in named}, snapshots.CHECKPOINTS)
 
-    def _write(
-        self, step: int, state_of: Callable[[int], dict[str, Tensor]], save: Callable[[Path, Snapshot], Path]
-    ) -> None:
+    def _write(self, step: int, state_of: Callable[[int], dict[str, Tensor]], kind: str) -> None:
         """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
 
         def write(place: tuple[int, Member]) -> None:
             run, member = place
-            save(member.folder, Snapshot(step=step, tensors=state_of(run), run=identity(member.config)))
+            snapshot = Snapshot(step=step, tensors=state_of(run), run=identity(member.config))
+            snapshots.save_snapshot(member.folder, snapshot, kind)
 
         if self._source.device.type == "cpu":
             for place in self._going:
@@ -335,27 +323,27 @@ class _Trainer:
         if take is not None:
             take(member.name, {name: each[run : run + 1].detach() for name, each in self._stepper.parameters.items()})
         member.writer.flush()
-        member.step = self._size.num_steps
+        member.step = self._num_steps
         _describe_curves(member)
         if take is None:
             snapshots.prune(member.folder, member.kept[-1:])
         member.writer.close("finished")
         if take is not None:  # not before: one that is killed on the way goes on from them
             snapshots.prune(member.folder, ())
-        member.status = RunStatus.FINISHED
+        member.status = "finished"
 
     def _report(self, step: int) -> None:
         """Report progress; this waits for the device."""
-        now, losses = monotonic(), self._stepper.losses.tolist()
-        done = (step - self._reported_step) * len(self._going) * self._source.tokens_per_step
+        now, losses, data = monotonic(), self._stepper.losses.tolist(), self._source.data
+        done = (step - self._reported_step) * len(self._going) * data.batch * data.length
         self._tell(
             PackProgress(
                 names=tuple(member.name for _, member in self._going),
                 step=step,
-                num_steps=self._size.num_steps,
+                num_steps=self._num_steps,
                 tokens_per_second=done / max(now - self._reported_at, 1e-9),
                 losses={member.name: losses[run] for run, member in self._going},
-                failed=tuple(member.name for member in self._group if member.status is RunStatus.FAILED),
+                failed=tuple(member.name for member in self._group if member.status == "failed"),
             )
         )
         self._reported_at, self._reported_step = now, step

@@ -5,7 +5,6 @@ Everything is batched over runs. Attention entropy is taken on the whole validat
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +15,7 @@ from joma.engine.precision import working_in
 from joma.engine.sources import Source
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
-from joma.models.batch import LayerReading, Model, Parameters
+from joma.models.batch import Batch, LayerReading, Model, Parameters
 
 NO_LAYER = -1
 ALL_HEADS = -1
@@ -58,13 +57,17 @@ def measure(
     `often` says that it will be called so many times that compiling for it pays.
     """
     working = parameters if working is None else working
+
+    def losses_on(batch: Batch, attention: AttentionMeans, *, compiled_tap: bool = False) -> Float[Tensor, " R"]:
+        with working_in(precision, source.device):
+            return model.losses(working, batch, attention.take, compiled_tap=compiled_tap)
+
     with torch.no_grad():
         whole = AttentionMeans(num_runs=source.num_runs)
         total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
         num_rows = 0
         for batch in source.validation():
-            with working_in(precision, source.device):
-                losses = model.losses(working, batch, whole.take, compiled_tap=often)
+            losses = losses_on(batch, whole, compiled_tap=often)
             total += losses.double() * batch.targets.shape[1]
             num_rows += batch.targets.shape[1]
         found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]
@@ -72,10 +75,9 @@ def measure(
         window = source.single_window()
         if window is not None:
             single = AttentionMeans(num_runs=source.num_runs)
-            with working_in(precision, source.device):
-                model.losses(working, window, single.take)
+            losses_on(window, single)
             found += single.values(WINDOW)
-        return found + stable_ranks(parameters, gated=_is_gated(model))
+        return found + stable_ranks(parameters, gated=bool(getattr(getattr(model, "config", None), "gated", False)))
 
 
 def on_host(values: list[Values]) -> list[list[float]]:
@@ -89,19 +91,12 @@ def stable_ranks(parameters: Parameters, *, gated: bool = False) -> list[Values]
     if not layers:
         return []
     weights = torch.stack([parameters[layers[layer]] for layer in sorted(layers)], dim=1)
-    parts = {":gate": weights.chunk(2, dim=2)[0], ":up": weights.chunk(2, dim=2)[1]} if gated else {"": weights}
+    parts = dict(zip((":gate", ":up"), weights.chunk(2, dim=2), strict=True)) if gated else {"": weights}
     return [
-        Values(
-            metric=RANK, by_run=ranks[:, at], site=layers[layer].removesuffix(".weight") + part, kind="mlp", layer=layer
-        )
+        Values(metric=RANK, by_run=by_run, site=layers[layer].removesuffix(".weight") + part, kind="mlp", layer=layer)
         for part, matrices in parts.items()
-        for ranks in (_ranks(matrices),)
-        for at, layer in enumerate(sorted(layers))
+        for layer, by_run in zip(sorted(layers), _ranks(matrices).unbind(dim=1), strict=True)
     ]
-
-
-def _is_gated(model: Model) -> bool:
-    return bool(getattr(getattr(model, "config", None), "gated", False))
 
 
 def _ranks(weights: Float[Tensor, "R depth m n"]) -> Float[Tensor, "R depth"]:
@@ -118,24 +113,6 @@ def _ranks(weights: Float[Tensor, "R depth m n"]) -> Float[Tensor, "R depth"]:
     return ranks
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Of one layer, by run and head, on the device."""
-
-    entropy: Float[Tensor, "R H"]
-    num_rows: int
-    fraction: Float[Tensor, "R H"]
-    num_fractions: Float[Tensor, "R H"]
-    """Rows that see more than one key: others have no fraction."""
-
-    def __iadd__(self, other: "_Sums") -> "_Sums":
-        self.entropy += other.entropy
-        self.num_rows += other.num_rows
-        self.fraction += other.fraction
-        self.num_fractions += other.num_fractions
-        return self
-
-
 @dataclass(kw_only=True, slots=True)
 class AttentionMeans:
     """Takes the attention of every layer while the model runs, and averages it over sequences and rows."""
@@ -143,50 +120,39 @@ class AttentionMeans:
     num_runs: int
     path: Path | None = None
     """How entropy is computed; None takes the best way of the device."""
-    _layers: dict[int, _Sums] = field(default_factory=dict)
+    _sums: dict[int, Float[Tensor, "4 R H"]] = field(default_factory=dict)
+    """Of each layer: entropy and number of rows, fraction and number of rows that see more than one key."""
 
     def take(self, reading: LayerReading) -> None:
         """Measure one layer, in full precision whatever the model runs in."""
         stats = _statistics(reading, self.path)
-        entropy = self._by_run(stats.entropy)
-        fraction = self._by_run(stats.fraction.expand_as(stats.entropy))
-        sums = _Sums(
-            entropy=entropy.sum((1, 3)),
-            num_rows=entropy.shape[1] * entropy.shape[3],
-            fraction=fraction.nansum((1, 3)),
-            num_fractions=(~fraction.isnan()).double().sum((1, 3)),
+        entropy, fraction = (
+            rows.double().unflatten(0, (self.num_runs, -1))
+            for rows in (stats.entropy, stats.fraction.expand_as(stats.entropy))
         )
-        if reading.layer in self._layers:
-            self._layers[reading.layer] += sums
-        else:
-            self._layers[reading.layer] = sums
+        total = entropy.sum((1, 3))
+        num_rows = torch.full_like(total, entropy.shape[1] * entropy.shape[3])
+        num_fractions = (~fraction.isnan()).double().sum((1, 3))
+        sums = torch.stack([total, num_rows, fraction.nansum((1, 3)), num_fractions])
+        self._sums[reading.layer] = self._sums[reading.layer] + sums if reading.layer in self._sums else sums
 
     def values(self, entropy: str, fraction: str | None = None) -> list[Values]:
         """Return the means over all rows, over heads and, where there are several, head by head."""
         found = []
-        for layer, sums in sorted(self._layers.items()):
-            named: Mapping[str, Tensor] = {entropy: sums.entropy / sums.num_rows}
-            if fraction is not None:
-                named = {**named, fraction: sums.fraction / sums.num_fractions}
-            for metric, by_head in named.items():
+        for layer, sums in sorted(self._sums.items()):
+            for metric, total, count in ((entropy, *sums[:2]), (fraction, *sums[2:])):
+                if metric is None:
+                    continue
+                by_head = total / count
                 columns = {ALL_HEADS: by_head.mean(dim=1)}
                 if by_head.shape[1] > 1:
                     columns |= dict(enumerate(by_head.unbind(dim=1)))
+                site = f"blocks.{layer}.attention"
                 found += [
-                    Values(
-                        metric=metric,
-                        by_run=by_run,
-                        site=f"blocks.{layer}.attention",
-                        kind="attention",
-                        layer=layer,
-                        head=head,
-                    )
+                    Values(metric=metric, by_run=by_run, site=site, kind="attention", layer=layer, head=head)
                     for head, by_run in columns.items()
                 ]
         return found
-
-    def _by_run(self, rows: Float[Tensor, "RB H L"]) -> Float[Tensor, "R B H L"]:
-        return rows.double().unflatten(0, (self.num_runs, -1))
 
 
 def _statistics(reading: LayerReading, path: Path | None) -> AttentionStatistics:

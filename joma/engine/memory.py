@@ -1,4 +1,4 @@
-"""Bytes and operations of a training step, measured before anything is allocated.
+"""Memory and work of a training step, measured before anything is allocated.
 
 The step runs once on torch's `meta` device, where tensors have shapes and no content, while every operation is seen:
 what is alive at the worst moment is the memory of the step, and what is multiplied, read and written is its work. That
@@ -6,11 +6,12 @@ cannot run out of memory, and it follows the model and the optimiser wherever th
 count as full ones, but for the logits on a CPU, which are there in both.
 """
 
+import math
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,15 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from joma.engine.config import OptimiserConfig, RunConfig, TrainingConfig
+from joma.engine.config import RunConfig, TrainingConfig
 from joma.engine.measuring import AttentionMeans
-from joma.engine.optimiser import NUM_MOMENTS, Rates, gradient_norms, step_numbers, update
-from joma.engine.precision import parameter_dtype, product_dtype, working_in
+from joma.engine.precision import working_in
 from joma.engine.sources import num_sequences, num_validated
+from joma.engine.step import Stepper
 from joma.measure.entropy import Path as EntropyPath
-from joma.models.batch import Batch, Noise
+from joma.models.batch import Batch
 from joma.models.decoder import Decoder
-from joma.models.parameters import Layout
 
 USABLE_SHARE = 0.9
 """Share of the free memory that packs may take: allocators round up, and other things grow."""
@@ -39,26 +39,16 @@ CUDA_BASE = 2**30
 MEMINFO = Path("/proc/meminfo")
 _UNKNOWN_MEMORY = 4 * 2**30
 """Bytes to count on where the system does not say what is free (macOS, Windows); `memory` gives more."""
+_CGROUP = Path("/sys/fs/cgroup")
 CONTAINER_FILES = (
-    (
-        Path("/sys/fs/cgroup/memory.max"),
-        Path("/sys/fs/cgroup/memory.current"),
-        Path("/sys/fs/cgroup/memory.stat"),
-    ),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.stat"),
-    ),
+    (_CGROUP / "memory.max", _CGROUP / "memory.current", _CGROUP / "memory.stat"),
+    tuple(_CGROUP / "memory" / f"memory.{name}" for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
 )
 """Limit, use and details of a container's memory, in the newer and the older layout of the kernel."""
-_KERNELS = "aten"
-"""Namespace of operations that do something; others ask a tensor for its device and the like."""
 _META = torch.device("meta")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepCost:
+class StepCost(NamedTuple):
     """What one step of a pack takes."""
 
     training_bytes: int
@@ -80,8 +70,7 @@ class StepCost:
         return max(self.training_bytes, self.validating_bytes + 2 * self.state_bytes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """Memory of a pack as a function of its runs: `fixed + num_runs · per_run`."""
 
     fixed: int
@@ -101,7 +90,7 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
 
     On a CPU half precision takes more, since its logits are there in full precision as well; our kernels have no copy.
     """
-    optimiser = OptimiserConfig(optimiser=config.optimiser.optimiser)
+    optimiser = replace(config.optimiser, lr=0.0, weight_decay=0.0, clip=math.inf)
     training = TrainingConfig(steps=1, precision=config.training.precision)
     return _counted(replace(config, optimiser=optimiser, training=training, seed=0), num_runs, on_a_cpu)
 
@@ -126,18 +115,14 @@ def free_bytes(device: torch.device) -> int:
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
     available = _figures(MEMINFO).get("MemAvailable")
-    return min([_UNKNOWN_MEMORY if available is None else available * 1024, *_container_bytes()])
-
-
-def _container_bytes() -> list[int]:
-    """Return what is left below the limit of the container that this process runs in; nothing where there is none."""
+    free = _UNKNOWN_MEMORY if available is None else available * 1024
     for limit, used, details in CONTAINER_FILES:
         try:
             left = int(limit.read_text(encoding="utf-8")) - int(used.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # no such file, or `max`: no limit
             continue
-        return [max(left + _figures(details).get("inactive_file", 0), 0)]  # cached files make room
-    return []
+        return min(free, max(left + _figures(details).get("inactive_file", 0), 0))  # cached files make room
+    return free
 
 
 def _figures(path: Path) -> dict[str, int]:
@@ -149,64 +134,57 @@ def _figures(path: Path) -> dict[str, int]:
     return {line[0]: int(line[1]) for line in lines if len(line) > 1}
 
 
+class _Shapes(Decoder):
+    """A decoder whose start takes no memory."""
+
+    def initial(self, seed: int) -> dict[str, Tensor]:
+        return {name: torch.empty(shape, device=_META) for name, shape in self.shapes.items()}
+
+
+class _Counted(Stepper):
+    """A stepper without content; the factors of its products are parameters in full precision."""
+
+    def __init__(self, config: RunConfig, num_runs: int, working: str) -> None:
+        lengths = {"num_steps": 1, "steps_per_epoch": 1}
+        optimisers, precision = [config.optimiser] * num_runs, config.training.precision
+        super().__init__(
+            _Shapes(config.model), range(num_runs), optimisers, **lengths, precision=precision, device=_META
+        )
+        self.working_parameters, self._precision = self.parameters, working
+
+
 @cache
 def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
-    model, precision, data = config.model, config.training.precision, config.data
-    decoder, dtype = Decoder(model), parameter_dtype(precision)
-    layout = Layout.of(decoder.shapes, decoder.frozen, decoder.tiled)
+    data, working = config.data, config.training.precision if on_a_cpu else "fp32"
 
     def batch(num: int, length: int) -> Batch:
-        num_rows = num if model.readout == "class" else num * length
-        return Batch(tokens=_whole(num_runs, num, length), targets=_whole(num_runs, num_rows))
+        shape = (num_runs, num, length)
+        num_rows = num if config.model.readout == "class" else num * length
+        return Batch(
+            tokens=torch.empty(shape, dtype=torch.int64, device=_META),
+            targets=torch.empty((num_runs, num_rows), dtype=torch.int64, device=_META),
+            # Merged keys are weighted, and attention is there as a matrix.
+            key_bias=torch.empty(shape, device=_META) if length < data.length else None,
+        )
 
-    with _FusedAttention(), working_in(precision if on_a_cpu else "fp32", _META):
+    with _FusedAttention():
         with _Tally() as training, FlopCounterMode(display=False) as counter:
-            trained = batch(num_sequences(data), config.trained_length)
-            if config.trained_length < data.length:  # merged keys are weighted, and attention is there as a matrix
-                trained = replace(trained, key_bias=torch.empty(trained.tokens.shape, dtype=dtype, device=_META))
-            state_bytes = _step(decoder, layout, config.optimiser, precision, trained)
-        with _Tally() as validating:
+            stepper = _Counted(config, num_runs, working)
+            training.moved = training.num_operations = 0
+            stepper.advance(batch(num_sequences(data), config.trained_length))
+        with _Tally() as validating, working_in(working, _META):
             # As a CPU computes entropies, which takes more than a GPU does.
             means = AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED)
-            decoder.losses(
-                layout.views(layout.empty(num_runs, dtype, _META)), batch(num_validated(data), data.length), means.take
-            )
+            views = stepper.layout.views(stepper.layout.empty(num_runs, stepper.state.parameters.dtype, _META))
+            stepper.model.losses(views, batch(num_validated(data), data.length), means.take)
     return StepCost(
         training_bytes=training.peak,
         validating_bytes=validating.peak,
-        state_bytes=state_bytes,
+        state_bytes=sum(each.nbytes for each in stepper.state.tensors()),
         moved_bytes=training.moved,
         flops=counter.get_total_flops(),
         num_operations=training.num_operations,
     )
-
-
-def _step(decoder: Decoder, layout: Layout, optimiser: OptimiserConfig, precision: str, batch: Batch) -> int:
-    """Do one step; return the bytes of its state."""
-    num_runs, dtype = batch.tokens.shape[0], parameter_dtype(precision)
-    flat = layout.empty(num_runs, dtype, _META)
-    rounded = [] if product_dtype(precision) == dtype else [layout.empty(num_runs, product_dtype(precision), _META)]
-    trained = flat[:, : layout.num_trained]
-    moments = tuple(torch.empty_like(trained) for _ in range(NUM_MOMENTS[optimiser.optimiser]))
-    gradient = torch.empty(trained.shape, dtype=product_dtype(precision), device=_META)
-    noise = Noise(keys=_whole(num_runs, 2, dtype=torch.int32), step=_whole())
-    decoder.value_and_gradient(layout.views(flat), layout.views(gradient), batch, noise)
-    per_run = torch.empty(num_runs, dtype=torch.float64, device=_META)
-    numbers = step_numbers(
-        optimiser,
-        Rates(lr=per_run, weight_decay=per_run, clip=per_run),
-        norms=gradient_norms(gradient),
-        alive=torch.empty(num_runs, dtype=torch.bool, device=_META),
-        factor=torch.empty((), dtype=torch.float64, device=_META),
-        count=_whole(),
-        dtype=dtype,
-    )
-    update(optimiser, trained, gradient, moments, numbers)
-    return sum(tensor.nbytes for tensor in (flat, *moments, *rounded))
-
-
-def _whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=_META)
 
 
 class _FusedAttention(TorchFunctionMode):
@@ -239,21 +217,16 @@ class _Tally(TorchDispatchMode):
         read, written = (
             [leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor)] for tree in ((arguments, options), result)
         )
-        for tensor in written:
-            self._take(tensor)
-        if function.namespace == _KERNELS and not function.is_view:
+        for storage in (tensor.untyped_storage() for tensor in written):
+            if storage not in self._known:
+                self._known.add(storage)
+                self._add(storage.nbytes())
+                weakref.finalize(storage, self._add, -storage.nbytes())
+        if function.namespace == "aten" and not function.is_view:  # others ask a tensor for its device and the like
             self.num_operations += 1
             self.moved += sum(tensor.nbytes for tensor in (*read, *written))
         return result
 
-    def _take(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage in self._known:
-            return
-        self._known.add(storage)
-        self._alive += storage.nbytes()
+    def _add(self, num_bytes: int) -> None:
+        self._alive += num_bytes
         self.peak = max(self.peak, self._alive)
-        weakref.finalize(storage, self._give, storage.nbytes())
-
-    def _give(self, num_bytes: int) -> None:
-        self._alive -= num_bytes

@@ -5,8 +5,6 @@ $\theta \leftarrow \theta - \eta\, \frac{m / (1-\beta_1^t)}{\sqrt{v / (1-\beta_2
 the last restart. A run that has failed is masked: its gradient counts as 0 and its rate is 0, so that its weights stay.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -21,6 +19,7 @@ CLIP_EPSILON = 1e-6
 NUM_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0, "momentum": 1}
 
 Flat = Float[Tensor, "R P"]
+Moments = tuple[Flat, ...]
 PerRun = Float[Tensor, " R"]
 
 
@@ -72,9 +71,12 @@ def step_numbers(
     """Return the numbers of a step; `count` is its number since the last restart, from 1."""
     shrink = torch.clamp(rates.clip / (norms.double() + CLIP_EPSILON), max=1.0)
     moving = [torch.where(alive, number, 0.0) for number in (rates.lr * factor, shrink)]
+    times = count.double()
+    # What Adam's mean and the root of its square are divided by, since both start from 0.
+    corrections = 1 - config.beta1**times, torch.sqrt(1 - config.beta2**times)
     return StepNumbers(
         per_run=torch.stack([*moving, rates.weight_decay], dim=1).to(dtype),
-        shared=torch.stack([count > 1, *_corrections(config, count)]).to(dtype),
+        shared=torch.stack([count > 1, *corrections]).to(dtype),
     )
 
 
@@ -82,12 +84,17 @@ def update(
     config: OptimiserConfig,
     parameters: Flat,
     gradient: Flat,
-    moments: tuple[Flat, ...],
+    moments: Moments,
     numbers: StepNumbers,
     rounded: Flat | None = None,
+    factors: Float[Tensor, "1 P"] | None = None,
 ) -> None:
-    """Move parameters and moments in place; `rounded` becomes a copy of the parameters in its own precision."""
-    if parameters.is_cuda and parameters.dtype == torch.float32 and config.optimiser in ("adam", "adamw"):
+    """Move parameters and moments in place; `rounded` becomes a copy of the parameters in its own precision.
+
+    `factors` multiply the learning rate of each parameter.
+    """
+    is_single = parameters.is_cuda and parameters.dtype == torch.float32
+    if is_single and config.optimiser in ("adam", "adamw") and factors is None:
         from joma.engine import optimiser_triton
 
         optimiser_triton.adam(
@@ -102,21 +109,23 @@ def update(
             decoupled=config.optimiser == "adamw",
         )
         return
-    move = compiled_move() if parameters.is_cuda else move_by_rule
-    move(config, parameters, gradient, moments, numbers, rounded)
+    move = compiled(move_by_rule) if parameters.is_cuda else move_by_rule  # compiled it is one pass
+    move(config, parameters, gradient, moments, numbers, rounded, factors)
 
 
 def move_by_rule(
     config: OptimiserConfig,
     parameters: Flat,
     gradient: Flat,
-    moments: tuple[Flat, ...],
+    moments: Moments,
     numbers: StepNumbers,
     rounded: Flat | None,
+    factors: Float[Tensor, "1 P"] | None = None,
 ) -> None:
     """Do what `update` says as it is written down in torch: several passes over the parameters unless compiled."""
     lr, shrink, decay = numbers.per_run.split(1, dim=1)
     g = torch.where(shrink > 0, gradient * shrink, 0.0)  # the gradient of a failed run may be anything
+    lr = lr if factors is None else lr * factors
     if config.optimiser == "adamw":
         parameters.mul_(1 - lr * decay)
     else:
@@ -126,21 +135,7 @@ def move_by_rule(
         rounded.copy_(parameters)
 
 
-@cache
-def compiled_move(backend: str = "inductor") -> Callable[..., None]:
-    """Return `move_by_rule` compiled, which makes one pass of it: for what the kernel of Adam is not written for."""
-    return compiled(move_by_rule, backend)
-
-
-def _corrections(config: OptimiserConfig, count: Int[Tensor, ""]) -> tuple[Tensor, Tensor]:
-    """What Adam's mean and the root of its square are divided by, since both start from 0."""
-    times = count.double()
-    return 1 - config.beta1**times, torch.sqrt(1 - config.beta2**times)
-
-
-def _adam(
-    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, shared: Tensor
-) -> None:
+def _adam(config: OptimiserConfig, parameters: Flat, g: Flat, moments: Moments, lr: Tensor, shared: Tensor) -> None:
     mean, square = moments
     is_going_on, first, root = shared.unbind()  # 0 at a restart forgets the moments, without another pass
     mean.copy_(mean * (config.beta1 * is_going_on) + g * (1 - config.beta1))
@@ -148,20 +143,14 @@ def _adam(
     parameters.sub_((lr / first) * mean / (square.sqrt() / root + config.epsilon))
 
 
-def _sgd(
-    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, shared: Tensor
-) -> None:
+def _sgd(config: OptimiserConfig, parameters: Flat, g: Flat, moments: Moments, lr: Tensor, shared: Tensor) -> None:
     parameters.sub_(lr * g)
 
 
-def _momentum(
-    config: OptimiserConfig, parameters: Flat, g: Flat, moments: tuple[Flat, ...], lr: Tensor, shared: Tensor
-) -> None:
+def _momentum(config: OptimiserConfig, parameters: Flat, g: Flat, moments: Moments, lr: Tensor, shared: Tensor) -> None:
     (velocity,) = moments
-    is_going_on = shared[0]
-    velocity.copy_(velocity * (config.momentum * is_going_on) + g)
+    velocity.copy_(velocity * (config.momentum * shared[0]) + g)
     parameters.sub_(lr * velocity)
 
 
-_Rule = Callable[[OptimiserConfig, Flat, Flat, tuple[Flat, ...], Tensor, Tensor], None]
-_RULES: dict[str, _Rule] = {"adam": _adam, "adamw": _adam, "sgd": _sgd, "momentum": _momentum}
+_RULES = {"adam": _adam, "adamw": _adam, "sgd": _sgd, "momentum": _momentum}

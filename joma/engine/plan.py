@@ -1,18 +1,18 @@
 """What a training will do, before it does anything: packs of runs that are trained at once, memory, steps and time."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from joma.engine.config import RunConfig, check_device
 from joma.engine.grid import Run
-from joma.engine.memory import USABLE_SHARE, Footprint, StepCost, footprint, free_bytes, step_cost
+from joma.engine.memory import USABLE_SHARE, footprint, free_bytes, step_cost
 from joma.engine.precision import parameter_dtype, working_in
 from joma.engine.sources import data_size, num_sequences, source_of, with_vocabulary
 from joma.engine.step import Stepper
@@ -25,10 +25,8 @@ StepSeconds = Callable[[RunConfig, int], float]
 CALIBRATION_SECONDS = 0.1
 """How long a rate is measured."""
 TRIED_SECONDS = 1.0
-"""How long steps are tried, behind one that warms up."""
-MOST_TRIED = 50
-FEWEST_TRIED = 3
-_CALLS_AT_ONCE = 4
+"""How long steps are tried."""
+_FEWEST_TRIED = 3
 _PRODUCT_SIZE = {"cpu": 384, "cuda": 4096}
 """Side of the matrices whose product is timed."""
 _COPY_NUMBERS = {"cpu": 2**18, "cuda": 2**26}
@@ -83,41 +81,21 @@ def packs_of(runs: Iterable[Run], most: Callable[[RunConfig], int]) -> tuple[Pac
     by_shape: dict[str, list[Run]] = {}
     for run in runs:
         by_shape.setdefault(run.config.shape, []).append(run)
-    packs: list[Pack] = []
-    for same in by_shape.values():
-        limit = most(same[0].config)
-        if limit < 1:
-            raise ValueError(f"The run {same[0].name} does not fit on its own. Make the model or the batch smaller.")
-        num_packs = -(-len(same) // limit)
-        small, num_larger = divmod(len(same), num_packs)
-        stops = itertools.accumulate(small + (i < num_larger) for i in range(num_packs))
-        packs += [Pack(runs=tuple(same[start:stop])) for start, stop in itertools.pairwise([0, *stops])]
-    return tuple(packs)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Speed:
-    """What a device does in a second at its best."""
-
-    flops: float
-    """Additions and multiplications of matrix products."""
-    bytes: float
-    """Bytes read and written."""
-    operations: float
-    """Calls of small kernels."""
-
-    def seconds(self, cost: StepCost, num_runs: int, fused: float = 1.0) -> float:
-        """Estimate the time of a step of so many runs, `cost` being that of one: products, traffic, calls in turn."""
-        calls = cost.num_operations / self.operations
-        return num_runs * cost.flops / self.flops + fused * (num_runs * cost.moved_bytes / self.bytes + calls)
+    return tuple(
+        Pack(runs=tuple(same[at] for at in part))
+        for same in by_shape.values()
+        for part in np.array_split(range(len(same)), -(-len(same) // most(same[0].config)))
+    )
 
 
 def counted_seconds(device: torch.device) -> StepSeconds:
     """Estimate from what a step multiplies, reads and writes: takes no time, and is a lower bound in practice."""
 
     def seconds(config: RunConfig, num_runs: int) -> float:
-        speed = measured_speed(device, config.training.precision)
-        return speed.seconds(step_cost(config, 1), num_runs, _FUSED[device.type])
+        cost = step_cost(config, 1)
+        flops, moved, calls = measured_speed(device, config.training.precision)
+        traffic = num_runs * cost.moved_bytes / moved + cost.num_operations / calls
+        return num_runs * cost.flops / flops + _FUSED[device.type] * traffic
 
     return seconds
 
@@ -128,19 +106,18 @@ def tried_seconds(config: RunConfig, num_runs: int) -> float:
 
 
 @cache
-def measured_speed(device: torch.device, precision: str) -> Speed:
-    """Time a product, a copy and a small operation on a device, for a fraction of a second each."""
+def measured_speed(device: torch.device, precision: str) -> tuple[float, float, float]:
+    """Return the operations of products, the bytes of copies and the calls of small kernels that fit a second."""
     dtype = parameter_dtype(precision)
     side = _PRODUCT_SIZE[device.type]
-    a, b = (torch.ones((side, side), dtype=dtype, device=device) for _ in range(2))
-    long, short = (torch.ones(size, dtype=dtype, device=device) for size in (_COPY_NUMBERS[device.type], 1))
-    with working_in(precision, device):
-        products = _per_second(partial(torch.matmul, a, b), device)
-    return Speed(
-        flops=2 * side**3 * products,
-        bytes=2 * long.nbytes * _per_second(partial(torch.clone, long), device),
-        operations=_per_second(partial(torch.clone, short), device),
+    square, long, short = (
+        torch.ones(shape, dtype=dtype, device=device) for shape in ((side, side), _COPY_NUMBERS[device.type], 1)
     )
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    with working_in(precision, device):
+        product = _least_seconds(lambda: square @ square, CALIBRATION_SECONDS, calls=4, wait=wait)
+    copy, call = (_least_seconds(each.clone, CALIBRATION_SECONDS, calls=4, wait=wait) for each in (long, short))
+    return 2 * side**3 / product, 2 * long.nbytes / copy, 1 / call
 
 
 @cache
@@ -150,32 +127,30 @@ def _tried(config: RunConfig) -> float:
         Decoder(config.model),
         [config.seed],
         [config.optimiser],
-        num_steps=MOST_TRIED,
-        steps_per_epoch=MOST_TRIED,
+        num_steps=1,
+        steps_per_epoch=1,
         precision=config.training.precision,
     )
-    stepper.advance(source.batch(0))
-    seconds: list[float] = []
-    while len(seconds) < FEWEST_TRIED or (math.fsum(seconds) < TRIED_SECONDS and len(seconds) < MOST_TRIED):
-        begun = time.perf_counter()
-        stepper.advance(source.batch(0))
-        seconds.append(time.perf_counter() - begun)
-    return min(seconds)
+    return _least_seconds(lambda: stepper.advance(source.batch(0)), TRIED_SECONDS)
 
 
-def _per_second(function: Callable[[], Any], device: torch.device) -> float:
-    """Return how often a function can run in a second: the best of many, which other work did not disturb."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    function()  # the first call may load libraries for longer than all of the calibration
+def _least_seconds(
+    function: Callable[[], Any], at_least: float, *, calls: int = 1, wait: Callable[[], None] = lambda: None
+) -> float:
+    """Return the time of a call, the best over so many seconds: the one that other work did not disturb.
+
+    One call comes before: it may load libraries for longer than all others take.
+    """
+    function()
     wait()
-    best, end = math.inf, time.perf_counter() + CALIBRATION_SECONDS
-    while time.perf_counter() < end:
+    times: list[float] = []
+    while len(times) < _FEWEST_TRIED or math.fsum(times) < at_least:
         begun = time.perf_counter()
-        for _ in range(_CALLS_AT_ONCE):
+        for _ in range(calls):
             function()
         wait()
-        best = min(best, (time.perf_counter() - begun) / _CALLS_AT_ONCE)
-    return 1 / best
+        times.append(time.perf_counter() - begun)
+    return min(times) / calls
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,14 +243,14 @@ def make_plan(
     tell("reading the data")
     ready = [replace(run, config=with_vocabulary(run.config)) for run in runs]
     free = free_bytes(device) if memory is None else memory
-    firsts = {run.config.shape: run.config for run in reversed(ready)}
-    sizes = {shape: data_size(config) for shape, config in firsts.items()}
-    needs: dict[str, Footprint] = {}
-    for number, (shape, config) in enumerate(firsts.items(), start=1):
-        tell(f"counting the memory of model {number} of {len(firsts)}")
-        needs[shape] = footprint(config, device, data_bytes=sizes[shape].data_bytes)
+    firsts: dict[str, Run] = {}
     for run in ready:
-        need = needs[run.config.shape]
+        firsts.setdefault(run.config.shape, run)
+    sizes = {shape: data_size(run.config) for shape, run in firsts.items()}
+    needs = {}
+    for number, (shape, run) in enumerate(firsts.items(), start=1):
+        tell(f"counting the memory of model {number} of {len(firsts)}")
+        need = needs[shape] = footprint(run.config, device, data_bytes=sizes[shape].data_bytes)
         if need.most(free) < 1:
             raise ValueError(
                 f"The run {run.name} needs {binary_size(need.of(1))}, and {binary_size(int(USABLE_SHARE * free))} may "

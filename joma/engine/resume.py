@@ -3,37 +3,28 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from joma.engine import snapshots
-from joma.engine.config import SAVING, RunConfig, digest
+from joma.engine.config import LENGTHS, SAVING, RunConfig, digest
 from joma.engine.grid import Run
 from joma.engine.snapshots import DamagedSnapshotError
 from joma.engine.sources import DataSize, data_hash
 from joma.engine.step import NOT_FAILED
-from joma.store import RunInfo, RunWriter, demand_closed, info, read_events
+from joma.store import RunWriter, demand_closed, info, read_events
 from joma.store.record import FILE_NAME, Kind, check_rows
 
 KIND: Kind = "train"
 DIVERGED = "diverged"
-"""Kind of the event that tells at which step a run failed."""
-LENGTHS = ("epochs", "steps")
+"""Kind of the event that says at which step a run failed."""
 NOWHERE = -1
 """Step of a run that had failed before and takes part no more."""
 _RESUMABLE = (*SAVING, *LENGTHS)
 """Fields that may be other ones when a run goes on."""
-
-
-class RunStatus(Enum):
-    """What there is to do for a run."""
-
-    OPEN = "open"
-    FINISHED = "finished"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +50,7 @@ class Member:
     name: str
     config: RunConfig
     folder: Path
-    status: RunStatus = RunStatus.OPEN
+    status: Literal["open", "finished", "failed"] = "open"
     step: int = 0
     """Steps done."""
     failed_at: int = NOT_FAILED
@@ -73,7 +64,7 @@ class Member:
     @property
     def is_open(self) -> bool:
         """Whether there is something left to do."""
-        return self.status is RunStatus.OPEN
+        return self.status == "open"
 
     @property
     def writer(self) -> RunWriter:
@@ -83,14 +74,10 @@ class Member:
 
     def result(self, *, is_new: bool) -> RunResult:
         """Return how the run ended."""
-        is_failed = self.status is RunStatus.FAILED
+        failed_at = self.failed_at if self.status == "failed" else None
+        step = self.step if failed_at is None else failed_at
         return RunResult(
-            name=self.name,
-            folder=self.folder,
-            status=self.status.value,
-            step=self.failed_at if is_failed else self.step,
-            failed_at=self.failed_at if is_failed else None,
-            is_new=is_new,
+            name=self.name, folder=self.folder, status=self.status, step=step, failed_at=failed_at, is_new=is_new
         )
 
 
@@ -99,35 +86,61 @@ def inspect_run(run: Run, root: Path, size: DataSize, *, owner: str = "") -> Mem
 
     What an earlier try of the same owner was writing is ours to go on with.
     """
-    member = Member(name=run.name, config=run.config, folder=root / run.name)
-    if not (member.folder / FILE_NAME).exists():
+    folder = root / run.name
+    member = Member(name=run.name, config=run.config, folder=folder)
+    if not (folder / FILE_NAME).exists():
         return member
-    record = info(member.folder)
+    record = info(folder)
     if record.kind != KIND:
-        raise ValueError(f"{member.folder} holds a run of kind {record.kind!r}, not {KIND!r}. Take a new folder.")
+        raise ValueError(f"{folder} holds a run of kind {record.kind!r}, not {KIND!r}. Take a new folder.")
+    about: dict[str, Any] = {"num_steps": 0, "data_hash": ""} | record.about
     try:
-        _check_sound(record)
+        earlier = RunConfig.from_dict(record.config)
+        for name, kind in (("num_steps", int), ("data_hash", str)):
+            if not isinstance(about[name], kind):
+                raise ValueError(f"`about` has `{name}` {about[name]!r}.")
     except ValueError as error:
-        raise ValueError(f"{member.folder / FILE_NAME} is damaged: {error} Restore it from a copy.") from None
-    _check_same(member, record, size)
-    check_rows(member.folder)
-    if record.status == "finished" and record.about.get("num_steps", 0) >= size.num_steps:
-        member.status, member.step = RunStatus.FINISHED, record.about["num_steps"]
+        raise ValueError(f"{folder / FILE_NAME} is damaged: {error} Restore it from a copy.") from None
+    _check_same(member, earlier, about["num_steps"], about["data_hash"], size)
+    check_rows(folder)
+    if record.status == "finished" and about["num_steps"] >= size.num_steps:
+        member.status, member.step = "finished", about["num_steps"]
         return member
     if record.status == "failed":  # by its own numbers it would fail again; one that an exception ended goes on
-        events = read_events(member.folder)
+        events = read_events(folder)
         steps = events.loc[events["kind"] == DIVERGED, "step"]
         if len(steps):
-            member.status, member.step, member.failed_at = RunStatus.FAILED, NOWHERE, int(steps.iloc[0])
-    if member.is_open:
-        saved = snapshots.steps_of(member.folder)
-        if saved and saved[-1] > size.num_steps:
-            raise ValueError(
-                f"{member.folder} has done {saved[-1]} steps, more than the {size.num_steps} that are asked for. "
-                "Ask for as many, or take a new folder."
-            )
-        demand_closed(member.folder, owner=owner)
+            member.status, member.step, member.failed_at = "failed", NOWHERE, int(steps.iloc[0])
+            return member
+    saved = snapshots.steps_of(folder)
+    if saved and saved[-1] > size.num_steps:
+        raise ValueError(
+            f"{folder} has done {saved[-1]} steps, more than the {size.num_steps} that are asked for. "
+            "Ask for as many, or take a new folder."
+        )
+    demand_closed(folder, owner=owner)
     return member
+
+
+def _check_same(member: Member, earlier: RunConfig, length: int, was: str, size: DataSize) -> None:
+    """Refuse to go on with a run under other settings, for another length if that matters, or on other data."""
+    before = earlier.flat()
+    for name, value in member.config.flat().items():
+        if name not in _RESUMABLE and before[name] != value:
+            raise ValueError(
+                f"{member.folder} holds a run with `{name}` {before[name]}, not {value}. Take a new folder."
+            )
+    if length not in (0, size.num_steps) and member.config.optimiser.schedule != "constant":
+        raise ValueError(
+            f"The learning rate of {member.folder} goes down to zero at step {length}, so the run cannot have "
+            f"{size.num_steps} steps. Take a new folder, or a constant `schedule`."
+        )
+    found = data_hash(member.config.data)
+    if was not in ("", found):  # samples had no hash at first
+        raise ValueError(
+            f"The data of {member.folder} have changed since it was begun: their hash was {was[:12]}, and is "
+            f"{found[:12]}. Restore them, or take a new folder."
+        )
 
 
 def identity(config: RunConfig) -> str:
@@ -163,7 +176,7 @@ def load_snapshots(members: Sequence[Member]) -> None:
         is_damaged = bool(damaged)
     if len({member.step for member in going}) == 1:
         for member in members:
-            if member.status is RunStatus.FAILED:
+            if member.status == "failed":
                 _hold_place(member, going[0].step)
 
 
@@ -175,13 +188,12 @@ def _hold_place(member: Member, at: int) -> None:
             tensors = snapshots.load_snapshot(snapshots.path_of(member.folder, step)).tensors
         except DamagedSnapshotError:
             continue
-        counters = {"step": torch.tensor(at), "failed_at": torch.tensor(member.failed_at)}
-        member.state = {**tensors, **counters}
+        member.state = {**tensors, "step": torch.tensor(at), "failed_at": torch.tensor(member.failed_at)}
         return
 
 
 def _load(member: Member, step: int | None) -> bool:
-    """Take the snapshot of a step, or the start; False when it is damaged, which is told and set aside."""
+    """Take the snapshot of a step, or the start; False when it is damaged, which is recorded and set aside."""
     if step is None:
         member.step, member.state, member.kept = 0, None, ()
         return True
@@ -194,37 +206,7 @@ def _load(member: Member, step: int | None) -> bool:
         message = f"{error} It is set aside, and the run goes on from the one before it, or starts again."
         member.writer.event(step, "snapshot", message, level="warning", evidence={"file": path.name})
         warnings.warn(message, RuntimeWarning, stacklevel=2)
-        snapshots.set_aside(path)
+        path.replace(path.with_name(path.name + snapshots.DAMAGED))
         return False
     member.step, member.state, member.kept = step, snapshot.tensors, (step,)
     return True
-
-
-def _check_sound(record: RunInfo) -> None:
-    """Refuse what a training cannot have recorded."""
-    RunConfig.from_dict(record.config)
-    for name, kind in (("num_steps", int), ("data_hash", str)):
-        if not isinstance(record.about.get(name, kind()), kind):
-            raise ValueError(f"`about` has `{name}` {record.about[name]!r}.")
-
-
-def _check_same(member: Member, record: RunInfo, size: DataSize) -> None:
-    """Refuse to go on with a run under other settings, or on other data."""
-    earlier, now = RunConfig.from_dict(record.config).flat(), member.config.flat()
-    for name, value in now.items():
-        if name not in _RESUMABLE and earlier[name] != value:
-            raise ValueError(
-                f"{member.folder} holds a run with `{name}` {earlier[name]}, not {value}. Take a new folder."
-            )
-    length = record.about.get("num_steps")
-    if length not in (None, size.num_steps) and member.config.optimiser.schedule != "constant":
-        raise ValueError(
-            f"The learning rate of {member.folder} goes down to zero at step {length}, so the run cannot have "
-            f"{size.num_steps} steps. Take a new folder, or a constant `schedule`."
-        )
-    was, found = record.about.get("data_hash", ""), data_hash(member.config.data)
-    if was not in ("", found):  # samples had no hash at first
-        raise ValueError(
-            f"The data of {member.folder} have changed since it was begun: their hash was {was[:12]}, and is "
-            f"{found[:12]}. Restore them, or take a new folder."
-        )

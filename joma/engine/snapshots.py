@@ -32,7 +32,6 @@ DAMAGED = ".damaged"
 """Added to the name of a file that is not what was written, or of another format: it is no longer a snapshot."""
 FORMAT = "joma snapshot 2"
 """Moments are named like the parameters that they belong to; in the first format they were one row."""
-_SUFFIX = ".safetensors"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -55,14 +54,9 @@ class Snapshot:
     """Digits of the config that the state belongs to."""
 
 
-def save_snapshot(folder: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot into a run's folder, whole or not at all."""
-    return write_bytes(folder / SNAPSHOTS / name_of(snapshot.step), *encoded(snapshot))
-
-
-def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
-    """Write parameters that are to be kept into a run's folder."""
-    return write_bytes(folder / CHECKPOINTS / name_of(snapshot.step), *encoded(snapshot))
+def save_snapshot(folder: Path, snapshot: Snapshot, kind: str = SNAPSHOTS) -> Path:
+    """Write a snapshot, or with kind `CHECKPOINTS` what is to be kept, into a run's folder, whole or not at all."""
+    return write_bytes(folder / kind / name_of(snapshot.step), *encoded(snapshot))
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -76,7 +70,7 @@ def load_snapshot(path: Path) -> Snapshot:
 
 def steps_of(folder: Path) -> list[int]:
     """Steps of which a run has a snapshot, ascending; whether they are whole shows when they are read."""
-    matches = [_NAME.fullmatch(path.name) for path in (folder / SNAPSHOTS).glob(f"*{_SUFFIX}")]
+    matches = [_NAME.fullmatch(path.name) for path in (folder / SNAPSHOTS).glob("*.safetensors")]
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -91,20 +85,13 @@ def name_of(step: int) -> str:
     >>> name_of(1200)
     'step-001200.safetensors'
     """
-    return f"step-{step:06d}{_SUFFIX}"
-
-
-def set_aside(path: Path) -> Path:
-    """Take a damaged snapshot out of the series without throwing it away."""
-    return path.replace(path.with_name(path.name + DAMAGED))
+    return f"step-{step:06d}.safetensors"
 
 
 def prune(folder: Path, keep: Iterable[int]) -> None:
     """Remove a run's snapshots but those of the steps in `keep`."""
-    kept = set(keep)
-    for step in steps_of(folder):
-        if step not in kept:
-            path_of(folder, step).unlink(missing_ok=True)
+    for step in set(steps_of(folder)).difference(keep):
+        path_of(folder, step).unlink(missing_ok=True)
 
 
 def clear_leftovers(folder: Path) -> None:

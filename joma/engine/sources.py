@@ -8,11 +8,12 @@ padding is merged where the model cannot tell one position of it from another, e
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Int
 from torch import Tensor
 
 from joma.data.hierarchy import Hierarchy
@@ -37,8 +38,7 @@ TOKENS_AT_ONCE = 28_000
 sums are taken in the same order in every pack."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataSize:
+class DataSize(NamedTuple):
     """How far a run goes."""
 
     vocabulary: int
@@ -70,16 +70,13 @@ def data_size(config: RunConfig) -> DataSize:
     data, steps = config.data, config.training.steps
     if data.is_text:
         corpus = corpus_of(data.data, data.vocabulary_cap)
-        train, valid = (
-            Windows(corpus.train, data.batch, data.window),
-            Windows(corpus.valid, data.valid_batch, data.window),
-        )
-        num_valid = min(data.valid_windows or valid.num_windows, valid.num_windows)
+        per_epoch = Windows(corpus.train, data.batch, data.window).num_windows
+        there = Windows(corpus.valid, data.valid_batch, data.window).num_windows
         return DataSize(
             vocabulary=len(corpus.vocabulary),
-            steps_per_epoch=train.num_windows,
-            num_steps=steps or train.num_windows * (config.training.epochs or 0),
-            valid_tokens=num_valid * data.valid_batch * data.window,
+            steps_per_epoch=per_epoch,
+            num_steps=steps or per_epoch * (config.training.epochs or 0),
+            valid_tokens=min(data.valid_windows or there, there) * data.valid_batch * data.window,
             data_bytes=corpus.train.nbytes + corpus.valid.nbytes,
         )
     assert steps is not None  # a RunConfig sees to it
@@ -116,14 +113,11 @@ def num_validated(data: DataConfig) -> int:
     return data.valid_batch * min(num_windows, data.valid_windows or num_windows)
 
 
-def data_hash(data: DataConfig) -> str:
-    """Return a hash of the tokens of a text, or of some samples: data that are others by now show."""
-    return corpus_of(data.data, data.vocabulary_cap).hash if data.is_text else _samples_hash(data)
-
-
 @lru_cache(maxsize=256)
-def _samples_hash(data: DataConfig) -> str:
-    """Hash samples of one seed, always the same: what a run draws follows from the law and its own."""
+def data_hash(data: DataConfig) -> str:
+    """Return a hash of the tokens of a text, or of some samples of one seed: data that are others by now show."""
+    if data.is_text:
+        return corpus_of(data.data, data.vocabulary_cap).hash
     keys = run_keys([0])
     if data.data == HIERARCHY:
         hierarchy = hierarchy_of(data, 0)
@@ -164,20 +158,11 @@ class Source(ABC):
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
         """Prepare for these runs, which share their data and model, in this order."""
         self.data: DataConfig = configs[0].data
+        self.num_runs = len(configs)
         self.seeds = tuple(config.seed for config in configs)
         self.dtype = parameter_dtype(configs[0].training.precision)
         self.device = torch.device(device)
         self.keys = run_keys(self.seeds, self.device)
-
-    @property
-    def num_runs(self) -> int:
-        """R, runs that get a batch."""
-        return len(self.seeds)
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens that a run is trained on in a step."""
-        return self.data.batch * self.data.length
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
@@ -215,11 +200,9 @@ class TextSource(Source):
     def _validation(self) -> tuple[Batch, ...]:
         num = min(self.data.valid_windows or self._valid.num_windows, self._valid.num_windows)
         at_once = even_share(num, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
-        batches = []
-        for first in range(0, num, at_once):
-            windows = [self._valid.window(i) for i in range(first, min(first + at_once, num))]
-            batches.append(self._shared(*(torch.cat(parts) for parts in zip(*windows, strict=True))))
-        return tuple(batches)
+        groups = (range(first, min(first + at_once, num)) for first in range(0, num, at_once))
+        windows = (zip(*map(self._valid.window, group), strict=True) for group in groups)
+        return tuple(self._shared(*map(torch.cat, each)) for each in windows)
 
     def single_window(self) -> Batch:
         """Return the paper's window, or the last one of a text that has fewer."""
@@ -280,39 +263,28 @@ class HierarchySource(Source):
 
     def batch(self, step: int) -> Batch:
         """Return the sequence of each class, weighted by its share of the batch; row by row if that is shorter."""
-        first, site, size = self.hierarchies[0], self.data.data, self.data.batch
+        first, size = self.hierarchies[0], self.data.batch
         if size < self.data.num_classes:
-            label = first.classes(self.keys, step, size, site=site)
-            bias = None if self._key_bias is None else self._of_classes(self._key_bias, label)
-            return Batch(tokens=self._of_classes(self._merged, label), targets=label, key_bias=bias)
-        weights = first.class_counts(self.keys, step, size, site=site).to(self.dtype) / size
+            label = first.classes(self.keys, step, size, site=HIERARCHY)
+            runs = torch.arange(self.num_runs, device=self.device)[:, None]
+            bias = None if self._key_bias is None else self._key_bias[runs, label]
+            return Batch(tokens=self._merged[runs, label], targets=label, key_bias=bias)
+        weights = first.class_counts(self.keys, step, size, site=HIERARCHY).to(self.dtype) / size
         return Batch(tokens=self._merged, targets=self._classes, weights=weights, key_bias=self._key_bias)
 
     def validation(self) -> Iterator[Batch]:
         """Yield every class once: the expectation over all samples, exactly."""
         yield Batch(tokens=self._sequences, targets=self._classes)
 
-    def sampled(self, step: int, site: str, num_samples: int) -> Batch:
-        """Draw the same classes row by row, with all of their padding."""
-        label = self.hierarchies[0].classes(self.keys, step, num_samples, site=site)
-        return Batch(tokens=self._of_classes(self._sequences, label), targets=label)
-
-    def _of_classes(self, values: Shaped[Tensor, "R C L"], label: Int[Tensor, "R B"]) -> Shaped[Tensor, "R B L"]:
-        """Return the rows of classes, of values with a row for each."""
-        return values[torch.arange(self.num_runs, device=self.device)[:, None], label]
-
-
-_SAMPLED = {TREES: TreeSource, HIERARCHY: HierarchySource}
-
 
 def source_of(configs: Sequence[RunConfig], device: torch.device | str = "cpu") -> Source:
     """Return the batches of runs that share their data and model; refuses a model that does not fit the data."""
     if not configs:
         raise ValueError("A source needs a run at least, got none. Pass the configs of a pack.")
-    needed = data_size(configs[0]).vocabulary
-    if configs[0].model.vocabulary < needed:
+    needed, given, data = data_size(configs[0]).vocabulary, configs[0].model.vocabulary, configs[0].data.data
+    if given < needed:
         raise ValueError(
-            f"The data {configs[0].data.data!r} have {needed} different tokens, the model's `vocabulary` is "
-            f"{configs[0].model.vocabulary}. Set it to {needed}."
+            f"The data {data!r} have {needed} different tokens, the model's `vocabulary` is {given}. Set it to "
+            f"{needed}."
         )
-    return _SAMPLED.get(configs[0].data.data, TextSource)(configs, device)
+    return {TREES: TreeSource, HIERARCHY: HierarchySource}.get(data, TextSource)(configs, device)

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +14,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
 from joma.engine.precision import in_one_order, parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
-from joma.models.decoder import Decoder
+from joma.models.decoder import Decoder, parts_of
 from joma.models.functional import compiled
 from joma.models.parameters import Layout
 from joma.randomness import run_keys
@@ -75,17 +74,26 @@ class Stepper:
         self.layout = Layout.of(model.shapes, model.frozen, model.tiled)
         self._optimiser = optimisers[0]
         self._precision = precision
-        self._num_steps = num_steps
-        self._steps_per_epoch = steps_per_epoch
+        self._lengths = num_steps, steps_per_epoch
         self._keys = run_keys(seeds, self.device)
-        self._rates = _rates(optimisers, self.device)
+        self._rates = Rates(
+            *(
+                torch.tensor([getattr(one, name) for one in optimisers], dtype=torch.float64, device=self.device)
+                for name in Rates._fields
+            )
+        )
         self.state = self._started(seeds)
         self.parameters = self.layout.views(self.state.parameters)
-        self.working_parameters = self._working_views(self.state.parameters) | self._rounded_factors()
+        self.working_parameters = self._working_views(self.state.parameters)
         """Those that a step works with: factors of products in the precision of products."""
-        front = self.state.parameters if self.state.rounded is None else self.state.rounded
+        front = self.state.parameters
+        if self.state.rounded is not None:
+            front = self.state.rounded
+            rounded = self._working_views(front)
+            self.working_parameters |= {name: rounded[name] for name in model.factors}
         self._gradient = torch.zeros_like(front[:, : self.layout.num_trained])
         self._gradients = self._working_views(self._gradient)
+        self._factors = self._rate_factors()
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None
 
@@ -101,14 +109,16 @@ class Stepper:
 
     def advance(self, batch: Batch) -> None:
         """Do one step of every run. On a GPU it is queued, and nothing is waited for."""
-        if not self._is_captured:
+        if self.device.type != "cuda":
             self._advance(batch)
             return
+        given = {each.name: getattr(batch, each.name) for each in fields(batch)}
+        given = {name: tensor for name, tensor in given.items() if tensor is not None}
         if self._captured is None:
-            self._batch = _copy_of(batch)
-            self._captured = self._capture()
-        assert self._batch is not None
-        _copy_into(self._batch, batch)
+            self._batch = Batch(**{name: tensor.clone() for name, tensor in given.items()})
+            self._captured = self._capture(self._batch)
+        for name, tensor in given.items():
+            getattr(self._batch, name).copy_(tensor)
         self._captured()
 
     def run_state(self, run: int) -> dict[str, Tensor]:
@@ -134,10 +144,6 @@ class Stepper:
         if state.rounded is not None:
             state.rounded[run].copy_(state.parameters[run])
 
-    @property
-    def _is_captured(self) -> bool:
-        return self.device.type == "cuda"
-
     def _started(self, seeds: Sequence[int]) -> PackState:
         dtype = parameter_dtype(self._precision)
         flat = self.layout.empty(len(seeds), dtype, self.device).zero_()
@@ -148,26 +154,33 @@ class Stepper:
                 for run, start in enumerate(threads.map(self.model.initial, some), start=first):
                     for name, tensor in start.items():
                         views[name][run].copy_(tensor)
-        moments = tuple(
-            torch.zeros_like(flat[:, : self.layout.num_trained]) for _ in range(NUM_MOMENTS[self._optimiser.optimiser])
-        )
-        low = product_dtype(self._precision)
+        trained, low = flat[:, : self.layout.num_trained], product_dtype(self._precision)
         is_rounded = low != dtype and bool(self.model.factors)
         return PackState(
             parameters=flat,
             rounded=self.layout.empty(len(seeds), low, self.device).copy_(flat) if is_rounded else None,
-            moments=moments,
+            moments=tuple(torch.zeros_like(trained) for _ in range(NUM_MOMENTS[self._optimiser.optimiser])),
             step=torch.zeros((), dtype=torch.int64, device=self.device),
             alive=torch.ones(len(seeds), dtype=torch.bool, device=self.device),
             failed_at=torch.full((len(seeds),), NOT_FAILED, dtype=torch.int64, device=self.device),
             losses=torch.full((len(seeds),), torch.nan, dtype=dtype, device=self.device),
         )
 
-    def _rounded_factors(self) -> dict[str, Tensor]:
-        if self.state.rounded is None:
-            return {}
-        views = self._working_views(self.state.rounded)
-        return {name: views[name] for name in self.model.factors}
+    def _rate_factors(self) -> Float[Tensor, "1 T"] | None:
+        """Return what the learning rate of each trained parameter is multiplied by; None where that is 1 for all."""
+        if not isinstance(self.model, Decoder):
+            return None
+        own = self._optimiser
+        by_part = {"qk": own.lr_attention, "value": own.lr_attention, "output": own.lr_attention}
+        by_part |= {name: getattr(own, f"lr_{name}") for name in ("embedding", "positions", "mlp", "norm", "readout")}
+        if not self.model.held and {*by_part.values(), own.lr_logits} == {1.0}:
+            return None
+        by_part |= dict.fromkeys(self.model.config.frozen, 0.0)
+        factors = torch.ones((1, self.layout.num_trained), dtype=self.state.parameters.dtype, device=self.device)
+        for name, view in self.layout.views(factors).items():
+            for part, rows in parts_of(self.model.config, name).items():
+                view[:, rows] *= by_part[part] * (own.lr_logits if name.endswith(".logits") else 1.0)
+        return factors
 
     def _working_views(self, buffer: Float[Tensor, "R P"]) -> dict[str, Tensor]:
         """Views for products: on a GPU with whole tiles."""
@@ -187,45 +200,40 @@ class Stepper:
                 state.rounded.copy_(state.parameters)
 
     def _move(self, losses: Float[Tensor, " R"]) -> None:
-        """Let the optimiser move the parameters by the gradients that are there."""
+        """Note which runs have failed and that a step is done, and let the optimiser move the parameters."""
         state, num_trained = self.state, self.layout.num_trained
+        settle = compiled(settle_step) if self.device.type == "cuda" else settle_step  # else some forty tiny kernels
+        numbers = settle(
+            self._optimiser,
+            self._lengths,
+            self._rates,
+            (losses, optimiser.gradient_norms(self._gradient)),
+            (state.step, state.alive, state.failed_at, state.losses),
+        )
+        state.step.add_(1)
         optimiser.update(
             self._optimiser,
             state.parameters[:, :num_trained],
             self._gradient,
             state.moments,
-            self._settled(losses, optimiser.gradient_norms(self._gradient)),
+            numbers,
             None if state.rounded is None else state.rounded[:, :num_trained],
+            self._factors,
         )
 
-    def _settled(self, losses: Float[Tensor, " R"], norms: Float[Tensor, " R"]) -> StepNumbers:
-        """Note which runs have failed and that a step is done; return what the optimiser multiplies by."""
-        settle = compiled_settle() if self.device.type == "cuda" else settle_step
-        state = self.state
-        numbers = settle(
-            self._optimiser,
-            (self._num_steps, self._steps_per_epoch),
-            self._rates,
-            (losses, norms),
-            (state.step, state.alive, state.failed_at, state.losses),
-        )
-        state.step.add_(1)
-        return numbers
-
-    def _capture(self) -> Callable[[], None]:
+    def _capture(self, batch: Batch) -> Callable[[], None]:
         """Compile the step, then record it as one CUDA graph over buffers that stay where they are."""
-        assert self._batch is not None
         kept = [tensor.clone() for tensor in self.state.tensors()]
         here, beside = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
         beside.wait_stream(here)
         with torch.cuda.stream(beside):
             for _ in range(NUM_WARM_UPS):
-                self._advance(self._batch)
+                self._advance(batch)
         here.wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         # On the stream of the warm-ups, for which libraries have made their workspaces, outside the graph's memory.
         with torch.cuda.graph(graph, stream=beside):
-            self._advance(self._batch)
+            self._advance(batch)
         for tensor, before in zip(self.state.tensors(), kept, strict=True):
             tensor.copy_(before)
         return graph.replay
@@ -262,28 +270,3 @@ def settle_step(
         count=step % steps_per_epoch + 1 if config.restart_every_epoch else step + 1,
         dtype=last.dtype,
     )
-
-
-@cache
-def compiled_settle() -> Callable[..., StepNumbers]:
-    """Return `settle_step` compiled: some forty tiny kernels otherwise."""
-    return compiled(settle_step)
-
-
-def _rates(optimisers: Sequence[OptimiserConfig], device: torch.device) -> Rates:
-    def gathered(name: str) -> Tensor:
-        return torch.tensor([getattr(one, name) for one in optimisers], dtype=torch.float64, device=device)
-
-    return Rates(lr=gathered("lr"), weight_decay=gathered("weight_decay"), clip=gathered("clip"))
-
-
-def _copy_of(batch: Batch) -> Batch:
-    own = {each.name: getattr(batch, each.name) for each in fields(batch)}
-    return replace(batch, **{name: tensor.clone() for name, tensor in own.items() if tensor is not None})
-
-
-def _copy_into(kept: Batch, batch: Batch) -> None:
-    for each in fields(batch):
-        to, new = getattr(kept, each.name), getattr(batch, each.name)
-        if to is not None:
-            to.copy_(new)

@@ -59,13 +59,16 @@ def attention(
     q, k, logits = None, None, None
     if config.attention_logits == "free":
         (v,) = _parts(config, _projected(parameters, "attention.value", x))
-        logits = _capped(config, free_logits(parameters["attention.logits"], tokens))
+        logits = free_logits(parameters["attention.logits"], tokens)
+        logits = _capped(config, logits if config.attention_scale == 1 else logits * config.attention_scale)
         mixed = _materialised(config, _biased(logits, key_bias), v, stream)
     else:
         rows = _projected(parameters, "attention.qkv", x)
         q, k, v = _parts(config, rows)
         if config.qk_norm:
             q, k = (_normed(x, parameters[f"attention.{name}_norm.weight"]) for x, name in ((q, "query"), (k, "key")))
+        if config.attention_scale != 1:  # so that fused kernels, which scale by the width alone, need not know it
+            q = q * config.attention_scale
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
         if config.softcap < math.inf:  # no fused kernel has it: the logits are a matrix, and what is measured
@@ -133,7 +136,7 @@ def _mixed(
     if q.is_cuda and q.dtype != torch.float64 and q.shape[2] <= longest and torch.is_grad_enabled():
         from joma.models.attention_triton import short_attention  # noqa: PLC0415 (Triton is there where a GPU is)
 
-        if config.positions == "rotary" or config.qk_norm:
+        if config.positions == "rotary" or config.qk_norm or config.attention_scale != 1:
             packed = torch.stack([q, k, v], dim=2).permute(0, 3, 2, 1, 4)
         else:
             packed = rows.flatten(0, 1).unflatten(-1, (3, config.heads, config.head_width))

@@ -4,10 +4,12 @@ It knows its parameters by names that are the same in every layer, so that it is
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from joma.models.attention import Heads, KeyBias, Logits, attention, attention_of_last, attention_shapes
 from joma.models.batch import Parameters
@@ -30,7 +32,8 @@ def mlp(
     config: DecoderConfig, parameters: Parameters, x: Float[Tensor, "R B L D"], stream: Stream | None
 ) -> tuple[Float[Tensor, "R B L D"], Float[Tensor, "R B L F"]]:
     """Return the output, and the hidden neurons after the activation; these are dropped by the stream."""
-    phi = ACTIVATIONS[config.activation]
+    slope = config.negative_slope
+    phi = partial(functional.leaky_relu, negative_slope=slope) if slope else ACTIVATIONS[config.activation]
     lower = linear(x, parameters["mlp.lower.weight"], parameters["mlp.lower.bias"])
     if config.gated:
         gate, up = lower.chunk(2, dim=-1)
@@ -61,7 +64,7 @@ def block(
     key_bias: KeyBias = None,
 ) -> Passed:
     """Pass the states through; `streams` has the dropout of each site, or nothing in evaluation."""
-    before = _before(config, parameters, "attention_norm", x)
+    before = _normed("before", config, parameters, "attention_norm", x)
     output, q, k, logits = attention(config, parameters, before, tokens, streams.get("attention.weights"), key_bias)
     branch = dropout(output, config.dropout, streams.get("attention.output"))
     state, hidden = _rest(config, parameters, x, branch, streams)
@@ -77,7 +80,7 @@ def block_of_last(
     config: DecoderConfig, parameters: Parameters, x: State, key_bias: KeyBias = None
 ) -> Float[Tensor, "R B 1 D"]:
     """Pass the last position through alone: all that a class read-out needs of the last block, without dropout."""
-    branch = attention_of_last(config, parameters, _before(config, parameters, "attention_norm", x), key_bias)
+    branch = attention_of_last(config, parameters, _normed("before", config, parameters, "attention_norm", x), key_bias)
     return _rest(config, parameters, x[:, :, -1:], branch, {})[0]
 
 
@@ -85,15 +88,13 @@ def _rest(
     config: DecoderConfig, parameters: Parameters, x: State, branch: State, streams: Mapping[str, Stream]
 ) -> tuple[State, Float[Tensor, "R B L F"]]:
     """Take what attention put out through residuals, norms and the MLP; return the states and the hidden neurons."""
-    x = _after(config, parameters, "attention_norm", x + branch if config.residual_attention else branch)
-    output, hidden = mlp(config, parameters, _before(config, parameters, "mlp_norm", x), streams.get("mlp.hidden"))
+    x = _normed("after", config, parameters, "attention_norm", x + branch if config.residual_attention else branch)
+    before = _normed("before", config, parameters, "mlp_norm", x)
+    output, hidden = mlp(config, parameters, before, streams.get("mlp.hidden"))
     branch = dropout(output, config.dropout, streams.get("mlp.output"))
-    return _after(config, parameters, "mlp_norm", x + branch if config.residual_mlp else branch), hidden
+    return _normed("after", config, parameters, "mlp_norm", x + branch if config.residual_mlp else branch), hidden
 
 
-def _before(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:
-    return norm(config, parameters, name, x) if config.norm_place == "before" else x
-
-
-def _after(config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:
-    return norm(config, parameters, name, x) if config.norm_place == "after" else x
+def _normed(place: str, config: DecoderConfig, parameters: Parameters, name: str, x: State) -> State:
+    """Apply the norm called `name` if norms stand at this place."""
+    return norm(config, parameters, name, x) if config.norm_place == place else x

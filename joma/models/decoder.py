@@ -45,6 +45,14 @@ class Decoder:
         self.shapes = _shapes(config)
         self._block_names = tuple(block_shapes(config))
         self.frozen = frozenset(name for name in self.shapes if _is_frozen(config, name))
+        self.held = {
+            name: rows
+            for name in self.shapes
+            if name not in self.frozen
+            for part, rows in parts_of(config, name).items()
+            if part in config.frozen
+        }
+        """Rows that keep their start of parameters whose other rows are trained: they get no gradient."""
         self.factors = frozenset(name for name, shape in self.shapes.items() if _is_factor(name, shape))
         self.tiled = frozenset([EMBEDDING if config.tied else OUTPUT])
 
@@ -74,7 +82,7 @@ class Decoder:
         """
         config = self.config
         learned, length = parameters.get(POSITIONS), rows.shape[-2]
-        if learned is not None and length > config.max_length:
+        if config.positions == "learned" and length > config.max_length:
             raise ValueError(
                 f"Learned positions reach `max_length` {config.max_length}, got {length} tokens. "
                 "Shorten the window, or enlarge `max_length`."
@@ -125,7 +133,8 @@ class Decoder:
 
         def clip(reading: LayerReading) -> None:
             name = f"blocks.{reading.layer}.attention.qkv"
-            if reading.q is None or reading.k is None or f"{name}.weight" in self.frozen:
+            is_fixed = "qk" in config.frozen or f"{name}.weight" in self.frozen
+            if reading.q is None or reading.k is None or is_fixed:
                 return
             logits = torch.matmul(reading.q, reading.k.mT) * reading.scale
             if reading.causal:
@@ -169,12 +178,14 @@ class Decoder:
             working=_working(hidden),
         )
         inputs = [*leaves.values(), *([rows] if rows.requires_grad else [])]
-        found = torch.autograd.grad(hidden, inputs, hidden_gradient)
+        found = torch.autograd.grad(hidden, inputs, hidden_gradient) if inputs else ()  # none: the read-out alone
         by_name = dict(zip(leaves, found, strict=False))
         # Block by block, what belongs to none by itself: one kernel serves all blocks, at any depth.
         for _, group in groupby(leaves, key=lambda name: name.split(".")[:2]):
             names = list(group)
             _gather([gradients[name] for name in names], [by_name[name] for name in names])
+        for name, rows_held in self.held.items():
+            gradients[name][:, rows_held].zero_()
         if rows.requires_grad:
             if not self.config.tied:
                 clear(gradients[EMBEDDING])
@@ -197,7 +208,7 @@ class Decoder:
         config = self.config
         own = {name: parameters[f"blocks.{layer}.{name}"] for name in self._block_names}
         is_plain = config.attention_logits == "projected" and config.positions != "rotary" and not config.qk_norm
-        is_plain = is_plain and config.softcap == math.inf
+        is_plain = is_plain and config.softcap == math.inf and config.attention_scale == 1
         reads_last_only = is_plain and config.readout == "class" and layer == config.depth - 1
         if tap is None and not streams and reads_last_only:  # the other positions need not be computed
             return (compiled(block_of_last) if x.is_cuda else block_of_last)(config, own, x, key_bias)
@@ -224,8 +235,9 @@ def _gather(targets: list[Tensor], sources: list[Tensor]) -> None:
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the computation."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
-    if config.positions == "learned":
-        shapes[POSITIONS] = (config.max_length, config.width)
+    num_positions = {"learned": config.max_length, "constant": 1}.get(config.positions)
+    if num_positions is not None:
+        shapes[POSITIONS] = (num_positions, config.width)
     for layer in range(config.depth):
         shapes |= {f"blocks.{layer}.{name}": shape for name, shape in block_shapes(config).items()}
     if config.norm_place == "before":
@@ -238,9 +250,25 @@ def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 def _is_frozen(config: DecoderConfig, name: str) -> bool:
     if config.only_block is not None and not name.startswith(f"blocks.{config.only_block}."):
         return True
-    if name == EMBEDDING:
-        return not config.train_embedding
-    return bool(config.frozen) and f".{config.frozen}." in name
+    if (name == EMBEDDING and not config.train_embedding) or (name == POSITIONS and config.positions == "constant"):
+        return True
+    if "attention" in config.frozen and ".attention." in name:
+        return True
+    return set(parts_of(config, name)) <= set(config.frozen)
+
+
+def parts_of(config: DecoderConfig, name: str) -> dict[str, slice]:
+    """Return the parts of the model that a parameter belongs to, each with its rows.
+
+    >>> list(parts_of(DecoderConfig(vocabulary=5, width=4, hidden=8), "blocks.0.attention.qkv.bias"))
+    ['qk', 'value']
+    """
+    if ".attention.qkv." in name:
+        return {"qk": slice(0, 2 * config.width), "value": slice(2 * config.width, None)}
+    ends = {EMBEDDING: "embedding", POSITIONS: "positions", OUTPUT: "readout", OUTPUT_BIAS: "readout"}
+    inside = {"norm.": "norm", ".mlp.": "mlp", ".logits": "qk", ".value.": "value", ".output.": "output"}
+    part = ends.get(name) or next(part for piece, part in inside.items() if piece in name)
+    return {part: slice(None)}
 
 
 def _is_factor(name: str, shape: tuple[int, ...]) -> bool:

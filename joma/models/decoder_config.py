@@ -1,11 +1,25 @@
 """The settings of a decoder, and which of them cannot go together."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
+
+WAVES = ("sinusoidal", "centred", "mean", "constant")
+"""Positions that are made of sines and cosines."""
+
+Part = Literal["attention", "embedding", "positions", "qk", "value", "output", "mlp", "norm", "readout"]
+
+
+def _in_order(parts: Any) -> Any:
+    """Read `qk+norm` as two parts, and put parts into one order, each once."""
+    if isinstance(parts, str):
+        parts = [] if parts in ("", "none") else parts.split("+")
+    known = get_args(Part)
+    in_order = sorted(parts, key=lambda part: known.index(part) if part in known else -1)
+    return tuple(dict.fromkeys(in_order))
 
 
 @settings
@@ -28,14 +42,17 @@ class DecoderConfig:
     """Number of blocks."""
     activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
+    negative_slope: Share = 0.0
+    """Slope of relu below zero: 0 is ReLU, and towards 1 it becomes linear (leaky ReLU)."""
     gated: bool = False
     """Whether the activation of one map gates another: h = φ(gate)·up."""
     norm: Literal["layer", "rms", "none"] = "layer"
     """layer (LayerNorm), rms (RMSNorm) or none."""
     norm_place: Literal["before", "after"] = "before"
     """before each of attention and MLP (and once at the end), or after each, on the sum with its input."""
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
-    """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none."""
+    positions: Literal["sinusoidal", "learned", "rotary", "none", "centred", "mean", "constant"] = "rotary"
+    """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none. Of the sinusoidal ones
+    centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long."""
     max_length: Count = 1024
     """Longest sequence that learned positions know."""
     embedding: Literal["learned", "orthonormal", "almost_orthogonal"] = "learned"
@@ -52,6 +69,8 @@ class DecoderConfig:
     """projected: from W_Q and W_K; free: a matrix Z with a logit for each pair of tokens, and no queries or keys."""
     attention_bias: bool = True
     """Whether queries, keys and values have a bias."""
+    attention_scale: Annotated[Finite, Field(gt=0)] = 1.0
+    """What attention logits are multiplied by, free ones too; projected ones beside 1/√(width of a head)."""
     qk_norm: bool = False
     """Whether each head's queries and keys are normed (RMSNorm, a gain for each) before they meet: a cure of growing
     logits."""
@@ -76,17 +95,53 @@ class DecoderConfig:
     """Whether all blocks start as copies of the first."""
     initialisation: Literal["default", "text", "table1"] = "default"
     """Scheme of the start: default, text or table1 (`joma.models.initialisation`)."""
-    frozen: Annotated[Literal["", "attention", "mlp"], BeforeValidator(lambda part: "" if part == "none" else part)] = (
-        ""
-    )
-    """Part that keeps its start: attention, mlp, or nothing."""
+    frozen: Annotated[tuple[Part, ...], BeforeValidator(_in_order)] = ()
+    """Parts that keep their start, such as qk+norm, or none; attention is qk, value, output and the norms of queries
+    and keys."""
     only_block: MaybeIndex = None
     """The one block that moves while everything else keeps its start, from 0: layer-wise training; None is all."""
 
     def __post_init__(self) -> None:
         """Refuse settings that do not go together."""
-        self._check_widths()
-        self._check_readout()
+        if self.width % self.heads:
+            even = {"rotary": 2 * self.heads} | dict.fromkeys(WAVES, math.lcm(2, self.heads))
+            unit = even.get(self.positions, self.heads)
+            raise ValueError(
+                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}. "
+                f"Take `width` {self.width // unit * unit or unit}, or `heads` that divide {self.width}."
+            )
+        if self.positions in WAVES and self.width % 2:
+            raise ValueError(f"Sinusoidal positions need an even `width`, got {self.width}. Add one.")
+        if self.positions == "rotary" and self.attention_logits == "free":
+            raise ValueError(
+                "Rotary positions turn queries and keys, and free logits have none. "
+                "Take other `positions`, or projected `attention_logits`."
+            )
+        if self.qk_norm and self.attention_logits == "free":
+            raise ValueError(
+                "`qk_norm` norms queries and keys, and free logits have none. "
+                "Set `qk_norm` to False, or take projected `attention_logits`."
+            )
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(
+                f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
+                f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
+            )
+        if (self.readout == "class") != (self.num_classes > 0):
+            raise ValueError(
+                f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
+                "Set both or neither."
+            )
+        if self.readout == "class" and self.tied:
+            raise ValueError(
+                "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
+                "Set `tied` to False, or read out the next token."
+            )
+        if self.negative_slope and self.activation != "relu":
+            raise ValueError(
+                f"`negative_slope` is relu's, got {self.negative_slope} for {self.activation}. "
+                "Set it to 0, or take `activation` relu."
+            )
         if self.only_block is not None and self.only_block >= self.depth:
             raise ValueError(
                 f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
@@ -113,43 +168,6 @@ class DecoderConfig:
             raise ValueError(
                 f"Almost orthogonal embeddings are for `vocabulary` > `width`, got {self.vocabulary} and {self.width}. "
                 "Take orthonormal."
-            )
-
-    def _check_widths(self) -> None:
-        if self.width % self.heads:
-            unit = {"rotary": 2 * self.heads, "sinusoidal": math.lcm(2, self.heads)}.get(self.positions, self.heads)
-            raise ValueError(
-                f"`width` must be a multiple of `heads`, got {self.width} and {self.heads}. "
-                f"Take `width` {self.width // unit * unit or unit}, or `heads` that divide {self.width}."
-            )
-        if self.positions == "sinusoidal" and self.width % 2:
-            raise ValueError(f"Sinusoidal positions need an even `width`, got {self.width}. Add one.")
-        if self.positions == "rotary" and self.attention_logits == "free":
-            raise ValueError(
-                "Rotary positions turn queries and keys, and free logits have none. "
-                "Take other `positions`, or projected `attention_logits`."
-            )
-        if self.qk_norm and self.attention_logits == "free":
-            raise ValueError(
-                "`qk_norm` norms queries and keys, and free logits have none. "
-                "Set `qk_norm` to False, or take projected `attention_logits`."
-            )
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
-                f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
-            )
-
-    def _check_readout(self) -> None:
-        if (self.readout == "class") != (self.num_classes > 0):
-            raise ValueError(
-                f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
-                "Set both or neither."
-            )
-        if self.readout == "class" and self.tied:
-            raise ValueError(
-                "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
-                "Set `tied` to False, or read out the next token."
             )
 
 

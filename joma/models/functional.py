@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from joma.models.batch import Noise, Parameters
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import WAVES, DecoderConfig
 from joma.randomness import keep_mask, site_numbers, streams_at
 
 MOST_SHAPES = 1000
@@ -145,14 +145,29 @@ def entrance(
     learned: Float[Tensor, "R T D"] | None,
     stream: Stream | None,
 ) -> Float[Tensor, "R B L D"]:
-    """Scale the rows of the embedding, add the positions where those are added, and drop by the stream."""
+    """Scale the rows of the embedding, add the positions where those are added, and drop by the stream.
+
+    `learned` has the learned positions, or the direction of constant ones.
+    """
     x = rows if config.embedding_scale == 1 else rows * config.embedding_scale
     length, width = rows.shape[-2:]
-    if config.positions == "sinusoidal":
-        x = x + sinusoidal(length, width, rows)
+    if config.positions in WAVES:
+        x = x + _waves(config, sinusoidal(length, width, rows), learned)
     elif learned is not None:
         x = x + learned[:, None, :length]
     return dropout(x, config.dropout, stream)
+
+
+def _waves(
+    config: DecoderConfig, waves: Float[Tensor, "L D"], direction: Float[Tensor, "R 1 D"] | None
+) -> Float[Tensor, "L D"] | Float[Tensor, "1 D"] | Float[Tensor, "R 1 1 D"]:
+    """Return sinusoidal positions, or what is left of them."""
+    if config.positions == "sinusoidal":
+        return waves
+    mean = waves.mean(dim=0, keepdim=True)
+    if direction is not None:
+        return direction[:, None] * mean.norm()
+    return mean if config.positions == "mean" else waves - mean
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:

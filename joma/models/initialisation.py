@@ -26,24 +26,23 @@ TEXT_BOUND = 0.1
 FREE_LOGIT_STD = 0.01
 
 
-def _normal(std: float) -> Draw:
-    return lambda shape, inputs, generator: torch.randn(shape, generator=generator) * std
+def _normal(std: float | None = None) -> Draw:
+    """Normal numbers; of variance 1/inputs when `std` is None."""
+    return lambda shape, inputs, generator: torch.randn(shape, generator=generator) * (std or 1 / math.sqrt(inputs))
 
 
-def _uniform(bound: float) -> Draw:
-    return lambda shape, inputs, generator: torch.rand(shape, generator=generator) * (2 * bound) - bound
+def _uniform(bound: float | None = None) -> Draw:
+    """Uniform numbers in ±bound, ±1/√inputs when None."""
+
+    def draw(shape: Shape, inputs: int, generator: Generator) -> Tensor:
+        own = bound or 1 / math.sqrt(inputs)
+        return torch.rand(shape, generator=generator) * (2 * own) - own
+
+    return draw
 
 
 def _zeros(shape: Shape, inputs: int, generator: Generator) -> Tensor:
     return torch.zeros(shape)
-
-
-def _normal_by_inputs(shape: Shape, inputs: int, generator: Generator) -> Tensor:
-    return _normal(1 / math.sqrt(inputs))(shape, inputs, generator)
-
-
-def _uniform_by_inputs(shape: Shape, inputs: int, generator: Generator) -> Tensor:
-    return _uniform(1 / math.sqrt(inputs))(shape, inputs, generator)
 
 
 def _xavier(shape: Shape, inputs: int, generator: Generator) -> Tensor:
@@ -62,21 +61,21 @@ def unit_rows(shape: Shape, inputs: int, generator: Generator) -> Tensor:
 
 
 SCHEMES: dict[str, dict[str, Draw]] = {
-    "default": {"weight": _normal_by_inputs, "bias": _zeros},
+    "default": {"weight": _normal(), "bias": _zeros},
     "text": {
-        "weight": _uniform_by_inputs,
+        "weight": _uniform(),
         "bias": _zeros,
         "embedding.weight": _uniform(TEXT_BOUND),
         "positions.weight": _uniform(TEXT_BOUND),
         "output.weight": _uniform(TEXT_BOUND),
         "attention.qkv.weight": _xavier,
         "attention.value.weight": _xavier,
-        "mlp.lower.bias": _uniform_by_inputs,
-        "mlp.upper.bias": _uniform_by_inputs,
+        "mlp.lower.bias": _uniform(),
+        "mlp.upper.bias": _uniform(),
     },
     "table1": {
-        "weight": _uniform_by_inputs,
-        "bias": _uniform_by_inputs,
+        "weight": _uniform(),
+        "bias": _uniform(),
         "embedding.weight": _normal(1.0),
         "positions.weight": _normal(1.0),
     },
@@ -115,6 +114,8 @@ def _draw(config: DecoderConfig, name: str) -> Draw:
     if own == "attention.logits":
         return _normal(FREE_LOGIT_STD)
     scheme = SCHEMES[config.initialisation]
+    if own == "positions.weight" and config.positions == "constant":
+        return unit_rows
     if own == "embedding.weight" and config.embedding in EMBEDDINGS:
         return EMBEDDINGS[config.embedding]
     return scheme.get(own, scheme[kind])

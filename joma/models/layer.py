@@ -11,17 +11,19 @@ Axes: R runs, N samples of a batch, S of the table, M contextual tokens, Q queri
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from joma.errors import UnknownNameError, positive, whole
+from joma.errors import UnknownNameError
 from joma.models.batch import Batch, Noise, Parameters, Tap
 from joma.models.functional import ACTIVATIONS
 from joma.models.initialisation import named_generator, orthonormal_rows
+from joma.settings import Count, Finite, Number, settings
 
 Source = Tensor | Callable[[int], Tensor]
 """A tensor that all runs share, or a function of a run's seed."""
@@ -31,42 +33,38 @@ OBJECTIVES = ("linear", "cross_entropy")
 W, Z, CONTEXTUAL, QUERIES, X, G = "w", "z", "embedding.contextual", "embedding.queries", "samples.x", "samples.g"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class LayerConfig:
     """Sizes and functions of the analysed layer; the defaults are those of figures 2 and 3."""
 
-    num_contextual: int = 20
+    num_contextual: Count = 20
     """M, contextual tokens."""
-    num_queries: int = 1
+    num_queries: Count = 1
     """Q; each has its own logits, all share w."""
-    hidden: int = 20
+    hidden: Count = 20
     """K hidden nodes; the classes, for cross_entropy."""
-    width: int = 30
+    width: Count = 30
     """d, dimensions of the embedding."""
-    num_samples: int = 20
+    num_samples: Count = 20
     """S, rows of the table of samples."""
     attention: str = "softmax"
     """linear, exp or softmax."""
-    temperature: float = 0.5
+    temperature: Annotated[Finite, Field(gt=0)] = 0.5
     """T in σ(z / T)."""
-    normalisation: float = 1.0
+    normalisation: Annotated[Finite, Field(gt=0)] = 1.0
     """The constant A of linear and exp attention; softmax computes its own."""
     activation: str = "linear"
     """φ of the hidden nodes, by name; `AnalysedLayer` takes others."""
     objective: str = "cross_entropy"
     """linear: −E[Σ_k g_k h_k] with g given (Eqn 9); cross_entropy: with h as the logits of K classes."""
-    start_scale: float = 0.01
+    start_scale: Number = 0.01
     """Standard deviation of w and z at the start."""
 
     def __post_init__(self) -> None:
-        """Refuse names that do not exist and sizes that cannot be."""
+        """Refuse names that do not exist, and a normalisation that softmax does not have."""
         for name, known in (("attention", ATTENTIONS), ("activation", ACTIVATIONS), ("objective", OBJECTIVES)):
             if getattr(self, name) not in known:
                 raise UnknownNameError(name, getattr(self, name), known)
-        for name in ("num_contextual", "num_queries", "hidden", "width", "num_samples"):
-            whole(name, getattr(self, name), low=1)
-        positive("temperature", self.temperature)
-        positive("normalisation", self.normalisation)
         if self.attention == "softmax" and self.normalisation != 1:
             raise ValueError(
                 f"Softmax attention computes its own normalisation, got `normalisation` {self.normalisation:g}. "
@@ -111,38 +109,25 @@ class AnalysedLayer:
                 "Enlarge `width`, or pass `embeddings`."
             )
         self.config = config
-        self._sources = {X: x} if g is None else {X: x, G: g}
-        self._embeddings = _drawn_embeddings(num_tokens, config.width) if embeddings is None else embeddings
-        self._phi = ACTIVATIONS[config.activation] if phi is None else phi
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each parameter without the run axis: w and z, then what is frozen."""
-        config = self.config
-        shapes = {
+        def drawn(seed: int) -> Tensor:
+            return orthonormal_rows((num_tokens, config.width), config.width, named_generator(seed, "embedding"))
+
+        given: dict[str, Source | None] = {CONTEXTUAL: drawn if embeddings is None else embeddings, X: x, G: g}
+        self._sources = {name: source for name, source in given.items() if source is not None}
+        self._phi = ACTIVATIONS[config.activation] if phi is None else phi
+        self.shapes: dict[str, tuple[int, ...]] = {
             W: (config.hidden, config.width),
             Z: (config.num_queries, config.num_contextual),
             CONTEXTUAL: (config.num_contextual, config.width),
             QUERIES: (config.num_queries, config.width),
             X: (config.num_samples, config.num_contextual),
-            G: (config.num_samples, config.hidden),
         }
-        return {name: shape for name, shape in shapes.items() if name != G or G in self._sources}
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        """The embeddings and the data."""
-        return frozenset(self.shapes) - {W, Z}
-
-    @property
-    def factors(self) -> frozenset[str]:
-        """None: products of this layer are so small that their precision costs nothing."""
-        return frozenset()
-
-    @property
-    def tiled(self) -> frozenset[str]:
-        """None, likewise."""
-        return frozenset()
+        if g is not None:
+            self.shapes[G] = (config.num_samples, config.hidden)
+        self.frozen = frozenset(self.shapes) - {W, Z}
+        # None: products of this layer are so small that their precision costs nothing.
+        self.factors = self.tiled = frozenset[str]()
 
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Draw one run's w, z and embeddings from its seed, and lay its data beside them; float64."""
@@ -150,9 +135,10 @@ class AnalysedLayer:
         drawn = {
             name: torch.randn(shapes[name], generator=named_generator(seed, name)).double() * scale for name in (W, Z)
         }
-        contextual, queries = _of(self._embeddings, seed).split([self.config.num_contextual, self.config.num_queries])
-        given = {name: _of(source, seed) for name, source in self._sources.items()}
-        start = drawn | {CONTEXTUAL: contextual, QUERIES: queries} | given
+        sources = {name: each if isinstance(each, Tensor) else each(seed) for name, each in self._sources.items()}
+        embeddings = sources.pop(CONTEXTUAL)
+        contextual, queries = embeddings.split([self.config.num_contextual, self.config.num_queries])
+        start = drawn | {CONTEXTUAL: contextual, QUERIES: queries} | sources
         for name, shape in shapes.items():
             if start[name].shape != shape:
                 raise ValueError(f"`{name}` must have shape {shape}, got {tuple(start[name].shape)}. Pass such a one.")
@@ -204,11 +190,3 @@ class AnalysedLayer:
 def _rows(table: Float[Tensor, "R S C"], index: Int[Tensor, "R N"]) -> Float[Tensor, "R N C"]:
     """Rows of each run's table."""
     return table[torch.arange(table.shape[0], device=table.device)[:, None], index]
-
-
-def _of(source: Source, seed: int) -> Tensor:
-    return source if isinstance(source, Tensor) else source(seed)
-
-
-def _drawn_embeddings(num_tokens: int, width: int) -> Callable[[int], Tensor]:
-    return lambda seed: orthonormal_rows((num_tokens, width), width, named_generator(seed, "embedding"))

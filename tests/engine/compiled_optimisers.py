@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from joma.engine.config import OptimiserConfig
-from joma.engine.optimiser import NUM_MOMENTS, StepNumbers, compiled_move, move_by_rule
+from joma.engine.optimiser import NUM_MOMENTS, StepNumbers, move_by_rule
+from joma.models.functional import compiled
 
 NUM_RUNS, NUM_PARAMETERS, NUM_TRAINED = 3, 40, 37
 """Buffers as a step has them: trained parameters are the first columns of all."""
@@ -33,7 +34,7 @@ def greatest_distance(name: str, dtype: torch.dtype) -> float:
     gradient = torch.randn(NUM_RUNS, NUM_TRAINED, dtype=dtype)
     gradient[1] = torch.nan
     ends = []
-    for move in (move_by_rule, compiled_move("aot_eager")):
+    for move in (move_by_rule, compiled(move_by_rule, "aot_eager")):
         parameters, moments, rounded = buffers(name)
         for is_going_on in (1.0, 0.0):
             numbers = StepNumbers(per_run, torch.tensor([is_going_on, 0.3, 0.2], dtype=torch.float64))

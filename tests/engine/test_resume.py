@@ -275,8 +275,8 @@ def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch, at, times, while_saving
         for _ in range(times if progress.step == at else 0):
             press_ctrl_c()
 
-    def save_and_press(folder, snapshot):
-        path = save(folder, snapshot)
+    def save_and_press(folder, snapshot, kind):
+        path = save(folder, snapshot, kind)
         if while_saving and snapshot.step > 0:
             press_ctrl_c()
         return path

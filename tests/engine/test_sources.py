@@ -11,6 +11,7 @@ from joma.data.hierarchy import Hierarchy
 from joma.engine import sources
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
 from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, corpus_of, data_hash, source_of
+from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.parameters import Layout
@@ -105,7 +106,6 @@ def test_steps_and_seeds_give_other_samples_and_validation_stays(make):
     assert not torch.equal(getattr(first, kind)[0], getattr(first, kind)[1])
     assert_same(next(source.validation()), next(source.validation()))
     assert source.single_window() is None
-    assert source.tokens_per_step == source.data.batch * source.data.length
 
 
 def test_tree_samples_are_leaves_with_their_root():
@@ -135,7 +135,9 @@ def gradients_of(config, batch):
 def test_weighted_classes_with_merged_padding_are_exactly_the_batch_of_128_rows(step, depth, causal):
     configs = [hierarchy_config(seed, window=30, depth=depth, causal=causal) for seed in (1, 2, 3)]
     source = source_of(configs)
-    weighted, drawn = source.batch(step), source.sampled(step, "hierarchy", 128)
+    weighted, label = source.batch(step), source.hierarchies[0].classes(source.keys, step, 128, site="hierarchy")
+    tokens = [hierarchy.sequences[own] for hierarchy, own in zip(source.hierarchies, label, strict=True)]
+    drawn = Batch(tokens=torch.stack(tokens), targets=label)
     assert weighted.tokens.shape == (3, 6, configs[0].trained_length) == (3, 6, 9)
     assert drawn.tokens.shape == (3, 128, 30)
     for run, seed in enumerate((1, 2, 3)):
@@ -218,6 +220,6 @@ def test_samples_are_known_again_by_their_hash():
 def test_a_sampler_that_draws_otherwise_has_another_hash(monkeypatch):
     trees = DataConfig(data="trees", num_classes=2, rho=0.31)
     before = data_hash(trees)
-    sources._samples_hash.cache_clear()
+    data_hash.cache_clear()
     monkeypatch.setattr(sources, "run_keys", lambda seeds: run_keys([seed + 1 for seed in seeds]))
     assert data_hash(trees) != before

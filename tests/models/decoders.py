@@ -25,6 +25,14 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "heads": (1, 2),
     "depth": (1, 2),
     "gated": (False, True),
+    "frozen": (
+        (),
+        ("attention",),
+        ("mlp",),
+        ("qk", "norm"),
+        ("value", "readout"),
+        ("embedding", "positions", "output"),
+    ),
     "train_embedding": (True, False),
     "embedding_scale": (1.0, 2.5),
     "residual_attention": (True, False),
@@ -33,6 +41,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "attention_output": (True, False),
     "qk_norm": (False, True),
     "softcap": (math.inf, 0.7),
+    "negative_slope": (0.0, 0.2),
+    "attention_scale": (1.0, 0.6),
     "causal": (True, False),
     "dropout": (0.0, 0.2),
     "tied": (False, True),
@@ -46,6 +56,11 @@ IMPOSSIBLE: tuple[Pair, ...] = (
     frozenset({("positions", "rotary"), ("attention_logits", "free")}),
     frozenset({("readout", "class"), ("tied", True)}),
     frozenset({("qk_norm", True), ("attention_logits", "free")}),
+    *(
+        frozenset({("negative_slope", 0.2), ("activation", name)})
+        for name in settings_of(DecoderConfig)["activation"].choices
+        if name != "relu"
+    ),
 )
 
 ROWS = covering_array(FACTORS, IMPOSSIBLE)

@@ -48,9 +48,9 @@ def test_no_option_is_left_out():
     assert {field.name for field in dataclasses.fields(DecoderConfig)} == set(FACTORS) | sizes
 
 
-@pytest.mark.parametrize("pair", IMPOSSIBLE, ids=["rotary and free", "class and tied", "normed and free"])
+@pytest.mark.parametrize("pair", IMPOSSIBLE, ids=lambda pair: "-".join(sorted(str(value) for _, value in pair)))
 def test_pairs_left_out_are_refused(pair):
-    with pytest.raises(ValueError, match=r"Rotary positions turn queries|cannot be tied|`qk_norm` norms"):
+    with pytest.raises(ValueError, match=r"Rotary positions|cannot be tied|`qk_norm` norms|`negative_slope`"):
         small_config(dict(pair))
 
 
@@ -65,7 +65,9 @@ def test_one_run_equals_its_plain_twin(row):
     expected.backward()
     torch.testing.assert_close(pack.train()[0], expected, check_dtype=False, **close)
     for name, gradient in pack.gradients.items():
-        torch.testing.assert_close(gradient[0], twin.gradient(name), **close, msg=lambda text, name=name: name + text)
+        right = twin.gradient(name)
+        right[pack.decoder.held.get(name, slice(0))] = 0
+        torch.testing.assert_close(gradient[0], right, **close, msg=lambda text, name=name: name + text)
 
     readings: list[LayerReading] = []
     torch.testing.assert_close(
@@ -191,6 +193,75 @@ def test_only_trained_parameters_have_gradients():
     assert not set(make_pack(config, [0]).gradients) & decoder.frozen
     layout = Layout.of(decoder.shapes, decoder.frozen)
     assert layout.num_trained < layout.size
+
+
+def test_the_readout_alone_can_be_trained():
+    config = small_config({"frozen": "attention+mlp+norm+embedding"})
+    alone, together = make_pack(config, [0]), make_pack(dataclasses.replace(config, frozen=()), [0])
+    assert set(alone.gradients) == {"output.weight", "output.bias"}
+    alone.train()
+    together.train()
+    for name, gradient in alone.gradients.items():
+        torch.testing.assert_close(gradient, together.gradients[name], **close)
+
+
+RATES = {"embedding": 0.5, "positions": 2.0, "attention": 0.3, "logits": 4.0, "mlp": 0.7, "norm": 3.0, "readout": 0.1}
+
+
+def rate_of(name: str) -> float:
+    """What the learning rate of a parameter of the twin is multiplied by."""
+    for piece, part in (("logits", "logits"), ("norm", "norm"), (".attention.", "attention"), (".mlp.", "mlp")):
+        if piece in name:
+            return RATES["attention"] * RATES["logits"] if part == "logits" else RATES[part]
+    return RATES["readout" if name.startswith("output") else name.partition(".")[0]]
+
+
+@pytest.mark.parametrize("frozen", [(), ("value", "norm"), ("qk",)], ids=str)
+@pytest.mark.parametrize("logits", ["projected", "free"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "momentum"])
+def test_parts_learn_at_rates_of_their_own_and_frozen_ones_stay(kind, logits, frozen):
+    # Without biases: that of the keys has no effect, so its gradient is rounding, which Adam would scale up.
+    row = {"heads": 2, "positions": "learned", "attention_logits": logits, "frozen": frozen, "attention_bias": False}
+    config, data = small_config(row), make_pack(small_config(row), [5, 1]).batch
+    own = OptimiserConfig(optimiser=kind, weight_decay=0.1, clip=0.5, **{f"lr_{part}": RATES[part] for part in RATES})
+    optimisers = [dataclasses.replace(own, lr=lr) for lr in (1e-2, 3e-2)]
+
+    def trained(runs: list[int]) -> dict[str, Tensor]:
+        length = {"num_steps": 4, "steps_per_epoch": 4, "precision": "float64"}
+        stepper = Stepper(Decoder(config), [[5, 1][run] for run in runs], [optimisers[run] for run in runs], **length)
+        for _ in range(4):
+            stepper.advance(Batch(tokens=data.tokens[runs], targets=data.targets[runs]))
+        return stepper.parameters
+
+    together = trained([0, 1])
+    for run, seed in enumerate([5, 1]):
+        twin = PlainDecoder(config).double().load(Decoder(config).initial(seed))
+        for name, parameter in twin.named_parameters():
+            is_qk = any(piece in name for piece in (".query.", ".key.", ".logits"))
+            is_frozen = {"qk": is_qk, "value": ".value." in name, "norm": "norm." in name}
+            parameter.requires_grad_(not any(is_frozen[part] for part in frozen))
+        groups = [
+            {"params": [parameter], "lr": optimisers[run].lr * rate_of(name)}
+            for name, parameter in twin.named_parameters()
+            if parameter.requires_grad
+        ]
+        optimiser = {
+            "adam": lambda groups: torch.optim.Adam(groups, weight_decay=0.1),
+            "adamw": lambda groups: torch.optim.AdamW(groups, weight_decay=0.1),
+            "momentum": lambda groups: torch.optim.SGD(groups, momentum=0.9, weight_decay=0.1),
+        }[kind](groups)
+        for _ in range(4):
+            optimiser.zero_grad()
+            twin.loss(data.tokens[run], data.targets[run]).backward()
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+            optimiser.step()
+        alone = trained([run])
+        for name, tensor in together.items():
+            right = torch.cat([twin.get_parameter(part).detach() for part in twin._parts(name)])
+            torch.testing.assert_close(
+                tensor[run], right, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: name + text
+            )
+            torch.testing.assert_close(alone[name][0], tensor[run], **close)
 
 
 def test_one_block_alone_can_be_trained():

@@ -27,6 +27,13 @@ def _by_autograd(hidden, weight, bias, targets, rows, scale):
     return losses, torch.autograd.grad(losses.sum(), leaves)
 
 
+def _found(hidden, weight, bias, targets, rows, **options):
+    """Loss, loss without gradients, and the gradients of hidden states, weight and bias."""
+    into = {"weight_gradient": torch.full_like(weight, torch.nan), "bias_gradient": torch.full_like(bias, torch.nan)}
+    losses, gradient = vocabulary_loss.loss_and_gradients(hidden, weight, bias, targets, rows, **into, **options)
+    return losses, vocabulary_loss.loss(hidden, weight, bias, targets, rows, **options), gradient, *into.values()
+
+
 @given(
     seed=st.integers(0, 10**6),
     num_runs=st.integers(1, 3),
@@ -38,25 +45,10 @@ def _by_autograd(hidden, weight, bias, targets, rows, scale):
 def test_loss_and_gradients_are_autograds(seed, num_runs, num_rows, num_words, scale, num_chunks):
     hidden, weight, bias, targets, rows = _case(seed, num_runs, num_rows, num_words, width=4)
     expected, gradients = _by_autograd(hidden, weight, bias, targets, rows, scale)
-    weight_gradient, bias_gradient = torch.full_like(weight, torch.nan), torch.full_like(bias, torch.nan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary_loss, "CHUNK_BYTES", max(1, num_rows * num_words * 8 // num_chunks))
-        losses, hidden_gradient = vocabulary_loss.loss_and_gradients(
-            hidden,
-            weight,
-            bias,
-            targets,
-            rows,
-            scale=scale,
-            weight_gradient=weight_gradient,
-            bias_gradient=bias_gradient,
-        )
-        alone = vocabulary_loss.loss(hidden, weight, bias, targets, rows, scale=scale)
-    for found, right in zip(
-        (losses, alone, hidden_gradient, weight_gradient, bias_gradient),
-        (expected, expected, *gradients),
-        strict=True,
-    ):
+        all_found = _found(hidden, weight, bias, targets, rows, scale=scale)
+    for found, right in zip(all_found, (expected, expected, *gradients), strict=True):
         assert torch.allclose(found, right, rtol=0, atol=1e-12)  # rounding of float64 sums of a few terms of order 1
 
 
@@ -64,26 +56,9 @@ def test_loss_and_gradients_are_autograds(seed, num_runs, num_rows, num_words, s
 def test_rows_of_zeros_behind_the_words_change_nothing(working):
     hidden, weight, bias, targets, rows = _case(3, num_runs=2, num_rows=5, num_words=6, width=3)
     roomy = torch.cat([weight, torch.zeros(2, 4, 3, dtype=torch.float64)], dim=1)
-    found = {}
-    for name, each in (("plain", weight), ("roomy", roomy)):
-        gradients = torch.full_like(each, torch.nan), torch.full_like(bias, torch.nan)
-        found[name] = (
-            *vocabulary_loss.loss_and_gradients(
-                hidden,
-                each,
-                bias,
-                targets,
-                rows,
-                weight_gradient=gradients[0],
-                bias_gradient=gradients[1],
-                working=working,
-            ),
-            vocabulary_loss.loss(hidden, each, bias, targets, rows, working=working),
-            gradients[1],
-            gradients[0][:, :6],
-        )
-        assert not gradients[0][:, 6:].any()
-    for one, other in zip(found["plain"], found["roomy"], strict=True):
+    plain, found = (_found(hidden, each, bias, targets, rows, working=working) for each in (weight, roomy))
+    assert not found[3][:, 6:].any()
+    for one, other in zip(plain, (*found[:3], found[3][:, :6], found[4]), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-12 if working is None else 1e-6)
 
 
