@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from joma.probe.measures import Matrix, QueryKeyMatrices
-from joma.probe.structure import ModelLayout, QueryKey, WeightRef, find_layout, plain_site
-from joma.probe.taps import OnCall, OnError, OnUnseen, Sites, tap
+from joma.probe.measures import Matrix, On, QueryKeyMatrices
+from joma.probe.structure import ModelLayout, QueryKey, find_layout, module_path, plain_site
+from joma.probe.taps import OnCall, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
@@ -150,25 +150,9 @@ class ProbedModel:
         """Whether calls from here are measured."""
         return self.attention_pattern is None or bool(re.search(self.attention_pattern, site))
 
-    def tap(
-        self,
-        on_call: OnCall,
-        on_unseen: OnUnseen,
-        on_error: OnError,
-        *,
-        eagerly: bool = False,
-        sites: Sites | None = None,
-    ) -> AbstractContextManager[None]:
-        """See the attention calls of the model while the context lasts; `eagerly` runs compiled parts uncompiled."""
-        return tap(
-            self.root,
-            on_call,
-            on_unseen=on_unseen,
-            on_error=on_error,
-            layout=self.layout,
-            eagerly=eagerly and self.compiled,
-            sites=sites,
-        )
+    def tap(self, on_call: OnCall, *, eagerly: bool = False, **options: Any) -> AbstractContextManager[None]:
+        """See the attention calls of the model while the context lasts; `eagerly` runs compiled modules uncompiled."""
+        return tap(self.root, on_call, layout=self.layout, eagerly=eagerly and self.compiled, **options)
 
     def forward(self, batch: ProbeBatch) -> None:
         """Run the model on a batch so that its training does not notice."""
@@ -184,39 +168,40 @@ class ProbedModel:
             else:
                 self.root(moved)
 
-    def matrices(self) -> Iterator[tuple[str, Callable[[], Matrix]]]:
-        """Yield the site of every lower matrix, and a function that takes it out."""
-        read = self._reader()
+    def subjects(self, on: On) -> Iterator[tuple[str, Callable[[], Matrix | QueryKeyMatrices]]]:
+        """Yield the site of all weights or gradients that measures look at, and a function that takes each out."""
+        layout, named = self.layout, dict(self.root.named_parameters())
+        if on is On.GRADIENT:
+            named = {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}  # type: ignore[misc]
+        # The last tensor is kept, for those that hold several matrices.
+        read = lru_cache(maxsize=1)(lambda name: full_tensor(named[name]))
 
-        def take(ref: WeightRef) -> Matrix:
-            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=ref.take(read))
+        def matrix(site: str, layer: int, take: Callable[[], Tensor]) -> Matrix:
+            return Matrix(site=plain_site(site), layer=layer, weight=take())
 
-        for ref in self.layout.lower:
-            yield plain_site(ref.site), partial(take, ref)
-
-    def query_keys(self) -> Iterator[tuple[str, Callable[[], QueryKeyMatrices]]]:
-        """Yield the site of every pair of query and key matrices whose heads are known, and a function for them."""
-        read = self._reader()
-
-        def take(pair: QueryKey) -> QueryKeyMatrices:
-            assert pair.num_heads is not None
+        def pair(of: QueryKey) -> QueryKeyMatrices:
+            assert of.num_heads is not None
             return QueryKeyMatrices(
-                site=plain_site(pair.site),
-                layer=pair.query.layer,
-                query=pair.query.take(read),
-                key=pair.key.take(read),
-                num_heads=pair.num_heads,
-                num_key_heads=pair.num_key_heads or pair.num_heads,
+                site=plain_site(of.site),
+                layer=of.query.layer,
+                query=of.query.take(read),
+                key=of.key.take(read),
+                num_heads=of.num_heads,
+                num_key_heads=of.num_key_heads or of.num_heads,
             )
 
-        for pair in self.layout.query_keys:
-            if pair.num_heads is not None:
-                yield plain_site(pair.site), partial(take, pair)
-
-    def _reader(self) -> Callable[[str], Tensor]:
-        """Return a function that reads a parameter; the last one is kept, for those that hold several matrices."""
-        parameters = dict(self.root.named_parameters())
-        return lru_cache(maxsize=1)(lambda name: full_tensor(parameters[name]))
+        if on is On.QUERY_KEY:
+            yield from ((plain_site(each.site), partial(pair, each)) for each in layout.query_keys if each.num_heads)
+        elif on is On.EVERY_MATRIX:
+            others = {ref.name for ref in layout.lower} | layout.quantised
+            for name, parameter in named.items():
+                if parameter.ndim == 2 and name not in others:  # noqa: PLR2004 (a matrix)
+                    path = module_path(name)
+                    yield plain_site(path), partial(matrix, path, layout.layer_of(path), partial(read, name))
+        else:
+            for ref in layout.lower:
+                if on is On.MATRIX or (ref.name in named and not ref.updates):
+                    yield plain_site(ref.site), partial(matrix, ref.site, ref.layer, partial(ref.take, read))
 
 
 def _is_compiled_wrapper(module: nn.Module) -> bool:

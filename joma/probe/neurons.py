@@ -24,7 +24,17 @@ from joma.measure.tensors import tensor_with_axes
 from joma.probe.calls import AttentionCall, CallKind
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
-from joma.probe.structure import MATRIX_AXES, OUTSIDE, Unseen, WeightRef, is_inside, module_path, parent, plain_site
+from joma.probe.structure import (
+    MATRIX_AXES,
+    OUTSIDE,
+    Unseen,
+    WeightRef,
+    by_reason,
+    is_inside,
+    module_path,
+    parent,
+    plain_site,
+)
 
 LOG = logging.getLogger("joma")
 AT_ONCE = 32
@@ -102,10 +112,7 @@ def read_neurons(
     if not readings.layers:
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
         raise ValueError(f"joma can read no hidden neurons of this {probed.name}. {reason}")
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for each in readings.unseen:
-        by_reason[each.reason].append(each.site or "the model")
-    for reason, sites in by_reason.items():
+    for reason, sites in by_reason(readings.unseen).items():
         level = logging.INFO if reason == NOTHING_BELOW else logging.WARNING  # there, nothing is missing
         LOG.log(level, "joma cannot see %s: %s", some(sites), reason)
     return readings
@@ -306,7 +313,7 @@ def _layers_beside_attention(  # noqa: C901 (three short hooks)
                 handles.append(modules[path].register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         for name, layer in lower.items():
             handles.append(modules[name].register_forward_pre_hook(partial(look, layer)))
-        with model.tap(ignore, ignore, ignore, eagerly=True):
+        with model.tap(ignore, on_error=ignore, eagerly=True):
             model.forward(context)
     finally:
         for handle in handles:
@@ -351,7 +358,10 @@ class _Reader:
             )
         except Exception as error:  # a model that does not run on the contexts either raises again below
             doubt = error
-        with self._hooked(), self._model.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True):
+        with (
+            self._hooked(),
+            self._model.tap(self._on_call, on_unseen=self._on_unseen, on_error=self._on_error, eagerly=True),
+        ):
             for first, stop in contexts.cuts(at_once):
                 self._position = contexts.position[first:stop].to(self._model.devices[0])
                 self._length = contexts.length

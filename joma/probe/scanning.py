@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,17 +14,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from joma.formatting import counted, printable
-from joma.metrics import METRICS
 from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint, TensorPrint
 from joma.probe.hub import HubPlace, download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
-from joma.probe.measurement import ALL_HEADS, Row
+from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint, find_series
 from joma.probe.structure import demand_pattern
-from joma.probe.summary import SCANNED, effects_of, first_lowest_last, layer_lines
+from joma.probe.summary import SCANNED, as_html, chart_of, effects_of, first_lowest_last, layer_lines
 from joma.probe.text import DEFAULT_NUM_WINDOWS, windows_of
 from joma.store import RunWriter, demand_closed, demand_writable, open_run, read, read_events
 from joma.store.files import remove_leftovers
@@ -122,18 +120,11 @@ class Scan:
 
     def plot(self) -> "Chart":
         """Draw entropy and ranks of every layer over the steps."""
-        from joma.charts import lines
-
-        table = self.to_frame()
-        shown = [name for name in SCANNED if name in set(table["metric"])]
-        table = table[(table["head"] == ALL_HEADS) & table["metric"].isin(shown)]
-        table = table.groupby(["metric", "layer", "step"], as_index=False)["value"].mean()
-        table["metric"] = table["metric"].map({name: METRICS[name].axis for name in shown})
-        return lines(table, "step", "value", color="layer", facet="metric", share_y=False, title=self.folder.name)
+        return chart_of(self.to_frame(), SCANNED, self.folder.name)
 
     def _repr_html_(self) -> str:
-        table = first_lowest_last(self.to_frame(), SCANNED).to_html(index=False, float_format="{:.3g}".format)
-        return table + "".join(f"<p>Step {each.step:,}: {escape(each.message)}</p>" for each in self.findings)
+        remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)
+        return as_html(self.to_frame(), remarks, SCANNED)
 
     def _layers(self) -> list[dict[str, Any]]:
         """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
