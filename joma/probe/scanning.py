@@ -5,10 +5,10 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import Int
 from torch import Tensor
@@ -42,8 +42,7 @@ _FLUSH_SECONDS = 1e9
 """Rows are written checkpoint by checkpoint, not by time."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScanProgress:
+class ScanProgress(NamedTuple):
     """How far a scan is."""
 
     done: int
@@ -88,11 +87,9 @@ class Scan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
-        return {
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        return named | {
             "folder": str(self.folder),
-            "num_checkpoints": self.num_checkpoints,
-            "num_measured": self.num_measured,
-            "num_known": self.num_known,
             "not_loaded": list(self.not_loaded),
             "without_values": list(self.without_values),
             "sound": self.sound,
@@ -198,16 +195,11 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     tasks = list(_missing(wanted, out))
     config = {
         "sources": list(map(str, listed)),
-        "on": on,
-        "revisions": revisions,
         "steps": steps if steps is None or isinstance(steps, str) else list(steps),
         "text": text if text is None else Path(text),
         "tokenizer": tokenizer if tokenizer is None else Path(tokenizer),
-        "window": window,
-        "num_windows": num_windows,
-        "per_head": per_head,
-        "mlp_pattern": mlp_pattern,
-        "keep": keep,
+        **{"on": on, "revisions": revisions, "window": window, "num_windows": num_windows},
+        **{"per_head": per_head, "mlp_pattern": mlp_pattern, "keep": keep},
     }
     about = {"checkpoints": {str(checkpoint.step): checkpoint.name for checkpoint in checkpoints}}
     failures: dict[str, str] = {}
@@ -246,16 +238,16 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     asked = {task.checkpoint.name for task in tasks}
     unreadable = {each.step for each in series if not each.tensors}
     reached = [checkpoint for checkpoint in checkpoints if checkpoint.name not in failures]
-    loaded = [each for each in reached if each.step not in unreadable]
-    new = [each.name for each in loaded if each.name in measured]
-    known = [each.name for each in loaded if each.name not in asked and each.step in with_values]
+    loaded = {each.name: each.step for each in reached if each.step not in unreadable}
+    new = loaded.keys() & measured
+    known = {name for name, step in loaded.items() if name not in asked and step in with_values}
     return Scan(
         folder=out,
         num_checkpoints=len(checkpoints),
         num_measured=len(new),
         num_known=len(known),
-        not_loaded=tuple(each.name for each in reached if each not in loaded),
-        without_values=tuple(each.name for each in loaded if each.name not in (*new, *known)),
+        not_loaded=tuple(each.name for each in reached if each.name not in loaded),
+        without_values=tuple(name for name in loaded if name not in new | known),
         findings=tuple(findings),
         failures=failures,
     )
@@ -359,19 +351,16 @@ def _write(run: RunWriter, inspection: Inspection, reference: Mapping[str, Tenso
 
 
 def _write_audit(run: RunWriter, series: Sequence[Fingerprint], findings: Sequence[Finding]) -> None:
-    """Record what could not be measured (once, at the first step), the findings, and the flags of values."""
+    """Record what could not be measured (once, at the first step), the findings, and the flags of values.
+
+    Findings and flags of earlier calls that no longer hold are withdrawn.
+    """
     steps: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in series:
-        for site, reason in each.unseen.items():
-            steps[site, reason].append(each.step)
+        for unseen in each.unseen.items():
+            steps[unseen].append(each.step)
     for (site, reason), where in steps.items():
         run.event(where[0], "unseen", reason, level="warning", site=site, evidence={"steps": where})
-    _write_findings(run, findings)
-    _write_flags(run, flags(findings, series))
-
-
-def _write_findings(run: RunWriter, findings: Sequence[Finding]) -> None:
-    """Record the findings as events, and withdraw those of earlier calls that no longer hold."""
     run.flush()
     earlier = read_events(run.folder)
     current = {(finding.step, finding.message) for finding in findings}
@@ -380,19 +369,14 @@ def _write_findings(run: RunWriter, findings: Sequence[Finding]) -> None:
             run.event(event.step, AUDIT, event.message, site=event.site, evidence={"withdrawn": True})
     for finding in findings:
         evidence = {"finding": finding.kind.value, "sites": finding.sites, **finding.evidence}
-        is_mild = finding.kind in NO_FLAG
-        run.event(finding.step, AUDIT, finding.message, level="warning" if is_mild else "error", evidence=evidence)
-
-
-def _write_flags(run: RunWriter, reasons: Mapping[int, Mapping[str, str]]) -> None:
-    """Flag the values of bad checkpoints; take flags of earlier audits back where they no longer hold."""
+        level = "warning" if finding.kind in NO_FLAG else "error"
+        run.event(finding.step, AUDIT, finding.message, level=level, evidence=evidence)
     run.flush()
-    table = read(run.folder)
+    table, reasons = read(run.folder), flags(findings, series)
     concerned = table[(table["kind"] != _COST) & (table["step"].isin(list(reasons)) | (table["flag"] != ""))]
     for record in concerned[["step", *Row._fields]].to_dict("records"):
         by_site = reasons.get(record["step"], {})
         own = [part for part in record["flag"].split(_JOIN) if part and part not in set(Fault)]
-        audited = [part for part in by_site.get(record["site"], by_site.get("", "")).split(_JOIN) if part]
-        flag = _JOIN.join([*own, *audited])
+        flag = _JOIN.join(filter(None, [*own, by_site.get(record["site"], by_site.get("", ""))]))
         if flag != record["flag"]:
             run.add(**{**record, "flag": flag})
