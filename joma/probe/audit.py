@@ -28,24 +28,16 @@ CONSTANT_SHARE = 0.8
 """A tensor that is the same in so much of the series is meant to be: rotary frequencies, masks, frozen layers."""
 _SHOWN_DIGITS = 4
 
-ZEROED = 0.25
-"""Share of entries that are zero here and not on either side."""
-WILD = 100.0
-"""Times the largest entry of the neighbours: random bytes make numbers up to 1e38."""
-SCALED, SCALED_AT_END = 2.5, 4.0
-"""Ratio of norms, where the direction is the neighbours'."""
-SAME_DIRECTION = 0.9
-"""Cosine of what was only scaled."""
-TURNED = 0.4
-"""By so much a transposed matrix correlates better with its neighbours."""
-JUMP = 0.45
-"""Distance of both sides from each other over that from a tensor between them; 1 for a settled run."""
+ZEROED = 0.25  # share of entries that are zero here and not on either side
+WILD = 100.0  # times the largest entry of the neighbours: random bytes make numbers up to 1e38
+SCALED, SCALED_AT_END = 2.5, 4.0  # ratio of norms, where the direction is the neighbours'
+SAME_DIRECTION = 0.9  # cosine of what was only scaled
+TURNED = 0.4  # by so much a transposed matrix correlates better with its neighbours
+JUMP = 0.45  # distance of both sides from each other over that from a tensor between them; 1 for a settled run
 STEADY, UNRELATED, UNRELATED_START = 0.7, 0.35, 0.2
 """Cosine of neighbours that hardly move, and of a last or first tensor that has nothing to do with them."""
-FEWEST_ENTRIES = 64
-"""Of a tensor whose distances are trusted."""
-ROUNDING = 1e-6
-"""Distances below this part of the norm are rounding."""
+FEWEST_ENTRIES = 64  # of a tensor whose distances are trusted
+ROUNDING = 1e-6  # distances below this part of the norm are rounding
 
 
 def audit(series: Sequence[Fingerprint]) -> list[Finding]:

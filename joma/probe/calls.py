@@ -337,13 +337,10 @@ _JOINS = frozenset({"cat", "concat", "concatenate"})
 class _Product(NamedTuple):
     """The last matrix product that a tensor stems from."""
 
-    rows_active: bool
-    """Whether its rows come from activations."""
+    rows_active: bool  # whether its rows come from activations
     columns_active: bool
-    front: int = 0
-    """Columns that were put before those of the product, and are no keys."""
-    back: int = 0
-    """The same, after them."""
+    front: int = 0  # columns that were put before those of the product, and are no keys
+    back: int = 0  # the same, after them
 
 
 class Products:

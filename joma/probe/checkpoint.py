@@ -42,18 +42,14 @@ _WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that DistributedDataParallel and torch.compile put before every name."""
 _LFS_POINTER = b"version https://git-lfs.github.com"
 _ZIP_MAGIC = b"PK\x03\x04"
-HEADER_PREFIX = 8
-"""Bytes at the start of a safetensors file that hold the length of its header."""
-MAX_HEADER = 100_000_000
-"""Longest header of a safetensors file that the library takes."""
-_NUM_PICKLES = 8
-"""Pickles in a row in files of PyTorch before 1.6, and then some."""
+HEADER_PREFIX = 8  # bytes at the start of a safetensors file that hold the length of its header
+MAX_HEADER = 100_000_000  # longest header of a safetensors file that the library takes
+_NUM_PICKLES = 8  # pickles in a row in files of PyTorch before 1.6, and then some
 MOST_INSTRUCTIONS = 1_000_000
 """Of the pickles of one file: 25,000 tensors with the state of their optimizer have half of them."""
 MOST_PICKLE_BYTES = 2**26
 MOST_SHARDS = 10_000
-_MOST_SHARING = 8
-"""Bytes of all tensors over the bytes of their file; weights that are tied count twice."""
+_MOST_SHARING = 8  # bytes of all tensors over the bytes of their file; weights that are tied count twice
 _CHUNK = 2**20
 _LOCAL_HEADER = 30
 """Bytes of a header inside an archive before the name of the entry; the lengths of name and extra are its last."""
@@ -82,8 +78,7 @@ class WeightFile(NamedTuple):
 
     tensors: Mapping[str, TensorInfo]
     read: Callable[[str], Tensor]
-    counters: Mapping[str, float] = {}
-    """Step, epoch and the like that the file holds."""
+    counters: Mapping[str, float] = {}  # step, epoch and the like that the file holds
     check: Callable[[], list[Flaw]] = list
     """Compares all bytes with the checksums in the file, and returns what differs."""
 
@@ -93,22 +88,16 @@ class Weights:
     """A checkpoint open for reading."""
 
     tensors: Mapping[str, TensorInfo]
-    flaws: tuple[Flaw, ...] = ()
-    """What is wrong with it, though the rest can be read."""
+    flaws: tuple[Flaw, ...] = ()  # what is wrong with it, though the rest can be read
     digests: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of its files, where they are known without reading them, as on the hub."""
-    folder: Path | None = None
-    """Where its files lie on this machine, if they are a folder with a configuration."""
-    is_local: bool = True
-    """Whether looking at a few bytes of a tensor is cheap."""
-    notes: tuple[str, ...] = ()
-    """Remarks on how it was opened."""
-    owners: Mapping[str, WeightFile] = field(default_factory=dict)
-    """The file of each tensor."""
+    folder: Path | None = None  # where its files lie on this machine, if they are a folder with a configuration
+    is_local: bool = True  # whether looking at a few bytes of a tensor is cheap
+    notes: tuple[str, ...] = ()  # remarks on how it was opened
+    owners: Mapping[str, WeightFile] = field(default_factory=dict)  # the file of each tensor
     counters: Mapping[str, float] = field(default_factory=dict)
     """Step, epoch and the like that the checkpoint holds."""
-    prefix: str = ""
-    """What wrappers put before every name; the names here are without it."""
+    prefix: str = ""  # what wrappers put before every name; the names here are without it
 
     def read(self, name: str) -> Tensor:
         """Return one tensor."""
@@ -124,10 +113,8 @@ class FileSet(NamedTuple):
     """The files that make up a checkpoint."""
 
     files: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Shards that are named but not there."""
-    expected: frozenset[str] = frozenset()
-    """Tensors that the index names."""
+    missing: tuple[str, ...] = ()  # shards that are named but not there
+    expected: frozenset[str] = frozenset()  # tensors that the index names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,12 +40,9 @@ class TensorPrint:
 
     shape: tuple[int, ...]
     dtype: str
-    digest: str = ""
-    """Checksum of all bytes with the extremes; empty for a tensor that was not looked at."""
-    norm: float = 0.0
-    """Frobenius norm, without what is not finite."""
-    largest: float = 0.0
-    """Largest magnitude of a finite entry."""
+    digest: str = ""  # checksum of all bytes with the extremes; empty for a tensor that was not looked at
+    norm: float = 0.0  # Frobenius norm, without what is not finite
+    largest: float = 0.0  # largest magnitude of a finite entry
     num_zeros: int = 0
     num_nan: int = 0
     num_inf: int = 0
@@ -67,23 +64,17 @@ class Fingerprint:
 
     step: int
     name: str
-    identity: str
-    """Changes when the checkpoint does."""
+    identity: str  # changes when the checkpoint does
     measured: Mapping[str, str] = field(default_factory=dict)
     """What was measured, each with the settings that it depends on."""
     tensors: Mapping[str, TensorPrint] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Hashes of its files, as on the hub."""
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """Step, epoch and the like that it holds inside."""
-    prefix: str = ""
-    """How the names of its tensors differ from those in the record."""
+    files: Mapping[str, str] = field(default_factory=dict)  # hashes of its files, as on the hub
+    counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that it holds inside
+    prefix: str = ""  # how the names of its tensors differ from those in the record
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensors from which each site was measured."""
-    unseen: Mapping[str, str] = field(default_factory=dict)
-    """Sites that could not be measured, with the reason."""
-    findings: tuple[Finding, ...] = ()
-    """What is wrong with it by itself."""
+    unseen: Mapping[str, str] = field(default_factory=dict)  # sites that could not be measured, with the reason
+    findings: tuple[Finding, ...] = ()  # what is wrong with it by itself
 
 
 def tensor_print(tensor: Tensor) -> TensorPrint:

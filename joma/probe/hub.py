@@ -35,8 +35,7 @@ from joma.probe.checkpoint import (
 )
 from joma.probe.findings import Fault, Flaw, some
 
-SECONDS = 30.0
-"""How long the hub may be silent before a request is made again."""
+SECONDS = 30.0  # how long the hub may be silent before a request is made again
 _EXPIRED = (401, 403)
 _PARTIAL = 206
 _MODEL_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")

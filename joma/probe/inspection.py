@@ -39,8 +39,7 @@ class InspectionTask:
     """What to do with one checkpoint."""
 
     checkpoint: Checkpoint
-    downloads: Path
-    """Where downloads lie while they are needed."""
+    downloads: Path  # where downloads lie while they are needed
     ranks: bool = True
     windows: Int[Tensor, "windows length"] | None = None
     """Tokens of a text for the entropy; without it no model is built."""
@@ -63,8 +62,7 @@ class Inspection(NamedTuple):
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    error: str = ""
-    """Why it could not be inspected, as when the hub did not answer; nothing else is set then."""
+    error: str = ""  # why it could not be inspected, as when the hub did not answer; nothing else is set then
 
 
 def inspect_checkpoint(task: InspectionTask) -> Inspection:

@@ -26,8 +26,7 @@ SHARDED = (
 )
 AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
-_ROWS_OF_HEADS = 3
-"""Axes of a reading for every row: batch, heads, rows."""
+_ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
 _JOIN: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
     Reduction.MEAN: torch.add,
     Reduction.MAX: torch.maximum,
@@ -58,17 +57,14 @@ class Measurement:
     def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
         """Prepare for one measurement; the `sites` of an earlier one make it cheaper."""
         self.readings = Readings()
-        self.failures: list[tuple[str, Exception]] = []
-        """Sites, and what was raised there."""
+        self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
-        self.layers: dict[str, int] = {}
-        """Attention sites that were measured, with their layers."""
+        self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: set[tuple[str, CallSource]] = set()
         self._model, self._measures, self._earlier = model, measures, earlier
         self._devices = model.devices
         self._has_gradients = False
-        self.stopwatch = _Stopwatch(self._devices[0])
-        """Runs inside of the training's own step."""
+        self.stopwatch = _Stopwatch(self._devices[0])  # runs inside of the training's own step
 
     @property
     def sites(self) -> Sites | None:
@@ -191,8 +187,7 @@ class _Reduced(NamedTuple):
 
     reduction: Reduction
     has_heads: bool
-    numbers: Tensor
-    """(2, H), on its device: the sum or extreme of each head, and how many numbers went into it."""
+    numbers: Tensor  # (2, H), on its device: the sum or extreme of each head, and how many numbers went into it
     flags: tuple[str, ...]
 
 

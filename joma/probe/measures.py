@@ -27,10 +27,8 @@ from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
 
-FIRST_STEPS = 12
-"""Products for every matrix; weights of trained networks need no more."""
-MORE_STEPS = 32
-"""More, where the residual says so: random weights, of which many directions are equally large."""
+FIRST_STEPS = 12  # products for every matrix; weights of trained networks need no more
+MORE_STEPS = 32  # more, where the residual says so: random weights, of which many directions are equally large
 RESIDUAL = 0.02
 """Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that part."""
 COMPANIONS = (
@@ -38,8 +36,7 @@ COMPANIONS = (
     *("max_logit", "logit_variance", "key_bias_share"),
 )
 """What is measured of an attention call besides its entropy, where it is asked for."""
-TOP = 4
-"""Directions of a gradient whose energy and overlap are measured."""
+TOP = 4  # directions of a gradient whose energy and overlap are measured
 
 
 class On(StrEnum):
@@ -66,8 +63,7 @@ class Flagged(NamedTuple):
     flag: str
 
 
-Reading = float | int | Flagged | Tensor
-"""A number; or a tensor (B, H, rows), (H) or (): NaN rows are left out."""
+Reading = float | int | Flagged | Tensor  # a number; or a tensor (B, H, rows), (H) or (): NaN rows are left out
 Function = Callable[[Any], Any]
 """From a subject to named readings; from a list of subjects to a list of such, where the measure takes several."""
 

@@ -89,10 +89,8 @@ class ProbedModel:
 
     root: nn.Module
     layout: ModelLayout
-    compiled: bool
-    """Whether `torch.compile` was found, around the model or on a module inside."""
-    replicated: bool
-    """Whether `DataParallel` was found, whose replicas run in threads."""
+    compiled: bool  # whether `torch.compile` was found, around the model or on a module inside
+    replicated: bool  # whether `DataParallel` was found, whose replicas run in threads
     shards: Shards
     attention_pattern: str | None = None
 

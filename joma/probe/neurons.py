@@ -37,10 +37,8 @@ from joma.probe.structure import (
 )
 
 LOG = logging.getLogger("joma")
-AT_ONCE = 32
-"""Contexts that run together."""
-LEAST_TOKENS = 2
-"""A context of one token attends to nothing else."""
+AT_ONCE = 32  # contexts that run together
+LEAST_TOKENS = 2  # a context of one token attends to nothing else
 NOTHING_BELOW = "Its MLP runs next to its attention and sees that of the layer below, and there is none."
 
 
@@ -158,14 +156,11 @@ class _Mlp:
     """Lower matrices with the same neurons, and what was read of them over all forward passes."""
 
     layer: int
-    lower: tuple[str, ...]
-    """Modules; of a gated MLP both, where they are apart."""
-    width: int
-    """Hidden neurons."""
+    lower: tuple[str, ...]  # modules; of a gated MLP both, where they are apart
+    width: int  # hidden neurons
     within: str
     """Module that holds the matrix which takes the neurons: the layer, or what holds the lower matrix outside of it."""
-    site: str = ""
-    """The matrix that the neurons go into."""
+    site: str = ""  # the matrix that the neurons go into
     neurons: list[Tensor] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
     failure: str = ""

@@ -38,8 +38,7 @@ DOWNLOADS = "downloads"
 AUDIT = "audit"
 _COST = "cost"
 _JOIN = "; "
-_FLUSH_SECONDS = 1e9
-"""Rows are written checkpoint by checkpoint, not by time."""
+_FLUSH_SECONDS = 1e9  # rows are written checkpoint by checkpoint, not by time
 
 
 class ScanProgress(NamedTuple):

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 DECADE = 10
-SHOWN = 6
-"""Of a list of steps so many are written out."""
+SHOWN = 6  # of a list of steps so many are written out
 
 
 class Schedule(ABC):

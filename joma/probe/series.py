@@ -20,10 +20,8 @@ UNITS = {
     "epoch": r"epochs?|ep",
 }
 """Words before a number that make it the step, the surest first."""
-CHECKPOINTS = "checkpoints"
-"""Folder of the series that a run of `joma train` keeps."""
-SNAPSHOTS = "snapshots"
-"""Folder of what such a run goes on from."""
+CHECKPOINTS = "checkpoints"  # folder of the series that a run of `joma train` keeps
+SNAPSHOTS = "snapshots"  # folder of what such a run goes on from
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _KEYED = {
     unit: re.compile(rf"(?<![a-z])(?:{word})[-_=:. ]*(?:(\d+(?:\.\d+)?)([kmb])(?![a-z0-9])|(\d+))")
@@ -38,8 +36,7 @@ class Checkpoint:
     """One checkpoint of a series."""
 
     step: int
-    name: str
-    """Name of the file, folder or revision."""
+    name: str  # name of the file, folder or revision
     place: LocalPlace | HubPlace
 
 

@@ -18,15 +18,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-Shapes = Mapping[str, tuple[int, ...]]
-"""Names of tensors, as in a state dict, with their shapes."""
-Rows = tuple[tuple[int, int, int], ...]
-"""Slices (start, stop, step) of a matrix's outputs, in order."""
+Shapes = Mapping[str, tuple[int, ...]]  # names of tensors, as in a state dict, with their shapes
+Rows = tuple[tuple[int, int, int], ...]  # slices (start, stop, step) of a matrix's outputs, in order
 
-OUTSIDE = -1
-"""The layer of what belongs to none."""
-MATRIX_AXES, STACKED_AXES = 2, 3
-"""Axes of a matrix, and of matrices stacked along a first axis (experts)."""
+OUTSIDE = -1  # the layer of what belongs to none
+MATRIX_AXES, STACKED_AXES = 2, 3  # axes of a matrix, and of matrices stacked along a first axis (experts)
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Names that wrappers of a module (torch.compile, checkpointing, FSDP) put into the paths of what is inside."""
 
@@ -321,12 +317,10 @@ class Block:
 
     path: str
     index: int
-    shapes: Shapes
-    """Its tensors, in the order given."""
+    shapes: Shapes  # its tensors, in the order given
     owners: Mapping[str, Mapping[str, str]]
     """Modules that own queries and keys: names of the tensors "query" and "key", or "fused"."""
-    mixers: frozenset[str]
-    """Modules that own a depthwise convolution or a parameter of a recurrence."""
+    mixers: frozenset[str]  # modules that own a depthwise convolution or a parameter of a recurrence
 
     @property
     def matrices(self) -> list[str]:
@@ -452,8 +446,7 @@ class _Matrix(NamedTuple):
     inputs: int
     num_stacked: int | None
     transposed: bool
-    certain: bool
-    """Whether a bias or a hint shows the orientation."""
+    certain: bool  # whether a bias or a hint shows the orientation
 
     @property
     def leaf(self) -> str:

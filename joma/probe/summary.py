@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 SHOWN = {"entropy": ("first", "lowest", "last"), "stable_rank": ("first", "last"), "max_logit": ("last",)}
 """Columns of the summary of one run."""
-DIGITS = {"entropy": 2}
-"""Decimals of a metric; 1 of others. Small values have two significant digits."""
+DIGITS = {"entropy": 2}  # decimals of a metric; 1 of others. Small values have two significant digits
 SCANNED = {
     "entropy": ("first", "lowest (step)", "last", "effect"),
     "stable_rank": ("first", "lowest (step)", "last", "effect"),

@@ -46,8 +46,7 @@ from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
 OnCall = Callable[[AttentionCall], None]
 OnUnseen = Callable[[Unseen], None]
 OnError = Callable[[AttentionCall, Exception], None]
-Sites = Collection[tuple[str, CallSource]]
-"""Where calls were seen, and how."""
+Sites = Collection[tuple[str, CallSource]]  # where calls were seen, and how
 
 _OTHER_SEQUENCE = re.compile(r"^key|kv|encoder|memory|context|source", re.IGNORECASE)
 _NO_SEQUENCE = re.compile(r"mask|bias|pos|cache|past", re.IGNORECASE)
@@ -166,8 +165,7 @@ class _Frame:
     module: nn.Module
     args: tuple
     kwargs: dict[str, Any]
-    number: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers its own calls of attention."""
+    number: Iterator[int] = field(default_factory=itertools.count)  # numbers its own calls of attention
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
@@ -238,11 +236,9 @@ class _Tap(TorchFunctionMode):
         """Modules that ran, or are scripted: those take no hooks, so whether they ran is not known."""
         self._runs: Counter[str] = Counter()
         """How many times each module started since one started while none was running: in this forward pass."""
-        self._accounted: set[str] = set()
-        """Modules inside of which a call was seen, or reported as unseen."""
+        self._accounted: set[str] = set()  # modules inside of which a call was seen, or reported as unseen
         self._num_seen = 0
-        self._counted: dict[int, Tensor] = {}
-        """Rows that count of each layer's last self-attention."""
+        self._counted: dict[int, Tensor] = {}  # rows that count of each layer's last self-attention
         self._in_on_call = False
 
     @contextmanager

@@ -21,13 +21,10 @@ from joma.probe.measures import full_attention
 from joma.probe.structure import Unseen
 from joma.probe.taps import tap
 
-DEFAULT_WINDOW = 512
-"""Tokens of a window, or as many as the model takes if that is less."""
+DEFAULT_WINDOW = 512  # tokens of a window, or as many as the model takes if that is less
 DEFAULT_NUM_WINDOWS = 8
-RENAMED_DTYPE = 5
-"""Version of transformers since which `torch_dtype` is `dtype`."""
-MOST_TOKENS = 4096
-"""Of one forward on a GPU."""
+RENAMED_DTYPE = 5  # version of transformers since which `torch_dtype` is `dtype`
+MOST_TOKENS = 4096  # of one forward on a GPU
 _CHARACTERS_PER_TOKEN = 8
 """Of the text as much is read first as will do for most tokenizers; then twice as much, and so on."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")

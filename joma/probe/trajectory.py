@@ -20,16 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-DETOUR = 0.5
-"""τ: half of what a settled run shows, where all distances are equal."""
-SWAP = 0.85
-"""σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1."""
+DETOUR = 0.5  # τ: half of what a settled run shows, where all distances are equal
+SWAP = 0.85  # σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1
 SAME, AT_END, OBTUSE = 1.05, 0.65, 0.75
 """The same for swaps with the first or the last checkpoint, of which there is less evidence."""
-MOST_TRIED = 40
-"""Exchanges of which that is chosen that explains most."""
-_FEWEST = 3
-"""Checkpoints that make a path."""
+MOST_TRIED = 40  # exchanges of which that is chosen that explains most
+_FEWEST = 3  # checkpoints that make a path
 
 
 class OffPath(NamedTuple):

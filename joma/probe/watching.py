@@ -193,20 +193,15 @@ class Watch:
         self._earlier: tuple[pandas.DataFrame, pandas.DataFrame] | None = None
         """Values and events of earlier sessions, until the first step shows where this one begins."""
         self._curves: dict[tuple[str, str, int], MetricCurve] = {}
-        self._rung: set[tuple[AlertKind, str]] = set()
-        """Alarms of each site that were raised."""
+        self._rung: set[tuple[AlertKind, str]] = set()  # alarms of each site that were raised
         self._last: int | None = None
         self._stride = 1
         self._is_overdue = False
-        self._failures: Counter[str] = Counter()
-        """Messages of exceptions, and how often they occurred."""
+        self._failures: Counter[str] = Counter()  # messages of exceptions, and how often they occurred
         self._begun = time.perf_counter()
-        self._resumed_at: int | None = None
-        """Step at which this session went on with an earlier one."""
-        self._measurement: Measurement | None = None
-        """Of the step that is running, if it is to be measured."""
-        self._known_sites: Sites | None = None
-        """Where the last measurement saw attention."""
+        self._resumed_at: int | None = None  # step at which this session went on with an earlier one
+        self._measurement: Measurement | None = None  # of the step that is running, if it is to be measured
+        self._known_sites: Sites | None = None  # where the last measurement saw attention
         self._forward = TrainingForward(model.root, self._failed)
         self._ran = False
         """Whether the sites were seen in a forward pass; else they are those of the model's structure."""

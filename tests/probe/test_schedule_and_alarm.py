@@ -251,7 +251,7 @@ def test_long_curves_are_thinned_and_keep_their_ends():
 
 
 def test_thresholds_out_of_order_are_refused():
-    with pytest.raises(ValueError, match=r"0 <= collapse < alive <= uniform <= 1, got 0\.5, 0\.4 and 0\.999"):
+    with pytest.raises(ValueError, match=r"0 <= collapse < alive <= uniform <= 1, got collapse=0\.5, alive=0\.4, uniform=0\.999"):
         Alarm(collapse=0.5, alive=0.4)
     with pytest.raises(ValueError, match=r"logit_slower >= 1: .*, got 2\.0 and 0\.5"):
         Alarm(logit_slower=0.5)
