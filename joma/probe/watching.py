@@ -365,12 +365,13 @@ class Watch:
 
     def _look(self) -> None:
         model, layout, looks = self._model, self._model.layout, self._looks_at_attention
-        if looks and self._probe_batch is None and model.compiled:
+        by_batch = looks and self._probe_batch is None
+        if by_batch and model.compiled:
             raise ValueError(
                 f"This {model.name} is compiled: its compiled forward pass shows no attention calls, and looking into "
                 "it would compile it anew. Pass `probe_batch`, which is run through the uncompiled module."
             )
-        if looks and self._probe_batch is None and model.replicated:
+        if by_batch and model.replicated:
             raise ValueError(
                 f"This {model.name} is in a DataParallel, whose replicas run in threads. "
                 "Pass `probe_batch`, or use DistributedDataParallel."
@@ -381,11 +382,10 @@ class Watch:
             reason = "The number of heads is not known, so there are no query-key norms."
             without = [pair for pair in layout.query_keys if pair.num_heads is None]
             self.unseen |= {Unseen(plain_site(pair.site), reason): None for pair in without}
-        is_named = False
-        if looks and self._probe_batch is None:
+        seen = Measurement(model, functions_of(()))
+        if by_batch:
             self.sites = tuple((layer, plain_site(path)) for layer, path in layout.sites)
         elif self._probe_batch is not None and looks:
-            seen = Measurement(model, functions_of(()))
             try:
                 seen.probe(self._probe_batch)
             except Exception as error:
@@ -395,8 +395,7 @@ class Watch:
                 ) from error
             self._saw(seen)
             self.unseen |= seen.unseen
-            is_named = any(each.site for each in seen.unseen)
-        if looks and not self.sites and not is_named:
+        if looks and not self.sites and not any(each.site for each in seen.unseen):
             why = "no_match" if model.attention_pattern else "no_call" if self._ran else "no_module"
             raise ValueError(_NO_ATTENTION[why].format(name=model.name, pattern=model.attention_pattern))
         if not looks and self._measures[On.MATRIX] and not layout.lower:
