@@ -7,6 +7,7 @@ first and the last tensor have one side only, and are odd if they hardly correla
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise, product
 from typing import Any
 
@@ -496,13 +497,15 @@ def _misplaced(
 ) -> Finding:
     """Describe a checkpoint that is off the path, with the distances that show it."""
     me = series[off.index].step
-    sides = {role: i for role, i in off._asdict().items() if role != "index" and i is not None}
+    sides = {role: i for role, i in asdict(off).items() if role != "index" and i is not None}
     steps = {role: series[i].step for role, i in sides.items()}
-    both = off.before is not None and off.after is not None
+    across = None
+    if off.before is not None and off.after is not None:
+        across = _rounded(distances[off.before, off.after])
     evidence = {
         "steps": steps,
         "distances": {role: _rounded(distances[off.index, i]) for role, i in sides.items()},
-        "across": _rounded(distances[off.before, off.after]) if both else None,
+        "across": across,
         "to_last": _rounded(distances[off.index, -1]),
         "last": series[-1].step,
         "rival": steps.get("rival"),
@@ -556,7 +559,7 @@ def _on_even_differences(steps: Sequence[int], i: int) -> list[int]:
             left, right = i - 2, i
         elif left is None or right is None or any(each % spacing for each in differences[left:right]):
             continue
-        run = differences[left : right + 1]  # type: ignore[operator]
+        run = differences[left : right + 1]
         num_missing = sum(each // spacing - 1 for each in run)
         if num_missing <= len(run) + 1:
             return list(range(steps[i] + spacing, steps[i + 1], spacing))

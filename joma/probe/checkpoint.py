@@ -252,10 +252,8 @@ def _open_safetensors(path: Path) -> WeightFile:
         file = safe_open(path, framework="pt")
     except SafetensorError as error:
         size = path.stat().st_size
-        needed = _bytes_needed(path)
-        if needed is not None and size < needed:
-            what = f"is truncated: it has {size} bytes and needs {needed}."
-            raise _flaw(path, Fault.TRUNCATED, what, bytes=size, needed=needed) from None
+        with path.open("rb") as broken:
+            read_header(path.name, size, lambda start, stop: broken.read(stop - start))  # from the start on
         raise _flaw(path, Fault.UNREADABLE, f"cannot be read: {_one_line(error)}.", bytes=size) from None
     slices = {name: file.get_slice(name) for name in file.keys()}
     tensors = {name: TensorInfo(tuple(each.get_shape()), dtype_name(each.get_dtype())) for name, each in slices.items()}
@@ -398,23 +396,36 @@ def _file_set(names: Collection[str], wanted: Sequence[str], expected: frozenset
     return FileSet(there, tuple(name for name in wanted if name not in names), expected)
 
 
-def _bytes_needed(path: Path) -> int | None:
-    """Return the size that a safetensors file must have by its header, as far as that can be read."""
-    with path.open("rb") as file:
-        prefix = file.read(HEADER_PREFIX)
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < HEADER_PREFIX:
-            return HEADER_PREFIX
-        if length > MAX_HEADER:
-            return None
-        header = file.read(length)
-    if len(header) < length:
-        return HEADER_PREFIX + length
+def read_header(name: str, size: int, read: Callable[[int, int], bytes]) -> tuple[dict[str, Any], int]:
+    """Return the entries of a safetensors file and where its data begins; refuse one that is shorter than it says.
+
+    Args:
+        name: Of the file, for messages.
+        size: Its bytes.
+        read: Returns the bytes from one position to another.
+    """
+
+    def demand(needed: int) -> None:
+        if size < needed:
+            message = f"{name} is truncated: it has {size} bytes and needs {needed}."
+            raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
+
+    demand(HEADER_PREFIX)
+    length = int.from_bytes(read(0, HEADER_PREFIX), "little")
+    if length > MAX_HEADER:
+        raise Flaw(Fault.UNREADABLE, f"{name} is no safetensors file.", file=name, bytes=size)
+    data = HEADER_PREFIX + length
+    demand(data)
     try:
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        return HEADER_PREFIX + length + max(entry["data_offsets"][1] for entry in entries.values())
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
+        header = json.loads(read(HEADER_PREFIX, data))
+        entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        stated = [(entry["data_offsets"][1], entry["shape"], entry["dtype"]) for entry in entries.values()]
+        end = data + max(stop for stop, _, _ in stated)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        message = f"{name} has no header that lists tensors."
+        raise Flaw(Fault.UNREADABLE, message, file=name, bytes=size) from None
+    demand(end)
+    return entries, data
 
 
 def _load_pickle(path: Path, *, is_zip: bool) -> Any:

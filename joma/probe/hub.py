@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from safetensors.torch import load
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from joma.probe.checkpoint import (
     HEADER_PREFIX,
-    MAX_HEADER,
     SAFETENSORS,
     FileSet,
     TensorInfo,
@@ -32,6 +30,7 @@ from joma.probe.checkpoint import (
     gather,
     open_file,
     open_local,
+    read_header,
 )
 from joma.probe.findings import Fault, Flaw, some
 
@@ -119,17 +118,9 @@ class HubPlace:
 
 
 def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
-    """Read the header of a safetensors file on the hub, and check that the file has the length stated there."""
+    """Read the header of a safetensors file on the hub; its tensors are fetched one by one."""
     file = _RemoteFile(place, name)
-    length = int.from_bytes(file.range(0, HEADER_PREFIX), "little") if size >= HEADER_PREFIX else 0
-    data = HEADER_PREFIX + length
-    if length > MAX_HEADER or size < HEADER_PREFIX:
-        raise Flaw(Fault.UNREADABLE, f"{name} is no safetensors file.", file=name, bytes=size)
-
-    def demand_length(needed: int) -> None:
-        if size < needed:
-            message = f"{name} is truncated: it has {size} bytes and needs {needed}."
-            raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
+    entries, data = read_header(name, size, file.range)
 
     def read(tensor: str) -> Tensor:
         entry = entries[tensor]
@@ -139,21 +130,8 @@ def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
         # a file of this one tensor, so that the library decodes its type
         return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[tensor]
 
-    demand_length(data)
-    entries = _parse_header(name, file.range(HEADER_PREFIX, data))
-    demand_length(data + max(entry["data_offsets"][1] for entry in entries.values()))
     tensors = {key: TensorInfo(tuple(each["shape"]), dtype_name(each["dtype"])) for key, each in entries.items()}
     return WeightFile(tensors, read)
-
-
-def _parse_header(name: str, content: bytes) -> dict[str, Any]:
-    try:
-        entries = {key: entry for key, entry in json.loads(content).items() if key != "__metadata__"}
-        if entries and all({"dtype", "shape", "data_offsets"} <= entry.keys() for entry in entries.values()):
-            return entries
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    raise Flaw(Fault.UNREADABLE, f"{name} has no header that lists tensors.", file=name)
 
 
 class _RemoteFile:
@@ -257,7 +235,7 @@ def hub_errors(repository: str) -> Iterator[None]:
         return (lines[0] if lines else type(error).__name__).rstrip(".")
 
     # The base of all errors of the client's HTTP library, whichever that is.
-    transport = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
+    transport: type[Exception] = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
     try:
         yield
     except errors.OfflineModeIsEnabled:

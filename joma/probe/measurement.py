@@ -218,7 +218,8 @@ class Readings:
             # Readings of one shape are reduced together: the fewer operations, the less a GPU is kept waiting.
             sums = _over_rows(torch.stack([rows for _, _, rows in members]), reduction)
             for i, (metric, flag, _) in enumerate(members):
-                key, numbers, flags = (site, kind, layer, metric), sums[:, i], (flag,) if flag else ()
+                key, numbers = (site, kind, layer, metric), sums[:, i]
+                flags: tuple[str, ...] = (flag,) if flag else ()
                 known = self._found.get(key)
                 if known is not None:
                     if (known.has_heads, known.numbers.shape) != (has_heads, numbers.shape):

@@ -281,7 +281,9 @@ class _Reader:
         before = [
             (path, partial(poison, layer), {"with_kwargs": True, "prepend": True}) for path, layer in layers.items()
         ]
-        inside = [(name, partial(look, mlp.layer), {}) for mlp in self._mlps for name in mlp.lower]
+        inside: list[tuple[str, Any, dict]] = [
+            (name, partial(look, mlp.layer), {}) for mlp in self._mlps for name in mlp.lower
+        ]
         try:
             with self._hooked([*before, *inside], []), self._model.tap(ignore, on_error=ignore, eagerly=True):
                 self._model.forward(self._contexts_at(context, context + 1))

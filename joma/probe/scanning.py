@@ -368,8 +368,8 @@ def _write_audit(run: RunWriter, series: Sequence[Fingerprint], findings: Sequen
             run.event(event.step, AUDIT, event.message, site=event.site, evidence={"withdrawn": True})
     for finding in findings:
         evidence = {"finding": finding.kind.value, "sites": finding.sites, **finding.evidence}
-        level = "warning" if finding.kind in NO_FLAG else "error"
-        run.event(finding.step, AUDIT, finding.message, level=level, evidence=evidence)
+        is_mild = finding.kind in NO_FLAG
+        run.event(finding.step, AUDIT, finding.message, level="warning" if is_mild else "error", evidence=evidence)
     run.flush()
     table, reasons = read(run.folder), flags(findings, series)
     concerned = table[(table["kind"] != _COST) & (table["step"].isin(list(reasons)) | (table["flag"] != ""))]

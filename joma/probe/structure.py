@@ -475,8 +475,8 @@ class _Tensors:
         for bias in () if certain else (f"{stem}.bias", f"{stem}_bias"):
             if bias in self.shapes and shape[-2] != shape[-1] and not certain:
                 transposed, certain = self.shapes[bias][-1] == shape[-1], True
-        sizes = shape[-2:] if not transposed else shape[:-3:-1]
-        return _Matrix(name, *sizes, shape[0] if len(shape) == STACKED_AXES else None, transposed, certain)
+        outputs, inputs = (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
+        return _Matrix(name, outputs, inputs, shape[0] if len(shape) == STACKED_AXES else None, transposed, certain)
 
     def ref(
         self, matrix: _Matrix, layer: int, role: Role, suffix: str = "", rows: Rows = (), expert: int | None = None

@@ -15,7 +15,7 @@ the fewest suspicions.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -28,7 +28,8 @@ MOST_TRIED = 40  # exchanges of which that is chosen that explains most
 _FEWEST = 3  # checkpoints that make a path
 
 
-class OffPath(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OffPath:
     """A checkpoint that the run does not pass; checkpoints are given by their position in the series."""
 
     index: int
