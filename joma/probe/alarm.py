@@ -66,7 +66,7 @@ class Alarm:
     patience: int = 3
     """Measurements in a row, so that one odd batch is no alarm."""
     loss_fall: float = 0.3
-    """Part of the first loss by which it has fallen when a layer should have learned to choose."""
+    """Fraction of the first loss by which it has fallen when a layer should have learned to choose."""
     long_after: float = 4.0
     """A layer is still uniform at this many times the step at which the loss had fallen."""
     logit_bound: float = 100.0
@@ -80,7 +80,7 @@ class Alarm:
     logit_points: int = 8
     """Measurements from which growth is forecast."""
     logit_horizon: float = 1.0
-    """How far ahead a forecast may lie, as part of the steps so far; of fast growth the early end of its interval."""
+    """How far ahead a forecast may lie, over the steps so far; of fast growth the early end of its interval."""
     logit_certainty: float = 3.0
     """Slope of the growth, in standard errors."""
     logit_faster: float = 2.0
@@ -92,7 +92,7 @@ class Alarm:
     gradient_rank: float = 1.02
     """Below this stable rank a gradient has one direction."""
     gradient_alive: float = 2.0
-    """A gradient that has been above this stable rank once had several."""
+    """A gradient that has been above this stable rank once had several directions."""
 
     def __post_init__(self) -> None:
         """Refuse thresholds out of order, intervals narrower than their fit and no patience at all."""

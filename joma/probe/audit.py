@@ -38,7 +38,7 @@ JUMP = 0.45  # distance of both sides from each other over that from a tensor be
 STEADY, UNRELATED, UNRELATED_START = 0.7, 0.35, 0.2
 """Cosine of neighbours that hardly move, and of a last or first tensor that has nothing to do with them."""
 FEWEST_ENTRIES = 64  # of a tensor whose distances are trusted
-ROUNDING = 1e-6  # distances below this part of the norm are rounding
+ROUNDING = 1e-6  # distances below this fraction of the norm are rounding
 
 
 def audit(series: Sequence[Fingerprint]) -> list[Finding]:
@@ -120,7 +120,7 @@ def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> di
             kind = _oddity(tensor, before, after, is_start=step <= 1)
             if kind is not None:
                 found[step, name] = kind
-    for step in {each.step for each in series[:1]}:  # one matrix may have left its start behind, several do not
+    for step in {each.step for each in series[:1]}:  # one matrix may be far from its start, several are not
         jumps = [key for key, kind in found.items() if key[0] == step and kind is Fault.JUMP]
         found = {key: kind for key, kind in found.items() if len(jumps) > 1 or key not in jumps}
     return found
@@ -358,9 +358,9 @@ def _distances(
     scaled = np.divide(squares * total, weights, out=squares.copy(), where=weights > 0)
     distances = np.sqrt(scaled + ROUNDING**2 * np.add.outer(norms, norms) / 2)
     label = np.arange(n)
-    places = {each.step: i for i, each in enumerate(series)}
+    indices = {each.step: i for i, each in enumerate(series)}
     for group in groups:
-        label[[places[each.step] for each in group if each.step in places]] = places.get(group[0].step, -1)
+        label[[indices[each.step] for each in group if each.step in indices]] = indices.get(group[0].step, -1)
     return np.where(label[:, None] == label, 0.0, distances), share, num
 
 
@@ -534,7 +534,7 @@ def missing_steps(steps: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
     """Yield two steps in a row with what the grid has between them.
 
     The grid is even differences, which must show on both sides of the gap (or twice on one side, at either end) and
-    explain all that lies between, with no more missing than there; or even whole ratios in the same way.
+    explain all that lies between, with no more missing than there; or even integer ratios in the same way.
 
     >>> list(missing_steps([1, 2, 4, 8, 32, 64, 1000, 2000, 3000, 5000, 6000]))
     [(8, 32, [16]), (3000, 5000, [4000])]

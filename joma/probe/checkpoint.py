@@ -202,7 +202,7 @@ def gather(openers: Iterable[Callable[[], WeightFile]], chosen: FileSet | None =
         raise flaws[0]
     twice = next((name for file in files for name in file.tensors if owners[name] is not file), None)
     if twice is not None:
-        message = f"Several files hold the tensor {twice}. Merge model-parallel parts before the scan."
+        message = f"Several files hold the tensor {twice}. Merge model-parallel files before the scan."
         raise Flaw(Fault.UNREADABLE, message, files=list(present))
     absent = sorted(expected - owners.keys())
     if absent and not flaws:

@@ -46,7 +46,7 @@ class HubError(ConnectionError):
 
 
 class RangesRefusedError(HubError):
-    """The server sends whole files only."""
+    """The server sends complete files only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class HubPlace:
 
     @contextmanager
     def open(self, *, whole: bool, downloads: Path, keep: bool) -> Iterator[Weights]:
-        """Open the weights where they are, or download them: if `whole` is wanted, or if nothing else can be done.
+        """Open the weights where they are, or download them: if `whole` says so, or if nothing else can be done.
 
         Downloads lie below `downloads` and are removed when the context ends; with `keep` they go to the hub's own
         cache and stay. What is in that cache already is read from there.
@@ -84,8 +84,8 @@ class HubPlace:
             folder = _download(self, names, None if keep else downloads / self.commit)
         try:
             size = sum(listing[name][0] for name in chosen.files)
-            reason = "the server sends no parts of files" if is_safe else "it has no safetensors"
-            note = f"{self.revision} was downloaded whole ({some(chosen.files)}, {size} bytes): {reason}."
+            reason = "the server sends no ranges of files" if is_safe else "it has no safetensors"
+            note = f"{self.revision} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
             yield replace(open_local(folder), digests=digests, notes=() if whole else (note,))
         finally:
             if not keep:

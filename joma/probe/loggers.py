@@ -1,4 +1,4 @@
-"""Other places to send measurements to.
+"""Adapters that send measurements elsewhere.
 
 A logger is any function of the step and a dict of values:
 

@@ -106,10 +106,10 @@ class Measurement:
     def weights(self) -> None:
         """Measure gradients, matrices and the model itself."""
         self.gradients()
-        for subject, kind in ((On.MATRIX, "mlp"), (On.EVERY_MATRIX, "weight"), (On.QUERY_KEY, "attention")):
-            if self._measures[subject] and self._can_gather():
-                for things in self._taken(subject):
-                    self._measure(subject, kind, things)
+        for on, kind in ((On.MATRIX, "mlp"), (On.EVERY_MATRIX, "weight"), (On.QUERY_KEY, "attention")):
+            if self._measures[on] and self._can_gather():
+                for subjects in self._taken(on):
+                    self._measure(on, kind, subjects)
         self._measure(On.MODEL, "model", [("", -1, self._model.root)])
 
     def _can_gather(self) -> bool:
@@ -118,23 +118,23 @@ class Measurement:
             self.unseen[Unseen("", SHARDED)] = None
         return self._model.shards.can_gather()
 
-    def _taken(self, subject: On) -> Iterator[list[tuple[str, int, Any]]]:
+    def _taken(self, on: On) -> Iterator[list[tuple[str, int, Any]]]:
         """Take matrices out of the model, as many at once as `TOGETHER` allows: some are made when they are taken."""
-        things: list[tuple[str, int, Any]] = []
+        subjects: list[tuple[str, int, Any]] = []
         num_numbers = 0
-        for site, take in self._model.subjects(subject):
+        for site, take in self._model.subjects(on):
             try:
                 matrix = take()
             except Exception as error:
                 self.failures.append((site, error))
                 continue
-            things.append((site, matrix.layer, matrix))
+            subjects.append((site, matrix.layer, matrix))
             num_numbers += matrix.num_numbers
             if num_numbers > TOGETHER:
-                yield things
-                things, num_numbers = [], 0
-        if things:
-            yield things
+                yield subjects
+                subjects, num_numbers = [], 0
+        if subjects:
+            yield subjects
 
     def _on_call(self, call: AttentionCall) -> None:
         self._calls.add((call.site, call.source))
@@ -145,16 +145,16 @@ class Measurement:
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
         self.failures.append((plain_site(call.site), error))
 
-    def _measure(self, subject: On, kind: str, things: list[tuple[str, int, Any]]) -> None:
-        """Measure things (site, layer, thing) without gradients, autocast and traces in the random states."""
-        for measure, function in self._measures[subject].items():
+    def _measure(self, on: On, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+        """Measure subjects (site, layer, subject) without gradients, autocast and traces in the random states."""
+        for measure, function in self._measures[on].items():
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
                     stack.enter_context(random_state_kept(self._devices))
                 for device in {device.type for device in self._devices}:
                     stack.enter_context(torch.autocast(device, enabled=False))
-                for site, layer, found in self._apply(measure, function, things):
+                for site, layer, found in self._apply(measure, function, subjects):
                     named = found if isinstance(found, Mapping) else {measure.name: found}
                     try:
                         self.readings.add(site, kind, layer, named, measure.reductions)
@@ -162,20 +162,20 @@ class Measurement:
                         self.failures.append((site, error))
 
     def _apply(
-        self, measure: Measure, function: Function, things: list[tuple[str, int, Any]]
+        self, measure: Measure, function: Function, subjects: list[tuple[str, int, Any]]
     ) -> Iterator[tuple[str, int, Any]]:
-        """Yield what a measure finds; of things measured together, those that fail are not to spoil the others."""
-        if measure.together and len(things) > 1:
+        """Yield what a measure finds; of subjects measured together, those that fail do not spoil the others."""
+        if measure.together and len(subjects) > 1:
             try:
-                found = function([thing for _, _, thing in things])
-                yield from [(site, layer, each) for (site, layer, _), each in zip(things, found, strict=True)]
+                found = function([subject for _, _, subject in subjects])
+                yield from [(site, layer, each) for (site, layer, _), each in zip(subjects, found, strict=True)]
             except Exception:
-                for each in things:
+                for each in subjects:
                     yield from self._apply(measure, function, [each])
             return
-        for site, layer, thing in things:
+        for site, layer, subject in subjects:
             try:
-                found = function([thing])[0] if measure.together else function(thing)
+                found = function([subject])[0] if measure.together else function(subject)
             except Exception as error:
                 self.failures.append((site, error))
             else:
@@ -317,7 +317,7 @@ def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: Pro
     """Return the first sequence of a probe batch if these measures find the same on it as on the batch, else the batch.
 
     Both are measured once: in a model that mixes its sequences (a router with a capacity, say) or whose first axis is
-    not the batch, what is found differs, and the batch stays whole.
+    not the batch, what is found differs, and the batch stays as it is.
     """
     first = _first(batch) if all(measure.first_sequence for measure in measures[On.ATTENTION]) else None
     if first is None:
@@ -327,18 +327,18 @@ def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: Pro
         found = Measurement(model, measures)
         try:
             found.probe(each)
-        except Exception:  # what is wrong with the whole batch is reported when it is measured
+        except Exception:  # what is wrong with the batch is reported when it is measured
             return batch
         if found.failures:
             return batch
         tables.append({row[:5]: row.value for row in found.readings.rows(heads=True)})
-    whole, part = tables
-    agree = whole.keys() == part.keys() and all(
-        math.isclose(whole[key], part[key], rel_tol=AGREEMENT, abs_tol=AGREEMENT)
-        or (math.isnan(whole[key]) and math.isnan(part[key]))
-        for key in whole
+    full, cut = tables
+    agree = full.keys() == cut.keys() and all(
+        math.isclose(full[key], cut[key], rel_tol=AGREEMENT, abs_tol=AGREEMENT)
+        or (math.isnan(full[key]) and math.isnan(cut[key]))
+        for key in full
     )
-    return first if whole and agree else batch
+    return first if full and agree else batch
 
 
 def _first(batch: ProbeBatch) -> ProbeBatch | None:

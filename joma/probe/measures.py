@@ -30,7 +30,7 @@ from joma.probe.calls import AttentionCall, measure_call, measure_state
 FIRST_STEPS = 12  # products for every matrix; weights of trained networks need no more
 MORE_STEPS = 32  # more, where the residual says so: random weights, of which many directions are equally large
 RESIDUAL = 0.02
-"""Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that part."""
+"""Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that fraction."""
 COMPANIONS = (
     *("effective_keys", "first_key_mass", "sink_mass", "mean_distance"),
     *("max_logit", "logit_variance", "key_bias_share"),
@@ -53,7 +53,7 @@ class On(StrEnum):
     QUERY_KEY = "query_key"
     """A `QueryKeyMatrices` of one attention module."""
     MODEL = "model"
-    """The whole `torch.nn.Module`, without wrappers."""
+    """The `torch.nn.Module`, without wrappers."""
 
 
 class Flagged(NamedTuple):
@@ -159,8 +159,8 @@ def _first_sequence(call: AttentionCall) -> AttentionCall:
 def ranks(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
     """Stable rank and norms of matrices, those of one shape by one iteration from a fixed start.
 
-    The same weights give the same numbers, whatever was measured before. `rank_residual` is the part by which a norm
-    may be off.
+    The same weights give the same numbers, whatever was measured before. `rank_residual` is the fraction by which a
+    norm may be off.
     """
     found: dict[int, dict[str, Reading]] = {}
     for group in _alike(matrices).values():

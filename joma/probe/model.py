@@ -35,7 +35,7 @@ class Shards:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Look which processes hold a part of some parameter; none if nothing is sharded."""
+        """Look which processes hold a shard of some parameter; none if nothing is sharded."""
         self._model = model
         self.ranks = sorted({rank for mesh in self._meshes() for rank in mesh.mesh.flatten().tolist()})
         self._keys: list[str] = []
@@ -129,7 +129,7 @@ class ProbedModel:
 
     @property
     def devices(self) -> list[torch.device]:
-        """Devices that hold a part of the model; the CPU when it has none."""
+        """Devices that hold some of the model; the CPU when it has none."""
         return _devices_of(self.root) or [torch.device("cpu")]
 
     @property

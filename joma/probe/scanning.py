@@ -60,7 +60,7 @@ class Scan:
     num_measured: int
     """Checkpoints measured by this call."""
     num_known: int
-    """Checkpoints whose values the record had already."""
+    """Checkpoints whose values were in the record already."""
     not_loaded: tuple[str, ...]
     """Checkpoints of which nothing could be read, in this call or before; the findings say why."""
     without_values: tuple[str, ...]

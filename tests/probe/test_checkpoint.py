@@ -184,7 +184,7 @@ def test_a_folder_and_a_pickle_without_weights(tmp_path):
 def test_parts_of_a_parallel_model_are_not_mixed_up(tmp_path, state):
     for rank in (0, 1):
         torch.save({"module": state}, tmp_path / f"mp_rank_0{rank}_model_states.pt")
-    assert "Merge model-parallel parts" in flaw_of(tmp_path).message
+    assert "Merge model-parallel files" in flaw_of(tmp_path).message
 
 
 @dataclass

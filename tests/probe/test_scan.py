@@ -380,7 +380,7 @@ def test_pickles_on_the_hub_are_downloaded_whole_said_and_removed(serve, tmp_pat
     assert found.findings == ()
     assert set(ranks(tmp_path / "out")["site"]) == set(SITES)
     told = read_events(tmp_path / "out").query("kind == 'download'")
-    assert told["step"].tolist() == [1, 2, 3] and told["message"].str.contains("downloaded whole").all()
+    assert told["step"].tolist() == [1, 2, 3] and told["message"].str.contains("downloaded completely").all()
     assert sum(hub.sent.values()) == sum(
         (tmp_path / f"step{i}" / "pytorch_model.bin").stat().st_size for i in (1, 2, 3)
     )
