@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 
 from joma.probe.measures import Matrix, On, QueryKeyMatrices
 from joma.probe.structure import ModelLayout, QueryKey, find_layout, module_path, plain_site
-from joma.probe.taps import OnCall, tap
+from joma.probe.taps import OnCall, is_compiled, is_compiled_wrapper, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
@@ -108,14 +108,14 @@ class ProbedModel:
             if isinstance(root, nn.parallel.DistributedDataParallel | nn.DataParallel):
                 replicated |= isinstance(root, nn.DataParallel)
                 root = root.module
-            elif _is_compiled_wrapper(root):
+            elif is_compiled_wrapper(root):
                 root = root._orig_mod
             else:
                 break
         return cls(
             root=root,
             layout=find_layout(root, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern),
-            compiled=any(map(_is_compiled, model.modules())),
+            compiled=any(map(is_compiled, model.modules())),
             replicated=replicated,
             shards=Shards(root),
             attention_pattern=attention_pattern,
@@ -200,16 +200,6 @@ class ProbedModel:
             for ref in layout.lower:
                 if on is On.MATRIX or (ref.name in named and not ref.updates):
                     yield plain_site(ref.site), partial(matrix, ref.site, ref.layer, partial(ref.take, read))
-
-
-def _is_compiled_wrapper(module: nn.Module) -> bool:
-    # Its class lives in torch._dynamo, which takes seconds to import and is there if and only if it was used.
-    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    by_lightning = getattr(module, "_compiler_ctx", None) is not None
-    return _is_compiled_wrapper(module) or module._compiled_call_impl is not None or by_lightning
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:

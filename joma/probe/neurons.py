@@ -7,10 +7,10 @@ attention call, of which one row for each sequence is worked out. No L×L matrix
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from joma.probe.structure import (
     parent,
     plain_site,
 )
+from joma.probe.taps import hooked
 
 LOG = logging.getLogger("joma")
 AT_ONCE = 32  # contexts that run together
@@ -277,15 +278,19 @@ class _Reader:
         def ignore(*_: object) -> None:
             """Attention is not looked at."""
 
-        layers = {path: layer for layer, path in enumerate(self._model.layout.layers) if path}
-        before = [
-            (path, partial(poison, layer), {"with_kwargs": True, "prepend": True}) for path, layer in layers.items()
-        ]
-        inside: list[tuple[str, Any, dict]] = [
-            (name, partial(look, mlp.layer), {}) for mlp in self._mlps for name in mlp.lower
-        ]
+        modules = dict(self._model.root.named_modules())
+        before = (
+            modules[path].register_forward_pre_hook(partial(poison, layer), with_kwargs=True, prepend=True)
+            for layer, path in enumerate(self._model.layout.layers)
+            if path
+        )
+        inside = (
+            modules[name].register_forward_pre_hook(partial(look, mlp.layer))
+            for mlp in self._mlps
+            for name in mlp.lower
+        )
         try:
-            with self._hooked([*before, *inside], []), self._model.tap(ignore, on_error=ignore, eagerly=True):
+            with hooked(chain(before, inside)), self._model.tap(ignore, on_error=ignore, eagerly=True):
                 self._model.forward(self._contexts_at(context, context + 1))
         except Exception as error:  # a model that does not run on the contexts either raises again when it is read
             self._doubt: Exception | None = error
@@ -295,14 +300,19 @@ class _Reader:
 
     def read(self, at_once: int) -> None:
         """Run all contexts, never as many together as they have tokens: that would hide which axis is which."""
-        ran = [(name, partial(self._lower_ran, mlp, name)) for mlp in self._mlps for name in mlp.lower]
-        taking = [
-            (name, partial(self._comes_next, mlp, name), {"with_kwargs": True})
+        modules = dict(self._model.root.named_modules())
+        ran = (
+            modules[name].register_forward_hook(partial(self._lower_ran, mlp, name))
+            for mlp in self._mlps
+            for name in mlp.lower
+        )
+        taking = (
+            modules[name].register_forward_pre_hook(partial(self._comes_next, mlp, name), with_kwargs=True)
             for mlp in self._mlps
             for name in _ways_back(mlp, self._model)
-        ]
+        )
         options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
-        with self._hooked(taking, ran), self._model.tap(self._on_call, eagerly=True, **options):
+        with hooked(chain(ran, taking)), self._model.tap(self._on_call, eagerly=True, **options):
             stop = 0
             while (first := stop) < len(self._position):
                 stop = min(first + at_once, len(self._position))
@@ -313,21 +323,6 @@ class _Reader:
                 "joma takes the MLPs of this %s to come after attention: it does not run on NaN, which would show (%s)",
                 *(self._model.name, self._doubt),
             )
-
-    @contextmanager
-    def _hooked(
-        self, before: Iterable[tuple[str, Callable[..., Any], dict[str, Any]]], after: Iterable[tuple[str, Any]]
-    ) -> Iterator[None]:
-        """Put hooks before and after modules, and take them off again."""
-        modules = dict(self._model.root.named_modules())
-        handles = []
-        try:
-            handles += [modules[name].register_forward_pre_hook(hook, **options) for name, hook, options in before]
-            handles += [modules[name].register_forward_hook(hook) for name, hook in after]
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _run(self, first: int, stop: int) -> None:
         self._queries = self._position[first:stop].to(self._model.devices[0])

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -114,8 +114,12 @@ def tap(
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
-    if not eagerly:
-        _refuse_compiled(model)
+    compiled = None if eagerly else next((name for name, each in model.named_modules() if is_compiled(each)), None)
+    if compiled is not None:
+        raise ValueError(
+            f"Attention inside torch.compile cannot be seen, and {compiled or 'the model'!r} is compiled. "
+            "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass eagerly=True."
+        )
     layout = find_layout(model) if layout is None else layout
     follows_softmax = sites is None or any(source is CallSource.SOFTMAX for _, source in sites)
     mode = _Tap(layout, on_call, on_unseen, on_error, Products(model) if follows_softmax else None)
@@ -145,16 +149,29 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _refuse_compiled(model: nn.Module) -> None:
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None:  # takes seconds to import, and nothing can have been compiled without it
-        return
-    for name, module in model.named_modules():
-        if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None:
-            raise ValueError(
-                f"Attention inside torch.compile cannot be seen, and {name or 'the model'!r} is compiled. "
-                "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass eagerly=True."
-            )
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` was put around a module, or into it, by Lightning too."""
+    by_lightning = getattr(module, "_compiler_ctx", None) is not None
+    return is_compiled_wrapper(module) or module._compiled_call_impl is not None or by_lightning
+
+
+def is_compiled_wrapper(module: nn.Module) -> bool:
+    """Whether a module is what `torch.compile` returned."""
+    # Its class lives in torch._dynamo, which takes seconds to import and is there if and only if it was used.
+    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Put hooks on by going through `handles`, and take them off when the context ends."""
+    taken: list[RemovableHandle] = []
+    try:
+        for handle in handles:
+            taken.append(handle)  # one by one: those before a failure are taken off too
+        yield
+    finally:
+        for handle in taken:
+            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -244,18 +261,19 @@ class _Tap(TorchFunctionMode):
     @contextmanager
     def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
         """Hook every module except `idle`, and take all hooks off again."""
-        handles: list[RemovableHandle] = []
-        scripted = {name for name, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)}
+        modules = dict(model.named_modules())
+        scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
+
+        def handles() -> Iterator[RemovableHandle]:
+            for name in modules.keys() - idle - scripted:
+                enter, leave = partial(self._enter, name), partial(self._leave, name)
+                yield modules[name].register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
+                yield modules[name].register_forward_hook(leave, always_call=True)
+
         try:
-            for name, module in model.named_modules():
-                if name not in idle | scripted:
-                    enter, leave = partial(self._enter, name), partial(self._leave, name)
-                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
-                    handles.append(module.register_forward_hook(leave, always_call=True))
-            yield
+            with hooked(handles()):
+                yield
         finally:
-            for handle in handles:
-                handle.remove()
             self._frames.clear()
             if self._started:
                 self._started |= scripted - idle
