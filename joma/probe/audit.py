@@ -358,9 +358,9 @@ def _distances(
     scaled = np.divide(squares * total, weights, out=squares.copy(), where=weights > 0)
     distances = np.sqrt(scaled + ROUNDING**2 * np.add.outer(norms, norms) / 2)
     label = np.arange(n)
-    indices = {each.step: i for i, each in enumerate(series)}
+    position = {each.step: i for i, each in enumerate(series)}
     for group in groups:
-        label[[indices[each.step] for each in group if each.step in indices]] = indices.get(group[0].step, -1)
+        label[[position[each.step] for each in group if each.step in position]] = position.get(group[0].step, -1)
     return np.where(label[:, None] == label, 0.0, distances), share, num
 
 
