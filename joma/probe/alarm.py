@@ -17,12 +17,9 @@ from joma.formatting import layer_name
 
 ALL_HEADS = -1
 FRACTION, LOGIT, LOSS, GRADIENT_RANK = "entropy_fraction", "max_logit", "loss", "gradient_stable_rank"
-WATCHED = (FRACTION, LOGIT, LOSS, GRADIENT_RANK)
-"""Metrics whose curves are looked at."""
-MIN_POINTS = 4
-"""Fewer measurements give no forecast."""
-LONGEST = 512
-"""Points of a curve that are kept; of longer ones every second point of the older half is dropped."""
+WATCHED = (FRACTION, LOGIT, LOSS, GRADIENT_RANK)  # metrics whose curves are looked at
+MIN_POINTS = 4  # fewer measurements give no forecast
+LONGEST = 512  # points of a curve that are kept; of longer ones every second point of the older half is dropped
 
 
 class AlertKind(StrEnum):
@@ -69,7 +66,7 @@ class Alarm:
     patience: int = 3
     """Measurements in a row, so that one odd batch is no alarm."""
     loss_fall: float = 0.3
-    """Part of the first loss by which it has fallen when a layer should have learned to choose."""
+    """Fraction of the first loss by which it has fallen when a layer should have learned to choose."""
     long_after: float = 4.0
     """A layer is still uniform at this many times the step at which the loss had fallen."""
     logit_bound: float = 100.0
@@ -83,7 +80,7 @@ class Alarm:
     logit_points: int = 8
     """Measurements from which growth is forecast."""
     logit_horizon: float = 1.0
-    """How far ahead a forecast may lie, as part of the steps so far; of fast growth the early end of its interval."""
+    """How far ahead a forecast may lie, over the steps so far; of fast growth the early end of its interval."""
     logit_certainty: float = 3.0
     """Slope of the growth, in standard errors."""
     logit_faster: float = 2.0
@@ -95,25 +92,21 @@ class Alarm:
     gradient_rank: float = 1.02
     """Below this stable rank a gradient has one direction."""
     gradient_alive: float = 2.0
-    """A gradient that has been above this stable rank once had several."""
+    """A gradient that has been above this stable rank once had several directions."""
 
     def __post_init__(self) -> None:
-        """Refuse thresholds out of order and no patience at all."""
-        if not 0 <= self.collapse < self.alive <= self.uniform <= 1:
-            raise ValueError(
-                "An alarm needs 0 <= collapse < alive <= uniform <= 1, "
-                f"got {self.collapse}, {self.alive} and {self.uniform}."
-            )
-        if min(self.logit_faster, self.logit_slower) < 1:
-            raise ValueError(
-                "An alarm needs logit_faster >= 1 and logit_slower >= 1: an interval is never narrower than its fit, "
-                f"got {self.logit_faster} and {self.logit_slower}."
-            )
-        if self.patience < 1 or self.logit_points < MIN_POINTS:
-            raise ValueError(
-                f"An alarm needs patience >= 1 and logit_points >= {MIN_POINTS}, "
-                f"got {self.patience} and {self.logit_points}."
-            )
+        """Refuse thresholds out of order, intervals narrower than their fit and no patience at all."""
+        ordered = 0 <= self.collapse < self.alive <= self.uniform <= 1
+        wide = min(self.logit_faster, self.logit_slower) >= 1  # an interval is never narrower than its fit
+        enough = self.patience >= 1 and self.logit_points >= MIN_POINTS
+        for holds, needed, names in (
+            (ordered, "0 <= collapse < alive <= uniform <= 1", ("collapse", "alive", "uniform")),
+            (wide, "logit_faster >= 1 and logit_slower >= 1", ("logit_faster", "logit_slower")),
+            (enough, f"patience >= 1 and logit_points >= {MIN_POINTS}", ("patience", "logit_points")),
+        ):
+            if not holds:
+                got = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+                raise ValueError(f"An alarm needs {needed}, got {got}.")
 
 
 class Forecast(NamedTuple):
@@ -189,8 +182,7 @@ class MetricCurve:
             del self.steps[1 : LONGEST // 2 : 2], self.values[1 : LONGEST // 2 : 2]
 
 
-Curves = Mapping[tuple[str, str, int], MetricCurve]
-"""Curves by site, metric and head."""
+Curves = Mapping[tuple[str, str, int], MetricCurve]  # curves by site, metric and head
 
 
 def since_when(curve: MetricCurve, holds: Callable[[float], bool], patience: int) -> int | None:
@@ -203,11 +195,6 @@ def since_when(curve: MetricCurve, holds: Callable[[float], bool], patience: int
     while first and holds(curve.values[first - 1]):
         first -= 1
     return curve.steps[first] if len(curve.values) - first >= patience else None
-
-
-def collapsed(fraction: MetricCurve, alarm: Alarm) -> int | None:
-    """Return the step since which the entropy is next to nothing."""
-    return since_when(fraction, lambda value: value < alarm.collapse, alarm.patience)
 
 
 def became_uniform(fraction: MetricCurve, alarm: Alarm) -> int | None:
@@ -224,12 +211,6 @@ def still_uniform(fraction: MetricCurve, loss: MetricCurve, alarm: Alarm) -> int
     fallen = since_when(loss, lambda value: value <= (1 - alarm.loss_fall) * loss.values[0], alarm.patience)
     is_long = fallen is not None and fraction.steps[-1] >= alarm.long_after * max(fallen, 1)
     return since if is_long and fallen is not None and since <= fallen else None
-
-
-def gradient_of_one_direction(rank: MetricCurve, alarm: Alarm) -> int | None:
-    """Return the step since which a gradient that once had several directions has one."""
-    since = since_when(rank, lambda value: value < alarm.gradient_rank, alarm.patience)
-    return since if since is not None and max(rank.values) > alarm.gradient_alive else None
 
 
 def forecast(curve: MetricCurve, bound: float, *, points: int, certainty: float = 3.0) -> Forecast | None:
@@ -284,23 +265,19 @@ def same_heads(heads: Mapping[int, tuple[MetricCurve, MetricCurve]], alarm: Alar
         heads: for each head the fraction of its largest entropy, and its largest logit.
         alarm: thresholds.
     """
-    chosen = {
-        head: curves
-        for head, curves in heads.items()
-        if len(curves[0].values) >= alarm.patience and curves[0].values[-1] < alarm.alive
-    }
 
     def agree(one: MetricCurve, other: MetricCurve, top: float) -> bool:
         pairs = zip(one.values[-alarm.patience :], other.values[-alarm.patience :], strict=True)
         return all(abs(a - b) <= alarm.same_heads * max(abs(top - a), abs(top - b)) for a, b in pairs)
 
-    def do_the_same(a: int, b: int) -> bool:
-        (fraction, logit), (other_fraction, other_logit) = chosen[a], chosen[b]
-        # A fraction is compared by its distance from 1, where all heads start.
-        return agree(fraction, other_fraction, 1.0) and agree(logit, other_logit, 0.0)
-
-    found = {head for pair in combinations(chosen, 2) if do_the_same(*pair) for head in pair}
-    return tuple(sorted(found))
+    chosen = [
+        (head, fraction, logit)
+        for head, (fraction, logit) in heads.items()
+        if len(fraction.values) >= alarm.patience and fraction.values[-1] < alarm.alive
+    ]
+    # A fraction is compared by its distance from 1, where all heads start.
+    pairs = [(a, b) for (a, f, s), (b, g, t) in combinations(chosen, 2) if agree(f, g, 1.0) and agree(s, t, 0.0)]
+    return tuple(sorted({head for pair in pairs for head in pair}))
 
 
 def alerts_of(curves: Curves, alarm: Alarm) -> Iterator[Alert]:
@@ -318,8 +295,9 @@ def alerts_of(curves: Curves, alarm: Alarm) -> Iterator[Alert]:
             uniform = became_uniform(curve, alarm)
             since_dead = max(dead.values()) if dead and uniform is None else None
             since_same = curve.steps[-alarm.patience :][0] if same else None
+            collapsed = since_when(curve, lambda value: value < alarm.collapse, alarm.patience)
             found = [
-                (AlertKind.COLLAPSE, collapsed(curve, alarm), alarm.collapse, {}),
+                (AlertKind.COLLAPSE, collapsed, alarm.collapse, {}),
                 (AlertKind.UNIFORM, uniform, alarm.uniform, {}),
                 (AlertKind.STILL_UNIFORM, still_uniform(curve, loss, alarm), alarm.uniform, {}),
                 (AlertKind.DEAD_HEADS, since_dead, alarm.uniform, {"heads": tuple(dead)}),
@@ -333,8 +311,10 @@ def alerts_of(curves: Curves, alarm: Alarm) -> Iterator[Alert]:
                 (AlertKind.GROWING_LOGITS, since, alarm.logit_bound, {"forecast": growth}),
                 (AlertKind.LARGE_LOGITS, large, alarm.logit_bound, {}),
             ]
-        elif metric == GRADIENT_RANK:
-            found = [(AlertKind.GRADIENT, gradient_of_one_direction(curve, alarm), alarm.gradient_rank, {})]
+        elif metric == GRADIENT_RANK:  # of a gradient that once had several directions
+            low = since_when(curve, lambda value: value < alarm.gradient_rank, alarm.patience)
+            since = low if max(curve.values) > alarm.gradient_alive else None
+            found = [(AlertKind.GRADIENT, since, alarm.gradient_rank, {})]
         else:
             continue
         where: dict[str, Any] = {"site": site, "layer": curve.layer, "step": curve.steps[-1]}

@@ -6,7 +6,8 @@ first and the last tensor have one side only, and are odd if they hardly correla
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise, product
 from typing import Any
 
@@ -28,24 +29,16 @@ CONSTANT_SHARE = 0.8
 """A tensor that is the same in so much of the series is meant to be: rotary frequencies, masks, frozen layers."""
 _SHOWN_DIGITS = 4
 
-ZEROED = 0.25
-"""Share of entries that are zero here and not on either side."""
-WILD = 100.0
-"""Times the largest entry of the neighbours: random bytes make numbers up to 1e38."""
-SCALED, SCALED_AT_END = 2.5, 4.0
-"""Ratio of norms, where the direction is the neighbours'."""
-SAME_DIRECTION = 0.9
-"""Cosine of what was only scaled."""
-TURNED = 0.4
-"""By so much a transposed matrix correlates better with its neighbours."""
-JUMP = 0.45
-"""Distance of both sides from each other over that from a tensor between them; 1 for a settled run."""
+ZEROED = 0.25  # share of entries that are zero here and not on either side
+WILD = 100.0  # times the largest entry of the neighbours: random bytes make numbers up to 1e38
+SCALED, SCALED_AT_END = 2.5, 4.0  # ratio of norms, where the direction is the neighbours'
+SAME_DIRECTION = 0.9  # cosine of what was only scaled
+TURNED = 0.4  # by so much a transposed matrix correlates better with its neighbours
+JUMP = 0.45  # distance of both sides from each other over that from a tensor between them; 1 for a settled run
 STEADY, UNRELATED, UNRELATED_START = 0.7, 0.35, 0.2
 """Cosine of neighbours that hardly move, and of a last or first tensor that has nothing to do with them."""
-FEWEST_ENTRIES = 64
-"""Of a tensor whose distances are trusted."""
-ROUNDING = 1e-6
-"""Distances below this part of the norm are rounding."""
+FEWEST_ENTRIES = 64  # of a tensor whose distances are trusted
+ROUNDING = 1e-6  # distances below this fraction of the norm are rounding
 
 
 def audit(series: Sequence[Fingerprint]) -> list[Finding]:
@@ -102,33 +95,24 @@ MESSAGES = {
 
 
 def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Sequence[str]) -> Finding:
-    """Word a fault of some tensors of a checkpoint."""
+    """Describe a fault of some tensors of a checkpoint."""
     index = [each.step for each in series].index(step)
-    each = series[index]
+    each, around = series[index], series[max(0, index - 1) : index + 2]
     message = MESSAGES[kind].format(name=each.name, tensors=f"{counted(len(names), 'tensor')}: {some(names)}")
-    near = [other for other in (index - 1, index + 1) if 0 <= other < len(series)]
-    norms = {other: series[other].tensors.get(names[0]) for other in (index, *near)}
+    not_finite = {name: each.tensors[name].num_nan + each.tensors[name].num_inf for name in names}
     evidence = {
         "tensor": names[0],
-        "norms": {str(series[i].step): _rounded(tensor.norm) for i, tensor in norms.items() if tensor is not None},
-        "entries": {
-            name: tensor.num_nan + tensor.num_inf
-            for name in names
-            if (tensor := each.tensors[name]).num_nan + tensor.num_inf
-        },
+        "norms": {str(o.step): _rounded(o.tensors[names[0]].norm) for o in around if names[0] in o.tensors},
+        "entries": {name: count for name, count in not_finite.items() if count},
     }
-    return Finding(kind=kind, step=each.step, sites=tuple(names), message=message, evidence=evidence)
+    return Finding(kind, step, message, tuple(names), evidence)
 
 
 def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> dict[tuple[int, str], Fault]:
     """Compare each tensor with the ones before and after it; return what is odd by step and name."""
     found: dict[tuple[int, str], Fault] = {}
     for name, shape in shapes.items():
-        there = [
-            (each.step, tensor)
-            for each in series
-            if (tensor := each.tensors.get(name)) is not None and tensor.digest and tensor.shape == shape
-        ]
+        there = [(each.step, tensor) for each in series if (tensor := _comparable(each, name, shape)) is not None]
         for i, (step, tensor) in enumerate(there):
             before = [other for _, other in there[max(0, i - 2) : i]][::-1]
             after = [other for _, other in there[i + 1 : i + 3]]
@@ -136,10 +120,16 @@ def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> di
             kind = _oddity(tensor, before, after, is_start=step <= 1)
             if kind is not None:
                 found[step, name] = kind
-    for step in {each.step for each in series[:1]}:  # one matrix may have left its start behind, several do not
+    for step in {each.step for each in series[:1]}:  # one matrix may be far from its start, several are not
         jumps = [key for key, kind in found.items() if key[0] == step and kind is Fault.JUMP]
         found = {key: kind for key, kind in found.items() if len(jumps) > 1 or key not in jumps}
     return found
+
+
+def _comparable(each: Fingerprint, name: str, shape: tuple[int, ...]) -> TensorPrint | None:
+    """Return a tensor of the usual shape that was looked at."""
+    tensor = each.tensors.get(name)
+    return tensor if tensor is not None and tensor.digest and tensor.shape == shape else None
 
 
 def _oddity(  # noqa: C901, PLR0911 (a rule for each kind)
@@ -214,19 +204,15 @@ def _ratio(a: TensorPrint, b: TensorPrint) -> float:
     return max(a.norm / b.norm, b.norm / a.norm)
 
 
-def _prefixes(series: Sequence[Fingerprint]) -> list[Finding]:
+def _prefixes(series: Sequence[Fingerprint]) -> Iterator[Finding]:
     """Find checkpoints whose names differ from most of the others' by a prefix."""
     counts = Counter(each.prefix for each in series if each.tensors)
-    if len(counts) < 2:  # noqa: PLR2004 (others to differ from)
-        return []
-    usual = counts.most_common(1)[0][0]
-    found = []
+    usual = counts.most_common(1)[0][0] if counts else ""
     for each in series:
         if each.tensors and each.prefix != usual:
             difference = (each.prefix + usual).strip("+-")
             message = f"Names of tensors in {each.name} differ by the prefix {difference!r}. They were matched."
-            found.append(Finding(kind=Fault.PREFIX, step=each.step, message=message, evidence={"prefix": difference}))
-    return found
+            yield Finding(Fault.PREFIX, each.step, message, evidence={"prefix": difference})
 
 
 def _steps_inside(series: Sequence[Fingerprint]) -> tuple[list[Finding], list[int]]:
@@ -242,14 +228,13 @@ def _steps_inside(series: Sequence[Fingerprint]) -> tuple[list[Finding], list[in
         if len(holders) < 3 or found:  # noqa: PLR2004 (two cannot be outvoted)
             continue
         steps, values = np.array([(each.step, each.counters[key]) for each in holders], dtype=float).T
-        right = _agreeing(steps, values)
-        confirmed += [each.step for each, agrees in zip(holders, right, strict=True) if agrees]
-        for each, agrees in zip(holders, right, strict=True):
-            if not agrees:
-                value = f"{each.counters[key]:g}"
-                message = f"{each.name} holds {key} {value}, which does not fit its name."
-                evidence = {"key": key, "inside": each.counters[key], "name": each.name}
-                found[each.step] = Finding(kind=Fault.STEP, step=each.step, message=message, evidence=evidence)
+        for each, agrees in zip(holders, _agreeing(steps, values), strict=True):
+            if agrees:
+                confirmed.append(each.step)
+                continue
+            message = f"{each.name} holds {key} {each.counters[key]:g}, which does not fit its name."
+            evidence = {"key": key, "inside": each.counters[key], "name": each.name}
+            found[each.step] = Finding(Fault.STEP, each.step, message, evidence=evidence)
     return list(found.values()), confirmed
 
 
@@ -261,20 +246,17 @@ def _agreeing(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -
         if 3 * count >= 2 * np.count_nonzero(~np.isnan(relation)) and count > 1:
             return [bool(each == usual or np.isnan(each)) for each in relation]
 
-    lengths, backward = _chains(values), _chains(-values[::-1])[::-1]
-    best = (lengths + backward - 1).max()
-    on_longest = lengths + backward - 1 == best
+    def chains(values: Float[np.ndarray, " n"]) -> np.ndarray:
+        """Length of the longest rising chain that ends at each value."""
+        lengths = np.ones(len(values), dtype=int)
+        for i, value in enumerate(values):
+            lengths[i] += lengths[:i][values[:i] <= value].max(initial=0)
+        return lengths
+
+    lengths, backward = chains(values), chains(-values[::-1])[::-1]
+    on_longest = lengths + backward == (lengths + backward).max()
     alone = Counter(lengths[on_longest].tolist())
     return [bool(on and alone[length] == 1) for on, length in zip(on_longest, lengths.tolist(), strict=True)]
-
-
-def _chains(values: Float[np.ndarray, " n"]) -> np.ndarray:
-    """Length of the longest rising chain that ends at each value."""
-    lengths = np.ones(len(values), dtype=int)
-    for i in range(len(values)):
-        below = lengths[:i][values[:i] <= values[i]]
-        lengths[i] = 1 + below.max(initial=0)
-    return lengths
 
 
 def flags(findings: Iterable[Finding], series: Iterable[Fingerprint]) -> dict[int, dict[str, str]]:
@@ -341,32 +323,25 @@ def _out_of_place(
     strangers = {0, len(sound) - 1} - {off.index for off in offs} if len(sound) > 3 else set()  # noqa: PLR2004
     for index in sorted(strangers):
         if _is_stranger(sound, index, shapes, odd):
-            side = {"before": index - 1, "after": None} if index else {"before": None, "after": 1}
-            offs.append(OffPath(index=index, nearest=None, rival=None, **side))
+            offs.append(OffPath(index, *((index - 1, None) if index else (None, 1))))
     return [_misplaced(off, sound, distances, num) for off in offs]
 
 
 def _distances(
     series: Sequence[Fingerprint],
     shapes: Mapping[str, Any],
-    left_out: Iterable[tuple[int, str]],
+    left_out: Collection[tuple[int, str]],
     groups: Sequence[Sequence[Fingerprint]],
 ) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, " n"], int]:
     """Return the distances of all checkpoints, the share of the weights each is judged by, and the number of tensors.
 
     A pair is compared in the tensors that both have; what is left out is made up for by the size of the others' steps.
     """
-    n, left_out = len(series), set(left_out)
+    n = len(series)
     squares, weights, norms = np.zeros((n, n)), np.zeros((n, n)), np.zeros(n)
     total, num = 0.0, 0
     for name, shape in shapes.items():
-        prints = [
-            tensor
-            if (tensor := each.tensors.get(name)) is not None
-            and (tensor.shape, tensor.digest != "", (each.step, name) in left_out) == (shape, True, False)
-            else None
-            for each in series
-        ]
+        prints = [None if (each.step, name) in left_out else _comparable(each, name, shape) for each in series]
         there = np.array([each is not None for each in prints])
         if 2 * there.sum() <= n:
             continue
@@ -383,9 +358,9 @@ def _distances(
     scaled = np.divide(squares * total, weights, out=squares.copy(), where=weights > 0)
     distances = np.sqrt(scaled + ROUNDING**2 * np.add.outer(norms, norms) / 2)
     label = np.arange(n)
-    places = {each.step: i for i, each in enumerate(series)}
+    position = {each.step: i for i, each in enumerate(series)}
     for group in groups:
-        label[[places[each.step] for each in group if each.step in places]] = places.get(group[0].step, -1)
+        label[[position[each.step] for each in group if each.step in position]] = position.get(group[0].step, -1)
     return np.where(label[:, None] == label, 0.0, distances), share, num
 
 
@@ -402,36 +377,29 @@ def _is_stranger(
     return 3 * len(jumps) > 2 * len(tensors) > 0
 
 
-def _gaps(steps: Sequence[int]) -> list[Finding]:
+def _gaps(steps: Sequence[int]) -> Iterator[Finding]:
     """Find the steps that are missing from the grid of the others."""
-    found = []
     for before, after, missing in missing_steps(steps):
         message = f"Between steps {before} and {after} the grid has {some([str(step) for step in missing])}."
         evidence = {"before": before, "after": after, "missing": missing}
-        found.append(Finding(kind=Fault.GAP, step=missing[0], message=message, evidence=evidence))
-    return found
+        yield Finding(Fault.GAP, missing[0], message, evidence=evidence)
 
 
-def _missing_tensors(series: Sequence[Fingerprint]) -> list[Finding]:
+def _missing_tensors(series: Sequence[Fingerprint]) -> Iterator[Finding]:
     readable = [each for each in series if each.tensors]
     counts = Counter(name for each in readable for name in each.tensors)
     usual = [name for name, count in counts.items() if 2 * count > len(readable)]
-    found = []
     for each in readable:
         missing = tuple(name for name in usual if name not in each.tensors)
         if missing and not any(finding.kind is Fault.MISSING_FILE for finding in each.findings):
             message = f"{each.name} lacks {counted(len(missing), 'tensor')} that the others have: {some(missing)}."
             evidence = {"missing": len(missing), "usual": len(usual)}
-            found.append(
-                Finding(kind=Fault.MISSING_TENSOR, step=each.step, sites=missing, message=message, evidence=evidence)
-            )
-    return found
+            yield Finding(Fault.MISSING_TENSOR, each.step, message, missing, evidence)
 
 
-def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPrint], Any]) -> list[Finding]:
+def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPrint], Any]) -> Iterator[Finding]:
     """Find tensors whose shape or type is not the one that most of the series has."""
     usual = _usual(series, of)
-    found = []
     for each in series:
         changed: dict[Fault, list[str]] = defaultdict(list)
         for name, tensor in each.tensors.items():
@@ -443,43 +411,37 @@ def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPri
             what_changed = f"{counted(len(names), 'tensor')} of another {kind.value}"
             message = f"{each.name} has {what_changed}: {names[0]} is {shown}, not {expected}."
             evidence = {"tensor": names[0], "found": shown, "usual": expected, "changed": len(names)}
-            found.append(Finding(kind=what, step=each.step, sites=tuple(names), message=message, evidence=evidence))
-    return found
+            yield Finding(what, each.step, message, tuple(names), evidence)
 
 
 def _duplicate(group: Sequence[Fingerprint], misplaced: Sequence[Finding]) -> Finding:
-    """Word a group of equal checkpoints; flagged are those out of place, or all when none of them stands out."""
+    """Describe a group of equal checkpoints; flagged are those out of place, or all when none of them stands out."""
     steps = [each.step for each in group]
     wrong = [finding.step for finding in misplaced if finding.step in steps and not finding.evidence.get("rival")]
     flagged = wrong if 0 < len(wrong) < len(steps) else steps
     home = "" if len(flagged) != len(steps) - 1 else f" They belong to step {(set(steps) - set(flagged)).pop()}."
-    same_files = bool(group[0].files) and all(each.files == group[0].files for each in group)
     message = f"Steps {' and '.join(map(str, steps))} hold the same weights.{home}"
     evidence = {
         "steps": steps,
         "names": [each.name for each in group],
         "tensors_compared": sum(bool(tensor.digest) for tensor in group[0].tensors.values()),
-        "same_files": same_files,
+        "same_files": bool(group[0].files) and all(each.files == group[0].files for each in group),
         "flagged": flagged,
     }
-    return Finding(kind=Fault.IDENTICAL_CHECKPOINT, step=flagged[0], message=message, evidence=evidence)
+    return Finding(Fault.IDENTICAL_CHECKPOINT, flagged[0], message, evidence=evidence)
 
 
-def _identical_files(distinct: Sequence[Fingerprint]) -> list[Finding]:
+def _identical_files(distinct: Sequence[Fingerprint]) -> Iterator[Finding]:
     """Find files that are the same at some steps, by the hub's hashes, though other files of the checkpoints differ."""
-    holders: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    holders: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in distinct:
-        for name, digest in each.files.items():
-            holders[name][digest].append(each.step)
-    found = []
-    for name, by_digest in holders.items():
-        num_holders = sum(map(len, by_digest.values()))
-        for digest, steps in by_digest.items():
-            if 1 < len(steps) < CONSTANT_SHARE * num_holders:
-                message = f"The file {name} is the same at steps {' and '.join(map(str, steps))}."
-                evidence = {"steps": steps, "file": name, "digest": digest, "flagged": steps}
-                found.append(Finding(kind=Fault.IDENTICAL_FILE, step=steps[-1], message=message, evidence=evidence))
-    return found
+        for file in each.files.items():
+            holders[file].append(each.step)
+    for (name, digest), steps in holders.items():
+        if 1 < len(steps) < CONSTANT_SHARE * sum(name in each.files for each in distinct):
+            message = f"The file {name} is the same at steps {' and '.join(map(str, steps))}."
+            evidence = {"steps": steps, "file": name, "digest": digest, "flagged": steps}
+            yield Finding(Fault.IDENTICAL_FILE, steps[-1], message, evidence=evidence)
 
 
 def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
@@ -502,17 +464,11 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
     found = []
     for steps, names in shared.items():
         tensors = by_step[steps[0]]
-        if not any(len(tensors[name].shape) >= MATRIX_AXES for name in names) or steps == (0, 1):
-            continue
-        listed = " and ".join(map(str, steps))
-        message = f"{len(names)} of {len(tensors)} tensors are the same at steps {listed}: {some(names)}."
-        evidence = {
-            "steps": list(steps),
-            "digests": {name: tensors[name].digest for name in names},
-            "flagged": list(steps),
-        }
-        sites, kind = tuple(names), Fault.IDENTICAL_TENSOR
-        found.append(Finding(kind=kind, step=steps[-1], sites=sites, message=message, evidence=evidence))
+        if any(len(tensors[name].shape) >= MATRIX_AXES for name in names) and steps != (0, 1):
+            listed, digests = " and ".join(map(str, steps)), {name: tensors[name].digest for name in names}
+            message = f"{len(names)} of {len(tensors)} tensors are the same at steps {listed}: {some(names)}."
+            evidence = {"steps": list(steps), "digests": digests, "flagged": list(steps)}
+            found.append(Finding(Fault.IDENTICAL_TENSOR, steps[-1], message, tuple(names), evidence))
     return found
 
 
@@ -539,29 +495,28 @@ def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> d
 def _misplaced(
     off: OffPath, series: Sequence[Fingerprint], distances: Float[np.ndarray, "n n"], num_tensors: int
 ) -> Finding:
-    """Word a checkpoint that is off the path, with the distances that show it."""
-    roles = ("before", "after", "nearest", "rival")
-    step_of = {role: series[i].step for role in roles if (i := getattr(off, role)) is not None}
-    case = "rival" if off.rival is not None else "stranger" if off.nearest is None else "nearest"
+    """Describe a checkpoint that is off the path, with the distances that show it."""
+    me = series[off.index].step
+    sides = {role: i for role, i in asdict(off).items() if role != "index" and i is not None}
+    steps = {role: series[i].step for role, i in sides.items()}
     across = None
     if off.before is not None and off.after is not None:
         across = _rounded(distances[off.before, off.after])
-    me = series[off.index].step
     evidence = {
-        "steps": step_of,
-        "distances": {role: _rounded(distances[off.index, getattr(off, role)]) for role in step_of},
+        "steps": steps,
+        "distances": {role: _rounded(distances[off.index, i]) for role, i in sides.items()},
         "across": across,
         "to_last": _rounded(distances[off.index, -1]),
         "last": series[-1].step,
-        "rival": step_of.get("rival"),
+        "rival": steps.get("rival"),
         "tensors": num_tensors,
     }
-    message = MISPLACED[case].format(me=me, **step_of)
-    return Finding(kind=Fault.OUT_OF_PLACE, step=me, message=message, evidence=evidence)
+    case = "rival" if off.rival is not None else "stranger" if off.nearest is None else "nearest"
+    return Finding(Fault.OUT_OF_PLACE, me, MISPLACED[case].format(me=me, **steps), evidence=evidence)
 
 
 MISPLACED = {
-    "rival": "The weights under step {me} or those under step {rival} are out of place: distances cannot tell which.",
+    "rival": "The weights under step {me} or those under step {rival} are out of place: distances do not show which.",
     "stranger": "The weights under step {me} are not of this series: they are far from their neighbours.",
     "nearest": "The weights under step {me} belong to step {nearest}.",
 }
@@ -579,7 +534,7 @@ def missing_steps(steps: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
     """Yield two steps in a row with what the grid has between them.
 
     The grid is even differences, which must show on both sides of the gap (or twice on one side, at either end) and
-    explain all that lies between, with no more missing than there; or even whole ratios in the same way.
+    explain all that lies between, with no more missing than there; or even integer ratios in the same way.
 
     >>> list(missing_steps([1, 2, 4, 8, 32, 64, 1000, 2000, 3000, 5000, 6000]))
     [(8, 32, [16]), (3000, 5000, [4000])]
@@ -593,45 +548,32 @@ def missing_steps(steps: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
 def _on_even_differences(steps: Sequence[int], i: int) -> list[int]:
     if i == len(steps) - 2 and i > 0 and steps[i - 1] * steps[i + 1] == steps[i] ** 2:
         return []  # 0, 1, 2, 4: doubling has begun
-    differences = [after - before for before, after in pairwise(steps)]
+    differences = np.diff(steps).tolist()
     for spacing in sorted({each for each in differences if each < differences[i] and differences[i] % each == 0}):
-        run = _run(differences, i, spacing)
-        if run is None:
+        # the differences around the i-th, up to the next equal to the spacing on either side
+        equal = [j for j, each in enumerate(differences) if each == spacing]
+        left, right = max((j for j in equal if j < i), default=None), min((j for j in equal if j > i), default=None)
+        if i == 0 and differences[1:3] == [spacing, spacing]:
+            left, right = 0, 2
+        elif i == len(differences) - 1 and differences[-3:-1] == [spacing, spacing]:
+            left, right = i - 2, i
+        elif left is None or right is None or any(each % spacing for each in differences[left:right]):
             continue
-        num_there = len(run) + 1
-        num_missing = sum(differences[j] // spacing - 1 for j in run)
-        if num_missing <= num_there:
+        run = differences[left : right + 1]
+        num_missing = sum(each // spacing - 1 for each in run)
+        if num_missing <= len(run) + 1:
             return list(range(steps[i] + spacing, steps[i + 1], spacing))
     return []
 
 
-def _run(differences: Sequence[int], i: int, spacing: int) -> range | None:
-    """Return the differences around the i-th, up to the next equal to the spacing; None if others lie between."""
-    left = next((j for j in range(i - 1, -1, -1) if differences[j] == spacing), None)
-    right = next((j for j in range(i + 1, len(differences)) if differences[j] == spacing), None)
-    if i == 0 and differences[1:3] == [spacing, spacing]:
-        return range(3)
-    if i == len(differences) - 1 and list(differences[-3:-1]) == [spacing, spacing]:
-        return range(i - 2, i + 1)
-    if left is None or right is None:
-        return None
-    run = range(left, right + 1)
-    return run if all(differences[j] % spacing == 0 for j in run) else None
-
-
 def _on_even_ratios(steps: Sequence[int], i: int) -> list[int]:
-    pairs = [(i - 1, i + 1)] if 0 < i < len(steps) - 2 else [(i + 1, i + 2)] if i == 0 else [(i - 2, i - 1)]
-    for pair in pairs:
-        if min(pair) < 0 or max(pair) + 1 >= len(steps) or steps[min(*pair, i)] <= 0:
-            continue
-        ratios = {steps[j + 1] / steps[j] for j in pair}
-        if len(ratios) == 1 and (ratio := ratios.pop()).is_integer():
-            return _powers_between(steps[i], steps[i + 1], int(ratio))
-    return []
-
-
-def _powers_between(before: int, after: int, ratio: int) -> list[int]:
-    grid = [before]
-    while grid[-1] < after:
-        grid.append(grid[-1] * ratio)
-    return grid[1:-1] if grid[-1] == after else []
+    pair = (i - 1, i + 1) if 0 < i < len(steps) - 2 else (i + 1, i + 2) if i == 0 else (i - 2, i - 1)
+    if min(pair) < 0 or max(pair) + 1 >= len(steps) or steps[min(*pair, i)] <= 0:
+        return []
+    ratios = {steps[j + 1] / steps[j] for j in pair}
+    if len(ratios) > 1 or not (ratio := ratios.pop()).is_integer():
+        return []
+    grid = [steps[i]]
+    while grid[-1] < steps[i + 1]:
+        grid.append(grid[-1] * int(ratio))
+    return grid[1:-1] if grid[-1] == steps[i + 1] else []

@@ -7,7 +7,7 @@ trainer = Trainer(model, ..., callbacks=[HuggingFaceCallback(out="runs/first", e
 
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from joma.probe.watching import Watch, watch
 
@@ -26,36 +26,23 @@ class HuggingFaceCallback(TrainerCallback):
         """The watch of the last or current training."""
         self._settings = settings
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Attach to the model; a watch that an interrupted training left is closed."""
         if self.watch is not None:
             self.watch.close("failed")
         self.watch = watch(model, **{"seed": args.seed} | self._settings)
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure while weights, attention and gradients belong together."""
         if self.watch is not None:
             self.watch.step(state.global_step)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Take the loss of training over."""
         if self.watch is not None and logs is not None and "loss" in logs:
             self.watch.record(state.global_step, "loss", logs["loss"])
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach."""
         if self.watch is not None:
             self.watch.close()

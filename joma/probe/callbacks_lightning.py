@@ -14,8 +14,7 @@ from torch.optim import Optimizer
 
 from joma.probe.watching import Watch, watch
 
-SEED = "PL_GLOBAL_SEED"
-"""Where `lightning.seed_everything` leaves the seed."""
+SEED = "PL_GLOBAL_SEED"  # where `lightning.seed_everything` leaves the seed
 
 
 class LightningCallback(Callback):

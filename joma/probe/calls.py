@@ -1,6 +1,6 @@
-"""One attention call of any model: how it is read in the three places where it can be seen, and its measurement.
+"""One attention call of any model: how it is read in the three ways in which it can be seen, and its measurement.
 
-A model calls `scaled_dot_product_attention`, a kernel behind Hugging Face's attention interface, or a softmax of its
+A model calls `scaled_dot_product_attention`, a kernel of Hugging Face's attention interface, or a softmax of its
 own. `sdpa_fields`, `interface_fields` and `Products` read each of these into the fields of an `AttentionCall`.
 """
 
@@ -275,7 +275,7 @@ def interface_fields(
     return {
         "q": query.detach(),
         "k": key.detach(),
-        "mask": mask[:, None, None, -num_keys:].bool() if is_padding else _whole_mask(mask, query, num_keys),
+        "mask": mask[:, None, None, -num_keys:].bool() if is_padding else _complete_mask(mask, query, num_keys),
         "bias": None if bias is None else bias.detach(),
         "scale": kwargs.get("scaling"),
         "softcap": kwargs.get("softcap") or None,  # flash attention writes 0 for none
@@ -303,7 +303,7 @@ def _starts(query: Tensor, kwargs: Mapping[str, Any]) -> Int[Tensor, " starts"] 
 
 
 def _unpacked(starts: Int[Tensor, " starts"], *packed: Float[Tensor, "B H rows D"]) -> tuple[Tensor, ...]:
-    """Give each of several packed sequences a place of its own in the batch; return what is no padding as well."""
+    """Give each of several packed sequences a row of its own in the batch; return what is no padding as well."""
     lengths = starts.diff()
     longest = torch.arange(int(lengths.max()), device=starts.device)
     index = (starts[:-1, None] + longest).clamp(max=int(starts[-1]) - 1)
@@ -311,7 +311,7 @@ def _unpacked(starts: Int[Tensor, " starts"], *packed: Float[Tensor, "B H rows D
     return longest < lengths[:, None], *(each[:, index].transpose(0, 1) for each in flat)
 
 
-def _whole_mask(mask: Any, query: Tensor, num_keys: int) -> Tensor | None:
+def _complete_mask(mask: Any, query: Tensor, num_keys: int) -> Tensor | None:
     """Read a mask for every row and key; a block mask is evaluated."""
     if mask is None:
         return None
@@ -337,19 +337,16 @@ _JOINS = frozenset({"cat", "concat", "concatenate"})
 class _Product(NamedTuple):
     """The last matrix product that a tensor stems from."""
 
-    rows_active: bool
-    """Whether its rows come from activations."""
+    rows_active: bool  # whether its rows come from activations
     columns_active: bool
-    front: int = 0
-    """Columns that were put before those of the product, and are no keys."""
-    back: int = 0
-    """The same, after them."""
+    front: int = 0  # columns that were put before those of the product, and are no keys
+    back: int = 0  # the same, after them
 
 
 class Products:
-    """Follows products of activations through a forward pass, to tell which softmax is attention.
+    """Follows products of activations through a forward pass, to find which softmax is attention.
 
-    A softmax is attention if the last matrix product behind its input multiplied activations, and the operand that gave
+    A softmax is attention if the last matrix product before its input multiplied activations, and the operand that gave
     the softmax its axis, the keys, is not made of parameters and buffers alone. A router's logits come from a linear
     map or a product with its weights, so do those over a vocabulary; losses take a log-softmax. Between product and
     softmax anything may happen that is not another product: scale, soft cap, bias, mask, a cast, another view.

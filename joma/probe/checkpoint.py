@@ -15,12 +15,12 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -42,18 +42,14 @@ _WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that DistributedDataParallel and torch.compile put before every name."""
 _LFS_POINTER = b"version https://git-lfs.github.com"
 _ZIP_MAGIC = b"PK\x03\x04"
-HEADER_PREFIX = 8
-"""Bytes at the start of a safetensors file that hold the length of its header."""
-MAX_HEADER = 100_000_000
-"""Longest header of a safetensors file that the library takes."""
-_NUM_PICKLES = 8
-"""Pickles in a row in files of PyTorch before 1.6, and then some."""
+HEADER_PREFIX = 8  # bytes at the start of a safetensors file that hold the length of its header
+MAX_HEADER = 100_000_000  # longest header of a safetensors file that the library takes
+_NUM_PICKLES = 8  # pickles in a row in files of PyTorch before 1.6, and then some
 MOST_INSTRUCTIONS = 1_000_000
 """Of the pickles of one file: 25,000 tensors with the state of their optimizer have half of them."""
 MOST_PICKLE_BYTES = 2**26
 MOST_SHARDS = 10_000
-_MOST_SHARING = 8
-"""Bytes of all tensors over the bytes of their file; weights that are tied count twice."""
+_MOST_SHARING = 8  # bytes of all tensors over the bytes of their file; weights that are tied count twice
 _CHUNK = 2**20
 _LOCAL_HEADER = 30
 """Bytes of a header inside an archive before the name of the entry; the lengths of name and extra are its last."""
@@ -70,22 +66,19 @@ DTYPES = {
 """Names of PyTorch for the types of safetensors."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """What a tensor is, without its content."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFile:
+class WeightFile(NamedTuple):
     """One file of a checkpoint, open for reading: what is in it, and a function that reads one tensor."""
 
     tensors: Mapping[str, TensorInfo]
     read: Callable[[str], Tensor]
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """Step, epoch and the like that the file holds."""
+    counters: Mapping[str, float] = {}  # step, epoch and the like that the file holds
     check: Callable[[], list[Flaw]] = list
     """Compares all bytes with the checksums in the file, and returns what differs."""
 
@@ -95,43 +88,33 @@ class Weights:
     """A checkpoint open for reading."""
 
     tensors: Mapping[str, TensorInfo]
-    flaws: tuple[Flaw, ...] = ()
-    """What is wrong with it, though the rest can be read."""
+    flaws: tuple[Flaw, ...] = ()  # what is wrong with it, though the rest can be read
     digests: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of its files, where they are known without reading them, as on the hub."""
-    folder: Path | None = None
-    """Where its files lie on this machine, if they are a folder with a configuration."""
-    is_local: bool = True
-    """Whether looking at a few bytes of a tensor is cheap."""
-    notes: tuple[str, ...] = ()
-    """Remarks on how it was opened."""
-    owners: Mapping[str, tuple[WeightFile, str]] = field(default_factory=dict)
-    """The file of each tensor, and its name there."""
+    folder: Path | None = None  # where its files lie on this machine, if they are a folder with a configuration
+    is_local: bool = True  # whether looking at a few bytes of a tensor is cheap
+    notes: tuple[str, ...] = ()  # remarks on how it was opened
+    owners: Mapping[str, WeightFile] = field(default_factory=dict)  # the file of each tensor
     counters: Mapping[str, float] = field(default_factory=dict)
     """Step, epoch and the like that the checkpoint holds."""
-    prefix: str = ""
-    """What wrappers put before every name; the names here are without it."""
+    prefix: str = ""  # what wrappers put before every name; the names here are without it
 
     def read(self, name: str) -> Tensor:
         """Return one tensor."""
-        file, stored_name = self.owners[name]
-        return file.read(stored_name)
+        return self.owners[name].read(self.prefix + name)
 
     def check(self) -> list[Flaw]:
         """Read all files to the end and return where bytes and checksums differ."""
-        files = {id(file): file for file, _ in self.owners.values()}
+        files = {id(file): file for file in self.owners.values()}
         return [flaw for file in files.values() for flaw in file.check()]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileSet:
+class FileSet(NamedTuple):
     """The files that make up a checkpoint."""
 
-    files: tuple[str, ...]
-    missing: tuple[str, ...] = ()
-    """Shards that are named but not there."""
-    expected: frozenset[str] = frozenset()
-    """Tensors that the index names."""
+    files: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # shards that are named but not there
+    expected: frozenset[str] = frozenset()  # tensors that the index names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +145,7 @@ def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loo
     """
     for name in BUNDLES:
         if name in names:
-            return _indexed(names, name, read_text) if name.endswith(".json") else FileSet(files=(name,))
+            return _indexed(names, name, read_text) if name.endswith(".json") else FileSet((name,))
     weights = sorted(name for name in names if is_weight_file(name))
     shards = [match for match in map(_SHARD.fullmatch, weights) if match]
     if shards:
@@ -170,11 +153,9 @@ def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loo
         if len(count) > len(str(MOST_SHARDS)) or int(count) > MOST_SHARDS:
             message = f"{shards[0][0]} is one of {count} shards by its name. At most {MOST_SHARDS} are read."
             raise Flaw(Fault.UNREADABLE, message, file=shards[0][0])
-        numbers = range(1, int(count) + 1)
-        return _file_set(names, [f"{stem}-{each:0{len(number)}d}-of-{count}{suffix}" for each in numbers])
+        return _file_set(names, [f"{stem}-{i:0{len(number)}d}-of-{count}{suffix}" for i in range(1, int(count) + 1)])
     safe = [name for name in weights if name.endswith(SAFETENSORS)]
-    found = tuple(safe or weights)
-    return FileSet(files=found) if loose and found else None
+    return FileSet(tuple(safe or weights)) if loose and weights else None
 
 
 def is_weight_file(name: str) -> bool:
@@ -203,54 +184,66 @@ def open_local(path: Path) -> Weights:
     return replace(weights, counters={**weights.counters, **counters_in(state)})
 
 
-def gather(openers: Collection[Callable[[], WeightFile]], chosen: FileSet | None = None, **about: Any) -> Weights:
-    """Open parts and put them together; what cannot be opened is a flaw, and if nothing can, the flaw is raised."""
-    chosen = chosen or FileSet(files=())
+def gather(openers: Iterable[Callable[[], WeightFile]], chosen: FileSet | None = None, **about: Any) -> Weights:
+    """Open files and put them together; what cannot be opened is a flaw, and if nothing can, the flaw is raised."""
+    present, missing, expected = chosen or FileSet()
     flaws: list[Flaw] = []
-    if chosen.missing:
-        num_shards = len(chosen.files) + len(chosen.missing)
-        message = f"Missing {len(chosen.missing)} of {num_shards} shards: {some(chosen.missing)}."
-        flaws.append(Flaw(Fault.MISSING_FILE, message, file=chosen.missing[0], present=list(chosen.files)))
-    parts: list[WeightFile] = []
+    if missing:
+        message = f"Missing {len(missing)} of {len(present) + len(missing)} shards: {some(missing)}."
+        flaws.append(Flaw(Fault.MISSING_FILE, message, file=missing[0], present=list(present)))
+    files: list[WeightFile] = []
     for opener in openers:
         try:
-            parts.append(opener())
+            files.append(opener())
         except Flaw as flaw:
             flaws.append(flaw)
-    owners = {name: (part, name) for part in parts for name in part.tensors}
+    owners = {name: file for file in files for name in file.tensors}
     if flaws and not owners:
         raise flaws[0]
-    if len(owners) < sum(len(part.tensors) for part in parts):
-        twice = next(name for part in parts for name in part.tensors if owners[name][0] is not part)
-        message = f"Several files hold the tensor {twice}. Merge model-parallel parts before the scan."
-        raise Flaw(Fault.UNREADABLE, message, files=list(chosen.files))
-    absent = sorted(chosen.expected - owners.keys())
+    twice = next((name for file in files for name in file.tensors if owners[name] is not file), None)
+    if twice is not None:
+        message = f"Several files hold the tensor {twice}. Merge model-parallel files before the scan."
+        raise Flaw(Fault.UNREADABLE, message, files=list(present))
+    absent = sorted(expected - owners.keys())
     if absent and not flaws:
         message = f"The index names {counted(len(absent), 'tensor')} that no shard holds: {some(absent)}."
         flaws.append(Flaw(Fault.MISSING_TENSOR, message, sites=tuple(absent)))
     prefix = ""
     while wrapper := next((each for each in _WRAPPERS if all(name.startswith(prefix + each) for name in owners)), ""):
         prefix += wrapper
-    counters = {key: value for part in parts for key, value in part.counters.items()}
     return Weights(
-        tensors={name.removeprefix(prefix): part.tensors[name] for name, (part, _) in owners.items()},
-        owners={name.removeprefix(prefix): owner for name, owner in owners.items()},
+        tensors={name.removeprefix(prefix): file.tensors[name] for name, file in owners.items()},
+        owners={name.removeprefix(prefix): file for name, file in owners.items()},
         flaws=tuple(flaws),
-        counters=counters,
+        counters={key: value for file in files for key, value in file.counters.items()},
         prefix=prefix,
         **about,
     )
 
 
+def _flaw(path: Path, kind: Fault, what: str, **evidence: Any) -> Flaw:
+    return Flaw(kind, f"{path.name} {what}", file=path.name, **evidence)
+
+
 def open_file(path: Path) -> WeightFile:
     """Open one file of weights; raises `Flaw` when it cannot be read."""
-    start = _start_of(path)
-    if start.startswith(_LFS_POINTER):
-        message = f"{path.name} is a Git LFS pointer: the weights were not fetched. Run `git lfs pull`."
-        raise Flaw(Fault.MISSING_FILE, message, file=path.name)
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_LFS_POINTER))
+    except OSError as error:
+        raise _flaw(path, Fault.UNREADABLE, f"cannot be read: {error.strerror}.") from None
+    if start == _LFS_POINTER:
+        what = "is a Git LFS pointer: the weights were not fetched. Run `git lfs pull`."
+        raise _flaw(path, Fault.MISSING_FILE, what)
     if not start:
-        raise Flaw(Fault.TRUNCATED, f"{path.name} is empty.", file=path.name, bytes=0)
-    return _open_safetensors(path) if path.suffix == SAFETENSORS else _open_pickle(path)
+        raise _flaw(path, Fault.TRUNCATED, "is empty.", bytes=0)
+    if path.suffix == SAFETENSORS:
+        return _open_safetensors(path)
+    is_zip = zipfile.is_zipfile(path)
+    if not is_zip and start.startswith(_ZIP_MAGIC):
+        what = "is truncated: the archive has no directory at its end."
+        raise _flaw(path, Fault.TRUNCATED, what, bytes=path.stat().st_size)
+    return _open_pickle(path, is_zip=is_zip)
 
 
 def _open_safetensors(path: Path) -> WeightFile:
@@ -258,48 +251,47 @@ def _open_safetensors(path: Path) -> WeightFile:
     try:
         file = safe_open(path, framework="pt")
     except SafetensorError as error:
-        raise _broken_safetensors(path, error) from None
+        size = path.stat().st_size
+        with path.open("rb") as broken:
+            read_header(path.name, size, lambda start, stop: broken.read(stop - start))  # from the start on
+        raise _flaw(path, Fault.UNREADABLE, f"cannot be read: {_one_line(error)}.", bytes=size) from None
     slices = {name: file.get_slice(name) for name in file.keys()}
-    tensors = {
-        name: TensorInfo(shape=tuple(each.get_shape()), dtype=dtype_name(each.get_dtype()))
-        for name, each in slices.items()
-    }
+    tensors = {name: TensorInfo(tuple(each.get_shape()), dtype_name(each.get_dtype())) for name, each in slices.items()}
     return WeightFile(tensors, file.get_tensor, counters_in(file.metadata()))
 
 
-def _open_pickle(path: Path) -> WeightFile:
+def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
     """Load a file of `torch.save` with `weights_only`, mapped where its format allows."""
-    entries = _check_archive(path) if zipfile.is_zipfile(path) else None
-    saved = _load_pickle(path, is_zip=entries is not None)
+    entries = _check_archive(path) if is_zip else []
+    saved = _load_pickle(path, is_zip=is_zip)
     state = state_dict_of(saved)
     if not state:
-        raise Flaw(Fault.UNREADABLE, f"{path.name} holds no state dict.", file=path.name)
+        raise _flaw(path, Fault.UNREADABLE, "holds no state dict.")
     dense = [tensor for tensor in state.values() if tensor.layout is torch.strided]
     size, limit = sum(tensor.nbytes for tensor in dense), _MOST_SHARING * path.stat().st_size
     if size > limit or any(tensor.untyped_storage().nbytes() > limit for tensor in dense):
-        message = f"{path.name} was not read: its tensors have {size} bytes, and the file {path.stat().st_size}."
-        raise Flaw(Fault.UNSAFE, message, file=path.name)
+        what = f"was not read: its tensors have {size} bytes, and the file {path.stat().st_size}."
+        raise _flaw(path, Fault.UNSAFE, what)
     tensors = {
-        name: TensorInfo(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+        name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         for name, tensor in state.items()
     }
 
     def check() -> list[Flaw]:
-        found = {entry.filename: (entry.file_size, _crc(path, entry)) for entry in entries or ()}
-        bad = {
-            entry.filename: found[entry.filename] for entry in entries or () if found[entry.filename][1] != entry.CRC
-        }
+        found = {entry.filename: (entry.file_size, _crc(path, entry)) for entry in entries}
+        bad = {entry.filename for entry in entries if found[entry.filename][1] != entry.CRC}
         if not bad:
             return []
-        contents = set(bad.values())
+        contents = {found[name] for name in bad}
         storages = {name: tensor.untyped_storage() for name, tensor in state.items()}
         sites = [
             name
             for name, storage in storages.items()
             if (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data)) in contents
         ]
-        message = f"{counted(len(sites), 'tensor')} of {path.name} fail their checksum: {some(sites or list(bad))}."
-        return [Flaw(Fault.DAMAGED, message, sites=tuple(sites), file=path.name, entries=list(bad))]
+        failing = [name for name in found if name in bad]
+        message = f"{counted(len(sites), 'tensor')} of {path.name} fail their checksum: {some(sites or failing)}."
+        return [Flaw(Fault.DAMAGED, message, sites=tuple(sites), file=path.name, entries=failing)]
 
     return WeightFile(tensors, state.__getitem__, counters_in(saved), check)
 
@@ -311,18 +303,17 @@ def _check_archive(path: Path) -> list[zipfile.ZipInfo]:
             entries = archive.infolist()
         for entry in entries:
             if entry.compress_type != zipfile.ZIP_STORED:
-                message = f"{path.name} is compressed, which PyTorch cannot map. Save it again with torch.save."
-                raise Flaw(Fault.COMPRESSED, message, file=path.name)
-            is_data = "/data/" in entry.filename
+                what = "is compressed, which PyTorch cannot map. Save it again with torch.save."
+                raise _flaw(path, Fault.COMPRESSED, what)
             if entry.filename.endswith(".pkl") and entry.file_size > MOST_PICKLE_BYTES:
-                message = f"{path.name} was not loaded: its pickle has {entry.file_size} bytes without the tensors."
-                raise Flaw(Fault.UNSAFE, message, file=path.name)
-            if not is_data and _crc(path, entry) != entry.CRC:
-                message = f"{path.name} is damaged: {entry.filename} fails its checksum."
-                raise Flaw(Fault.DAMAGED, message, file=path.name, entries=[entry.filename])
+                what = f"was not loaded: its pickle has {entry.file_size} bytes without the tensors."
+                raise _flaw(path, Fault.UNSAFE, what)
+            if "/data/" not in entry.filename and _crc(path, entry) != entry.CRC:
+                what = f"is damaged: {entry.filename} fails its checksum."
+                raise _flaw(path, Fault.DAMAGED, what, entries=[entry.filename])
     except (zipfile.BadZipFile, NotImplementedError, struct.error, UnicodeDecodeError) as error:
-        message = f"{path.name} is damaged: the directory of its archive cannot be read ({_one_line(error)})."
-        raise Flaw(Fault.DAMAGED, message, file=path.name) from None
+        what = f"is damaged: the directory of its archive cannot be read ({_one_line(error)})."
+        raise _flaw(path, Fault.DAMAGED, what) from None
     return entries
 
 
@@ -401,55 +392,43 @@ def _indexed(names: Collection[str], name: str, read_text: Callable[[str], str])
 
 
 def _file_set(names: Collection[str], wanted: Sequence[str], expected: frozenset[str] = frozenset()) -> FileSet:
-    there = {name: name in names for name in wanted}
-    return FileSet(
-        files=tuple(name for name, found in there.items() if found),
-        missing=tuple(name for name, found in there.items() if not found),
-        expected=expected,
-    )
+    there = tuple(name for name in wanted if name in names)
+    return FileSet(there, tuple(name for name in wanted if name not in names), expected)
 
 
-def _start_of(path: Path) -> bytes:
+def read_header(name: str, size: int, read: Callable[[int, int], bytes]) -> tuple[dict[str, Any], int]:
+    """Return the entries of a safetensors file and where its data begins; refuse one that is shorter than it says.
+
+    Args:
+        name: Of the file, for messages.
+        size: Its bytes.
+        read: Returns the bytes from one position to another.
+    """
+
+    def demand(needed: int) -> None:
+        if size < needed:
+            message = f"{name} is truncated: it has {size} bytes and needs {needed}."
+            raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
+
+    demand(HEADER_PREFIX)
+    length = int.from_bytes(read(0, HEADER_PREFIX), "little")
+    if length > MAX_HEADER:
+        raise Flaw(Fault.UNREADABLE, f"{name} is no safetensors file.", file=name, bytes=size)
+    data = HEADER_PREFIX + length
+    demand(data)
     try:
-        with path.open("rb") as file:
-            return file.read(max(len(_LFS_POINTER), HEADER_PREFIX))
-    except OSError as error:
-        raise Flaw(Fault.UNREADABLE, f"{path.name} cannot be read: {error.strerror}.", file=path.name) from None
-
-
-def _broken_safetensors(path: Path, error: Exception) -> Flaw:
-    size = path.stat().st_size
-    needed = _bytes_needed(path)
-    if needed is not None and size < needed:
-        message = f"{path.name} is truncated: it has {size} bytes and needs {needed}."
-        return Flaw(Fault.TRUNCATED, message, file=path.name, bytes=size, needed=needed)
-    message = f"{path.name} cannot be read: {_one_line(error)}."
-    return Flaw(Fault.UNREADABLE, message, file=path.name, bytes=size)
-
-
-def _bytes_needed(path: Path) -> int | None:
-    """Return the size that a safetensors file must have by its header, as far as that can be read."""
-    with path.open("rb") as file:
-        prefix = file.read(HEADER_PREFIX)
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < HEADER_PREFIX:
-            return HEADER_PREFIX
-        if length > MAX_HEADER:
-            return None
-        header = file.read(length)
-    if len(header) < length:
-        return HEADER_PREFIX + length
-    try:
-        entries = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        return HEADER_PREFIX + length + max(entry["data_offsets"][1] for entry in entries.values())
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
+        header = json.loads(read(HEADER_PREFIX, data))
+        entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        stated = [(entry["data_offsets"][1], entry["shape"], entry["dtype"]) for entry in entries.values()]
+        end = data + max(stop for stop, _, _ in stated)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        message = f"{name} has no header that lists tensors."
+        raise Flaw(Fault.UNREADABLE, message, file=name, bytes=size) from None
+    demand(end)
+    return entries, data
 
 
 def _load_pickle(path: Path, *, is_zip: bool) -> Any:
-    if not is_zip and _start_of(path).startswith(_ZIP_MAGIC):
-        message = f"{path.name} is truncated: the archive has no directory at its end."
-        raise Flaw(Fault.TRUNCATED, message, file=path.name, bytes=path.stat().st_size)
     named = _globals_of(path, is_zip=is_zip)
     try:
         with warnings.catch_warnings():
@@ -458,13 +437,13 @@ def _load_pickle(path: Path, *, is_zip: bool) -> Any:
     except pickle.UnpicklingError as error:
         named = re.findall(r"GLOBAL ([\w.]+)", str(error)) or named
         if not named:
-            raise Flaw(Fault.UNREADABLE, f"{path.name} is no pickle of tensors.", file=path.name) from None
-        message = f"{path.name} was not loaded: the pickle calls for {some(named)}, which could run code."
-        raise Flaw(Fault.UNSAFE, message, file=path.name, calls=named) from None
+            raise _flaw(path, Fault.UNREADABLE, "is no pickle of tensors.") from None
+        what = f"was not loaded: the pickle calls for {some(named)}, which could run code."
+        raise _flaw(path, Fault.UNSAFE, what, calls=named) from None
     except Exception as error:  # whatever a broken file makes the loader do
         kind = Fault.TRUNCATED if "EOF" in str(error) or isinstance(error, EOFError) else Fault.UNREADABLE
-        message = f"{path.name} cannot be read: {_one_line(error) or type(error).__name__}."
-        raise Flaw(kind, message, file=path.name, bytes=path.stat().st_size) from None
+        what = f"cannot be read: {_one_line(error) or type(error).__name__}."
+        raise _flaw(path, kind, what, bytes=path.stat().st_size) from None
 
 
 def _globals_of(path: Path, *, is_zip: bool) -> list[str]:
@@ -486,8 +465,8 @@ def _globals_of(path: Path, *, is_zip: bool) -> list[str]:
                 for instruction, argument, _ in pickletools.genops(stream):
                     count += 1
                     if count > MOST_INSTRUCTIONS:
-                        message = f"{path.name} was not loaded: its pickle has over {MOST_INSTRUCTIONS} instructions."
-                        raise Flaw(Fault.UNSAFE, message, file=path.name)
+                        what = f"was not loaded: its pickle has over {MOST_INSTRUCTIONS} instructions."
+                        raise _flaw(path, Fault.UNSAFE, what)
                     if instruction.name == "GLOBAL":
                         found[str(argument).replace(" ", ".")] = None
                     elif instruction.name == "STACK_GLOBAL":
@@ -497,7 +476,7 @@ def _globals_of(path: Path, *, is_zip: bool) -> list[str]:
         except (ValueError, UnicodeDecodeError):  # the end, or no pickle at all
             pass
     if "builtins.bytearray" in found:  # one number makes it as long as one likes
-        raise Flaw(Fault.UNSAFE, f"{path.name} was not loaded: the pickle calls for bytearray.", file=path.name)
+        raise _flaw(path, Fault.UNSAFE, "was not loaded: the pickle calls for bytearray.")
     return [name for name in found if not name.startswith(("torch.", "collections."))]
 
 

@@ -50,16 +50,16 @@ class Fault(StrEnum):
     """The model could not be built from the checkpoint, or its attention could not be seen."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with one checkpoint, or with the series at one step."""
+    """What is wrong with one checkpoint, or with the series at one step."""
 
     kind: Fault
     step: int
     """The step it is about; -1 when it is about none."""
+    message: str
     sites: tuple[str, ...] = ()
     """Tensors it is about; empty when it is about the checkpoint."""
-    message: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,14 +78,11 @@ class Flaw(Exception):
     def __init__(self, kind: Fault, message: str, *, sites: tuple[str, ...] = (), **evidence: Any) -> None:
         """Say what kind of finding it makes, in one line, with the evidence."""
         super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.sites = sites
-        self.evidence = evidence
+        self.kind, self.message, self.sites, self.evidence = kind, message, sites, evidence
 
     def at(self, step: int) -> Finding:
         """Return the finding for a step."""
-        return Finding(kind=self.kind, step=step, sites=self.sites, message=self.message, evidence=self.evidence)
+        return Finding(self.kind, step, self.message, self.sites, self.evidence)
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +40,9 @@ class TensorPrint:
 
     shape: tuple[int, ...]
     dtype: str
-    digest: str = ""
-    """Checksum of all bytes with the extremes; empty for a tensor that was not looked at."""
-    norm: float = 0.0
-    """Frobenius norm, without what is not finite."""
-    largest: float = 0.0
-    """Largest magnitude of a finite entry."""
+    digest: str = ""  # checksum of all bytes with the extremes; empty for a tensor that was not looked at
+    norm: float = 0.0  # Frobenius norm, without what is not finite
+    largest: float = 0.0  # largest magnitude of a finite entry
     num_zeros: int = 0
     num_nan: int = 0
     num_inf: int = 0
@@ -66,23 +64,17 @@ class Fingerprint:
 
     step: int
     name: str
-    identity: str
-    """Changes when the checkpoint does."""
+    identity: str  # changes when the checkpoint does
     measured: Mapping[str, str] = field(default_factory=dict)
     """What was measured, each with the settings that it depends on."""
     tensors: Mapping[str, TensorPrint] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Hashes of its files, as on the hub."""
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """Step, epoch and the like that it holds inside."""
-    prefix: str = ""
-    """How the names of its tensors differ from those in the record."""
+    files: Mapping[str, str] = field(default_factory=dict)  # hashes of its files, as on the hub
+    counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that it holds inside
+    prefix: str = ""  # how the names of its tensors differ from those in the record
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensors from which each site was measured."""
-    unseen: Mapping[str, str] = field(default_factory=dict)
-    """Sites that could not be measured, with the reason."""
-    findings: tuple[Finding, ...] = ()
-    """What is wrong with it by itself."""
+    unseen: Mapping[str, str] = field(default_factory=dict)  # sites that could not be measured, with the reason
+    findings: tuple[Finding, ...] = ()  # what is wrong with it by itself
 
 
 def tensor_print(tensor: Tensor) -> TensorPrint:
@@ -153,36 +145,30 @@ def align(new: Fingerprint, reference: Mapping[str, TensorPrint]) -> tuple[Finge
     Returns the fingerprint with the names of the reference, and the new name of each that was changed.
     """
     known = set(reference)
-    for prefix in sorted({name.partition(".")[0] + "." for name in {*new.tensors, *known} if "." in name}):
-        added = {name: prefix + name for name in new.tensors if name not in known and prefix + name in known}
-        taken = {
-            name: name.removeprefix(prefix)
-            for name in new.tensors
-            if name not in known and name.startswith(prefix) and name.removeprefix(prefix) in known
-        }
-        for sign, names in (("+", added), ("-", taken)):
-            is_free = not set(names.values()) & new.tensors.keys()
-            if is_free and 2 * len(names) > min(len(known), len(new.tensors)):
-                renamed = replace(
-                    new,
-                    tensors={names.get(name, name): each for name, each in new.tensors.items()},
-                    prefix=f"{new.prefix}{sign}{prefix}",
-                    sources={
-                        _site(site, prefix, sign): tuple(names.get(each, each) for each in sources)
-                        for site, sources in new.sources.items()
-                    },
-                    unseen={_site(site, prefix, sign): reason for site, reason in new.unseen.items()},
-                )
-                return renamed, {site: _site(site, prefix, sign) for site in new.sources}
+    prefixes = sorted({name.partition(".")[0] + "." for name in {*new.tensors, *known} if "." in name})
+    for prefix, sign in product(prefixes, "+-"):
+        renamed = {name: _renamed(name, prefix, sign) for name in new.tensors if name not in known}
+        names = {name: other for name, other in renamed.items() if other in known}
+        is_free = not set(names.values()) & new.tensors.keys()
+        if is_free and 2 * len(names) > min(len(known), len(new.tensors)):
+            sites = {site: _renamed(site, prefix, sign) for site in {**new.sources, **new.unseen}}
+            aligned = replace(
+                new,
+                tensors={names.get(name, name): each for name, each in new.tensors.items()},
+                prefix=f"{new.prefix}{sign}{prefix}",
+                sources={sites[site]: tuple(names.get(n, n) for n in of) for site, of in new.sources.items()},
+                unseen={sites[site]: reason for site, reason in new.unseen.items()},
+            )
+            return aligned, sites
     return new, {}
 
 
-def _site(site: str, prefix: str, sign: str) -> str:
-    return prefix + site if sign == "+" else site.removeprefix(prefix)
+def _renamed(name: str, prefix: str, sign: str) -> str:
+    return prefix + name if sign == "+" else name.removeprefix(prefix)
 
 
 def save(folder: Path, fingerprint: Fingerprint) -> None:
-    """Keep a fingerprint in the folder of a run, whole or not at all."""
+    """Keep a fingerprint in the folder of a run, completely or not at all."""
     record = asdict(fingerprint)
     for each in record["tensors"].values():
         for name in ("sketch", "entries"):

@@ -2,7 +2,7 @@
 
 A safetensors file begins with the length of its header and the header, which says where each tensor lies: two short
 requests, and one for each tensor. Nothing else is sent, and nothing touches the disk. Pickles have no such order; a
-revision that has nothing else is downloaded whole and removed after use.
+revision that has nothing else is downloaded completely and removed after use.
 """
 
 import fnmatch
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from safetensors.torch import load
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from joma.probe.checkpoint import (
     HEADER_PREFIX,
-    MAX_HEADER,
     SAFETENSORS,
     FileSet,
     TensorInfo,
@@ -32,11 +30,11 @@ from joma.probe.checkpoint import (
     gather,
     open_file,
     open_local,
+    read_header,
 )
 from joma.probe.findings import Fault, Flaw, some
 
-SECONDS = 30.0
-"""How long the hub may be silent before a request is made again."""
+SECONDS = 30.0  # how long the hub may be silent before a request is made again
 _EXPIRED = (401, 403)
 _PARTIAL = 206
 _MODEL_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
@@ -48,14 +46,7 @@ class HubError(ConnectionError):
 
 
 class RangesRefusedError(HubError):
-    """The server sends whole files only."""
-
-
-class HubFile(NamedTuple):
-    """Size and content hash of a file on the hub."""
-
-    size: int
-    digest: str
+    """The server sends complete files only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,17 +63,17 @@ class HubPlace:
 
     @contextmanager
     def open(self, *, whole: bool, downloads: Path, keep: bool) -> Iterator[Weights]:
-        """Open the weights where they are, or download them: if `whole` is wanted, or if nothing else can be done.
+        """Open the weights where they are, or download them: if `whole` says so, or if nothing else can be done.
 
         Downloads lie below `downloads` and are removed when the context ends; with `keep` they go to the hub's own
         cache and stay. What is in that cache already is read from there.
         """
         with hub_errors(self.repository):
-            listing = list_files(self)
+            listing = list_files(self)  # size and content hash of every file
             chosen = choose_files(listing, self._read_text)
         if chosen is None:
             raise Flaw(Fault.MISSING_FILE, f"{self.revision} holds no weights.", files=sorted(listing))
-        digests = {name: listing[name].digest for name in chosen.files}
+        digests = {name: listing[name][1] for name in chosen.files}
         is_safe = all(name.endswith(SAFETENSORS) for name in chosen.files)
         remote = self._remote(chosen, listing) if is_safe and not whole else None
         if remote is not None:
@@ -92,15 +83,15 @@ class HubPlace:
         with hub_errors(self.repository):
             folder = _download(self, names, None if keep else downloads / self.commit)
         try:
-            size = sum(listing[name].size for name in chosen.files)
-            reason = "the server sends no parts of files" if is_safe else "it has no safetensors"
-            note = f"{self.revision} was downloaded whole ({some(chosen.files)}, {size} bytes): {reason}."
+            size = sum(listing[name][0] for name in chosen.files)
+            reason = "the server sends no ranges of files" if is_safe else "it has no safetensors"
+            note = f"{self.revision} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
             yield replace(open_local(folder), digests=digests, notes=() if whole else (note,))
         finally:
             if not keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _remote(self, chosen: FileSet, listing: Mapping[str, HubFile]) -> Weights | None:
+    def _remote(self, chosen: FileSet, listing: Mapping[str, tuple[int, str]]) -> Weights | None:
         """Open safetensors where they are; None when ranges are refused."""
         from huggingface_hub import try_to_load_from_cache
 
@@ -108,7 +99,7 @@ class HubPlace:
         openers = [
             partial(open_file, Path(path))
             if isinstance(path, str)
-            else partial(_open_remote, self, name, listing[name].size)
+            else partial(_open_remote, self, name, listing[name][0])
             for name, path in cached.items()
         ]
         try:
@@ -126,55 +117,46 @@ class HubPlace:
         return response.text
 
 
-class RemoteSafetensors:
-    """A safetensors file on the hub, of which ranges are read."""
+def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
+    """Read the header of a safetensors file on the hub; its tensors are fetched one by one."""
+    file = _RemoteFile(place, name)
+    entries, data = read_header(name, size, file.range)
 
-    def __init__(self, place: HubPlace, name: str, size: int) -> None:
-        """Find the file's location, read its header, and check that the file has the length stated there."""
+    def read(tensor: str) -> Tensor:
+        entry = entries[tensor]
+        start, stop = entry["data_offsets"]
+        content = file.range(data + start, data + stop) if stop > start else b""
+        header = json.dumps({tensor: entry | {"data_offsets": [0, stop - start]}}).encode()
+        # a file of this one tensor, so that the library decodes its type
+        return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[tensor]
+
+    tensors = {key: TensorInfo(tuple(each["shape"]), dtype_name(each["dtype"])) for key, each in entries.items()}
+    return WeightFile(tensors, read)
+
+
+class _RemoteFile:
+    """A file on the hub, of which ranges are read; its location expires after an hour and is then asked for again."""
+
+    def __init__(self, place: HubPlace, name: str) -> None:
         from huggingface_hub import hf_hub_url
 
-        self._repository = place.repository
+        self._repository, self._location = place.repository, ""
         self._url = hf_hub_url(place.repository, name, revision=place.commit)
-        with hub_errors(self._repository):
-            self._location = self._locate()
-        length = int.from_bytes(self._range(0, HEADER_PREFIX), "little") if size >= HEADER_PREFIX else 0
-        self._start = HEADER_PREFIX + length
-        if length > MAX_HEADER or size < HEADER_PREFIX:
-            raise Flaw(Fault.UNREADABLE, f"{name} is no safetensors file.", file=name, bytes=size)
-        _demand_length(name, size, self._start)
-        self._entries = _parse_header(name, self._range(HEADER_PREFIX, self._start))
-        _demand_length(name, size, self._start + max(entry["data_offsets"][1] for entry in self._entries.values()))
-        self.tensors = {
-            key: TensorInfo(shape=tuple(entry["shape"]), dtype=dtype_name(entry["dtype"]))
-            for key, entry in self._entries.items()
-        }
 
-    def read(self, name: str) -> Tensor:
-        """Fetch one tensor."""
-        entry = self._entries[name]
-        start, stop = entry["data_offsets"]
-        content = self._range(self._start + start, self._start + stop) if stop > start else b""
-        header = json.dumps({name: entry | {"data_offsets": [0, stop - start]}}).encode()
-        # a file of this one tensor, so that the library decodes its type
-        return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[name]
-
-    def _locate(self) -> str:
+    def range(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`."""
         from huggingface_hub import get_hf_file_metadata
-
-        return get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
-
-    def _range(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop`; a location expires after an hour and is then asked for again."""
         from huggingface_hub.errors import HfHubHTTPError
 
         with hub_errors(self._repository):
-            try:
-                return self._request(start, stop)
-            except HfHubHTTPError as error:
-                if error.response.status_code not in _EXPIRED:
-                    raise
-                self._location = self._locate()
-                return self._request(start, stop)
+            if self._location:
+                try:
+                    return self._request(start, stop)
+                except HfHubHTTPError as error:
+                    if error.response.status_code not in _EXPIRED:
+                        raise
+            self._location = get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
+            return self._request(start, stop)
 
     def _request(self, start: int, stop: int) -> bytes:
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
@@ -186,32 +168,11 @@ class RemoteSafetensors:
         with http_stream_backoff("GET", self._location, headers=headers, timeout=SECONDS) as response:
             hf_raise_for_status(response)
             if response.status_code != _PARTIAL:
-                raise RangesRefusedError(f"{host} answers a request for a part with the whole.")
+                raise RangesRefusedError(f"{host} answers a request for a range with the complete file.")
             content = response.read()
         if len(content) != stop - start:
             raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
         return content
-
-
-def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
-    file = RemoteSafetensors(place, name, size)
-    return WeightFile(file.tensors, file.read)
-
-
-def _parse_header(name: str, content: bytes) -> dict[str, Any]:
-    try:
-        entries = {key: entry for key, entry in json.loads(content).items() if key != "__metadata__"}
-        if entries and all({"dtype", "shape", "data_offsets"} <= entry.keys() for entry in entries.values()):
-            return entries
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    raise Flaw(Fault.UNREADABLE, f"{name} has no header that lists tensors.", file=name)
-
-
-def _demand_length(name: str, size: int, needed: int) -> None:
-    if size < needed:
-        message = f"{name} is truncated: it has {size} bytes and needs {needed}."
-        raise Flaw(Fault.TRUNCATED, message, file=name, bytes=size, needed=needed)
 
 
 def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
@@ -227,14 +188,14 @@ def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
     return [HubPlace(repository=repository, revision=name, commit=commit) for name, commit in fitting.items()]
 
 
-def list_files(place: HubPlace) -> dict[str, HubFile]:
-    """Return the files at the root of a revision, with their sizes and hashes."""
+def list_files(place: HubPlace) -> dict[str, tuple[int, str]]:
+    """Return size and content hash of the files at the root of a revision."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
     entries = HfApi().list_repo_tree(place.repository, revision=place.commit)
     return {
-        entry.path: HubFile(entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
+        entry.path: (entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
         for entry in entries
         if isinstance(entry, RepoFile)
     }
@@ -269,32 +230,24 @@ def hub_errors(repository: str) -> Iterator[None]:
     """Say in one line why the hub gave nothing."""
     from huggingface_hub import constants, errors
 
+    def first_line(error: Exception) -> str:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+    # The base of all errors of the client's HTTP library, whichever that is.
+    transport: type[Exception] = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
     try:
         yield
     except errors.OfflineModeIsEnabled:
-        raise HubError(f"{repository} needs the hub, and HF_HUB_OFFLINE switches it off. Unset it.") from None
+        reason = f"{repository} needs the hub, and HF_HUB_OFFLINE switches it off. Unset it."
     except errors.GatedRepoError:
-        raise HubError(
-            f"{repository} asks for consent. Give it on its page, and log in with `hf auth login`."
-        ) from None
+        reason = f"{repository} asks for consent. Give it on its page, and log in with `hf auth login`."
     except errors.RepositoryNotFoundError:
-        raise HubError(
-            f"The hub has no repository {repository}, or it is private. Check the name, or log in."
-        ) from None
+        reason = f"The hub has no repository {repository}, or it is private. Check the name, or log in."
     except errors.HfHubHTTPError as error:
-        raise HubError(f"The hub refused a request for {repository}: {_first_line(error)}.") from None
-    except (_transport_error(), errors.LocalEntryNotFoundError, errors.FileMetadataError) as error:
-        reason = _first_line(error)
-        raise HubError(f"The hub cannot be reached at {constants.ENDPOINT}: {reason}. Check the network.") from None
-
-
-def _transport_error() -> type[Exception]:
-    """Return the base of all errors of the client's HTTP library, whichever that is."""
-    from huggingface_hub import errors
-
-    return next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
+        reason = f"The hub refused a request for {repository}: {first_line(error)}."
+    except (transport, errors.LocalEntryNotFoundError, errors.FileMetadataError) as error:
+        reason = f"The hub cannot be reached at {constants.ENDPOINT}: {first_line(error)}. Check the network."
+    else:
+        return
+    raise HubError(reason)

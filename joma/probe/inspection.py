@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -38,8 +39,7 @@ class InspectionTask:
     """What to do with one checkpoint."""
 
     checkpoint: Checkpoint
-    downloads: Path
-    """Where downloads lie while they are needed."""
+    downloads: Path  # where downloads lie while they are needed
     ranks: bool = True
     windows: Int[Tensor, "windows length"] | None = None
     """Tokens of a text for the entropy; without it no model is built."""
@@ -55,16 +55,14 @@ class InspectionTask:
         return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inspection:
+class Inspection(NamedTuple):
     """What was found in one checkpoint."""
 
     fingerprint: Fingerprint
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    error: str = ""
-    """Why it could not be inspected, as when the hub did not answer; nothing else is set then."""
+    error: str = ""  # why it could not be inspected, as when the hub did not answer; nothing else is set then
 
 
 def inspect_checkpoint(task: InspectionTask) -> Inspection:
@@ -80,12 +78,12 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
         with checkpoint.place.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
             inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
-        inspection = Inspection(fingerprint=replace(blank, findings=(flaw.at(checkpoint.step),)))
+        inspection = Inspection(replace(blank, findings=(flaw.at(checkpoint.step),)))
     except Exception as error:  # an unforeseen checkpoint must not end the scan of the others
         line = " ".join(str(error).split())
         kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-        return Inspection(fingerprint=blank, error=kind + line)
-    return replace(inspection, seconds=perf_counter() - started)
+        return Inspection(blank, error=kind + line)
+    return inspection._replace(seconds=perf_counter() - started)
 
 
 def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> Inspection:  # noqa: C901 (in a row)
@@ -106,8 +104,7 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
 
     if task.ranks:
         shapes = {name: info.shape for name, info in weights.tensors.items()}
-        dtypes = {name: info.dtype for name, info in weights.tensors.items()}
-        codes = {name: dtype for name, dtype in dtypes.items() if "weight" in name and "int" in dtype}
+        codes = {name: i.dtype for name, i in weights.tensors.items() if "weight" in name and "int" in i.dtype}
         refs, unseen = without_quantised(*lower_matrices(shapes, mlp_pattern=task.mlp_pattern), codes)
         for ref in refs:
             sources[ref.site] = ref.tensors
@@ -123,11 +120,9 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
     if task.windows is not None and not weights.flaws:
         try:
             of_text, not_seen = measure_text(weights.folder, task.windows, heads=task.per_head)
+            rows, unseen = rows + of_text, unseen + not_seen
         except Flaw as flaw:
             findings.append(flaw.at(blank.step))
-        else:
-            rows += of_text
-            unseen += not_seen
     for name, info in weights.tensors.items():
         if name not in prints:
             unread = TensorPrint(shape=info.shape, dtype=info.dtype)
@@ -142,7 +137,7 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         unseen={each.site: each.reason for each in unseen},
         findings=tuple(findings),
     )
-    return Inspection(fingerprint=fingerprint, rows=tuple(rows), notes=weights.notes)
+    return Inspection(fingerprint, tuple(rows), weights.notes)
 
 
 def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Other places to send measurements to.
+"""Adapters that send measurements elsewhere.
 
 A logger is any function of the step and a dict of values:
 
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 Logger = Callable[[int, Mapping[str, float]], object]
-PREFIX = "joma"
-"""Front of every name, so that all curves of joma stand together."""
+PREFIX = "joma"  # front of every name, so that all curves of joma stand together
 
 
 def _package(name: str, module: str) -> Any:

@@ -5,8 +5,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +12,9 @@ from torch import Tensor
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import Flagged, Function, Functions, Matrix, Measure, On, Reading
-from joma.probe.model import ProbeBatch, ProbedModel, full_tensor, random_state_kept
-from joma.probe.structure import Unseen, WeightRef, module_path, plain_site
+from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading
+from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
+from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
 
 ALL_HEADS = -1
@@ -28,8 +26,7 @@ SHARDED = (
 )
 AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
-_ROWS_OF_HEADS = 3
-"""Axes of a reading for every row: batch, heads, rows."""
+_ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
 _JOIN: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
     Reduction.MEAN: torch.add,
     Reduction.MAX: torch.maximum,
@@ -60,17 +57,14 @@ class Measurement:
     def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
         """Prepare for one measurement; the `sites` of an earlier one make it cheaper."""
         self.readings = Readings()
-        self.failures: list[tuple[str, Exception]] = []
-        """Sites, and what was raised there."""
+        self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
-        self.layers: dict[str, int] = {}
-        """Attention sites that were measured, with their layers."""
+        self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: set[tuple[str, CallSource]] = set()
         self._model, self._measures, self._earlier = model, measures, earlier
         self._devices = model.devices
         self._has_gradients = False
-        self.stopwatch = _Stopwatch(self._devices[0])
-        """Runs inside of the training's own step."""
+        self.stopwatch = _Stopwatch(self._devices[0])  # runs inside of the training's own step
 
     @property
     def sites(self) -> Sites | None:
@@ -86,86 +80,61 @@ class Measurement:
                 self._on_call(call)
 
         def on_unseen(unseen: Unseen) -> None:
-            if unseen.site:  # a part of the model that shows no attention is no news
-                self._on_unseen(unseen)
+            if unseen.site:  # a module that shows no attention is no news
+                self.unseen[unseen] = None
 
-        return self._model.tap(on_call, on_unseen, self._on_error, sites=self._earlier)
+        return self._model.tap(on_call, on_unseen=on_unseen, on_error=self._on_error, sites=self._earlier)
 
     def probe(self, batch: ProbeBatch) -> None:
         """Measure attention on a probe batch, at the cost of a forward pass."""
-        with self._model.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True, sites=self._earlier):
+        options = {"on_unseen": self.unseen.setdefault, "on_error": self._on_error, "sites": self._earlier}
+        with self._model.tap(self._on_call, eagerly=True, **options):
             self._model.forward(batch)
 
     def gradients(self) -> None:
         """Measure the gradients of the lower matrices, once; say so where they are cleared."""
         if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather():
             return
-        named = self._model.root.named_parameters()
-        gradients = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
-
-        def take(ref: WeightRef) -> Matrix:
-            weight = ref.take(lambda name: full_tensor(gradients[name]))
-            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=weight)
-
-        lower = self._model.layout.lower
-        refs = [ref for ref in lower if ref.name in gradients and not ref.updates]
-        for found in self._taken((plain_site(ref.site), partial(take, ref)) for ref in refs):
+        for found in self._taken(On.GRADIENT):
             if not self._has_gradients and not bool(found[0][2].weight.any()):
                 break
             self._has_gradients = True
             self._measure(On.GRADIENT, "gradient", found)
-        if lower and not self._has_gradients:
-            self._on_unseen(Unseen(site="", reason=CLEARED))
+        if self._model.layout.lower and not self._has_gradients:
+            self.unseen[Unseen("", CLEARED)] = None
 
     def weights(self) -> None:
         """Measure gradients, matrices and the model itself."""
         self.gradients()
-        for subject, kind, taken in (
-            (On.MATRIX, "mlp", self._model.matrices),
-            (On.EVERY_MATRIX, "weight", self._every_matrix),
-            (On.QUERY_KEY, "attention", self._model.query_keys),
-        ):
-            if self._measures[subject] and self._can_gather():
-                for things in self._taken(taken()):
-                    self._measure(subject, kind, things)
+        for on, kind in ((On.MATRIX, "mlp"), (On.EVERY_MATRIX, "weight"), (On.QUERY_KEY, "attention")):
+            if self._measures[on] and self._can_gather():
+                for subjects in self._taken(on):
+                    self._measure(on, kind, subjects)
         self._measure(On.MODEL, "model", [("", -1, self._model.root)])
 
     def _can_gather(self) -> bool:
-        """Whether weights can be read; say so where other processes hold a part of them and do not join in."""
+        """Whether weights can be read; say so where other processes hold some of them and do not join in."""
         if not self._model.shards.can_gather():
-            self._on_unseen(Unseen(site="", reason=SHARDED))
+            self.unseen[Unseen("", SHARDED)] = None
         return self._model.shards.can_gather()
 
-    def _every_matrix(self) -> Iterator[tuple[str, Callable[[], Matrix]]]:
-        """Yield the site of every parameter with two axes, those of `On.MATRIX` left out, and a function for it."""
-        layout = self._model.layout
-        others = {ref.name for ref in layout.lower} | layout.quantised
-
-        def take(name: str, parameter: Tensor) -> Matrix:
-            path = module_path(name)
-            return Matrix(site=plain_site(path), layer=layout.layer_of(path), weight=full_tensor(parameter))
-
-        for name, parameter in self._model.root.named_parameters():
-            if parameter.ndim == 2 and name not in others:  # noqa: PLR2004 (a matrix)
-                yield plain_site(module_path(name)), partial(take, name, parameter)
-
-    def _taken(self, sites: Iterator[tuple[str, Callable[[], Any]]]) -> Iterator[list[tuple[str, int, Any]]]:
+    def _taken(self, on: On) -> Iterator[list[tuple[str, int, Any]]]:
         """Take matrices out of the model, as many at once as `TOGETHER` allows: some are made when they are taken."""
-        things: list[tuple[str, int, Any]] = []
+        subjects: list[tuple[str, int, Any]] = []
         num_numbers = 0
-        for site, take in sites:
+        for site, take in self._model.subjects(on):
             try:
                 matrix = take()
             except Exception as error:
                 self.failures.append((site, error))
                 continue
-            things.append((site, matrix.layer, matrix))
+            subjects.append((site, matrix.layer, matrix))
             num_numbers += matrix.num_numbers
             if num_numbers > TOGETHER:
-                yield things
-                things, num_numbers = [], 0
-        if things:
-            yield things
+                yield subjects
+                subjects, num_numbers = [], 0
+        if subjects:
+            yield subjects
 
     def _on_call(self, call: AttentionCall) -> None:
         self._calls.add((call.site, call.source))
@@ -173,16 +142,19 @@ class Measurement:
             self.layers[call.label] = call.layer
             self._measure(On.ATTENTION, "attention", [(call.label, call.layer, call)])
 
-    def _measure(self, subject: On, kind: str, things: list[tuple[str, int, Any]]) -> None:
-        """Measure things (site, layer, thing) without gradients, autocast and traces in the random states."""
-        for measure, function in self._measures[subject].items():
+    def _on_error(self, call: AttentionCall, error: Exception) -> None:
+        self.failures.append((plain_site(call.site), error))
+
+    def _measure(self, on: On, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+        """Measure subjects (site, layer, subject) without gradients, autocast and traces in the random states."""
+        for measure, function in self._measures[on].items():
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
                     stack.enter_context(random_state_kept(self._devices))
                 for device in {device.type for device in self._devices}:
                     stack.enter_context(torch.autocast(device, enabled=False))
-                for site, layer, found in self._apply(measure, function, things):
+                for site, layer, found in self._apply(measure, function, subjects):
                     named = found if isinstance(found, Mapping) else {measure.name: found}
                     try:
                         self.readings.add(site, kind, layer, named, measure.reductions)
@@ -190,49 +162,33 @@ class Measurement:
                         self.failures.append((site, error))
 
     def _apply(
-        self, measure: Measure, function: Function, things: list[tuple[str, int, Any]]
+        self, measure: Measure, function: Function, subjects: list[tuple[str, int, Any]]
     ) -> Iterator[tuple[str, int, Any]]:
-        """Yield what a measure finds; of things measured together, those that fail are not to spoil the others."""
-        if measure.together and len(things) > 1:
+        """Yield what a measure finds; of subjects measured together, those that fail do not spoil the others."""
+        if measure.together and len(subjects) > 1:
             try:
-                found = function([thing for _, _, thing in things])
-                yield from [(site, layer, each) for (site, layer, _), each in zip(things, found, strict=True)]
+                found = function([subject for _, _, subject in subjects])
+                yield from [(site, layer, each) for (site, layer, _), each in zip(subjects, found, strict=True)]
             except Exception:
-                for each in things:
+                for each in subjects:
                     yield from self._apply(measure, function, [each])
             return
-        for site, layer, thing in things:
+        for site, layer, subject in subjects:
             try:
-                found = function([thing])[0] if measure.together else function(thing)
+                found = function([subject])[0] if measure.together else function(subject)
             except Exception as error:
                 self.failures.append((site, error))
             else:
                 yield site, layer, found
 
-    def _on_error(self, call: AttentionCall, error: Exception) -> None:
-        self.failures.append((plain_site(call.site), error))
 
-    def _on_unseen(self, unseen: Unseen) -> None:
-        self.unseen[unseen] = None
-
-
-@dataclass(slots=True)
-class _Reduced:
+class _Reduced(NamedTuple):
     """What the calls of one site gave for one metric."""
 
     reduction: Reduction
     has_heads: bool
-    numbers: Tensor
-    """(2, H), on its device: the sum or extreme of each head, and how many numbers went into it."""
-    flags: list[str]
-
-    def join(self, other: "_Reduced") -> None:
-        if (self.has_heads, self.numbers.shape) != (other.has_heads, other.numbers.shape):
-            old, new = (tuple(each.numbers.shape[1:]) for each in (self, other))
-            raise ValueError(f"A site gave readings of shape {old} and then {new}. Its heads must not change.")
-        (value, count), (more, number) = self.numbers, other.numbers
-        self.numbers = torch.stack((_JOIN[self.reduction](value, more), count + number))
-        self.flags += other.flags
+    numbers: Tensor  # (2, H), on its device: the sum or extreme of each head, and how many numbers went into it
+    flags: tuple[str, ...]
 
 
 class Readings:
@@ -262,10 +218,18 @@ class Readings:
             # Readings of one shape are reduced together: the fewer operations, the less a GPU is kept waiting.
             sums = _over_rows(torch.stack([rows for _, _, rows in members]), reduction)
             for i, (metric, flag, _) in enumerate(members):
-                new = _Reduced(reduction, has_heads, sums[:, i], [flag] if flag else [])
-                known = self._found.setdefault((site, kind, layer, metric), new)
-                if known is not new:
-                    known.join(new)
+                key, numbers = (site, kind, layer, metric), sums[:, i]
+                flags: tuple[str, ...] = (flag,) if flag else ()
+                known = self._found.get(key)
+                if known is not None:
+                    if (known.has_heads, known.numbers.shape) != (has_heads, numbers.shape):
+                        old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
+                        change = f"shape {old} and then {new}"
+                        raise ValueError(f"A site gave readings of {change}. Its heads must not change.")
+                    value, count = known.numbers
+                    numbers = torch.stack((_JOIN[reduction](value, numbers[0]), count + numbers[1]))
+                    flags = known.flags + flags
+                self._found[key] = _Reduced(reduction, has_heads, numbers, flags)
 
     def rows(self, *, heads: bool | Container[str]) -> Iterator[Row]:
         """Yield the value over all heads of every metric, and those of single heads, of all or some metrics."""
@@ -275,13 +239,11 @@ class Readings:
             wanted = heads if isinstance(heads, bool) else metric in heads
             by_head = [(head, [head]) for head in range(len(values))] if wanted and each.has_heads else []
             for head, of in [(ALL_HEADS, range(len(values))), *by_head]:
-                count = sum(counts[h] for h in of)
-                over = [values[h] for h in of]
-                value = (
-                    math.fsum(over) / (count or 1) if each.reduction is Reduction.MEAN else _BEST[each.reduction](over)
-                )
-                if not count:
-                    value = math.nan
+                count, over = sum(counts[h] for h in of), [values[h] for h in of]
+                value = math.nan
+                if count:
+                    is_mean = each.reduction is Reduction.MEAN
+                    value = math.fsum(over) / count if is_mean else _BEST[each.reduction](over)
                 yield Row(site, kind, layer, head, metric, value, flag or ("" if count else "nothing but NaN"))
 
 
@@ -355,7 +317,7 @@ def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: Pro
     """Return the first sequence of a probe batch if these measures find the same on it as on the batch, else the batch.
 
     Both are measured once: in a model that mixes its sequences (a router with a capacity, say) or whose first axis is
-    not the batch, what is found differs, and the batch stays whole.
+    not the batch, what is found differs, and the batch stays as it is.
     """
     first = _first(batch) if all(measure.first_sequence for measure in measures[On.ATTENTION]) else None
     if first is None:
@@ -365,18 +327,18 @@ def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: Pro
         found = Measurement(model, measures)
         try:
             found.probe(each)
-        except Exception:  # what is wrong with the whole batch is reported when it is measured
+        except Exception:  # what is wrong with the batch is reported when it is measured
             return batch
         if found.failures:
             return batch
         tables.append({row[:5]: row.value for row in found.readings.rows(heads=True)})
-    whole, part = tables
-    agree = whole.keys() == part.keys() and all(
-        math.isclose(whole[key], part[key], rel_tol=AGREEMENT, abs_tol=AGREEMENT)
-        or (math.isnan(whole[key]) and math.isnan(part[key]))
-        for key in whole
+    full, cut = tables
+    agree = full.keys() == cut.keys() and all(
+        math.isclose(full[key], cut[key], rel_tol=AGREEMENT, abs_tol=AGREEMENT)
+        or (math.isnan(full[key]) and math.isnan(cut[key]))
+        for key in full
     )
-    return first if whole and agree else batch
+    return first if full and agree else batch
 
 
 def _first(batch: ProbeBatch) -> ProbeBatch | None:

@@ -27,14 +27,16 @@ from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
 
-FIRST_STEPS = 12
-"""Products for every matrix; weights of trained networks need no more."""
-MORE_STEPS = 32
-"""More, where the residual says so: random weights, of which many directions are equally large."""
+FIRST_STEPS = 12  # products for every matrix; weights of trained networks need no more
+MORE_STEPS = 32  # more, where the residual says so: random weights, of which many directions are equally large
 RESIDUAL = 0.02
-"""Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that part."""
-TOP = 4
-"""Directions of a gradient whose energy and overlap are measured."""
+"""Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that fraction."""
+COMPANIONS = (
+    *("effective_keys", "first_key_mass", "sink_mass", "mean_distance"),
+    *("max_logit", "logit_variance", "key_bias_share"),
+)
+"""What is measured of an attention call besides its entropy, where it is asked for."""
+TOP = 4  # directions of a gradient whose energy and overlap are measured
 
 
 class On(StrEnum):
@@ -51,7 +53,7 @@ class On(StrEnum):
     QUERY_KEY = "query_key"
     """A `QueryKeyMatrices` of one attention module."""
     MODEL = "model"
-    """The whole `torch.nn.Module`, without wrappers."""
+    """The `torch.nn.Module`, without wrappers."""
 
 
 class Flagged(NamedTuple):
@@ -61,10 +63,9 @@ class Flagged(NamedTuple):
     flag: str
 
 
-Reading = float | int | Flagged | Tensor
-"""A number; or a tensor (B, H, rows), (H) or (): NaN rows are left out."""
+Reading = float | int | Flagged | Tensor  # a number; or a tensor (B, H, rows), (H) or (): NaN rows are left out
 Function = Callable[[Any], Any]
-"""From a thing to named readings; from a list of things to a list of such, where the measure takes them together."""
+"""From a subject to named readings; from a list of subjects to a list of such, where the measure takes several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +109,7 @@ class Measure:
     reductions: Mapping[str, Reduction] = field(default_factory=dict)
     """Of its metrics that are not in `joma.metrics` and are no means over rows."""
     together: bool = False
-    """Whether the function takes a list of things at once and returns as many results."""
+    """Whether the function takes a list of subjects at once and returns as many results."""
     draws: bool = False
     """Whether it may draw random numbers, so that random states must be restored afterwards."""
     first_sequence: bool = False
@@ -126,16 +127,9 @@ def _named(stats: AttentionStatistics) -> dict[str, Reading]:
     named = {
         "entropy": stats.entropy,
         "entropy_fraction": stats.fraction,
-        "effective_keys": stats.effective_keys,
-        "first_key_mass": stats.first_key_mass,
-        "sink_mass": stats.sink_mass,
-        "mean_distance": stats.mean_distance,
-        "max_logit": stats.max_logit,
-        "logit_variance": stats.logit_variance,
-        "key_bias_share": stats.key_bias_share,
         "entropy_lowest_before_clamp": stats.lowest_before_clamp,
     }
-    return {name: values for name, values in named.items() if values is not None}
+    return named | {name: value for name in COMPANIONS if (value := getattr(stats, name)) is not None}
 
 
 def full_attention(call: AttentionCall) -> dict[str, Reading]:
@@ -165,8 +159,8 @@ def _first_sequence(call: AttentionCall) -> AttentionCall:
 def ranks(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
     """Stable rank and norms of matrices, those of one shape by one iteration from a fixed start.
 
-    The same weights give the same numbers, whatever was measured before. `rank_residual` is the part by which a norm
-    may be off.
+    The same weights give the same numbers, whatever was measured before. `rank_residual` is the fraction by which a
+    norm may be off.
     """
     found: dict[int, dict[str, Reading]] = {}
     for group in _alike(matrices).values():
@@ -225,15 +219,11 @@ def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
     return {"qk_spectral_norm": spectral_norm(cores), "qk_stable_rank": stable_rank(cores)}
 
 
-class Gradients:
+def gradient_measure() -> Function:
     """Norm, stable rank and top directions of gradients, and how far these have turned since the last measurement."""
+    directions: dict[str, Tensor] = {}
 
-    def __init__(self) -> None:
-        """Remember nothing yet."""
-        self._directions: dict[str, Tensor] = {}
-
-    def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
-        """Measure the gradients of matrices, those of one shape together."""
+    def gradients(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
         found: dict[int, dict[str, Reading]] = {}
         for group in _alike(matrices).values():
             gradients = torch.stack([gradient for _, gradient in group])
@@ -242,36 +232,38 @@ class Gradients:
             top = top_directions(gradients, TOP)
             squares = top.values.square()
             for (i, _), energy, square, vectors in zip(group, energies, squares, top.vectors, strict=True):
-                site = matrices[i].site
-                before = self._directions.get(site)
                 found[i] = {
                     "gradient_norm": energy.sqrt(),
                     "gradient_stable_rank": energy / square[0],
                     "gradient_energy": square.sum() / energy,
                 }
+                before = directions.get(matrices[i].site)
                 if before is not None and before.shape == vectors.shape and before.device == vectors.device:
                     found[i]["gradient_overlap"] = overlap(vectors[None], before[None])[0]
-                self._directions[site] = vectors
+                directions[matrices[i].site] = vectors
         return [found[i] for i in range(len(matrices))]
 
+    return gradients
 
-class Updates:
-    """Norm and stable rank of W − W(0). The copy W(0) takes the memory of the lower matrices of all MLPs once more."""
 
-    def __init__(self) -> None:
-        """Remember nothing yet."""
-        self._starts: dict[str, Tensor] = {}
+def update_measure() -> Function:
+    """Norm and stable rank of W − W(0). The copy W(0) takes the memory of the lower matrices of all MLPs once more.
 
-    def __call__(self, matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
-        """Measure all of them; the first call, when the watch is attached, keeps W(0)."""
+    The first call, when the watch is attached, keeps W(0).
+    """
+    starts: dict[str, Tensor] = {}
+
+    def updates(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
         moved = []
         for matrix in matrices:
-            start = self._starts.setdefault(matrix.site, matrix.weight.detach().clone())
+            start = starts.setdefault(matrix.site, matrix.weight.detach().clone())
             moved.append(replace(matrix, weight=matrix.weight - start.to(matrix.weight.device)))
         return [
             {"update_norm": found["frobenius_norm"], "update_stable_rank": found["stable_rank"]}
             for found in ranks(moved)
         ]
+
+    return updates
 
 
 BUILT_IN = {
@@ -281,10 +273,10 @@ BUILT_IN = {
         Measure(name="first_attention", on=On.ATTENTION, make=lambda: first_attention, first_sequence=True),
         Measure(name="attention", on=On.ATTENTION, make=lambda: full_attention),
         Measure(name="ranks", on=On.MATRIX, make=lambda: ranks, together=True),
-        Measure(name="updates", on=On.MATRIX, make=Updates, together=True, from_start=True),
+        Measure(name="updates", on=On.MATRIX, make=update_measure, together=True, from_start=True),
         Measure(name="all_ranks", on=On.EVERY_MATRIX, make=lambda: ranks, together=True),
         Measure(name="qk_norms", on=On.QUERY_KEY, make=lambda: query_key_norms),
-        Measure(name="gradients", on=On.GRADIENT, make=Gradients, together=True),
+        Measure(name="gradients", on=On.GRADIENT, make=gradient_measure, together=True),
     )
 }
 PRESETS = {

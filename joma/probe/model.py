@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from joma.probe.measures import Matrix, QueryKeyMatrices
-from joma.probe.structure import ModelLayout, QueryKey, WeightRef, find_layout, plain_site
-from joma.probe.taps import OnCall, OnError, OnUnseen, Sites, tap
+from joma.probe.measures import Matrix, On, QueryKeyMatrices
+from joma.probe.structure import ModelLayout, QueryKey, find_layout, module_path, plain_site
+from joma.probe.taps import OnCall, is_compiled, is_compiled_wrapper, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
 """Keyword arguments, arguments, the one argument, or a function that calls the model itself."""
@@ -35,7 +35,7 @@ class Shards:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Look which processes hold a part of some parameter; none if nothing is sharded."""
+        """Look which processes hold a shard of some parameter; none if nothing is sharded."""
         self._model = model
         self.ranks = sorted({rank for mesh in self._meshes() for rank in mesh.mesh.flatten().tolist()})
         self._keys: list[str] = []
@@ -89,10 +89,8 @@ class ProbedModel:
 
     root: nn.Module
     layout: ModelLayout
-    compiled: bool
-    """Whether `torch.compile` was found, around the model or on a module inside."""
-    replicated: bool
-    """Whether `DataParallel` was found, whose replicas run in threads."""
+    compiled: bool  # whether `torch.compile` was found, around the model or on a module inside
+    replicated: bool  # whether `DataParallel` was found, whose replicas run in threads
     shards: Shards
     attention_pattern: str | None = None
 
@@ -110,14 +108,14 @@ class ProbedModel:
             if isinstance(root, nn.parallel.DistributedDataParallel | nn.DataParallel):
                 replicated |= isinstance(root, nn.DataParallel)
                 root = root.module
-            elif _is_compiled_wrapper(root):
+            elif is_compiled_wrapper(root):
                 root = root._orig_mod
             else:
                 break
         return cls(
             root=root,
             layout=find_layout(root, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern),
-            compiled=any(map(_is_compiled, model.modules())),
+            compiled=any(map(is_compiled, model.modules())),
             replicated=replicated,
             shards=Shards(root),
             attention_pattern=attention_pattern,
@@ -131,7 +129,7 @@ class ProbedModel:
 
     @property
     def devices(self) -> list[torch.device]:
-        """Devices that hold a part of the model; the CPU when it has none."""
+        """Devices that hold some of the model; the CPU when it has none."""
         return _devices_of(self.root) or [torch.device("cpu")]
 
     @property
@@ -150,25 +148,9 @@ class ProbedModel:
         """Whether calls from here are measured."""
         return self.attention_pattern is None or bool(re.search(self.attention_pattern, site))
 
-    def tap(
-        self,
-        on_call: OnCall,
-        on_unseen: OnUnseen,
-        on_error: OnError,
-        *,
-        eagerly: bool = False,
-        sites: Sites | None = None,
-    ) -> AbstractContextManager[None]:
-        """See the attention calls of the model while the context lasts; `eagerly` runs compiled parts uncompiled."""
-        return tap(
-            self.root,
-            on_call,
-            on_unseen=on_unseen,
-            on_error=on_error,
-            layout=self.layout,
-            eagerly=eagerly and self.compiled,
-            sites=sites,
-        )
+    def tap(self, on_call: OnCall, *, eagerly: bool = False, **options: Any) -> AbstractContextManager[None]:
+        """See the attention calls of the model while the context lasts; `eagerly` runs compiled modules uncompiled."""
+        return tap(self.root, on_call, layout=self.layout, eagerly=eagerly and self.compiled, **options)
 
     def forward(self, batch: ProbeBatch) -> None:
         """Run the model on a batch so that its training does not notice."""
@@ -184,49 +166,40 @@ class ProbedModel:
             else:
                 self.root(moved)
 
-    def matrices(self) -> Iterator[tuple[str, Callable[[], Matrix]]]:
-        """Yield the site of every lower matrix, and a function that takes it out."""
-        read = self._reader()
+    def subjects(self, on: On) -> Iterator[tuple[str, Callable[[], Matrix | QueryKeyMatrices]]]:
+        """Yield the site of all weights or gradients that measures look at, and a function that takes each out."""
+        layout, named = self.layout, dict(self.root.named_parameters())
+        if on is On.GRADIENT:
+            named = {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}  # type: ignore[misc]
+        # The last tensor is kept, for those that hold several matrices.
+        read = lru_cache(maxsize=1)(lambda name: full_tensor(named[name]))
 
-        def take(ref: WeightRef) -> Matrix:
-            return Matrix(site=plain_site(ref.site), layer=ref.layer, weight=ref.take(read))
+        def matrix(site: str, layer: int, take: Callable[[], Tensor]) -> Matrix:
+            return Matrix(site=plain_site(site), layer=layer, weight=take())
 
-        for ref in self.layout.lower:
-            yield plain_site(ref.site), partial(take, ref)
-
-    def query_keys(self) -> Iterator[tuple[str, Callable[[], QueryKeyMatrices]]]:
-        """Yield the site of every pair of query and key matrices whose heads are known, and a function for them."""
-        read = self._reader()
-
-        def take(pair: QueryKey) -> QueryKeyMatrices:
-            assert pair.num_heads is not None
+        def pair(of: QueryKey) -> QueryKeyMatrices:
+            assert of.num_heads is not None
             return QueryKeyMatrices(
-                site=plain_site(pair.site),
-                layer=pair.query.layer,
-                query=pair.query.take(read),
-                key=pair.key.take(read),
-                num_heads=pair.num_heads,
-                num_key_heads=pair.num_key_heads or pair.num_heads,
+                site=plain_site(of.site),
+                layer=of.query.layer,
+                query=of.query.take(read),
+                key=of.key.take(read),
+                num_heads=of.num_heads,
+                num_key_heads=of.num_key_heads or of.num_heads,
             )
 
-        for pair in self.layout.query_keys:
-            if pair.num_heads is not None:
-                yield plain_site(pair.site), partial(take, pair)
-
-    def _reader(self) -> Callable[[str], Tensor]:
-        """Return a function that reads a parameter; the last one is kept, for those that hold several matrices."""
-        parameters = dict(self.root.named_parameters())
-        return lru_cache(maxsize=1)(lambda name: full_tensor(parameters[name]))
-
-
-def _is_compiled_wrapper(module: nn.Module) -> bool:
-    # Its class lives in torch._dynamo, which takes seconds to import and is there if and only if it was used.
-    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    by_lightning = getattr(module, "_compiler_ctx", None) is not None
-    return _is_compiled_wrapper(module) or module._compiled_call_impl is not None or by_lightning
+        if on is On.QUERY_KEY:
+            yield from ((plain_site(each.site), partial(pair, each)) for each in layout.query_keys if each.num_heads)
+        elif on is On.EVERY_MATRIX:
+            others = {ref.name for ref in layout.lower} | layout.quantised
+            for name, parameter in named.items():
+                if parameter.ndim == 2 and name not in others:  # noqa: PLR2004 (a matrix)
+                    path = module_path(name)
+                    yield plain_site(path), partial(matrix, path, layout.layer_of(path), partial(read, name))
+        else:
+            for ref in layout.lower:
+                if on is On.MATRIX or (ref.name in named and not ref.updates):
+                    yield plain_site(ref.site), partial(matrix, ref.site, ref.layer, partial(ref.take, read))
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:

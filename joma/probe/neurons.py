@@ -7,14 +7,14 @@ attention call, of which one row for each sequence is worked out. No L×L matrix
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from joma.errors import positive
@@ -24,14 +24,23 @@ from joma.measure.tensors import tensor_with_axes
 from joma.probe.calls import AttentionCall, CallKind
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
-from joma.probe.structure import MATRIX_AXES, OUTSIDE, Unseen, WeightRef, is_inside, module_path, parent, plain_site
+from joma.probe.structure import (
+    MATRIX_AXES,
+    OUTSIDE,
+    Unseen,
+    WeightRef,
+    by_reason,
+    is_inside,
+    module_path,
+    parent,
+    plain_site,
+)
+from joma.probe.taps import hooked
 
 LOG = logging.getLogger("joma")
-AT_ONCE = 32
-"""Contexts that run together."""
-LEAST_TOKENS = 2
-"""A context of one token attends to nothing else."""
-NOTHING_BELOW = "Its MLP runs beside its attention and sees that of the layer below, and there is none."
+AT_ONCE = 32  # contexts that run together
+LEAST_TOKENS = 2  # a context of one token attends to nothing else
+NOTHING_BELOW = "Its MLP runs next to its attention and sees that of the layer below, and there is none."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -93,114 +102,69 @@ def read_neurons(
     """
     probed = ProbedModel.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     positive("at_once", at_once)
-    given = _Contexts.of(contexts, tokens, visible)
-    reader = _Reader(probed)
-    reader.read(given, at_once)
-    readings = NeuronReadings(
-        layers=tuple(reader.readings(given.tokens)), position=given.position, unseen=tuple(reader.all_unseen())
-    )
+    ids, seen = _tokens_and_visible(contexts, tokens, visible)
+    position = ids.shape[1] - 1 - seen.flip(1).to(torch.uint8).argmax(dim=1)
+    reader = _Reader(probed, contexts, position, ids.shape[1])
+    reader.find_parallel_layers(int(seen.sum(dim=1).argmax()))
+    reader.read(at_once)
+    readings = NeuronReadings(layers=tuple(reader.readings(ids)), position=position, unseen=tuple(reader.all_unseen()))
     if not readings.layers:
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
         raise ValueError(f"joma can read no hidden neurons of this {probed.name}. {reason}")
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for each in readings.unseen:
-        by_reason[each.reason].append(each.site or "the model")
-    for reason, sites in by_reason.items():
+    for reason, sites in by_reason(readings.unseen).items():
         level = logging.INFO if reason == NOTHING_BELOW else logging.WARNING  # there, nothing is missing
         LOG.log(level, "joma cannot see %s: %s", some(sites), reason)
     return readings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Contexts:
-    """Sequences of tokens to run a model on, and where their queries stand."""
-
-    arguments: Mapping[str, Any] | Tensor
-    tokens: Int[Tensor, "C L"]
-    position: Int[Tensor, " C"]
-    """Of the query: the last visible token."""
-    num_visible: Int[Tensor, " C"]
-    """Tokens that are no padding."""
-
-    @classmethod
-    def of(cls, contexts: Mapping[str, Any] | Tensor, tokens: str, visible: str) -> "_Contexts":
-        """Read the arguments of a model, or its tokens alone; the names are those of tokens and padding mask."""
-        if not isinstance(contexts, Tensor | Mapping):
-            raise TypeError(
-                f"`contexts` must be a tensor of token ids or the keyword arguments of the model, got "
-                f"{type(contexts).__name__}. Pass what a tokenizer returns for `return_tensors='pt'`."
-            )
-        named = {tokens: contexts} if isinstance(contexts, Tensor) else dict(contexts)
-        if tokens not in named:
-            raise ValueError(
-                f"`contexts` must hold the tokens as {tokens!r}, got {sorted(named)}. Name them by `tokens`."
-            )
-        ids = tensor_with_axes(tokens, named[tokens], "C L").detach().cpu()
-        if len(ids) == 0 or ids.shape[1] < LEAST_TOKENS or ids.is_floating_point():
-            raise ValueError(
-                f"Contexts must be rows of at least {LEAST_TOKENS} token ids, got {ids.dtype} of shape "
-                f"{tuple(ids.shape)}. Pass whole texts, one in each row."
-            )
-        seen = torch.ones_like(ids, dtype=torch.bool)
-        if named.get(visible) is not None:
-            seen = tensor_with_axes(visible, named[visible], "C L").detach().cpu() != 0
-        if seen.shape != ids.shape:
-            raise ValueError(
-                f"`{visible}` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
-                "Pass 1 for each token and 0 for padding."
-            )
-        empty = ~seen.any(dim=1)
-        if bool(empty.any()):
-            raise ValueError(
-                f"Every context must have a visible token, context {int(empty.nonzero()[0])} has none. Drop it."
-            )
-        return cls(
-            arguments=contexts if isinstance(contexts, Tensor) else named,
-            tokens=ids,
-            position=ids.shape[1] - 1 - seen.flip(1).to(torch.uint8).argmax(dim=1),
-            num_visible=seen.sum(dim=1),
+def _tokens_and_visible(
+    contexts: Mapping[str, Any] | Tensor, tokens: str, visible: str
+) -> tuple[Int[Tensor, "C L"], Bool[Tensor, "C L"]]:
+    """Return the tokens of all contexts and which of them are no padding; refuse what cannot be read."""
+    if not isinstance(contexts, Tensor | Mapping):
+        raise TypeError(
+            f"`contexts` must be a tensor of token ids or the keyword arguments of the model, got "
+            f"{type(contexts).__name__}. Pass what a tokenizer returns for `return_tensors='pt'`."
         )
-
-    @property
-    def length(self) -> int:
-        """Tokens of a context, padding included."""
-        return self.tokens.shape[1]
-
-    def cuts(self, at_once: int) -> Iterator[tuple[int, int]]:
-        """Yield which contexts run together, never as many as they have tokens: that would hide which axis is which."""
-        first = 0
-        while first < len(self.tokens):
-            stop = min(first + at_once, len(self.tokens))
-            stop -= stop - first == self.length
-            yield first, stop
-            first = stop
-
-    def part(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
-        """Cut some contexts out of every argument that has one row for each."""
-        if isinstance(self.arguments, Tensor):
-            return self.arguments[first:stop]
-        return {
-            name: value[first:stop]
-            if isinstance(value, Tensor) and value.ndim and len(value) == len(self.tokens)
-            else value
-            for name, value in self.arguments.items()
-        }
+    named = {tokens: contexts} if isinstance(contexts, Tensor) else contexts
+    if tokens not in named:
+        raise ValueError(f"`contexts` must hold the tokens as {tokens!r}, got {sorted(named)}. Name them by `tokens`.")
+    ids = tensor_with_axes(tokens, named[tokens], "C L").detach().cpu()
+    if len(ids) == 0 or ids.shape[1] < LEAST_TOKENS or ids.is_floating_point():
+        raise ValueError(
+            f"Contexts must be rows of at least {LEAST_TOKENS} token ids, got {ids.dtype} of shape "
+            f"{tuple(ids.shape)}. Pass complete texts, one in each row."
+        )
+    seen = torch.ones_like(ids, dtype=torch.bool)
+    if named.get(visible) is not None:
+        seen = tensor_with_axes(visible, named[visible], "C L").detach().cpu() != 0
+    if seen.shape != ids.shape:
+        raise ValueError(
+            f"`{visible}` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
+            "Pass 1 for each token and 0 for padding."
+        )
+    empty = (~seen.any(dim=1)).nonzero()
+    if len(empty):
+        raise ValueError(f"Every context must have a visible token, context {int(empty[0])} has none. Drop it.")
+    return ids, seen
 
 
 # MLPs as hooks see them
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Mlp:
-    """Lower matrices with the same neurons, and where to look for the matrix that takes these."""
+    """Lower matrices with the same neurons, and what was read of them over all forward passes."""
 
     layer: int
-    lower: tuple[str, ...]
-    """Modules; of a gated MLP both, where they are apart."""
-    width: int
-    """Hidden neurons."""
+    lower: tuple[str, ...]  # modules; of a gated MLP both, where they are apart
+    width: int  # hidden neurons
     within: str
-    """Module: the layer, or what holds the lower matrix where that lies outside."""
+    """Module that holds the matrix which takes the neurons: the layer, or what holds the lower matrix outside of it."""
+    site: str = ""  # the matrix that the neurons go into
+    neurons: list[Tensor] = field(default_factory=list)
+    attention: list[Tensor] = field(default_factory=list)
+    failure: str = ""
 
 
 def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
@@ -213,7 +177,7 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
         name = module_path(ref.name)
         reason = _why_not(ref, modules.get(name))
         if reason:
-            unseen[Unseen(site=plain_site(parent(name) if ref.expert is not None else name), reason=reason)] = None
+            unseen[Unseen(plain_site(parent(name) if ref.expert is not None else name), reason)] = None
         else:
             groups[ref.layer, parent(name), ref.shape[0]][name] = None
     reasons = {each.site: each for each in reversed(layout.unseen)}  # those of MLPs come first and stay
@@ -225,7 +189,7 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
     for (layer, holder, width), names in groups.items():
         block = layout.layers[layer] if layer < len(layout.layers) else holder
         within = block if is_inside(holder, block) else holder
-        mlps.append(_Mlp(layer=layer, lower=tuple(names), width=width, within=within))
+        mlps.append(_Mlp(layer, tuple(names), width, within))
     return mlps, list(unseen)
 
 
@@ -252,146 +216,131 @@ def _ways_back(mlp: _Mlp, model: ProbedModel) -> Iterator[str]:
             yield name
 
 
-def _layers_beside_attention(  # noqa: C901 (three short hooks)
-    model: ProbedModel, context: Mapping[str, Any] | Tensor, *, length: int, position: int, lower: Mapping[str, int]
-) -> frozenset[int]:
-    """Return the layers whose MLP runs beside their attention and does not see it, found by poisoning with NaN.
-
-    Where an MLP comes after the attention of its layer, its input at one position depends on the layer's input at
-    others. Where the two run side by side (GPT-J, Pythia, Falcon, Phi) it does not: NaN at all other positions of the
-    layer's input does not reach it. That holds whatever the weights are, zero ones included.
-
-    Args:
-        model: The model.
-        context: A batch of one sequence.
-        length: Its tokens, at least 2.
-        position: One that attends to others.
-        lower: Modules into the hidden neurons, with their layers. A layer that does not run, or whose input is not in
-            its arguments, is taken to have its MLP after its attention.
-    """
-    poisoned: set[int] = set()
-    reached: dict[int, bool] = {}
-
-    def is_stream(value: object) -> bool:
-        """Whether this is a sequence of vectors: (1, L, d), (L, 1, d) or (L, d)."""
-        return isinstance(value, Tensor) and value.is_floating_point() and length in value.shape[:-1]
-
-    def poison(layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
-        stream = next((each for each in (*args, *kwargs.values()) if is_stream(each)), None)
-        if stream is None:
-            return None
-        poisoned.add(layer)
-        spoilt = torch.full_like(stream, torch.nan)
-        spoilt.select(stream.shape.index(length), position).fill_(1.0)
-
-        def replaced(value: Any) -> Any:
-            return spoilt if is_stream(value) and value.shape == stream.shape else value
-
-        return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
-
-    def look(layer: int, module: nn.Module, args: tuple) -> None:
-        if args and is_stream(args[0]):
-            there = args[0].select(args[0].shape.index(length), position)
-            reached[layer] = reached.get(layer, False) or bool(there.isnan().any())
-
-    def ignore(*_: object) -> None:
-        """Attention is not looked at."""
-
-    modules = dict(model.root.named_modules())
-    handles = []
-    try:
-        for layer, path in enumerate(model.layout.layers):
-            if path:
-                hook = partial(poison, layer)
-                handles.append(modules[path].register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
-        for name, layer in lower.items():
-            handles.append(modules[name].register_forward_pre_hook(partial(look, layer)))
-        with model.tap(ignore, ignore, ignore, eagerly=True):
-            model.forward(context)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return frozenset(layer for layer in poisoned if reached.get(layer) is False)
-
-
-# Reading
-
-
-@dataclass(slots=True)
-class _Kept:
-    """What is kept of one MLP over all forward passes."""
-
-    site: str = ""
-    neurons: list[Tensor] = field(default_factory=list)
-    attention: list[Tensor] = field(default_factory=list)
-    failure: str = ""
-
-
 class _Reader:
     """Sees neurons and attention during forward passes."""
 
-    def __init__(self, model: ProbedModel) -> None:
-        self._model = model
-        mlps, unseen = _find_mlps(model)
-        self._kept = {mlp: _Kept() for mlp in mlps}
+    def __init__(
+        self, model: ProbedModel, contexts: Mapping[str, Any] | Tensor, position: Int[Tensor, " C"], length: int
+    ) -> None:
+        """Read the contexts at the `position` of their queries; a context has `length` tokens, padding included."""
+        self._model, self._contexts, self._position, self._length = model, contexts, position, length
+        self._mlps, unseen = _find_mlps(model)
         self._unseen: dict[Unseen, None] = dict.fromkeys(unseen)
-        self._beside: frozenset[int] = frozenset()
+        self._parallel: frozenset[int] = frozenset()
+        """Layers whose MLP runs next to their attention and does not see it."""
 
-    def read(self, contexts: _Contexts, at_once: int) -> None:
-        """Run all contexts."""
-        fullest = int(contexts.num_visible.argmax())
-        doubt = None
-        try:
-            self._beside = _layers_beside_attention(
-                self._model,
-                contexts.part(fullest, fullest + 1),
-                length=contexts.length,
-                position=int(contexts.position[fullest]),
-                lower={name: mlp.layer for mlp in self._kept for name in mlp.lower},
-            )
-        except Exception as error:  # a model that does not run on the contexts either raises again below
-            doubt = error
-        with self._hooked(), self._model.tap(self._on_call, self._on_unseen, self._on_error, eagerly=True):
-            for first, stop in contexts.cuts(at_once):
-                self._position = contexts.position[first:stop].to(self._model.devices[0])
-                self._length = contexts.length
-                self._rows: dict[int, Tensor | str] = {}
-                """What the queries attend to in the last call of each layer so far, or why that is not known."""
-                self._seen: dict[_Mlp, list[tuple[str, Tensor | str, Tensor | str]]] = defaultdict(list)
-                """Site, neurons and attention of each MLP that ran, or why they could not be read."""
-                self._to_run = {mlp: set(mlp.lower) for mlp in self._kept}
-                """Lower matrices that have to run before the neurons come."""
-                try:
-                    self._model.forward(contexts.part(first, stop))
-                except Exception as error:
-                    raise ValueError(
-                        f"This {self._model.name} does not run on the contexts ({type(error).__name__}: {error}). "
-                        "Pass what its forward takes."
-                    ) from error
-                for mlp in self._kept:
-                    self._keep(mlp)
-        if doubt is not None:
-            LOG.warning(
-                "joma takes the MLPs of this %s to come after attention: it does not run on NaN, which would tell (%s)",
-                self._model.name,
-                doubt,
-            )
+    def _contexts_at(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
+        """Cut some contexts out of every argument that has one row for each."""
+        if isinstance(self._contexts, Tensor):
+            return self._contexts[first:stop]
+        return {
+            name: value[first:stop]
+            if isinstance(value, Tensor) and value.ndim and len(value) == len(self._position)
+            else value
+            for name, value in self._contexts.items()
+        }
 
-    @contextmanager
-    def _hooked(self) -> Iterator[None]:
+    def find_parallel_layers(self, context: int) -> None:
+        """Find the layers whose MLP runs next to their attention and does not see it, by poisoning with NaN.
+
+        Where an MLP comes after the attention of its layer, its input at one position depends on the layer's input at
+        others. Where the two run side by side (GPT-J, Pythia, Falcon, Phi) it does not: NaN at all other positions of
+        the layer's input does not reach it. That holds whatever the weights are, zero ones included. A layer that does
+        not run, or whose input is not in its arguments, is taken to have its MLP after its attention. `context` is one
+        whose query attends to other tokens.
+        """
+        poisoned: set[int] = set()
+        reached: dict[int, bool] = {}
+        length, position = self._length, int(self._position[context])
+
+        def is_stream(value: object) -> bool:
+            """Whether this is a sequence of vectors: (1, L, d), (L, 1, d) or (L, d)."""
+            return isinstance(value, Tensor) and value.is_floating_point() and length in value.shape[:-1]
+
+        def poison(layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
+            stream = next((each for each in (*args, *kwargs.values()) if is_stream(each)), None)
+            if stream is None:
+                return None
+            poisoned.add(layer)
+            spoilt = torch.full_like(stream, torch.nan)
+            spoilt.select(stream.shape.index(length), position).fill_(1.0)
+
+            def replaced(value: Any) -> Any:
+                return spoilt if is_stream(value) and value.shape == stream.shape else value
+
+            return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
+
+        def look(layer: int, module: nn.Module, args: tuple) -> None:
+            if args and is_stream(args[0]):
+                there = args[0].select(args[0].shape.index(length), position)
+                reached[layer] = reached.get(layer, False) or bool(there.isnan().any())
+
+        def ignore(*_: object) -> None:
+            """Attention is not looked at."""
+
         modules = dict(self._model.root.named_modules())
-        handles = []
+        before = (
+            modules[path].register_forward_pre_hook(partial(poison, layer), with_kwargs=True, prepend=True)
+            for layer, path in enumerate(self._model.layout.layers)
+            if path
+        )
+        inside = (
+            modules[name].register_forward_pre_hook(partial(look, mlp.layer))
+            for mlp in self._mlps
+            for name in mlp.lower
+        )
         try:
-            for mlp in self._kept:
-                for name in mlp.lower:
-                    handles.append(modules[name].register_forward_hook(partial(self._lower_ran, mlp, name)))
-                for name in _ways_back(mlp, self._model):
-                    hook: Callable[..., None] = partial(self._comes_next, mlp, name)
-                    handles.append(modules[name].register_forward_pre_hook(hook, with_kwargs=True))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+            with hooked(chain(before, inside)), self._model.tap(ignore, on_error=ignore, eagerly=True):
+                self._model.forward(self._contexts_at(context, context + 1))
+        except Exception as error:  # a model that does not run on the contexts either raises again when it is read
+            self._doubt: Exception | None = error
+        else:
+            self._doubt = None
+            self._parallel = frozenset(layer for layer in poisoned if reached.get(layer) is False)
+
+    def read(self, at_once: int) -> None:
+        """Run all contexts, never as many together as they have tokens: that would hide which axis is which."""
+        modules = dict(self._model.root.named_modules())
+        ran = (
+            modules[name].register_forward_hook(partial(self._lower_ran, mlp, name))
+            for mlp in self._mlps
+            for name in mlp.lower
+        )
+        taking = (
+            modules[name].register_forward_pre_hook(partial(self._comes_next, mlp, name), with_kwargs=True)
+            for mlp in self._mlps
+            for name in _ways_back(mlp, self._model)
+        )
+        options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
+        with hooked(chain(ran, taking)), self._model.tap(self._on_call, eagerly=True, **options):
+            stop = 0
+            while (first := stop) < len(self._position):
+                stop = min(first + at_once, len(self._position))
+                stop -= stop - first == self._length
+                self._run(first, stop)
+        if self._doubt is not None:
+            LOG.warning(
+                "joma takes the MLPs of this %s to come after attention: it does not run on NaN, which would show (%s)",
+                *(self._model.name, self._doubt),
+            )
+
+    def _run(self, first: int, stop: int) -> None:
+        self._queries = self._position[first:stop].to(self._model.devices[0])
+        self._rows: dict[int, Tensor | str] = {}
+        """What the queries attend to in the last call of each layer so far, or why that is not known."""
+        self._seen: dict[_Mlp, list[tuple[str, Tensor | str, Tensor | str]]] = defaultdict(list)
+        """Site, neurons and attention of each MLP that ran, or why they could not be read."""
+        self._to_run = {mlp: set(mlp.lower) for mlp in self._mlps}
+        """Lower matrices that have to run before the neurons come."""
+        try:
+            self._model.forward(self._contexts_at(first, stop))
+        except Exception as error:
+            raise ValueError(
+                f"This {self._model.name} does not run on the contexts ({type(error).__name__}: {error}). "
+                "Pass what its forward takes."
+            ) from error
+        for mlp in self._mlps:
+            mlp.failure = mlp.failure or self._keep(mlp, self._seen[mlp])
 
     def _lower_ran(self, mlp: _Mlp, name: str, module: nn.Module, args: tuple, output: Any) -> None:
         self._to_run[mlp].discard(name)
@@ -407,8 +356,8 @@ class _Reader:
 
     def _at_query(self, hidden: Tensor) -> Float[Tensor, "B J"] | str:
         """Return the neurons at the queries, whatever the order of contexts and positions."""
-        sequence, position = torch.arange(len(self._position), device=hidden.device), self._position.to(hidden.device)
-        num, length = len(self._position), self._length
+        num, length = len(self._queries), self._length
+        sequence, position = torch.arange(num, device=hidden.device), self._queries.to(hidden.device)
         hidden = hidden.detach()
         if hidden.shape[:-1] == (num, length):
             return hidden[sequence, position]
@@ -419,13 +368,13 @@ class _Reader:
         return f"Its neurons have the shape {tuple(hidden.shape)}, where there are {num} contexts of {length} tokens."
 
     def _attention_layer(self, mlp: _Mlp) -> int:
-        return mlp.layer - 1 if mlp.layer in self._beside else mlp.layer
+        return mlp.layer - 1 if mlp.layer in self._parallel else mlp.layer
 
     def _on_call(self, call: AttentionCall) -> None:
         if not self._model.wants(plain_site(call.site)):
             return
         batch, _, rows, keys = call.shape
-        found, wanted = (batch, rows, keys), (len(self._position), self._length, self._length)
+        found, wanted = (batch, rows, keys), (len(self._queries), self._length, self._length)
         if call.kind is CallKind.CROSS:
             reason = "The last attention that its MLP sees looks at another sequence than that of the query."
             self._rows[call.layer] = reason
@@ -433,53 +382,45 @@ class _Reader:
             reason = f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
             self._rows[call.layer] = reason
         else:
-            self._rows[call.layer] = mean_weights(call, self._position.to(call.device))
+            self._rows[call.layer] = mean_weights(call, self._queries.to(call.device))
 
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
         self._rows[call.layer] = f"Its attention was not read: {type(error).__name__}: {error}"
 
     def _on_unseen(self, unseen: Unseen) -> None:
-        self._unseen[Unseen(site=plain_site(unseen.site), reason=unseen.reason)] = None
+        self._unseen[unseen._replace(site=plain_site(unseen.site))] = None
 
-    def _keep(self, mlp: _Mlp) -> None:
-        """Keep what a forward pass showed of an MLP, or why it showed nothing."""
-        kept, seen = self._kept[mlp], self._seen[mlp]
-        if kept.failure:
-            return
+    def _keep(self, mlp: _Mlp, seen: list[tuple[str, Tensor | str, Tensor | str]]) -> str:
+        """Keep what a forward pass showed of an MLP, or return why it showed nothing."""
         if not seen:
-            kept.failure = f"No module with a matrix that takes its {mlp.width} neurons ran after it."
-        elif len(seen) > 1:
-            kept.failure = (
-                f"Its MLP ran {len(seen)} times in one forward pass, and which of them is meant is not known."
-            )
-        else:
-            [(kept.site, neurons, attention)] = seen
-            if isinstance(neurons, str) or isinstance(attention, str):
-                kept.failure = neurons if isinstance(neurons, str) else str(attention)
-                return
-            kept.neurons.append(neurons.cpu())
-            kept.attention.append(attention.cpu())
-            if not bool(kept.attention[-1].isfinite().all()):
-                kept.failure = "Its attention is NaN, or the query of a context sees no key."
+            return f"No module with a matrix that takes its {mlp.width} neurons ran after it."
+        if len(seen) > 1:
+            return f"Its MLP ran {len(seen)} times in one forward pass, and which of them is meant is not known."
+        [(mlp.site, neurons, attention)] = seen
+        if isinstance(neurons, str) or isinstance(attention, str):
+            return neurons if isinstance(neurons, str) else str(attention)
+        mlp.neurons.append(neurons.cpu())
+        mlp.attention.append(attention.cpu())
+        is_finite = bool(mlp.attention[-1].isfinite().all())
+        return "" if is_finite else "Its attention is NaN, or the query of a context sees no key."
 
     def readings(self, tokens: Int[Tensor, "C L"]) -> Iterator[NeuronReading]:
         """Yield what was read, each site once: two maps into the same neurons in different modules read them twice."""
         sites = set()
-        for mlp, kept in self._kept.items():
-            if not kept.failure and kept.site not in sites:
-                sites.add(kept.site)
+        for mlp in self._mlps:
+            if not mlp.failure and mlp.site not in sites:
+                sites.add(mlp.site)
                 yield NeuronReading(
                     layer=mlp.layer,
-                    site=kept.site,
-                    activations=torch.cat(kept.neurons),
-                    attended=Attended(ids=tokens, weights=torch.cat(kept.attention)),
+                    site=mlp.site,
+                    activations=torch.cat(mlp.neurons),
+                    attended=Attended(ids=tokens, weights=torch.cat(mlp.attention)),
                     attention_layer=self._attention_layer(mlp),
                 )
 
     def all_unseen(self) -> list[Unseen]:
         """Return what could not be seen, and why."""
-        failed = [(mlp, kept.failure) for mlp, kept in self._kept.items() if kept.failure]
-        return [*self._unseen, *(Unseen(site=plain_site(mlp.lower[0]), reason=reason) for mlp, reason in failed)]
+        return [*self._unseen, *(Unseen(plain_site(mlp.lower[0]), mlp.failure) for mlp in self._mlps if mlp.failure)]
 
 
 # One row of an attention call
@@ -497,15 +438,12 @@ def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],
             [0.2500, 0.2500, 0.2500, 0.2500]])
     """
-    rows = row.unique().tolist()
-    if len(rows) == 1:
-        return _row_logits(call, slice(None), rows[0]).softmax(dim=-1).mean(dim=1)
-    chosen = [(row == each).nonzero()[:, 0] for each in rows]
-    logits = [_row_logits(call, which, each) for which, each in zip(chosen, rows, strict=True)]
-    return torch.cat([each.softmax(dim=-1).mean(dim=1) for each in logits])[torch.cat(chosen).argsort()]
+    chosen = {each: (row == each).nonzero()[:, 0] for each in row.unique().tolist()}
+    found = [_row_logits(call, which, each).softmax(dim=-1).mean(dim=1) for each, which in chosen.items()]
+    return torch.cat(found)[torch.cat([*chosen.values()]).argsort()]
 
 
-def _row_logits(call: AttentionCall, sequences: slice | Tensor, row: int) -> Float[Tensor, "b H keys"]:
+def _row_logits(call: AttentionCall, sequences: Tensor, row: int) -> Float[Tensor, "b H keys"]:
     """Logits of one row of these sequences, hidden ones minus infinity; half precision is computed in float32."""
     if call.logits is not None:
         given = _at_least_single(call.logits[sequences, :, row])
@@ -537,7 +475,7 @@ def _row_logits(call: AttentionCall, sequences: slice | Tensor, row: int) -> Flo
     return left
 
 
-def _of_row(given: Tensor | None, sequences: slice | Tensor, row: int) -> Float[Tensor, "b h 1 keys"] | Tensor | None:
+def _of_row(given: Tensor | None, sequences: Tensor, row: int) -> Float[Tensor, "b h 1 keys"] | Tensor | None:
     """Cut one row of some sequences out of a mask or bias that broadcasts to (B, H, rows, keys)."""
     if given is None:
         return None

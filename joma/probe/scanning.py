@@ -5,27 +5,25 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from html import escape
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import Int
 from torch import Tensor
 
 from joma.formatting import counted, printable
-from joma.metrics import METRICS
 from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint, TensorPrint
 from joma.probe.hub import HubPlace, download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
-from joma.probe.measurement import ALL_HEADS, Row
+from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint, find_series
 from joma.probe.structure import demand_pattern
-from joma.probe.summary import SCANNED, effects_of, first_lowest_last, layer_lines
+from joma.probe.summary import SCANNED, as_html, chart_of, effects_of, first_lowest_last, layer_lines
 from joma.probe.text import DEFAULT_NUM_WINDOWS, windows_of
 from joma.store import RunWriter, demand_closed, demand_writable, open_run, read, read_events
 from joma.store.files import remove_leftovers
@@ -40,12 +38,10 @@ DOWNLOADS = "downloads"
 AUDIT = "audit"
 _COST = "cost"
 _JOIN = "; "
-_FLUSH_SECONDS = 1e9
-"""Rows are written checkpoint by checkpoint, not by time."""
+_FLUSH_SECONDS = 1e9  # rows are written checkpoint by checkpoint, not by time
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScanProgress:
+class ScanProgress(NamedTuple):
     """How far a scan is."""
 
     done: int
@@ -64,7 +60,7 @@ class Scan:
     num_measured: int
     """Checkpoints measured by this call."""
     num_known: int
-    """Checkpoints whose values the record had already."""
+    """Checkpoints whose values were in the record already."""
     not_loaded: tuple[str, ...]
     """Checkpoints of which nothing could be read, in this call or before; the findings say why."""
     without_values: tuple[str, ...]
@@ -90,11 +86,9 @@ class Scan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
-        return {
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        return named | {
             "folder": str(self.folder),
-            "num_checkpoints": self.num_checkpoints,
-            "num_measured": self.num_measured,
-            "num_known": self.num_known,
             "not_loaded": list(self.not_loaded),
             "without_values": list(self.without_values),
             "sound": self.sound,
@@ -122,18 +116,11 @@ class Scan:
 
     def plot(self) -> "Chart":
         """Draw entropy and ranks of every layer over the steps."""
-        from joma.charts import lines
-
-        table = self.to_frame()
-        shown = [name for name in SCANNED if name in set(table["metric"])]
-        table = table[(table["head"] == ALL_HEADS) & table["metric"].isin(shown)]
-        table = table.groupby(["metric", "layer", "step"], as_index=False)["value"].mean()
-        table["metric"] = table["metric"].map({name: METRICS[name].axis for name in shown})
-        return lines(table, "step", "value", color="layer", facet="metric", share_y=False, title=self.folder.name)
+        return chart_of(self.to_frame(), SCANNED, self.folder.name)
 
     def _repr_html_(self) -> str:
-        table = first_lowest_last(self.to_frame(), SCANNED).to_html(index=False, float_format="{:.3g}".format)
-        return table + "".join(f"<p>Step {each.step:,}: {escape(each.message)}</p>" for each in self.findings)
+        remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)
+        return as_html(self.to_frame(), remarks, SCANNED)
 
     def _layers(self) -> list[dict[str, Any]]:
         """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
@@ -207,16 +194,11 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     tasks = list(_missing(wanted, out))
     config = {
         "sources": list(map(str, listed)),
-        "on": on,
-        "revisions": revisions,
         "steps": steps if steps is None or isinstance(steps, str) else list(steps),
         "text": text if text is None else Path(text),
         "tokenizer": tokenizer if tokenizer is None else Path(tokenizer),
-        "window": window,
-        "num_windows": num_windows,
-        "per_head": per_head,
-        "mlp_pattern": mlp_pattern,
-        "keep": keep,
+        **{"on": on, "revisions": revisions, "window": window, "num_windows": num_windows},
+        **{"per_head": per_head, "mlp_pattern": mlp_pattern, "keep": keep},
     }
     about = {"checkpoints": {str(checkpoint.step): checkpoint.name for checkpoint in checkpoints}}
     failures: dict[str, str] = {}
@@ -255,16 +237,16 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     asked = {task.checkpoint.name for task in tasks}
     unreadable = {each.step for each in series if not each.tensors}
     reached = [checkpoint for checkpoint in checkpoints if checkpoint.name not in failures]
-    loaded = [each for each in reached if each.step not in unreadable]
-    new = [each.name for each in loaded if each.name in measured]
-    known = [each.name for each in loaded if each.name not in asked and each.step in with_values]
+    loaded = {each.name: each.step for each in reached if each.step not in unreadable}
+    new = loaded.keys() & measured
+    known = {name for name, step in loaded.items() if name not in asked and step in with_values}
     return Scan(
         folder=out,
         num_checkpoints=len(checkpoints),
         num_measured=len(new),
         num_known=len(known),
-        not_loaded=tuple(each.name for each in reached if each not in loaded),
-        without_values=tuple(each.name for each in loaded if each.name not in (*new, *known)),
+        not_loaded=tuple(each.name for each in reached if each.name not in loaded),
+        without_values=tuple(name for name in loaded if name not in new | known),
         findings=tuple(findings),
         failures=failures,
     )
@@ -368,19 +350,16 @@ def _write(run: RunWriter, inspection: Inspection, reference: Mapping[str, Tenso
 
 
 def _write_audit(run: RunWriter, series: Sequence[Fingerprint], findings: Sequence[Finding]) -> None:
-    """Record what could not be measured (once, at the first step), the findings, and the flags of values."""
+    """Record what could not be measured (once, at the first step), the findings, and the flags of values.
+
+    Findings and flags of earlier calls that no longer hold are withdrawn.
+    """
     steps: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in series:
-        for site, reason in each.unseen.items():
-            steps[site, reason].append(each.step)
+        for unseen in each.unseen.items():
+            steps[unseen].append(each.step)
     for (site, reason), where in steps.items():
         run.event(where[0], "unseen", reason, level="warning", site=site, evidence={"steps": where})
-    _write_findings(run, findings)
-    _write_flags(run, flags(findings, series))
-
-
-def _write_findings(run: RunWriter, findings: Sequence[Finding]) -> None:
-    """Record the findings as events, and withdraw those of earlier calls that no longer hold."""
     run.flush()
     earlier = read_events(run.folder)
     current = {(finding.step, finding.message) for finding in findings}
@@ -391,17 +370,12 @@ def _write_findings(run: RunWriter, findings: Sequence[Finding]) -> None:
         evidence = {"finding": finding.kind.value, "sites": finding.sites, **finding.evidence}
         is_mild = finding.kind in NO_FLAG
         run.event(finding.step, AUDIT, finding.message, level="warning" if is_mild else "error", evidence=evidence)
-
-
-def _write_flags(run: RunWriter, reasons: Mapping[int, Mapping[str, str]]) -> None:
-    """Flag the values of bad checkpoints; take flags of earlier audits back where they no longer hold."""
     run.flush()
-    table = read(run.folder)
+    table, reasons = read(run.folder), flags(findings, series)
     concerned = table[(table["kind"] != _COST) & (table["step"].isin(list(reasons)) | (table["flag"] != ""))]
     for record in concerned[["step", *Row._fields]].to_dict("records"):
         by_site = reasons.get(record["step"], {})
         own = [part for part in record["flag"].split(_JOIN) if part and part not in set(Fault)]
-        audited = [part for part in by_site.get(record["site"], by_site.get("", "")).split(_JOIN) if part]
-        flag = _JOIN.join([*own, *audited])
+        flag = _JOIN.join(filter(None, [*own, by_site.get(record["site"], by_site.get("", ""))]))
         if flag != record["flag"]:
             run.add(**{**record, "flag": flag})

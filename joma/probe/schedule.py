@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 DECADE = 10
-SHOWN = 6
-"""Of a list of steps so many are written out."""
+SHOWN = 6  # of a list of steps so many are written out
 
 
 class Schedule(ABC):
@@ -34,7 +33,7 @@ class Every(Schedule):
     n: int
 
     def __post_init__(self) -> None:
-        """Refuse intervals that are no positive whole number."""
+        """Refuse intervals that are no positive integer."""
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
             raise ValueError(f"`every` must be a whole number of steps, at least 1, got {self.n!r}.")
 

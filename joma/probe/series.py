@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +20,8 @@ UNITS = {
     "epoch": r"epochs?|ep",
 }
 """Words before a number that make it the step, the surest first."""
-CHECKPOINTS = "checkpoints"
-"""Folder of the series that a run of `joma train` keeps."""
-SNAPSHOTS = "snapshots"
-"""Folder of what such a run goes on from."""
+CHECKPOINTS = "checkpoints"  # folder of the series that a run of `joma train` keeps
+SNAPSHOTS = "snapshots"  # folder of what such a run goes on from
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _KEYED = {
     unit: re.compile(rf"(?<![a-z])(?:{word})[-_=:. ]*(?:(\d+(?:\.\d+)?)([kmb])(?![a-z0-9])|(\d+))")
@@ -38,8 +36,7 @@ class Checkpoint:
     """One checkpoint of a series."""
 
     step: int
-    name: str
-    """Name of the file, folder or revision."""
+    name: str  # name of the file, folder or revision
     place: LocalPlace | HubPlace
 
 
@@ -63,7 +60,25 @@ def find_series(
             unique = name if places.get(name, place) == place else f"{source}/{name}"
             places[unique] = place
     known, unknown = read_steps(places) if steps is None else given_steps(list(places), steps)
-    return _ordered(places, known, unknown, findings)
+    if len(places) == 1 and not known:
+        (name,) = places
+        known, unknown = {name: 0}, {}
+        findings.append(Finding(Fault.NAME, 0, f"{name} shows no step: it is taken as step 0."))
+    for name, reason in unknown.items():
+        if not known:
+            raise ValueError(
+                f"No step can be read off the names: {name} {reason}. "
+                "Name the checkpoints like step1000 or checkpoint-100, or pass `steps`."
+            )
+        findings.append(Finding(Fault.NAME, -1, f"{name} {reason}: it is left out."))
+    for step, count in Counter(known.values()).items():
+        if count > 1:
+            claimants = some([name for name, own in known.items() if own == step])
+            raise ValueError(
+                f"Step {step} is claimed by {claimants}. Scan one series at a time, each into its own folder."
+            )
+    checkpoints = [Checkpoint(step=step, name=name, place=places[name]) for name, step in known.items()]
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.step), findings
 
 
 def given_steps(names: Sequence[str], steps: str | Sequence[int]) -> tuple[dict[str, int], dict[str, str]]:
@@ -91,36 +106,6 @@ def given_steps(names: Sequence[str], steps: str | Sequence[int]) -> tuple[dict[
     return dict(zip(ordered, numbers, strict=True)), {}
 
 
-def _ordered(
-    places: Mapping[str, LocalPlace | HubPlace],
-    steps: dict[str, int],
-    unknown: dict[str, str],
-    findings: list[Finding],
-) -> tuple[list[Checkpoint], list[Finding]]:
-    """Put checkpoints in the order of their steps, each step once."""
-    if len(places) == 1 and not steps:
-        (name,) = places
-        steps, unknown = {name: 0}, {}
-        findings.append(Finding(kind=Fault.NAME, step=0, message=f"{name} shows no step: it is taken as step 0."))
-    for name, reason in unknown.items():
-        if not steps:
-            raise ValueError(
-                f"No step can be read off the names: {name} {reason}. "
-                "Name the checkpoints like step1000 or checkpoint-100, or pass `steps`."
-            )
-        findings.append(Finding(kind=Fault.NAME, step=-1, message=f"{name} {reason}: it is left out."))
-    names: dict[int, list[str]] = defaultdict(list)
-    for name, step in steps.items():
-        names[step].append(name)
-    for step, claimants in names.items():
-        if len(claimants) > 1:
-            raise ValueError(
-                f"Step {step} is claimed by {some(claimants)}. Scan one series at a time, each into its own folder."
-            )
-    checkpoints = [Checkpoint(step=step, name=name, place=places[name]) for name, step in steps.items()]
-    return sorted(checkpoints, key=lambda checkpoint: checkpoint.step), findings
-
-
 def read_steps(names: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
     """Read the step off each name: the number after `step`, `iter`, `checkpoint`, `epoch`, or the only one.
 
@@ -133,7 +118,7 @@ def read_steps(names: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
     {'pythia70m_300.pt': 300, 'pythia70m_9.pt': 9}
     """
     names = list(dict.fromkeys(names))
-    keyed = {name: {unit: _numbers_behind(unit, name) for unit in UNITS} for name in names}
+    keyed = {name: {unit: _numbers_after(unit, name) for unit in UNITS} for name in names}
     counts = Counter(unit for found in keyed.values() for unit, numbers in found.items() if numbers)
     if not counts:
         return _plain_numbers(names)
@@ -153,11 +138,9 @@ def read_steps(names: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
     return known, unknown
 
 
-def _numbers_behind(unit: str, name: str) -> list[int]:
-    found = []
-    for scaled, scale, whole in _KEYED[unit].findall(_stem(name).lower()):
-        found.append(int(whole) if whole else round(float(scaled) * _SCALES[scale]))
-    return list(dict.fromkeys(found))
+def _numbers_after(unit: str, name: str) -> list[int]:
+    found = _KEYED[unit].findall(_stem(name).lower())
+    return list(dict.fromkeys(int(plain) if plain else round(float(n) * _SCALES[k]) for n, k, plain in found))
 
 
 def _plain_numbers(names: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
@@ -207,13 +190,13 @@ def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalP
         return [(name, LocalPlace(path=path))]
     if _is_record(path) and (path / CHECKPOINTS).is_dir():
         return _local_places(path / CHECKPOINTS, findings)
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_part(entry))
+    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_checkpoint(entry))
     files = [entry.name for entry in path.iterdir() if entry.is_file()]
     inside = [folder for folder in folders if _is_checkpoint(folder)]
     if inside:
         if any(is_weight_file(name) for name in files):
             message = f"{path.name} has weights of its own next to the checkpoints in it: they are left out."
-            findings.append(Finding(kind=Fault.NAME, step=-1, message=message))
+            findings.append(Finding(Fault.NAME, -1, message))
         steps, _ = read_steps([folder.name for folder in folders])
         kept = [folder for folder in folders if folder in inside or folder.name in steps]
         return [(folder.name, LocalPlace(path=folder)) for folder in kept]
@@ -234,7 +217,7 @@ def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalP
     return [(name, LocalPlace(path=path / name)) for name in states]
 
 
-def _is_no_part(folder: Path) -> bool:
+def _is_no_checkpoint(folder: Path) -> bool:
     """Whether a folder is hidden, the record of a run, or what it goes on from: no checkpoint whatever its name."""
     is_to_go_on_from = folder.name == SNAPSHOTS and _is_record(folder.parent)
     return folder.name.startswith(".") or _is_record(folder) or is_to_go_on_from

@@ -9,23 +9,20 @@ the model's width d to m neurons and a map back belong together. Shapes distingu
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-Shapes = Mapping[str, tuple[int, ...]]
-"""Names of tensors, as in a state dict, with their shapes."""
-Rows = tuple[tuple[int, int, int], ...]
-"""Slices (start, stop, step) of a matrix's outputs, in order."""
+Shapes = Mapping[str, tuple[int, ...]]  # names of tensors, as in a state dict, with their shapes
+Rows = tuple[tuple[int, int, int], ...]  # slices (start, stop, step) of a matrix's outputs, in order
 
-OUTSIDE = -1
-"""The layer of what belongs to none."""
-MATRIX_AXES, STACKED_AXES = 2, 3
-"""Axes of a matrix, and of matrices stacked along a first axis (experts)."""
+OUTSIDE = -1  # the layer of what belongs to none
+MATRIX_AXES, STACKED_AXES = 2, 3  # axes of a matrix, and of matrices stacked along a first axis (experts)
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Names that wrappers of a module (torch.compile, checkpointing, FSDP) put into the paths of what is inside."""
 
@@ -63,21 +60,19 @@ class Role(StrEnum):
     KEY = "key"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unseen:
+class Unseen(NamedTuple):
     """Something that is not measured, and why."""
 
     site: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LowRankUpdate:
-    """A LoRA adapter: scaling · B A is added to the weight."""
-
-    a: str
-    b: str
-    scaling: float
+def by_reason(unseen: Iterable[Unseen]) -> dict[str, list[str]]:
+    """Return for each reason the sites that it keeps from being measured."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for site, reason in unseen:
+        found[reason].append(site or "the model")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +82,7 @@ class WeightRef:
     name: str
     """Name of the tensor."""
     site: str
-    """What to call the matrix: the module's path, an expert in brackets, the part of a fused one after a colon."""
+    """What to call the matrix: the module's path, an expert in brackets, the half of a fused one after a colon."""
     layer: int
     role: Role
     shape: tuple[int, int]
@@ -100,23 +95,23 @@ class WeightRef:
     """Stored as (inputs, outputs)."""
     rows: Rows = ()
     """Which outputs of the tensor; all if empty."""
-    updates: tuple[LowRankUpdate, ...] = ()
+    updates: tuple[tuple[str, str, float], ...] = ()
+    """LoRA adapters, as names of A and B and the scaling: scaling · B A is added to the weight."""
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of all tensors that the matrix is made of."""
-        return (self.name, *(name for update in self.updates for name in (update.a, update.b)))
+        return (self.name, *(name for a, b, _ in self.updates for name in (a, b)))
 
     def take(self, read: Callable[[str], Tensor]) -> Float[Tensor, "outputs inputs"]:
         """Return the matrix, given a function from a tensor's name to the tensor."""
         weight = read(self.name)
         if self.stacked:
-            assert self.expert is not None
             weight = weight[self.expert]
         if self.transposed:
-            weight = weight.transpose(-1, -2)
-        for update in self.updates:
-            weight = weight + update.scaling * (read(update.b) @ read(update.a)).to(weight.dtype)
+            weight = weight.mT
+        for a, b, scaling in self.updates:
+            weight = weight + scaling * (read(b) @ read(a)).to(weight.dtype)
         parts = [weight[start:stop:step] for start, stop, step in self.rows]
         return weight if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -186,8 +181,8 @@ def find_layout(
     >>> layout.attention, [(ref.site, ref.shape) for ref in layout.lower]
     (('self_attn',), [('linear1', (16, 8))])
     """
-    for name, pattern in (("mlp_pattern", mlp_pattern), ("attention_pattern", attention_pattern)):
-        demand_pattern(name, pattern)
+    demand_pattern("mlp_pattern", mlp_pattern)
+    demand_pattern("attention_pattern", attention_pattern)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     hints = hints_of(model)
     lower, unseen = lower_matrices(shapes, mlp_pattern=mlp_pattern, hints=hints)
@@ -196,7 +191,7 @@ def find_layout(
     sites = [(block.index, path) for block in blocks for path in _attention_modules(block, model, attention_pattern)]
     known = {pair.site for pair in pairs} | {each.site for each in unread}
     reason = "No query and key matrices: no matrix of this module is named like them."
-    unread += [Unseen(site=path, reason=reason) for _, path in sites if path not in known]
+    unread += [Unseen(path, reason) for _, path in sites if path not in known]
     quantised = _quantised(model)
     of_attention = [ref for pair in pairs for ref in (pair.query, pair.key)]
     kept, unseen = without_quantised([*lower, *of_attention], [*unseen, *unread], quantised)
@@ -223,10 +218,10 @@ def without_quantised(
         return f"Its weights are quantised ({quantised[name]}): codes have no rank. Load the model in 16 or 32 bits."
 
     codes = {ref: [name for name in ref.tensors if name in quantised] for ref in refs}
-    missing = [Unseen(site=ref.site, reason=reason(names[0])) for ref, names in codes.items() if names]
+    missing = [Unseen(ref.site, reason(names[0])) for ref, names in codes.items() if names]
     for each in unseen:
         inside = next((name for name in quantised if is_inside(name, each.site)), None)
-        missing.append(each if inside is None else Unseen(site=each.site, reason=reason(inside)))
+        missing.append(each if inside is None else Unseen(each.site, reason(inside)))
     return [ref for ref, names in codes.items() if not names], list(dict.fromkeys(missing))
 
 
@@ -322,12 +317,10 @@ class Block:
 
     path: str
     index: int
-    shapes: Shapes
-    """Its tensors, in the order given."""
+    shapes: Shapes  # its tensors, in the order given
     owners: Mapping[str, Mapping[str, str]]
     """Modules that own queries and keys: names of the tensors "query" and "key", or "fused"."""
-    mixers: frozenset[str]
-    """Modules that own a depthwise convolution or a parameter of a recurrence."""
+    mixers: frozenset[str]  # modules that own a depthwise convolution or a parameter of a recurrence
 
     @property
     def matrices(self) -> list[str]:
@@ -337,7 +330,7 @@ class Block:
     def mixes_tokens(self, name: str) -> bool:
         """Whether a matrix of the block belongs to attention, or to another mixer: Mamba, a convolution, a recurrence.
 
-        It does by its own name beside queries and keys, inside a module that owns them or a mixer, or inside one called
+        By its own name next to queries and keys, inside a module that owns them or a mixer, or inside one called
         attention. Where the block itself owns the queries, its other matrices are judged by their names.
         """
         path = module_path(name)
@@ -445,6 +438,24 @@ def _attention_modules(block: Block, model: nn.Module, pattern: str | None) -> l
 # Matrices
 
 
+class _Matrix(NamedTuple):
+    """A matrix or a stack of them, read as a map from inputs to outputs."""
+
+    name: str
+    outputs: int
+    inputs: int
+    num_stacked: int | None
+    transposed: bool
+    certain: bool  # whether a bias or a hint shows the orientation
+
+    @property
+    def leaf(self) -> str:
+        return _leaf(module_path(self.name))
+
+    def flipped(self) -> "_Matrix":
+        return self._replace(inputs=self.outputs, outputs=self.inputs, transposed=not self.transposed)
+
+
 class _Tensors:
     """Names and shapes of a model's tensors, and what is known about them beyond."""
 
@@ -457,70 +468,54 @@ class _Tensors:
             if found:
                 self._adapters[path].append(adapter.removesuffix(".weight"))
 
-    def orientation(self, name: str) -> tuple[bool, bool]:
-        """Whether a tensor is stored as (inputs, outputs), and whether its bias, as long as the outputs, proves it."""
-        if name in self.hints.transposed:
-            return self.hints.transposed[name], True
-        stem = name.removesuffix(".weight")
-        rows, columns = self.shapes[name][-2:]
-        for bias in (f"{stem}.bias", f"{stem}_bias"):
-            if bias in self.shapes and rows != columns:
-                return self.shapes[bias][-1] == columns, True
-        return False, False
+    def matrix(self, name: str) -> _Matrix:
+        """Read a tensor as a matrix; a hint or its bias, as long as the outputs, shows whether it is transposed."""
+        shape, stem = self.shapes[name], name.removesuffix(".weight")
+        transposed, certain = self.hints.transposed.get(name, False), name in self.hints.transposed
+        for bias in () if certain else (f"{stem}.bias", f"{stem}_bias"):
+            if bias in self.shapes and shape[-2] != shape[-1] and not certain:
+                transposed, certain = self.shapes[bias][-1] == shape[-1], True
+        outputs, inputs = (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
+        return _Matrix(name, outputs, inputs, shape[0] if len(shape) == STACKED_AXES else None, transposed, certain)
 
-    def updates(self, path: str) -> tuple[LowRankUpdate, ...]:
-        """Return the adapters at a module path that are part of its weight."""
-        return tuple(
-            LowRankUpdate(a=f"{path}.lora_A.{name}.weight", b=f"{path}.lora_B.{name}.weight", scaling=scaling)
-            for name in self._adapters.get(path, ())
-            if (scaling := self.hints.lora_scaling.get(f"{path}.{name}"))
+    def ref(
+        self, matrix: _Matrix, layer: int, role: Role, suffix: str = "", rows: Rows = (), expert: int | None = None
+    ) -> WeightRef:
+        """Name a matrix, or some of its rows, with the adapters that are part of it."""
+        path, stacked = module_path(matrix.name), matrix.num_stacked is not None
+        scalings = {name: self.hints.lora_scaling.get(f"{path}.{name}") for name in self._adapters.get(path, ())}
+        return WeightRef(
+            name=matrix.name,
+            site=path + (f"[{expert}]" if stacked else "") + suffix,
+            layer=layer,
+            role=role,
+            shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
+            expert=expert,
+            stacked=stacked,
+            transposed=matrix.transposed,
+            rows=rows,
+            updates=tuple(
+                (f"{path}.lora_A.{name}.weight", f"{path}.lora_B.{name}.weight", scaling)
+                for name, scaling in scalings.items()
+                if scaling
+            ),
         )
 
     def left_out(self, names: Iterable[str]) -> list[Unseen]:
         """Say which adapters at tensors are not part of their matrices because their scaling is not known."""
         return [
-            Unseen(site=path, reason=f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints.")
+            Unseen(path, f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints.")
             for path in map(module_path, dict.fromkeys(names))
             for adapter in self._adapters.get(path, ())
             if f"{path}.{adapter}" not in self.hints.lora_scaling
         ]
 
     def is_router(self, name: str) -> bool:
-        """Whether a matrix chooses among experts beside it."""
+        """Whether a matrix chooses among experts next to it."""
         path = module_path(name)
         holder = path if _ROUTER.match(_leaf(path)) else parent(path)
-        beside = parent(holder) + ".experts"
-        return bool(_ROUTER.match(_leaf(holder))) and any(other.startswith(beside) for other in self.shapes)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Matrix:
-    """A matrix or a stack of them, read as a map from inputs to outputs."""
-
-    name: str
-    inputs: int
-    outputs: int
-    num_stacked: int | None
-    transposed: bool
-    certain: bool
-    """Whether a bias or a hint shows the orientation."""
-
-    @classmethod
-    def of(cls, name: str, tensors: _Tensors) -> "_Matrix":
-        shape = tensors.shapes[name]
-        transposed, certain = tensors.orientation(name)
-        outputs, inputs = shape[-2:] if not transposed else (shape[-1], shape[-2])
-        num_stacked = shape[0] if len(shape) == STACKED_AXES else None
-        return cls(
-            name=name, inputs=inputs, outputs=outputs, num_stacked=num_stacked, transposed=transposed, certain=certain
-        )
-
-    @property
-    def leaf(self) -> str:
-        return _leaf(module_path(self.name))
-
-    def flipped(self) -> "_Matrix":
-        return replace(self, inputs=self.outputs, outputs=self.inputs, transposed=not self.transposed)
+        experts = parent(holder) + ".experts"
+        return bool(_ROUTER.match(_leaf(holder))) and any(other.startswith(experts) for other in self.shapes)
 
 
 def lower_matrices(
@@ -536,33 +531,30 @@ def lower_matrices(
     >>> [(ref.site, ref.shape, ref.transposed) for ref in lower_matrices(shapes)[0]]
     [('h.0.mlp.c_fc', (32, 8), True)]
     """
-    tensors = _Tensors(shapes, hints)
-    blocks = find_blocks(shapes)
+    tensors, blocks = _Tensors(shapes, hints), find_blocks(shapes)
     if not blocks:
-        return [], [Unseen(site="", reason="No matrix was found.")]
-    found: list[WeightRef] = []
+        return [], [Unseen("", "No matrix was found.")]
     if mlp_pattern is None:
-        for block in blocks:
-            found += _lower_of_block(block, tensors)
+        found = [ref for block in blocks for ref in _lower_of_block(block, tensors)]
     else:
         found = _picked(mlp_pattern, blocks, tensors)
         if not found:
-            return [], [Unseen(site="", reason=f"No matrix matches `mlp_pattern={mlp_pattern}`. Change the pattern.")]
+            return [], [Unseen("", f"No matrix matches `mlp_pattern={mlp_pattern}`. Change the pattern.")]
     found.sort(key=lambda ref: ref.layer)
     seen = {ref.layer for ref in found}
     both = dict.fromkeys(ref.name for ref in found if ref.role is Role.GATE_AND_UP)
     reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
     unseen = [
-        *(Unseen(site=block.path, reason=_why_none(block, mlp_pattern)) for block in blocks if block.index not in seen),
+        *(Unseen(block.path, _why_none(block, mlp_pattern)) for block in blocks if block.index not in seen),
         *tensors.left_out(ref.name for ref in found),
-        *(Unseen(site=module_path(name), reason=reason) for name in both),
+        *(Unseen(module_path(name), reason) for name in both),
     ]
     return found, unseen
 
 
 def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
-    beside = [name for name in block.matrices if not block.mixes_tokens(name) and not tensors.is_router(name)]
-    lowers, uppers = _sides([_Matrix.of(name, tensors) for name in beside], block.width())
+    names = [name for name in block.matrices if not block.mixes_tokens(name) and not tensors.is_router(name)]
+    lowers, uppers = _sides(map(tensors.matrix, names), block.width())
     refs = []
     for members in _with_common_way_back(lowers, uppers):
         for (matrix, hidden), role in zip(members, _roles([m.leaf for m, _ in members]), strict=True):
@@ -576,11 +568,11 @@ def _picked(pattern: str, blocks: list[Block], tensors: _Tensors) -> list[Weight
     layer_of = {name: block.index for block in blocks for name in block.shapes}
     widths = [block.width() for block in blocks]
     refs: list[WeightRef] = []
-    for name in (*layer_of, *(name for name in tensors.shapes if name not in layer_of)):
+    for name in dict.fromkeys((*layer_of, *tensors.shapes)):
         if re.search(pattern, name) and _is_matrix(name, tensors.shapes[name]):
-            layer = layer_of[name] if name in layer_of else _layer_beside(name, blocks)
+            layer = layer_of[name] if name in layer_of else _layer_outside(name, blocks)
             width = widths[layer if 0 <= layer < len(blocks) else 0]
-            matrix = _Matrix.of(name, tensors)
+            matrix = tensors.matrix(name)
             if not matrix.certain and matrix.outputs == width != matrix.inputs:
                 matrix = matrix.flipped()
             refs += _refs(matrix, layer, Role.LOWER, matrix.outputs, tensors)
@@ -593,7 +585,7 @@ def _why_none(block: Block, pattern: str | None) -> str:
     if any(".parametrizations." in name for name in block.shapes):
         return "Its weights are parametrised: they are computed when used, and reading them may change them."
     return (
-        "No lower matrix of an MLP: no pair of matrices d → m → d beside attention. "
+        "No lower matrix of an MLP: no pair of matrices d → m → d outside of attention. "
         "Name it by `mlp_pattern=`, a regular expression for the names of tensors."
     )
 
@@ -603,11 +595,8 @@ def _refs(matrix: _Matrix, layer: int, role: Role, hidden: int, tensors: _Tensor
 
     The rows of a gate come first, or alternate with what it gates; where that is unknown both stay one matrix.
     """
-    path = module_path(matrix.name)
-    numbered = _EXPERT_INDEX.search(path)
-    experts: list[int | None] = [int(numbered.group(1)) if numbered else None]
-    if matrix.num_stacked is not None:
-        experts = [*range(matrix.num_stacked)]
+    numbered = _EXPERT_INDEX.search(module_path(matrix.name))
+    experts = [int(numbered[1]) if numbered else None] if matrix.num_stacked is None else range(matrix.num_stacked)
     halves: list[tuple[Role, str, Rows]]
     if matrix.outputs == hidden:
         halves = [(role, "", ())]
@@ -617,36 +606,10 @@ def _refs(matrix: _Matrix, layer: int, role: Role, hidden: int, tensors: _Tensor
         halves = [(Role.GATE_AND_UP, "", ())]
     else:
         halves = [(Role.GATE, ":gate", ((0, hidden, 1),)), (Role.UP, ":up", ((hidden, 2 * hidden, 1),))]
-    return [
-        _ref(matrix, layer, part, tensors, suffix, rows, expert) for expert in experts for part, suffix, rows in halves
-    ]
+    return [tensors.ref(matrix, layer, *half, expert) for expert in experts for half in halves]
 
 
-def _ref(
-    matrix: _Matrix,
-    layer: int,
-    role: Role,
-    tensors: _Tensors,
-    suffix: str = "",
-    rows: Rows = (),
-    expert: int | None = None,
-) -> WeightRef:
-    path, stacked = module_path(matrix.name), matrix.num_stacked is not None
-    return WeightRef(
-        name=matrix.name,
-        site=path + (f"[{expert}]" if stacked else "") + suffix,
-        layer=layer,
-        role=role,
-        shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
-        expert=expert,
-        stacked=stacked,
-        transposed=matrix.transposed,
-        rows=rows,
-        updates=tensors.updates(path),
-    )
-
-
-def _sides(matrices: list[_Matrix], width: int) -> tuple[list[_Matrix], list[_Matrix]]:
+def _sides(matrices: Iterable[_Matrix], width: int) -> tuple[list[_Matrix], list[_Matrix]]:
     """Split into maps from the width and maps back to it; a name decides where shape and bias do not."""
     lowers: list[_Matrix] = []
     uppers: list[_Matrix] = []
@@ -669,17 +632,15 @@ def _with_common_way_back(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[
 
     A map twice as wide as the way back holds a gate and what it gates.
     """
-    beside: dict[str, list[_Matrix]] = defaultdict(list)
-    for upper in uppers:
-        beside[parent(module_path(upper.name))].append(upper)
     groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
     for lower in lowers:
-        near, all_fitting = (
-            [u for u in each if u.num_stacked == lower.num_stacked and lower.outputs in (u.inputs, 2 * u.inputs)]
-            for each in (beside[parent(module_path(lower.name))], uppers)
-        )
-        if near or all_fitting:
-            nearest = max(near or all_fitting, key=lambda upper: _num_shared(upper.name, lower.name))
+        holder = parent(module_path(lower.name))
+        fitting = [
+            u for u in uppers if u.num_stacked == lower.num_stacked and lower.outputs in (u.inputs, 2 * u.inputs)
+        ]
+        near = [upper for upper in fitting if parent(module_path(upper.name)) == holder]
+        if fitting:
+            nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
             groups[nearest.name].append((lower, nearest.inputs))
     return list(groups.values())
 
@@ -694,7 +655,7 @@ def _roles(leaves: list[str]) -> list[Role]:
     return [Role.GATE if gate else Role.UP for gate in gates]
 
 
-def _layer_beside(name: str, blocks: list[Block]) -> int:
+def _layer_outside(name: str, blocks: list[Block]) -> int:
     """Return the layer that a matrix outside of the blocks belongs to: of the block that has its number.
 
     Of several (an encoder and a decoder count by themselves) it is the one whose path it shares the most of. A number
@@ -730,51 +691,43 @@ def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[Quer
     unseen: list[Unseen] = []
     for block in find_blocks(shapes):
         for path, names in block.owners.items():
-            heads = tensors.hints.heads.get(path, tensors.hints.heads.get(""))
             try:
-                pair = (_fused if "fused" in names else _apart)(path, names, block.index, tensors, heads)
+                found.append(_query_key(path, names, block.index, tensors))
+                unseen += tensors.left_out((found[-1].query.name, found[-1].key.name))
             except ValueError as error:
-                unseen.append(Unseen(site=path, reason=str(error)))
-            else:
-                found.append(pair)
-                unseen += tensors.left_out((pair.query.name, pair.key.name))
+                unseen.append(Unseen(path, str(error)))
     return found, unseen
 
 
-def _apart(
-    site: str, names: Mapping[str, str], layer: int, tensors: _Tensors, heads: tuple[int, int] | None
-) -> QueryKey:
-    query, key = (_ref(_Matrix.of(names[role], tensors), layer, role, tensors) for role in (Role.QUERY, Role.KEY))
-    fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
-    num_heads = heads[0] if heads is not None and fits else None
-    num_key_heads = None if num_heads is None else key.shape[0] * num_heads // query.shape[0]
-    return QueryKey(site=site, query=query, key=key, num_heads=num_heads, num_key_heads=num_key_heads)
-
-
-def _fused(
-    site: str, names: Mapping[str, str], layer: int, tensors: _Tensors, heads: tuple[int, int] | None
-) -> QueryKey:
-    matrix = _Matrix.of(names["fused"], tensors)
-    interleaved, outputs = bool(_INTERLEAVED.search(matrix.leaf)), matrix.outputs
-    if heads is None and (interleaved or outputs != 3 * matrix.inputs):
-        raise ValueError("Queries and keys are fused, and how many heads there are is not known. Pass them in hints.")
-    num_heads, num_key_heads = heads or (1, 1)
-    dim, rest = divmod(outputs, num_heads + 2 * num_key_heads)
-    if rest:
-        raise ValueError(f"{outputs} rows do not divide into {num_heads} query and twice {num_key_heads} key heads.")
-    # Group by group its queries, its key, its value; a matrix that is not interleaved is one group.
-    num_groups, keys_of_group = (num_key_heads, 1) if interleaved else (1, num_key_heads)
-    queries_of_group = num_heads // num_groups
-    starts = [group * (queries_of_group + 2 * keys_of_group) * dim for group in range(num_groups)]
-    middle, end = queries_of_group * dim, (queries_of_group + keys_of_group) * dim
-    query, key = (tuple((at + a, at + b, 1) for at in starts) for a, b in ((0, middle), (middle, end)))
-    return QueryKey(
-        site=site,
-        query=_ref(matrix, layer, Role.QUERY, tensors, ":query", query),
-        key=_ref(matrix, layer, Role.KEY, tensors, ":key", key),
-        num_heads=None if heads is None else num_heads,
-        num_key_heads=None if heads is None else num_key_heads,
-    )
+def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensors) -> QueryKey:
+    heads = tensors.hints.heads.get(site, tensors.hints.heads.get(""))
+    if "fused" not in names:
+        query, key = (tensors.ref(tensors.matrix(names[role]), layer, role) for role in (Role.QUERY, Role.KEY))
+        fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
+        heads = (heads[0], key.shape[0] * heads[0] // query.shape[0]) if heads is not None and fits else None
+    else:
+        matrix = tensors.matrix(names["fused"])
+        interleaved = bool(_INTERLEAVED.search(matrix.leaf))
+        if heads is None and (interleaved or matrix.outputs != 3 * matrix.inputs):
+            raise ValueError(
+                "Queries and keys are fused, and how many heads there are is not known. Pass them in hints."
+            )
+        num_heads, num_key_heads = heads or (1, 1)
+        dim, rest = divmod(matrix.outputs, num_heads + 2 * num_key_heads)
+        if rest:
+            raise ValueError(
+                f"{matrix.outputs} rows do not divide into {num_heads} query and twice {num_key_heads} key heads."
+            )
+        # Group by group its queries, its key, its value; a matrix that is not interleaved is one group.
+        num_groups, keys_of_group = (num_key_heads, 1) if interleaved else (1, num_key_heads)
+        queries_of_group = num_heads // num_groups
+        starts = [group * (queries_of_group + 2 * keys_of_group) * dim for group in range(num_groups)]
+        middle, end = queries_of_group * dim, (queries_of_group + keys_of_group) * dim
+        query_rows, key_rows = (tuple((at + a, at + b, 1) for at in starts) for a, b in ((0, middle), (middle, end)))
+        query = tensors.ref(matrix, layer, Role.QUERY, ":query", query_rows)
+        key = tensors.ref(matrix, layer, Role.KEY, ":key", key_rows)
+    num_heads_known, num_key_heads_known = heads or (None, None)
+    return QueryKey(site=site, query=query, key=key, num_heads=num_heads_known, num_key_heads=num_key_heads_known)
 
 
 # What only modules know

@@ -1,6 +1,7 @@
 """Runs in one table: the first, lowest and last value of what matters, for every layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,12 @@ from joma.store import read
 if TYPE_CHECKING:
     import pandas
 
+    from joma.charts import Chart
     from joma.measure.effects import Effects
 
 SHOWN = {"entropy": ("first", "lowest", "last"), "stable_rank": ("first", "last"), "max_logit": ("last",)}
 """Columns of the summary of one run."""
-DIGITS = {"entropy": 2}
-"""Decimals of a metric; 1 of others. Small values have two significant digits."""
+DIGITS = {"entropy": 2}  # decimals of a metric; 1 of others. Small values have two significant digits
 SCANNED = {
     "entropy": ("first", "lowest (step)", "last", "effect"),
     "stable_rank": ("first", "lowest (step)", "last", "effect"),
@@ -48,6 +49,32 @@ def first_lowest_last(table: "pandas.DataFrame", shown: Mapping[str, Sequence[st
     found = pandas.DataFrame(rows, columns=["metric", "layer", "first", "lowest", "lowest_step", "last"])
     order = {metric: i for i, metric in enumerate(METRICS)}
     return found.sort_values(["metric", "layer"], key=lambda column: column.replace(order), ignore_index=True)
+
+
+def as_html(table: "pandas.DataFrame", remarks: Iterable[str], shown: Mapping[str, Sequence[str]] = SHOWN) -> str:
+    """Return `first_lowest_last` as a table for notebooks, with remarks below it."""
+    rows = first_lowest_last(table, shown).to_html(index=False, float_format="{:.3g}".format)
+    return rows + "".join(f"<p>{escape(line)}</p>" for line in remarks)
+
+
+def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str) -> "Chart":
+    """Draw metrics of every layer over the steps; sites of one layer are reduced as its heads are."""
+    import pandas
+
+    from joma.charts import lines
+
+    table = table[table["head"] == -1]
+    curves = [
+        own.groupby(["layer", "step"])["value"]
+        .agg(METRICS[name].reduction.value)
+        .reset_index()
+        .assign(metric=METRICS[name].axis)
+        for name in shown
+        if len(own := table[table["metric"] == name])
+    ]
+    if not curves:
+        raise ValueError("There is nothing to draw: nothing was measured yet. Call `step` first.")
+    return lines(pandas.concat(curves), "step", "value", color="layer", facet="metric", share_y=False, title=title)
 
 
 def effects_of(table: "pandas.DataFrame") -> dict[tuple[str, int], "Effects"]:

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -46,13 +46,16 @@ from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
 OnCall = Callable[[AttentionCall], None]
 OnUnseen = Callable[[Unseen], None]
 OnError = Callable[[AttentionCall, Exception], None]
-Sites = Collection[tuple[str, CallSource]]
-"""Where calls were seen, and how."""
+Sites = Collection[tuple[str, CallSource]]  # where calls were seen, and how
 
 _OTHER_SEQUENCE = re.compile(r"^key|kv|encoder|memory|context|source", re.IGNORECASE)
 _NO_SEQUENCE = re.compile(r"mask|bias|pos|cache|past", re.IGNORECASE)
 _CACHE = re.compile(r"cache|past", re.IGNORECASE)
 _PADDING_MASK = re.compile(r"^(?:attention_mask|\w*key_padding_mask)$")
+NO_VISIBLE_CALL = (
+    "It ran, but called neither scaled_dot_product_attention nor Hugging Face's attention interface nor a softmax of "
+    "queries times keys that is visible from Python."
+)
 _this_thread = threading.local()
 
 
@@ -111,8 +114,12 @@ def tap(
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
-    if not eagerly:
-        _refuse_compiled(model)
+    compiled = None if eagerly else next((name for name, each in model.named_modules() if is_compiled(each)), None)
+    if compiled is not None:
+        raise ValueError(
+            f"Attention inside torch.compile cannot be seen, and {compiled or 'the model'!r} is compiled. "
+            "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass eagerly=True."
+        )
     layout = find_layout(model) if layout is None else layout
     follows_softmax = sites is None or any(source is CallSource.SOFTMAX for _, source in sites)
     mode = _Tap(layout, on_call, on_unseen, on_error, Products(model) if follows_softmax else None)
@@ -128,7 +135,7 @@ def tap(
             if eagerly and "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(_interface_followed(mode.follow))
-            stack.enter_context(mode.running.attached(model, idle))
+            stack.enter_context(mode.attached(model, idle))
             stack.enter_context(mode)
             yield
         mode.report_unseen()
@@ -142,16 +149,29 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _refuse_compiled(model: nn.Module) -> None:
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None:  # takes seconds to import, and nothing can have been compiled without it
-        return
-    for name, module in model.named_modules():
-        if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None:
-            raise ValueError(
-                f"Attention inside torch.compile cannot be seen, and {name or 'the model'!r} is compiled. "
-                "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass eagerly=True."
-            )
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` was put around a module, or into it, by Lightning too."""
+    by_lightning = getattr(module, "_compiler_ctx", None) is not None
+    return is_compiled_wrapper(module) or module._compiled_call_impl is not None or by_lightning
+
+
+def is_compiled_wrapper(module: nn.Module) -> bool:
+    """Whether a module is what `torch.compile` returned."""
+    # Its class lives in torch._dynamo, which takes seconds to import and is there if and only if it was used.
+    return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Put hooks on by going through `handles`, and take them off when the context ends."""
+    taken: list[RemovableHandle] = []
+    try:
+        for handle in handles:
+            taken.append(handle)  # one by one: those before a failure are taken off too
+        yield
+    finally:
+        for handle in taken:
+            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -162,8 +182,7 @@ class _Frame:
     module: nn.Module
     args: tuple
     kwargs: dict[str, Any]
-    number: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers its own calls of attention."""
+    number: Iterator[int] = field(default_factory=itertools.count)  # numbers its own calls of attention
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
@@ -204,89 +223,17 @@ class _Frame:
         return num_rows != num_keys and not cached
 
 
-class _RunningModules:
-    """The stack of a model's running modules, kept by hooks while it is attached.
-
-    Only the thread that attached it counts, and backward passes do not: what runs there is recomputation.
-    """
-
-    def __init__(self, refuse: Callable[[], None]) -> None:
-        """Call `refuse` whenever a module starts; it may raise."""
-        self._refuse = refuse
-        self._thread = threading.get_ident()
-        self.frames: list[_Frame] = []
-        self.started: set[str] = set()
-        self.unhooked: set[str] = set()
-        """Scripted modules: they take no hooks, so whether they started is not known."""
-        self.runs: Counter[str] = Counter()
-        """How many times each module started since one started while none was running: in this forward pass."""
-
-    @contextmanager
-    def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
-        """Hook every module except `idle`, and take all hooks off again."""
-        handles: list[RemovableHandle] = []
-        try:
-            for name, module in model.named_modules():
-                if name in idle:
-                    continue
-                if isinstance(module, torch.jit.ScriptModule):
-                    self.unhooked.add(name)
-                    continue
-                enter, leave = partial(self._enter, name), partial(self._leave, name)
-                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
-                handles.append(module.register_forward_hook(leave, always_call=True))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self.frames.clear()
-
-    def _enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        if self._counts():
-            self._refuse()
-            if not self.frames:
-                self.runs.clear()
-            self.runs[name] += 1
-            self.frames.append(_Frame(name, module, args, kwargs))
-            self.started.add(name)
-
-    def _leave(self, name: str, module: nn.Module, args: tuple, output: Any) -> None:
-        # An exception that passes through a module may leave frames of its children behind.
-        if self._counts() and any(frame.name == name for frame in self.frames):
-            while self.frames.pop().name != name:
-                pass
-
-    def _counts(self) -> bool:
-        return threading.get_ident() == self._thread and not in_backward()
-
-    def given_to(self, name: str, batch: int, num_rows: int) -> Float[Tensor, "B rows d"] | None:
-        """Return the first sequence of vectors that a running module was called with, if it is of that size."""
-        frame = next((frame for frame in reversed(self.frames) if frame.name == name), None)
-        for value in () if frame is None else frame.arguments.values():
-            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3:  # noqa: PLR2004
-                return value.detach() if value.shape[:2] == (batch, num_rows) else None
-        return None
-
-    def padding_mask(self, batch: int, num_keys: int) -> Bool[Tensor, "B keys"] | None:
-        """Return which tokens are no padding, by the innermost mask (B, keys) that a running module was given."""
-        for frame in reversed(self.frames):
-            for name, value in frame.arguments.items():
-                if _PADDING_MASK.match(name):
-                    if value is None and name == "attention_mask":  # what runs inside has none: no token is padding
-                        return None
-                    # A square one may be for rows and keys.
-                    if isinstance(value, Tensor) and value.shape == (batch, num_keys) and batch != num_keys:
-                        return rows_of_padding(name, value.detach())
-        return None
-
-
 @lru_cache(maxsize=256)
 def _signature_of_method(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(types.MethodType(function, object()))
 
 
 class _Tap(TorchFunctionMode):
-    """Sees every call of a PyTorch function from Python, passes attention on, and notes what was not seen."""
+    """Sees every call of a PyTorch function from Python, passes attention on, and notes what was not seen.
+
+    Hooks keep the stack of running modules. Only the thread that opened the tap counts, and backward passes do not:
+    what runs there is recomputation.
+    """
 
     def __init__(
         self,
@@ -298,15 +245,59 @@ class _Tap(TorchFunctionMode):
     ) -> None:
         """Without `products`, softmaxes are passed over."""
         super().__init__()
-        self.running = _RunningModules(self._refuse_reentrance)
         self._layout, self._products = layout, products
         self._on_call, self._on_unseen, self._on_error = on_call, on_unseen, on_error
-        self._accounted: set[str] = set()
-        """Modules inside of which a call was seen, or reported as unseen."""
+        self._thread = threading.get_ident()
+        self._frames: list[_Frame] = []
+        self._started: set[str] = set()
+        """Modules that ran, or are scripted: those take no hooks, so whether they ran is not known."""
+        self._runs: Counter[str] = Counter()
+        """How many times each module started since one started while none was running: in this forward pass."""
+        self._accounted: set[str] = set()  # modules inside of which a call was seen, or reported as unseen
         self._num_seen = 0
-        self._counted: dict[int, Tensor] = {}
-        """Rows that count of each layer's last self-attention."""
+        self._counted: dict[int, Tensor] = {}  # rows that count of each layer's last self-attention
         self._in_on_call = False
+
+    @contextmanager
+    def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
+        """Hook every module except `idle`, and take all hooks off again."""
+        modules = dict(model.named_modules())
+        scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
+
+        def handles() -> Iterator[RemovableHandle]:
+            for name in modules.keys() - idle - scripted:
+                enter, leave = partial(self._enter, name), partial(self._leave, name)
+                yield modules[name].register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
+                yield modules[name].register_forward_hook(leave, always_call=True)
+
+        try:
+            with hooked(handles()):
+                yield
+        finally:
+            self._frames.clear()
+            if self._started:
+                self._started |= scripted - idle
+
+    def _enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if self._counts():
+            if self._in_on_call:
+                raise RuntimeError(
+                    "`on_call` ran the tapped model. Keep what it needs, and run the model after the tap."
+                )
+            if not self._frames:
+                self._runs.clear()
+            self._runs[name] += 1
+            self._frames.append(_Frame(name, module, args, kwargs))
+            self._started.add(name)
+
+    def _leave(self, name: str, module: nn.Module, args: tuple, output: Any) -> None:
+        # An exception that passes through a module may leave frames of its children in the list.
+        if self._counts() and any(frame.name == name for frame in self._frames):
+            while self._frames.pop().name != name:
+                pass
+
+    def _counts(self) -> bool:
+        return threading.get_ident() == self._thread and not in_backward()
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -318,9 +309,9 @@ class _Tap(TorchFunctionMode):
             with self:
                 return _undispatched(func)(*args, **kwargs)
         result = func(*args, **kwargs)
-        if self.running.frames:
+        if self._frames:
             name = getattr(func, "__name__", "").partition(".")[0]
-            heads = partial(head_count, self.running.frames[-1].module)
+            heads = partial(head_count, self._frames[-1].module)
             if name == "scaled_dot_product_attention":
                 self._report(CallSource.SDPA, lambda: sdpa_fields(*args, **kwargs, num_heads=heads()))
             elif self._products is not None and name in SOFTMAX:
@@ -335,37 +326,29 @@ class _Tap(TorchFunctionMode):
         """Run an implementation of Hugging Face's interface; read what it was given if nothing was seen inside."""
         before = self._num_seen
         result = run()
-        if self._num_seen == before and self.running.frames:
+        if self._num_seen == before and self._frames:
             self._report(CallSource.INTERFACE, read)
         return result
 
     def report_unseen(self) -> None:
         """Report attention modules that ran without a call that was seen."""
-        if not self.running.started:
-            return
-        ran = self.running.unhooked | self.running.started
-        silent = [path for path in self._layout.attention if path in ran - self._accounted]
-        for path in silent or ([] if self._num_seen else [""]):
-            self._on_unseen(
-                Unseen(
-                    site=path,
-                    reason="It ran, but called neither scaled_dot_product_attention nor Hugging Face's attention "
-                    "interface nor a softmax of queries times keys that is visible from Python.",
-                )
-            )
+        silent = [path for path in self._layout.attention if path in self._started - self._accounted]
+        if self._started and not silent and not self._num_seen:
+            silent = [""]
+        for path in silent:
+            self._on_unseen(Unseen(path, NO_VISIBLE_CALL))
 
     def _report(self, source: CallSource, read: Callable[[], dict[str, Any]]) -> None:
         """Read a call and pass it on, out of reach of autograd, autocast and other modes."""
         if in_backward() or self._in_on_call:
             return
         self._num_seen += 1
-        self._accounted.update(frame.name for frame in self.running.frames)
+        self._accounted.update(frame.name for frame in self._frames)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
                 call = self._call(source, read())
             except Exception as error:
-                site = self.running.frames[-1].name
-                self._on_unseen(Unseen(site=site, reason=f"An attention call was not read: {error}."))
+                self._on_unseen(Unseen(self._frames[-1].name, f"An attention call was not read: {error}."))
                 return
             device = call.device.type
             with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
@@ -380,53 +363,64 @@ class _Tap(TorchFunctionMode):
                     self._in_on_call = False
 
     def _call(self, source: CallSource, fields: dict[str, Any]) -> AttentionCall:
-        running, frame = self.running, self.running.frames[-1]
-        site, extra = frame.name, frame.num_extra_keys()
+        frame = self._frames[-1]
+        extra = frame.num_extra_keys()
         if extra:
             fields = without_extra_keys(fields, extra)
         logits = fields.get("logits")
-        rows, keys = logits.shape[2:] if logits is not None else (fields["q"].shape[2], fields["k"].shape[2])
+        batch, _, rows = (fields["q"] if logits is None else logits).shape[:3]
+        keys = fields["k"].shape[2] if logits is None else logits.shape[3]
         kind = CallKind.CROSS if frame.sees_another_sequence(rows, keys) else CallKind.SELF
         past = keys - rows if kind is CallKind.SELF and keys > rows and not fields.get("causal") else 0
-        block = self._layout.layer_of(site)
-        again = running.runs[self._layout.layers[block]] - 1 if block >= 0 else 0
+        block = self._layout.layer_of(frame.name)
+        again = self._runs[self._layout.layers[block]] - 1 if block >= 0 else 0
         layer = block + max(0, again) * len(self._layout.layers)
         fields = {"offset": past, "rows": None} | fields
         if fields["rows"] is None:
-            fields["rows"] = self._rows(kind, layer, fields, rows, keys)
+            fields["rows"] = self._rows(kind, layer, fields, (batch, rows, keys))
         part = next(frame.number)
         if kind is CallKind.SELF and part == 0 and block >= 0:
-            batch = (fields["q"] if logits is None else logits).shape[0]
-            fields["state"] = running.given_to(self._layout.layers[block], batch, rows)
-        return AttentionCall(
-            site=site,
-            kind=kind,
-            layer=layer,
-            source=source,
-            repeat=running.runs[site] - 1,
-            part=part,
-            **fields,
-        )
+            fields["state"] = self._given_to(self._layout.layers[block], batch, rows)
+        repeat = self._runs[frame.name] - 1
+        return AttentionCall(site=frame.name, kind=kind, layer=layer, source=source, repeat=repeat, part=part, **fields)
 
-    def _rows(self, kind: CallKind, layer: int, fields: dict[str, Any], rows: int, keys: int) -> Tensor | None:
+    def _rows(
+        self, kind: CallKind, layer: int, fields: dict[str, Any], shape: tuple[int, int, int]
+    ) -> Bool[Tensor, "B rows"] | None:
         """Return the rows that count: the user's, those that a mask shows, or those of the layer's self-attention."""
-        batch = (fields["q"] if fields.get("logits") is None else fields["logits"]).shape[0]
+        batch, rows, keys = shape
         counted: Tensor | None = getattr(_this_thread, "rows", None)
         if counted is not None and counted.shape == (batch, rows):
             return counted
         if kind is CallKind.CROSS:  # its rows are those of the self-attention before
             counted = self._counted.get(layer)
             return counted if counted is not None and counted.shape == (batch, rows) else None
-        tokens, offset = self.running.padding_mask(batch, keys), fields["offset"]
+        tokens, offset = self._padding_mask(batch, keys), fields["offset"]
         counted = rows_with_keys(fields, offset) if tokens is None else tokens[:, offset : offset + rows]
         self._counted.pop(layer, None)
         if counted is not None:
             self._counted[layer] = counted
         return counted
 
-    def _refuse_reentrance(self) -> None:
-        if self._in_on_call:
-            raise RuntimeError("`on_call` ran the tapped model. Keep what it needs, and run the model after the tap.")
+    def _given_to(self, name: str, batch: int, num_rows: int) -> Float[Tensor, "B rows d"] | None:
+        """Return the first sequence of vectors that a running module was called with, if it is of that size."""
+        frame = next((frame for frame in reversed(self._frames) if frame.name == name), None)
+        for value in () if frame is None else frame.arguments.values():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3:  # noqa: PLR2004
+                return value.detach() if value.shape[:2] == (batch, num_rows) else None
+        return None
+
+    def _padding_mask(self, batch: int, num_keys: int) -> Bool[Tensor, "B keys"] | None:
+        """Return which tokens are no padding, by the innermost mask (B, keys) that a running module was given."""
+        for frame in reversed(self._frames):
+            for name, value in frame.arguments.items():
+                if _PADDING_MASK.match(name):
+                    if value is None and name == "attention_mask":  # what runs inside has none: no token is padding
+                        return None
+                    # A square one may be for rows and keys.
+                    if isinstance(value, Tensor) and value.shape == (batch, num_keys) and batch != num_keys:
+                        return rows_of_padding(name, value.detach())
+        return None
 
 
 def _undispatched(function: Callable) -> Callable:
@@ -477,10 +471,10 @@ def _interface_followed(follow: Callable[[Callable[[], Any], Callable[[], dict[s
 class TrainingForward:
     """Opens a tap around the first training forward pass after `wait`, inside of somebody else's loop.
 
-    Hooks wait for the first training forward. Whichever watched module is called first, the model itself or a part of
-    it, opens the tap, and its return closes it again: the tap never outlives the call, however the loop is written and
-    whatever it raises. A module is tapped on its first call only, so that of several forwards in a step (accumulation
-    of gradients) the first counts; recomputation during the backward pass does not.
+    Whichever watched module is called first, the model itself or one inside it, opens the tap, and its return closes it
+    again: the tap never outlives the call, however the loop is written and whatever it raises. A module is tapped on
+    its first call only, so that of several forwards in a step (accumulation of gradients) the first counts;
+    recomputation during the backward pass does not.
 
     A forward is training if gradients are recorded and the model is in training mode. One that has never been seen in
     training mode since it was watched is trained in eval mode on purpose (frozen batch norm, say): then gradients alone

@@ -21,18 +21,15 @@ from joma.probe.measures import full_attention
 from joma.probe.structure import Unseen
 from joma.probe.taps import tap
 
-DEFAULT_WINDOW = 512
-"""Tokens of a window, or as many as the model takes if that is less."""
+DEFAULT_WINDOW = 512  # tokens of a window, or as many as the model takes if that is less
 DEFAULT_NUM_WINDOWS = 8
-RENAMED_DTYPE = 5
-"""Version of transformers since which `torch_dtype` is `dtype`."""
-MOST_TOKENS = 4096
-"""Of one forward on a GPU."""
+RENAMED_DTYPE = 5  # version of transformers since which `torch_dtype` is `dtype`
+MOST_TOKENS = 4096  # of one forward on a GPU
 _CHARACTERS_PER_TOKEN = 8
 """Of the text as much is read first as will do for most tokenizers; then twice as much, and so on."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _UNUSED = ("pooler", "lm_head", "classifier")
-"""Parts that attention does not depend on, which a checkpoint may lack."""
+"""Modules that attention does not depend on, which a checkpoint may lack."""
 
 
 def windows_key(windows: Int[Tensor, "windows length"]) -> str:
@@ -107,8 +104,10 @@ def measure_text(
             on_unseen=unseen.append,
         ),
     ):
-        for part in windows.to(device).split(_num_at_once(device, windows.shape[1])):
-            model(**_inputs(model, part))
+        for tokens in windows.to(device).split(_num_at_once(device, windows.shape[1])):
+            more = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+            is_pair = getattr(model.config, "is_encoder_decoder", False)
+            model(input_ids=tokens, **({"decoder_input_ids": tokens} if is_pair else more))
     return list(readings.rows(heads=heads)), unseen
 
 
@@ -156,13 +155,6 @@ def _build(folder: Path) -> Any:
 def _num_at_once(device: str, length: int) -> int:
     """Windows of one forward: many small ones keep a GPU busy, and a CPU is busy with one."""
     return 1 if device == "cpu" else max(1, MOST_TOKENS // length)
-
-
-def _inputs(model: Any, tokens: Int[Tensor, "windows length"]) -> dict[str, Any]:
-    inputs = {"input_ids": tokens}
-    if getattr(model.config, "is_encoder_decoder", False):
-        return inputs | {"decoder_input_ids": tokens}
-    return inputs | ({"use_cache": False} if hasattr(model.config, "use_cache") else {})
 
 
 def _window_length(config: Any, window: int | None) -> int:

@@ -1,15 +1,15 @@
 r"""Which checkpoints of a run lie off its path through weight space.
 
 Along a run, be it straight, a random walk or settled around a minimum, a checkpoint is hardly farther from the next one
-than from those behind it: the ratio of $d_{i,i+2}$ to $d_{i,i+1}$ is 2 on a straight line, $\sqrt2$ for a random walk
-and 1 for a settled run. Three things do not happen, with $\tau = \tfrac12$ and $\sigma = 0.85$:
+than from those before it: the ratio of $d_{i,i+2}$ to $d_{i,i+1}$ is 2 on a straight line, $\sqrt2$ for a random walk
+and 1 for a settled run. Three patterns do not occur, with $\tau = \tfrac12$ and $\sigma = 0.85$:
 
 $$d_{p,n} < \tau \min(d_{p,p+1}, d_{n-1,n}), \qquad d_{i,k} < \tau \min(d_{i-1,i}, d_{i,i+1}) \quad (k \ne i \pm 1),$$
 $$d_{i-1,k} + d_{k,i+1} < \sigma (d_{i-1,i} + d_{i,i+1}) \text{ and the same with $i$ and $k$ exchanged.}$$
 
 The first is a detour: the run left between p and n, and came back to where it was. The second is a checkpoint that has
 another one, elsewhere in the series, much nearer than its neighbours; when both can say so of each other, the one whose
-neighbours are farther is out of place, or either if that tells nothing. The third is two checkpoints that each fit
+neighbours are farther is out of place, or either if that shows nothing. The third is two checkpoints that each fit
 better under the other's step. A fault makes its neighbours look odd too: accused first is what leaves
 the fewest suspicions.
 """
@@ -20,30 +20,26 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-DETOUR = 0.5
-"""τ: half of what a settled run shows, where all distances are equal."""
-SWAP = 0.85
-"""σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1."""
+DETOUR = 0.5  # τ: half of what a settled run shows, where all distances are equal
+SWAP = 0.85  # σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1
 SAME, AT_END, OBTUSE = 1.05, 0.65, 0.75
 """The same for swaps with the first or the last checkpoint, of which there is less evidence."""
-MOST_TRIED = 40
-"""Exchanges of which that is chosen that explains most."""
-_FEWEST = 3
-"""Checkpoints that make a path."""
+MOST_TRIED = 40  # exchanges of which that is chosen that explains most
+_FEWEST = 3  # checkpoints that make a path
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OffPath:
-    """A checkpoint that the run does not pass; checkpoints are given by their place in the series."""
+    """A checkpoint that the run does not pass; checkpoints are given by their position in the series."""
 
     index: int
     before: int | None
     """The checkpoints before and after it that are on the path."""
     after: int | None
-    nearest: int | None
+    nearest: int | None = None
     """The one elsewhere in the series where the weights belong: nearer than τ times the neighbours, or exchanged."""
-    rival: int | None
-    """Another one that may be out of place instead, when distances do not tell which of the two is."""
+    rival: int | None = None
+    """Another one that may be out of place instead, when distances do not show which of the two is."""
 
 
 def off_path(d: Float[np.ndarray, "n n"], at_home: Sequence[int] = ()) -> list[OffPath]:
@@ -79,13 +75,13 @@ def off_path(d: Float[np.ndarray, "n n"], at_home: Sequence[int] = ()) -> list[O
         rivals |= dict(zip(accused, accused[::-1] if are_rivals else [None] * len(accused), strict=True))
         path = [index for index in path if index not in accused]
     on_path = sorted(set(path) - exchanged.keys())
-    found = [_described(d, on_path, index, rivals.get(index)) for index in sorted({*rivals, *exchanged})]
-    return [
-        off if off.index not in exchanged else OffPath(
-            index=off.index, before=off.before, after=off.after, nearest=exchanged[off.index], rival=None
-        )
-        for off in found
-    ]  # fmt: skip
+    found = []
+    for index in sorted({*rivals, *exchanged}):
+        if index in exchanged:
+            found.append(OffPath(index, *_sides(on_path, index), exchanged[index]))
+        else:
+            found.append(OffPath(index, *_sides(on_path, index), _nearest(d, on_path, index), rivals[index]))
+    return found
 
 
 def _settle_copies(d: Float[np.ndarray, "n n"], at_home: Sequence[int]) -> tuple[list[int], dict[int, int | None]]:
@@ -111,7 +107,7 @@ def _settle_copies(d: Float[np.ndarray, "n n"], at_home: Sequence[int]) -> tuple
 
 def _homes(d: Float[np.ndarray, "n n"], others: Sequence[int], runs: list[list[int]]) -> list[list[int]]:
     """Of runs of equal checkpoints return the one that is on the path, or those that may be."""
-    sides = {run[0]: _sides(others, run[0]) for run in runs}
+    sides = {run[0]: [side for side in _sides(others, run[0]) if side is not None] for run in runs}
     fits = {first: min(d[first, j] for j in near) for first, near in sides.items()}
     detours = [first for first, near in sides.items() if len(near) > 1 and d[near[0], near[1]] < DETOUR * fits[first]]
     fitting = [run for run in runs if run[0] not in detours] or runs
@@ -132,7 +128,7 @@ def _exchanges(d: Float[np.ndarray, "n n"]) -> list[tuple[int, int]]:
         return []
     edges = np.pad(d, ((1, 1), (0, 0)))
     sites = edges[:-2] + edges[2:]
-    """Distance of checkpoint k, if it were in place i, from the neighbours of that place."""
+    """Distance of checkpoint k, if it were at position i, from the neighbours of that position."""
     old = np.repeat(np.diagonal(sites)[:, None], n, axis=1)
     for i in range(n - 1):  # of two neighbours the distance from each other stays
         old[i, i + 1] -= d[i, i + 1]
@@ -171,53 +167,44 @@ def _left(d: Float[np.ndarray, "n n"], are_rivals: bool, members: Sequence[int])
 
 
 def _suspicions(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
-    """Find places that a run does not pass: whether either of two may be wrong, and the places."""
-    return [*_single(d), *_detours(d)]
+    """Find checkpoints that a run does not pass: whether either of two may be wrong, and their positions.
 
-
-def _single(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
-    """Find checkpoints that have another one, elsewhere in the series, much nearer than their neighbours."""
+    Either one has another, elsewhere in the series, much nearer than its neighbours, or the run left for a block,
+    stayed in it, and came back.
+    """
     steps = np.diagonal(d, offset=1)
     fits = np.minimum(np.append(steps, np.inf), np.insert(steps, 0, np.inf))
-    place = np.arange(len(d))
-    elsewhere = np.where(np.abs(place[:, None] - place) > 1, d, np.inf)
+    position = np.arange(len(d))
+    elsewhere = np.where(np.abs(position[:, None] - position) > 1, d, np.inf)
     found: list[tuple[bool, tuple[int, ...]]] = []
     for i, k in enumerate(elsewhere.argmin(axis=1).tolist()):
         if elsewhere[i, k] >= DETOUR * fits[i]:
             continue
-        is_mutual = d[i, k] < DETOUR * fits[k]
-        if not is_mutual or fits[k] < DETOUR * fits[i]:
+        if d[i, k] >= DETOUR * fits[k] or fits[k] < DETOUR * fits[i]:
             found.append((False, (i,)))
         elif fits[i] >= DETOUR * fits[k]:
             found.append((True, (i, k)))
-    return found
-
-
-def _detours(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
-    """Find blocks that the run left for, stayed in, and came back from."""
-    steps = np.diagonal(d, offset=1)
     leaving, returning = np.append(steps, 0.0), np.insert(steps, 0, 0.0)
-    return [
+    found += [
         (False, tuple(range(p + 1, n)))
         for p, n in np.argwhere(d < DETOUR * np.minimum.outer(leaving, returning)).tolist()
         if n > p + 1
-        and 2 * (n - p - 1) < len(d)  # of the two parts the smaller is the detour
+        and 2 * (n - p - 1) < len(d)  # the smaller of the two stretches is the detour
         and steps[p + 1 : n - 1].max(initial=0.0) < DETOUR * min(steps[p], steps[n - 1])
     ]
+    return found
 
 
-def _sides(kept: Sequence[int], index: int) -> list[int]:
-    """Return the neighbours of an index among those that are kept: one on each side, or one at an end."""
-    before = [other for other in kept if other < index][-1:]
-    after = [other for other in kept if other > index][:1]
-    return before + after
-
-
-def _described(d: Float[np.ndarray, "n n"], kept: Sequence[int], index: int, rival: int | None) -> OffPath:
+def _sides(kept: Sequence[int], index: int) -> tuple[int | None, int | None]:
+    """Return the nearest of those kept before and after an index; None beyond an end."""
     before = max((other for other in kept if other < index), default=None)
-    after = min((other for other in kept if other > index), default=None)
-    near = min((float(d[index, each]) for each in (before, after) if each is not None), default=np.inf)
-    elsewhere = [k for k in range(len(d)) if k not in (index, before, after) and d[index, k] < DETOUR * near]
+    return before, min((other for other in kept if other > index), default=None)
+
+
+def _nearest(d: Float[np.ndarray, "n n"], kept: Sequence[int], index: int) -> int | None:
+    """Return the checkpoint elsewhere in the series that is much nearer than the neighbours."""
+    sides = _sides(kept, index)
+    near = min((float(d[index, each]) for each in sides if each is not None), default=np.inf)
+    elsewhere = [k for k in range(len(d)) if k not in (index, *sides) and d[index, k] < DETOUR * near]
     # of copies that are equally near, one on the path
-    nearest = min(elsewhere, key=lambda k: (d[index, k], k not in kept), default=None)
-    return OffPath(index=index, before=before, after=after, nearest=nearest, rival=rival)
+    return min(elsewhere, key=lambda k: (d[index, k], k not in kept), default=None)

@@ -17,10 +17,10 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from html import escape
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +30,6 @@ from weakref import WeakSet
 from torch import Tensor, distributed, nn
 
 from joma.formatting import NO_LAYER, layer_name
-from joma.metrics import METRICS
 from joma.probe.alarm import WATCHED, Alarm, Alert, AlertKind, MetricCurve, alerts_of
 from joma.probe.findings import some
 from joma.probe.loggers import Logger
@@ -38,8 +37,8 @@ from joma.probe.measurement import ALL_HEADS, Measurement, Row, first_sequence_i
 from joma.probe.measures import Functions, On, functions_of, measures_of
 from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
-from joma.probe.structure import Unseen, plain_site
-from joma.probe.summary import SHOWN, first_lowest_last, layer_lines
+from joma.probe.structure import Unseen, by_reason, plain_site
+from joma.probe.summary import SHOWN, as_html, chart_of, layer_lines
 from joma.probe.taps import Sites, TrainingForward
 from joma.store import RunWriter, demand_writable, open_run, read, read_events
 
@@ -132,39 +131,34 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     if dry_run:
         seen.time_one_measurement()
         return seen
-    record: RunWriter | MemoryRecord = MemoryRecord()
-    is_resumed = False
-    if out is not None:
-        config = {
-            "schedule": str(when),
-            "measures": [measure.name for measure in listed],
-            "batch": "training" if batch is None else "probe" if batch is given else "probe, first sequence",
-            "heads": heads,
-            "alarm": None if thresholds is None else asdict(thresholds),
-            "mlp_pattern": mlp_pattern,
-            "attention_pattern": attention_pattern,
-        }
-        own = {
-            "model": probed.name,
-            "num_parameters": probed.num_parameters,
-            "parameter_shapes": probed.parameter_shapes,
-        }
-        named = {} if seed is None else {"seed": index(seed)}
-        record, is_resumed = _open(Path(out), config, {**own, **named, **(about or {})})
-    seen.attach(record, is_resumed=is_resumed)
-    return seen
-
-
-def _open(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[RunWriter, bool]:
-    """Open the run's folder, of several processes one for each, and say whether it holds a part of the run already."""
-    known_by = [*about, *_WHAT_IS_MEASURED]
+    if out is None:
+        seen.attach(MemoryRecord(), is_resumed=False)
+        return seen
+    config = {
+        "schedule": str(when),
+        "measures": [measure.name for measure in listed],
+        "batch": "training" if batch is None else "probe" if batch is given else "probe, first sequence",
+        "heads": heads,
+        "alarm": None if thresholds is None else asdict(thresholds),
+        "mlp_pattern": mlp_pattern,
+        "attention_pattern": attention_pattern,
+    }
+    facts = {
+        "model": probed.name,
+        "num_parameters": probed.num_parameters,
+        "parameter_shapes": probed.parameter_shapes,
+        **({} if seed is None else {"seed": index(seed)}),
+        **(about or {}),
+    }
+    folder, known_by = Path(out), [*facts, *_WHAT_IS_MEASURED]
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         rank = distributed.get_rank()
-        about = {**about, "rank": rank, "world_size": distributed.get_world_size()}
+        facts |= {"rank": rank, "world_size": distributed.get_world_size()}
         folder = folder / f"rank-{rank}"
     demand_writable(folder)
     is_resumed = (folder / "run.json").exists()
-    return open_run(folder, kind="watch", config=config, about=about, known_by=known_by), is_resumed
+    seen.attach(open_run(folder, kind="watch", config=config, about=facts, known_by=known_by), is_resumed=is_resumed)
+    return seen
 
 
 class Watch:
@@ -199,20 +193,15 @@ class Watch:
         self._earlier: tuple[pandas.DataFrame, pandas.DataFrame] | None = None
         """Values and events of earlier sessions, until the first step shows where this one begins."""
         self._curves: dict[tuple[str, str, int], MetricCurve] = {}
-        self._rung: set[tuple[AlertKind, str]] = set()
-        """Alarms of each site that were raised."""
+        self._rung: set[tuple[AlertKind, str]] = set()  # alarms of each site that were raised
         self._last: int | None = None
         self._stride = 1
         self._is_overdue = False
-        self._failures: Counter[str] = Counter()
-        """Messages of exceptions, and how often they occurred."""
+        self._failures: Counter[str] = Counter()  # messages of exceptions, and how often they occurred
         self._begun = time.perf_counter()
-        self._resumed_at: int | None = None
-        """Step at which this session went on with an earlier one."""
-        self._measurement: Measurement | None = None
-        """Of the step that is running, if it is to be measured."""
-        self._known_sites: Sites | None = None
-        """Where the last measurement saw attention."""
+        self._resumed_at: int | None = None  # step at which this session went on with an earlier one
+        self._measurement: Measurement | None = None  # of the step that is running, if it is to be measured
+        self._known_sites: Sites | None = None  # where the last measurement saw attention
         self._forward = TrainingForward(model.root, self._failed)
         self._ran = False
         """Whether the sites were seen in a forward pass; else they are those of the model's structure."""
@@ -227,11 +216,9 @@ class Watch:
             self._model.shards.join(str(self.schedule), names, self._model.parameter_shapes)
             if is_resumed:
                 self._earlier = self.frame(), self.events()
-            by_reason: dict[str, list[str]] = defaultdict(list)
             for each in self.unseen:
                 record.event(0, "unseen", each.reason, level="warning", site=each.site)
-                by_reason[each.reason].append(each.site or "the model")
-            for reason, sites in by_reason.items():
+            for reason, sites in by_reason(self.unseen).items():
                 LOG.warning("joma cannot see %s: %s", some(sites), reason)
             from_start = {on: {m: f for m, f in own.items() if m.from_start} for on, own in self._measures.items()}
             Measurement(self._model, from_start).weights()
@@ -249,46 +236,37 @@ class Watch:
         self._demand_attached()
         number = self._number(step)
         alerts: list[Alert] = []
-        try:
+        with self._going_on():
             self._begin_at(number)
             if self._is_ready(number):
                 alerts = self._measure(number, loss)
-        except Exception as error:
-            self._failed(error)
         self._wait_for_forward()
         for alert in alerts:
             self.alerts.append(alert)
             LOG.warning(alert.message)
-            try:
+            with self._going_on(alert.site, alert.step):
+                evidence = asdict(alert)
                 self._record.event(
-                    alert.step, "alarm", alert.message, level="warning", site=alert.site, evidence=asdict(alert)
+                    alert.step, "alarm", alert.message, level="warning", site=alert.site, evidence=evidence
                 )
-            except Exception as error:
-                self._failed(error, alert.site, alert.step)
-        if self._on_alarm is not None:
-            for alert in alerts:
-                self._on_alarm(alert)
+        for alert in alerts if self._on_alarm is not None else ():
+            self._on_alarm(alert)  # type: ignore[misc]
 
     def gradients(self) -> None:
         """Measure the gradients now if this step is due: after `backward`, in loops that clear them before `step`."""
         self._demand_attached()
-        if not self._is_next_due():
-            return
-        try:
-            self._measurement = self._measurement or Measurement(self._model, self._measures, self._known_sites)
-            with self._measurement.stopwatch.running():
-                self._measurement.gradients()
-        except Exception as error:
-            self._failed(error)
+        if self._is_next_due():
+            with self._going_on():
+                self._measurement = self._measurement or Measurement(self._model, self._measures, self._known_sites)
+                with self._measurement.stopwatch.running():
+                    self._measurement.gradients()
 
     def record(self, step: int, metric: str, value: float, *, kind: str = "model") -> None:
         """Add a value of your own to the record."""
         self._demand_attached()
-        try:
+        with self._going_on(step=step):
             self._record.add(step, metric, float(value), kind=kind)
             self._note(step, [Row("", kind, NO_LAYER, ALL_HEADS, metric, float(value))])
-        except Exception as error:
-            self._failed(error, step=step)
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far: step, site, kind, layer, head (-1 over all), metric, value, flag."""
@@ -304,22 +282,7 @@ class Watch:
 
     def plot(self) -> "Chart":
         """Draw the entropy, rank, largest logit and loss of every layer over the steps."""
-        import pandas
-
-        from joma.charts import lines
-
-        table = self.frame()
-        table = table[table["head"] == ALL_HEADS]
-        curves = [
-            own.groupby(["layer", "step"])["value"].agg(METRICS[name].reduction.value).reset_index().assign(metric=name)
-            for name in (*SHOWN, "loss")
-            if len(own := table[table["metric"] == name])
-        ]
-        if not curves:
-            raise ValueError("There is nothing to draw: nothing was measured yet. Call `step` first.")
-        drawn = pandas.concat(curves).assign(metric=lambda t: t["metric"].map(lambda name: METRICS[name].axis))
-        title = f"{self._model.name} while it trains"
-        return lines(drawn, "step", "value", color="layer", facet="metric", share_y=False, title=title)
+        return chart_of(self.frame(), (*SHOWN, "loss"), f"{self._model.name} while it trains")
 
     def close(self, status: Literal["finished", "failed"] = "finished") -> None:
         """Detach from the model, which is then as it was, and close the record. Closing twice does nothing."""
@@ -330,10 +293,8 @@ class Watch:
         _watched.discard(self._model.root)
         self._model.shards.leave()
         for logger in self._loggers:
-            try:
+            with self._going_on():
                 getattr(logger, "close", lambda: None)()
-            except Exception as error:
-                self._failed(error)
         try:
             self._record.close(status)
         except OSError as error:  # a full disk must not stop what comes after the training
@@ -347,8 +308,7 @@ class Watch:
     __str__ = summary
 
     def _repr_html_(self) -> str:
-        table = first_lowest_last(self.frame()).to_html(index=False, float_format="{:.3g}".format)
-        return table + "".join(f"<p>{escape(line)}</p>" for line in self._remarks())
+        return as_html(self.frame(), self._remarks())
 
     def _plan(self) -> list[str]:
         """Return what will be measured, before there is a value."""
@@ -405,12 +365,13 @@ class Watch:
 
     def _look(self) -> None:
         model, layout, looks = self._model, self._model.layout, self._looks_at_attention
-        if looks and self._probe_batch is None and model.compiled:
+        by_batch = looks and self._probe_batch is None
+        if by_batch and model.compiled:
             raise ValueError(
                 f"This {model.name} is compiled: its compiled forward pass shows no attention calls, and looking into "
                 "it would compile it anew. Pass `probe_batch`, which is run through the uncompiled module."
             )
-        if looks and self._probe_batch is None and model.replicated:
+        if by_batch and model.replicated:
             raise ValueError(
                 f"This {model.name} is in a DataParallel, whose replicas run in threads. "
                 "Pass `probe_batch`, or use DistributedDataParallel."
@@ -420,12 +381,11 @@ class Watch:
         if self._measures[On.QUERY_KEY]:
             reason = "The number of heads is not known, so there are no query-key norms."
             without = [pair for pair in layout.query_keys if pair.num_heads is None]
-            self.unseen |= {Unseen(site=plain_site(pair.site), reason=reason): None for pair in without}
-        is_named = False
-        if looks and self._probe_batch is None:
+            self.unseen |= {Unseen(plain_site(pair.site), reason): None for pair in without}
+        seen = Measurement(model, functions_of(()))
+        if by_batch:
             self.sites = tuple((layer, plain_site(path)) for layer, path in layout.sites)
         elif self._probe_batch is not None and looks:
-            seen = Measurement(model, functions_of(()))
             try:
                 seen.probe(self._probe_batch)
             except Exception as error:
@@ -435,8 +395,7 @@ class Watch:
                 ) from error
             self._saw(seen)
             self.unseen |= seen.unseen
-            is_named = any(each.site for each in seen.unseen)
-        if looks and not self.sites and not is_named:
+        if looks and not self.sites and not any(each.site for each in seen.unseen):
             why = "no_match" if model.attention_pattern else "no_call" if self._ran else "no_module"
             raise ValueError(_NO_ATTENTION[why].format(name=model.name, pattern=model.attention_pattern))
         if not looks and self._measures[On.MATRIX] and not layout.lower:
@@ -525,10 +484,8 @@ class Watch:
         wait_for(self._model.devices)  # what training has still to do is not the cost of measuring
         begun = time.perf_counter()
         if self._probe_batch is not None and self._looks_at_attention:
-            try:
+            with self._going_on():
                 found.probe(self._probe_batch)
-            except Exception as error:
-                self._failed(error)
         self._known_sites = found.sites
         found.weights()
         rows = list(found.readings.rows(heads=self._heads or WATCHED))
@@ -542,10 +499,8 @@ class Watch:
         alerts = list(alerts_of(self._curves, self._alarm)) if self._alarm is not None else []
         alerts = [each for each in alerts if each.step == number and (each.kind, each.site) not in self._rung]
         self._rung |= {(each.kind, each.site) for each in alerts}
-        try:
+        with self._going_on():  # a full disk, say, must not silence the alarm
             self._write(number, [row for row in rows if self._heads or row.head == ALL_HEADS], found)
-        except Exception as error:  # a full disk, say, which must not silence the alarm
-            self._failed(error)
         self.seconds.append(found.stopwatch.read() + time.perf_counter() - begun)
         self.record(number, "seconds", self.seconds[-1], kind="cost")
         return alerts
@@ -566,26 +521,33 @@ class Watch:
         if found.layers and not self._ran:
             self._saw(found)
         if self._looks_at_attention and not found.layers and not any(each.site for each in found.unseen):
-            found.unseen[Unseen(site="", reason=_NO_CALL[self._probe_batch is not None])] = None
+            found.unseen[Unseen("", _NO_CALL[self._probe_batch is not None])] = None
         for each in found.unseen:
             if each not in self.unseen:
                 self.unseen[each] = None
                 LOG.warning("joma cannot see %s: %s", each.site or "the model", each.reason)
                 self._record.event(number, "unseen", each.reason, level="warning", site=each.site)
-        values = {_log_name(row): row.value for row in rows}
+        values = {}
+        for row in rows:
+            parts = (row.metric, row.site, "" if row.head == ALL_HEADS else f"head {row.head}")
+            values["/".join(filter(None, parts))] = row.value
         for logger in self._loggers:
-            try:
+            with self._going_on():
                 logger(number, values)
-            except Exception as error:
-                self._failed(error)
 
     def _flush(self) -> None:
         """Write what is in memory before it is read; with a full disk what is on it is read."""
-        try:
-            if self._attached:
+        if self._attached:
+            with self._going_on():
                 self._record.flush()
-        except OSError as error:
-            self._failed(error)
+
+    @contextmanager
+    def _going_on(self, site: str = "", step: int | None = None) -> Iterator[None]:
+        """Go on after an exception inside the context, which is recorded."""
+        try:
+            yield
+        except Exception as error:
+            self._failed(error, site, step)
 
     def _failed(self, error: Exception, site: str = "", step: int | None = None) -> None:
         """Record an exception at every step where it happens, and log it once; the record itself may be what fails."""
@@ -604,11 +566,6 @@ class Watch:
 def _reason(error: Exception) -> str:
     """Return what happened, without a file: a full disk fails at another file each time, and is one failure."""
     return f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
-
-
-def _log_name(row: Row) -> str:
-    parts = [row.metric, row.site, "" if row.head == ALL_HEADS else f"head {row.head}"]
-    return "/".join(part for part in parts if part)
 
 
 class MemoryRecord:

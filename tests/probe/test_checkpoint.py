@@ -73,7 +73,7 @@ def test_pickles_however_they_are_nested(tmp_path, state, wrap, is_zip):
     saved = wrap(state)
     torch.save(saved, tmp_path / "step1.pt", _use_new_zipfile_serialization=is_zip)
     weights = open_local(tmp_path / "step1.pt")
-    if "layers" in saved.get("model", {}):  # beside a model, loose tensors are not of it
+    if "layers" in saved.get("model", {}):  # next to a model, loose tensors are not of it
         state = {name: tensor for name, tensor in state.items() if name[0] == "l"}
     assert_holds(weights, state)
     assert weights.flaws == ()
@@ -184,7 +184,7 @@ def test_a_folder_and_a_pickle_without_weights(tmp_path):
 def test_parts_of_a_parallel_model_are_not_mixed_up(tmp_path, state):
     for rank in (0, 1):
         torch.save({"module": state}, tmp_path / f"mp_rank_0{rank}_model_states.pt")
-    assert "Merge model-parallel parts" in flaw_of(tmp_path).message
+    assert "Merge model-parallel files" in flaw_of(tmp_path).message
 
 
 @dataclass
@@ -397,78 +397,80 @@ def write(folder, name, state=None):
     return folder / name
 
 
+SERIES = {
+    "a trainer's folder": (
+        ["checkpoint-1000/model.safetensors", "checkpoint-200/model.safetensors", "checkpoint-30/model.safetensors"],
+        ["logs/events.txt"],
+        [(30, "checkpoint-30"), (200, "checkpoint-200"), (1000, "checkpoint-1000")],
+        [],
+    ),
+    "weights next to the checkpoints": (
+        ["checkpoint-1/model.safetensors", "model.safetensors"],
+        [],
+        [(1, "checkpoint-1")],
+        ["has weights of its own next to the checkpoints in it: they are left out."],
+    ),
+    "safetensors where there are both": (
+        ["step2.safetensors"],
+        ["step2.pt", "step10.pth", "optimizer.pt", "notes.txt"],
+        [(2, "step2.safetensors"), (10, "step10.pth")],
+        [],
+    ),
+    "a checkpoint without weights": (
+        ["step1/model.safetensors"],
+        ["step2/config.json"],
+        [(1, "step1"), (2, "step2")],
+        [],
+    ),
+    "the record of a scan among them": (
+        ["1/model.safetensors", "2/model.safetensors"],
+        ["3/run.json"],
+        [(1, "1"), (2, "2")],
+        [],
+    ),
+    "loose files below a numbered folder": (
+        ["global_step512/mp_rank_00_model_states.safetensors", "global_step64/mp_rank_00_model_states.safetensors"],
+        [],
+        [(64, "global_step64"), (512, "global_step512")],
+        [],
+    ),
+    "names without a step": (
+        ["step1/model.safetensors", "step2/model.safetensors", "last/model.safetensors"],
+        [],
+        [(1, "step1"), (2, "step2")],
+        ["last shows no number: it is left out."],
+    ),
+}
+"""Weights and other files in a folder, the steps and names of its checkpoints, and what is said about it."""
+
+
 def steps_and_names(series):
-    checkpoints, _ = series
-    return [(checkpoint.step, checkpoint.name) for checkpoint in checkpoints]
+    return [(checkpoint.step, checkpoint.name) for checkpoint in series[0]]
 
 
-def test_a_trainer_s_folder(tmp_path):
-    for step in (1000, 200, 30):
-        write(tmp_path / f"checkpoint-{step}", "model.safetensors")
-    (tmp_path / "logs").mkdir()
-    series = find_series([tmp_path])
-    assert steps_and_names(series) == [(30, "checkpoint-30"), (200, "checkpoint-200"), (1000, "checkpoint-1000")]
-    assert series[0][0].place == LocalPlace(path=tmp_path.resolve() / "checkpoint-30")
-    assert series[1] == []
+@pytest.mark.parametrize("name", SERIES)
+def test_the_checkpoints_of_a_folder(tmp_path, name):
+    weights, others, expected, said = SERIES[name]
+    for each in others:
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).write_bytes(b"x")
+    for each in weights:
+        write((tmp_path / each).parent, (tmp_path / each).name)
+    checkpoints, findings = find_series([tmp_path])
+    assert steps_and_names((checkpoints, findings)) == expected
+    assert checkpoints[0].place == LocalPlace(path=tmp_path.resolve() / expected[0][1])
+    assert [finding.kind for finding in findings] == [Fault.NAME] * len(said)
+    assert all(words in finding.message for words, finding in zip(said, findings, strict=True))
 
 
-def test_weights_beside_the_checkpoints_are_left_out_and_said(tmp_path):
-    write(tmp_path / "checkpoint-1", "model.safetensors")
-    write(tmp_path, "model.safetensors")
-    series = find_series([tmp_path])
-    assert steps_and_names(series) == [(1, "checkpoint-1")]
-    assert [(finding.kind, "weights of its own" in finding.message) for finding in series[1]] == [(Fault.NAME, True)]
-
-
-def test_a_folder_of_state_dicts_takes_safetensors_where_there_are_both(tmp_path):
-    for name in ("step2.pt", "step10.pth", "optimizer.pt", "notes.txt"):
-        (tmp_path / name).write_bytes(b"x")
-    write(tmp_path, "step2.safetensors")
-    assert steps_and_names(find_series([tmp_path])) == [(2, "step2.safetensors"), (10, "step10.pth")]
-
-
-def test_a_checkpoint_without_weights_stays_in_the_series(tmp_path):
-    write(tmp_path / "step1", "model.safetensors")
-    (tmp_path / "step2").mkdir()
-    assert steps_and_names(find_series([tmp_path])) == [(1, "step1"), (2, "step2")]
-
-
-def test_the_record_of_a_scan_among_the_checkpoints_is_none_of_them(tmp_path):
-    for step in (1, 2):
-        write(tmp_path / f"{step}", "model.safetensors")
-    (tmp_path / "3").mkdir()
-    (tmp_path / "3" / "run.json").write_text("{}")
-    assert [step for step, _ in steps_and_names(find_series([tmp_path]))] == [1, 2]
-
-
-def test_shards_make_a_folder_one_checkpoint(tmp_path):
+def test_single_checkpoints(tmp_path):
     write(tmp_path / "step7", "model-00001-of-00002.safetensors")
     assert steps_and_names(find_series([tmp_path / "step7"])) == [(7, "step7")]
-
-
-def test_loose_files_below_a_numbered_folder(tmp_path):
-    for step in (512, 64):
-        write(tmp_path / f"global_step{step}", "mp_rank_00_model_states.safetensors")
-    assert [step for step, _ in steps_and_names(find_series([tmp_path]))] == [64, 512]
-
-
-def test_files_one_by_one(tmp_path):
     paths = [write(tmp_path / f"checkpoint-{step}", "model.safetensors") for step in (20, 3)]
     assert [step for step, _ in steps_and_names(find_series(paths))] == [3, 20]
-
-
-def test_one_checkpoint_without_a_number_is_step_0_and_that_is_said(tmp_path):
     series = find_series([write(tmp_path, "final.safetensors")])
     assert steps_and_names(series) == [(0, "final.safetensors")]
     assert "taken as step 0" in series[1][0].message
-
-
-def test_names_without_a_step_are_left_out_and_said(tmp_path):
-    for name in ("step1", "step2", "last"):
-        write(tmp_path / name, "model.safetensors")
-    series = find_series([tmp_path])
-    assert [step for step, _ in steps_and_names(series)] == [1, 2]
-    assert [finding.message for finding in series[1]] == ["last shows no number: it is left out."]
 
 
 def test_bad_sources_are_refused_in_one_line(tmp_path):

@@ -127,7 +127,7 @@ def test_a_server_that_sends_no_parts_is_found_out_before_it_sends_the_whole(ser
     (place,) = list_revisions(REPOSITORY, "step1")
     with opened(place, tmp_path) as weights:
         assert_holds(weights, state)
-        assert "the server sends no parts of files" in weights.notes[0]
+        assert "the server sends no ranges of files" in weights.notes[0]
     assert not list((tmp_path / "downloads").iterdir())
 
 

@@ -250,10 +250,17 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert long.steps[-200:] == list(range(4800, 5000)) and long.steps == sorted(set(long.steps))
 
 
-def test_thresholds_out_of_order_are_refused():
-    with pytest.raises(ValueError, match=r"0 <= collapse < alive <= uniform <= 1, got 0\.5, 0\.4 and 0\.999"):
-        Alarm(collapse=0.5, alive=0.4)
-    with pytest.raises(ValueError, match=r"logit_slower >= 1: .*, got 2\.0 and 0\.5"):
-        Alarm(logit_slower=0.5)
-    with pytest.raises(ValueError, match="patience >= 1 and logit_points >= 4, got 0 and 8"):
-        Alarm(patience=0)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"collapse": 0.5, "alive": 0.4},
+            r"collapse < alive <= uniform <= 1, got collapse=0\.5, alive=0\.4, uniform=0",
+        ),
+        ({"logit_slower": 0.5}, r"logit_slower >= 1, got logit_faster=2\.0, logit_slower=0\.5"),
+        ({"patience": 0}, "patience >= 1 and logit_points >= 4, got patience=0, logit_points=8"),
+    ],
+)
+def test_thresholds_out_of_order_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Alarm(**settings)

@@ -282,7 +282,7 @@ def test_names_do_not_tell_the_scaling_of_an_adapter():
     assert "scaling is not known" in unseen[0].reason
     known = Hints(lora_scaling={"model.layers.0.mlp.up_proj.default": 1.5})
     refs, unseen = lower_matrices(shapes, hints=known)
-    assert unseen == [] and refs[1].updates[0].scaling == 1.5
+    assert unseen == [] and refs[1].updates[0][2] == 1.5
     assert refs[1].tensors == (
         "model.layers.0.mlp.up_proj.base_layer.weight",
         "model.layers.0.mlp.up_proj.lora_A.default.weight",
