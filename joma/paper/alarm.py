@@ -163,15 +163,9 @@ def collapses(t: Measured) -> pd.DataFrame:
 PLAIN: dict[str, Any] = {"control_name": "largest logit above 50", "paired": True}
 
 
-@claim(
-    "alarm-quiet",
-    "No alarm in healthy runs",
-    says="on at least 30 healthy runs of six architectures there is no alarm",
-    source="Our question",
-    ours=True,
-)
+@claim("alarm-quiet", "No alarm in healthy runs", source="Our question", ours=True)
 def quiet_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of healthy runs with an alarm."""
+    """on at least 30 healthy runs of six architectures there is no alarm"""
     runs = t.runs[t.runs["drive"] == "healthy"]
     alarm, plain = (np.isfinite(runs[name]).astype(float) for name in ("alarm", "plain"))
     yield Number.mean(
@@ -181,15 +175,9 @@ def quiet_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("healthy runs with an event", np.isfinite(runs["event"]).sum(), key="events")
 
 
-@claim(
-    "alarm-warns",
-    "The alarm warns before attention collapses",
-    says="on at least 30 runs driven into collapse the alarm warns in at least 90 % before the event",
-    source="Our question",
-    ours=True,
-)
+@claim("alarm-warns", "The alarm warns before attention collapses", source="Our question", ours=True)
 def warning_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of collapses that were warned of, and by how many steps."""
+    """on at least 30 runs driven into collapse the alarm warns in at least 90 % before the event"""
     runs = collapses(t)
     before = {name: (runs[name] < runs["event"]).astype(float) for name in ("alarm", "plain")}
     name, about = "collapses warned of before the event", PLAIN | {"unit": "share", "key": "warned"}
@@ -202,15 +190,9 @@ def warning_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("driven runs", driven.sum(), key="driven")
 
 
-@claim(
-    "alarm-forecast",
-    "Forecasts contain the true step",
-    says="the interval of a forecast contains the step at which the logit reaches its bound in at least 80 %",
-    source="Our question",
-    ours=True,
-)
+@claim("alarm-forecast", "Forecasts contain the true step", source="Our question", ours=True)
 def forecast_numbers(t: Measured) -> Iterator[Number]:
-    """Return how many intervals contain the true step; left out are those that end after the run, unreached."""
+    """the interval of a forecast contains the step at which the logit reaches its bound in at least 80 %"""
     table, config = t.forecasts.astype(dict.fromkeys(("made", "low", "high", "reached"), float)), t.config
     table = table[np.isfinite(table["reached"]) | (table["high"] < config.steps - config.every)]
     waits = table[["low", "high"]].sub(table["made"], axis=0)
@@ -229,16 +211,9 @@ def forecast_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("half width of the interval", float((waits["high"] - waits["low"]).median() / 2), key="half")
 
 
-@claim(
-    "alarm-cures",
-    "What QK norm, soft-cap and QK-clip change",
-    says="settings that bound the logits keep the same runs from collapsing",
-    source="Our question",
-    primary=False,
-    ours=True,
-)
+@claim("alarm-cures", "What QK norm, soft-cap and QK-clip change", source="Our question", primary=False, ours=True)
 def cure_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of driven runs of joma's decoder with an event, for each cure, and their losses."""
+    """settings that bound the logits keep the same runs from collapsing"""
     runs = t.runs[(t.runs["drive"] != "healthy") & (t.runs["architecture"] == "decoder")]
     plain = runs[runs["cure"] == "none"]
     for cure, own in runs[runs["cure"] != "none"].groupby("cure", sort=False):

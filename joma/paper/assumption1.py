@@ -209,15 +209,11 @@ def _numbers(reading: _Reading, end: _Reading, layer: int) -> list[dict[str, Any
     return [{"step": reading.step} | dict(zip(columns, numbers, strict=True)) for numbers in by_run]
 
 
-@claim(
-    "assumption1",
-    "E[g x] stays as it is",
-    says="E[g x] remains constant during training: true when one layer is trained and the others are fixed, and "
-    "approximately for joint training.",
-    source="Section 2, Assumption 1",
-)
+@claim("assumption1", "E[g x] stays as it is", source="Section 2, Assumption 1")
 def stationarity(t: Measured) -> Iterator[Number]:
-    """Return how far E[g x] after the first steps is from that of the end, in direction and in length."""
+    """E[g x] remains constant during training: true when one layer is trained and the others are fixed, and
+    approximately for joint training.
+    """
     *steps, end = sorted(t.drift["step"].unique())
     begun = min(steps, key=lambda step: abs(step - BEGUN))
     for mode, key in ((ALONE, "alone"), (TOGETHER, "together")):

@@ -122,13 +122,25 @@ def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     return table
 
 
+def joined(parts: Iterable[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """Return the tables of several computations, those of one name below each other."""
+    found = list(parts)
+    tables = {name: [each[name] for each in found] for name in (found[0] if found else ())}
+    return {name: pd.concat([each for each in of if len(each)] or of, ignore_index=True) for name, of in tables.items()}
+
+
 def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
     """Return the tables of all tasks that are finished, those of one name joined."""
-    found = [each.tables for each in store.gather(tasks)]
-    parts = {name: [each[name] for each in found] for name in (found[0] if found else ())}
-    return Measured(
-        **{name: pd.concat([each for each in of if len(each)] or of, ignore_index=True) for name, of in parts.items()}
-    )
+    return Measured(**joined(each.tables for each in store.gather(tasks)))
+
+
+def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
+    """Return id, title and caption of charts as options of `joma.charts`, by id.
+
+    >>> captions({"figure4": ("The entropy falls", "One random target.")})["figure4"]["title"]
+    'The entropy falls'
+    """
+    return {id: {"id": id, "title": title, "caption": caption} for id, (title, caption) in texts.items()}
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:

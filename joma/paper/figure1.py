@@ -206,15 +206,11 @@ def _constant_normalisation(config: Figure1Config) -> dict[str, float]:
     }
 
 
-@claim(
-    "eqn1-layer",
-    "One layer, three attentions",
-    says="h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by "
-    "ẇ_k = E[g h' f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]",
-    source="Section 2, figure 1b, Eqns 1 and 2",
-)
+@claim("eqn1-layer", "One layer, three attentions", source="Section 2, figure 1b, Eqns 1 and 2")
 def layer_numbers(t: Measured) -> list[Number]:
-    """Return the distance of the engine's layer from the theory's, forward and backward, for each attention."""
+    """h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by ẇ_k = E[g
+    h' f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]
+    """
     numbers = []
     for name, rows in t.checks.groupby("attention", sort=False):
         forward, backward, no_residual, other_attention = rows[list(DISTANCES)].to_numpy().max(axis=0)  # NaN stays
@@ -235,11 +231,10 @@ def layer_numbers(t: Measured) -> list[Number]:
 @claim(
     "fig1-softmax",
     "Softmax is exp attention with a normalisation of each sample",
-    says="softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample",
     source="Section 2, figure 1b; remark to Theorem 2",
 )
 def softmax_numbers(t: Measured) -> list[Number]:
-    """Return the distance of exp attention, divided by each sentence's own sum, from softmax."""
+    """softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample"""
     return [
         Number.exact(
             "exp attention divided by the sum of each sentence, distance from softmax",
@@ -253,10 +248,7 @@ def softmax_numbers(t: Measured) -> list[Number]:
     ]
 
 
-CLAIMS = (
-    layer_numbers,
-    softmax_numbers,
-)
+CLAIMS = (layer_numbers, softmax_numbers)
 
 
 def charts(t: Measured) -> list[Chart]:

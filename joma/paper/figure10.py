@@ -305,14 +305,9 @@ def _beside_control(t: Measured, name: str, column: str, control: str, **fields:
     return Number.mean(name, values, control=others, control_name=control, paired=True, **fields)
 
 
-@claim(
-    "figure10-pairs",
-    "One neuron, two unrelated contexts",
-    says="The same neuron can be activated by multiple irrelevant combinations of tokens.",
-    source=SOURCE,
-)
+@claim("figure10-pairs", "One neuron, two unrelated contexts", source=SOURCE)
 def pair_numbers(t: Measured) -> list[Number]:
-    """Return how many neurons have two unrelated contexts, next to both controls."""
+    """The same neuron can be activated by multiple irrelevant combinations of tokens."""
     name = "neurons whose two strongest contexts attend to unrelated tokens"
     limit: dict[str, Any] = {"at_least": LEAST_SHARE, "unit": "share of the neurons"}
     return [
@@ -321,14 +316,9 @@ def pair_numbers(t: Measured) -> list[Number]:
     ]
 
 
-@claim(
-    "figure10-patterns",
-    "One neuron, several patterns",
-    says="One weight vector holds several query tokens with their pattern templates.",
-    source=SOURCE,
-)
+@claim("figure10-patterns", "One neuron, several patterns", source=SOURCE)
 def pattern_numbers(t: Measured) -> list[Number]:
-    """Return the score of superposition above chance, and how many neurons have several patterns."""
+    """One weight vector holds several query tokens with their pattern templates."""
     name, silent = "superposition above that of random contexts", "silent neurons, which can have no pattern"
     return [
         _beside_control(t, name, "excess", SHUFFLED, at_least=0.0, unit="mean score", key="score"),
@@ -339,14 +329,9 @@ def pattern_numbers(t: Measured) -> list[Number]:
     ]
 
 
-@claim(
-    "figure10-public",
-    "The paper's eight texts in Pythia",
-    says="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
-    source=SOURCE,
-)
+@claim("figure10-public", "The paper's eight texts in Pythia", source=SOURCE)
 def public_numbers(t: Measured) -> list[Number]:
-    """Return for each pair of texts the neurons that fire for both, next to the model before training."""
+    """The same neuron is activated by both texts of each pair, which attend to unrelated tokens."""
     name = "neurons that fire for both texts"
     about: dict[str, Any] = {"at_least": 1.0, "control_name": "before training", "unit": "neurons"}
     counts = t.pairs.pivot(index=["model", "pair"], columns="revision", values="num_shared")
@@ -356,10 +341,7 @@ def public_numbers(t: Measured) -> list[Number]:
     ]
 
 
-CLAIMS = (
-    pair_numbers,
-    pattern_numbers,
-)
+CLAIMS = (pair_numbers, pattern_numbers)
 PUBLIC_CLAIMS = (public_numbers,)
 
 

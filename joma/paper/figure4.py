@@ -269,15 +269,11 @@ def _solver_check(t: Measured) -> Number:
     return Number.exact(name, value, at_most=CLOSED_FORM, sanity=True, unit="max relative error")
 
 
-@claim(
-    "fig4-rebound",
-    "Attention entropy drops, then rebounds",
-    says="the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when "
-    "other components catch up",
-    source="Section 4, figure 4, Eqn 6",
-)
+@claim("fig4-rebound", "Attention entropy drops, then rebounds", source="Section 4, figure 4, Eqn 6")
 def rebound_numbers(t: Measured) -> Iterator[Number]:
-    """Return the rise after each dip, with the same targets without attention as the control."""
+    """the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when other
+    components catch up
+    """
     least = VISIBLE * t.facts["largest entropy"]
     for row in t.dips.itertuples():
         yield Number.exact(
@@ -293,14 +289,9 @@ def rebound_numbers(t: Measured) -> Iterator[Number]:
     yield _solver_check(t)
 
 
-@claim(
-    "fig4-order",
-    "Salient components are learned first",
-    says="components with large |μ| are learned first, followed by non-salient ones",
-    source="Section 4, figure 4",
-)
+@claim("fig4-order", "Salient components are learned first", source="Section 4, figure 4")
 def order_numbers(t: Measured) -> Iterator[Number]:
-    """Return how much later the slowest component comes than the fastest, and how many come in the wrong order."""
+    """components with large |μ| are learned first, followed by non-salient ones"""
     flows = {name: rows.sort_values("target")["half_time"] for name, rows in t.learning.groupby("flow", sort=False)}
     spread = {name: float(times.max() / times.min()) for name, times in flows.items()}
     limits = {"at_least": ONE_AFTER_ANOTHER, "control": spread[WITHOUT], "control_name": WITHOUT, "unit": "ratio"}
@@ -312,14 +303,9 @@ def order_numbers(t: Measured) -> Iterator[Number]:
     yield _solver_check(t)
 
 
-@claim(
-    "fig4-condition",
-    "When the entropy rebounds",
-    says="in the nonlinear case the non-salient components still grow, and the entropy bounces back",
-    source="Section 4; first sentence of Section 5",
-)
+@claim("fig4-condition", "When the entropy rebounds", source="Section 4; first sentence of Section 5")
 def condition_numbers(t: Measured) -> Iterator[Number]:
-    """Return how often the entropy of random targets rises at the end."""
+    """in the nonlinear case the non-salient components still grow, and the entropy bounces back"""
     facts = t.facts
     refused = {"control": facts["rising share of refused"], "control_name": "targets that the condition refuses"}
     for fact, setting, key in (
@@ -333,14 +319,9 @@ def condition_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("median rise without zeros", facts["median rise without zeros"], unit="nats", key="median")
 
 
-@claim(
-    "fig4-script",
-    "Figure 4 shows Eqn 6",
-    says="figure 4 shows the dynamics of Eqn 6",
-    source="Caption of figure 4",
-)
+@claim("fig4-script", "Figure 4 shows Eqn 6", source="Caption of figure 4")
 def script_numbers(t: Measured) -> Iterator[Number]:
-    """Return how many of the scripts' steps stay finite on Eqn 6 and on the scripts' variant."""
+    """figure 4 shows the dynamics of Eqn 6"""
     printed, steps = t.facts["Eqn 6 steps survived"], t.config.num_steps
     unit = f"share of {steps:,} steps of size {t.config.step_size:g}"
     yield Number.exact("steps that stay finite on Eqn 6", printed / steps, at_least=1.0, unit=unit, key="printed")
@@ -354,12 +335,7 @@ def script_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("steps that stay finite on Eqn 6, number", printed, key="steps")
 
 
-CLAIMS = (
-    rebound_numbers,
-    order_numbers,
-    condition_numbers,
-    script_numbers,
-)
+CLAIMS = (rebound_numbers, order_numbers, condition_numbers, script_numbers)
 
 
 def charts(t: Measured) -> list[Chart]:

@@ -332,14 +332,9 @@ def _delay(t: Measured, tree: str, flow: str, rho: float) -> float:
     return _far_over_near(_of_tree(t, "flow_times", tree, flow=flow, rho=rho), "half")
 
 
-@claim(
-    "figure5-theorem5",
-    "Theorem 5, co-occurrence",
-    says="P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]",
-    source="Section 5, Theorem 5, figure 5",
-)
+@claim("figure5-theorem5", "Theorem 5, co-occurrence", source="Section 5, Theorem 5, figure 5")
 def theorem_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far Theorem 5 is from the exact sum and from samples, as printed and with another ρ₀."""
+    """P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]"""
     for column, name, sanity in (
         ("printed", "Theorem 5 with ρ₀ = P[y₁=0] as printed", False),
         ("formula", "Theorem 5 with ρ₀ = 2P[y₁=0] − 1", True),
@@ -354,14 +349,9 @@ def theorem_numbers(t: Measured) -> Iterator[Number]:
         yield Number.exact(name, z, at_most=4.5, sanity=sanity, unit="standard errors", against="samples")
 
 
-@claim(
-    "figure5-limit",
-    "Eqn 8, 1 − H/L",
-    says="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
-    source="Section 5, Eqn 8",
-)
+@claim("figure5-limit", "Eqn 8, 1 − H/L", source="Section 5, Eqn 8")
 def limit_numbers(t: Measured) -> list[Number]:
-    """Return the distance from 1 − H/L at the smallest and at the largest ε."""
+    """P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε"""
     gap = (t.limit["exact"] - t.limit["limit"]).abs().groupby(t.limit["epsilon"]).max()
     about = {"at_most": 0.01, "unit": "max abs error", "against": "Theorem 5"}
     return [
@@ -370,14 +360,9 @@ def limit_numbers(t: Measured) -> list[Number]:
     ]
 
 
-@claim(
-    "figure5-order",
-    "Figure 5b, the order in theory",
-    says="The query m associates first with the token l that co-occurs most, and eventually with l'",
-    source="Section 5, figure 5b, Eqn 6",
-)
+@claim("figure5-order", "Figure 5b, the order in theory", source="Section 5, figure 5b, Eqn 6")
 def order_numbers(t: Measured) -> Iterator[Number]:
-    """Return the fall of co-occurrence with height, and the delay that it causes in each flow."""
+    """The query m associates first with the token l that co-occurs most, and eventually with l'"""
     deep, blind = _of_tree(t, "cooccurrence", DEEP).sort_values("height"), {"control_name": "ρ = 0 on all edges"}
     fall, flat = (float(-deep[column].diff().max()) for column in ("exact", "control"))
     name = "fall of co-occurrence from each height to the next, deep tree"
@@ -401,14 +386,9 @@ def part_gone(largest: pd.Series, end: pd.Series) -> tuple[float, float | None]:
     return float(gone(*rows.mean(axis=1))), None if np.isnan(error) else error
 
 
-@claim(
-    "figure5-attention",
-    "Figure 5b, attention in training",
-    says="Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others",
-    source="Section 5, figure 5",
-)
+@claim("figure5-attention", "Figure 5b, attention in training", source="Section 5, figure 5")
 def attention_numbers(t: Measured) -> Iterator[Number]:
-    """Return whether the first block attends to the nearest tokens first, and reaches out later."""
+    """Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others"""
     own = _of_tree(t, "leads", DEEP, layer=0)
     if own.empty:
         return
@@ -440,14 +420,9 @@ def delays(levels: pd.DataFrame) -> pd.Series:
     return (wide[high] - wide[low]).dropna().groupby(level="seed").mean()
 
 
-@claim(
-    "figure5-levels",
-    "Figure 5c, which level is learned first",
-    says="The lowest latents are learned first; once they are, the next level is picked up, and so on",
-    source="Section 5, figure 5",
-)
+@claim("figure5-levels", "Figure 5c, which level is learned first", source="Section 5, figure 5")
 def level_numbers(t: Measured) -> Iterator[Number]:
-    """Return what training adds, and how much later the highest level is learned than the lowest."""
+    """The lowest latents are learned first; once they are, the next level is picked up, and so on"""
     own = _of_tree(t, "levels", DEEP)
     if own.empty:
         return
@@ -462,14 +437,9 @@ def level_numbers(t: Measured) -> Iterator[Number]:
     yield Number(name="the same as a ratio", value=float(np.exp(delay.value)), key="ratio")
 
 
-@claim(
-    "figure5-blocks",
-    "Figure 5c, blocks and levels",
-    says="Hidden nodes of each layer come to represent the latents of the level of the same number",
-    source="Section 5, figure 5",
-)
+@claim("figure5-blocks", "Figure 5c, blocks and levels", source="Section 5, figure 5")
 def block_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of blocks in which the level of their own number gains most."""
+    """Hidden nodes of each layer come to represent the latents of the level of the same number"""
     own = _of_tree(t, "levels", DEEP)
     if own.empty:
         return
@@ -482,15 +452,9 @@ def block_numbers(t: Measured) -> Iterator[Number]:
     yield _trained(t, name, shares[0], 2 / 3, control=shares[1], control_name=untrained, key="share")
 
 
-@claim(
-    "figure5-depth",
-    "Figure 5b against 5c, deep and shallow trees",
-    says="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
-    source="Section 5, figure 5",
-    primary=False,
-)
+@claim("figure5-depth", "Figure 5b against 5c, deep and shallow trees", source="Section 5, figure 5", primary=False)
 def depth_numbers(t: Measured) -> Iterator[Number]:
-    """Return the lead of the nearest tokens on both trees, and what the theory foretells for these trees."""
+    """On deep trees the association of tokens that are not directly correlated is slower than on shallow ones"""
     leads = [_of_tree(t, "leads", tree) for tree in (DEEP, SHALLOW)]
     if any(own.empty for own in leads):
         return
@@ -508,15 +472,7 @@ def depth_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, on_deep, control=on_shallow, key="contrast", **other)
 
 
-CLAIMS = (
-    theorem_numbers,
-    limit_numbers,
-    order_numbers,
-    attention_numbers,
-    depth_numbers,
-    level_numbers,
-    block_numbers,
-)
+CLAIMS = (theorem_numbers, limit_numbers, order_numbers, attention_numbers, depth_numbers, level_numbers, block_numbers)
 
 
 def charts(t: Measured) -> list[Chart]:

@@ -334,15 +334,9 @@ def public_numbers(t: Measured) -> list[Number]:
     ]
 
 
-@claim(
-    "figure7-salience",
-    "Stable rank against entropy",
-    says="In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks.",
-    source=SOURCE,
-    ours=True,
-)
+@claim("figure7-salience", "Stable rank against entropy", source=SOURCE, ours=True)
 def salience_numbers(t: Measured) -> Iterator[Number]:
-    """Return by how much more the stable rank of top layers drops and bounces than their entropy does."""
+    """In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks."""
     effects = _effects(t)
     rank, entropy, idle_rank, idle_entropy = (
         _per_model(effects, series, metric, TOP) for series in (OURS, UNTRAINED) for metric in (RANK, ENTROPY)
@@ -355,15 +349,9 @@ def salience_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"rise over the minimum, top layers: {metric}", own["rise_share"], key=metric)
 
 
-@claim(
-    "figure7-audit",
-    "The series is what it says",
-    says="The audit passes the series that was trained here, and finds weights that stand under a wrong step.",
-    source="Our own check of the checkpoints",
-    ours=True,
-)
+@claim("figure7-audit", "The series is what it says", source="Our own check of the checkpoints", ours=True)
 def audit_numbers(t: Measured) -> Iterator[Number]:
-    """Return what the audit finds in the series as trained, and how many planted duplicates it finds."""
+    """The audit passes the series that was trained here, and finds weights that stand under a wrong step."""
     if not t.facts.get("num_planted"):
         return
     ours, copies = t.audit["series"] == OURS, t.audit["kind"] == Fault.IDENTICAL_CHECKPOINT.value
@@ -376,11 +364,7 @@ def audit_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("planted duplicates that the audit finds", caught, at_least=LEAST_CAUGHT, **about)
 
 
-CLAIMS = (
-    rank_numbers,
-    salience_numbers,
-    audit_numbers,
-)
+CLAIMS = (rank_numbers, salience_numbers, audit_numbers)
 PUBLIC_CLAIMS = (public_numbers,)
 
 

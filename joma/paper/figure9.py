@@ -307,14 +307,9 @@ def compute(config: Figure9Config, space: Workspace) -> Measured:
     return Measured(**{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
 
 
-@claim(
-    "fig9-convex",
-    "G is convex above one half",
-    says="dG/dy = θ₁/p_n > 0, and G is convex for y > ½",
-    source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4",
-)
+@claim("fig9-convex", "G is convex above one half", source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4")
 def convexity(t: Measured) -> Iterator[Number]:
-    """Return the largest fall of G' above y = ½, for densities that fall and that rise away from zero."""
+    """dG/dy = θ₁/p_n > 0, and G is convex for y > ½"""
     rises = t.laws["density_rises"]
     for own, setting, key in ((~rises, "density falls away from zero", "falling"), (rises, "density rises", "rising")):
         if own.any():
@@ -324,14 +319,9 @@ def convexity(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, gap, at_most=AGREEMENT, unit="max abs error", sanity=True)
 
 
-@claim(
-    "fig9-lines",
-    "A line meets G at most twice",
-    says="there are at most two intersections between G and a straight line through zero",
-    source="Appendix A.4",
-)
+@claim("fig9-lines", "A line meets G at most twice", source="Appendix A.4")
 def intersections(t: Measured) -> Iterator[Number]:
-    """Return how often a line meets G at most, for each distribution."""
+    """there are at most two intersections between G and a straight line through zero"""
     met = t.lines.drop_duplicates(["law", "k"])
     for title, count in met.groupby("title", sort=False)["count"].max().items():
         name = f"most intersections of a line with G, {title}"
@@ -345,14 +335,9 @@ def intersections(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, met["gap"].max(), at_most=AGREEMENT, unit="max abs error", sanity=True)
 
 
-@claim(
-    "fig9-critical",
-    "Lines that meet G twice give critical points",
-    says="if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still",
-    source="Appendix A.3.1, Eqns 56 to 59",
-)
+@claim("fig9-critical", "Lines that meet G twice give critical points", source="Appendix A.3.1, Eqns 56 to 59")
 def critical_points(t: Measured) -> Iterator[Number]:
-    """Return the raw field at the points that the lines give, at the lines' own distance and farther apart."""
+    """if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still"""
     limit = {"at_most": AGREEMENT, "unit": "relative to θ₁(s₊)"}
     name, own = "raw field at the critical points that the lines give", t.pairs["field"].max(skipna=False)
     yield Number.exact(name, own, setting="at the line's own distance", **limit)
@@ -363,11 +348,7 @@ def critical_points(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, wrong, at_most=0.0, unit="cases", sanity=True)
 
 
-CLAIMS = (
-    convexity,
-    intersections,
-    critical_points,
-)
+CLAIMS = (convexity, intersections, critical_points)
 
 
 def charts(t: Measured) -> list[Chart]:

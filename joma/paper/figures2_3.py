@@ -295,14 +295,9 @@ def _logit_sum(t: Measured) -> Number:
     return Number.exact(name, t.facts["logit_sum_drift"], at_most=ROUNDING, sanity=True)
 
 
-@claim(
-    "fig2-correlation",
-    "The estimate correlates with the logits",
-    says="ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m",
-    source="Section 3, figure 2",
-)
+@claim("fig2-correlation", "The estimate correlates with the logits", source="Section 3, figure 2")
 def correlation_numbers(t: Measured) -> Iterator[Number]:
-    """Return the correlation of the estimate with the logits, against two controls."""
+    """ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m"""
     yield _logit_sum(t)
     for law in t.config.laws:
         own = _values(t, law, ESTIMATE, "correlation")
@@ -313,14 +308,9 @@ def correlation_numbers(t: Measured) -> Iterator[Number]:
         yield Number(name=f"the same, untrained layer, {law} tokens", value=t.facts[f"{law}: untrained"])
 
 
-@claim(
-    "fig2-close",
-    "The estimate predicts the logits",
-    says="for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well",
-    source="Section 3, text below Theorem 1",
-)
+@claim("fig2-close", "The estimate predicts the logits", source="Section 3, text below Theorem 1")
 def error_numbers(t: Measured) -> Iterator[Number]:
-    """Return the relative error of the estimate early and at the end, against no estimate at all."""
+    """for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well"""
     yield _logit_sum(t)
     for when, key in (("a quarter of the training", "early"), ("the end", "late")):
         for law in t.config.laws:
@@ -338,15 +328,9 @@ def error_numbers(t: Measured) -> Iterator[Number]:
             yield Number(name=name, value=t.facts[f"slower, {law}: error of estimate"], key=f"{law}_slower")
 
 
-@claim(
-    "fig2-components",
-    "Neither term of the estimate correlates alone",
-    says="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
-    source="Caption of figure 2",
-    primary=False,
-)
+@claim("fig2-components", "Neither term of the estimate correlates alone", source="Caption of figure 2", primary=False)
 def component_numbers(t: Measured) -> Iterator[Number]:
-    """Return the correlation of each term alone with the logits."""
+    """its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m"""
     yield _logit_sum(t)
     for term, law in product((FIRST, SECOND), t.config.laws):
         own, both = (_values(t, law, name, "correlation") for name in (term, ESTIMATE))
@@ -355,15 +339,11 @@ def component_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"correlation of z with ẑ's {term} at the end", own, at_most=UNCORRELATED, **about)
 
 
-@claim(
-    "fig3-winners",
-    "Only some components keep growing",
-    says="only some components of v_0 grow while the remaining ones saturate after initial growing, consistent "
-    "with Theorem 2",
-    source="Section 3.1, figure 3",
-)
+@claim("fig3-winners", "Only some components keep growing", source="Section 3.1, figure 3")
 def winner_numbers(t: Measured) -> Iterator[Number]:
-    """Return which share of the components still grows, and how often Theorem 2's winner grows alone."""
+    """only some components of v_0 grow while the remaining ones saturate after initial growing, consistent with
+    Theorem 2
+    """
     by = t.winners.set_index(["law", "attention"]).sort_values("seed")
     yield _logit_sum(t)
     for law in t.config.laws:
@@ -376,12 +356,7 @@ def winner_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, alone, unit="share of the seeds", key=f"{law}_alone")
 
 
-CLAIMS = (
-    correlation_numbers,
-    error_numbers,
-    component_numbers,
-    winner_numbers,
-)
+CLAIMS = (correlation_numbers, error_numbers, component_numbers, winner_numbers)
 
 
 def charts(t: Measured) -> list[Chart]:

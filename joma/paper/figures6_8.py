@@ -98,15 +98,11 @@ def _depths(t: Measured, condition: str = PAPER) -> Iterator[tuple[int, dict[str
 # --- figure 6 ------------------------------------------------------------------------------------------------------
 
 
-@claim(
-    "figure6-losses",
-    "Validation losses by depth",
-    says="At learning rate 1e-4 the lowest validation losses are 5.357 at depth 1, 5.255 at depth 2, 5.169 at depth 5, "
-    "5.110 at depth 10.",
-    source="Figure 6",
-)
+@claim("figure6-losses", "Validation losses by depth", source="Figure 6")
 def loss_numbers(t: Measured) -> Iterator[Number]:
-    """Return the lowest validation losses by depth, to lie within a tolerance of the published ones."""
+    """At learning rate 1e-4 the lowest validation losses are 5.357 at depth 1, 5.255 at depth 2, 5.169 at depth 5,
+    5.110 at depth 10.
+    """
     for depth, about in _depths(t):
         if published := PUBLISHED.get(t.config.text, {}).get(depth):
             about |= {"at_least": published - LOSS_TOLERANCE, "at_most": published + LOSS_TOLERANCE}
@@ -115,14 +111,9 @@ def loss_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean("lowest validation loss", own, published=published, **about)
 
 
-@claim(
-    "figure6-rebound",
-    "Attention entropy dips and rebounds",
-    says="Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep ones.",
-    source="Section 6, Figure 6",
-)
+@claim("figure6-rebound", "Attention entropy dips and rebounds", source="Section 6, Figure 6")
 def rebound_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far the entropy rises after its dip, by depth, on the layers that the paper names."""
+    """Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep ones."""
     for metric, what in ((ENTROPY, "whole validation set"), (WINDOW, "the paper's single window")):
         judged = select(judged_layers(_effects(t, metric)), lr=t.config.rate)
         for depth, about in _depths(t):
@@ -138,11 +129,10 @@ def rebound_numbers(t: Measured) -> Iterator[Number]:
 @claim(
     "figure6-rank",
     "The lower matrix's rank drops and bounces back",
-    says="The rank of the MLP's lower matrix first drops, then bounces back.",
     source="Section 4, relationship with the rank of the MLP's lower layer",
 )
 def rank_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far the lower matrix's stable rank rises from its minimum, as a share of it."""
+    """The rank of the MLP's lower matrix first drops, then bounces back."""
     judged = judged_layers(_effects(t, RANK, condition=PAPER, lr=t.config.rate))
     judged = judged.assign(ratio=judged["rise"] / judged["lowest"])
     for depth, about in _depths(t) if len(judged) else ():
@@ -151,15 +141,9 @@ def rank_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, per_run(judged, "ratio", depth=depth), **about)
 
 
-@claim(
-    "figure6-bottom",
-    "Bottom layers are suppressed",
-    says="In deep models the entropy of bottom layers is suppressed by the interaction of layers.",
-    source="Figure 6, caption",
-    primary=False,
-)
+@claim("figure6-bottom", "Bottom layers are suppressed", source="Figure 6, caption", primary=False)
 def bottom_numbers(t: Measured) -> Iterator[Number]:
-    """Return the entropy at the end, upper layers minus lower ones, of deep models."""
+    """In deep models the entropy of bottom layers is suppressed by the interaction of layers."""
     for depth, about in _depths(t):
         if depth <= SHALLOW:
             continue
@@ -175,13 +159,12 @@ def bottom_numbers(t: Measured) -> Iterator[Number]:
 @claim(
     "figure6-precision",
     "Half precision leaves the losses alone",
-    says="Products in bf16 with weights in fp32 give the losses of TF32.",
     source="Our own check of the runs of figures 6 and 8",
     primary=False,
     ours=True,
 )
 def precision_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far the lowest loss of one seed in bf16 is from that in TF32."""
+    """Products in bf16 with weights in fp32 give the losses of TF32."""
     for depth, _ in _depths(t, OTHER_PRECISION):
         other = _losses(t, condition=OTHER_PRECISION, depth=depth)
         own = _losses(t, condition=PAPER, depth=depth, lr=t.config.rate).reindex(other.index)
@@ -189,14 +172,9 @@ def precision_numbers(t: Measured) -> Iterator[Number]:
         yield Number(name=name, value=float((own - other).abs().max()), at_most=PRECISION_TOLERANCE, unit="nats")
 
 
-@claim(
-    "rebound-ingredients",
-    "What the rebound needs",
-    says="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it.",
-    source="Sections 4 and 5, Figure 6",
-)
+@claim("rebound-ingredients", "What the rebound needs", source="Sections 4 and 5, Figure 6")
 def ingredient_numbers(t: Measured) -> Iterator[Number]:
-    """Return the rise with each ingredient taken away; without the nonlinearity it should vanish."""
+    """In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it."""
     judged = select(judged_layers(_effects(t)), lr=t.config.rate)
     for depth, about in _depths(t, LINEAR):
         base = per_run(judged, "rise", condition=PAPER, depth=depth)
@@ -284,14 +262,9 @@ def _rates(t: Measured, **chosen: Any) -> pd.DataFrame:
     return _effects(t, condition=PAPER, depth=t.config.rate_depth, **chosen)
 
 
-@claim(
-    "figure8-best",
-    "The best learning rate",
-    says="Learning rate 1e-4 gives the lowest validation loss.",
-    source="Section 6, Figure 8",
-)
+@claim("figure8-best", "The best learning rate", source="Section 6, Figure 8")
 def best_numbers(t: Measured) -> Iterator[Number]:
-    """Return the lowest loss at the paper's learning rate minus that at the best other one, seed by seed."""
+    """Learning rate 1e-4 gives the lowest validation loss."""
     runs, rate = select(t.runs, condition=PAPER, depth=t.config.rate_depth), t.config.rate
     if rate in set(runs["lr"]):
         losses = runs.pivot(index="seed", columns="lr", values="best_loss")
@@ -300,14 +273,9 @@ def best_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, losses[rate] - losses[other], at_most=0.0, unit="nats", key="gain")
 
 
-@claim(
-    "figure8-collapse",
-    "Large learning rates collapse attention",
-    says="With a large learning rate attention becomes extremely sparse.",
-    source="Section 6, Figure 8",
-)
+@claim("figure8-collapse", "Large learning rates collapse attention", source="Section 6, Figure 8")
 def collapse_numbers(t: Measured) -> Iterator[Number]:
-    """Return, layer by layer, the entropy that is left at the largest learning rate."""
+    """With a large learning rate attention becomes extremely sparse."""
     effects, largest, rate = _rates(t), max(t.config.rates), t.config.rate
     effects = effects.assign(left=effects["end"] / effects["start"])
     name = f"entropy at the end over that of the start, learning rate {largest:g}"
@@ -322,15 +290,9 @@ def collapse_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, left, control=control, control_name=f"learning rate {rate:g}", **about)
 
 
-@claim(
-    "figure8-dip",
-    "Time of the dip",
-    says="The dip comes in inverse proportion to the learning rate.",
-    source="Figure 8, asked further",
-    ours=True,
-)
+@claim("figure8-dip", "Time of the dip", source="Figure 8, asked further", ours=True)
 def dip_numbers(t: Measured) -> Iterator[Number]:
-    """Return the exponent of the dip's step as a power of the learning rate, fitted for each seed."""
+    """The dip comes in inverse proportion to the learning rate."""
     dips = _rates(t, name="rebounding").query("dip_step > 0")
     slopes = [
         np.polyfit(np.log(own["lr"]), np.log(own["dip_step"]), 1)[0]
@@ -345,15 +307,9 @@ def dip_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, (own["dip_step"] * lr).groupby(own["seed"]).mean(), unit="steps × rate")
 
 
-@claim(
-    "figure8-regime",
-    "The rebound goes with the lowest loss",
-    says="The attention patterns that agree with the theory give the lowest validation losses.",
-    source="Section 6, Figure 8",
-    primary=False,
-)
+@claim("figure8-regime", "The rebound goes with the lowest loss", source="Section 6, Figure 8", primary=False)
 def rise_numbers(t: Measured) -> Iterator[Number]:
-    """Return the rise at each learning rate, and the correlation over rates of the rise with the lowest loss."""
+    """The attention patterns that agree with the theory give the lowest validation losses."""
     effects = _rates(t)
     for lr, own in effects.groupby("lr"):
         yield Number.mean(f"rise after the dip, learning rate {lr:g}", per_run(own, "rise"), unit="nats")

@@ -219,15 +219,11 @@ def side_by_side(t: Measured, data: str) -> pd.DataFrame:
     return wide.assign(published=[value for value, _ in known], published_error=[error for _, error in known])
 
 
-@claim(
-    "table1-numbers",
-    "Table 1, the numbers",
-    says="The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at "
-    "s = 0 and from .55 to .81 at s = 1",
-    source="Section 6, Table 1",
-)
+@claim("table1-numbers", "Table 1, the numbers", source="Section 6, Table 1")
 def cell_numbers(t: Measured) -> list[Number]:
-    """Return, for the open choice nearest to the paper, how many of its cells agree, and the mean distances."""
+    """The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at s = 0 and
+    from .55 to .81 at s = 1
+    """
     if not t.config.is_paper_size:
         return []
     numbers: list[Number] = []
@@ -270,37 +266,21 @@ def _excess(t: Measured, data: str) -> Iterator[Number]:
         yield Number.mean(f"NCorr trained, {setting}", own["trained"], control=own["untrained"], control_name=UNTRAINED)
 
 
-@claim(
-    "table1-training",
-    "Table 1, what training adds",
-    says="Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr",
-    source="Section 6, Table 1",
-)
+@claim("table1-training", "Table 1, what training adds", source="Section 6, Table 1")
 def training_numbers(t: Measured) -> Iterator[Number]:
-    """Return what training adds on the paper's hierarchy."""
+    """Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr"""
     return _excess(t, HIERARCHY)
 
 
-@claim(
-    "table1-trees",
-    "Table 1 asked on latent trees",
-    says="Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree",
-    source="Section 5 and Table 1",
-)
+@claim("table1-trees", "Table 1 asked on latent trees", source="Section 5 and Table 1")
 def tree_numbers(t: Measured) -> Iterator[Number]:
-    """Return what training adds on latent trees, whose inputs vary within a class."""
+    """Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree"""
     return _excess(t, TREES)
 
 
-@claim(
-    "table1-chance",
-    "Table 1, against chance",
-    says="For each latent there is a hidden node with a high normalised correlation with it",
-    source="Section 6, Table 1",
-    primary=False,
-)
+@claim("table1-chance", "Table 1, against chance", source="Section 6, Table 1", primary=False)
 def chance_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far NCorr lies above shuffled latents, and what one-to-one matching costs, by level."""
+    """For each latent there is a hidden node with a high normalised correlation with it"""
     for level, own in side_by_side(t, HIERARCHY).groupby("level"):
         by_seed = own.groupby("seed")[["trained", "untrained", "shuffled", "shuffled_untrained", "matched"]].mean()
         above, idle = by_seed["trained"] - by_seed["shuffled"], by_seed["untrained"] - by_seed["shuffled_untrained"]
@@ -309,15 +289,9 @@ def chance_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"lost by one-to-one matching, level {level}", by_seed["trained"] - by_seed["matched"])
 
 
-@claim(
-    "table1-complexity",
-    "Table 1, complexity",
-    says="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
-    source="Section 6, Table 1",
-    primary=False,
-)
+@claim("table1-complexity", "Table 1, complexity", source="Section 6, Table 1", primary=False)
 def complexity_numbers(t: Measured) -> Iterator[Number]:
-    """Return by how much NCorr falls from the simplest to the most complicated value of an axis."""
+    """When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit"""
     wide = side_by_side(t, HIERARCHY)
     for level, axis in product(sorted(wide["level"].unique()), ("num_latents", "num_children")):
         own = wide[wide["level"] == level]
@@ -335,13 +309,7 @@ def complexity_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"fall of NCorr with larger {axis}, level {level}", falls["trained"], **about)
 
 
-CLAIMS = (
-    cell_numbers,
-    training_numbers,
-    tree_numbers,
-    chance_numbers,
-    complexity_numbers,
-)
+CLAIMS = (cell_numbers, training_numbers, tree_numbers, chance_numbers, complexity_numbers)
 
 
 def charts(t: Measured) -> list[Chart]:
