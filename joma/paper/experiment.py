@@ -91,7 +91,7 @@ class Experiment:
     compute: Callable[[Any, Any], Measured]
     """Settings and a `Workspace` in, tables out; with `in_tasks` a `Store` instead of a workspace."""
     claims: Sequence[Claim]
-    charts: Callable[[Measured], Sequence[Chart]]
+    charts: Callable[[Measured], Iterable[Chart]]
     seconds: Mapping[str, float] = field(default_factory=dict)
     """About how long each preset takes, on the device that it is meant for."""
     needs: Callable[[Any, str], str] = lambda config, device: ""
@@ -101,9 +101,9 @@ class Experiment:
     version: int = 1
     """To be counted up when `compute` returns something else for the same settings."""
 
-    def draw(self, tables: Measured) -> Sequence[Chart]:
+    def draw(self, tables: Measured) -> tuple[Chart, ...]:
         """Return the charts of what was measured; none where nothing was."""
-        return self.charts(tables) if any(len(table) for table in tables.values()) else ()
+        return tuple(self.charts(tables)) if any(len(table) for table in tables.values()) else ()
 
 
 def as_float32(table: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +135,7 @@ def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
 
 
 def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
-    """Return id, title and caption of charts as options of `joma.charts`, by id.
+    """Return the options of `joma.charts` that name a chart, by its id; given are title and caption.
 
     >>> captions({"figure4": ("The entropy falls", "One random target.")})["figure4"]["title"]
     'The entropy falls'

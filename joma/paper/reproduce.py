@@ -238,7 +238,7 @@ def _drawn(made: Experiment, tables: Measured) -> tuple[Chart, ...]:
     """Return the charts; none, with a warning, on a machine that only computes."""
     try:
         import_extra("vl_convert", "report")
-        return tuple(made.draw(tables))
+        return made.draw(tables)
     except MissingExtraError as missing:
         warnings.warn(f"No charts are drawn. {missing}", RuntimeWarning, stacklevel=2)
         return ()

@@ -48,6 +48,6 @@ def test_a_solver_that_is_off_decides_nothing(tables):
 
 
 def test_charts_draw_what_the_tables_hold(tables):
-    drawn = charts(tables)
+    drawn = list(charts(tables))
     assert len({chart.id for chart in drawn}) == len(drawn)
     assert all(chart.to_dict()["$schema"] for chart in drawn)

@@ -105,15 +105,15 @@ def test_one_tree_alone_is_judged_and_drawn():
     found = outcomes(made(bottom_up, trees=(DEEP,)))
     assert found["figure5-blocks"] is Outcome.HOLDS and found["figure5-depth"] is Outcome.NOT_RUN
     assert outcomes(made(bottom_up, trees=(SHALLOW,)))["figure5-blocks"] is Outcome.NOT_RUN
-    assert len(charts(made(bottom_up, trees=(SHALLOW,)))) == 4
+    assert len(list(charts(made(bottom_up, trees=(SHALLOW,))))) == 4
 
 
 def test_a_tiny_training_measures_every_checkpoint(tmp_path):
     small = {"width": 8, "hidden": 8, "batch": 8, "num_samples": 64, "num_shuffles": 2}
     config = replace(QUICK, steps=4, checkpoint_every=2, **small)
     nothing = compute(config, Store(tmp_path / "other", minutes=1e-9))
-    assert "curves" not in nothing and len(charts(nothing)) == 2
+    assert "curves" not in nothing and len(list(charts(nothing))) == 2
     tables = compute(config, Store(tmp_path))
     assert set(tables.curves["step"]) == {0, 2, 4} and set(tables.curves["height"]) == {1, 2, 3, 4}
     assert tables.curves.loc[tables.curves["what"] == ATTENTION, "value"].between(0.2, 5).all()  # near uniform
-    assert len(tables.leads) == 2 * 3 * len(config.seeds) and len(charts(tables)) == 4
+    assert len(tables.leads) == 2 * 3 * len(config.seeds) and len(list(charts(tables))) == 4
