@@ -122,6 +122,15 @@ def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     return table
 
 
+def crossed(**axes: Iterable[Any]) -> pd.DataFrame:
+    """Return a row for every combination of the values of some columns; the last column runs fastest.
+
+    >>> crossed(tree=["deep", "shallow"], height=[1, 2]).to_numpy().tolist()
+    [['deep', 1], ['deep', 2], ['shallow', 1], ['shallow', 2]]
+    """
+    return pd.MultiIndex.from_product(list(axes.values()), names=list(axes)).to_frame(index=False)
+
+
 def joined(parts: Iterable[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
     """Return the tables of several computations, those of one name below each other."""
     found = list(parts)

@@ -23,7 +23,7 @@ from joma.charts import Chart, bars
 from joma.claims import Number, claim
 from joma.models.batch import Batch
 from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, captions, joined
+from joma.paper.experiment import Experiment, Measured, captions, crossed, joined
 from joma.store.work import Workspace
 from joma.theory.activations import activation
 from joma.theory.attention import Attention, AttentionKind
@@ -94,8 +94,7 @@ def _example(config: Figure1Config, attention: str) -> dict[str, pd.DataFrame]:
     w, z = own[W].numpy(), own[Z].numpy()
 
     def table(name: str, values: Any, **columns: np.ndarray) -> pd.DataFrame:
-        index = pd.MultiIndex.from_product([[attention], config.sentences, values])
-        frame = index.to_frame(index=False, name=["attention", "sentence", name])
+        frame = crossed(attention=[attention], sentence=config.sentences, **{name: values})
         return frame.assign(**{column: each.ravel() for column, each in columns.items()})
 
     b, h = layer.scores(z, samples), layer.hidden(w, z, samples)
