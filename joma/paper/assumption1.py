@@ -32,7 +32,7 @@ from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
 from joma.paper.experiment import Experiment, Measured, gathered
-from joma.paper.language_models import EMBEDDED, QUICK, WIKITEXT2, needs
+from joma.paper.figures6_8 import EMBEDDED, QUICK, WIKITEXT2, needs
 from joma.store import Store, Task, Workspace
 
 TOGETHER = "all layers together"

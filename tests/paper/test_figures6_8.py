@@ -8,8 +8,18 @@ import pytest
 from joma.claims import Outcome, judge
 from joma.engine.training import runs_of
 from joma.paper.experiment import Measured
-from joma.paper.figures6_8 import ABLATION_CLAIMS, FIGURE6_CLAIMS, FIGURE8_CLAIMS
-from joma.paper.language_models import FULL, LINEAR, PAPER, QUICK, judged_layers, measured, tasks
+from joma.paper.figures6_8 import (
+    ABLATION_CLAIMS,
+    FIGURE6_CLAIMS,
+    FIGURE8_CLAIMS,
+    FULL,
+    LINEAR,
+    PAPER,
+    QUICK,
+    judged_layers,
+    measured,
+    tasks,
+)
 from joma.paper.reproduce import plain, settings
 from joma.store import Store
 
