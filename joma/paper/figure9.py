@@ -157,8 +157,6 @@ LAWS = {
 }
 CONVEX = 1e-9
 """Largest fall of a slope that counts as rounding."""
-PAIR = 2
-"""Intersections from which on a line gives a critical point."""
 HIGHEST_SHOWN = 0.99
 """Level up to which curves are drawn: beyond, G of an unbounded distribution leaves every axis."""
 FARTHER = 1.5
@@ -247,7 +245,8 @@ def of_law(config: Figure9Config, name: str) -> dict[str, pd.DataFrame]:
     at = theta1_inverse(law.noise, y)
     height, density = mean_activation(law.noise, at), law.noise.density(at)
     gap = np.maximum(np.abs(law.mean(at) - height), np.abs(law.mass(at) - y))
-    slope, is_upper = (y / density)[y >= 1 / 2], y >= 1 / 2
+    is_upper = y >= 1 / 2
+    slope = (y / density)[is_upper]
     about = {
         "central_product": central_product(law.noise),
         "density_rises": bool((np.diff(density[is_upper]) > CONVEX).any()),

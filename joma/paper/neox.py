@@ -76,6 +76,11 @@ class NeoxConfig:
                 f"{self.every}, {self.width} and {self.heads}. Change one of each."
             )
 
+    @property
+    def checkpoints(self) -> range:
+        """Steps of the checkpoints."""
+        return range(0, self.num_steps + 1, self.every)
+
     def seconds(self, device: str) -> float:
         """Return about how long the training takes."""
         parameters = 3 * EXPANSION * self.depth * self.width**2 + 2 * self.vocabulary * self.width

@@ -112,4 +112,4 @@ def test_pythia_is_read_before_and_after_training(tmp_path, monkeypatch):
     assert outcomes(none, PUBLIC_CLAIMS)["figure10-public"] is Outcome.REFUTED
     learned = found.copy_with(pairs=found.pairs.assign(num_shared=(found.pairs["revision"] == "main") * 3))
     assert outcomes(learned, PUBLIC_CLAIMS)["figure10-public"] is Outcome.HOLDS
-    assert {pair.model for pair in figure10.PAIRS} == set(found.pairs["model"])
+    assert {pair["model"] for pair in figure10.PAIRS} == set(found.pairs["model"])
