@@ -12,6 +12,7 @@ tokens, and tokens $l$, $m$ have a common ancestor of height $H$. Changes over t
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ from joma.engine.config import TREES, DataConfig, RunConfig
 from joma.engine.grid import Run, grid
 from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
-from joma.models.batch import LayerReading
+from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
 from joma.paper.experiment import Experiment, Measured, captions, gathered, select
-from joma.paper.latent_neurons import Measure, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.randomness import run_keys
 from joma.store import Store
 from joma.theory.attention_flow import AttentionFlow
@@ -123,11 +124,8 @@ def compute(config: Figure5Config, store: Store) -> Measured:
     """Co-occurrences, flows and trained networks."""
     settings = {"what": "figure5", "deep": config.deep.tree_depth, "checkpoint_every": config.checkpoint_every}
     settings |= {"num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
-
-    def measure(device: str) -> Measure:
-        return lambda run, folder, end: _run_rows(run.config, folder, config, device)
-
-    found = gathered(store, pack_tasks([_runs(config, name) for name in TREE_NAMES], store.device, measure, settings))
+    grids = [_runs(config, name) for name in TREE_NAMES]
+    found = gathered(store, pack_tasks(grids, store.device, partial(_run_rows, config), settings))
     tables = theory(config)
     if found and len(found.rows):
         runs = found.rows
@@ -210,7 +208,7 @@ def _runs(config: Figure5Config, name: str) -> tuple[Run, ...]:
     return grid(base, {"seed": config.seeds}, ("tree_depth", "rho", "lr"))
 
 
-def _run_rows(run: RunConfig, folder: Path, config: Figure5Config, device: str) -> list[Row]:
+def _run_rows(config: Figure5Config, run: RunConfig, folder: Path, end: Parameters, device: str) -> list[Row]:
     """Measure attention by height, and NCorr of every level of latents, in every block and checkpoint of a run.
 
     Attention is the mean of tokens that are present to others that are, in units of uniform attention. Its control
@@ -238,13 +236,13 @@ def _run_rows(run: RunConfig, folder: Path, config: Figure5Config, device: str) 
     with ThreadPoolExecutor(4) as readers:
         for snapshot in readers.map(load_snapshot, [folder / CHECKPOINTS / name_of(step) for step in steps]):
             found.clear()
-            reading = read_neurons(Decoder(run.model), of_one_run(snapshot.tensors, device), samples, take)
-            for layer, peaks in enumerate(reading.peaks):
+            loss, blocks = samples.read(Decoder(run.model), of_one_run(snapshot.tensors, device), take)
+            for layer, peaks in enumerate(blocks):
                 for height, latents in enumerate(samples.latents, 1):
                     score = ncorr(latents, peaks, seed=run.seed, num_shuffles=config.num_shuffles)
                     about = {"what": NCORR, "layer": layer, "height": height}
                     found.append(about | {"value": score["ncorr"], "control": score["shuffled"]})
-            about = {"tree": name, "seed": run.seed, "step": snapshot.step, "loss": reading.loss}
+            about = {"tree": name, "seed": run.seed, "step": snapshot.step, "loss": loss}
             rows += [about | row for row in found]
     return rows
 

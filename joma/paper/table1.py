@@ -10,8 +10,9 @@ question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
 from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
-from joma.paper.latent_neurons import Measure, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.store import Store
 
 TRAINED, UNTRAINED = "trained", "untrained"
@@ -98,11 +99,7 @@ QUICK = Table1Config(
 def compute(config: Table1Config, store: Store) -> Measured:
     """Train and score all runs."""
     settings = {"what": "table1", "num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
-
-    def measure(device: str) -> Measure:
-        return lambda run, folder, trained: _scores(run.config, trained, config, device)
-
-    found = gathered(store, pack_tasks(_grids(config), store.device, measure, settings))
+    found = gathered(store, pack_tasks(_grids(config), store.device, partial(_scores, config), settings))
     _start.cache_clear()
     return Measured(runs=with_lowest_losses(found.rows, config)) if found and len(found.rows) else Measured()
 
@@ -160,16 +157,16 @@ def with_lowest_losses(runs: pd.DataFrame, config: Table1Config) -> pd.DataFrame
     return runs.assign(lowest_loss=[lowest.get(row, np.nan) for row in runs[keys].itertuples(index=False, name=None)])
 
 
-def _scores(run: RunConfig, trained: Parameters, config: Table1Config, device: str) -> list[Row]:
+def _scores(config: Table1Config, run: RunConfig, folder: Path, trained: Parameters, device: str) -> list[Row]:
     """Compare every level of latents with the block of the same number, in the trained and the untrained network."""
     samples, rows = latent_samples(run, config.num_samples, device), []
     for network, parameters in ((TRAINED, trained), (UNTRAINED, _start(run.model, run.seed, device))):
-        reading = read_neurons(Decoder(run.model), parameters, samples)
-        compared = zip(samples.latents, reading.peaks, strict=False)  # the hierarchy's third level are its classes
-        for level, (latents, peaks) in enumerate(compared):
-            score = ncorr(latents, peaks, seed=run.seed, num_shuffles=config.num_shuffles, groups=samples.drawn)
+        loss, peaks = samples.read(Decoder(run.model), parameters)
+        compared = zip(samples.latents, peaks, strict=False)  # the hierarchy's third level are its classes
+        for level, (latents, activations) in enumerate(compared):
+            score = ncorr(latents, activations, seed=run.seed, num_shuffles=config.num_shuffles, groups=samples.drawn)
             own = run_settings(run) | {"network": network, "level": level}
-            rows.append(own | score | {"loss": reading.loss})
+            rows.append(own | score | {"loss": loss})
     return rows
 
 
