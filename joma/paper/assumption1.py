@@ -148,10 +148,11 @@ def _follow(config: DriftConfig, block: int | None, space: Workspace) -> dict[st
     tables = []
     for layer, (step, (halves, losses)) in product(layers, readings.items()):
         now, last = (((one[layer] + other[layer]) / 2).flatten(1).double() for one, other in (halves, readings[end][0]))
+        even, odd = (half[layer].flatten(1).double() for half in halves)
         columns = {
             "cosine": torch.cosine_similarity(now, last),
             "length_ratio": now.norm(dim=1) / last.norm(dim=1),
-            "between_halves": torch.cosine_similarity(*(half[layer].flatten(1).double() for half in halves)),
+            "between_halves": torch.cosine_similarity(even, odd),
             "loss": losses,
         }
         about = {"mode": mode, "layer": layer, "seed": config.seeds, "step": step}

@@ -143,7 +143,7 @@ def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
     return Measured(**joined(each.tables for each in store.gather(tasks)))
 
 
-def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
+def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """Return the options of `joma.charts` that name a chart, by its id; given are title and caption.
 
     >>> captions({"figure4": ("The entropy falls", "One random target.")})["figure4"]["title"]

@@ -69,7 +69,11 @@ class Figure1Config:
 
     def layer(self, attention: str, **settings: Any) -> LayerConfig:
         """Return the settings of a layer of the engine with this attention."""
-        same = {"temperature": 1.0, "normalisation": self.attention(attention).normalisation, "start_scale": 1.0}
+        same: dict[str, Any] = {
+            "temperature": 1.0,
+            "normalisation": self.attention(attention).normalisation,
+            "start_scale": 1.0,
+        }
         return LayerConfig(attention=attention, **same, **settings)
 
 
@@ -212,7 +216,8 @@ CHARTS = {
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the scores of each sentence under the three attentions, and the hidden nodes."""
-    about, names = captions(CHARTS), {"labels": {"b": "attention score b", "h": "hidden value h", "z": "logit z"}}
+    names: dict[str, Any] = {"labels": {"b": "attention score b", "h": "hidden value h", "z": "logit z"}}
+    about = captions(CHARTS)
     scores, nodes = (frame.assign(sentence="“" + frame["sentence"] + "”") for frame in (t.scores, t.nodes))
     by: dict[str, Any] = {"color": "attention", "facet": "sentence", **names}
     yield bars(scores, "token", "b", **by, **about["figure1"])

@@ -338,8 +338,9 @@ def charts(t: Measured) -> Iterator[Chart]:
     """Draw components and entropies, and the controls."""
     names = {"t": "time", "rise": "rise after the dip (nats)", "curve": ""}
     names |= dict.fromkeys(("entropy", "nats"), "attention entropy (nats)")
-    about, labels = captions(CHARTS), {"labels": names}
+    about = captions(CHARTS)
     by: dict[str, Any] = {"facet": "flow", "x_log": True, "share_x": False}
+    labels: dict[str, Any] = {"labels": names}
     paths = t.paths[t.paths["t"] > 0].replace({"flow": LABELS})
     yield lines(paths, "t", "v", color="component", **by, **labels, **about["figure4"])
     panels = {name: with_control(t.entropies, name) for name in FLOWS}

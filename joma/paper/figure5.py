@@ -378,7 +378,7 @@ def attention_numbers(t: Measured) -> Iterator[Number]:
     yield _trained(t, name, lead, LEAST_LEAD, control=control, control_name=RELABELLED, unit=unit, key="lead")
     gone, error = part_gone(lead, own["end"])
     name, num, least = "part of the largest lead that is gone at the end", len(own), None if t.config.is_small else 0.2
-    about = {"n": num, "df": num - 1.0, "unit": "1 − mean end / mean largest", "key": "gone"}
+    about: dict[str, Any] = {"n": num, "df": num - 1.0, "unit": "1 − mean end / mean largest", "key": "gone"}
     yield Number(name=name, value=gone, error=error, at_least=least, **about)
     yield Number(name="the same for relabelled leaves", value=part_gone(control, own["control_end"])[0], key="idle")
 
@@ -484,8 +484,8 @@ def charts(t: Measured) -> Iterator[Chart]:
     curves = pd.concat([curves, ends, limit.assign(chance=limit["exact"])])
     yield lines(curves, "height", "chance", labels=labels, **by, **about["figure5-cooccurrence"])
     flow, labels = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]), {"height": "height H"}
-    by = {"color": "height", "facet": "panel"}
-    uniform, shown = {"rules": [Rule(1.0)]}, "attention / uniform"
+    by, shown = {"color": "height", "facet": "panel"}, "attention / uniform"
+    uniform: dict[str, Any] = {"rules": [Rule(1.0)]}
     names = labels | {"t": "time", "attention": shown}
     yield lines(flow, "t", "attention", labels=names, **by, **uniform, **about["figure5-flow"])
     for what, kinds, label, options in (

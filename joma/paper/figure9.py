@@ -69,8 +69,12 @@ class Law:
         """P(y > s) and E[y; y > s] for s ≥ 0, by quadrature."""
         if not self.marginal:
             return _of_ring()
-        by_power = [[(weight, _beyond(law, power)) for weight, law in self.marginal] for power in (0, 1)]
-        return [lambda s, parts=parts: np.asarray(sum(w * part(s) for w, part in parts)) for parts in by_power]
+
+        def weighted(power: int) -> Function:
+            parts = [(weight, _beyond(law, power)) for weight, law in self.marginal]
+            return lambda s: np.asarray(sum(weight * part(s) for weight, part in parts))
+
+        return [weighted(0), weighted(1)]
 
     def moment(self, s: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
         """θ₂(s) = E[y; y > |s|] by quadrature."""

@@ -101,7 +101,7 @@ def ncorr(
 
     `shuffled` is the same for latents dealt to other inputs, `matched` with no neuron used twice.
     """
-    options = {"groups": groups, "num_shuffles": num_shuffles, "num_bootstraps": NUM_BOOTSTRAPS}
+    options: dict[str, Any] = {"groups": groups, "num_shuffles": num_shuffles, "num_bootstraps": NUM_BOOTSTRAPS}
     found = align(latents, activations, generator=torch.Generator().manual_seed(seed), **options)
     return {"ncorr": found.average, "shuffled": found.shuffled.average, "matched": found.matched.average}
 

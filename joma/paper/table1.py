@@ -214,7 +214,11 @@ def cell_numbers(t: Measured) -> list[Number]:
         counts.setdefault(distance, (int((~(off / error > CLOSE)).sum()), len(off)))
     agree, num = counts[min(counts)]
     share, name = agree / num, "cells within three errors of the published number, nearest open choice"
-    about = {"error": float(np.sqrt(share * (1 - share) / num)), "unit": f"share of {num}", "key": "share"}
+    about: dict[str, Any] = {
+        "error": float(np.sqrt(share * (1 - share) / num)),
+        "unit": f"share of {num}",
+        "key": "share",
+    }
     counted = Number.exact("such cells", agree, key="cells"), Number.exact("cells in all", num, key="all")
     return [Number(name=name, value=share, at_least=0.9, **about), *counted, *numbers]
 
