@@ -23,7 +23,6 @@ from joma.claims import Number, claim
 from joma.engine import grid as recipes
 from joma.engine.config import HIERARCHY, TREES, RunConfig
 from joma.engine.grid import Run, grid
-from joma.engine.sources import HierarchySource, with_vocabulary
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
@@ -101,7 +100,7 @@ def compute(config: Table1Config, store: Store) -> Measured:
     settings = {"what": "table1", "num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
     found = gathered(store, pack_tasks(_grids(config), store.device, partial(_scores, config), settings))
     _start.cache_clear()
-    return Measured(runs=with_lowest_losses(found.rows, config)) if found and len(found.rows) else Measured()
+    return Measured(runs=found.rows) if found and len(found.rows) else Measured()
 
 
 def needs(config: Table1Config, device: str) -> str:
@@ -125,48 +124,26 @@ def _grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
             yield grid(base, axes | {"hidden": (hidden,)}, tuple(axes))
 
 
-def run_settings(run: RunConfig) -> dict[str, str | int | float]:
-    """Return what tells a run from the others, as columns of its rows."""
-    data = run.data
-    is_hierarchy = data.data == HIERARCHY
-    return {
+def _scores(config: Table1Config, run: RunConfig, folder: Path, trained: Parameters, device: str) -> list[Row]:
+    """Compare every level of latents with the block of the same number, in the trained and the untrained network."""
+    samples, rows, data = latent_samples(run, config.num_samples, device), [], run.data
+    is_tree = data.data == TREES
+    own = {
         "data": data.data,
         "num_classes": data.num_classes,
-        "num_children": data.num_children if is_hierarchy else data.branching,
-        "num_latents": "x".join(map(str, data.num_latents)) if is_hierarchy else "",
-        "rho": 1.0 if is_hierarchy else data.rho,
+        "num_children": data.branching if is_tree else data.num_children,
+        "num_latents": "" if is_tree else "x".join(map(str, data.num_latents)),
+        "rho": data.rho if is_tree else 1.0,
         "hidden": run.model.hidden,
         "lr": run.optimiser.lr,
         "seed": run.seed,
     }
-
-
-def with_lowest_losses(runs: pd.DataFrame, config: Table1Config) -> pd.DataFrame:
-    """Return the rows of runs with the lowest loss that each one's hierarchy allows: its classes may share sequences.
-
-    Of m classes with one sequence none can be told from the others, which costs ln m.
-    """
-    keys = ["data", "num_classes", "num_children", "num_latents", "seed"]
-    lowest = {}
-    for run in (run.config for runs in _grids(config) for run in runs if run.config.data.data == HIERARCHY):
-        key = tuple(run_settings(run)[name] for name in keys)
-        if key not in lowest:
-            [hierarchy] = HierarchySource([with_vocabulary(run)], "cpu").hierarchies
-            _, same, num = hierarchy.sequences.unique(dim=0, return_inverse=True, return_counts=True)
-            lowest[key] = float(num[same].double().log().mean())
-    return runs.assign(lowest_loss=[lowest.get(row, np.nan) for row in runs[keys].itertuples(index=False, name=None)])
-
-
-def _scores(config: Table1Config, run: RunConfig, folder: Path, trained: Parameters, device: str) -> list[Row]:
-    """Compare every level of latents with the block of the same number, in the trained and the untrained network."""
-    samples, rows = latent_samples(run, config.num_samples, device), []
     for network, parameters in ((TRAINED, trained), (UNTRAINED, _start(run.model, run.seed, device))):
         loss, peaks = samples.read(Decoder(run.model), parameters)
         compared = zip(samples.latents, peaks, strict=False)  # the hierarchy's third level are its classes
         for level, (latents, activations) in enumerate(compared):
             score = ncorr(latents, activations, seed=run.seed, num_shuffles=config.num_shuffles, groups=samples.drawn)
-            own = run_settings(run) | {"network": network, "level": level}
-            rows.append(own | score | {"loss": loss})
+            rows.append(own | {"network": network, "level": level} | score | {"loss": loss})
     return rows
 
 
