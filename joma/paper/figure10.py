@@ -162,9 +162,6 @@ def top_neurons(
     return pd.DataFrame(rows, columns=columns)
 
 
-# --- Pythia and the paper's eight texts ----------------------------------------------------------------------------
-
-
 PAIRS: list[dict[str, str]] = tomllib.loads(
     resources.files("joma.paper").joinpath("figure10_texts.toml").read_text(encoding="utf-8")
 )["pair"]
@@ -243,9 +240,6 @@ def _shared(layers: Sequence[NeuronReading], text_of: np.ndarray, at: int, token
         for tokens in (layer.attended.strongest(int(position), MOST_TOKENS - 1) for position in pair)
     )
     return count | {"layer": layer.layer, "neuron": neuron, "first": first, "second": second}
-
-
-# --- claims and charts -----------------------------------------------------------------------------------------------
 
 
 def _next_to(t: Measured, name: str, column: str, control: str, **fields: Any) -> Number:

@@ -289,9 +289,6 @@ def attention_leads(runs: pd.DataFrame) -> pd.DataFrame:
     return table.assign(control_largest=largest["control"], control_end=end["control"]).reset_index()
 
 
-# --- claims --------------------------------------------------------------------------------------------------------
-
-
 def _of_tree(t: Measured, table: str, tree: str, **chosen: Any) -> pd.DataFrame:
     """Return the rows of one tree; none where it was not measured."""
     return select(t[table], tree=tree, **chosen) if table in t else pd.DataFrame()

@@ -266,9 +266,6 @@ def _depths(t: Measured, condition: str = PAPER) -> Iterator[tuple[int, dict[str
         yield depth, {"unit": "nats", "setting": f"depth {depth}", "key": f"depth{depth}"}
 
 
-# --- figure 6 ------------------------------------------------------------------------------------------------------
-
-
 @claim("figure6-losses", "Validation losses by depth", source="Figure 6")
 def loss_numbers(t: Measured) -> Iterator[Number]:
     """At learning rate 1e-4 the lowest validation losses are 5.357 at depth 1, 5.255 at depth 2, 5.169 at depth 5,

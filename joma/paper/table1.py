@@ -152,9 +152,6 @@ def _start(model: DecoderConfig, seed: int, device: str) -> Parameters:
     return of_one_run(Decoder(model).initial(seed), device)
 
 
-# --- claims --------------------------------------------------------------------------------------------------------
-
-
 def side_by_side(t: Measured, data: str) -> pd.DataFrame:
     """Return one row for each run and level: the network as it ended, as it started, and what training added.
 

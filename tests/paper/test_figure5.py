@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from paper import cases
 
-from joma.claims import Outcome, judge
+from joma.claims import Outcome
 from joma.paper import figure5
 from joma.paper.experiment import Measured
 from joma.paper.figure5 import ATTENTION, CLAIMS, DEEP, EXPERIMENTS, NCORR, SHALLOW, charts, compute, part_gone
-from joma.paper.reproduce import plain, settings
 from joma.store import Store
 
 QUICK, FULL = (EXPERIMENTS[0].presets[name] for name in ("quick", "full"))
@@ -48,13 +48,11 @@ def made(value, control=still, trees=(DEEP, SHALLOW), config=FULL, **changed):
                 rows.append(row | {"height": own[2], "value": value(*own) + noise, "control": control(*own)})
     runs = pd.DataFrame(rows)
     found = {"levels": figure5.learned_levels(runs), "leads": figure5.attention_leads(runs)}
-    tables = Measured(**THEORY | {"curves": figure5.over_seeds(runs)} | found | changed)
-    tables.config = settings(plain(config))
-    return tables
+    return cases.with_config(Measured(**THEORY | {"curves": figure5.over_seeds(runs)} | found | changed), config)
 
 
 def outcomes(tables):
-    return {answer.claim: answer.outcome for answer in judge(CLAIMS, tables, tested_by="figure5")}
+    return cases.outcomes(CLAIMS, tables)
 
 
 def test_claims_on_training_hold_bottom_up_and_fail_top_down():
