@@ -66,9 +66,11 @@ class Claim:
 
 
 def claim(
-    id: str, title: str, *, says: str, source: str, primary: bool = True, ours: bool = False
+    id: str, title: str, *, source: str, says: str = "", primary: bool = True, ours: bool = False
 ) -> Callable[[Callable[[Any], Iterable[Number]]], Claim]:
     """Make a claim of the function that returns its numbers; the arguments are fields of `Claim`.
+
+    Without `says` the function's docstring is what the paper says.
 
     >>> @claim("rise", "The entropy rises", says="it rises", source="Section 4")
     ... def rise(tables):
@@ -76,9 +78,12 @@ def claim(
     >>> judge([rise], {"rise": 0.3}, tested_by="example")[0].outcome.value
     'holds'
     """
-    return lambda numbers: Claim(
-        id=id, title=title, says=says, source=source, numbers=numbers, primary=primary, ours=ours
-    )
+
+    def of(numbers: Callable[[Any], Iterable[Number]]) -> Claim:
+        words = says or " ".join((numbers.__doc__ or "").split())
+        return Claim(id=id, title=title, says=words, source=source, numbers=numbers, primary=primary, ours=ours)
+
+    return of
 
 
 class Answer(BaseModel):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from joma.charts import Chart, bars, lines
 from joma.claims import Number, claim
 from joma.data import load_text
-from joma.paper.experiment import Experiment, Measured, as_float32, gathered, one_thread
+from joma.paper.experiment import Experiment, Measured, as_float32, captions, gathered, joined, one_thread, select
 from joma.paper.small_models import ARCHITECTURES, LENGTH, OF_TRANSFORMERS, VOCABULARY, EngineModel, build
 from joma.probe import watch
 from joma.probe.alarm import Alarm
@@ -138,7 +138,7 @@ def compute(config: AlarmConfig, store: Store) -> Measured:
                 for done, seed in enumerate(seeds):
                     space.progress(done / len(seeds), f"seed {seed}")
                     found.append(watched_run(config, architecture, drive, cure, seed))
-            return {name: pd.concat([each[name] for each in found], ignore_index=True) for name in found[0]}
+            return joined(found)
 
         about = {"drive": DRIVES[drive], "cure": CURES[cure], "alarm": asdict(Alarm())}
         key = about | {"architecture": architecture, "seeds": seeds, "steps": config.steps, "every": config.every}
@@ -154,43 +154,30 @@ def needs(config: AlarmConfig, device: str) -> str:
     return "It needs transformers: pip install 'joma[hf]'." if is_missing else ""
 
 
-def collapses(t: Measured) -> pd.DataFrame:
-    """Return the driven runs without a cure in which there was an event."""
-    runs = t.runs[(t.runs["drive"] != "healthy") & (t.runs["cure"] == "none")]
-    return runs[np.isfinite(runs["event"])]
+def driven(t: Measured) -> pd.DataFrame:
+    """Return the driven runs, cured ones too."""
+    return t.runs[t.runs["drive"] != "healthy"]
 
 
 PLAIN: dict[str, Any] = {"control_name": "largest logit above 50", "paired": True}
 
 
-@claim(
-    "alarm-quiet",
-    "No alarm in healthy runs",
-    says="on at least 30 healthy runs of six architectures there is no alarm",
-    source="Our question",
-    ours=True,
-)
+@claim("alarm-quiet", "No alarm in healthy runs", source="Our question", ours=True)
 def quiet_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of healthy runs with an alarm."""
-    runs = t.runs[t.runs["drive"] == "healthy"]
+    """on at least 30 healthy runs of six architectures there is no alarm"""
+    runs = select(t.runs, drive="healthy")
     alarm, plain = (np.isfinite(runs[name]).astype(float) for name in ("alarm", "plain"))
-    yield Number.mean(
-        "healthy runs with an alarm", alarm, at_most=0.0, control=plain, unit="share", key="false", **PLAIN
-    )
+    about = PLAIN | {"control": plain, "unit": "share", "key": "false"}
+    yield Number.mean("healthy runs with an alarm", alarm, at_most=0.0, **about)
     yield Number.exact("healthy runs", len(runs), key="runs")
     yield Number.exact("healthy runs with an event", np.isfinite(runs["event"]).sum(), key="events")
 
 
-@claim(
-    "alarm-warns",
-    "The alarm warns before attention collapses",
-    says="on at least 30 runs driven into collapse the alarm warns in at least 90 % before the event",
-    source="Our question",
-    ours=True,
-)
+@claim("alarm-warns", "The alarm warns before attention collapses", source="Our question", ours=True)
 def warning_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of collapses that were warned of, and by how many steps."""
-    runs = collapses(t)
+    """on at least 30 runs driven into collapse the alarm warns in at least 90 % before the event"""
+    uncured = select(driven(t), cure="none")
+    runs = uncured[np.isfinite(uncured["event"])]
     before = {name: (runs[name] < runs["event"]).astype(float) for name in ("alarm", "plain")}
     name, about = "collapses warned of before the event", PLAIN | {"unit": "share", "key": "warned"}
     yield Number.mean(name, before["alarm"], control=before["plain"], at_least=WARNED, **about)
@@ -198,19 +185,12 @@ def warning_numbers(t: Measured) -> Iterator[Number]:
     name = "steps from the warning to the event, 0 without one"
     yield Number.mean(name, lead["alarm"], control=lead["plain"], unit="steps", key="lead", **PLAIN)
     yield Number.exact("driven runs with an event", len(runs), key="runs")
-    driven = (t.runs["drive"] != "healthy") & (t.runs["cure"] == "none")
-    yield Number.exact("driven runs", driven.sum(), key="driven")
+    yield Number.exact("driven runs", len(uncured), key="driven")
 
 
-@claim(
-    "alarm-forecast",
-    "Forecasts contain the true step",
-    says="the interval of a forecast contains the step at which the logit reaches its bound in at least 80 %",
-    source="Our question",
-    ours=True,
-)
+@claim("alarm-forecast", "Forecasts contain the true step", source="Our question", ours=True)
 def forecast_numbers(t: Measured) -> Iterator[Number]:
-    """Return how many intervals contain the true step; left out are those that end after the run, unreached."""
+    """the interval of a forecast contains the step at which the logit reaches its bound in at least 80 %"""
     table, config = t.forecasts.astype(dict.fromkeys(("made", "low", "high", "reached"), float)), t.config
     table = table[np.isfinite(table["reached"]) | (table["high"] < config.steps - config.every)]
     waits = table[["low", "high"]].sub(table["made"], axis=0)
@@ -229,18 +209,11 @@ def forecast_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("half width of the interval", float((waits["high"] - waits["low"]).median() / 2), key="half")
 
 
-@claim(
-    "alarm-cures",
-    "What QK norm, soft-cap and QK-clip change",
-    says="settings that bound the logits keep the same runs from collapsing",
-    source="Our question",
-    primary=False,
-    ours=True,
-)
+@claim("alarm-cures", "What QK norm, soft-cap and QK-clip change", source="Our question", primary=False, ours=True)
 def cure_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of driven runs of joma's decoder with an event, for each cure, and their losses."""
-    runs = t.runs[(t.runs["drive"] != "healthy") & (t.runs["architecture"] == "decoder")]
-    plain = runs[runs["cure"] == "none"]
+    """settings that bound the logits keep the same runs from collapsing"""
+    runs = select(driven(t), architecture="decoder")
+    plain = select(runs, cure="none")
     for cure, own in runs[runs["cure"] != "none"].groupby("cure", sort=False):
         key = cure.replace(" ", "_").replace("-", "_").lower()
         fields: dict[str, Any] = {"control_name": "without a cure", "paired": True, "setting": cure}
@@ -250,38 +223,28 @@ def cure_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (quiet_numbers, warning_numbers, forecast_numbers, cure_numbers)
+CHARTS = {
+    "alarm": (
+        "Driven runs pass a logit of 50, healthy ones stay far below",
+        "The largest attention logit of all layers, a line for each run.",
+    ),
+    "alarm-cures": (
+        "Runs of joma's decoder that collapse, with and without a cure",
+        "The same seeds and rates with each cure.",
+    ),
+}
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw the largest logit of every run, and the events with each cure."""
-    curves = t.curves.assign(run=t.curves["architecture"] + " " + t.curves["seed"].astype(str))
-    runs = t.runs.assign(event=np.isfinite(t.runs["event"]) * 1.0)
-    runs = runs[(runs["drive"] != "healthy") & (runs["architecture"] == "decoder")]
-    return [
-        lines(
-            curves[curves["cure"] == "none"],
-            "step",
-            "largest_logit",
-            color="architecture",
-            detail="run",
-            facet="drive",
-            y_log=True,
-            id="alarm",
-            labels={"largest_logit": "largest attention logit"},
-            title="Driven runs pass a logit of 50, healthy ones stay far below",
-            caption="The largest attention logit of all layers, a line for each run.",
-        ),
-        bars(
-            runs.groupby(["cure", "drive"], as_index=False, sort=False)["event"].mean(),
-            "cure",
-            "event",
-            color="drive",
-            id="alarm-cures",
-            labels={"event": "share of runs with an event", "cure": ""},
-            title="Runs of joma's decoder that collapse, with and without a cure",
-            caption="The same seeds and rates with each cure.",
-        ),
-    ]
+    about, curves = captions(CHARTS), select(t.curves, cure="none")
+    curves = curves.assign(run=curves["architecture"] + " " + curves["seed"].astype(str))
+    labels = {"largest_logit": "largest attention logit", "event": "share of runs with an event", "cure": ""}
+    by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "labels": labels}
+    yield lines(curves, "step", "largest_logit", y_log=True, **by, **about["alarm"])
+    runs = driven(t).assign(event=np.isfinite(driven(t)["event"]) * 1.0)
+    shares = select(runs, architecture="decoder").groupby(["cure", "drive"], as_index=False, sort=False)["event"].mean()
+    yield bars(shares, "cure", "event", color="drive", labels=labels, **about["alarm-cures"])
 
 
 EXPERIMENTS = (

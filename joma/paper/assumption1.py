@@ -11,9 +11,10 @@ angle between them, and the ratio of their lengths.
 What sampling alone does to the cosine shows between the two halves of the windows, at one step.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -23,7 +24,6 @@ from torch import Tensor
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.engine.config import RunConfig
 from joma.engine.grid import TEXT_SEEDS, recipe
 from joma.engine.precision import working_in
 from joma.engine.sources import Source, data_size, source_of, with_vocabulary
@@ -32,7 +32,7 @@ from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
 from joma.paper.experiment import Experiment, Measured, gathered
-from joma.paper.language_models import EMBEDDED, QUICK, WIKITEXT2, needs
+from joma.paper.figures6_8 import EMBEDDED, QUICK, WIKITEXT2, needs
 from joma.store import Store, Task, Workspace
 
 TOGETHER = "all layers together"
@@ -66,45 +66,25 @@ class DriftConfig:
 
 
 SMALL = DriftConfig(
-    text=EMBEDDED,
-    settings=QUICK.settings,
-    rate=QUICK.rate,
-    depth=2,
-    steps=(0, 5, 15, 50, 150),
-    num_windows=20,
-    seeds=(1,),
-    needs_gpu=False,
-)
+    text=EMBEDDED, settings=QUICK.settings, rate=QUICK.rate, depth=2, steps=(0, 5, 15, 50, 150), num_windows=20,
+    seeds=(1,), needs_gpu=False,
+)  # fmt: skip
 
 
 def compute(config: DriftConfig, store: Store) -> Measured:
     """Follow E[g x] while the model is trained whole, and while each block is trained alone."""
-    blocks = (None, *range(config.depth))
-    seconds = (config.steps[-1] + len(config.steps) * config.num_windows) * 1e-3 * len(config.seeds)
     tasks = [
         Task(
             "all blocks" if block is None else f"block {block} alone",
             {"config": config, "block": block},
             partial(_follow, config, block),
-            seconds,
+            (config.steps[-1] + len(config.steps) * config.num_windows) * 1e-3 * len(config.seeds),
             kind="assumption1",
             precision=str(config.settings.get("precision", "fp32")),
         )
-        for block in blocks
+        for block in (None, *range(config.depth))
     ]
     return gathered(store, tasks)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Reading:
-    """The matrices at one step: of each half of the windows, and of the whole."""
-
-    step: int
-    halves: tuple[Deltas, Deltas]
-    losses: Float[Tensor, " R"]
-
-    def whole(self, layer: int) -> Float[Tensor, "R V F"]:
-        return (self.halves[0][layer] + self.halves[1][layer]) / 2
 
 
 def context_gradients(model: Decoder, parameters: Parameters, batch: Batch) -> tuple[Deltas, Float[Tensor, " R"]]:
@@ -142,45 +122,48 @@ def context_sums(
 
 def _follow(config: DriftConfig, block: int | None, space: Workspace) -> dict[str, pd.DataFrame]:
     """Train one run for each seed, with one block moving alone or all of them, and compare each step with the end."""
+    end, place = config.steps[-1], torch.device(space.device)
     own: dict[str, Any] = {"data": config.text, **config.settings, "depth": config.depth, "lr": config.rate}
-    own |= {"steps": config.steps[-1], "only_block": block}
-    base = with_vocabulary(recipe("figure6").base.update(own))
+    base = with_vocabulary(recipe("figure6").base.update(own | {"steps": end, "only_block": block}))
     runs = [base.update({"seed": seed}) for seed in config.seeds]
-    readings = list(_readings(runs, config, space))
-    mode, layers = (TOGETHER, range(config.depth)) if block is None else (ALONE, [block])
-    rows = [
-        {"mode": mode, "layer": layer, "seed": run.seed, **numbers}
-        for layer in layers
-        for reading in readings
-        for run, numbers in zip(runs, _numbers(reading, readings[-1], layer), strict=True)
-    ]
-    return {"drift": pd.DataFrame(rows)}
-
-
-def _readings(runs: Sequence[RunConfig], drift: DriftConfig, space: Workspace) -> Iterator[_Reading]:
-    """Train, stopping at the steps that are measured."""
-    first, place = runs[0], torch.device(space.device)
-    source, model = source_of(runs, place), Decoder(first.model)
+    source, model = source_of(runs, place), Decoder(base.model)
     stepper = Stepper(
         model,
-        [own.seed for own in runs],
-        [own.optimiser for own in runs],
-        num_steps=drift.steps[-1],
-        steps_per_epoch=data_size(first).steps_per_epoch,
-        precision=first.training.precision,
+        config.seeds,
+        [run.optimiser for run in runs],
+        num_steps=end,
+        steps_per_epoch=data_size(runs[0]).steps_per_epoch,
+        precision=base.training.precision,
         device=place,
     )
-    for step in range(drift.steps[-1] + 1):
-        if step in drift.steps:
-            yield _read(model, stepper.parameters, source, drift.num_windows, step)
+    readings = {}
+    for step in range(end + 1):
+        if step in config.steps:
+            readings[step] = _read(model, stepper.parameters, source, config.num_windows)
         if step % STEPS_BETWEEN_REPORTS == 0:
-            space.progress(step / drift.steps[-1], f"step {step:,} of {drift.steps[-1]:,}")
-        if step < drift.steps[-1]:
+            space.progress(step / end, f"step {step:,} of {end:,}")
+        if step < end:
             stepper.advance(source.batch(step))
+    mode, layers = (TOGETHER, range(config.depth)) if block is None else (ALONE, [block])
+    tables = []
+    for layer, (step, (halves, losses)) in product(layers, readings.items()):
+        now, last = (((one[layer] + other[layer]) / 2).flatten(1).double() for one, other in (halves, readings[end][0]))
+        even, odd = (half[layer].flatten(1).double() for half in halves)
+        columns = {
+            "cosine": torch.cosine_similarity(now, last),
+            "length_ratio": now.norm(dim=1) / last.norm(dim=1),
+            "between_halves": torch.cosine_similarity(even, odd),
+            "loss": losses,
+        }
+        about = {"mode": mode, "layer": layer, "seed": config.seeds, "step": step}
+        tables.append(pd.DataFrame(about | {name: column.tolist() for name, column in columns.items()}))
+    return {"drift": pd.concat(tables, ignore_index=True)}
 
 
-def _read(model: Decoder, parameters: Parameters, source: Source, num_windows: int, step: int) -> _Reading:
-    """Measure on the first windows of the training text: those with even numbers are one half, the others the other."""
+def _read(
+    model: Decoder, parameters: Parameters, source: Source, num_windows: int
+) -> tuple[list[Deltas], Float[Tensor, " R"]]:
+    """Return the matrices of each half of the first windows of the training text, even and odd ones, and the losses."""
     halves: list[Deltas] = []
     losses = torch.zeros(source.num_runs, device=source.device)
     with working_in("fp32", source.device):
@@ -192,32 +175,14 @@ def _read(model: Decoder, parameters: Parameters, source: Source, num_windows: i
                 sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
                 losses += lost / num_windows
             halves.append([total / len(chosen) for total in sums])
-    return _Reading(step=step, halves=(halves[0], halves[1]), losses=losses)
+    return halves, losses
 
 
-def _numbers(reading: _Reading, end: _Reading, layer: int) -> list[dict[str, Any]]:
-    """Hold a layer's matrix against that of the end, run by run."""
-    own, last = (each.whole(layer).flatten(1).double() for each in (reading, end))
-    one, other = (half[layer].flatten(1).double() for half in reading.halves)
-    columns = {
-        "cosine": torch.cosine_similarity(own, last),
-        "length_ratio": own.norm(dim=1) / last.norm(dim=1),
-        "between_halves": torch.cosine_similarity(one, other),
-        "loss": reading.losses,
-    }
-    by_run = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [{"step": reading.step} | dict(zip(columns, numbers, strict=True)) for numbers in by_run]
-
-
-@claim(
-    "assumption1",
-    "E[g x] stays as it is",
-    says="E[g x] remains constant during training: true when one layer is trained and the others are fixed, and "
-    "approximately for joint training.",
-    source="Section 2, Assumption 1",
-)
+@claim("assumption1", "E[g x] stays as it is", source="Section 2, Assumption 1")
 def stationarity(t: Measured) -> Iterator[Number]:
-    """Return how far E[g x] after the first steps is from that of the end, in direction and in length."""
+    """E[g x] remains constant during training: true when one layer is trained and the others are fixed, and
+    approximately for joint training.
+    """
     *steps, end = sorted(t.drift["step"].unique())
     begun = min(steps, key=lambda step: abs(step - BEGUN))
     for mode, key in ((ALONE, "alone"), (TOGETHER, "together")):
@@ -234,22 +199,13 @@ def stationarity(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, at["between_halves"], key=f"{key}_halves")
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw the cosine with the end over training, layer by layer."""
-    return [
-        lines(
-            t.drift.groupby(["mode", "layer", "step"], as_index=False)["cosine"].mean(),
-            "step",
-            "cosine",
-            color="layer",
-            facet="mode",
-            x_log=True,
-            id="assumption1",
-            labels={"cosine": "cosine with E[g x] of the end", "step": "training step"},
-            title="E[g x] turns while the model learns",
-            caption="Mean over seeds. A constant E[g x] would stay at one.",
-        )
-    ]
+    means = t.drift.groupby(["mode", "layer", "step"], as_index=False)["cosine"].mean()
+    labels = {"cosine": "cosine with E[g x] of the end", "step": "training step"}
+    options: dict[str, Any] = {"color": "layer", "facet": "mode", "x_log": True, "labels": labels, "id": "assumption1"}
+    options |= {"caption": "Mean over seeds. A constant E[g x] would stay at one."}
+    yield lines(means, "step", "cosine", title="E[g x] turns while the model learns", **options)
 
 
 EXPERIMENTS = (

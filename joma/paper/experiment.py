@@ -92,7 +92,7 @@ class Experiment:
     compute: Callable[[Any, Any], Measured]
     """Settings and a `Workspace` in, tables out; with `in_tasks` a `Store` instead of a workspace."""
     claims: Sequence[Claim]
-    charts: Callable[[Measured], Sequence[Chart]]
+    charts: Callable[[Measured], Iterable[Chart]]
     seconds: Mapping[str, float] = field(default_factory=dict)
     """About how long each preset takes, on the device that it is meant for."""
     needs: Callable[[Any, str], str] = lambda config, device: ""
@@ -102,9 +102,9 @@ class Experiment:
     version: int = 1
     """To be counted up when `compute` returns something else for the same settings."""
 
-    def draw(self, tables: Measured) -> Sequence[Chart]:
+    def draw(self, tables: Measured) -> tuple[Chart, ...]:
         """Return the charts of what was measured; none where nothing was."""
-        return self.charts(tables) if any(len(table) for table in tables.values()) else ()
+        return tuple(self.charts(tables)) if any(len(table) for table in tables.values()) else ()
 
 
 def as_float32(table: pd.DataFrame) -> pd.DataFrame:
@@ -123,13 +123,34 @@ def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
     return table
 
 
+def crossed(**axes: Iterable[Any]) -> pd.DataFrame:
+    """Return a row for every combination of the values of some columns; the last column runs fastest.
+
+    >>> crossed(tree=["deep", "shallow"], height=[1, 2]).to_numpy().tolist()
+    [['deep', 1], ['deep', 2], ['shallow', 1], ['shallow', 2]]
+    """
+    return pd.MultiIndex.from_product(list(axes.values()), names=list(axes)).to_frame(index=False)
+
+
+def joined(parts: Iterable[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """Return the tables of several computations, those of one name below each other."""
+    found = list(parts)
+    tables = {name: [each[name] for each in found] for name in (found[0] if found else ())}
+    return {name: pd.concat([each for each in of if len(each)] or of, ignore_index=True) for name, of in tables.items()}
+
+
 def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
     """Return the tables of all tasks that are finished, those of one name joined."""
-    found = [each.tables for each in store.gather(tasks)]
-    parts = {name: [each[name] for each in found] for name in (found[0] if found else ())}
-    return Measured(
-        **{name: pd.concat([each for each in of if len(each)] or of, ignore_index=True) for name, of in parts.items()}
-    )
+    return Measured(**joined(each.tables for each in store.gather(tasks)))
+
+
+def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Return the options of `joma.charts` that name a chart, by its id; given are title and caption.
+
+    >>> captions({"figure4": ("The entropy falls", "One random target.")})["figure4"]["title"]
+    'The entropy falls'
+    """
+    return {id: {"id": id, "title": title, "caption": caption} for id, (title, caption) in texts.items()}
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:

@@ -9,7 +9,10 @@ The layer that the engine trains (`joma.models.layer`, torch) is compared with t
 $u_q$, another attention in its place, and one constant A for both sentences.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +23,7 @@ from joma.charts import Chart, bars
 from joma.claims import Number, claim
 from joma.models.batch import Batch
 from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured
+from joma.paper.experiment import Experiment, Measured, captions, crossed, joined
 from joma.store.work import Workspace
 from joma.theory.activations import activation
 from joma.theory.attention import Attention, AttentionKind
@@ -60,65 +63,53 @@ class Figure1Config:
         words = [sentence.split() for sentence in self.sentences]
         return np.array([[own.count(token) / len(own) for token in self.tokens] for own in words])
 
+    def attention(self, name: str) -> Attention:
+        """Return an attention of the theory; exp has the constant A."""
+        return Attention(kind=AttentionKind(name), normalisation=self.normalisation if name == "exp" else 1.0)
+
+    def layer(self, attention: str, **settings: Any) -> LayerConfig:
+        """Return the settings of a layer of the engine with this attention."""
+        same: dict[str, Any] = {
+            "temperature": 1.0,
+            "normalisation": self.attention(attention).normalisation,
+            "start_scale": 1.0,
+        }
+        return LayerConfig(attention=attention, **same, **settings)
+
 
 def compute(config: Figure1Config, space: Workspace) -> Measured:
     """Work the example out, and compare the two implementations."""
     space.progress(0.0, "the worked example")
-    scores, nodes = zip(*(_example(config, attention) for attention in ATTENTIONS), strict=True)
+    examples = joined(_example(config, attention) for attention in ATTENTIONS)
     space.progress(0.3, "random layers")
-    checks = [_compared(config, attention, phi) for attention in ATTENTIONS for phi in ACTIVATIONS]
-    tables = {"scores": scores, "nodes": nodes, "checks": checks}
-    frames = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
-    return Measured(facts=_constant_normalisation(config), **frames)
+    checks = pd.DataFrame(_compared(config, *each) for each in product(ATTENTIONS, ACTIVATIONS))
+    return Measured(facts=_constant_normalisation(config), **examples, checks=checks)
 
 
-def _attention(name: str, normalisation: float) -> Attention:
-    constant = normalisation if name == "exp" else 1.0
-    return Attention(kind=AttentionKind(name), normalisation=constant)
-
-
-def _example(config: Figure1Config, attention: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _example(config: Figure1Config, attention: str) -> dict[str, pd.DataFrame]:
     """Scores of every token and values of every node, by the theory, with the distance of the engine's layer."""
     x = config.x
-    layer_config = LayerConfig(
-        num_contextual=len(config.tokens),
-        hidden=config.num_nodes,
-        width=config.width,
-        num_samples=len(x),
-        attention=attention,
-        temperature=1.0,
-        normalisation=_attention(attention, config.normalisation).normalisation,
-        activation="relu",
-        start_scale=1.0,
-    )
-    model = AnalysedLayer(layer_config, x=torch.as_tensor(x))
+    sizes = {"num_contextual": len(config.tokens), "hidden": config.num_nodes, "width": config.width}
+    settings = config.layer(attention, activation="relu", num_samples=len(x), **sizes)
+    model = AnalysedLayer(settings, x=torch.as_tensor(x))
     own = model.initial(config.seed) | {Z: torch.tensor([config.logits], dtype=torch.float64)}
-    parameters = {name: tensor[None] for name, tensor in own.items()}
-    batch = _every_sample(len(x), 1, 1)
-    layer, samples = _theory(own, layer_config, batch)
+    parameters, batch = {name: tensor[None] for name, tensor in own.items()}, _every_sample(len(x), 1, 1)
+    layer, samples = _theory(config, own, settings, batch)
     w, z = own[W].numpy(), own[Z].numpy()
+
+    def table(name: str, values: Any, **columns: np.ndarray) -> pd.DataFrame:
+        frame = crossed(attention=[attention], sentence=config.sentences, **{name: values})
+        return frame.assign(**{column: each.ravel() for column, each in columns.items()})
+
     b, h = layer.scores(z, samples), layer.hidden(w, z, samples)
-    shared = {"attention": attention, "sentence": np.repeat(config.sentences, x.shape[1])}
-    scores = pd.DataFrame(
-        shared
-        | {
-            "token": np.tile(config.tokens, len(x)),
-            "x": x.ravel(),
-            "z": np.tile(config.logits, len(x)),
-            "b": b.ravel(),
-            "gap": np.abs(model.scores(parameters, batch)[0].numpy() - b).ravel(),
-        }
+    off_b, off_h = (
+        np.abs(of(parameters, batch)[0].numpy() - own) for of, own in ((model.scores, b), (model.hidden, h))
     )
-    nodes = pd.DataFrame(
-        {
-            "attention": attention,
-            "sentence": np.repeat(config.sentences, config.num_nodes),
-            "node": np.tile(np.arange(config.num_nodes), len(x)),
-            "h": h.ravel(),
-            "gap": np.abs(model.hidden(parameters, batch)[0].numpy() - h).ravel(),
-        }
-    )
-    return scores, nodes
+    logits = np.tile(config.logits, (len(x), 1))
+    return {
+        "scores": table("token", config.tokens, x=x, z=logits, b=b, gap=off_b),
+        "nodes": table("node", range(config.num_nodes), h=h, gap=off_h),
+    }
 
 
 def _every_sample(num_samples: int, num_queries: int, num_runs: int) -> Batch:
@@ -128,93 +119,60 @@ def _every_sample(num_samples: int, num_queries: int, num_runs: int) -> Batch:
     return Batch(tokens=tokens, targets=torch.zeros(num_runs, num_samples, dtype=torch.int64))
 
 
-def _theory(own: dict[str, torch.Tensor], config: LayerConfig, batch: Batch) -> tuple[Layer, Samples]:
+def _theory(
+    config: Figure1Config, own: dict[str, torch.Tensor], settings: LayerConfig, batch: Batch
+) -> tuple[Layer, Samples]:
     """The theory's layer with the parameters of one run of the engine's, and its samples."""
     embeddings = Embeddings(contextual=own[CONTEXTUAL].numpy().T, queries=own[QUERIES].numpy().T)
-    layer = Layer(
-        embeddings=embeddings,
-        attention=_attention(config.attention, config.normalisation),
-        activation=activation(config.activation),
-    )
+    attention, phi = config.attention(settings.attention), activation(settings.activation)
+    layer = Layer(embeddings=embeddings, attention=attention, activation=phi)
     return layer, Samples(x=own[X].numpy(), q=batch.tokens[0, :, 1].numpy())
 
 
-def _drawn(shape: tuple[int, ...], seed: int, *, positive_part: bool) -> torch.Tensor:
-    rng = np.random.default_rng([seed, int(positive_part)])
-    return torch.as_tensor(rng.dirichlet(np.ones(shape[1]), shape[0]) if positive_part else rng.normal(size=shape))
-
-
-def _compared(config: Figure1Config, attention: str, phi: str) -> pd.DataFrame:
+def _compared(config: Figure1Config, attention: str, phi: str) -> dict[str, Any]:
     """Random layers: largest distance of the engine's two passes from the theory's, and the controls'."""
-    layer_config = LayerConfig(
-        **RANDOM_SIZES,
-        attention=attention,
-        temperature=1.0,
-        normalisation=_attention(attention, config.normalisation).normalisation,
-        activation=phi,
-        objective="linear",
-        start_scale=1.0,
-    )
-    num_samples, num_tokens = layer_config.num_samples, layer_config.num_contextual
+    settings = config.layer(attention, activation=phi, objective="linear", **RANDOM_SIZES)
+    num_samples, tokens = settings.num_samples, np.ones(settings.num_contextual)
     model = AnalysedLayer(
-        layer_config,
-        x=lambda seed: _drawn((num_samples, num_tokens), seed, positive_part=True),
-        g=lambda seed: _drawn((num_samples, layer_config.hidden), seed, positive_part=False),
+        settings,
+        x=lambda seed: torch.as_tensor(np.random.default_rng([seed, 1]).dirichlet(tokens, num_samples)),
+        g=lambda seed: torch.as_tensor(np.random.default_rng([seed, 0]).normal(size=(num_samples, settings.hidden))),
     )
-    seeds = range(config.seed, config.seed + config.num_layers)
-    runs = [model.initial(seed) for seed in seeds]
+    runs = [model.initial(seed) for seed in range(config.seed, config.seed + config.num_layers)]
     parameters = {name: torch.stack([own[name] for own in runs]) for name in model.shapes}
-    batch = _every_sample(num_samples, layer_config.num_queries, len(runs))
+    batch = _every_sample(num_samples, settings.num_queries, len(runs))
     gradients = {name: torch.zeros_like(parameters[name]) for name in (W, Z)}
     hidden = model.hidden(parameters, batch).numpy()
     model.value_and_gradient(parameters, gradients, batch, None)
     other = ATTENTIONS[(ATTENTIONS.index(attention) + 1) % len(ATTENTIONS)]
     distances = []
     for index, own in enumerate(runs):
-        layer, samples = _theory(own, layer_config, batch)
-        found = hidden[index], gradients[W][index].numpy(), gradients[Z][index].numpy()
+        layer, samples = _theory(config, own, settings, batch)
+        w, z, g = (own[name].numpy() for name in (W, Z, G))
         without = replace(layer, embeddings=replace(layer.embeddings, queries=np.zeros_like(layer.embeddings.queries)))
-        swapped = replace(layer, attention=_attention(other, config.normalisation))
-        forward, backward = _distances(layer, own, samples, found)
-        no_residual, other_attention = (_distances(changed, own, samples, found) for changed in (without, swapped))
-        distances.append((forward, backward, no_residual[0], other_attention[1]))
+        swapped = replace(layer, attention=config.attention(other))
+        forward = [np.abs(each.hidden(w, z, samples) - hidden[index]).max() for each in (layer, without)]
+        fields = [each.gradient(w, z, samples, g) for each in (layer, swapped)]  # minus the engine's gradients
+        off = [(field.w + gradients[W][index].numpy(), field.z + gradients[Z][index].numpy()) for field in fields]
+        backward = [max(np.abs(part).max() for part in parts) for parts in off]
+        distances.append((forward[0], backward[0], forward[1], backward[1]))
     largest = dict(zip(DISTANCES, np.max(distances, axis=0), strict=True))
-    return pd.DataFrame([{"attention": attention, "activation": phi, "num_layers": len(runs), **largest}])
-
-
-def _distances(
-    layer: Layer, own: dict[str, torch.Tensor], samples: Samples, found: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> tuple[float, float]:
-    """Largest distance of the hidden values, and of minus the gradients, from the theory's."""
-    w, z, g = (own[name].numpy() for name in (W, Z, G))
-    hidden, w_gradient, z_gradient = found
-    field = layer.gradient(w, z, samples, g)
-    forward = np.abs(layer.hidden(w, z, samples) - hidden).max()
-    return float(forward), float(max(np.abs(field.w + w_gradient).max(), np.abs(field.z + z_gradient).max()))
+    return {"attention": attention, "activation": phi, "num_layers": len(runs), **largest}
 
 
 def _constant_normalisation(config: Figure1Config) -> dict[str, float]:
     """Distance of exp attention from softmax: with the sum of each sentence for A, and with that of the first alone."""
     x, z = config.x, np.broadcast_to(np.array(config.logits), config.x.shape)
-    softmax = Attention(kind=AttentionKind.SOFTMAX).scores(z, x)
-    unnormalised = Attention(kind=AttentionKind.EXP).scores(z, x)
-    own = unnormalised / unnormalised.sum(axis=1, keepdims=True)
-    constant = unnormalised / unnormalised[0].sum()
-    return {
-        "own sum for A": float(np.abs(own - softmax).max()),
-        "constant A": float(np.abs(constant - softmax).max()),
-    }
+    softmax, exp = (Attention(kind=kind).scores(z, x) for kind in (AttentionKind.SOFTMAX, AttentionKind.EXP))
+    sums = {"own sum for A": exp.sum(axis=1, keepdims=True), "constant A": exp[0].sum()}
+    return {name: float(np.abs(exp / total - softmax).max()) for name, total in sums.items()}
 
 
-@claim(
-    "eqn1-layer",
-    "One layer, three attentions",
-    says="h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by "
-    "ẇ_k = E[g h' f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]",
-    source="Section 2, figure 1b, Eqns 1 and 2",
-)
+@claim("eqn1-layer", "One layer, three attentions", source="Section 2, figure 1b, Eqns 1 and 2")
 def layer_numbers(t: Measured) -> list[Number]:
-    """Return the distance of the engine's layer from the theory's, forward and backward, for each attention."""
+    """h_k = φ(w_k·f), f = U_C b + u_q, b = σ(z_q)∘x/A, with linear, exp and softmax attention, trained by ẇ_k = E[g h'
+    f] and ż_m = E[(∂b/∂z)ᵀ U_Cᵀ g_f]
+    """
     numbers = []
     for name, rows in t.checks.groupby("attention", sort=False):
         forward, backward, no_residual, other_attention = rows[list(DISTANCES)].to_numpy().max(axis=0)  # NaN stays
@@ -235,68 +193,36 @@ def layer_numbers(t: Measured) -> list[Number]:
 @claim(
     "fig1-softmax",
     "Softmax is exp attention with a normalisation of each sample",
-    says="softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample",
     source="Section 2, figure 1b; remark to Theorem 2",
 )
-def softmax_numbers(t: Measured) -> list[Number]:
-    """Return the distance of exp attention, divided by each sentence's own sum, from softmax."""
-    return [
-        Number.exact(
-            "exp attention divided by the sum of each sentence, distance from softmax",
-            t.facts["own sum for A"],
-            at_most=ROUNDING,
-            unit="max abs error",
-            control=t.facts["constant A"],
-            control_name="one constant A for both sentences",
-            key="own",
-        )
-    ]
+def softmax_numbers(t: Measured) -> Iterator[Number]:
+    """softmax attention is exp attention with A := 1ᵀ(σ(z_q)∘x), which depends on the sample"""
+    name, own = "exp attention divided by the sum of each sentence, distance from softmax", t.facts["own sum for A"]
+    control = {"control": t.facts["constant A"], "control_name": "one constant A for both sentences"}
+    yield Number.exact(name, own, at_most=ROUNDING, unit="max abs error", key="own", **control)
 
 
-CLAIMS = (
-    layer_numbers,
-    softmax_numbers,
-)
+CLAIMS = (layer_numbers, softmax_numbers)
+CHARTS = {
+    "figure1": (
+        "The same logits give different scores under the three attentions",
+        "A token that is not in the sentence gets no score whatever its logit. Linear attention has negative scores; "
+        "softmax scores sum to one in every sentence.",
+    ),
+    "figure1-logits": ("The query's logits, shared by all three attentions", "One logit for each token."),
+    "figure1-nodes": ("Hidden nodes under the three attentions", "The same weights, six hidden nodes."),
+}
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw the scores of each sentence under the three attentions, and the hidden nodes."""
-    names = {"b": "attention score b", "h": "hidden value h", "z": "logit z"}
+    names: dict[str, Any] = {"labels": {"b": "attention score b", "h": "hidden value h", "z": "logit z"}}
+    about = captions(CHARTS)
     scores, nodes = (frame.assign(sentence="“" + frame["sentence"] + "”") for frame in (t.scores, t.nodes))
-    return [
-        bars(
-            scores,
-            "token",
-            "b",
-            color="attention",
-            facet="sentence",
-            id="figure1",
-            labels=names,
-            title="The same logits give different scores under the three attentions",
-            caption="A token that is not in the sentence gets no score whatever its logit. Linear attention has "
-            "negative scores; softmax scores sum to one in every sentence.",
-        ),
-        bars(
-            scores.drop_duplicates("token"),
-            "token",
-            "z",
-            id="figure1-logits",
-            labels=names,
-            title="The query's logits, shared by all three attentions",
-            caption="One logit for each token.",
-        ),
-        bars(
-            nodes.astype({"node": str}),
-            "node",
-            "h",
-            color="attention",
-            facet="sentence",
-            id="figure1-nodes",
-            labels=names,
-            title="Hidden nodes under the three attentions",
-            caption="The same weights, six hidden nodes.",
-        ),
-    ]
+    by: dict[str, Any] = {"color": "attention", "facet": "sentence", **names}
+    yield bars(scores, "token", "b", **by, **about["figure1"])
+    yield bars(scores.drop_duplicates("token"), "token", "z", **names, **about["figure1-logits"])
+    yield bars(nodes.astype({"node": str}), "node", "h", **by, **about["figure1-nodes"])
 
 
 EXPERIMENTS = (

@@ -31,7 +31,7 @@ from joma.paper import neox
 from joma.paper.experiment import Experiment, Measured, gathered, one_thread
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.hub import hub_errors
-from joma.probe.neurons import read_neurons
+from joma.probe.neurons import NeuronReading, read_neurons
 from joma.probe.text import quiet_transformers
 from joma.store import Store, Task, Workspace
 
@@ -53,9 +53,6 @@ COUNTS = ("several_patterns", "num_neurons")
 SOURCE = "Appendix, Figure 10 and Eqn 60"
 UNTRAINED_REVISION = "step0"
 """Pythia as it was before its first step."""
-
-Readings = dict[int, tuple[Tensor, Attended]]
-"""Activations of each layer, contexts by neurons, and what the contexts attend to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,45 +100,34 @@ def contexts_of(tokens: Int64[Tensor, " tokens"], config: Figure10Config) -> Int
 def _measure(
     space: Workspace, model: NeoxConfig, corpus: Corpus, contexts: Int64[Tensor, "C L"]
 ) -> dict[str, pd.DataFrame]:
-    """Train a model, read its neurons before and after training, and look for patterns."""
+    """Train a model, read its neurons at the last position of each context before and after, and look for patterns."""
     training = replace(space, progress=lambda share, doing: space.progress(share / 2, doing))
+    layers, examples = [], {}
     with one_thread():
         *_, (_, trained) = neox.train(model, corpus, training)
-        untrained = neox.new_model(model, corpus).to(space.device)
-        readings = {TRAINED: readings_of(trained, contexts), UNTRAINED: readings_of(untrained, contexts)}
+        networks = {TRAINED: trained, UNTRAINED: neox.new_model(model, corpus).to(space.device)}
+        inputs = {"input_ids": contexts, "use_cache": False}
+        readings = {
+            name: [(each.layer, each.activations, each.attended) for each in found.layers]
+            for name, network in networks.items()
+            for found in [read_neurons(network.eval(), inputs, at_once=READ_AT_ONCE)]
+        }
         order = torch.randperm(len(contexts), generator=torch.Generator().manual_seed(SHUFFLE))
-        readings[SHUFFLED] = {layer: (values[order], seen) for layer, (values, seen) in readings[TRAINED].items()}
-        layers, examples = [], {}
-        todo = [(name, layer, *found) for name, of in readings.items() for layer, found in of.items()]
+        readings[SHUFFLED] = [(layer, values[order], seen) for layer, values, seen in readings[TRAINED]]
+        todo = [(name, *found) for name, of in readings.items() for found in of]
         for number, (name, layer, activations, attended) in enumerate(todo):
             space.progress(0.6 + 0.4 * number / len(todo), f"looking for patterns, {name}, layer {layer}")
             generator = torch.Generator().manual_seed(RANDOM_SETS)
             found = superposed_neurons(activations, attended, generator=generator, related=RELATED)
-            layers.append({"seed": model.seed, "network": name, "layer": layer} | _numbers(activations, found))
+            row = {"seed": model.seed, "network": name, "layer": layer, "num_neurons": len(found.neuron)}
+            row |= {"num_silent": found.num_silent_neurons, "one_pattern": int((found.num_patterns == 1).sum())}
+            row |= {"several_patterns": int((found.num_patterns > 1).sum()), "score": found.average}
+            pairs = unrelated_pairs(activations[:, found.neuron], found.attended)
+            layers.append(row | {"excess": found.excess, "error": found.error, "unrelated_pairs": pairs})
             if name == TRAINED:
                 examples[layer] = found
     neurons = top_neurons(examples, contexts, corpus.vocabulary).assign(seed=model.seed)
     return {"layers": pd.DataFrame(layers), "neurons": neurons}
-
-
-def readings_of(model: nn.Module, contexts: Int64[Tensor, "C L"]) -> Readings:
-    """Read the neurons at the last position of each context, in all layers that see attention."""
-    found = read_neurons(model.eval(), {"input_ids": contexts, "use_cache": False}, at_once=READ_AT_ONCE)
-    return {each.layer: (each.activations, each.attended) for each in found.layers}
-
-
-def _numbers(activations: Float[Tensor, "C J"], found: SuperpositionResult) -> dict[str, float | int]:
-    """Return what is kept of one layer of one network."""
-    return {
-        "num_neurons": len(found.neuron),
-        "num_silent": found.num_silent_neurons,
-        "one_pattern": int((found.num_patterns == 1).sum()),
-        "several_patterns": int((found.num_patterns > 1).sum()),
-        "score": found.average,
-        "excess": found.excess,
-        "error": found.error,
-        "unrelated_pairs": unrelated_pairs(activations[:, found.neuron], found.attended),
-    }
 
 
 def unrelated_pairs(activations: Float[Tensor, "C J"], attended: Attended) -> float:
@@ -176,51 +162,24 @@ def top_neurons(
     return pd.DataFrame(rows, columns=columns)
 
 
-# --- Pythia and the paper's eight texts ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextPair:
-    """Two texts that fire one neuron, as the paper prints them."""
-
-    model: str
-    name: str
-    first: str
-    second: str
-
-
-TEXTS = resources.files("joma.paper").joinpath("figure10_texts.toml").read_text(encoding="utf-8")
-PAIRS = tuple(TextPair(**pair) for pair in tomllib.loads(TEXTS)["pair"])
+PAIRS: list[dict[str, str]] = tomllib.loads(
+    resources.files("joma.paper").joinpath("figure10_texts.toml").read_text(encoding="utf-8")
+)["pair"]
+"""Two texts that fire one neuron, `first` and `second`, as the paper prints them; `model` and `name` of the pair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicTextsConfig:
     """Models of the hub."""
 
-    models: tuple[str, ...] = tuple(dict.fromkeys(pair.model for pair in PAIRS))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Positions:
-    """All positions of all texts but their first, for one layer."""
-
-    layer: int
-    text: np.ndarray
-    """Number of the text that a position is in."""
-    activations: np.ndarray
-    """Positions by neurons."""
-    attended: Attended
+    models: tuple[str, ...] = tuple(dict.fromkeys(pair["model"] for pair in PAIRS))
 
 
 def compute_public(config: PublicTextsConfig, store: Store) -> Measured:
     """Count for each pair the neurons that fire for both texts, in the models as trained and as they began."""
     tasks = [
         Task(
-            name=f"reading {name}",
-            key={"model": name, "texts": [asdict(pair) for pair in PAIRS]},
-            work=partial(_read_public, name=name),
-            seconds=60.0,
-            kind="public models",
+            f"reading {name}", {"model": name, "texts": PAIRS}, partial(_read_public, name=name), 60.0, "public models"
         )
         for name in config.models
     ]
@@ -231,24 +190,23 @@ def _read_public(space: Workspace, name: str) -> dict[str, pd.DataFrame]:
     from transformers import AutoTokenizer, GPTNeoXForCausalLM
 
     rows: list[dict[str, Any]] = []
-    texts = [text for pair in PAIRS for text in (pair.first, pair.second)]
     for number, revision in enumerate(("main", UNTRAINED_REVISION)):
         space.progress(number / 2, f"reading {name} {revision}")
         with quiet_transformers(), hub_errors(name):
             model: Any = GPTNeoXForCausalLM.from_pretrained(name, revision=revision, dtype=torch.float32)
             tokenizer: Any = AutoTokenizer.from_pretrained(name, revision=revision)
-        layers = list(positions_of(model.to(space.device).eval(), tokenizer, texts))
+        layers, text_of = every_position(model.to(space.device).eval(), tokenizer)
         rows += [
-            {"model": name, "revision": revision, "pair": pair.name} | _shared(layers, at, tokenizer)
+            {"model": name, "revision": revision, "pair": pair["name"]} | _shared(layers, text_of, at, tokenizer)
             for at, pair in enumerate(PAIRS)
-            if pair.model == name
+            if pair["model"] == name
         ]
     return {"pairs": pd.DataFrame(rows)}
 
 
-def positions_of(model: Any, tokenizer: Any, texts: Sequence[str]) -> Iterator[Positions]:
-    """Read every position of the texts, as the last one of a context that ends there; yields a layer at a time."""
-    ids = [torch.tensor(tokenizer(text)["input_ids"]) for text in texts]
+def every_position(model: Any, tokenizer: Any) -> tuple[Sequence[NeuronReading], np.ndarray]:
+    """Read every position of all texts but their first, as the last one of a context; and the text that each is in."""
+    ids = [torch.tensor(tokenizer(pair[which])["input_ids"]) for pair in PAIRS for which in ("first", "second")]
     longest = max(map(len, ids))
 
     def padded(rows: Tensor) -> Tensor:
@@ -257,44 +215,34 @@ def positions_of(model: Any, tokenizer: Any, texts: Sequence[str]) -> Iterator[P
     tokens = torch.cat([padded(each.expand(len(each) - 1, -1)) for each in ids])
     visible = torch.cat([padded(torch.ones(len(each), len(each)).tril()[1:]) for each in ids])
     found = read_neurons(model, {"input_ids": tokens, "attention_mask": visible.long(), "use_cache": False})
-    number = np.repeat(np.arange(len(ids)), [len(each) - 1 for each in ids])
-    for each in found.layers:
-        activations = each.activations.double().numpy()
-        yield Positions(layer=each.layer, text=number, activations=activations, attended=each.attended)
+    return found.layers, np.repeat(np.arange(len(ids)), [len(each) - 1 for each in ids])
 
 
-def shared_neurons(layer: Positions, first: int, second: int) -> Iterator[tuple[float, int, int, int]]:
-    """Yield the neurons whose strongest firing positions in two texts attend to unrelated tokens.
+def _shared(layers: Sequence[NeuronReading], text_of: np.ndarray, at: int, tokenizer: Any) -> dict[str, Any]:
+    """Count the neurons whose strongest firing positions in the texts of a pair attend to unrelated tokens.
 
-    Each with the smaller of its two activations first, then its number and the two positions.
+    Of the one that fires most, by the smaller of its two activations, it shows what both attend to.
     """
-    profiles = Profiles.of(layer.attended)
-    for neuron, activation in enumerate(layer.activations.T):
-        context = Firing.of(activation).context  # strongest first
-        one, other = (context[layer.text[context] == text][:1] for text in (first, second))
-        pair = np.concatenate([one, other])
-        if len(one) and len(other) and profiles.overlaps(pair)[0, 1] < RELATED:
-            yield float(activation[pair].min()), neuron, int(one[0]), int(other[0])
-
-
-def _shared(layers: Sequence[Positions], at: int, tokenizer: Any) -> dict[str, Any]:
-    """Count the neurons that fire in both texts of a pair, and show what the strongest attends to."""
-    found = [(layer, each) for layer in layers for each in shared_neurons(layer, 2 * at, 2 * at + 1)]
+    found = []
+    for layer in layers:
+        profiles, activations = Profiles.of(layer.attended), layer.activations.double().numpy()
+        for neuron, activation in enumerate(activations.T):
+            context = Firing.of(activation).context  # strongest first
+            pair = np.concatenate([context[text_of[context] == text][:1] for text in (2 * at, 2 * at + 1)])
+            if len(pair) > 1 and profiles.overlaps(pair)[0, 1] < RELATED:
+                found.append((float(activation[pair].min()), layer, neuron, pair))
     count = {"num_shared": len(found), "num_neurons": sum(layer.activations.shape[1] for layer in layers)}
     if not found:
         return count | {"layer": -1, "neuron": -1, "first": "", "second": ""}
-    layer, (_, neuron, *places) = max(found, key=lambda each: each[1][0])
+    _, layer, neuron, pair = max(found, key=lambda each: each[0])
     first, second = (
         ", ".join(f"{tokenizer.decode([token]).strip()} {share:.2f}" for token, share in tokens)
-        for tokens in (layer.attended.strongest(place, MOST_TOKENS - 1) for place in places)
+        for tokens in (layer.attended.strongest(int(position), MOST_TOKENS - 1) for position in pair)
     )
     return count | {"layer": layer.layer, "neuron": neuron, "first": first, "second": second}
 
 
-# --- claims and charts -----------------------------------------------------------------------------------------------
-
-
-def _beside_control(t: Measured, name: str, column: str, control: str, **fields: Any) -> Number:
+def _next_to(t: Measured, name: str, column: str, control: str, **fields: Any) -> Number:
     """Return a number of the trained models, over all their neurons, next to that of a control."""
     layers = t.layers if "seed" in t.layers else t.layers.assign(seed=0)  # version 0.1 trained one model
     means = layers[["excess", "unrelated_pairs"]].mul(layers["num_neurons"], axis=0)
@@ -305,48 +253,31 @@ def _beside_control(t: Measured, name: str, column: str, control: str, **fields:
     return Number.mean(name, values, control=others, control_name=control, paired=True, **fields)
 
 
-@claim(
-    "figure10-pairs",
-    "One neuron, two unrelated contexts",
-    says="The same neuron can be activated by multiple irrelevant combinations of tokens.",
-    source=SOURCE,
-)
-def pair_numbers(t: Measured) -> list[Number]:
-    """Return how many neurons have two unrelated contexts, next to both controls."""
+@claim("figure10-pairs", "One neuron, two unrelated contexts", source=SOURCE)
+def pair_numbers(t: Measured) -> Iterator[Number]:
+    """The same neuron can be activated by multiple irrelevant combinations of tokens."""
     name = "neurons whose two strongest contexts attend to unrelated tokens"
     limit: dict[str, Any] = {"at_least": LEAST_SHARE, "unit": "share of the neurons"}
-    return [
-        _beside_control(t, name, "unrelated_pairs", UNTRAINED, key="untrained", **limit),
-        _beside_control(t, name, "unrelated_pairs", SHUFFLED, key="shuffled", **limit),
-    ]
+    for control, key in ((UNTRAINED, "untrained"), (SHUFFLED, "shuffled")):
+        yield _next_to(t, name, "unrelated_pairs", control, key=key, **limit)
 
 
-@claim(
-    "figure10-patterns",
-    "One neuron, several patterns",
-    says="One weight vector holds several query tokens with their pattern templates.",
-    source=SOURCE,
-)
+@claim("figure10-patterns", "One neuron, several patterns", source=SOURCE)
 def pattern_numbers(t: Measured) -> list[Number]:
-    """Return the score of superposition above chance, and how many neurons have several patterns."""
+    """One weight vector holds several query tokens with their pattern templates."""
     name, silent = "superposition above that of random contexts", "silent neurons, which can have no pattern"
     return [
-        _beside_control(t, name, "excess", SHUFFLED, at_least=0.0, unit="mean score", key="score"),
-        _beside_control(t, name, "excess", UNTRAINED, at_least=0.0, unit="mean score"),
-        _beside_control(t, "neurons with several patterns", "several_patterns", SHUFFLED, key="several"),
-        _beside_control(t, "neurons that vary", "num_neurons", UNTRAINED, key="neurons"),
-        _beside_control(t, silent, "num_silent", UNTRAINED, unit="share of the neurons", key="silent"),
+        _next_to(t, name, "excess", SHUFFLED, at_least=0.0, unit="mean score", key="score"),
+        _next_to(t, name, "excess", UNTRAINED, at_least=0.0, unit="mean score"),
+        _next_to(t, "neurons with several patterns", "several_patterns", SHUFFLED, key="several"),
+        _next_to(t, "neurons that vary", "num_neurons", UNTRAINED, key="neurons"),
+        _next_to(t, silent, "num_silent", UNTRAINED, unit="share of the neurons", key="silent"),
     ]
 
 
-@claim(
-    "figure10-public",
-    "The paper's eight texts in Pythia",
-    says="The same neuron is activated by both texts of each pair, which attend to unrelated tokens.",
-    source=SOURCE,
-)
+@claim("figure10-public", "The paper's eight texts in Pythia", source=SOURCE)
 def public_numbers(t: Measured) -> list[Number]:
-    """Return for each pair of texts the neurons that fire for both, next to the model before training."""
+    """The same neuron is activated by both texts of each pair, which attend to unrelated tokens."""
     name = "neurons that fire for both texts"
     about: dict[str, Any] = {"at_least": 1.0, "control_name": "before training", "unit": "neurons"}
     counts = t.pairs.pivot(index=["model", "pair"], columns="revision", values="num_shared")
@@ -356,14 +287,11 @@ def public_numbers(t: Measured) -> list[Number]:
     ]
 
 
-CLAIMS = (
-    pair_numbers,
-    pattern_numbers,
-)
+CLAIMS = (pair_numbers, pattern_numbers)
 PUBLIC_CLAIMS = (public_numbers,)
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw how many neurons have patterns, and for how many the strongest contexts are unrelated, by layer."""
     means = t.layers.groupby(["network", "layer"], sort=False, as_index=False).mean(numeric_only=True)
     means = means.astype({"layer": str})
@@ -375,15 +303,10 @@ def charts(t: Measured) -> list[Chart]:
             ("unrelated_pairs", "two strongest contexts unrelated", "share of the neurons"),
         )
     ]
-    return [
-        beside(
-            *panels,
-            id="figure10",
-            title="Training gives neurons patterns; unrelated pairs of contexts need none",
-            caption="A pattern is a group of contexts that attend alike, larger than chance makes it. Attention is "
-            "that of the layer below: here, as in Pythia, MLP and attention of a layer run side by side.",
-        )
-    ]
+    title = "Training gives neurons patterns; unrelated pairs of contexts need none"
+    caption = "A pattern is a group of contexts that attend alike, larger than chance makes it. Attention is that of "
+    caption += "the layer below: here, as in Pythia, MLP and attention of a layer run side by side."
+    yield beside(*panels, id="figure10", title=title, caption=caption)
 
 
 EXPERIMENTS = (

@@ -11,7 +11,7 @@ none; and the scripts' step size on Eqn 6.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32
+from joma.paper.experiment import Experiment, Measured, as_float32, captions, crossed
 from joma.store.work import Workspace
 from joma.theory.convergence import ConvergenceFlow, normalised_field
 from joma.theory.integrate import integrate
@@ -72,37 +72,43 @@ class Figure4Config:
 def compute(config: Figure4Config, space: Workspace) -> Measured:
     """Solve the three flows, step through the scripts' run, and try the condition on random targets."""
     space.progress(0.0, "solving the three flows")
-    paths = {name: _solved(config, name) for name in FLOWS}
+    mu, paths = np.array(config.targets), {name: _solved(config, name) for name in FLOWS}
     distances = [path.run.closed_form_distance for path in paths.values() if path.run is not None]
     t = np.concatenate([[0.0], np.geomspace(CONTROL_START, CONTROL_END, config.num_points - 1)])
-    mu = np.array(config.targets)
     paths[WITHOUT] = FlowPath(t=t, v=mu + (config.start - mu) * np.exp(-t)[:, None], limit=mu)
+    shown = (*SHOWN_ENTROPIES, *((WITHOUT, temperature) for temperature in (1.0, 2.0, 3.0)))
+    entropies = pd.concat([paths[name].entropies(T).assign(flow=name) for name, T in shown], ignore_index=True)
+    curves = [crossed(flow=[name], t=paths[name].t, component=range(mu.size)) for name in FLOWS]
+    curves = [curve.assign(v=paths[name].v.ravel()) for name, curve in zip(FLOWS, curves, strict=True)]
+    halves = [{"flow": name, "target": mu, "half_time": path.half_times()} for name, path in paths.items()]
+    dips = pd.DataFrame(
+        {"flow": name, "temperature": T, **asdict(dip), "rise": dip.rise, "control_rise": paths[WITHOUT].dip(T).rise}
+        for name, T, dip in ((name, T, paths[name].dip(T)) for name, T in SHOWN_ENTROPIES)
+    )
     space.progress(0.3, "stepping as the scripts do")
     script, script_facts = scripted_run(config)
     conditions = tried_condition(config, lambda share: space.progress(0.4 + 0.6 * share, "random targets"))
-    refused, refused_facts = refused_targets(config)
-    entropies = entropies_of(paths)
+    refused = {
+        name: simulate(flow=PRINTED, targets=mu, v0=0.0, num_points=config.num_points) for name, mu in REFUSED.items()
+    }
+    no_rebound = [{"targets": name, "t": run.t, "entropy": run.entropy} for name, run in refused.items()]
     facts = {
         "closed form distance": max(each for each in distances if each is not None),
         "largest entropy": float(np.log(mu.size)),
-        **{f"entropy moves, {name}": begins_to_move(beside_control(entropies, name)) for name in FLOWS},
+        **{f"entropy moves, {name}": begins_to_move(with_control(entropies, name)) for name in FLOWS},
+        **script_facts,
+        **{f"rise, {name}": rebound(run.t, run.entropy).rise for name, run in refused.items()},
+        **condition_facts(conditions),
     }
-    curves, halves = [], []
-    for name, path in paths.items():
-        halves.append(pd.DataFrame({"flow": name, "target": mu, "half_time": path.half_times()}))
-        if name in FLOWS:
-            time, component = np.repeat(path.t, mu.size), np.tile(np.arange(mu.size), path.t.size)
-            columns = {"flow": name, "t": time, "component": component, "v": path.v.ravel()}
-            curves.append(pd.DataFrame(columns))
     return Measured(
-        facts=facts | script_facts | refused_facts | condition_facts(conditions),
+        facts=facts,
         paths=as_float32(pd.concat(curves, ignore_index=True)),
-        entropies=as_float32(entropies),
-        dips=dips_of(paths),
-        learning=pd.concat(halves, ignore_index=True),
+        entropies=as_float32(entropies[["flow", "temperature", "t", "entropy"]]),
+        dips=dips,
+        learning=pd.concat(map(pd.DataFrame, halves), ignore_index=True),
         script=as_float32(script),
         conditions=conditions,
-        no_rebound=as_float32(refused),
+        no_rebound=as_float32(pd.concat(map(pd.DataFrame, no_rebound), ignore_index=True)),
     )
 
 
@@ -117,11 +123,15 @@ class FlowPath:
     run: Simulation | None = None
     """What solved it; None for a formula."""
 
+    def entropies(self, temperature: float) -> pd.DataFrame:
+        """Return the entropy of softmax(v²/T) over time."""
+        entropy = attention_entropy(self.v, temperature)
+        return pd.DataFrame({"temperature": temperature, "t": self.t, "entropy": entropy})
+
     def dip(self, temperature: float) -> Rebound:
         """Return the dip of the entropy of softmax(v²/T), searched for between the reported times too."""
         entropy = attention_entropy(self.v, temperature)
-        coarse = rebound(self.t, entropy)
-        lowest = int(entropy.argmin())
+        coarse, lowest = rebound(self.t, entropy), int(entropy.argmin())
         if self.run is None or lowest in (0, self.t.size - 1):
             return coarse
         before, after = float(self.t[lowest - 1]), float(self.t[lowest + 1])
@@ -144,19 +154,11 @@ def _solved(config: Figure4Config, flow: str) -> FlowPath:
     return FlowPath(t=run.t, v=run.v, limit=np.asarray(run.flow.limits()), run=run)
 
 
-def entropies_of(paths: dict[str, FlowPath]) -> pd.DataFrame:
-    """Return the entropy over time for each flow and T that is shown, and for the control at the same T."""
-    shown = (*SHOWN_ENTROPIES, *((WITHOUT, temperature) for temperature in (1.0, 2.0, 3.0)))
-    columns = [(name, T, paths[name].t, attention_entropy(paths[name].v, T)) for name, T in shown]
-    names = ("flow", "temperature", "t", "entropy")
-    return pd.concat([pd.DataFrame(dict(zip(names, each, strict=True))) for each in columns], ignore_index=True)
-
-
-def beside_control(entropies: pd.DataFrame, flow: str) -> pd.DataFrame:
+def with_control(entropies: pd.DataFrame, flow: str) -> pd.DataFrame:
     """Return the entropies of a flow, and those of the control at the same T."""
     shown = [temperature for name, temperature in SHOWN_ENTROPIES if name == flow]
-    own = entropies["flow"] == flow
-    return entropies[own | ((entropies["flow"] == WITHOUT) & entropies["temperature"].isin(shown))]
+    own, control = (entropies["flow"] == name for name in (flow, WITHOUT))
+    return entropies[own | (control & entropies["temperature"].isin(shown))]
 
 
 def begins_to_move(panel: pd.DataFrame) -> float:
@@ -169,34 +171,23 @@ def begins_to_move(panel: pd.DataFrame) -> float:
     return float(min(begins))
 
 
-def dips_of(paths: dict[str, FlowPath]) -> pd.DataFrame:
-    """Return each dip and the rise of the control at the same T."""
-    rows = []
-    for name, temperature in SHOWN_ENTROPIES:
-        dip, control = paths[name].dip(temperature), paths[WITHOUT].dip(temperature)
-        own = {"start": dip.start, "lowest": dip.lowest, "time": dip.time, "end": dip.end, "rise": dip.rise}
-        rows.append({"flow": name, "temperature": temperature, **own, "control_rise": control.rise})
-    return pd.DataFrame(rows)
-
-
 def scripted_run(config: Figure4Config) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return the scripts' explicit steps with their exact flow, and how many of them last on Eqn 6."""
-    mu = np.array(config.targets)
-    stepped = _stepped(config, lambda v: normalised_field(v, mu, config.temperature))
-    options = {"num_points": config.num_steps + 1, "spacing": "linear", "t1": config.num_steps * config.step_size}
-    flow = simulate(
-        figure4(NORMALISED), targets=config.targets, v0=config.start, temperature=config.temperature, **options
-    )
-    own, exact = (attention_entropy(v, config.temperature) for v in (stepped, flow.v[: len(stepped)]))
-    table = pd.DataFrame({"step": np.arange(len(stepped)), "entropy": own, "flow": exact})
-    dip = rebound(table["step"].to_numpy(dtype=float), own)
+    mu, T = np.array(config.targets), config.temperature
+    stepped = _stepped(config, lambda v: normalised_field(v, mu, T))
     printed = _stepped(config, lambda v: (mu - v) * np.exp(np.square(v) / 2))
+    options = {"num_points": config.num_steps + 1, "spacing": "linear", "t1": config.num_steps * config.step_size}
+    flow = simulate(figure4(NORMALISED), targets=config.targets, v0=config.start, temperature=T, **options)
+    exact = flow.v[: len(stepped)]
+    table = pd.DataFrame({"step": np.arange(len(stepped)), "entropy": attention_entropy(stepped, T)})
+    table["flow"] = attention_entropy(exact, T)
+    dip = rebound(table["step"].to_numpy(dtype=float), table["entropy"].to_numpy())
     facts = {
         "script lowest entropy": dip.lowest,
         "script lowest at step": dip.time,
         "script final entropy": dip.end,
-        "script distance from its flow": float(np.abs(own - exact).max()),
-        "script distance of v": float(np.abs(stepped - flow.v[: len(stepped)]).max()),
+        "script distance from its flow": float((table["entropy"] - table["flow"]).abs().max()),
+        "script distance of v": float(np.abs(stepped - exact).max()),
         "script steps survived": len(stepped) - 1,
         "Eqn 6 steps survived": len(printed) - 1,
     }
@@ -254,53 +245,28 @@ def condition_facts(conditions: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def refused_targets(config: Figure4Config) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return the entropy under Eqn 6 for targets that the condition refuses, and how far it rises."""
-    rows, rises = [], {}
-    for name, mu in REFUSED.items():
-        run = simulate(flow=PRINTED, targets=mu, v0=0.0, num_points=config.num_points)
-        rows.append(pd.DataFrame({"targets": name, "t": run.t, "entropy": run.entropy}))
-        rises[f"rise, {name}"] = rebound(run.t, run.entropy).rise
-    return pd.concat(rows, ignore_index=True), rises
-
-
 def _solver_check(t: Measured) -> Number:
     name, value = "closed form of Eqn 6 and of the model's flow, against the ODE", t.facts["closed form distance"]
     return Number.exact(name, value, at_most=CLOSED_FORM, sanity=True, unit="max relative error")
 
 
-@claim(
-    "fig4-rebound",
-    "Attention entropy drops, then rebounds",
-    says="the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when "
-    "other components catch up",
-    source="Section 4, figure 4, Eqn 6",
-)
+@claim("fig4-rebound", "Attention entropy drops, then rebounds", source="Section 4, figure 4, Eqn 6")
 def rebound_numbers(t: Measured) -> Iterator[Number]:
-    """Return the rise after each dip, with the same targets without attention as the control."""
+    """the entropy of softmax(v²) drops when salient components are learned first, and then rebounces when other
+    components catch up
+    """
     least = VISIBLE * t.facts["largest entropy"]
     for row in t.dips.itertuples():
-        yield Number.exact(
-            f"rise of the entropy of softmax(v²/{row.temperature:g}) after its dip",
-            row.rise,
-            unit="nats",
-            at_least=least,
-            control=row.control_rise,
-            control_name="the same targets without attention",
-            setting=f"{LABELS[row.flow]}, T = {row.temperature:g}",
-            key=f"{row.flow}{row.temperature:g}",
-        )
+        T, control = f"{row.temperature:g}", {"control_name": "the same targets without attention", "unit": "nats"}
+        about = {"setting": f"{LABELS[row.flow]}, T = {T}", "key": f"{row.flow}{T}", **control}
+        name = f"rise of the entropy of softmax(v²/{T}) after its dip"
+        yield Number.exact(name, row.rise, at_least=least, control=row.control_rise, **about)
     yield _solver_check(t)
 
 
-@claim(
-    "fig4-order",
-    "Salient components are learned first",
-    says="components with large |μ| are learned first, followed by non-salient ones",
-    source="Section 4, figure 4",
-)
+@claim("fig4-order", "Salient components are learned first", source="Section 4, figure 4")
 def order_numbers(t: Measured) -> Iterator[Number]:
-    """Return how much later the slowest component comes than the fastest, and how many come in the wrong order."""
+    """components with large |μ| are learned first, followed by non-salient ones"""
     flows = {name: rows.sort_values("target")["half_time"] for name, rows in t.learning.groupby("flow", sort=False)}
     spread = {name: float(times.max() / times.min()) for name, times in flows.items()}
     limits = {"at_least": ONE_AFTER_ANOTHER, "control": spread[WITHOUT], "control_name": WITHOUT, "unit": "ratio"}
@@ -312,14 +278,9 @@ def order_numbers(t: Measured) -> Iterator[Number]:
     yield _solver_check(t)
 
 
-@claim(
-    "fig4-condition",
-    "When the entropy rebounds",
-    says="in the nonlinear case the non-salient components still grow, and the entropy bounces back",
-    source="Section 4; first sentence of Section 5",
-)
+@claim("fig4-condition", "When the entropy rebounds", source="Section 4; first sentence of Section 5")
 def condition_numbers(t: Measured) -> Iterator[Number]:
-    """Return how often the entropy of random targets rises at the end."""
+    """in the nonlinear case the non-salient components still grow, and the entropy bounces back"""
     facts = t.facts
     refused = {"control": facts["rising share of refused"], "control_name": "targets that the condition refuses"}
     for fact, setting, key in (
@@ -333,107 +294,73 @@ def condition_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("median rise without zeros", facts["median rise without zeros"], unit="nats", key="median")
 
 
-@claim(
-    "fig4-script",
-    "Figure 4 shows Eqn 6",
-    says="figure 4 shows the dynamics of Eqn 6",
-    source="Caption of figure 4",
-)
+@claim("fig4-script", "Figure 4 shows Eqn 6", source="Caption of figure 4")
 def script_numbers(t: Measured) -> Iterator[Number]:
-    """Return how many of the scripts' steps stay finite on Eqn 6 and on the scripts' variant."""
+    """figure 4 shows the dynamics of Eqn 6"""
     printed, steps = t.facts["Eqn 6 steps survived"], t.config.num_steps
     unit = f"share of {steps:,} steps of size {t.config.step_size:g}"
     yield Number.exact("steps that stay finite on Eqn 6", printed / steps, at_least=1.0, unit=unit, key="printed")
     name, share = "steps that stay finite on the scripts' variant", t.facts["script steps survived"] / steps
     yield Number.exact(name, share, unit=unit, key="script")
-    name, distance = (
-        "entropy along the scripts' steps, distance from their flow",
-        t.facts["script distance from its flow"],
+    name = "entropy along the scripts' steps, distance from their flow"
+    yield Number.exact(
+        name, t.facts["script distance from its flow"], at_most=DISCRETISED, unit="nats", sanity=True, key="distance"
     )
-    yield Number.exact(name, distance, at_most=DISCRETISED, unit="nats", sanity=True, key="distance")
     yield Number.exact("steps that stay finite on Eqn 6, number", printed, key="steps")
 
 
-CLAIMS = (
-    rebound_numbers,
-    order_numbers,
-    condition_numbers,
-    script_numbers,
-)
+CLAIMS = (rebound_numbers, order_numbers, condition_numbers, script_numbers)
+CHARTS = {
+    "figure4": (
+        "Large components are learned first under all three flows",
+        "Each line is one component of v; darker to lighter with growing target.",
+    ),
+    "figure4-entropy": (
+        "Attention entropy dips and recovers under the printed flow and hardly moves under the model's own",
+        "Entropy of softmax(v²/T). Dashed: the same targets without attention.",
+    ),
+    "figure4-rise": (
+        "The rise needs attention",
+        "How far the entropy rises after its lowest point, with and without attention.",
+    ),
+    "figure4-refused": (
+        "No rebound where the condition says so",
+        "Entropy under Eqn 6 for targets that are all equal, and for targets of which one is zero.",
+    ),
+    "figure4-script": (
+        "The scripts' steps follow their own flow",
+        "Explicit steps of the scripts' variant and the exact flow. The same steps on Eqn 6 overflow.",
+    ),
+}
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw components and entropies, and the controls."""
-    entropies = []
-    for name in FLOWS:
-        panel = beside_control(t.entropies, name)
-        shown = panel[panel["t"] >= t.facts[f"entropy moves, {name}"]]
-        kind = np.where(shown["flow"] == WITHOUT, WITHOUT, "with attention")
-        curve = "softmax(v²/" + shown["temperature"].map("{:g}".format) + ")"
-        entropies.append(shown.assign(flow=LABELS[name], attention=kind, curve=curve))
-    dips = pd.concat(
-        t.dips.assign(rise=t.dips[column], attention=name)
-        for name, column in (("with attention", "rise"), (WITHOUT, "control_rise"))
+    names = {"t": "time", "rise": "rise after the dip (nats)", "curve": ""}
+    names |= dict.fromkeys(("entropy", "nats"), "attention entropy (nats)")
+    about = captions(CHARTS)
+    by: dict[str, Any] = {"facet": "flow", "x_log": True, "share_x": False}
+    labels: dict[str, Any] = {"labels": names}
+    paths = t.paths[t.paths["t"] > 0].replace({"flow": LABELS})
+    yield lines(paths, "t", "v", color="component", **by, **labels, **about["figure4"])
+    panels = {name: with_control(t.entropies, name) for name in FLOWS}
+    shown = pd.concat(
+        panel[panel["t"] >= t.facts[f"entropy moves, {name}"]].assign(flow=LABELS[name], own=panel["flow"])
+        for name, panel in panels.items()
     )
-    dips["curve"] = dips["flow"].replace(LABELS) + ", T = " + dips["temperature"].map("{:g}".format)
+    shown["attention"] = np.where(shown["own"] == WITHOUT, WITHOUT, "with attention")
+    shown["curve"] = "softmax(v²/" + shown["temperature"].map("{:g}".format) + ")"
+    by |= {"color": "curve", "dash": "attention", "labels": names | {"curve": "curve"}}
+    yield lines(shown, "t", "entropy", **by, **about["figure4-entropy"])
+    dips = t.dips.assign(curve=t.dips["flow"].replace(LABELS) + ", T = " + t.dips["temperature"].map("{:g}".format))
+    dips = pd.concat(
+        [dips.assign(attention="with attention"), dips.assign(attention=WITHOUT, rise=dips["control_rise"])]
+    )
+    yield points(dips, "curve", "rise", color="attention", **labels, **about["figure4-rise"])
+    yield lines(t.no_rebound, "t", "entropy", color="targets", **labels, **about["figure4-refused"])
     script = t.script.rename(columns={"entropy": "explicit steps", "flow": "exact flow"})
-    labels = {"t": "time", "rise": "rise after the dip (nats)", "curve": ""}
-    labels |= dict.fromkeys(("entropy", "nats"), "attention entropy (nats)")
-    by_flow: dict[str, Any] = {"facet": "flow", "x_log": True, "share_x": False, "labels": labels}
-    return [
-        lines(
-            t.paths[t.paths["t"] > 0].replace({"flow": LABELS}),
-            "t",
-            "v",
-            color="component",
-            id="figure4",
-            title="Large components are learned first under all three flows",
-            caption="Each line is one component of v; darker to lighter with growing target.",
-            **by_flow,
-        ),
-        lines(
-            pd.concat(entropies),
-            "t",
-            "entropy",
-            color="curve",
-            dash="attention",
-            id="figure4-entropy",
-            title="Attention entropy dips and recovers under the printed flow and hardly moves under the model's own",
-            caption="Entropy of softmax(v²/T). Dashed: the same targets without attention.",
-            **by_flow | {"labels": labels | {"curve": "curve"}},
-        ),
-        points(
-            dips,
-            "curve",
-            "rise",
-            color="attention",
-            id="figure4-rise",
-            labels=labels,
-            title="The rise needs attention",
-            caption="How far the entropy rises after its lowest point, with and without attention.",
-        ),
-        lines(
-            t.no_rebound,
-            "t",
-            "entropy",
-            color="targets",
-            id="figure4-refused",
-            labels=labels,
-            title="No rebound where the condition says so",
-            caption="Entropy under Eqn 6 for targets that are all equal, and for targets of which one is zero.",
-        ),
-        lines(
-            script.melt("step", ["explicit steps", "exact flow"], "run", "nats"),
-            "step",
-            "nats",
-            color="run",
-            dash="run",
-            id="figure4-script",
-            labels=labels,
-            title="The scripts' steps follow their own flow",
-            caption="Explicit steps of the scripts' variant and the exact flow. The same steps on Eqn 6 overflow.",
-        ),
-    ]
+    script = script.melt("step", ["explicit steps", "exact flow"], "run", "nats")
+    yield lines(script, "step", "nats", color="run", dash="run", **labels, **about["figure4-script"])
 
 
 EXPERIMENTS = (

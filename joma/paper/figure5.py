@@ -11,7 +11,9 @@ tokens, and tokens $l$, $m$ have a common ancestor of height $H$. Changes over t
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +30,17 @@ from joma.engine.config import TREES, DataConfig, RunConfig
 from joma.engine.grid import Run, grid
 from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
-from joma.models.batch import LayerReading
+from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, gathered, select
-from joma.paper.latent_neurons import Measure, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.paper.experiment import Experiment, Measured, captions, gathered, select
+from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.randomness import run_keys
 from joma.store import Store
 from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import ConvergenceFlow, TiedFlow
 from joma.theory.latent_tree import cooccurrence
 
-DEEP, SHALLOW = "deep", "shallow"
+DEEP, SHALLOW = TREE_NAMES = ("deep", "shallow")
 NCORR, ATTENTION = "ncorr", "attention"
 FLOWS: dict[str, type[TiedFlow]] = {"Eqn 6": ConvergenceFlow, "the model's flow": AttentionFlow}
 CURVE = ["tree", "what", "layer", "height"]
@@ -107,10 +109,9 @@ class Figure5Config:
         if self.deep.tree_depth <= self.shallow.tree_depth:
             raise ValueError(f"`deep` must be deeper than `shallow`, got {self.deep} and {self.shallow}.")
 
-    def data(self, name: str) -> DataConfig:
+    def data(self, name: str, rho: float) -> DataConfig:
         """Return the settings of the deep or of the shallow tree."""
-        shape = asdict(self.deep if name == DEEP else self.shallow)
-        return DataConfig(data=TREES, rho=self.rho, batch=self.batch, **shape)
+        return DataConfig(data=TREES, rho=rho, batch=self.batch, **asdict(getattr(self, name)))
 
 
 QUICK = Figure5Config(
@@ -123,32 +124,21 @@ def compute(config: Figure5Config, store: Store) -> Measured:
     """Co-occurrences, flows and trained networks."""
     settings = {"what": "figure5", "deep": config.deep.tree_depth, "checkpoint_every": config.checkpoint_every}
     settings |= {"num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
-
-    def measure(device: str) -> Measure:
-        return lambda run, folder, end: _run_rows(run.config, folder, config, device)
-
-    grids = [_runs(config, name) for name in (DEEP, SHALLOW)]
-    found = gathered(store, pack_tasks(grids, store.device, measure, settings))
+    grids = [_runs(config, name) for name in TREE_NAMES]
+    found = gathered(store, pack_tasks(grids, store.device, partial(_run_rows, config), settings))
     tables = theory(config)
-    facts = {"is_small": float(config.is_small), "num_seeds": float(len(config.seeds)), "rho": config.rho}
     if found and len(found.rows):
         runs = found.rows
-        levels = learned_levels(runs)
-        tables |= {"curves": over_seeds(runs), "levels": levels, "leads": attention_leads(runs)}
-        losses = runs[runs["step"] == config.steps].groupby("tree")["loss"].mean()
-        facts |= {f"loss_{tree}": float(loss) for tree, loss in losses.items()}
-        firsts = first_levels(levels[levels["tree"] == DEEP])
-        facts |= {f"first_level_block{layer}": float(level) for layer, level in firsts.items()}
-    return Measured(facts=facts, **tables)
+        tables |= {"curves": over_seeds(runs), "levels": learned_levels(runs), "leads": attention_leads(runs)}
+    return Measured(**tables)
 
 
 def theory(config: Figure5Config) -> dict[str, pd.DataFrame]:
     """Return what needs no training: co-occurrences, their limit (Eqn 8), the flows and their half times."""
-    L = config.limit_depth
-    H = np.arange(1, L)
+    L, H = config.limit_depth, np.arange(1, config.limit_depth)
     limits = [{"epsilon": e, "height": H, "exact": cooccurrence(H, L, 1 - e, 1 - e)} for e in config.epsilons]
     limit = pd.concat([pd.DataFrame(each).assign(limit=1 - H / L) for each in limits], ignore_index=True)
-    both = [cooccurrences(config, name) for name in (DEEP, SHALLOW)]
+    both = [cooccurrences(config, name) for name in TREE_NAMES]
     flow, times = flows(config)
     return {"cooccurrence": pd.concat(both, ignore_index=True), "limit": limit, "flow": flow, "flow_times": times}
 
@@ -158,7 +148,7 @@ def cooccurrences(config: Figure5Config, name: str) -> pd.DataFrame:
 
     Errors are standard errors, from independent blocks of samples.
     """
-    tree, blind = (tree_of(replace(config.data(name), rho=rho)) for rho in (config.rho, NO_ORDER))
+    tree, blind = (tree_of(config.data(name, rho)) for rho in (config.rho, NO_ORDER))
     heights = tree.ancestor_heights()
     L, rho0 = int(heights.max()), float(tree.root_parameters[0])
     H = np.arange(1, L + 1)
@@ -180,24 +170,22 @@ def flows(config: Figure5Config) -> tuple[pd.DataFrame, pd.DataFrame]:
     Targets are $\mu_l \propto P[l \mid m]$. In the control, $\rho = 0$, co-occurrence is the same at all heights.
     """
     curves, times = [], []
-    for name in (DEEP, SHALLOW):
-        for rho in (config.rho, NO_ORDER):
-            tree = tree_of(replace(config.data(name), rho=rho))
-            frequency, heights = tree.cooccurrence_matrix()[1:, 0], tree.ancestor_heights()[0, 1:]
-            for flow_name, make in FLOWS.items():
-                flow = make(mu=SALIENCY * frequency)
-                v = flow.solution(FLOW_TIMES)
-                weight = frequency * np.exp(flow.log_attention(v))
-                share = weight / weight.sum(axis=1, keepdims=True) * len(heights)
-                learned = v / flow.critical_point()
-                for H in np.unique(heights):
-                    own, about = heights == H, {"tree": name, "flow": flow_name, "height": int(H)}
-                    half = crossing(FLOW_TIMES, learned[:, own].mean(axis=1), HALF)
-                    times.append(about | {"rho": rho, "half": half})
-                    if rho == config.rho:
-                        attention = share[:, own].mean(axis=1)
-                        curves.append(pd.DataFrame({**about, "t": FLOW_TIMES, "attention": attention}))
-    return pd.concat(curves, ignore_index=True), pd.DataFrame(times)[["tree", "rho", "flow", "height", "half"]]
+    for name, rho, (flow_name, make) in product(TREE_NAMES, (config.rho, NO_ORDER), FLOWS.items()):
+        tree = tree_of(config.data(name, rho))
+        frequency, heights = tree.cooccurrence_matrix()[1:, 0], tree.ancestor_heights()[0, 1:]
+        flow = make(mu=SALIENCY * frequency)
+        v = flow.solution(FLOW_TIMES)
+        weight = frequency * np.exp(flow.log_attention(v))
+        share = weight / weight.sum(axis=1, keepdims=True) * len(heights)
+        learned = v / flow.critical_point()
+        for H in np.unique(heights):
+            own, about = heights == H, {"flow": flow_name, "height": int(H)}
+            half = crossing(FLOW_TIMES, learned[:, own].mean(axis=1), HALF)
+            times.append({"tree": name, "rho": rho, **about, "half": half})
+            if rho == config.rho:
+                attention = share[:, own].mean(axis=1)
+                curves.append(pd.DataFrame({"tree": name, **about, "t": FLOW_TIMES, "attention": attention}))
+    return pd.concat(curves, ignore_index=True), pd.DataFrame(times)
 
 
 def crossing(x: Float[np.ndarray, " T"], y: Float[np.ndarray, " T"], level: float) -> float:
@@ -216,11 +204,11 @@ def crossing(x: Float[np.ndarray, " T"], y: Float[np.ndarray, " T"], level: floa
 def _runs(config: Figure5Config, name: str) -> tuple[Run, ...]:
     fields = ("rho", "width", "hidden", "lr", "steps", "checkpoint_every", "batch", "precision")
     shared = {field: getattr(config, field) for field in fields} | {"measure_every": config.steps}
-    base = recipes.recipe("trees").base.update(shared | asdict(config.deep if name == DEEP else config.shallow))
+    base = recipes.recipe("trees").base.update(shared | asdict(getattr(config, name)))
     return grid(base, {"seed": config.seeds}, ("tree_depth", "rho", "lr"))
 
 
-def _run_rows(run: RunConfig, folder: Path, config: Figure5Config, device: str) -> list[Row]:
+def _run_rows(config: Figure5Config, run: RunConfig, folder: Path, end: Parameters, device: str) -> list[Row]:
     """Measure attention by height, and NCorr of every level of latents, in every block and checkpoint of a run.
 
     Attention is the mean of tokens that are present to others that are, in units of uniform attention. Its control
@@ -248,13 +236,13 @@ def _run_rows(run: RunConfig, folder: Path, config: Figure5Config, device: str) 
     with ThreadPoolExecutor(4) as readers:
         for snapshot in readers.map(load_snapshot, [folder / CHECKPOINTS / name_of(step) for step in steps]):
             found.clear()
-            reading = read_neurons(Decoder(run.model), of_one_run(snapshot.tensors, device), samples, take)
-            for layer, peaks in enumerate(reading.peaks):
+            loss, blocks = samples.read(Decoder(run.model), of_one_run(snapshot.tensors, device), take)
+            for layer, peaks in enumerate(blocks):
                 for height, latents in enumerate(samples.latents, 1):
                     score = ncorr(latents, peaks, seed=run.seed, num_shuffles=config.num_shuffles)
                     about = {"what": NCORR, "layer": layer, "height": height}
                     found.append(about | {"value": score["ncorr"], "control": score["shuffled"]})
-            about = {"tree": name, "seed": run.seed, "step": snapshot.step, "loss": reading.loss}
+            about = {"tree": name, "seed": run.seed, "step": snapshot.step, "loss": loss}
             rows += [about | row for row in found]
     return rows
 
@@ -272,16 +260,17 @@ def learned_levels(runs: pd.DataFrame) -> pd.DataFrame:
 
     The control is what was added on shuffled latents.
     """
-    rows = []
-    own = runs[runs["what"] == NCORR].sort_values("step")
-    for (tree, layer, height, seed), part in own.groupby(["tree", "layer", "height", "seed"]):
-        start, shuffled = float(part["value"].iloc[0]), part["control"].to_numpy()
-        added = part["value"].to_numpy() - start
-        gain, control = float(added[-NUM_LAST:].mean()), float(shuffled[-NUM_LAST:].mean() - shuffled[0])
-        half = crossing(part["step"].to_numpy(float), added, HALF * gain) if gain > 0 else np.nan
-        about = {"tree": tree, "layer": layer, "height": height, "seed": seed}
-        rows.append(about | {"start": start, "gain": gain, "control_gain": control, "half_step": half})
-    return pd.DataFrame(rows)
+    keys = ["tree", "layer", "height", "seed"]
+    curves = select(runs, what=NCORR).pivot(index="step", columns=keys, values=["value", "control"])
+    added = curves - curves.iloc[0]
+    gains = added.iloc[-NUM_LAST:].mean().unstack(level=0)
+    steps = curves.index.to_numpy(float)
+    halves = [
+        crossing(steps, added["value"][key].to_numpy(), HALF * gain) if gain > 0 else np.nan
+        for key, gain in gains["value"].items()
+    ]
+    table = pd.DataFrame({"start": curves["value"].iloc[0], "gain": gains["value"], "control_gain": gains["control"]})
+    return table.assign(half_step=pd.Series(halves, gains.index)).sort_index().reset_index()
 
 
 def attention_leads(runs: pd.DataFrame) -> pd.DataFrame:
@@ -289,27 +278,15 @@ def attention_leads(runs: pd.DataFrame) -> pd.DataFrame:
 
     Its largest value over training, when that was, and its end; the controls are the same for relabelled leaves.
     """
-    rows = []
-    for (tree, layer, seed), part in runs[runs["what"] == ATTENTION].groupby(["tree", "layer", "seed"]):
-        row: Row = {"tree": tree, "layer": layer, "seed": seed}
-        for column, prefix in (("value", ""), ("control", "control_")):
-            wide = np.log(part.pivot(index="step", columns="height", values=column))
-            lead = wide[wide.columns.min()] - wide[wide.columns.max()]
-            lead = lead - lead.iloc[0]
-            row |= {f"{prefix}largest": float(lead.max()), f"{prefix}largest_step": int(lead.idxmax())}
-            row[f"{prefix}end"] = float(lead.iloc[-NUM_LAST:].mean())
-        rows.append(row)
-    return pd.DataFrame(rows).drop(columns="control_largest_step")
-
-
-def first_levels(levels: pd.DataFrame) -> dict[int, int]:
-    """Return for each block the height whose mean half time is the earliest, among those that were learned."""
-    learned = levels[(levels["gain"] >= LEAST_GAIN) & levels["half_step"].notna()]
-    means = learned.groupby(["layer", "height"])["half_step"].mean()
-    return {int(layer): int(part.idxmin()[1]) for layer, part in means.groupby(level="layer")}
-
-
-# --- claims --------------------------------------------------------------------------------------------------------
+    keys = ["tree", "layer", "seed"]
+    by_height = select(runs, what=ATTENTION).sort_values("height").groupby([*keys, "step"])[["value", "control"]]
+    leads = np.log(by_height.first()) - np.log(by_height.last())
+    leads = (leads - leads.groupby(keys).transform("first")).reset_index("step")
+    by_run = leads.groupby(keys)
+    largest, end = by_run.max(), by_run.tail(NUM_LAST).groupby(keys).mean()
+    step = leads.set_index("step", append=True)["value"].groupby(keys).idxmax().str[-1]
+    table = pd.DataFrame({"largest": largest["value"], "largest_step": step, "end": end["value"]})
+    return table.assign(control_largest=largest["control"], control_end=end["control"]).reset_index()
 
 
 def _of_tree(t: Measured, table: str, tree: str, **chosen: Any) -> pd.DataFrame:
@@ -332,14 +309,9 @@ def _delay(t: Measured, tree: str, flow: str, rho: float) -> float:
     return _far_over_near(_of_tree(t, "flow_times", tree, flow=flow, rho=rho), "half")
 
 
-@claim(
-    "figure5-theorem5",
-    "Theorem 5, co-occurrence",
-    says="P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]",
-    source="Section 5, Theorem 5, figure 5",
-)
+@claim("figure5-theorem5", "Theorem 5, co-occurrence", source="Section 5, Theorem 5, figure 5")
 def theorem_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far Theorem 5 is from the exact sum and from samples, as printed and with another ρ₀."""
+    """P[y_l=1 | y_m=1] = ½ (1 + ρ^2H − 2ρ^(L−1)ρ₀) / (1 − ρ^(L−1)ρ₀) with ρ₀ = P[y₁=0]"""
     for column, name, sanity in (
         ("printed", "Theorem 5 with ρ₀ = P[y₁=0] as printed", False),
         ("formula", "Theorem 5 with ρ₀ = 2P[y₁=0] − 1", True),
@@ -354,14 +326,9 @@ def theorem_numbers(t: Measured) -> Iterator[Number]:
         yield Number.exact(name, z, at_most=4.5, sanity=sanity, unit="standard errors", against="samples")
 
 
-@claim(
-    "figure5-limit",
-    "Eqn 8, 1 − H/L",
-    says="P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε",
-    source="Section 5, Eqn 8",
-)
+@claim("figure5-limit", "Eqn 8, 1 − H/L", source="Section 5, Eqn 8")
 def limit_numbers(t: Measured) -> list[Number]:
-    """Return the distance from 1 − H/L at the smallest and at the largest ε."""
+    """P[y_l=1 | y_m=1] → 1 − H/L for ρ = ρ₀ = 1 − ε"""
     gap = (t.limit["exact"] - t.limit["limit"]).abs().groupby(t.limit["epsilon"]).max()
     about = {"at_most": 0.01, "unit": "max abs error", "against": "Theorem 5"}
     return [
@@ -370,14 +337,9 @@ def limit_numbers(t: Measured) -> list[Number]:
     ]
 
 
-@claim(
-    "figure5-order",
-    "Figure 5b, the order in theory",
-    says="The query m associates first with the token l that co-occurs most, and eventually with l'",
-    source="Section 5, figure 5b, Eqn 6",
-)
+@claim("figure5-order", "Figure 5b, the order in theory", source="Section 5, figure 5b, Eqn 6")
 def order_numbers(t: Measured) -> Iterator[Number]:
-    """Return the fall of co-occurrence with height, and the delay that it causes in each flow."""
+    """The query m associates first with the token l that co-occurs most, and eventually with l'"""
     deep, blind = _of_tree(t, "cooccurrence", DEEP).sort_values("height"), {"control_name": "ρ = 0 on all edges"}
     fall, flat = (float(-deep[column].diff().max()) for column in ("exact", "control"))
     name = "fall of co-occurrence from each height to the next, deep tree"
@@ -401,14 +363,9 @@ def part_gone(largest: pd.Series, end: pd.Series) -> tuple[float, float | None]:
     return float(gone(*rows.mean(axis=1))), None if np.isnan(error) else error
 
 
-@claim(
-    "figure5-attention",
-    "Figure 5b, attention in training",
-    says="Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others",
-    source="Section 5, figure 5",
-)
+@claim("figure5-attention", "Figure 5b, attention in training", source="Section 5, figure 5")
 def attention_numbers(t: Measured) -> Iterator[Number]:
-    """Return whether the first block attends to the nearest tokens first, and reaches out later."""
+    """Attention first goes to tokens of the same lowest hierarchy as the query, then reaches out to others"""
     own = _of_tree(t, "leads", DEEP, layer=0)
     if own.empty:
         return
@@ -417,16 +374,9 @@ def attention_numbers(t: Measured) -> Iterator[Number]:
     yield _trained(t, f"{name} beyond that of relabelled leaves", lead - control, LEAST_LEAD, unit=unit, key="beyond")
     yield _trained(t, name, lead, LEAST_LEAD, control=control, control_name=RELABELLED, unit=unit, key="lead")
     gone, error = part_gone(lead, own["end"])
-    yield Number(
-        name="part of the largest lead that is gone at the end",
-        value=gone,
-        error=error,
-        df=float(len(own) - 1),
-        n=len(own),
-        at_least=None if t.config.is_small else 0.2,
-        unit="1 − mean end / mean largest",
-        key="gone",
-    )
+    name, num, least = "part of the largest lead that is gone at the end", len(own), None if t.config.is_small else 0.2
+    about: dict[str, Any] = {"n": num, "df": num - 1.0, "unit": "1 − mean end / mean largest", "key": "gone"}
+    yield Number(name=name, value=gone, error=error, at_least=least, **about)
     yield Number(name="the same for relabelled leaves", value=part_gone(control, own["control_end"])[0], key="idle")
 
 
@@ -440,14 +390,9 @@ def delays(levels: pd.DataFrame) -> pd.Series:
     return (wide[high] - wide[low]).dropna().groupby(level="seed").mean()
 
 
-@claim(
-    "figure5-levels",
-    "Figure 5c, which level is learned first",
-    says="The lowest latents are learned first; once they are, the next level is picked up, and so on",
-    source="Section 5, figure 5",
-)
+@claim("figure5-levels", "Figure 5c, which level is learned first", source="Section 5, figure 5")
 def level_numbers(t: Measured) -> Iterator[Number]:
-    """Return what training adds, and how much later the highest level is learned than the lowest."""
+    """The lowest latents are learned first; once they are, the next level is picked up, and so on"""
     own = _of_tree(t, "levels", DEEP)
     if own.empty:
         return
@@ -462,14 +407,9 @@ def level_numbers(t: Measured) -> Iterator[Number]:
     yield Number(name="the same as a ratio", value=float(np.exp(delay.value)), key="ratio")
 
 
-@claim(
-    "figure5-blocks",
-    "Figure 5c, blocks and levels",
-    says="Hidden nodes of each layer come to represent the latents of the level of the same number",
-    source="Section 5, figure 5",
-)
+@claim("figure5-blocks", "Figure 5c, blocks and levels", source="Section 5, figure 5")
 def block_numbers(t: Measured) -> Iterator[Number]:
-    """Return the share of blocks in which the level of their own number gains most."""
+    """Hidden nodes of each layer come to represent the latents of the level of the same number"""
     own = _of_tree(t, "levels", DEEP)
     if own.empty:
         return
@@ -482,15 +422,9 @@ def block_numbers(t: Measured) -> Iterator[Number]:
     yield _trained(t, name, shares[0], 2 / 3, control=shares[1], control_name=untrained, key="share")
 
 
-@claim(
-    "figure5-depth",
-    "Figure 5b against 5c, deep and shallow trees",
-    says="On deep trees the association of tokens that are not directly correlated is slower than on shallow ones",
-    source="Section 5, figure 5",
-    primary=False,
-)
+@claim("figure5-depth", "Figure 5b against 5c, deep and shallow trees", source="Section 5, figure 5", primary=False)
 def depth_numbers(t: Measured) -> Iterator[Number]:
-    """Return the lead of the nearest tokens on both trees, and what the theory foretells for these trees."""
+    """On deep trees the association of tokens that are not directly correlated is slower than on shallow ones"""
     leads = [_of_tree(t, "leads", tree) for tree in (DEEP, SHALLOW)]
     if any(own.empty for own in leads):
         return
@@ -508,86 +442,61 @@ def depth_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, on_deep, control=on_shallow, key="contrast", **other)
 
 
-CLAIMS = (
-    theorem_numbers,
-    limit_numbers,
-    order_numbers,
-    attention_numbers,
-    depth_numbers,
-    level_numbers,
-    block_numbers,
-)
+CLAIMS = (theorem_numbers, limit_numbers, order_numbers, attention_numbers, depth_numbers, level_numbers, block_numbers)
+CHARTS = {
+    "figure5-cooccurrence": (
+        "Tokens with a near common ancestor occur together more often",
+        "Large dots are samples with two standard errors. Co-occurrence comes near the limit 1 − H/L only for small ε. "
+        "Theorem 5 does not apply to the last height of a tree, its root.",
+    ),
+    "figure5-flow": (
+        "By the flows, near tokens gain attention first; on the deep tree the others regain some",
+        "Saliency is proportional to co-occurrence; the query itself is left out. Dotted: uniform.",
+    ),
+    "figure5-attention": (
+        "In block 0, near tokens clearly gain attention on the shallow tree only",
+        "Attention to the other tokens by the height of the common ancestor. Bands are one standard error between "
+        "seeds. Dashed: the same attention with the leaves dealt to other places in the tree.",
+    ),
+    "figure5-levels": (
+        "Training adds to all levels of latents, in no clear order",
+        "NCorr is the largest correlation of a latent with a neuron of the block, averaged over the latents of height "
+        "H. Bands are one standard error of NCorr itself between seeds. Dashed: shuffled.",
+    ),
+}
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw co-occurrence and its limit, the flows, and attention and neurons over training."""
-    names = {"exact": "exact", "limit": "1 − H/L", "control": "ρ = 0"}
+    about, names = captions(CHARTS), {"exact": "exact", "limit": "1 − H/L", "control": "ρ = 0"}
     table = t.cooccurrence.assign(panel=t.cooccurrence["tree"] + " tree")
     low, high = (table["sampled"] + factor * table["error"] for factor in (-2, 2))
     limit = t.limit.assign(panel="Theorem 5 with ρ near 1", by="ε = " + t.limit["epsilon"].map("{:g}".format))
     ends = limit.drop_duplicates("height").assign(by=names["limit"], chance=lambda each: each["limit"])
     curves = table.melt(["panel", "height"], list(names), "by", "chance").replace({"by": names})
-    drawn = [
-        lines(
-            pd.concat([curves, ends, limit.assign(chance=limit["exact"])]),
-            "height",
-            "chance",
-            color="by",
-            order=[*names.values(), *limit["by"].unique()],
-            facet="panel",
-            share_x=False,
-            marks=table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high),
-            id="figure5-cooccurrence",
-            labels={"height": "height H of the common ancestor", "chance": "P[l | m]", "by": ""},
-            title="Tokens with a near common ancestor occur together more often",
-            caption="Large dots are samples with two standard errors. Co-occurrence comes near the limit 1 − H/L "
-            "only for small ε. Theorem 5 does not apply to the last height of a tree, its root.",
-        ),
-        lines(
-            t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]),
-            "t",
-            "attention",
-            color="height",
-            facet="panel",
-            rules=[Rule(1.0)],
-            id="figure5-flow",
-            labels={"t": "time", "attention": "attention / uniform", "height": "height H"},
-            title="By the flows, near tokens gain attention first; on the deep tree the others regain some",
-            caption="Saliency is proportional to co-occurrence; the query itself is left out. Dotted: uniform.",
-        ),
-    ]
-    if "curves" in t:
-        drawn += [
-            _training_chart(
-                select(t.curves, what=ATTENTION),
-                {"value": "measured", "control": "relabelled leaves"},
-                "attention / uniform",
-                rules=[Rule(1.0)],
-                id="figure5-attention",
-                title="In block 0, near tokens clearly gain attention on the shallow tree only",
-                caption="Attention to the other tokens by the height of the common ancestor. Bands are one standard "
-                "error between seeds. Dashed: the same attention with the leaves dealt to other places in the tree.",
-            ),
-            _training_chart(
-                select(t.curves, what=NCORR),
-                {"added": "measured", "added_control": SHUFFLED},
-                "NCorr added since step 0",
-                id="figure5-levels",
-                title="Training adds to all levels of latents, in no clear order",
-                caption="NCorr is the largest correlation of a latent with a neuron of the block, averaged over the "
-                "latents of height H. Bands are one standard error of NCorr itself between seeds. Dashed: shuffled.",
-            ),
-        ]
-    return drawn
-
-
-def _training_chart(curves: pd.DataFrame, kinds: dict[str, str], label: str, **options: Any) -> Chart:
-    """Draw curves of both trees and all blocks by height, and their controls without a band."""
-    curves = curves.assign(panel=curves["tree"] + " tree, block " + curves["layer"].astype(str))
-    parts = [curves.assign(y=curves[column], kind=kind) for column, kind in kinds.items()]
-    parts[0] = parts[0].assign(low=parts[0]["y"] - curves["error"], high=parts[0]["y"] + curves["error"])
-    options |= {"facet": "panel", "labels": {"height": "height H", "kind": "", "y": label}}
-    return lines(pd.concat(parts), "step", "y", color="height", dash="kind", band=("low", "high"), **options)
+    order = [*names.values(), *limit["by"].unique()]
+    marks = table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high)
+    by: dict[str, Any] = {"color": "by", "order": order, "facet": "panel", "share_x": False, "marks": marks}
+    labels = {"height": "height H of the common ancestor", "chance": "P[l | m]", "by": ""}
+    curves = pd.concat([curves, ends, limit.assign(chance=limit["exact"])])
+    yield lines(curves, "height", "chance", labels=labels, **by, **about["figure5-cooccurrence"])
+    flow, labels = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]), {"height": "height H"}
+    by, shown = {"color": "height", "facet": "panel"}, "attention / uniform"
+    uniform: dict[str, Any] = {"rules": [Rule(1.0)]}
+    names = labels | {"t": "time", "attention": shown}
+    yield lines(flow, "t", "attention", labels=names, **by, **uniform, **about["figure5-flow"])
+    for what, kinds, label, options in (
+        (ATTENTION, {"value": "measured", "control": "relabelled leaves"}, shown, uniform | about["figure5-attention"]),
+        (NCORR, {"added": "measured", "added_control": SHUFFLED}, "NCorr added since step 0", about["figure5-levels"]),
+    ):
+        if "curves" not in t:
+            return
+        curves = select(t.curves, what=what)
+        curves = curves.assign(panel=curves["tree"] + " tree, block " + curves["layer"].astype(str))
+        parts = [curves.assign(y=curves[column], kind=kind) for column, kind in kinds.items()]
+        parts[0] = parts[0].assign(low=parts[0]["y"] - curves["error"], high=parts[0]["y"] + curves["error"])
+        by |= {"dash": "kind", "band": ("low", "high"), "labels": labels | {"kind": "", "y": label}}
+        yield lines(pd.concat(parts), "step", "y", **by, **options)
 
 
 EXPERIMENTS = (

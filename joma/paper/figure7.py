@@ -11,9 +11,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joma.charts import Chart, beside, lines
@@ -59,7 +61,6 @@ MOST_ON_A_CPU = 1_500_000_000
 PUBLIC_TEXTS = ("wikitext103", "wikitext2", "python-docs")
 """Texts for the public series, the paper's first: the first that is there is used."""
 SOURCE = "Section 6, Figure 7"
-SAYS = "The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."
 EARLY = ("step?", "step??", "step???")
 
 
@@ -99,39 +100,29 @@ class PublicSeriesConfig:
 
 def compute(config: Figure7Config, store: Store) -> Measured:
     """Train, scan and audit one model for each seed, and the same without learning."""
-    corpus = neox.first_text(config.model)
-    idle = replace(config.model, lr=0.0, num_steps=NUM_IDLE, every=1, warmup=0)
+    model, corpus = config.model, neox.first_text(config.model)
+    idle = replace(model, lr=0.0, num_steps=NUM_IDLE, every=1, warmup=0)
     tasks = [
         Task(
-            name=f"GPT-NeoX, {name}, seed {seed}",
-            key={"model": asdict(replace(model, seed=seed)), "text": corpus.hash, "windows": config.num_windows},
-            work=partial(_measure, name=name, model=replace(model, seed=seed), corpus=corpus, config=config),
-            seconds=model.seconds(store.device) + SCAN_SECONDS * (model.num_steps // model.every + 1),
+            name=f"GPT-NeoX, {name}, seed {own.seed}",
+            key={"model": asdict(own), "text": corpus.hash, "windows": config.num_windows},
+            work=partial(_measure, name=name, model=own, corpus=corpus, num_windows=config.num_windows),
+            seconds=own.seconds(store.device) + SCAN_SECONDS * len(own.checkpoints),
             kind="neox",
-            precision=model.precision,
+            precision=own.precision,
         )
         for seed in config.seeds
-        for name, model in ((OURS, config.model), (UNTRAINED, idle))
+        for name, own in ((OURS, replace(model, seed=seed)), (UNTRAINED, replace(idle, seed=seed)))
     ]
     found = gathered(store, tasks)
     if not found:
         return found
-    losses, planted = (found.pop(name) for name in ("loss", "planted"))
-    losses, planted = losses[losses["series"] == OURS], planted[planted["series"] == OURS]
-    return Measured(
-        facts={
-            "text": corpus.name,
-            "num_layers": config.model.depth,
-            "num_checkpoints": config.model.num_steps // config.model.every + 1,
-            "first_loss": losses.loc[losses["step"] == 0, "loss"].mean(),
-            "last_loss": losses.loc[losses["step"] == config.model.num_steps, "loss"].mean(),
-            "num_planted": planted["num_planted"].sum(),
-            "num_caught": planted["num_caught"].sum(),
-        },
-        loss=losses.drop(columns="series"),
-        effects=effects_of(found["curves"]),
-        **found,
-    )
+    losses, planted = (select(found.pop(name), series=OURS) for name in ("loss", "planted"))
+    by_step = losses.groupby("step")["loss"].mean()
+    facts = {"text": corpus.name, "num_layers": model.depth, "num_checkpoints": len(model.checkpoints)}
+    facts |= {"first_loss": by_step.get(0, np.nan), "last_loss": by_step.get(model.num_steps, np.nan)}
+    facts |= {name: planted[name].sum() for name in ("num_planted", "num_caught")}
+    return Measured(facts=facts, loss=losses.drop(columns="series"), effects=effects_of(found["curves"]), **found)
 
 
 def compute_public(config: PublicSeriesConfig, store: Store) -> Measured:
@@ -151,7 +142,7 @@ def compute_public(config: PublicSeriesConfig, store: Store) -> Measured:
 
 
 def _measure(
-    space: Workspace, name: str, model: NeoxConfig, corpus: Corpus, config: Figure7Config
+    space: Workspace, name: str, model: NeoxConfig, corpus: Corpus, num_windows: int
 ) -> dict[str, pd.DataFrame]:
     """Train a model, keep its checkpoints while they are scanned, and scan them on the validation text."""
     place, record = space.folder / "checkpoints", space.folder / "scan"
@@ -166,22 +157,23 @@ def _measure(
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
         files.remove_leftovers(place)
-        words = [corpus.vocabulary[number] for number in corpus.valid[: config.num_windows * model.window].tolist()]
+        words = [corpus.vocabulary[number] for number in corpus.valid[: num_windows * model.window].tolist()]
+        text = files.write_text(space.folder / "validation.txt", " ".join(words))
         scan(
             place,
             out=record,
-            text=files.write_text(space.folder / "validation.txt", " ".join(words)),
+            text=text,
             tokenizer=_save_tokenizer(corpus, space.folder / "tokenizer"),
             window=model.window,
-            num_windows=config.num_windows,
+            num_windows=num_windows,
             progress=lambda at: space.progress(0.8 + 0.2 * at.done / max(at.total, 1), f"scanning {at.name}"),
         )
-    steps = range(0, model.num_steps + 1, model.every)
+    steps, own = model.checkpoints, {"series": name, "seed": model.seed}
     loss = [json.loads((place / f"checkpoint-{step}" / "loss.json").read_text()) for step in steps]
-    own = {"series": name, "seed": model.seed}
+    planted = pd.DataFrame([own | planted_duplicates(list(load(record).values()))])
     return _recorded(record, **own) | {
         "loss": pd.DataFrame({"step": steps, "loss": loss}).assign(**own),
-        "planted": pd.DataFrame([own | planted_duplicates(list(load(record).values()))]),
+        "planted": planted,
     }
 
 
@@ -254,17 +246,13 @@ def effects_of(curves: pd.DataFrame) -> pd.DataFrame:
     depth, rows = curves.groupby("series")["layer"].max() + 1, []
     kept = curves[(curves["flag"] == "") | (curves["series"] == UNTRAINED)].sort_values("step")
     for key, own in kept.groupby(CURVE):
-        row = dict(zip(CURVE, key, strict=True))
-        found = describe(own["step"], own["value"], bounds=METRICS[row["metric"]].bounds)
+        series, _, metric, layer = key
+        found = describe(own["step"], own["value"], bounds=METRICS[metric].bounds)
+        start, end, dip = (each.value for each in (found.start, found.end, found.dip_time))
         fall, rise, lowest = (max(each.value, 0.0) for each in (found.fall, found.rise, found.lowest))
-        row |= {"part": part_of(int(row["layer"]), int(depth[row["series"]])), "start": found.start.value}
-        row |= {"lowest": lowest, "dip_step": found.dip_time.value, "end": found.end.value, "fall": fall, "rise": rise}
-        row |= {
-            "fall_share": fall / row["start"],
-            "rise_share": rise / lowest,
-            "bounce": min(fall, rise) / row["start"],
-        }
-        rows.append(row)
+        row = dict(zip(CURVE, key, strict=True)) | {"part": part_of(int(layer), int(depth[series])), "start": start}
+        row |= {"lowest": lowest, "dip_step": dip, "end": end, "fall": fall, "rise": rise}
+        rows.append(row | {"fall_share": fall / start, "rise_share": rise / lowest, "bounce": min(fall, rise) / start})
     return pd.DataFrame(rows)
 
 
@@ -289,43 +277,31 @@ def _per_model(effects: pd.DataFrame, series: str, metric: str, part: str) -> pd
     return own.groupby("seed")[["fall_share", "rise_share", "bounce"]].mean()
 
 
-def _shape(effects: pd.DataFrame, series: str) -> list[Number]:
-    """Return how far the stable rank of a series falls and rises again, in top and in bottom layers."""
-    numbers = []
-    for part in (TOP, BOTTOM):
-        own, idle = (_per_model(effects, which, RANK, part) for which in (series, UNTRAINED))
-        for column, name in SHARES.items():
-            fields: dict[str, Any] = {"unit": "share", "setting": f"{part} layers"}
-            fields |= {"at_least": RANK_RISE} if (part, column) == (TOP, "rise_share") else {}
-            fields |= {"control": idle[column], "control_name": "learning rate 0"} if series == OURS else {}
-            numbers.append(Number.mean(name, own[column], key=f"{part}_{column.partition('_')[0]}", **fields))
-    return numbers
+def _shape(effects: pd.DataFrame, series: str) -> Iterator[Number]:
+    """Yield how far the stable rank of a series falls and rises again, in top and in bottom layers."""
+    for part, (column, name) in product((TOP, BOTTOM), SHARES.items()):
+        own, idle = (_per_model(effects, which, RANK, part)[column] for which in (series, UNTRAINED))
+        about: dict[str, Any] = {"unit": "share", "setting": f"{part} layers"}
+        about |= {"control": idle, "control_name": "learning rate 0"} if series == OURS else {}
+        about |= {"at_least": RANK_RISE} if (part, column) == (TOP, "rise_share") else {}
+        yield Number.mean(name, own, key=f"{part}_{column.partition('_')[0]}", **about)
 
 
-@claim(
-    "figure7-rank",
-    "Stable rank over a small GPT-NeoX series",
-    says=f"In a small GPT-NeoX too: {SAYS}",
-    source=SOURCE,
-    ours=True,
-)
+@claim("figure7-rank", "Stable rank over a small GPT-NeoX series", source=SOURCE, ours=True)
 def rank_numbers(t: Measured) -> list[Number]:
-    """Return fall and rise of the stable rank; copies must not change."""
+    """In a small GPT-NeoX too: The stable rank of the MLP's lower matrix drops and bounces back in top layers, and
+    falls in bottom layers.
+    """
     effects = _effects(t)
     copies = select(effects, series=UNTRAINED, metric=RANK)
     change = float(copies[["fall_share", "rise_share"]].max(axis=None))
     check = Number.exact("largest change with learning rate 0, over the start", change, at_most=ROUNDING, sanity=True)
-    return _shape(effects, OURS) + ([check] if len(copies) else [])
+    return [*_shape(effects, OURS), *([check] if len(copies) else [])]
 
 
-@claim(
-    "figure7-public",
-    "Stable rank over the checkpoints of OPT and Pythia",
-    says=SAYS,
-    source=SOURCE,
-)
+@claim("figure7-public", "Stable rank over the checkpoints of OPT and Pythia", source=SOURCE)
 def public_numbers(t: Measured) -> list[Number]:
-    """Return the same of each public series."""
+    """The stable rank of the MLP's lower matrix drops and bounces back in top layers, and falls in bottom layers."""
     effects = _effects(t)
     return [
         number.model_copy(update={"error": 0.0, "setting": f"{series}, {number.setting}", "key": ""})
@@ -334,15 +310,9 @@ def public_numbers(t: Measured) -> list[Number]:
     ]
 
 
-@claim(
-    "figure7-salience",
-    "Stable rank against entropy",
-    says="In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks.",
-    source=SOURCE,
-    ours=True,
-)
+@claim("figure7-salience", "Stable rank against entropy", source=SOURCE, ours=True)
 def salience_numbers(t: Measured) -> Iterator[Number]:
-    """Return by how much more the stable rank of top layers drops and bounces than their entropy does."""
+    """In a small GPT-NeoX too: the drop and bounce is less salient in attention patterns than in stable ranks."""
     effects = _effects(t)
     rank, entropy, idle_rank, idle_entropy = (
         _per_model(effects, series, metric, TOP) for series in (OURS, UNTRAINED) for metric in (RANK, ENTROPY)
@@ -355,15 +325,9 @@ def salience_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"rise over the minimum, top layers: {metric}", own["rise_share"], key=metric)
 
 
-@claim(
-    "figure7-audit",
-    "The series is what it says",
-    says="The audit passes the series that was trained here, and finds weights that stand under a wrong step.",
-    source="Our own check of the checkpoints",
-    ours=True,
-)
+@claim("figure7-audit", "The series is what it says", source="Our own check of the checkpoints", ours=True)
 def audit_numbers(t: Measured) -> Iterator[Number]:
-    """Return what the audit finds in the series as trained, and how many planted duplicates it finds."""
+    """The audit passes the series that was trained here, and finds weights that stand under a wrong step."""
     if not t.facts.get("num_planted"):
         return
     ours, copies = t.audit["series"] == OURS, t.audit["kind"] == Fault.IDENTICAL_CHECKPOINT.value
@@ -376,43 +340,28 @@ def audit_numbers(t: Measured) -> Iterator[Number]:
     yield Number.exact("planted duplicates that the audit finds", caught, at_least=LEAST_CAUGHT, **about)
 
 
-CLAIMS = (
-    rank_numbers,
-    salience_numbers,
-    audit_numbers,
-)
+CLAIMS = (rank_numbers, salience_numbers, audit_numbers)
 PUBLIC_CLAIMS = (public_numbers,)
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw stable rank and entropy of each series, and the loss of ours."""
-    shown = t.curves[(t.curves["flag"] == "") & (t.curves["series"] != UNTRAINED)]
+    shown = t.curves[(t.curves["flag"] == "") & (t.curves["series"] != UNTRAINED)].sort_values("step")
     if "seed" in shown:
-        shown = shown[shown["seed"] == shown["seed"].min()]
-    drawn, by = [], dict[str, Any](color="layer")
-    for series, own in shown.sort_values("step").groupby("series", sort=False):
-        panels = [
-            lines(
-                of.assign(**{metric: of["value"]}),
-                "step",
-                metric,
-                y_log=metric == RANK,
-                title=METRICS[metric].label,
-                **by,
-            )
-            for metric, of in own.sort_values("metric", ascending=False, kind="stable").groupby("metric", sort=False)
-        ]
+        shown = select(shown, seed=shown["seed"].min())
+    for series, own in shown.groupby("series", sort=False):
+        panels = []
+        for metric, of in own.sort_values("metric", ascending=False, kind="stable").groupby("metric", sort=False):
+            options: dict[str, Any] = {"color": "layer", "y_log": metric == RANK, "title": METRICS[metric].label}
+            panels.append(lines(of.assign(**{metric: of["value"]}), "step", metric, **options))
         if series == OURS:
             panels.append(lines(t.loss, "step", "loss", title="validation loss", labels={"loss": "loss (nats)"}))
-        drawn.append(
-            beside(
-                *panels,
-                id=slug(f"figure7 {str(series).rpartition('/')[2]}"),
-                title=f"Stable rank and entropy fall early in {'a small GPT-NeoX' if series == OURS else series}",
-                caption="One model. The paper: the rank drops and bounces in top layers, and falls in bottom ones.",
-            )
+        yield beside(
+            *panels,
+            id=slug(f"figure7 {str(series).rpartition('/')[2]}"),
+            title=f"Stable rank and entropy fall early in {'a small GPT-NeoX' if series == OURS else series}",
+            caption="One model. The paper: the rank drops and bounces in top layers, and falls in bottom ones.",
         )
-    return drawn
 
 
 EXPERIMENTS = (

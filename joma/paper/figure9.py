@@ -11,6 +11,7 @@ another distance of the clusters.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -24,7 +25,7 @@ from scipy.optimize import elementwise
 from joma.charts import Chart, lines
 from joma.checks.quadrature import GROWTH, panels
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32
+from joma.paper.experiment import Experiment, Measured, as_float32, captions, joined, select
 from joma.store.work import Workspace
 from joma.theory.critical_points import critical_pairs
 from joma.theory.hyperplane import central_product, line_intersections, mean_activation, theta1_inverse
@@ -44,44 +45,57 @@ WIDE, SHARE = 10.0, 0.1
 Function = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Law:
     """A distribution, its marginal by other means, and lines to try."""
 
     title: str
-    noise: Isotropic
-    tail: Function
-    """P(y > s) for s ≥ 0, independently."""
-    moment: Function
-    """E[y; y > s] for s ≥ 0, independently."""
+    make: Callable[[], Isotropic]
+    """Returns the distribution; some take a while."""
+    marginal: tuple[tuple[float, Any], ...]
+    """Weighted laws of scipy.stats that are its marginal; empty for the ring."""
     with_pairs: tuple[float, ...]
     """Slopes of lines that should give critical points."""
     control: float
     """Slope of a line outside the slopes that do."""
 
+    @cached_property
+    def noise(self) -> Isotropic:
+        """The distribution as `joma.theory` has it."""
+        return self.make()
+
+    @cached_property
+    def beyond(self) -> list[Function]:
+        """P(y > s) and E[y; y > s] for s ≥ 0, by quadrature."""
+        if not self.marginal:
+            return _of_ring()
+
+        def weighted(power: int) -> Function:
+            parts = [(weight, _beyond(law, power)) for weight, law in self.marginal]
+            return lambda s: np.asarray(sum(weight * part(s) for weight, part in parts))
+
+        return [weighted(0), weighted(1)]
+
+    def moment(self, s: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
+        """θ₂(s) = E[y; y > |s|] by quadrature."""
+        return self.beyond[1](np.abs(s))
+
     def mass(self, s: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
         """θ₁ by quadrature."""
-        tail = self.tail(np.abs(s))
+        tail = self.beyond[0](np.abs(s))
         return np.where(s > 0, 1 - tail, tail)
 
     def mean(self, s: Float[np.ndarray, "*S"]) -> Float[np.ndarray, "*S"]:
         """F = E(y + s)₊ by quadrature."""
-        return self.moment(np.abs(s)) + s * self.mass(s)
-
-    @property
-    def lines(self) -> tuple[float, ...]:
-        """Slopes of all lines."""
-        return (*self.with_pairs, self.control)
+        return self.moment(s) + s * self.mass(s)
 
 
-def _of_laws(*laws: tuple[float, Any]) -> dict[str, Function]:
-    """Tail and moment of weighted laws of scipy.stats."""
+def _ring(r: np.ndarray) -> np.ndarray:
+    return np.exp(-np.square((r - 1) / RING_WIDTH) / 2)
 
-    def weighted(power: int) -> Function:
-        parts = [(weight, _beyond(law, power)) for weight, law in laws]
-        return lambda s: np.asarray(sum(weight * part(s) for weight, part in parts))
 
-    return {"tail": weighted(0), "moment": weighted(1)}
+def _scales(r: np.ndarray) -> np.ndarray:
+    return (1 - SHARE) * np.exp(-(r**2) / 2) + SHARE * np.exp(-((r / WIDE) ** 2) / 2) / WIDE
 
 
 def _beyond(law: Any, power: int) -> Function:
@@ -105,12 +119,12 @@ def _beyond(law: Any, power: int) -> Function:
     return integral
 
 
-def _of_ring() -> dict[str, Function]:
+def _of_ring() -> list[Function]:
     """Tail and moment of a ring in the plane: circles whose radius is nearly normal around 1."""
     low, high = 1 - RING_REACH * RING_WIDTH, 1 + RING_REACH * RING_WIDTH
 
     def weight(r: np.ndarray) -> np.ndarray:
-        return np.asarray(r * np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
+        return np.asarray(r * _ring(r))
 
     total = tanhsinh(weight, low, high).integral
 
@@ -123,62 +137,30 @@ def _of_ring() -> dict[str, Function]:
 
         return mean
 
-    return {
-        "tail": over_radii(lambda r, s: np.arccos(s / r)),
-        "moment": over_radii(lambda r, s: np.sqrt((r - s) * (r + s))),
-    }
+    return [over_radii(lambda r, s: np.arccos(s / r)), over_radii(lambda r, s: np.sqrt((r - s) * (r + s)))]
 
 
-def _student(dof: float, with_pairs: tuple[float, ...], control: float) -> Law:
-    """A power tail: lines above the lowest F/θ₁ meet G twice; with a heavy one also at y ≥ ½."""
-    title, marginal = f"Student's t, ν = {dof:g}", _of_laws((1.0, stats.t(dof)))
-    return Law(title=title, noise=StudentT(dof=dof), **marginal, with_pairs=with_pairs, control=control)
-
-
-def _gaussian() -> Law:
-    """Strictly log-concave: every line meets G once."""
-    return Law(title="normal", noise=Gaussian(), **_of_laws((1.0, stats.norm())), with_pairs=(), control=1.2)
-
-
-def _ball() -> Law:
-    """Strictly log-concave and bounded: lines above slope 1 do not meet G at all."""
-    marginal = _of_laws((1.0, stats.beta(2, 2, loc=-1, scale=2)))
-    return Law(title="uniform ball, n = 3", noise=UniformBall(dim=3), **marginal, with_pairs=(), control=0.5)
-
-
-def _ring() -> Law:
-    """A ring in the plane, whose marginal density rises to the edge."""
-    noise = RadialProfile(dim=2, profile=lambda r: np.exp(-np.square((r - 1) / RING_WIDTH) / 2))
-    return Law(title="thin ring, n = 2", noise=noise, **_of_ring(), with_pairs=(1.05,), control=0.8)
-
-
-def _scales() -> Law:
-    """Two normals of different scale around one center."""
-
-    def profile(r: np.ndarray) -> np.ndarray:
-        return (1 - SHARE) * np.exp(-(r**2) / 2) + SHARE * np.exp(-((r / WIDE) ** 2) / 2) / WIDE
-
-    marginal = _of_laws((1 - SHARE, stats.norm()), (SHARE, stats.norm(scale=WIDE)))
-    noise = RadialProfile(dim=1, profile=profile)
-    return Law(title="two scales", noise=noise, **marginal, with_pairs=(3.0,), control=10.0)
-
-
-LAWS: dict[str, Callable[[], Law]] = {
-    "gaussian": _gaussian,
-    "ball": _ball,
-    "student": lambda: _student(3.0, (1.2, 2.0), 0.8),
-    "heavy": lambda: _student(1.5, (2.0, 3.0), 1.2),
-    "ring": _ring,
-    "scales": _scales,
+NORMAL, BALL, TWO = stats.norm(), stats.beta(2, 2, loc=-1, scale=2), (stats.norm(), stats.norm(scale=WIDE))
+LAWS = {
+    # strictly log-concave: every line meets G once; if bounded too, lines above slope 1 do not meet it at all
+    "gaussian": Law("normal", Gaussian, ((1.0, NORMAL),), (), 1.2),
+    "ball": Law("uniform ball, n = 3", lambda: UniformBall(dim=3), ((1.0, BALL),), (), 0.5),
+    # a power tail: lines above the lowest F/θ₁ meet G twice; with a heavy one also at y ≥ ½
+    "student": Law("Student's t, ν = 3", lambda: StudentT(dof=3.0), ((1.0, stats.t(3.0)),), (1.2, 2.0), 0.8),
+    "heavy": Law("Student's t, ν = 1.5", lambda: StudentT(dof=1.5), ((1.0, stats.t(1.5)),), (2.0, 3.0), 1.2),
+    # a ring in the plane, whose marginal density rises to the edge
+    "ring": Law("thin ring, n = 2", lambda: RadialProfile(dim=2, profile=_ring), (), (1.05,), 0.8),
+    # two normals of different scale around one center
+    "scales": Law(
+        "two scales",
+        lambda: RadialProfile(dim=1, profile=_scales),
+        ((1 - SHARE, TWO[0]), (SHARE, TWO[1])),
+        (3.0,),
+        10.0,
+    ),
 }
-"""The distributions of the experiment, each built when it is asked for."""
 CONVEX = 1e-9
 """Largest fall of a slope that counts as rounding."""
-PAIR = 2
-"""Intersections from which on a line gives a critical point."""
-PAIR_COLUMNS = {"law": str} | dict.fromkeys(
-    ("k", "s_minus", "s_plus", "distance", "ratio", "field", "field_farther"), float
-)
 HIGHEST_SHOWN = 0.99
 """Level up to which curves are drawn: beyond, G of an unbounded distribution leaves every axis."""
 FARTHER = 1.5
@@ -200,17 +182,7 @@ class Figure9Config:
     """Distances of two clusters at which critical points are counted."""
 
 
-def curve_of(config: Figure9Config, name: str, law: Law) -> pd.DataFrame:
-    """G, its slope and G/y, with the distance of both coordinates from quadrature."""
-    y = np.linspace(0, HIGHEST_SHOWN, config.num_levels + 1)[1:]
-    s = theta1_inverse(law.noise, y)
-    height, density = mean_activation(law.noise, s), law.noise.density(s)
-    gap = np.maximum(np.abs(law.mean(s) - height), np.abs(law.mass(s) - y))
-    columns = {"y": y, "G": height, "slope": y / density, "ratio": height / y, "density": density, "gap": gap}
-    return pd.DataFrame({"law": name, "title": law.title, **columns})
-
-
-def lines_met(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
+def lines_met(law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
     """Levels at which each line meets G, by theory and by the zeros of F − kθ₁ under quadrature; NaN for none."""
     mean, mass = law.mean(s), law.mass(s)
     rows = []
@@ -222,31 +194,30 @@ def lines_met(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.D
             root = elementwise.find_root(lambda s, k=k: law.mean(s) - k * law.mass(s), (s[at], s[at + 1])).x
             found = law.mass(np.atleast_1d(root))
         gap = float(np.abs(found - levels).max()) if 0 < found.size == levels.size else np.nan
-        own = {"law": name, "title": law.title, "k": k, "is_control": k == law.control}
-        counts = {"count": levels.size, "count_raw": found.size, "gap": gap}
-        rows += [own | counts | {"y": level} for level in (levels if levels.size else (np.nan,))]
+        own = {"k": k, "is_control": k == law.control, "count": levels.size, "count_raw": found.size, "gap": gap}
+        rows += [own | {"y": level} for level in (levels if levels.size else (np.nan,))]
     return pd.DataFrame(rows)
 
 
-def pairs_of(name: str, law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
-    """The raw field at the critical points that the lines give, and at its smallest for clusters farther apart."""
+def pairs_of(law: Law, s: Float[np.ndarray, " S"], met: Met) -> pd.DataFrame:
+    r"""The raw field at the critical points that the lines give, and at its smallest for clusters farther apart.
+
+    The field is the size of $(n^\top\dot v, \dot\xi)$ at $v = n$, $\xi = s$, over $\theta_1(s + D)$: a tail is no zero.
+    """
+
+    def field(s: np.ndarray, distance: float, ratio: float) -> float:
+        plus = law.mass(s + distance)
+        along = _pull(law, s, distance, np.full_like(s, ratio))
+        return (np.hypot(along, plus - ratio * law.mass(s)) / plus).min()
+
     rows = []
     for k in law.with_pairs:
         places = theta1_inverse(law.noise, met[k])
-        for minus, plus in combinations(range(places.size), PAIR):
+        for minus, plus in combinations(range(places.size), 2):
             distance, ratio = places[plus] - places[minus], met[k][plus] / met[k][minus]
-            at = _field(law, places[minus : minus + 1], distance, ratio)
-            elsewhere = _field(law, s, FARTHER * distance, ratio)
-            own = {"s_minus": places[minus], "s_plus": places[plus], "distance": distance, "ratio": ratio}
-            rows.append({"law": name, "k": k, **own, "field": at.min(), "field_farther": elsewhere.min()})
-    return pd.DataFrame(rows, columns=list(PAIR_COLUMNS)).astype(PAIR_COLUMNS)
-
-
-def _field(law: Law, s: Float[np.ndarray, " S"], distance: float, ratio: float) -> Float[np.ndarray, " S"]:
-    r"""Size of $(n^\top\dot v, \dot\xi)$ at $v = n$, $\xi = s$, over $\theta_1(s + D)$: a tail is no zero."""
-    mass_plus = law.mass(s + distance)
-    along = _pull(law, s, distance, np.full_like(s, ratio))
-    return np.hypot(along, mass_plus - ratio * law.mass(s)) / mass_plus
+            fields = field(places[minus : minus + 1], distance, ratio), field(s, FARTHER * distance, ratio)
+            rows.append((k, places[minus], places[plus], distance, ratio, *fields))
+    return pd.DataFrame(rows, columns=["k", "s_minus", "s_plus", "distance", "ratio", "field", "field_farther"])
 
 
 def _pull(
@@ -256,65 +227,64 @@ def _pull(
 
     The positive cluster lies at distance D along n with weight one, the negative one at zero.
     """
-    plus = distance * law.mass(s + distance) + law.moment(np.abs(s + distance))
-    return plus - ratio * law.moment(np.abs(s))
+    return distance * law.mass(s + distance) + law.moment(s + distance) - ratio * law.moment(s)
 
 
-def counts_of(name: str, law: Law, s: Float[np.ndarray, " S"], distances: tuple[float, ...]) -> pd.DataFrame:
+def counts_of(law: Law, s: Float[np.ndarray, " S"], distances: tuple[float, ...]) -> pd.DataFrame:
     """Critical points of two clusters at some distances, whatever the ratio: by theory, and by the raw field."""
     rows = []
     for distance in distances:
         # for every hyperplane the ratio at which ξ stands still; where v does so too, there is a critical point
-        standing = law.mass(s + distance) / law.mass(s)
-        signs = np.sign(_pull(law, s, distance, standing))
+        signs = np.sign(_pull(law, s, distance, law.mass(s + distance) / law.mass(s)))
         known = [pair for pair in critical_pairs(law.noise, distance) if pair.orientation > 0]
         count = sum(s[0] < pair.s_minus < s[-1] for pair in known)
-        count_raw = int((signs[1:] != signs[:-1]).sum())
-        rows.append({"law": name, "distance": distance, "count": count, "count_raw": count_raw})
+        rows.append({"distance": distance, "count": count, "count_raw": int((signs[1:] != signs[:-1]).sum())})
     return pd.DataFrame(rows)
 
 
-def law_of(name: str, law: Law, curve: pd.DataFrame) -> pd.DataFrame:
-    """Eqn 58's product, whether the density rises from zero on, the largest fall of G' at y > ½, and the error of G."""
-    upper = curve[curve["y"] >= 1 / 2]
-    slope = upper["slope"].to_numpy()
-    row = {
-        "law": name,
-        "title": law.title,
+def of_law(config: Figure9Config, name: str) -> dict[str, pd.DataFrame]:
+    """G of one distribution with the lines that meet it, its pairs of clusters, and what the claims ask of it."""
+    law = LAWS[name]
+    y = np.linspace(0, HIGHEST_SHOWN, config.num_levels + 1)[1:]
+    at = theta1_inverse(law.noise, y)
+    height, density = mean_activation(law.noise, at), law.noise.density(at)
+    gap = np.maximum(np.abs(law.mean(at) - height), np.abs(law.mass(at) - y))
+    is_upper = y >= 1 / 2
+    slope = (y / density)[is_upper]
+    about = {
         "central_product": central_product(law.noise),
-        "density_rises": bool((np.diff(upper["density"]) > CONVEX).any()),
+        "density_rises": bool((np.diff(density[is_upper]) > CONVEX).any()),
         "fall_of_slope": float((np.maximum.accumulate(slope) - slope).max()),
-        "gap": curve["gap"].max(skipna=False),
+        "gap": gap.max(),
     }
-    return pd.DataFrame([row])
+    s = theta1_inverse(law.noise, special.expit(np.linspace(-FARTHEST_LOGIT, FARTHEST_LOGIT, config.num_places)))
+    met = {k: line_intersections(law.noise, k) for k in (*law.with_pairs, law.control)}
+    pairs = pairs_of(law, s, met)
+    titled = {
+        "curves": as_float32(pd.DataFrame({"y": y, "G": height, "ratio": height / y})),
+        "lines": lines_met(law, s, met),
+        "laws": pd.DataFrame([about]),
+    }
+    others = {"pairs": pairs, "counts": counts_of(law, s, (*config.distances, *pairs["distance"].tail(1)))}
+    for table in titled.values():
+        table.insert(0, "title", law.title)
+    for table in (*titled.values(), *others.values()):
+        table.insert(0, "law", name)
+    return titled | others
 
 
 def compute(config: Figure9Config, space: Workspace) -> Measured:
     """Tabulate the curves and count what the lines meet, by theory and by the raw field."""
-    tables: dict[str, list[pd.DataFrame]] = {"curves": [], "lines": [], "pairs": [], "counts": [], "laws": []}
+    found = []
     for index, name in enumerate(config.laws):
-        law = LAWS[name]()
-        space.progress(index / len(config.laws), law.title)
-        s = theta1_inverse(law.noise, special.expit(np.linspace(-FARTHEST_LOGIT, FARTHEST_LOGIT, config.num_places)))
-        met = {k: line_intersections(law.noise, k) for k in law.lines}
-        pairs = pairs_of(name, law, s, met)
-        curve = curve_of(config, name, law)
-        tables["curves"].append(as_float32(curve[["law", "title", "y", "G", "ratio"]]))
-        tables["lines"].append(lines_met(name, law, s, met))
-        tables["pairs"].append(pairs)
-        tables["counts"].append(counts_of(name, law, s, (*config.distances, *pairs["distance"].tail(1))))
-        tables["laws"].append(law_of(name, law, curve))
-    return Measured(**{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
+        space.progress(index / len(config.laws), LAWS[name].title)
+        found.append(of_law(config, name))
+    return Measured(**joined(found))
 
 
-@claim(
-    "fig9-convex",
-    "G is convex above one half",
-    says="dG/dy = θ₁/p_n > 0, and G is convex for y > ½",
-    source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4",
-)
+@claim("fig9-convex", "G is convex above one half", source="Appendix A.3.1, after Eqn 57, figure 9; Appendix A.4")
 def convexity(t: Measured) -> Iterator[Number]:
-    """Return the largest fall of G' above y = ½, for densities that fall and that rise away from zero."""
+    """dG/dy = θ₁/p_n > 0, and G is convex for y > ½"""
     rises = t.laws["density_rises"]
     for own, setting, key in ((~rises, "density falls away from zero", "falling"), (rises, "density rises", "rising")):
         if own.any():
@@ -324,14 +294,9 @@ def convexity(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, gap, at_most=AGREEMENT, unit="max abs error", sanity=True)
 
 
-@claim(
-    "fig9-lines",
-    "A line meets G at most twice",
-    says="there are at most two intersections between G and a straight line through zero",
-    source="Appendix A.4",
-)
+@claim("fig9-lines", "A line meets G at most twice", source="Appendix A.4")
 def intersections(t: Measured) -> Iterator[Number]:
-    """Return how often a line meets G at most, for each distribution."""
+    """there are at most two intersections between G and a straight line through zero"""
     met = t.lines.drop_duplicates(["law", "k"])
     for title, count in met.groupby("title", sort=False)["count"].max().items():
         name = f"most intersections of a line with G, {title}"
@@ -345,14 +310,9 @@ def intersections(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, met["gap"].max(), at_most=AGREEMENT, unit="max abs error", sanity=True)
 
 
-@claim(
-    "fig9-critical",
-    "Lines that meet G twice give critical points",
-    says="if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still",
-    source="Appendix A.3.1, Eqns 56 to 59",
-)
+@claim("fig9-critical", "Lines that meet G twice give critical points", source="Appendix A.3.1, Eqns 56 to 59")
 def critical_points(t: Measured) -> Iterator[Number]:
-    """Return the raw field at the points that the lines give, at the lines' own distance and farther apart."""
+    """if a line meets G at two points and a₋/a₊ = y₁/y₂, there are v and ξ at which both stand still"""
     limit = {"at_most": AGREEMENT, "unit": "relative to θ₁(s₊)"}
     name, own = "raw field at the critical points that the lines give", t.pairs["field"].max(skipna=False)
     yield Number.exact(name, own, setting="at the line's own distance", **limit)
@@ -363,55 +323,38 @@ def critical_points(t: Measured) -> Iterator[Number]:
     yield Number.exact(name, wrong, at_most=0.0, unit="cases", sanity=True)
 
 
-CLAIMS = (
-    convexity,
-    intersections,
-    critical_points,
-)
+CLAIMS = (convexity, intersections, critical_points)
+CHARTS = {
+    "figure9": (
+        "Some lines through zero meet G twice or three times",
+        "The curve is G; dots are where lines through zero meet it. A line that meets G twice gives a critical point "
+        "if the clusters are as far apart as the two dots say.",
+    ),
+    "figure9-ratio": (
+        "Every turn of G(y)/y allows one more intersection",
+        "Slope of the line from zero to each point of G. Where it rises throughout, no line meets G twice.",
+    ),
+}
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw G with its lines, and the slope of the line to each point of G."""
-    names = {"y": "level y", "height": "G(y)", "ratio": "G(y)/y"}
-    drawn, met = [], []
+    labels = {"y": "level y", "height": "G(y)", "ratio": "G(y)/y"}
+    common: dict[str, Any] = {"facet": "title", "share_y": False, "labels": labels}
+    about, drawn, met = captions(CHARTS), [], []
     for title, curve in t.curves.groupby("title", sort=False):
         top = float(curve["y"].iloc[-1]), float(curve["G"].iloc[-1])
         drawn.append(pd.DataFrame({"title": title, "y": curve["y"], "height": curve["G"], "line": "G"}))
-        for k, rows in t.lines[t.lines["title"] == title].groupby("k"):
+        for k, rows in select(t.lines, title=title).groupby("k"):
             end = min(top[0], top[1] / float(k))
-            line = f"slope {k:g}" + (", control" if rows["is_control"].iloc[0] else "")
-            drawn.append(pd.DataFrame({"title": title, "y": [0.0, end], "height": [0.0, end * float(k)], "line": line}))
-            points = rows[rows["y"] <= top[0]]
-            met.append(pd.DataFrame({"title": title, "y": points["y"], "height": points["y"] * float(k), "line": line}))
-    frame = pd.concat(drawn, ignore_index=True)
-    return [
-        lines(
-            frame,
-            "y",
-            "height",
-            color="line",
-            order=["G", *sorted(set(frame["line"]) - {"G"})],
-            facet="title",
-            marks=pd.concat(met, ignore_index=True),
-            share_y=False,
-            id="figure9",
-            labels=names,
-            title="Some lines through zero meet G twice or three times",
-            caption="The curve is G; dots are where lines through zero meet it. A line that meets G twice gives a "
-            "critical point if the clusters are as far apart as the two dots say.",
-        ),
-        lines(
-            t.curves,
-            "y",
-            "ratio",
-            facet="title",
-            share_y=False,
-            id="figure9-ratio",
-            labels=names,
-            title="Every turn of G(y)/y allows one more intersection",
-            caption="Slope of the line from zero to each point of G. Where it rises throughout, no line meets G twice.",
-        ),
-    ]
+            own = {"title": title, "line": f"slope {k:g}" + (", control" if rows["is_control"].iloc[0] else "")}
+            drawn.append(pd.DataFrame({"y": [0.0, end], "height": [0.0, end * float(k)], **own}))
+            levels = rows.loc[rows["y"] <= top[0], "y"]
+            met.append(pd.DataFrame({"y": levels, "height": levels * float(k), **own}))
+    frame, marks = (pd.concat(parts, ignore_index=True) for parts in (drawn, met))
+    order = ["G", *sorted(set(frame["line"]) - {"G"})]
+    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **common, **about["figure9"])
+    yield lines(t.curves, "y", "ratio", **common, **about["figure9-ratio"])
 
 
 EXPERIMENTS = (

@@ -12,6 +12,7 @@ attention does not learn. Axes: R runs, T reported times, N samples, K nodes, M 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -27,7 +28,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, as_float32, one_thread, select
+from joma.paper.experiment import Experiment, Measured, as_float32, captions, crossed, joined, one_thread, select
 from joma.store.work import Workspace
 from joma.theory.softmax_estimate import anchored, estimate, normalised_correlation
 from joma.theory.winner_take_all import LinearFlow
@@ -45,8 +46,17 @@ ROUNDING = 1e-12
 NO_LEARNING = 1e9
 """Temperature at which attention stays at the token frequencies."""
 QUARTERS = 4
+SATURATED = 0.1
+"""A component has saturated if over the second half it grows by less than this part of the fastest."""
+SHUFFLES, SHUFFLED_QUANTILE = 200, 0.95
+"""Shuffles of the tokens, and the quantile of their absolute correlations that counts as chance."""
+SHOWN = 4
+"""Components of v_0 that figure 3 shows."""
 
 ESTIMATE, FIRST, SECOND, CONSTANT = "estimate", "first term alone", "second term alone", "constant alone"
+OTHER, SHUFFLED = "logits of another run", "shuffled tokens"
+CURVES = (ESTIMATE, FIRST, SECOND, CONSTANT, OTHER, SHUFFLED)
+LEARNED, NOT_LEARNED = "learned", "not learned"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,9 +76,9 @@ class Figures23Config:
     """Above 1 everything is trained again with a learning rate this many times smaller, for as many more steps."""
 
     @property
-    def judged_steps(self) -> tuple[int, int]:
-        """A quarter of the training, which is early, and its end."""
-        return self.num_steps // QUARTERS, self.num_steps
+    def reported(self) -> Float[np.ndarray, " T"]:
+        """Steps at which curves are taken."""
+        return np.linspace(0, self.num_steps, self.num_reported + 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,34 +89,24 @@ class Trainings:
     v: Float[np.ndarray, "R T K M"]
     z: Float[np.ndarray, "R T M"]
 
-    def parts(self, run: int, temperature: float) -> dict[str, Float[np.ndarray, "T M"]]:
-        """Estimates of one run's logits by name, each with its constant fixed at the start."""
+    def estimates(self, run: int, temperature: float) -> dict[str, Float[np.ndarray, "T M"]]:
+        """One run's logits by the estimate, by each of its terms and by nothing, without the constant."""
         found = estimate(self.v[run], self.x[run].mean(axis=0), temperature=temperature)
-        of = {ESTIMATE: found.total, FIRST: found.own, SECOND: found.mean, CONSTANT: np.zeros_like(found.own)}
-        return {name: anchored(part, self.z[run, 0]) for name, part in of.items()}
+        return {ESTIMATE: found.total, FIRST: found.own, SECOND: found.mean, CONSTANT: np.zeros_like(found.own)}
 
-    def terms(self, run: int, temperature: float) -> dict[str, Float[np.ndarray, "T M"]]:
-        """The two components of the estimate as the caption of figure 2 has them, without a constant."""
-        found = estimate(self.v[run], self.x[run].mean(axis=0), temperature=temperature)
-        return {FIRST: found.own, SECOND: found.mean}
-
-    def saliency(self, run: int) -> Float[np.ndarray, "K M"]:
-        r"""$\Delta_{kl} = E[g_kx_l]$ at the start, where every class has the same probability."""
+    def theorem2(self, run: int, temperature: float) -> LinearFlow:
+        r"""Exp attention with constant saliencies, $\Delta_{kl} = E[g_kx_l]$ of the start (classes are alike)."""
         num_classes = self.x.shape[1]
-        return (np.eye(num_classes) - 1 / num_classes) @ self.x[run] / num_classes
+        delta = (np.eye(num_classes) - 1 / num_classes) @ self.x[run] / num_classes
+        return LinearFlow(delta=delta, v0=self.v[run, 0], z0=self.z[run, 0], temperature=temperature)
 
 
 def train(
-    config: Figures23Config,
-    law: str,
-    *,
-    temperature: float,
-    slower: int = 1,
-    progress: Callable[[float], None] = lambda share: None,
+    config: Figures23Config, law: str, *, temperature: float, slower: int = 1, progress: Callable[[float], None]
 ) -> Trainings:
     """Train every seed in one pack, in float64 on the CPU: a step takes less than a millisecond.
 
-    `progress` is told the share done at every reported time.
+    `progress` is called with the share done at every reported time.
     """
     layer_config = LayerConfig(temperature=temperature)
     layer = AnalysedLayer(layer_config, x=lambda seed: class_tokens(seed, law=law).T.contiguous())
@@ -130,44 +130,26 @@ def train(
     return Trainings(x=own[X].numpy().copy(), v=torch.stack(v, dim=1).numpy(), z=torch.stack(z, dim=1).numpy())
 
 
-SATURATED = 0.1
-"""A component has saturated if over the second half it grows by less than this part of the fastest."""
-SHUFFLES, SHUFFLED_QUANTILE = 200, 0.95
-"""Shuffles of the tokens, and the quantile of their correlations that counts as chance."""
-SHOWN = 4
-"""Components of v_0 that figure 3 shows."""
-
-OTHER, SHUFFLED = "logits of another run", "shuffled tokens"
-CURVES = (ESTIMATE, FIRST, SECOND, CONSTANT, OTHER, SHUFFLED)
-LEARNED, NOT_LEARNED = "learned", "not learned"
-
-
 def agreement_with_logits(config: Figures23Config, law: str, run: Trainings) -> pd.DataFrame:
     """Correlation and relative error of every estimate with the logits, for each seed and time."""
-    steps = np.linspace(0, config.num_steps, config.num_reported + 1).astype(int)
     rows = []
     for index, seed in enumerate(config.seeds):
-        z, parts = run.z[index], run.parts(index, config.temperature)
-        correlations = {name: normalised_correlation(part, z) for name, part in parts.items()}
-        terms = run.terms(index, config.temperature)
-        correlations |= {name: normalised_correlation(term, z) for name, term in terms.items()}
+        z, raw = run.z[index], run.estimates(index, config.temperature)
+        parts = {name: anchored(part, z[0]) for name, part in raw.items()}
+        # the caption of figure 2 has the two terms without a constant
+        compared = parts | {name: raw[name] for name in (FIRST, SECOND)}
+        correlations = {name: normalised_correlation(part, z) for name, part in compared.items()}
         correlations[OTHER] = normalised_correlation(parts[ESTIMATE], run.z[(index + 1) % len(config.seeds)])
-        correlations[SHUFFLED] = _by_chance(parts[ESTIMATE], z, np.random.default_rng(seed))
+        orders = np.tile(np.arange(z.shape[1]), (SHUFFLES, 1))
+        shuffled = z[:, np.random.default_rng(seed).permuted(orders, axis=1)]
+        by_shuffle = normalised_correlation(np.repeat(parts[ESTIMATE][:, None], SHUFFLES, axis=1), shuffled)
+        correlations[SHUFFLED] = np.quantile(np.abs(by_shuffle), SHUFFLED_QUANTILE, axis=1)
         size = np.linalg.norm(z, axis=-1)
+        errors = {name: np.linalg.norm(part - z, axis=-1) / size for name, part in parts.items()}
         for name, values in correlations.items():
-            error = np.linalg.norm(parts[name] - z, axis=-1) / size if name in parts else np.full(size.shape, np.nan)
-            columns = {"step": steps, "correlation": values, "relative_error": error}
-            rows.append(pd.DataFrame({"law": law, "seed": seed, "estimate": name, **columns}))
+            about = {"law": law, "seed": seed, "estimate": name, "step": config.reported.astype(int)}
+            rows.append(pd.DataFrame(about | {"correlation": values, "relative_error": errors.get(name, np.nan)}))
     return pd.concat(rows, ignore_index=True)
-
-
-def _by_chance(
-    estimated: Float[np.ndarray, "T M"], z: Float[np.ndarray, "T M"], rng: np.random.Generator
-) -> Float[np.ndarray, " T"]:
-    """Correlation that shuffled tokens reach in 5 % of the shuffles, in absolute value."""
-    shuffles = rng.permuted(np.tile(np.arange(z.shape[1]), (SHUFFLES, 1)), axis=1)
-    by_shuffle = normalised_correlation(np.repeat(estimated[:, None], SHUFFLES, axis=1), z[:, shuffles])
-    return np.quantile(np.abs(by_shuffle), SHUFFLED_QUANTILE, axis=1)
 
 
 def mean_curves(agreement: pd.DataFrame) -> pd.DataFrame:
@@ -179,35 +161,13 @@ def mean_curves(agreement: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth_of_node(config: Figures23Config, law: str, run: Trainings) -> pd.DataFrame:
-    """The first weights of node 0 over time in the first run, beside Theorem 2's until that blows up."""
-    steps = np.linspace(0, config.num_steps, config.num_reported + 1)
-    flow = _theorem2(config, run, 0)
+    """The first weights of node 0 over time in the first run, with Theorem 2's until that blows up."""
+    steps, flow = config.reported, run.theorem2(0, config.temperature)
     before = steps * config.lr < flow.blow_up_time()
     predicted = np.full((steps.size, SHOWN), np.nan)
     predicted[before] = flow.solution(steps[before] * config.lr)[:, 0, :SHOWN]
-    return pd.DataFrame(
-        {
-            "law": law,
-            "step": np.repeat(steps.astype(int), SHOWN),
-            "token": np.tile(np.arange(SHOWN), steps.size),
-            "v": run.v[0, :, 0, :SHOWN].ravel(),
-            "theorem2": predicted.ravel(),
-        }
-    )
-
-
-def _theorem2(config: Figures23Config, run: Trainings, index: int) -> LinearFlow:
-    """Constant saliencies, those of the start, and exp attention."""
-    return LinearFlow(delta=run.saliency(index), v0=run.v[index, 0], z0=run.z[index, 0], temperature=config.temperature)
-
-
-def start_and_end(law: str, run: Trainings) -> pd.DataFrame:
-    """V of the first run at the start and at the end."""
-    node, token = np.indices(run.v.shape[2:])
-    return pd.concat(
-        pd.DataFrame({"law": law, "when": when, "node": node.ravel(), "token": token.ravel(), "v": v.ravel()})
-        for when, v in (("start", run.v[0, 0]), ("end", run.v[0, -1]))
-    )
+    table = crossed(law=[law], step=steps.astype(int), token=range(SHOWN))
+    return table.assign(v=run.v[0, :, 0, :SHOWN].ravel(), theorem2=predicted.ravel())
 
 
 def growing_weights(config: Figures23Config, law: str, run: Trainings, attention: str) -> pd.DataFrame:
@@ -215,28 +175,11 @@ def growing_weights(config: Figures23Config, law: str, run: Trainings, attention
     sizes = np.abs(run.v[:, :, 0])
     growth = sizes[:, -1] - sizes[:, config.num_reported // 2]
     growing = growth >= SATURATED * growth.max(axis=1, keepdims=True)
-    salient = np.array([_theorem2(config, run, index).winner() for index in range(len(config.seeds))])
-    among = growing[np.arange(len(salient)), salient]
-    return pd.DataFrame(
-        {
-            "law": law,
-            "attention": attention,
-            "seed": config.seeds,
-            "growing": growing.sum(axis=1),
-            "growing_share": growing.mean(axis=1),
-            "theorem2_winner": salient,
-            "fastest": growth.argmax(axis=1),
-            "winner_grows": among,
-            "winner_alone": among & (growing.sum(axis=1) == 1),
-        }
-    )
-
-
-def untrained_correlation(config: Figures23Config, run: Trainings) -> float:
-    """Correlation of the two sides at the start, before a constant makes them equal."""
-    terms = [run.terms(index, config.temperature) for index in range(len(config.seeds))]
-    at_start = np.stack([own[FIRST][0] + own[SECOND][0] for own in terms])
-    return float(normalised_correlation(at_start, run.z[:, 0]).mean())
+    salient = np.array([run.theorem2(index, config.temperature).winner() for index in range(len(config.seeds))])
+    table = pd.DataFrame({"law": law, "attention": attention, "seed": config.seeds, "growing": growing.sum(axis=1)})
+    table = table.assign(growing_share=growing.mean(axis=1), theorem2_winner=salient, fastest=growth.argmax(axis=1))
+    table["winner_grows"] = growing[np.arange(len(salient)), salient]
+    return table.assign(winner_alone=table["winner_grows"] & (table["growing"] == 1))
 
 
 def attention_moved(config: Figures23Config, run: Trainings) -> float:
@@ -246,41 +189,56 @@ def attention_moved(config: Figures23Config, run: Trainings) -> float:
     return float(np.abs(attention - run.x.mean(axis=1)).sum(axis=-1).mean())
 
 
+def of_law(
+    config: Figures23Config, law: str, progress: Callable[[float], None]
+) -> tuple[dict[str, pd.DataFrame], dict[str, float | str]]:
+    """Train on one law of tokens, with and without learned attention; `progress` is called with trainings done."""
+    T = config.temperature
+    run = train(config, law, temperature=T, progress=progress)
+    frozen = train(config, law, temperature=NO_LEARNING, progress=lambda share: progress(1 + share))
+    agreement = agreement_with_logits(config, law, run)
+    ends = [
+        crossed(law=[law], when=[when], node=range(v.shape[0]), token=range(v.shape[1])).assign(v=v.ravel())
+        for when, v in (("start", run.v[0, 0]), ("end", run.v[0, -1]))
+    ]
+    winners = [growing_weights(config, law, *each) for each in ((run, LEARNED), (frozen, NOT_LEARNED))]
+    tables = {
+        "agreement": agreement[agreement["step"].isin((config.num_steps // QUARTERS, config.num_steps))],
+        "curves": as_float32(mean_curves(agreement)),
+        "growth": as_float32(growth_of_node(config, law, run)),
+        "matrices": as_float32(pd.concat(ends)),
+        "winners": pd.concat(winners),
+    }
+    untrained = np.stack([run.estimates(index, T)[ESTIMATE][0] for index in range(len(config.seeds))])
+    facts: dict[str, float | str] = {
+        "logit_sum_drift": float(np.abs(run.z.sum(axis=-1) - run.z[:, :1].sum(axis=-1)).max()),
+        f"{law}: hash of the tokens": tokens_hash(config.seeds, law=law),
+        f"{law}: untrained": float(normalised_correlation(untrained, run.z[:, 0]).mean()),
+        f"{law}: attention moved": attention_moved(config, run),
+    }
+    if config.slower > 1:
+
+        def later(share: float) -> None:
+            progress(2 + config.slower * share)
+
+        slow = train(config, law, temperature=T, slower=config.slower, progress=later)
+        last = select(agreement_with_logits(config, law, slow), estimate=ESTIMATE, step=config.num_steps)
+        facts[f"slower, {law}: error of estimate"] = float(last["relative_error"].mean())
+    return tables, facts
+
+
 def compute(config: Figures23Config, space: Workspace) -> Measured:
-    """Train on every law of tokens, with and without learned attention, and compare weights with logits."""
-    names = ("agreement", "curves", "growth", "matrices", "winners")
-    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
-    facts: dict[str, float | str] = {"logit_sum_drift": 0.0}
+    """Train on every law of tokens, and compare weights with logits."""
     for_each = 2 + (config.slower if config.slower > 1 else 0)  # trainings at full rate
-    for index, law in enumerate(config.laws):
 
-        def progress(before: int, size: int, index: int = index, law: str = law) -> Callable[[float], None]:
-            total, done = len(config.laws) * for_each, index * for_each + before
-            return lambda share: space.progress((done + share * size) / total, f"training on {law} tokens")
+    def progress(index: int, done: float) -> None:
+        share = (index * for_each + done) / (len(config.laws) * for_each)
+        space.progress(share, f"training on {config.laws[index]} tokens")
 
-        run = train(config, law, temperature=config.temperature, progress=progress(0, 1))
-        frozen = train(config, law, temperature=NO_LEARNING, progress=progress(1, 1))
-        agreement = agreement_with_logits(config, law, run)
-        winners = [growing_weights(config, law, run, LEARNED), growing_weights(config, law, frozen, NOT_LEARNED)]
-        tables["agreement"].append(agreement[agreement["step"].isin(config.judged_steps)])
-        tables["curves"].append(as_float32(mean_curves(agreement)))
-        tables["growth"].append(as_float32(growth_of_node(config, law, run)))
-        tables["matrices"].append(as_float32(start_and_end(law, run)))
-        tables["winners"].append(pd.concat(winners))
-        drift = np.abs(run.z.sum(axis=-1) - run.z[:, :1].sum(axis=-1)).max()
-        facts["logit_sum_drift"] = float(np.maximum(facts["logit_sum_drift"], drift))  # NaN stays
-        facts[f"{law}: hash of the tokens"] = tokens_hash(config.seeds, law=law)
-        facts[f"{law}: untrained"] = untrained_correlation(config, run)
-        facts[f"{law}: attention moved"] = attention_moved(config, run)
-        if config.slower > 1:
-            times: dict[str, Any] = {"slower": config.slower, "progress": progress(2, config.slower)}
-            slow = agreement_with_logits(config, law, train(config, law, temperature=config.temperature, **times))
-            last = select(slow, estimate=ESTIMATE, step=config.num_steps)
-            facts[f"slower, {law}: error of estimate"] = float(last["relative_error"].mean())
-    return Measured(facts=facts, **{name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()})
-
-
-# --- claims --------------------------------------------------------------------------------------------------------
+    found = [of_law(config, law, partial(progress, index)) for index, law in enumerate(config.laws)]
+    drift = np.max([facts["logit_sum_drift"] for _, facts in found])  # NaN stays
+    facts = {name: value for _, facts in found for name, value in facts.items()} | {"logit_sum_drift": float(drift)}
+    return Measured(facts=facts, **joined(tables for tables, _ in found))
 
 
 def _values(t: Measured, law: str, name: str, column: str, *, early: bool = False) -> pd.Series:
@@ -295,14 +253,9 @@ def _logit_sum(t: Measured) -> Number:
     return Number.exact(name, t.facts["logit_sum_drift"], at_most=ROUNDING, sanity=True)
 
 
-@claim(
-    "fig2-correlation",
-    "The estimate correlates with the logits",
-    says="ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m",
-    source="Section 3, figure 2",
-)
+@claim("fig2-correlation", "The estimate correlates with the logits", source="Section 3, figure 2")
 def correlation_numbers(t: Measured) -> Iterator[Number]:
-    """Return the correlation of the estimate with the logits, against two controls."""
+    """ẑ_m(t) of Theorem 1 shows high correlation with the true logits z_m(t), despite the assumption on b̄_m"""
     yield _logit_sum(t)
     for law in t.config.laws:
         own = _values(t, law, ESTIMATE, "correlation")
@@ -313,14 +266,9 @@ def correlation_numbers(t: Measured) -> Iterator[Number]:
         yield Number(name=f"the same, untrained layer, {law} tokens", value=t.facts[f"{law}: untrained"])
 
 
-@claim(
-    "fig2-close",
-    "The estimate predicts the logits",
-    says="for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well",
-    source="Section 3, text below Theorem 1",
-)
+@claim("fig2-close", "The estimate predicts the logits", source="Section 3, text below Theorem 1")
 def error_numbers(t: Measured) -> Iterator[Number]:
-    """Return the relative error of the estimate early and at the end, against no estimate at all."""
+    """for softmax attention the invariance of Theorem 1 still predicts z_m(t) fairly well"""
     yield _logit_sum(t)
     for when, key in (("a quarter of the training", "early"), ("the end", "late")):
         for law in t.config.laws:
@@ -338,15 +286,9 @@ def error_numbers(t: Measured) -> Iterator[Number]:
             yield Number(name=name, value=t.facts[f"slower, {law}: error of estimate"], key=f"{law}_slower")
 
 
-@claim(
-    "fig2-components",
-    "Neither term of the estimate correlates alone",
-    says="its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m",
-    source="Caption of figure 2",
-    primary=False,
-)
+@claim("fig2-components", "Neither term of the estimate correlates alone", source="Caption of figure 2", primary=False)
 def component_numbers(t: Measured) -> Iterator[Number]:
-    """Return the correlation of each term alone with the logits."""
+    """its two components ẑ_m1 = ½Σ_k v_k² and ẑ_m2 = −½Σ_k ‖v_k‖² b̄_m do not correlate highly with z_m"""
     yield _logit_sum(t)
     for term, law in product((FIRST, SECOND), t.config.laws):
         own, both = (_values(t, law, name, "correlation") for name in (term, ESTIMATE))
@@ -355,15 +297,11 @@ def component_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"correlation of z with ẑ's {term} at the end", own, at_most=UNCORRELATED, **about)
 
 
-@claim(
-    "fig3-winners",
-    "Only some components keep growing",
-    says="only some components of v_0 grow while the remaining ones saturate after initial growing, consistent "
-    "with Theorem 2",
-    source="Section 3.1, figure 3",
-)
+@claim("fig3-winners", "Only some components keep growing", source="Section 3.1, figure 3")
 def winner_numbers(t: Measured) -> Iterator[Number]:
-    """Return which share of the components still grows, and how often Theorem 2's winner grows alone."""
+    """only some components of v_0 grow while the remaining ones saturate after initial growing, consistent with
+    Theorem 2
+    """
     by = t.winners.set_index(["law", "attention"]).sort_values("seed")
     yield _logit_sum(t)
     for law in t.config.laws:
@@ -376,70 +314,41 @@ def winner_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, alone, unit="share of the seeds", key=f"{law}_alone")
 
 
-CLAIMS = (
-    correlation_numbers,
-    error_numbers,
-    component_numbers,
-    winner_numbers,
-)
+CLAIMS = (correlation_numbers, error_numbers, component_numbers, winner_numbers)
 
 
-def charts(t: Measured) -> list[Chart]:
+CHARTS = {
+    "figure2": (
+        "The estimate correlates with the logits, and on smooth tokens with those of another run too",
+        "Mean over seeds; bands from the lowest to the highest.",
+    ),
+    "figure2-error": (
+        "The error of the estimate ends far above that of no estimate at all",
+        "Mean over seeds; bands from the lowest to the highest. The constant alone is no estimate.",
+    ),
+    "figure3": (
+        "Few weights of node 0 keep growing, and not only Theorem 2's winner",
+        "First run. Dashed: Theorem 2 with the saliencies of the start, until its winner blows up.",
+    ),
+    "figure3-matrices": ("All weights at the start and at the end", "First run."),
+}
+
+
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw correlations and errors over training, the weights of node 0, and all weights at start and end."""
-    curves = t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
+    about, curves = captions(CHARTS), t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
     names = {"correlation_mean": "correlation with the logits", "relative_error_mean": "relative error"}
     common: dict[str, Any] = {"facet": "law", "labels": names | {"step": "training step", "weight": "weight v₀"}}
-    by_estimate = common | {"color": "estimate", "order": CURVES}
+    by = common | {"color": "estimate", "order": CURVES}
+    for column, id in (("correlation", "figure2"), ("relative_error", "figure2-error")):
+        shown, band = curves.dropna(subset=f"{column}_mean"), (f"{column}_min", f"{column}_max")
+        yield lines(shown, "step", f"{column}_mean", band=band, y_log=id == "figure2-error", **by, **about[id])
     growth = t.growth.melt(["law", "step", "token"], ["v", "theorem2"], "by", "weight").dropna()
     growth = growth.replace({"by": {"v": "trained", "theorem2": "Theorem 2"}})
     growth = growth.assign(law=growth["law"] + " tokens", token="token " + growth["token"].astype(str))
+    yield lines(growth, "step", "weight", color="token", dash="by", share_y=False, **common, **about["figure3"])
     matrices = t.matrices.assign(panel=t.matrices["law"] + " tokens, " + t.matrices["when"])
-    return [
-        lines(
-            curves,
-            "step",
-            "correlation_mean",
-            band=("correlation_min", "correlation_max"),
-            id="figure2",
-            title="The estimate correlates with the logits, and on smooth tokens with those of another run too",
-            caption="Mean over seeds; bands from the lowest to the highest.",
-            **by_estimate,
-        ),
-        lines(
-            curves.dropna(subset="relative_error_mean"),
-            "step",
-            "relative_error_mean",
-            band=("relative_error_min", "relative_error_max"),
-            y_log=True,
-            id="figure2-error",
-            title="The error of the estimate ends far above that of no estimate at all",
-            caption="Mean over seeds; bands from the lowest to the highest. The constant alone is no estimate.",
-            **by_estimate,
-        ),
-        lines(
-            growth,
-            "step",
-            "weight",
-            color="token",
-            dash="by",
-            share_y=False,
-            id="figure3",
-            title="Few weights of node 0 keep growing, and not only Theorem 2's winner",
-            caption="First run. Dashed: Theorem 2 with the saliencies of the start, until its winner blows up.",
-            **common,
-        ),
-        heatmap(
-            matrices,
-            "token",
-            "node",
-            "v",
-            facet="panel",
-            diverging=True,
-            id="figure3-matrices",
-            title="All weights at the start and at the end",
-            caption="First run.",
-        ),
-    ]
+    yield heatmap(matrices, "token", "node", "v", facet="panel", diverging=True, **about["figure3-matrices"])
 
 
 EXPERIMENTS = (

@@ -1,11 +1,13 @@
 """Figures 6 and 8: attention entropy and stable rank of language models while they learn, with controls.
 
 Four depths at one learning rate (figure 6), seven learning rates at one depth (figure 8), and the same models with one
-ingredient taken away, since the paper credits the MLP's nonlinearity with the rebound. Claims are judged on the fall
-and rise of each run in nats, with an interval over seeds.
+ingredient taken away, since the paper credits the MLP's nonlinearity with the rebound. A task of the store trains all
+runs of one condition and depth and keeps one curve for each run, metric and layer. Claims are judged on the fall and
+rise of each curve in nats, with an interval over seeds; they do not depend on how the runs were packed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,34 +15,33 @@ import pandas as pd
 
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
-from joma.paper.language_models import (
-    CONTROLS,
-    ENTROPY,
-    FULL,
-    FULL103,
-    LINEAR,
-    LOSS,
-    OTHER_PRECISION,
-    PAPER,
-    QUICK,
-    RANK,
-    SHALLOW,
-    UNTRAINED,
-    WIKITEXT2,
-    WIKITEXT103,
-    WINDOW,
-    LanguageModelConfig,
-    effects_of,
-    judged_layers,
-    mean_curves,
-    measured,
-    needs,
-    per_run,
-    tasks,
-)
-from joma.store import Store
+from joma.data.corpora import find_text
+from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
+from joma.engine.training import Progress, runs_of, train
+from joma.measure.effects import describe, name_of
+from joma.metrics import METRICS
+from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
+from joma.store import Store, Task, Workspace, read
 
+PAPER, UNTRAINED, OTHER_PRECISION = "as in the paper", "untrained", "tf32"
+LINEAR, FROZEN = "linear activation", "frozen attention"
+CONTROLS: dict[str, dict[str, Any]] = {
+    LINEAR: {"activation": "linear"},
+    "no optimiser restart": {"restart_every_epoch": False},
+    "no dropout": {"dropout": 0.0},
+    FROZEN: {"frozen": "attention"},
+}
+"""Ingredients that the rebound of the entropy may need, each taken away on its own."""
+WIKITEXT2, WIKITEXT103, EMBEDDED = "wikitext2", "wikitext103", "python-docs"
+ENTROPY, WINDOW, RANK, LOSS = "entropy", "entropy_window", "stable_rank", "loss"
+SETTING = ["text", "condition", "depth", "lr", "seed"]
+SHALLOW = 2
+"""Up to this depth every layer is judged; above it the upper half."""
+ALL_HEADS = -1
+EARLIEST_DIP = 0.03
+"""Learning rate times step before which the short first dip lies; the dip is searched after it."""
+SECONDS_OF_A_STEP = {"cuda": 6e-5, "cpu": 1e-3}
+"""For one run and one block; measured rates replace them."""
 PUBLISHED = {
     WIKITEXT2: {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
     WIKITEXT103: {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
@@ -62,7 +63,181 @@ EXPONENT_TOLERANCE = 0.25
 """Distance of the exponent of the dip's time from -1 that counts as inverse proportion."""
 NEEDED = 1 / 3
 """An ingredient is needed if the rise without it is below this share of the rise with it."""
-FROZEN = "frozen attention"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LanguageModelConfig:
+    """Runs of figures 6 and 8 and their controls."""
+
+    text: str = WIKITEXT2
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings in which every run differs from the paper's recipe."""
+    depths: tuple[int, ...] = FIGURE_6_DEPTHS
+    rate: float = 1e-4
+    """The learning rate that the paper calls best."""
+    rates: tuple[float, ...] = TEXT_RATES
+    """Figure 8, at the depth `rate_depth`."""
+    rate_depth: int = 5
+    seeds: tuple[int, ...] = TEXT_SEEDS
+    controls: tuple[str, ...] = tuple(CONTROLS)
+    control_depths: tuple[int, ...] = (1, 5)
+    checked_depths: tuple[int, ...] = (1, 5)
+    """Depths at which one seed is trained in TF32 as well, to compare bf16 with it."""
+    needs_gpu: bool = True
+
+
+FULL = LanguageModelConfig(settings={"precision": "bf16", "measure_every": 400, "measure_spacing": "early"})
+"""The paper's settings, measured at about 170 steps, densely around the dip."""
+FULL103 = LanguageModelConfig(
+    text=WIKITEXT103,
+    settings={"precision": "bf16", "epochs": 5, "measure_every": 2500, "measure_spacing": "early"},
+    controls=(),
+    checked_depths=(),
+)
+QUICK = LanguageModelConfig(
+    text=EMBEDDED, depths=(1, 2, 3), rate=3e-3, rates=(1e-3, 3e-3, 1e-2), rate_depth=2, seeds=(1, 2),
+    controls=(LINEAR, "no dropout", FROZEN), control_depths=(1,), checked_depths=(), needs_gpu=False,
+    settings={
+        "vocabulary_cap": 2000, "width": 64, "hidden": 64, "embedding_scale": 8.0, "batch": 10, "steps": 400,
+        "measure_every": 5, "valid_windows": 3, "precision": "fp32",
+    },
+)  # fmt: skip
+"""Width 64, 2,000 words of Python's documentation, 400 steps, two seeds: what fits on two cores."""
+
+
+def needs(config: Any, device: str) -> str:
+    """Return what is missing to train these models here."""
+    if config.needs_gpu and device == "cpu":
+        return "It needs a GPU: on a CPU these runs would take weeks."
+    try:
+        find_text(config.text)
+    except (OSError, ValueError) as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Iterable[int]) -> list[Task]:
+    """Return one task for each condition and depth; at the depth of figure 8 all learning rates are one task.
+
+    Args:
+        config: The runs.
+        device: Where they are trained, for the expected time.
+        conditions: `PAPER`, `UNTRAINED`, `OTHER_PRECISION` or names of `CONTROLS`.
+        depths: Depths of the paper's own condition and of untrained networks; the others have theirs in the config.
+    """
+    found = []
+    for condition in conditions:
+        own, of = dict(CONTROLS.get(condition, {})), config.control_depths
+        if condition == OTHER_PRECISION:
+            own, of = {"seed": config.seeds[:1], "precision": OTHER_PRECISION}, config.checked_depths
+        elif condition == UNTRAINED:
+            own, of = {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}, tuple(depths)
+        elif condition == PAPER:
+            of = tuple(depths)
+        for depth in of:
+            rates = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
+            found.append(_task(config, device, condition, depth, **own, **rates))
+    return found
+
+
+def _task(config: LanguageModelConfig, device: str, condition: str, depth: int, **own: Any) -> Task:
+    axes = {
+        "data": config.text,
+        **config.settings,
+        "depth": (depth,),
+        "lr": (config.rate,),
+        "seed": config.seeds,
+        **own,
+    }
+    grid = {name: value for name, value in axes.items() if value is not None}
+    runs = runs_of(grid, "figure6")
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in grid.items()}
+    step = SECONDS_OF_A_STEP[device.partition(":")[0]]
+    return Task(
+        name=f"{condition}, depth {depth}, {len(runs)} runs",
+        key={"runs": sorted(run.name for run in runs), "settings": plain, "condition": condition},
+        work=lambda space: _train(space, grid, config.text, condition),
+        seconds=20.0 + len(runs) * grid.get("steps", 58_560) * depth * step,
+        kind="language models",
+        precision=str(grid.get("precision", "fp32")),
+    )
+
+
+def _train(space: Workspace, grid: Mapping[str, Any], text: str, condition: str) -> dict[str, pd.DataFrame]:
+    """Train what is not trained yet, and read the records."""
+
+    def report(at: Progress) -> None:
+        total = sum(pack.seconds for pack in at.plan.packs) or 1.0
+        space.progress(min(at.seconds_done / total, 1.0), f"pack {at.num_packs_done + 1} of {len(at.plan.packs)}")
+
+    done = train(grid, out=space.folder, recipe="figure6", device=space.device, progress=report)
+    settings = {run.name: run.config for run in runs_of(grid, "figure6")}
+    runs, curves = [], []
+    for each in done.runs:
+        config = settings[each.name]
+        own = {"text": text, "condition": condition} | {name: config.get(name) for name in ("depth", "lr", "seed")}
+        table = read(each.folder)
+        table = table[(table["head"] == ALL_HEADS) & np.isfinite(table["value"])].sort_values("step", kind="stable")
+        table = table[(table["metric"] != LOSS) | (table["site"] == "validation")]
+        losses = table[table["metric"] == LOSS].set_index("step")["value"]
+        ends = {"status": each.status, "failed_at": -1 if each.failed_at is None else each.failed_at}
+        ends["num_steps"] = each.step
+        best = {"first_loss": losses.iloc[0], "best_loss": losses.min(), "best_step": losses.idxmin()}
+        runs.append(own | ends | best | {"end_loss": losses.iloc[-1], "precision": config.get("precision")})
+        kept = table.loc[table["metric"].isin((LOSS, ENTROPY, WINDOW, RANK)), ["metric", "layer", "step", "value"]]
+        curves.append(kept.assign(**own).astype({"value": "float32"}))
+    columns = [*SETTING, "metric", "layer", "step", "value"]
+    return {"runs": pd.DataFrame(runs), "curves": pd.concat(curves, ignore_index=True)[columns]}
+
+
+def measured(store: Store, tasks: Sequence[Task]) -> Measured:
+    """Train what is left, join the tables of finished tasks and describe every curve."""
+    t = gathered(store, tasks)
+    if not t:
+        return t
+    keys = [*SETTING, "metric", "layer"]
+    curves = t.curves[t.curves["metric"] != LOSS].groupby(keys, sort=False)
+    return t.copy_with(effects=pd.DataFrame(_described(dict(zip(keys, key, strict=True)), own) for key, own in curves))
+
+
+def _described(about: dict[str, Any], curve: pd.DataFrame) -> dict[str, Any]:
+    """Describe one curve; the dip is searched between the short first one and the middle of training."""
+    steps, values = curve["step"].to_numpy(), curve["value"].to_numpy(dtype=float)
+    known, first = METRICS[about["metric"]], EARLIEST_DIP / about["lr"] if about["lr"] else 0.0
+    is_searched = about["metric"] in (ENTROPY, WINDOW) and first < steps[-1] / 4
+    found = describe(steps, values, bounds=known.bounds, search=(first, steps[-1] / 2) if is_searched else None)
+    effects = {name: getattr(found, name).value for name in ("start", "lowest", "end", "fall", "rise")}
+    effects |= {"dip_step": found.dip_time.value, "rise_low": found.rise.low, "rise_high": found.rise.high}
+    named = name_of(found, smallest=known.change_from(found.start.value)).value
+    return about | effects | {"resolved": found.resolved, "name": named}
+
+
+def _effects(t: Measured, metric: str = ENTROPY, **chosen: Any) -> pd.DataFrame:
+    """Return fall, dip and rise of curves; of results of version 0.1 from the lowest raw value."""
+    if "effects" in t:
+        return select(t.effects, metric=metric, **chosen)
+    old = select(t.regimes.rename(columns={"first": "start", "kind": "name"}), metric=metric, **chosen)
+    fall, rise = (old[name] - old["lowest"] for name in ("start", "end"))
+    return old.assign(fall=fall, rise=rise, dip_step=old["dip_step"].fillna(old["lowest_step"]))
+
+
+def judged_layers(effects: pd.DataFrame) -> pd.DataFrame:
+    """Keep the layers that the paper speaks of: all of shallow models, the upper half of deep ones."""
+    return effects[(effects["depth"] <= SHALLOW) | (effects["layer"] >= (effects["depth"] + 1) // 2)]
+
+
+def per_run(effects: pd.DataFrame, column: str, **chosen: Any) -> pd.Series:
+    """Return the mean of a column over layers for each seed, of the runs with these settings."""
+    return select(effects, **chosen).groupby("seed")[column].mean()
+
+
+def mean_curves(t: Measured, metric: str, **chosen: Any) -> pd.DataFrame:
+    """Return the mean over seeds, in a column of the metric's name, with the lowest and the highest, for drawing."""
+    curves = select(t.curves, metric=metric, **chosen)
+    if "mean" in curves:  # version 0.1 kept nothing else
+        return curves.rename(columns={"mean": metric})
+    by = curves.groupby([*SETTING[:-1], "metric", "layer", "step"], as_index=False)["value"]
+    return by.agg(**{metric: "mean", "low": "min", "high": "max"})
 
 
 def compute_figure6(config: LanguageModelConfig, store: Store) -> Measured:
@@ -81,10 +256,6 @@ def compute_figure8(config: LanguageModelConfig, store: Store) -> Measured:
     return measured(store, tasks(config, store.device, (PAPER,), (config.rate_depth,)))
 
 
-def _effects(t: Measured, metric: str = ENTROPY, **chosen: Any) -> pd.DataFrame:
-    return select(effects_of(t), metric=metric, **chosen)
-
-
 def _losses(t: Measured, **chosen: Any) -> pd.Series:
     return select(t.runs, **chosen).set_index("seed")["best_loss"].sort_index()
 
@@ -95,18 +266,11 @@ def _depths(t: Measured, condition: str = PAPER) -> Iterator[tuple[int, dict[str
         yield depth, {"unit": "nats", "setting": f"depth {depth}", "key": f"depth{depth}"}
 
 
-# --- figure 6 ------------------------------------------------------------------------------------------------------
-
-
-@claim(
-    "figure6-losses",
-    "Validation losses by depth",
-    says="At learning rate 1e-4 the lowest validation losses are 5.357 at depth 1, 5.255 at depth 2, 5.169 at depth 5, "
-    "5.110 at depth 10.",
-    source="Figure 6",
-)
+@claim("figure6-losses", "Validation losses by depth", source="Figure 6")
 def loss_numbers(t: Measured) -> Iterator[Number]:
-    """Return the lowest validation losses by depth, to lie within a tolerance of the published ones."""
+    """At learning rate 1e-4 the lowest validation losses are 5.357 at depth 1, 5.255 at depth 2, 5.169 at depth 5,
+    5.110 at depth 10.
+    """
     for depth, about in _depths(t):
         if published := PUBLISHED.get(t.config.text, {}).get(depth):
             about |= {"at_least": published - LOSS_TOLERANCE, "at_most": published + LOSS_TOLERANCE}
@@ -115,14 +279,9 @@ def loss_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean("lowest validation loss", own, published=published, **about)
 
 
-@claim(
-    "figure6-rebound",
-    "Attention entropy dips and rebounds",
-    says="Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep ones.",
-    source="Section 6, Figure 6",
-)
+@claim("figure6-rebound", "Attention entropy dips and rebounds", source="Section 6, Figure 6")
 def rebound_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far the entropy rises after its dip, by depth, on the layers that the paper names."""
+    """Attention entropy drops and climbs back in every layer of shallow models and in the top layers of deep ones."""
     for metric, what in ((ENTROPY, "whole validation set"), (WINDOW, "the paper's single window")):
         judged = select(judged_layers(_effects(t, metric)), lr=t.config.rate)
         for depth, about in _depths(t):
@@ -138,11 +297,10 @@ def rebound_numbers(t: Measured) -> Iterator[Number]:
 @claim(
     "figure6-rank",
     "The lower matrix's rank drops and bounces back",
-    says="The rank of the MLP's lower matrix first drops, then bounces back.",
     source="Section 4, relationship with the rank of the MLP's lower layer",
 )
 def rank_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far the lower matrix's stable rank rises from its minimum, as a share of it."""
+    """The rank of the MLP's lower matrix first drops, then bounces back."""
     judged = judged_layers(_effects(t, RANK, condition=PAPER, lr=t.config.rate))
     judged = judged.assign(ratio=judged["rise"] / judged["lowest"])
     for depth, about in _depths(t) if len(judged) else ():
@@ -151,15 +309,9 @@ def rank_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, per_run(judged, "ratio", depth=depth), **about)
 
 
-@claim(
-    "figure6-bottom",
-    "Bottom layers are suppressed",
-    says="In deep models the entropy of bottom layers is suppressed by the interaction of layers.",
-    source="Figure 6, caption",
-    primary=False,
-)
+@claim("figure6-bottom", "Bottom layers are suppressed", source="Figure 6, caption", primary=False)
 def bottom_numbers(t: Measured) -> Iterator[Number]:
-    """Return the entropy at the end, upper layers minus lower ones, of deep models."""
+    """In deep models the entropy of bottom layers is suppressed by the interaction of layers."""
     for depth, about in _depths(t):
         if depth <= SHALLOW:
             continue
@@ -175,13 +327,12 @@ def bottom_numbers(t: Measured) -> Iterator[Number]:
 @claim(
     "figure6-precision",
     "Half precision leaves the losses alone",
-    says="Products in bf16 with weights in fp32 give the losses of TF32.",
     source="Our own check of the runs of figures 6 and 8",
     primary=False,
     ours=True,
 )
 def precision_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far the lowest loss of one seed in bf16 is from that in TF32."""
+    """Products in bf16 with weights in fp32 give the losses of TF32."""
     for depth, _ in _depths(t, OTHER_PRECISION):
         other = _losses(t, condition=OTHER_PRECISION, depth=depth)
         own = _losses(t, condition=PAPER, depth=depth, lr=t.config.rate).reindex(other.index)
@@ -189,14 +340,9 @@ def precision_numbers(t: Measured) -> Iterator[Number]:
         yield Number(name=name, value=float((own - other).abs().max()), at_most=PRECISION_TOLERANCE, unit="nats")
 
 
-@claim(
-    "rebound-ingredients",
-    "What the rebound needs",
-    says="In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it.",
-    source="Sections 4 and 5, Figure 6",
-)
+@claim("rebound-ingredients", "What the rebound needs", source="Sections 4 and 5, Figure 6")
 def ingredient_numbers(t: Measured) -> Iterator[Number]:
-    """Return the rise with each ingredient taken away; without the nonlinearity it should vanish."""
+    """In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it."""
     judged = select(judged_layers(_effects(t)), lr=t.config.rate)
     for depth, about in _depths(t, LINEAR):
         base = per_run(judged, "rise", condition=PAPER, depth=depth)
@@ -208,90 +354,13 @@ def ingredient_numbers(t: Measured) -> Iterator[Number]:
                 yield Number.mean(f"rise after the dip, {condition}", rises, at_most=limit, **about)
 
 
-FIGURE6_CLAIMS = (loss_numbers, rebound_numbers, rank_numbers, bottom_numbers, precision_numbers)
-ABLATION_CLAIMS = (ingredient_numbers,)
-
-
-def figure6_charts(t: Measured) -> list[Chart]:
-    """Draw entropy, rank and loss over training by depth."""
-    dips = _effects(t, condition=PAPER, lr=t.config.rate).groupby(["depth", "layer"], as_index=False)
-    dips = dips[["dip_step", "lowest"]].mean().rename(columns={"dip_step": "step", "lowest": ENTROPY})
-    common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
-    by_depth = [
-        lines(
-            _named(mean_curves(t, metric, condition=PAPER, lr=t.config.rate), "depth"),
-            "step",
-            metric,
-            color="layer",
-            facet="depth",
-            id=id,
-            title=title,
-            marks=_named(dips, "depth") if metric == ENTROPY else None,
-            caption="Mean over seeds; bands from the lowest to the highest. Dots: the lowest point of each layer.",
-            **common,
-        )
-        for metric, id, title in (
-            (ENTROPY, "figure6-entropy", "Attention entropy falls and recovers at every depth"),
-            (WINDOW, "figure6-window", "The same on the paper's single window"),
-            (RANK, "figure6-rank", "The stable rank of the lower matrix falls and stays low"),
-        )
-    ]
-    published = PUBLISHED.get(t.config.text, {}).items()
-    loss = lines(
-        mean_curves(t, LOSS, condition=PAPER, lr=t.config.rate),
-        "step",
-        LOSS,
-        color="depth",
-        id="figure6-loss",
-        rules=[Rule(value, f"published, depth {depth}") for depth, value in published],
-        title="Validation losses agree with the published ones",
-        caption="Dashed: lowest losses as published.",
-        **common,
-    )
-    return [*by_depth, loss]
-
-
-def _named(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return a table whose numbers in a column are names, for panels: `depth 5`."""
-    return table.assign(**{column: f"{column} " + table[column].astype(str)})
-
-
-def ablation_charts(t: Measured) -> list[Chart]:
-    """Draw the rises with and without each ingredient."""
-    judged = select(judged_layers(_effects(t)), lr=t.config.rate)
-    judged = judged[judged["depth"].isin(t.config.control_depths) & (judged["condition"] != OTHER_PRECISION)]
-    return [
-        points(
-            _named(over_seeds(judged, ["condition", "depth"], "rise"), "depth"),
-            "condition",
-            "mean",
-            facet="depth",
-            error=("low", "high"),
-            n="size",
-            id="rebound-controls",
-            labels={"mean": "rise after the dip (nats)", "condition": ""},
-            rules=[Rule(0.0)],
-            title="A linear MLP recovers too at depth 1, and not at depth 5",
-            caption="Mean over seeds of the judged layers; bars are two standard errors.",
-        )
-    ]
-
-
-# --- figure 8 ------------------------------------------------------------------------------------------------------
-
-
 def _rates(t: Measured, **chosen: Any) -> pd.DataFrame:
     return _effects(t, condition=PAPER, depth=t.config.rate_depth, **chosen)
 
 
-@claim(
-    "figure8-best",
-    "The best learning rate",
-    says="Learning rate 1e-4 gives the lowest validation loss.",
-    source="Section 6, Figure 8",
-)
+@claim("figure8-best", "The best learning rate", source="Section 6, Figure 8")
 def best_numbers(t: Measured) -> Iterator[Number]:
-    """Return the lowest loss at the paper's learning rate minus that at the best other one, seed by seed."""
+    """Learning rate 1e-4 gives the lowest validation loss."""
     runs, rate = select(t.runs, condition=PAPER, depth=t.config.rate_depth), t.config.rate
     if rate in set(runs["lr"]):
         losses = runs.pivot(index="seed", columns="lr", values="best_loss")
@@ -300,37 +369,22 @@ def best_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, losses[rate] - losses[other], at_most=0.0, unit="nats", key="gain")
 
 
-@claim(
-    "figure8-collapse",
-    "Large learning rates collapse attention",
-    says="With a large learning rate attention becomes extremely sparse.",
-    source="Section 6, Figure 8",
-)
+@claim("figure8-collapse", "Large learning rates collapse attention", source="Section 6, Figure 8")
 def collapse_numbers(t: Measured) -> Iterator[Number]:
-    """Return, layer by layer, the entropy that is left at the largest learning rate."""
+    """With a large learning rate attention becomes extremely sparse."""
     effects, largest, rate = _rates(t), max(t.config.rates), t.config.rate
     effects = effects.assign(left=effects["end"] / effects["start"])
     name = f"entropy at the end over that of the start, learning rate {largest:g}"
     for layer, own in effects.groupby("layer"):
-        about: dict[str, Any] = {
-            "at_most": COLLAPSED,
-            "unit": "share",
-            "setting": f"layer {layer}",
-            "key": f"layer{layer}",
-        }
+        about: dict[str, Any] = {"unit": "share", "setting": f"layer {layer}", "key": f"layer{layer}"}
         left, control = (per_run(own, "left", lr=each) for each in (largest, rate))
-        yield Number.mean(name, left, control=control, control_name=f"learning rate {rate:g}", **about)
+        about |= {"control": control, "control_name": f"learning rate {rate:g}"}
+        yield Number.mean(name, left, at_most=COLLAPSED, **about)
 
 
-@claim(
-    "figure8-dip",
-    "Time of the dip",
-    says="The dip comes in inverse proportion to the learning rate.",
-    source="Figure 8, asked further",
-    ours=True,
-)
+@claim("figure8-dip", "Time of the dip", source="Figure 8, asked further", ours=True)
 def dip_numbers(t: Measured) -> Iterator[Number]:
-    """Return the exponent of the dip's step as a power of the learning rate, fitted for each seed."""
+    """The dip comes in inverse proportion to the learning rate."""
     dips = _rates(t, name="rebounding").query("dip_step > 0")
     slopes = [
         np.polyfit(np.log(own["lr"]), np.log(own["dip_step"]), 1)[0]
@@ -345,15 +399,9 @@ def dip_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(name, (own["dip_step"] * lr).groupby(own["seed"]).mean(), unit="steps × rate")
 
 
-@claim(
-    "figure8-regime",
-    "The rebound goes with the lowest loss",
-    says="The attention patterns that agree with the theory give the lowest validation losses.",
-    source="Section 6, Figure 8",
-    primary=False,
-)
+@claim("figure8-regime", "The rebound goes with the lowest loss", source="Section 6, Figure 8", primary=False)
 def rise_numbers(t: Measured) -> Iterator[Number]:
-    """Return the rise at each learning rate, and the correlation over rates of the rise with the lowest loss."""
+    """The attention patterns that agree with the theory give the lowest validation losses."""
     effects = _rates(t)
     for lr, own in effects.groupby("lr"):
         yield Number.mean(f"rise after the dip, learning rate {lr:g}", per_run(own, "rise"), unit="nats")
@@ -368,46 +416,73 @@ def rise_numbers(t: Measured) -> Iterator[Number]:
     yield Number.mean(name, ranks, key="correlation")
 
 
-FIGURE8_CLAIMS = (best_numbers, collapse_numbers, dip_numbers, rise_numbers)
-
-
-def figure8_charts(t: Measured) -> list[Chart]:
-    """Draw entropy by learning rate, and when it is lowest."""
-    curves = mean_curves(t, ENTROPY, condition=PAPER, depth=t.config.rate_depth).sort_values("lr")
-    dips = _rates(t, name="rebounding").query("dip_step > 0")
-    names = {"step": "training step", "lr": "learning rate", "dip_step": "step of the dip"}
-    common: dict[str, Any] = {"color": "layer", "x_log": True, "labels": names}
-    return [
-        lines(
-            curves.assign(rate="learning rate " + curves["lr"].map("{:g}".format)),
-            "step",
-            ENTROPY,
-            facet="rate",
-            band=("low", "high"),
-            id="figure8-entropy",
-            title="At large learning rates the bottom layer collapses",
-            caption="Mean over seeds; bands from the lowest to the highest.",
-            **common,
-        ),
-        points(
-            dips.groupby(["lr", "layer"], as_index=False)["dip_step"].mean(),
-            "lr",
-            "dip_step",
-            y_log=True,
-            id="figure8-dip",
-            title="The dip comes earlier with a larger learning rate",
-            caption="Layers that rebound; mean over seeds.",
-            **common,
-        ),
-    ]
-
-
 losses_wikitext103 = claim(
     "figure6-losses-wikitext103",
     "The same on WikiText-103",
     says="The lowest validation losses are 5.047, 4.912, 4.762 and 4.679 at depths 1, 2, 5 and 10.",
     source="Figure 6, bottom row",
 )(loss_numbers.numbers)
+
+FIGURE6_CLAIMS = (loss_numbers, rebound_numbers, rank_numbers, bottom_numbers, precision_numbers)
+ABLATION_CLAIMS = (ingredient_numbers,)
+FIGURE8_CLAIMS = (best_numbers, collapse_numbers, dip_numbers, rise_numbers)
+BANDS = "Mean over seeds; bands from the lowest to the highest."
+DOTS = f"{BANDS} Dots: the lowest point of each layer."
+CHARTS = {
+    "figure6-entropy": ("Attention entropy falls and recovers at every depth", DOTS),
+    "figure6-window": ("The same on the paper's single window", DOTS),
+    "figure6-rank": ("The stable rank of the lower matrix falls and stays low", DOTS),
+    "figure6-loss": ("Validation losses agree with the published ones", "Dashed: lowest losses as published."),
+    "rebound-controls": (
+        "A linear MLP recovers too at depth 1, and not at depth 5",
+        "Mean over seeds of the judged layers; bars are two standard errors.",
+    ),
+    "figure8-entropy": ("At large learning rates the bottom layer collapses", BANDS),
+    "figure8-dip": ("The dip comes earlier with a larger learning rate", "Layers that rebound; mean over seeds."),
+}
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose depths are names, for panels: `depth 5`."""
+    return table.assign(depth="depth " + table["depth"].astype(str))
+
+
+def figure6_charts(t: Measured) -> Iterator[Chart]:
+    """Draw entropy, rank and loss over training by depth."""
+    about, chosen = captions(CHARTS), {"condition": PAPER, "lr": t.config.rate}
+    dips = _effects(t, **chosen).groupby(["depth", "layer"], as_index=False)[["dip_step", "lowest"]].mean()
+    dips = _named(dips.rename(columns={"dip_step": "step", "lowest": ENTROPY}))
+    common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
+    for metric, id in ((ENTROPY, "figure6-entropy"), (WINDOW, "figure6-window"), (RANK, "figure6-rank")):
+        curves, marks = _named(mean_curves(t, metric, **chosen)), dips if metric == ENTROPY else None
+        yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **about[id])
+    published = PUBLISHED.get(t.config.text, {}).items()
+    rules = [Rule(value, f"published, depth {depth}") for depth, value in published]
+    curves = mean_curves(t, LOSS, **chosen)
+    yield lines(curves, "step", LOSS, color="depth", rules=rules, **common, **about["figure6-loss"])
+
+
+def ablation_charts(t: Measured) -> Iterator[Chart]:
+    """Draw the rises with and without each ingredient."""
+    judged = select(judged_layers(_effects(t)), lr=t.config.rate)
+    judged = judged[judged["depth"].isin(t.config.control_depths) & (judged["condition"] != OTHER_PRECISION)]
+    means, labels = over_seeds(judged, ["condition", "depth"], "rise"), {"mean": "rise after the dip (nats)"}
+    options: dict[str, Any] = {"facet": "depth", "error": ("low", "high"), "n": "size", "rules": [Rule(0.0)]}
+    options |= {"labels": labels | {"condition": ""}}
+    yield points(_named(means), "condition", "mean", **options, **captions(CHARTS)["rebound-controls"])
+
+
+def figure8_charts(t: Measured) -> Iterator[Chart]:
+    """Draw entropy by learning rate, and when it is lowest."""
+    curves = mean_curves(t, ENTROPY, condition=PAPER, depth=t.config.rate_depth).sort_values("lr")
+    curves = curves.assign(rate="learning rate " + curves["lr"].map("{:g}".format))
+    names = {"step": "training step", "lr": "learning rate", "dip_step": "step of the dip"}
+    common: dict[str, Any] = {"color": "layer", "x_log": True, "labels": names}
+    about, band = captions(CHARTS), ("low", "high")
+    yield lines(curves, "step", ENTROPY, facet="rate", band=band, **common, **about["figure8-entropy"])
+    dips = _rates(t, name="rebounding").query("dip_step > 0").groupby(["lr", "layer"], as_index=False)
+    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **common, **about["figure8-dip"])
+
 
 COMMON: dict[str, Any] = {"presets": {"quick": QUICK, "full": FULL}, "needs": needs, "in_tasks": True}
 EXPERIMENTS = (

@@ -7,6 +7,7 @@ run when it ends, and keeps the rows; weights are not kept.
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from joma.data.latent_trees import TreeSampler
 from joma.engine.config import HIERARCHY, RunConfig
 from joma.engine.grid import Run
 from joma.engine.loop import PackProgress, train_pack
-from joma.engine.plan import Pack, PackPlan, make_plan
+from joma.engine.plan import Pack, make_plan
 from joma.engine.snapshots import steps_of
 from joma.engine.sources import HierarchySource, tree_of
 from joma.measure.alignment import align
@@ -35,8 +36,9 @@ NUM_BOOTSTRAPS = 2
 """As few as can be: errors here are those between seeds."""
 
 Row = dict[str, Any]
-Measure = Callable[[Run, Path, Parameters], list[Row]]
-"""Finds the rows of a run from its folder, with the checkpoints in it, and from its parameters at the end."""
+Measure = Callable[[RunConfig, Path, Parameters, str], list[Row]]
+"""Finds the rows of a run from its folder, with the checkpoints in it, and from its parameters at the end, on a device.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,18 +52,22 @@ class LatentSamples:
     latents: tuple[Bool[Tensor, "N _"], ...]
     """Level by level, from the one above the tokens up."""
 
-    def of_samples(self, values: Tensor) -> Tensor:
-        """Return the rows of the samples, of values with a row for each sequence."""
-        return values if self.drawn is None else values[self.drawn]
+    def read(
+        self, decoder: Decoder, parameters: Parameters, also: Tap = lambda reading: None
+    ) -> tuple[float, list[Float[Tensor, "N F"]]]:
+        """Return a network's loss, and block by block the largest activation of every neuron over the positions.
 
+        `also` sees what each block computed.
+        """
+        peaks: list[Tensor] = []
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LatentReading:
-    """What a network does with samples."""
+        def take(reading: LayerReading) -> None:
+            largest = reading.hidden[0].amax(dim=1)
+            peaks.append(largest if self.drawn is None else largest[self.drawn])
+            also(reading)
 
-    loss: float
-    peaks: tuple[Float[Tensor, "N F"], ...]
-    """Largest activation of every hidden neuron over the positions, block by block."""
+        [loss] = decoder.losses(parameters, self.batch, take).tolist()
+        return loss, peaks
 
 
 def latent_samples(config: RunConfig, num_samples: int, device: torch.device | str = "cpu") -> LatentSamples:
@@ -69,33 +75,13 @@ def latent_samples(config: RunConfig, num_samples: int, device: torch.device | s
     keys = run_keys([config.seed], torch.device(device))
     if config.data.data == HIERARCHY:
         [hierarchy] = HierarchySource([config], device).hierarchies
-        label = hierarchy.classes(keys, 0, num_samples, site=SITE)[0]
-        classes = torch.arange(hierarchy.num_classes, device=label.device)
-        return LatentSamples(
-            batch=Batch(tokens=hierarchy.sequences[None], targets=classes[None]),
-            drawn=label,
-            latents=tuple(level[label] for level in hierarchy.latents),
-        )
+        drawn = hierarchy.classes(keys, 0, num_samples, site=SITE)[0]
+        classes = torch.arange(hierarchy.num_classes, device=drawn.device)
+        batch = Batch(tokens=hierarchy.sequences[None], targets=classes[None])
+        return LatentSamples(batch=batch, drawn=drawn, latents=tuple(level[drawn] for level in hierarchy.latents))
     samples = TreeSampler.of(tree_of(config.data), device).sample(keys, 0, num_samples, site=SITE)
-    return LatentSamples(
-        batch=Batch(tokens=samples.tokens, targets=samples.label),
-        drawn=None,
-        latents=tuple(level[0] for level in reversed(samples.latents[:-1])),
-    )
-
-
-def read_neurons(
-    decoder: Decoder, parameters: Parameters, samples: LatentSamples, also: Tap = lambda reading: None
-) -> LatentReading:
-    """Run one network over the samples; `also` sees what each block computed."""
-    peaks: list[Tensor] = []
-
-    def take(reading: LayerReading) -> None:
-        peaks.append(samples.of_samples(reading.hidden[0].amax(dim=1)))
-        also(reading)
-
-    [loss] = decoder.losses(parameters, samples.batch, take).tolist()
-    return LatentReading(loss=loss, peaks=tuple(peaks))
+    batch = Batch(tokens=samples.tokens, targets=samples.label)
+    return LatentSamples(batch=batch, drawn=None, latents=tuple(level[0] for level in reversed(samples.latents[:-1])))
 
 
 def of_one_run(tensors: dict[str, Tensor], device: torch.device | str) -> Parameters:
@@ -115,71 +101,59 @@ def ncorr(
 
     `shuffled` is the same for latents dealt to other inputs, `matched` with no neuron used twice.
     """
-    found = align(
-        latents,
-        activations,
-        generator=torch.Generator().manual_seed(seed),
-        groups=groups,
-        num_shuffles=num_shuffles,
-        num_bootstraps=NUM_BOOTSTRAPS,
-    )
+    options: dict[str, Any] = {"groups": groups, "num_shuffles": num_shuffles, "num_bootstraps": NUM_BOOTSTRAPS}
+    found = align(latents, activations, generator=torch.Generator().manual_seed(seed), **options)
     return {"ncorr": found.average, "shuffled": found.shuffled.average, "matched": found.matched.average}
 
 
 def pack_tasks(
-    grids: Iterable[Sequence[Run]], device: str, measure: Callable[[str], Measure], settings: Mapping[str, Any]
+    grids: Iterable[Sequence[Run]], device: str, measure: Measure, settings: Mapping[str, Any]
 ) -> list[Task]:
     """Return one task for each pack of runs.
 
     Args:
         grids: Runs, those of a grid together.
         device: Where they are trained, for the packs and the expected time.
-        measure: Device in, what measures a run out.
+        measure: What measures a run.
         settings: What the rows of a run depend on, besides the run.
     """
-    plans = [pack for runs in grids for pack in make_plan(runs, device=torch.device(device)).packs]
-    return [_task(plan, measure, settings) for plan in plans]
+    return [
+        Task(
+            name=f"{len(plan.pack.runs)} runs, {plan.pack.runs[0].name} and like it",
+            key={"runs": [run.config.hash for run in plan.pack.runs], **settings},
+            work=partial(_measured, plan.pack.runs, measure),
+            seconds=plan.seconds,
+            kind="latents",
+            precision=plan.pack.runs[0].config.training.precision,
+        )
+        for runs in grids
+        for plan in make_plan(runs, device=torch.device(device)).packs
+    ]
 
 
-def _task(plan: PackPlan, measure: Callable[[str], Measure], settings: Mapping[str, Any]) -> Task:
-    runs = plan.pack.runs
-    return Task(
-        name=f"{len(runs)} runs, {runs[0].name} and like it",
-        key={"runs": [run.config.hash for run in runs], **settings},
-        work=lambda space: {"rows": _measured(runs, space, measure(space.device))},
-        seconds=plan.seconds,
-        kind="latents",
-        precision=runs[0].config.training.precision,
-    )
-
-
-def _measured(runs: Sequence[Run], space: Workspace, measure: Measure) -> pd.DataFrame:
+def _measured(runs: Sequence[Run], measure: Measure, space: Workspace) -> dict[str, pd.DataFrame]:
     """Train a pack and return the rows of its runs; runs that diverged have none, those measured before are kept."""
-    training, rows = space.folder / "training", space.folder / "rows"
+    training = space.folder / "training"
+    paths = {run.name: space.folder / "rows" / f"{run.config.hash}.parquet" for run in runs}
 
-    def path_of(run: Run) -> Path:
-        return rows / f"{run.config.hash}.parquet"
+    def keep(name: str, found: list[Row]) -> None:
+        write_bytes(paths[name], pd.DataFrame(found).to_parquet(index=False))
 
-    def keep(run: Run, found: list[Row]) -> None:
-        write_bytes(path_of(run), pd.DataFrame(found).to_parquet(index=False))
+    def report(at: PackProgress) -> None:
+        space.progress(0.9 * at.step / at.num_steps, f"step {at.step} of {at.num_steps}")
 
-    left = {run.name: run for run in runs if not path_of(run).exists()}
+    def take(name: str, parameters: Parameters) -> None:
+        keep(name, measure(left[name].config, training / name, parameters, space.device))
+        space.progress(1 - 0.1 * sum(not path.exists() for path in paths.values()) / len(runs), "measuring")
+
+    left = {run.name: run for run in runs if not paths[run.name].exists()}
+    for name in left:
+        if not steps_of(training / name):  # a record without weights, which were lost: nothing to measure
+            shutil.rmtree(training / name, ignore_errors=True)
     if left:
-
-        def report(at: PackProgress) -> None:
-            space.progress(0.9 * at.step / at.num_steps, f"step {at.step} of {at.num_steps}")
-
-        def take(name: str, parameters: Parameters) -> None:
-            keep(left[name], measure(left[name], training / name, parameters))
-            space.progress(1 - 0.1 * sum(not path_of(run).exists() for run in runs) / len(runs), "measuring")
-
-        for name in left:
-            if not steps_of(training / name):  # a record without weights, which were lost: nothing to measure
-                shutil.rmtree(training / name, ignore_errors=True)
-        for result in train_pack(
-            Pack(runs=tuple(left.values())), training, device=space.device, progress=report, take=take
-        ).runs:
+        pack = Pack(runs=tuple(left.values()))
+        for result in train_pack(pack, training, device=space.device, progress=report, take=take).runs:
             if result.status != "finished":
-                keep(left[result.name], [])
-    tables = [pd.read_parquet(path_of(run)) for run in runs]
-    return pd.concat([table for table in tables if len(table)] or [pd.DataFrame()], ignore_index=True)
+                keep(result.name, [])
+    tables = [pd.read_parquet(path) for path in paths.values()]
+    return {"rows": pd.concat([table for table in tables if len(table)] or [pd.DataFrame()], ignore_index=True)}

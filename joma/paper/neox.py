@@ -40,6 +40,7 @@ OPERATIONS_A_SECOND = {"cpu": 2e10, "cuda": 1e13}
 HUB_SECONDS = 3.0
 """How long the hub may take to answer."""
 T = TypeVar("T")
+PYTHIA = "EleutherAI/pythia-70m"
 ADDRESS = re.compile(r"""['"]?\w+://[^\s'"]*[^\s'".,:;)]['"]?""")
 
 
@@ -76,6 +77,11 @@ class NeoxConfig:
                 f"{self.every}, {self.width} and {self.heads}. Change one of each."
             )
 
+    @property
+    def checkpoints(self) -> range:
+        """Steps of the checkpoints."""
+        return range(0, self.num_steps + 1, self.every)
+
     def seconds(self, device: str) -> float:
         """Return about how long the training takes."""
         parameters = 3 * EXPANSION * self.depth * self.width**2 + 2 * self.vocabulary * self.width
@@ -110,19 +116,12 @@ def new_model(config: NeoxConfig, corpus: Corpus) -> Any:
     """Return the model before its first step."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-    settings = GPTNeoXConfig(
-        vocab_size=len(corpus.vocabulary),
-        hidden_size=config.width,
-        num_hidden_layers=config.depth,
-        num_attention_heads=config.heads,
-        intermediate_size=EXPANSION * config.width,
-        max_position_embeddings=config.window,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes: dict[str, Any] = {"vocab_size": len(corpus.vocabulary), "max_position_embeddings": config.window}
+    sizes |= {"hidden_size": config.width, "intermediate_size": EXPANSION * config.width}
+    sizes |= {"num_hidden_layers": config.depth, "num_attention_heads": config.heads}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return GPTNeoXForCausalLM(settings)
+        return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, bos_token_id=0, eos_token_id=0))
 
 
 def train(config: NeoxConfig, corpus: Corpus, space: Workspace) -> Iterator[tuple[int, Any]]:
@@ -198,8 +197,8 @@ def hub_missing() -> str:
     from joma.probe.hub import HubError, hub_errors
 
     try:
-        with hub_errors("EleutherAI/pythia-70m"):
-            HfApi().model_info("EleutherAI/pythia-70m", timeout=HUB_SECONDS)
+        with hub_errors(PYTHIA):
+            HfApi().model_info(PYTHIA, timeout=HUB_SECONDS)
     except HubError as error:
         return ADDRESS.sub("its address", f"It needs the Hugging Face hub. {error}")
     return ""

@@ -207,29 +207,22 @@ def _run(name: str, preset: str, folder: Path, device: str, minutes: float | Non
     (folder / "error.txt").unlink(missing_ok=True)
     made = experiment(name)
     config = made.presets[preset]
-    base = ExperimentResult(
-        id=name,
-        title=made.title,
-        source=made.source,
-        question=made.question,
-        preset=preset,
-        config=plain(config),
-        status=Status.NOT_RUN,
-    )
+    about = {field: getattr(made, field) for field in ("title", "source", "question")}
+    base = ExperimentResult(id=name, **about, preset=preset, config=plain(config), status=Status.NOT_RUN)
     missing = made.needs(config, device)
     # All experiments share a store, since some need the same trainings. Where something is missing it only reads.
-    store = Store(
-        folder.parent / "work", device=device, minutes=0.0 if missing else minutes, progress=lambda at: tell(name, at)
-    )
+    limit = 0.0 if missing else minutes
+    store = Store(folder.parent / "work", device=device, minutes=limit, progress=lambda at: tell(name, at))
+    charts: tuple[Chart, ...] = ()
     try:
-        result, tables = _computed(made, config, base, store, missing)
+        found, tables = _computed(made, config, base, store, missing)
         charts = () if tables is None else _drawn(made, tables)
     except Exception as error:
         write_text(folder / "error.txt", "".join(traceback.format_exception(error)))
         reason = f"{type(error).__name__}: {error} (traceback in {folder / 'error.txt'})"
-        result, tables, charts = base.model_copy(update={"status": Status.FAILED, "reason": reason}), None, ()
-    infos = tuple(ChartInfo(id=each.id, title=each.title, caption=each.caption) for each in charts)
-    result = result.model_copy(update={"charts": infos})
+        found, tables = {"status": Status.FAILED, "reason": reason}, None
+    found["charts"] = tuple(ChartInfo(id=each.id, title=each.title, caption=each.caption) for each in charts)
+    result = base.model_copy(update=found)
     publish(folder, result, tables, charts)
     return result
 
@@ -238,7 +231,7 @@ def _drawn(made: Experiment, tables: Measured) -> tuple[Chart, ...]:
     """Return the charts; none, with a warning, on a machine that only computes."""
     try:
         import_extra("vl_convert", "report")
-        return tuple(made.draw(tables))
+        return made.draw(tables)
     except MissingExtraError as missing:
         warnings.warn(f"No charts are drawn. {missing}", RuntimeWarning, stacklevel=2)
         return ()
@@ -246,18 +239,24 @@ def _drawn(made: Experiment, tables: Measured) -> tuple[Chart, ...]:
 
 def _computed(
     made: Experiment, config: Any, base: ExperimentResult, store: Store, missing: str
-) -> tuple[ExperimentResult, Measured | None]:
-    """Compute what there is time for, and judge what is finished."""
+) -> tuple[dict[str, Any], Measured | None]:
+    """Compute what there is time for, and judge what is finished; returns fields of the result, and the tables."""
     tables, left = None, missing
     try:
-        tables = _tables(made, config, base.preset, store)
+        if made.in_tasks:
+            tables = made.compute(config, store)
+        else:
+            key = {"experiment": made.id, "version": made.version, "config": base.config}
+            seconds = made.seconds.get(base.preset, 0.0)
+            task = Task(made.id, key, lambda space: made.compute(config, space), seconds, kind=made.id)
+            tables = Measured(**store.get(task).tables)
     except OutOfTime as error:
         left = missing or str(error)
     except Exception:
         if not missing:  # without its data an experiment may not even know its tasks
             raise
     if missing and not store.used:
-        return base.model_copy(update={"reason": missing}), None
+        return {"reason": missing}, None
     made_by = provenance(store.used)
     is_done = tables is not None and not store.left
     fields: dict[str, Any] = {
@@ -271,17 +270,7 @@ def _computed(
     if tables is not None:
         tables.config = settings(base.config)
         fields |= {"answers": tuple(judge(made.claims, tables, tested_by=made.id)), "tables": tuple(tables)}
-    return base.model_copy(update=fields), tables
-
-
-def _tables(made: Experiment, config: Any, preset: str, store: Store) -> Measured:
-    """Compute the tables of an experiment, in its own tasks or as one."""
-    if made.in_tasks:
-        return made.compute(config, store)
-    key = {"experiment": made.id, "version": made.version, "config": plain(config)}
-    seconds = made.seconds.get(preset, 0.0)
-    task = Task(made.id, key, lambda space: made.compute(config, space), seconds, kind=made.id)
-    return Measured(**store.get(task).tables)
+    return fields, tables
 
 
 def publish(folder: Path, result: ExperimentResult, tables: Measured | None, charts: Iterable[Chart]) -> None:

@@ -28,8 +28,7 @@ class EngineBlock(nn.Module):
             *path, last = name.split(".")
             at: nn.Module = self
             for part in path:
-                if part not in dict(at.named_children()):
-                    at.add_module(part, nn.Module())
+                at.add_module(part, getattr(at, part, nn.Module()))
                 at = at.get_submodule(part)
             at.register_parameter(last, nn.Parameter(tensor))
 
@@ -44,18 +43,8 @@ class EngineModel(nn.Module):
     def __init__(self, seed: int, *, qk_clip: float = math.inf, **settings: Any) -> None:
         """Start it from its seed."""
         super().__init__()
-        self.config, self.qk_clip = (
-            DecoderConfig(
-                vocabulary=VOCABULARY,
-                width=WIDTH,
-                hidden=4 * WIDTH,
-                heads=HEADS,
-                depth=DEPTH,
-                activation="gelu",
-                **settings,
-            ),
-            qk_clip,
-        )
+        settings |= {"vocabulary": VOCABULARY, "width": WIDTH, "hidden": 4 * WIDTH, "heads": HEADS, "depth": DEPTH}
+        self.config, self.qk_clip = DecoderConfig(activation="gelu", **settings), qk_clip
         self.decoder = Decoder(self.config)
         parts: dict[str, dict[str, Tensor]] = {}
         for name, tensor in self.decoder.initial(seed).items():

@@ -10,8 +10,9 @@ question is asked again on latent trees HBLT(ρ) with ρ < 1, where inputs vary 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,19 +23,16 @@ from joma.claims import Number, claim
 from joma.engine import grid as recipes
 from joma.engine.config import HIERARCHY, TREES, RunConfig
 from joma.engine.grid import Run, grid
-from joma.engine.sources import HierarchySource, with_vocabulary
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
-from joma.paper.experiment import Experiment, Measured, gathered, over_seeds
-from joma.paper.latent_neurons import Measure, Row, latent_samples, ncorr, of_one_run, pack_tasks, read_neurons
+from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
+from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.store import Store
 
 TRAINED, UNTRAINED = "trained", "untrained"
 TREE_DEPTH = TABLE1_BLOCKS + 1
 """Edges from the root to a leaf: a level of latents between them for each block."""
-LOWEST_LOSS = "lowest_loss"
-"""Column of runs: the lowest loss that the task has, NaN on trees."""
 NUM_STARTS = 8
 """Untrained networks that are held at a time: a start depends on sizes and seed alone, not on the data."""
 KEYS = ["data", "num_classes", "num_children", "num_latents", "rho", "hidden", "lr", "level"]
@@ -57,7 +55,8 @@ PUBLISHED = {
     for (level, latents), row in _PUBLISHED.items()
     for (num_classes, num_children), value in zip(product((20, 30, 50), (2, 3)), row, strict=True)
 }
-"""Table 1 as printed, number and ±, by level, latents, classes and children."""
+"""Table 1 as printed, number and ±, by the columns of `CELL`."""
+CELL = ["level", "num_latents", "num_classes", "num_children"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,14 +98,9 @@ QUICK = Table1Config(
 def compute(config: Table1Config, store: Store) -> Measured:
     """Train and score all runs."""
     settings = {"what": "table1", "num_samples": config.num_samples, "num_shuffles": config.num_shuffles}
-
-    def measure(device: str) -> Measure:
-        return lambda run, folder, trained: _scores(run.config, trained, config, device)
-
-    grids = [*_hierarchy_grids(config), *_tree_grids(config)]
-    found = gathered(store, pack_tasks(grids, store.device, measure, settings))
+    found = gathered(store, pack_tasks(_grids(config), store.device, partial(_scores, config), settings))
     _start.cache_clear()
-    return Measured(runs=with_lowest_losses(found.rows, config)) if found and len(found.rows) else Measured()
+    return Measured(runs=found.rows) if found and len(found.rows) else Measured()
 
 
 def needs(config: Table1Config, device: str) -> str:
@@ -114,84 +108,42 @@ def needs(config: Table1Config, device: str) -> str:
     return "It needs a GPU: on a CPU these runs would take weeks." if config.is_paper_size and device == "cpu" else ""
 
 
-def run_settings(run: RunConfig) -> dict[str, str | int | float]:
-    """Return what tells a run from the others, as columns of its rows."""
-    data = run.data
-    is_hierarchy = data.data == HIERARCHY
-    return {
+def _grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
+    """Yield a grid for each hidden width; runs of one number of classes and of children, or of one ρ, make a pack."""
+    fields = {name: getattr(config, name) for name in ("width", "batch", "precision")}
+    common: dict[str, tuple[Any, ...]] = {"hidden": (), "lr": config.lrs, "seed": config.seeds}
+    hierarchy = {name: getattr(config, name) for name in ("num_classes", "num_latents", "num_children")}
+    tree = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes}
+    for axes, hiddens, steps, own in (
+        (hierarchy | common, config.hiddens, config.steps, {}),
+        ({"rho": config.rhos} | common, config.tree_hiddens, config.tree_steps, tree),
+    ):
+        # losses and entropies on the way are not asked for
+        base = recipes.recipe("table1").base.update(fields | own | {"steps": steps, "measure_every": steps})
+        for hidden in hiddens:
+            yield grid(base, axes | {"hidden": (hidden,)}, tuple(axes))
+
+
+def _scores(config: Table1Config, run: RunConfig, folder: Path, trained: Parameters, device: str) -> list[Row]:
+    """Compare every level of latents with the block of the same number, in the trained and the untrained network."""
+    samples, rows, data = latent_samples(run, config.num_samples, device), [], run.data
+    is_tree = data.data == TREES
+    own = {
         "data": data.data,
         "num_classes": data.num_classes,
-        "num_children": data.num_children if is_hierarchy else data.branching,
-        "num_latents": "x".join(map(str, data.num_latents)) if is_hierarchy else "",
-        "rho": 1.0 if is_hierarchy else data.rho,
+        "num_children": data.branching if is_tree else data.num_children,
+        "num_latents": "" if is_tree else "x".join(map(str, data.num_latents)),
+        "rho": data.rho if is_tree else 1.0,
         "hidden": run.model.hidden,
         "lr": run.optimiser.lr,
         "seed": run.seed,
     }
-
-
-def with_lowest_losses(runs: pd.DataFrame, config: Table1Config) -> pd.DataFrame:
-    """Return the rows of runs with the lowest loss that each one's hierarchy allows: its classes may share sequences.
-
-    Of m classes with one sequence none can be told from the others, which costs ln m.
-    """
-    keys = ["data", "num_classes", "num_children", "num_latents", "seed"]
-    tasks = {}
-    for run in (run.config for grid_runs in _hierarchy_grids(config) for run in grid_runs):
-        key = tuple(run_settings(run)[name] for name in keys)
-        if key not in tasks:
-            [hierarchy] = HierarchySource([with_vocabulary(run)], "cpu").hierarchies
-            _, same, num = hierarchy.sequences.unique(dim=0, return_inverse=True, return_counts=True)
-            tasks[key] = float(num[same].double().log().mean())
-    found = [tasks.get(tuple(row), float("nan")) for row in runs[keys].itertuples(index=False)]
-    return runs.assign(**{LOWEST_LOSS: found})
-
-
-def _hierarchy_grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
-    """Yield a grid for each hidden width; its runs of one number of classes and of children make a pack."""
-    base = recipes.recipe("table1").base.update(_common(config, config.steps))
-    for hidden in config.hiddens:
-        axes: dict[str, tuple[Any, ...]] = {
-            "num_classes": config.num_classes,
-            "num_latents": config.num_latents,
-            "num_children": config.num_children,
-            "hidden": (hidden,),
-            "lr": config.lrs,
-            "seed": config.seeds,
-        }
-        yield grid(base, axes, tuple(axes))
-
-
-def _tree_grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
-    """Yield grids of the same network on trees; rates and seeds of one ρ make a pack."""
-    trees = {"data": TREES, "tree_depth": TREE_DEPTH, "num_classes": config.tree_classes}
-    base = recipes.recipe("table1").base.update(_common(config, config.tree_steps) | trees)
-    for hidden in config.tree_hiddens:
-        axes = {"rho": config.rhos, "hidden": (hidden,), "lr": config.lrs, "seed": config.seeds}
-        yield grid(base, axes, tuple(axes))
-
-
-def _common(config: Table1Config, steps: int) -> dict[str, Any]:
-    """Return what all runs have in common; losses and entropies on the way are not asked for."""
-    return {
-        "steps": steps,
-        "measure_every": steps,
-        "width": config.width,
-        "batch": config.batch,
-        "precision": config.precision,
-    }
-
-
-def _scores(run: RunConfig, trained: Parameters, config: Table1Config, device: str) -> list[Row]:
-    """Compare every level of latents with the block of the same number, in the trained and the untrained network."""
-    samples, rows = latent_samples(run, config.num_samples, device), []
     for network, parameters in ((TRAINED, trained), (UNTRAINED, _start(run.model, run.seed, device))):
-        reading = read_neurons(Decoder(run.model), parameters, samples)
-        compared = zip(samples.latents, reading.peaks, strict=False)  # the hierarchy's third level are its classes
-        for level, (latents, peaks) in enumerate(compared):
-            score = ncorr(latents, peaks, seed=run.seed, num_shuffles=config.num_shuffles, groups=samples.drawn)
-            own = run_settings(run) | {"network": network, "level": level}
-            rows.append(own | score | {"loss": reading.loss})
+        loss, peaks = samples.read(Decoder(run.model), parameters)
+        compared = zip(samples.latents, peaks, strict=False)  # the hierarchy's third level are its classes
+        for level, (latents, activations) in enumerate(compared):
+            score = ncorr(latents, activations, seed=run.seed, num_shuffles=config.num_shuffles, groups=samples.drawn)
+            rows.append(own | {"network": network, "level": level} | score | {"loss": loss})
     return rows
 
 
@@ -200,34 +152,27 @@ def _start(model: DecoderConfig, seed: int, device: str) -> Parameters:
     return of_one_run(Decoder(model).initial(seed), device)
 
 
-# --- claims --------------------------------------------------------------------------------------------------------
-
-
 def side_by_side(t: Measured, data: str) -> pd.DataFrame:
-    """Return one row for each run and level: the network as it ended, as it started, and what training added."""
-    runs = t.runs[t.runs["data"] == data]
-    keys = [*KEYS, "seed"]
-    trained, untrained = (runs[runs["network"] == network].set_index(keys) for network in (TRAINED, UNTRAINED))
-    wide = trained[["shuffled", "matched", "loss"]].assign(
-        trained=trained["ncorr"], untrained=untrained["ncorr"], shuffled_untrained=untrained["shuffled"]
-    )
-    wide["excess"] = wide["trained"] - wide["untrained"]
-    wide["excess_shuffled"] = wide["shuffled"] - wide["shuffled_untrained"]
+    """Return one row for each run and level: the network as it ended, as it started, and what training added.
+
+    `added` is what training added to NCorr beyond what it added on shuffled latents.
+    """
+    runs = select(t.runs, data=data).set_index([*KEYS, "seed"])
+    trained, untrained = (select(runs, network=network) for network in (TRAINED, UNTRAINED))
+    wide = trained[["shuffled", "matched"]].assign(trained=trained["ncorr"], untrained=untrained["ncorr"])
+    wide["shuffled_untrained"] = untrained["shuffled"]
+    wide["added"] = wide["trained"] - wide["untrained"] - (wide["shuffled"] - wide["shuffled_untrained"])
     wide = wide.reset_index()
-    cells = zip(wide["level"], wide["num_latents"], wide["num_classes"], wide["num_children"], strict=True)
-    known = [PUBLISHED.get(cell, (np.nan, np.nan)) if data == HIERARCHY else (np.nan, np.nan) for cell in cells]
-    return wide.assign(published=[value for value, _ in known], published_error=[error for _, error in known])
+    known = [PUBLISHED.get(cell, (np.nan, np.nan)) for cell in wide[CELL].itertuples(index=False, name=None)]
+    wide[["published", "published_error"]] = np.reshape(known, (-1, 2))
+    return wide
 
 
-@claim(
-    "table1-numbers",
-    "Table 1, the numbers",
-    says="The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at "
-    "s = 0 and from .55 to .81 at s = 1",
-    source="Section 6, Table 1",
-)
+@claim("table1-numbers", "Table 1, the numbers", source="Section 6, Table 1")
 def cell_numbers(t: Measured) -> list[Number]:
-    """Return, for the open choice nearest to the paper, how many of its cells agree, and the mean distances."""
+    """The 24 numbers of the table: NCorr between latents and their best hidden node is from .94 to 1.00 at s = 0 and
+    from .55 to .81 at s = 1
+    """
     if not t.config.is_paper_size:
         return []
     numbers: list[Number] = []
@@ -242,16 +187,14 @@ def cell_numbers(t: Measured) -> list[Number]:
         numbers.append(Number(name=name, value=distance, control=control, control_name="the same network untrained"))
         counts.setdefault(distance, (int((~(off / error > CLOSE)).sum()), len(off)))
     agree, num = counts[min(counts)]
-    share = Number(
-        name="cells within three errors of the published number, nearest open choice",
-        value=agree / num,
-        at_least=0.9,
-        error=float(np.sqrt(agree / num * (1 - agree / num) / num)),
-        unit=f"share of {num}",
-        key="share",
-    )
+    share, name = agree / num, "cells within three errors of the published number, nearest open choice"
+    about: dict[str, Any] = {
+        "error": float(np.sqrt(share * (1 - share) / num)),
+        "unit": f"share of {num}",
+        "key": "share",
+    }
     counted = Number.exact("such cells", agree, key="cells"), Number.exact("cells in all", num, key="all")
-    return [share, *counted, *numbers]
+    return [Number(name=name, value=share, at_least=0.9, **about), *counted, *numbers]
 
 
 def _excess(t: Measured, data: str) -> Iterator[Number]:
@@ -260,47 +203,28 @@ def _excess(t: Measured, data: str) -> Iterator[Number]:
     The unit is the seed, averaged over settings: networks of a seed start alike.
     """
     for (hidden, lr, level), of in side_by_side(t, data).groupby(["hidden", "lr", "level"]):
-        own = of.groupby("seed")[["trained", "untrained", "excess", "excess_shuffled"]].mean()
+        own = of.groupby("seed")[["trained", "untrained", "added"]].mean()
         setting, key = f"level {level}, hidden {hidden}, rate {lr:g}", f"level{level}_hidden{hidden}_rate{lr:g}"
-        name, added = (
-            "NCorr that training adds, beyond what shuffled latents gain",
-            own["excess"] - own["excess_shuffled"],
-        )
-        yield Number.mean(name, added, at_least=NOTHING, setting=setting, key=key)
+        name = "NCorr that training adds, beyond what shuffled latents gain"
+        yield Number.mean(name, own["added"], at_least=NOTHING, setting=setting, key=key)
         yield Number.mean(f"NCorr trained, {setting}", own["trained"], control=own["untrained"], control_name=UNTRAINED)
 
 
-@claim(
-    "table1-training",
-    "Table 1, what training adds",
-    says="Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr",
-    source="Section 6, Table 1",
-)
+@claim("table1-training", "Table 1, what training adds", source="Section 6, Table 1")
 def training_numbers(t: Measured) -> Iterator[Number]:
-    """Return what training adds on the paper's hierarchy."""
+    """Hidden nodes of the MLP learn the latent variables: the learned models have high NCorr"""
     return _excess(t, HIERARCHY)
 
 
-@claim(
-    "table1-trees",
-    "Table 1 asked on latent trees",
-    says="Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree",
-    source="Section 5 and Table 1",
-)
+@claim("table1-trees", "Table 1 asked on latent trees", source="Section 5 and Table 1")
 def tree_numbers(t: Measured) -> Iterator[Number]:
-    """Return what training adds on latent trees, whose inputs vary within a class."""
+    """Hidden nodes of block s learn the latents of level s of a hierarchical binary latent tree"""
     return _excess(t, TREES)
 
 
-@claim(
-    "table1-chance",
-    "Table 1, against chance",
-    says="For each latent there is a hidden node with a high normalised correlation with it",
-    source="Section 6, Table 1",
-    primary=False,
-)
+@claim("table1-chance", "Table 1, against chance", source="Section 6, Table 1", primary=False)
 def chance_numbers(t: Measured) -> Iterator[Number]:
-    """Return how far NCorr lies above shuffled latents, and what one-to-one matching costs, by level."""
+    """For each latent there is a hidden node with a high normalised correlation with it"""
     for level, own in side_by_side(t, HIERARCHY).groupby("level"):
         by_seed = own.groupby("seed")[["trained", "untrained", "shuffled", "shuffled_untrained", "matched"]].mean()
         above, idle = by_seed["trained"] - by_seed["shuffled"], by_seed["untrained"] - by_seed["shuffled_untrained"]
@@ -309,15 +233,9 @@ def chance_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"lost by one-to-one matching, level {level}", by_seed["trained"] - by_seed["matched"])
 
 
-@claim(
-    "table1-complexity",
-    "Table 1, complexity",
-    says="When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit",
-    source="Section 6, Table 1",
-    primary=False,
-)
+@claim("table1-complexity", "Table 1, complexity", source="Section 6, Table 1", primary=False)
 def complexity_numbers(t: Measured) -> Iterator[Number]:
-    """Return by how much NCorr falls from the simplest to the most complicated value of an axis."""
+    """When the generative model is more complicated (N_ch and N_l larger), the correlation goes down a bit"""
     wide = side_by_side(t, HIERARCHY)
     for level, axis in product(sorted(wide["level"].unique()), ("num_latents", "num_children")):
         own = wide[wide["level"] == level]
@@ -335,50 +253,32 @@ def complexity_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"fall of NCorr with larger {axis}, level {level}", falls["trained"], **about)
 
 
-CLAIMS = (
-    cell_numbers,
-    training_numbers,
-    tree_numbers,
-    chance_numbers,
-    complexity_numbers,
-)
+CLAIMS = (cell_numbers, training_numbers, tree_numbers, chance_numbers, complexity_numbers)
+CHARTS = {
+    "table1": (
+        "Untrained networks score as well as trained ones",
+        "Each point is a setting; on the diagonal training adds nothing. Bars are two standard errors.",
+    ),
+    "table1-training": (
+        "Training adds little, and only on trees",
+        "What training adds beyond what shuffled latents gain; bars are two standard errors.",
+    ),
+}
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw trained against untrained networks, and what training adds."""
     wide = pd.concat([side_by_side(t, data) for data in (HIERARCHY, TREES)])
-    wide = wide.assign(
-        added=wide["excess"] - wide["excess_shuffled"],
-        level="level " + wide["level"].astype(str),
-        choice=wide["data"] + ", hidden " + wide["hidden"].astype(str) + ", rate " + wide["lr"].map("{:g}".format),
-    )
-    trained, untrained = (over_seeds(wide, [*KEYS, "choice"], name) for name in ("trained", "untrained"))
+    wide["choice"] = wide["data"] + ", hidden " + wide["hidden"].astype(str) + ", rate " + wide["lr"].map("{:g}".format)
+    wide["level"] = "level " + wide["level"].astype(str)
     names = {"trained": "NCorr, trained", "untrained": "NCorr, untrained", "mean": "NCorr that training adds"}
     common: dict[str, Any] = {"color": "choice", "error": ("low", "high"), "labels": names | {"level": ""}}
-    return [
-        points(
-            trained.assign(trained=trained["mean"], untrained=untrained["mean"]),
-            "untrained",
-            "trained",
-            facet="level",
-            diagonal=True,
-            id="table1",
-            title="Untrained networks score as well as trained ones",
-            caption="Each point is a setting; on the diagonal training adds nothing. Bars are two standard errors.",
-            **common,
-        ),
-        points(
-            over_seeds(wide, ["data", "hidden", "lr", "level", "choice"], "added"),
-            "level",
-            "mean",
-            n="size",
-            rules=[Rule(0.0)],
-            id="table1-training",
-            title="Training adds little, and only on trees",
-            caption="What training adds beyond what shuffled latents gain; bars are two standard errors.",
-            **common,
-        ),
-    ]
+    about = captions(CHARTS)
+    trained, untrained = (over_seeds(wide, [*KEYS, "choice"], name) for name in ("trained", "untrained"))
+    both = trained.assign(trained=trained["mean"], untrained=untrained["mean"])
+    yield points(both, "untrained", "trained", facet="level", diagonal=True, **common, **about["table1"])
+    added = over_seeds(wide, ["data", "hidden", "lr", "level", "choice"], "added")
+    yield points(added, "level", "mean", n="size", rules=[Rule(0.0)], **common, **about["table1-training"])
 
 
 EXPERIMENTS = (

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from paper import cases
 
-from joma.claims import judge
 from joma.models.batch import Batch
 from joma.paper.alarm import CLAIMS, AlarmConfig, watched_run
 from joma.paper.experiment import Measured
@@ -29,7 +29,7 @@ def made(**changes) -> Measured:
 
 
 def outcomes(tables: Measured) -> dict[str, str]:
-    return {each.claim: each.outcome.value for each in judge(CLAIMS, tables, tested_by="alarm")}
+    return {claim: outcome.value for claim, outcome in cases.outcomes(CLAIMS, tables).items()}
 
 
 def test_claims_hold_and_fail_with_their_tables():

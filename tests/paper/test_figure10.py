@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 import torch
-from paper.neox_cases import tiny_neox, write_text_folder
+from paper.cases import outcomes, tiny_neox, write_text_folder
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from joma.claims import Outcome, judge
+from joma.claims import Outcome
 from joma.measure.superposition import Attended, superposed_neurons
 from joma.paper import figure10
 from joma.paper.experiment import Measured
@@ -46,10 +46,6 @@ def made(*, pairs=(0.9, 0.2, 0.2), excess=(0.2, 0.0, 0.0), seeds=4):
     return Measured(layers=pd.DataFrame(rows))
 
 
-def outcomes(tables, claims=CLAIMS):
-    return {answer.claim: answer.outcome for answer in judge(claims, tables, tested_by="figure10")}
-
-
 def test_every_network_of_every_seed_is_looked_at(tables):
     assert tables.layers.groupby("seed")["network"].apply(tuple).tolist() == [NETWORKS, NETWORKS]
     assert tables.layers["num_neurons"].le(64).all() and tables.facts["num_contexts"] == 80
@@ -57,14 +53,14 @@ def test_every_network_of_every_seed_is_looked_at(tables):
 
 
 def test_several_models_decide_and_one_does_not():
-    assert outcomes(made()) == {"figure10-pairs": Outcome.HOLDS, "figure10-patterns": Outcome.HOLDS}
-    assert set(outcomes(made(seeds=1)).values()) == {Outcome.UNDECIDED}
+    assert outcomes(CLAIMS, made()) == {"figure10-pairs": Outcome.HOLDS, "figure10-patterns": Outcome.HOLDS}
+    assert set(outcomes(CLAIMS, made(seeds=1)).values()) == {Outcome.UNDECIDED}
 
 
 def test_controls_that_do_as_well_count():
-    assert outcomes(made(pairs=(0.9, 0.95, 0.2)))["figure10-pairs"] is Outcome.MATCHES_CONTROL
-    assert outcomes(made(pairs=(0.01, 0.0, 0.0)))["figure10-pairs"] is Outcome.REFUTED
-    assert outcomes(made(excess=(0.2, 0.0, 0.3)))["figure10-patterns"] is Outcome.MATCHES_CONTROL
+    assert outcomes(CLAIMS, made(pairs=(0.9, 0.95, 0.2)))["figure10-pairs"] is Outcome.MATCHES_CONTROL
+    assert outcomes(CLAIMS, made(pairs=(0.01, 0.0, 0.0)))["figure10-pairs"] is Outcome.REFUTED
+    assert outcomes(CLAIMS, made(excess=(0.2, 0.0, 0.3)))["figure10-patterns"] is Outcome.MATCHES_CONTROL
 
 
 def test_unrelated_pairs_are_counted_by_hand():
@@ -109,7 +105,7 @@ def test_pythia_is_read_before_and_after_training(tmp_path, monkeypatch):
     found = compute_public(PublicTextsConfig(), Store(tmp_path))
     assert found.pairs.groupby(["model", "revision"]).size().tolist() == [2, 2, 2, 2]
     none = found.copy_with(pairs=found.pairs.assign(num_shared=0))
-    assert outcomes(none, PUBLIC_CLAIMS)["figure10-public"] is Outcome.REFUTED
+    assert outcomes(PUBLIC_CLAIMS, none)["figure10-public"] is Outcome.REFUTED
     learned = found.copy_with(pairs=found.pairs.assign(num_shared=(found.pairs["revision"] == "main") * 3))
-    assert outcomes(learned, PUBLIC_CLAIMS)["figure10-public"] is Outcome.HOLDS
-    assert {pair.model for pair in figure10.PAIRS} == set(found.pairs["model"])
+    assert outcomes(PUBLIC_CLAIMS, learned)["figure10-public"] is Outcome.HOLDS
+    assert {pair["model"] for pair in figure10.PAIRS} == set(found.pairs["model"])

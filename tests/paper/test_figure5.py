@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from paper import cases
 
-from joma.claims import Outcome, judge
+from joma.claims import Outcome
 from joma.paper import figure5
 from joma.paper.experiment import Measured
 from joma.paper.figure5 import ATTENTION, CLAIMS, DEEP, EXPERIMENTS, NCORR, SHALLOW, charts, compute, part_gone
-from joma.paper.reproduce import plain, settings
 from joma.store import Store
 
 QUICK, FULL = (EXPERIMENTS[0].presets[name] for name in ("quick", "full"))
@@ -48,13 +48,11 @@ def made(value, control=still, trees=(DEEP, SHALLOW), config=FULL, **changed):
                 rows.append(row | {"height": own[2], "value": value(*own) + noise, "control": control(*own)})
     runs = pd.DataFrame(rows)
     found = {"levels": figure5.learned_levels(runs), "leads": figure5.attention_leads(runs)}
-    tables = Measured(**THEORY | {"curves": figure5.over_seeds(runs)} | found | changed)
-    tables.config = settings(plain(config))
-    return tables
+    return cases.with_config(Measured(**THEORY | {"curves": figure5.over_seeds(runs)} | found | changed), config)
 
 
 def outcomes(tables):
-    return {answer.claim: answer.outcome for answer in judge(CLAIMS, tables, tested_by="figure5")}
+    return cases.outcomes(CLAIMS, tables)
 
 
 def test_claims_on_training_hold_bottom_up_and_fail_top_down():
@@ -105,15 +103,15 @@ def test_one_tree_alone_is_judged_and_drawn():
     found = outcomes(made(bottom_up, trees=(DEEP,)))
     assert found["figure5-blocks"] is Outcome.HOLDS and found["figure5-depth"] is Outcome.NOT_RUN
     assert outcomes(made(bottom_up, trees=(SHALLOW,)))["figure5-blocks"] is Outcome.NOT_RUN
-    assert len(charts(made(bottom_up, trees=(SHALLOW,)))) == 4
+    assert len(list(charts(made(bottom_up, trees=(SHALLOW,))))) == 4
 
 
 def test_a_tiny_training_measures_every_checkpoint(tmp_path):
     small = {"width": 8, "hidden": 8, "batch": 8, "num_samples": 64, "num_shuffles": 2}
     config = replace(QUICK, steps=4, checkpoint_every=2, **small)
     nothing = compute(config, Store(tmp_path / "other", minutes=1e-9))
-    assert "curves" not in nothing and len(charts(nothing)) == 2
+    assert "curves" not in nothing and len(list(charts(nothing))) == 2
     tables = compute(config, Store(tmp_path))
     assert set(tables.curves["step"]) == {0, 2, 4} and set(tables.curves["height"]) == {1, 2, 3, 4}
     assert tables.curves.loc[tables.curves["what"] == ATTENTION, "value"].between(0.2, 5).all()  # near uniform
-    assert len(tables.leads) == 2 * 3 * len(config.seeds) and len(charts(tables)) == 4
+    assert len(tables.leads) == 2 * 3 * len(config.seeds) and len(list(charts(tables))) == 4

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from paper.neox_cases import tiny_neox, write_text_folder
+from paper.cases import answers, tiny_neox, write_text_folder
 
-from joma.claims import Outcome, judge
+from joma.claims import Outcome
 from joma.paper import figure7, neox
 from joma.paper.experiment import Measured, one_thread
 from joma.paper.figure7 import (
@@ -58,16 +58,12 @@ def made(*, top=1.5, bottom=1.0, entropy=1.0, seeds=3, idle=0.0):
     return Measured(curves=pd.concat(rows, ignore_index=True))
 
 
-def outcomes(tables, claims=CLAIMS):
-    return {answer.claim: answer for answer in judge(claims, tables, tested_by="figure7")}
-
-
 def test_every_layer_has_both_curves_and_the_loss_falls(tables):
     ours = tables.curves[tables.curves["series"] == OURS]
     assert set(ours.groupby(["metric", "layer"]).size()) == {11} and (ours["flag"] == "").all()
     assert tables.facts["last_loss"] < tables.facts["first_loss"]
     assert tables.facts["num_caught"] == tables.facts["num_planted"] == 10
-    found = outcomes(tables)
+    found = answers(CLAIMS, tables)
     assert found["figure7-audit"].outcome is Outcome.HOLDS
     assert found["figure7-rank"].outcome is Outcome.UNDECIDED  # one model
     assert [chart.id for chart in charts(tables)] == ["figure7-trained-here"]
@@ -91,23 +87,23 @@ def test_an_interrupted_training_gives_the_same_weights(place, tmp_path, monkeyp
 
 
 def test_rises_decide_with_several_seeds():
-    assert outcomes(made())["figure7-rank"].outcome is Outcome.HOLDS
-    assert outcomes(made(top=1.0))["figure7-rank"].outcome is Outcome.REFUTED
-    assert outcomes(made(seeds=1))["figure7-rank"].outcome is Outcome.UNDECIDED
+    assert answers(CLAIMS, made())["figure7-rank"].outcome is Outcome.HOLDS
+    assert answers(CLAIMS, made(top=1.0))["figure7-rank"].outcome is Outcome.REFUTED
+    assert answers(CLAIMS, made(seeds=1))["figure7-rank"].outcome is Outcome.UNDECIDED
 
 
 def test_the_rank_must_bounce_more_than_the_entropy():
-    assert outcomes(made())["figure7-salience"].outcome is Outcome.HOLDS
-    assert outcomes(made(entropy=1.6))["figure7-salience"].outcome is Outcome.REFUTED
+    assert answers(CLAIMS, made())["figure7-salience"].outcome is Outcome.HOLDS
+    assert answers(CLAIMS, made(entropy=1.6))["figure7-salience"].outcome is Outcome.REFUTED
 
 
 def test_copies_that_change_decide_nothing():
-    assert outcomes(made(idle=0.1))["figure7-rank"].outcome is Outcome.FAULTY
+    assert answers(CLAIMS, made(idle=0.1))["figure7-rank"].outcome is Outcome.FAULTY
 
 
 def test_partial_results_are_judged_as_far_as_they_are(tables):
     ours = tables.copy_with(**{name: tables[name].query("series == @OURS") for name in ("curves", "effects", "audit")})
-    assert outcomes(ours)["figure7-rank"].outcome is Outcome.UNDECIDED
+    assert answers(CLAIMS, ours)["figure7-rank"].outcome is Outcome.UNDECIDED
 
 
 def test_a_public_series_is_scanned_and_judged_as_it_is(place, tmp_path, monkeypatch):
@@ -122,6 +118,6 @@ def test_a_public_series_is_scanned_and_judged_as_it_is(place, tmp_path, monkeyp
     large = PublicSeries(repository="some/model", revisions=("step*",), num_parameters=2_700_000_000)
     found = compute_public(PublicSeriesConfig(series=(large,)), Store(tmp_path / "store"))
     assert set(found.curves["metric"]) == {RANK} and len(found.notes) == 1  # no entropy on a CPU
-    answer = outcomes(found, PUBLIC_CLAIMS)["figure7-public"]
+    answer = answers(PUBLIC_CLAIMS, found)["figure7-public"]
     assert answer.outcome in (Outcome.HOLDS, Outcome.REFUTED)
     assert [chart.id for chart in charts(found)] == ["figure7-model"]

@@ -4,13 +4,23 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from paper.cases import answers, with_config
 
-from joma.claims import Outcome, judge
+from joma.claims import Outcome
 from joma.engine.training import runs_of
 from joma.paper.experiment import Measured
-from joma.paper.figures6_8 import ABLATION_CLAIMS, FIGURE6_CLAIMS, FIGURE8_CLAIMS
-from joma.paper.language_models import FULL, LINEAR, PAPER, QUICK, judged_layers, measured, tasks
-from joma.paper.reproduce import plain, settings
+from joma.paper.figures6_8 import (
+    ABLATION_CLAIMS,
+    FIGURE6_CLAIMS,
+    FIGURE8_CLAIMS,
+    FULL,
+    LINEAR,
+    PAPER,
+    QUICK,
+    judged_layers,
+    measured,
+    tasks,
+)
 from joma.store import Store
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -31,13 +41,7 @@ def made(rises, *, lr=1e-4, end=1.5, dip=2000.0):
     ]  # fmt: skip
     runs = pd.DataFrame(effects).drop_duplicates(["condition", "depth", "lr", "seed"])
     runs = runs.assign(best_loss=5.1 + 0.001 * runs["seed"] + (runs["lr"] != 1e-4) * 0.2)
-    tables = Measured(effects=pd.DataFrame(effects), runs=runs)
-    tables.config = settings(plain(FULL))
-    return tables
-
-
-def outcomes(claims, tables):
-    return {answer.claim: answer for answer in judge(claims, tables, tested_by="test")}
+    return with_config(Measured(effects=pd.DataFrame(effects), runs=runs), FULL)
 
 
 def test_only_the_upper_half_of_deep_models_is_judged():
@@ -47,24 +51,24 @@ def test_only_the_upper_half_of_deep_models_is_judged():
 
 @pytest.mark.parametrize(("rise", "outcome"), [(0.4, Outcome.HOLDS), (0.0, Outcome.REFUTED)])
 def test_rebound_is_judged_by_its_size(rise, outcome):
-    found = outcomes(FIGURE6_CLAIMS, made({(PAPER, 1): rise, (PAPER, 5): rise}))["figure6-rebound"]
+    found = answers(FIGURE6_CLAIMS, made({(PAPER, 1): rise, (PAPER, 5): rise}))["figure6-rebound"]
     assert set(found.settings.values()) == {outcome}
 
 
 def test_frozen_attention_that_rises_as_well_takes_the_rebound_away():
     rises = {(PAPER, 1): 0.4, ("frozen attention", 1): 0.4}
-    assert outcomes(FIGURE6_CLAIMS, made(rises))["figure6-rebound"].outcome is Outcome.MATCHES_CONTROL
+    assert answers(FIGURE6_CLAIMS, made(rises))["figure6-rebound"].outcome is Outcome.MATCHES_CONTROL
 
 
 @pytest.mark.parametrize(("linear", "outcome"), [(0.0, Outcome.HOLDS), (0.5, Outcome.REFUTED)])
 def test_the_nonlinearity_is_needed_only_if_the_rise_vanishes_without_it(linear, outcome):
     rises = {(PAPER, 1): 0.5, (LINEAR, 1): linear}
-    assert outcomes(ABLATION_CLAIMS, made(rises))["rebound-ingredients"].outcome is outcome
+    assert answers(ABLATION_CLAIMS, made(rises))["rebound-ingredients"].outcome is outcome
 
 
 def test_dip_time_in_inverse_proportion_holds_and_the_best_rate_is_found():
     tables = made({(PAPER, 5): 0.4}, lr=(1e-5, 1e-4, 1e-3, 1e-2))
-    found = outcomes(FIGURE8_CLAIMS, tables)
+    found = answers(FIGURE8_CLAIMS, tables)
     assert found["figure8-dip"].outcome is Outcome.HOLDS
     assert found["figure8-best"].outcome is Outcome.HOLDS
     assert set(found["figure8-collapse"].settings.values()) == {Outcome.REFUTED}

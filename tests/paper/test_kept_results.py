@@ -5,10 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from joma.claims import judge
 from joma.claims.text import filled, heading
 from joma.paper.documents import keep, kept, pages
 from joma.paper.experiment import MODULES, Measured, experiment
-from joma.paper.reproduce import charts_of
+from joma.paper.reproduce import charts_of, tables_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,17 @@ def test_texts_have_their_numbers_and_claims_are_those_of_the_experiment(result)
         assert filled(answer) is not None, answer.claim
         assert heading(answer)
         assert answer.says == claims[answer.claim].says
+
+
+@pytest.mark.parametrize("result", kept(ROOT), ids=lambda result: result.id)
+def test_the_kept_tables_give_the_kept_answers(result):
+    found = judge(experiment(result.id).claims, tables_of(ROOT / "results", result), tested_by=result.id)
+    for old, new in zip(result.answers, found, strict=True):
+        assert (new.claim, new.outcome, new.settings) == (old.claim, old.outcome, old.settings)
+        for kept_number, number in zip(old.numbers, new.numbers, strict=True):
+            for field, value in kept_number.model_dump().items():
+                expected = pytest.approx(value, rel=1e-6, abs=1e-12, nan_ok=True) if isinstance(value, float) else value
+                assert getattr(number, field) == expected, field
 
 
 @pytest.mark.parametrize("name", MODULES)
