@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
+from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope, theta2
 from joma.theory.isotropic import Isotropic
@@ -305,7 +305,7 @@ class LinearisedFlow:
 
     def __post_init__(self) -> None:
         """Refuse NaN, and a critical point at zero."""
-        keep(self, mu=with_axes("mu", self.mu, "n"), beta1=float(self.beta1), beta2=float(self.beta2))
+        keep(self, mu=shaped("n", mu=self.mu), beta1=float(self.beta1), beta2=float(self.beta2))
         finite("beta1", self.beta1), finite("beta2", self.beta2)
         if not self.mu.any():
             raise AssumptionError("Theorem 3 needs a critical point μ ≠ 0, got zeros. Pass the one of your mixture.")
@@ -347,15 +347,11 @@ class LinearisedFlow:
 
     def field(self, v: Float[np.ndarray, "*T n"]) -> Float[np.ndarray, "*T n"]:
         r"""$\dot v = C(\mu)(\mu - v)$."""
-        v = with_axes("v", v, "*T n")
-        same_shape(mu=self.mu, v=v[(0,) * (v.ndim - 1)])
-        return (self.mu - v) @ self.matrix
+        return (self.mu - shaped(f"* {self.mu.size}", v=v)) @ self.matrix
 
     def solution(self, v0: Float[np.ndarray, " n"], t: Real) -> Float[np.ndarray, "... n"]:
         r"""$v(t) = \mu + e^{-C(\mu)t}(v_0 - \mu)$, the two eigenspaces apart."""
-        t, v0 = finite("t", t), finite("v0", v0)
-        same_shape(mu=self.mu, v0=v0)
-        start = v0 - self.mu
+        t, start = finite("t", t), shaped(f"{self.mu.size}", v0=v0) - self.mu
         normal = self.mu / np.linalg.norm(self.mu)
         along = (start @ normal) * normal
         decay_along, decay_across = np.exp(-self.along * t)[..., None], np.exp(-self.across * t)[..., None]

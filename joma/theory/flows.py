@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, UnknownNameError, finite, positive, same_shape, within
+from joma.errors import AssumptionError, UnknownNameError, finite, positive, shaped, within
 from joma.theory.activations import ACTIVATIONS, Activation, linear, relu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
@@ -72,11 +72,9 @@ class JointFlow(ABC):
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, a rate that is not positive, and a start from which nothing moves."""
-        given = {"targets": within("targets", self.targets, -LARGEST, LARGEST), "v0": finite("v0", self.v0)}
-        if self.z0 is not None:
-            given["z0"] = finite("z0", self.z0)
-        same_shape(**given)
-        keep(self, **given, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
+        targets, v0, z0 = shaped("M, M, M", targets=self.targets, v0=self.v0, z0=self.z0)
+        within("targets", targets, -LARGEST, LARGEST)
+        keep(self, targets=targets, v0=v0, z0=z0, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
         with np.errstate(over="ignore", invalid="ignore"):  # a start so far out that it moves at once
             rates = self.field(0.0, self.start_state)
         if not any(np.any(rate) for rate in rates.values()):

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, broadcast, finite, positive, same_shape, with_axes
+from joma.errors import AssumptionError, broadcast, finite, positive, shaped
 from joma.theory.activations import Activation, relu
 from joma.theory.isotropic import Isotropic
 from joma.theory.radial import Function, evaluate
@@ -198,8 +198,7 @@ def half_space_mean(
     >>> half_space_mean(Gaussian(dim=2), np.array([3.0, 4.0]), center=np.zeros(2)).mean.round(6)
     array([0.239365, 0.319154])
     """
-    v, center, xi = with_axes("v", v, "*B M"), with_axes("center", center, "M"), finite("xi", xi)
-    same_shape(last_axis_of_v=v[(0,) * (v.ndim - 1)], center=center)
+    v, center = shaped("*B M, M", v=v, center=center)
     R = np.eye(center.size) if basis is None else finite("basis", basis)
     if R.shape != (center.size, p.dim):
         raise ValueError(
@@ -214,7 +213,7 @@ def half_space_mean(
         )
     within = v @ R
     norm = np.linalg.norm(within, axis=-1)
-    r = v @ center + xi
+    r = v @ center + finite("xi", xi)
     mass = gate_mass(p, r, norm=norm, psi=psi, kinks=kinks)
     moment = gate_moment(p, r, norm=norm, psi=psi, kinks=kinks)
     length = norm[..., None]
@@ -224,8 +223,7 @@ def half_space_mean(
 
 def reflect(x: Float[np.ndarray, "*B n"], v: Float[np.ndarray, " n"]) -> Float[np.ndarray, "*B n"]:
     r"""$x'' = 2\frac{v^\top x'}{\|v\|^2}v - x'$ (Eqn 30): same length, same $v^\top x$, the rest reversed."""
-    x, v = with_axes("x", x, "*B n"), with_axes("v", v, "n")
-    same_shape(last_axis_of_x=x[(0,) * (x.ndim - 1)], v=v)
+    x, v = shaped("*B n, n", x=x, v=v)
     if not v.any():
         raise AssumptionError("Reflection through v needs v ≠ 0, got zeros. Pass the direction of the line.")
     return 2 * (x @ v)[..., None] * v / (v @ v) - x

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, broadcast, finite, same_shape, whole, within
+from joma.errors import AssumptionError, broadcast, finite, shaped, whole, within
 from joma.types import Real, keep
 
 Count = int | np.integer | Int[np.ndarray, "..."]
@@ -129,9 +129,10 @@ def root_cooccurrence(
     >>> round(root_cooccurrence(2, 0.8, np.array([0.5, 0.5]), np.array([0.0, 1.0]), np.array([1.0, 0.0])), 12)
     0.18
     """
-    zero_l, zero_m = within("zero_l", zero_l, 0, 1), within("zero_m", zero_m, 0, 1)
     p = distribution("class_probabilities", class_probabilities)
-    same_shape(class_probabilities=p, zero_l=zero_l, zero_m=zero_m)
+    zero_l, zero_m = shaped(
+        f"{p.size}, {p.size}", zero_l=within("zero_l", zero_l, 0, 1), zero_m=within("zero_m", zero_m, 0, 1)
+    )
     zeros = np.stack([zero_l, zero_m], axis=1)
     rho_l, rho_m = root_parameter(p, zeros)
     t = float(within("rho", rho, -1, 1)) ** (int(whole("L", L, low=1)) - 1)

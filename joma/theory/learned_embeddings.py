@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
+from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.integrate import State, integrate
 from joma.theory.layer import Backprop, Embeddings, Layer, Samples
@@ -50,7 +50,7 @@ def embedding_gradient(
     g: Float[np.ndarray, "N K"],
 ) -> Embeddings:
     r"""Return $E[b_l\,g_f]$ and $E[1_{q=m}\,g_f]$, the gradient of Eqn 9 in the embeddings with g held constant."""
-    w, stream_slope = finite("w", w), _stream_slope(layer, w, z, samples, g)
+    stream_slope = layer.slopes(w, z, samples, g) @ finite("w", w)  # g_f, (N, d)
     by_token = samples.weights[:, None] * layer.scores(z, samples)
     by_query = samples.by_query(layer.embeddings.num_queries)
     return Embeddings(contextual=stream_slope.T @ by_token, queries=stream_slope.T @ by_query.T)
@@ -112,8 +112,7 @@ def token_invariant(
     >>> token_invariant(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]), exp)
     array([0., 0.])
     """
-    z, contextual = with_axes("z", z, "*T Q M"), with_axes("contextual", contextual, "*T d M")
-    same_shape(times_and_tokens_of_z=z[..., 0, :], times_and_tokens_of_contextual=contextual[..., 0, :])
+    z, contextual = shaped("*T Q M, *T d M", z=z, contextual=contextual)
     norms = rates.z / rates.contextual * np.square(contextual).sum(axis=-2)
     match attention.kind:
         case AttentionKind.LINEAR:
@@ -143,11 +142,7 @@ def balance(
     array([[ 2., -1.],
            [-1., -1.]])
     """
-    w, contextual = with_axes("w", w, "*T K d"), with_axes("contextual", contextual, "*T d M")
-    queries = with_axes("queries", queries, "*T d Q")
-    same_shape(
-        dimensions_of_w=w[..., 0, :], dimensions_of_contextual=contextual[..., 0], dimensions_of_queries=queries[..., 0]
-    )
+    w, contextual, queries = shaped("*T K d, *T d M, *T d Q", w=w, contextual=contextual, queries=queries)
     moved = np.einsum("...ki,...kj->...ij", w, w) / rates.w
     moved = moved - np.einsum("...il,...jl->...ij", contextual, contextual) / rates.contextual
     if rates.queries:
@@ -169,13 +164,5 @@ def softmax_leak(
     token's logit whenever another token is learned.
     """
     b = layer.scores(z, samples)
-    along = _stream_slope(layer, finite("w", w), z, samples, g) @ layer.embeddings.contextual
+    along = layer.slopes(w, z, samples, g) @ finite("w", w) @ layer.embeddings.contextual
     return -samples.weights @ (b * (b * along).sum(axis=1, keepdims=True))
-
-
-def _stream_slope(layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples, g: np.ndarray) -> np.ndarray:
-    """g_f of every sample, (N, d)."""
-    pre = layer.preactivation(w, z, samples)
-    g = finite("g", g)
-    same_shape(g=g, hidden=pre)
-    return (g * layer.activation.derivative(pre)) @ w
