@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from joma.errors import positive, whole, within
-from joma.theory.layer import Backprop, Layer, Samples
+from joma.theory.layer import Backprop, Layer, Logits, Samples, Weights
 from joma.types import Trajectory
 
 Memory = tuple[np.ndarray, ...]
@@ -80,8 +80,8 @@ class StepRecipe:
 
 def train(
     layer: Layer,
-    w0: Float[np.ndarray, "K d"],
-    z0: Float[np.ndarray, "Q M"],
+    w0: Weights,
+    z0: Logits,
     samples: Samples,
     backprop: Backprop,
     recipe: StepRecipe,

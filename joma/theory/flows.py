@@ -100,13 +100,13 @@ class JointFlow(ABC):
     @cached_property
     def start_state(self) -> State:
         """v and z at time zero; of the two roots for linear attention the positive one."""
-        kind = self.invariant.attention.kind
-        if self.z0 is not None:
-            return {"v": self.v0, "z": self.z0}
-        if kind is AttentionKind.SOFTMAX:
-            return {"v": self.v0, "z": np.zeros_like(self.v0)}
-        z = self.invariant.coefficient() * np.square(self.v0)
-        return {"v": self.v0, "z": np.sqrt(z) if kind is AttentionKind.LINEAR else z}
+        kind, z = self.invariant.attention.kind, self.z0
+        if z is None and kind is AttentionKind.SOFTMAX:
+            z = np.zeros_like(self.v0)
+        elif z is None:
+            z = self.invariant.coefficient() * np.square(self.v0)
+            z = np.sqrt(z) if kind is AttentionKind.LINEAR else z
+        return {"v": self.v0, "z": z}
 
     def log_attention(self, z: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
         r"""$\ln|\sigma(z/T)|$ up to a constant: attention over tokens, normalised, is the softmax of this."""
@@ -138,6 +138,11 @@ class JointFlow(ABC):
     def predicted_blow_up(self) -> BlowUp | None:
         """Time and component of the blow-up according to the theory; None where there is none or it is not known."""
         return None
+
+    @property
+    def settles(self) -> bool:
+        """Whether the flow ends at limits, and not in a blow-up."""
+        return self.limits() is not None and self.predicted_blow_up() is None
 
     def span(self) -> float:
         """Default end time; where the flow has limits, a first guess of the time to settle."""

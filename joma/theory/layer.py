@@ -22,6 +22,11 @@ from joma.types import Trajectory, keep
 Backprop = Callable[[float, Float[np.ndarray, "N K"]], Float[np.ndarray, "N K"]]
 r"""Time and hidden values in, the backpropagated gradient $g_{h_k}[i]$ out."""
 
+Weights = Float[np.ndarray, "K d"]
+Logits = Float[np.ndarray, "Q M"]
+Hidden = Float[np.ndarray, "N K"]
+"""Hidden values, or a gradient of them."""
+
 ROUNDING = 1e-9
 """Largest distance from 1 at which probabilities still count as summing to one."""
 
@@ -127,9 +132,9 @@ class Samples:
 class LayerGradient:
     """Time derivative of the layer's parameters under gradient ascent on Eqn 9."""
 
-    w: Float[np.ndarray, "K d"]
+    w: Weights
     """Of the lower MLP layer, summed over the samples of all queries."""
-    z: Float[np.ndarray, "Q M"]
+    z: Logits
     """Of the attention logits, each query over its own samples with their joint weights."""
 
 
@@ -151,40 +156,30 @@ class Layer:
     attention: Attention
     activation: Activation
 
-    def scores(self, z: Float[np.ndarray, "Q M"], samples: Samples) -> Float[np.ndarray, "N M"]:
+    def scores(self, z: Logits, samples: Samples) -> Float[np.ndarray, "N M"]:
         r"""Return the attention scores $b[i]$ of every sample."""
         z, _ = self._checked(z, samples)
         return self._scores(z, samples)
 
-    def preactivation(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
-    ) -> Float[np.ndarray, "N K"]:
+    def preactivation(self, w: Weights, z: Logits, samples: Samples) -> Hidden:
         r"""Return $w_k^\top f = v_k^\top b + w_k^\top u_q$, for embeddings of any kind."""
         z, w = self._checked(z, samples, w)
         return self._preactivation(w, self._scores(z, samples), samples)
 
-    def hidden(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
-    ) -> Float[np.ndarray, "N K"]:
+    def hidden(self, w: Weights, z: Logits, samples: Samples) -> Hidden:
         r"""Return $h_k = \phi(w_k^\top f)$ of every sample (Eqn 1)."""
         return self.activation.value(self.preactivation(w, z, samples))
 
-    def slopes(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples, g: Float[np.ndarray, "N K"]
-    ) -> Float[np.ndarray, "N K"]:
+    def slopes(self, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Hidden:
         r"""Return $g_{h_k}h'_k$ of every sample, the gradient before the activation."""
         pre = self.preactivation(w, z, samples)
         return shaped(f"{pre.shape[0]} {pre.shape[1]}", g=g) * self.activation.derivative(pre)
 
-    def objective(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples, g: Float[np.ndarray, "N K"]
-    ) -> float:
+    def objective(self, w: Weights, z: Logits, samples: Samples, g: Hidden) -> float:
         r"""Return $E[\sum_k g_{h_k} h_k]$ (Eqn 9), to be maximised with g held constant."""
         return float(samples.weights @ (finite("g", g) * self.hidden(w, z, samples)).sum(axis=1))
 
-    def gradient(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples, g: Float[np.ndarray, "N K"]
-    ) -> LayerGradient:
+    def gradient(self, w: Weights, z: Logits, samples: Samples, g: Hidden) -> LayerGradient:
         r"""Return the right-hand side of Eqn 2, $\dot w_k$ and $\dot z_m$, for one query or several that share w.
 
         $\dot w_k = E[g_{h_k} h'_k f]$ and $\dot z_m = E[1_{q=m}(\partial b/\partial z_m)^\top U_C^\top g_f]$ with
@@ -196,8 +191,8 @@ class Layer:
 
     def flow(
         self,
-        w0: Float[np.ndarray, "K d"],
-        z0: Float[np.ndarray, "Q M"],
+        w0: Weights,
+        z0: Logits,
         samples: Samples,
         backprop: Backprop,
         t: Float[np.ndarray, " T"],
@@ -252,7 +247,7 @@ class Layer:
         return z, w
 
 
-def fixed_gradient(g: Float[np.ndarray, "N K"]) -> Backprop:
+def fixed_gradient(g: Hidden) -> Backprop:
     """Return a backpropagated gradient that never changes: the layer-wise training of Assumption 1."""
     g = finite("g", g)
     return lambda time, hidden: g

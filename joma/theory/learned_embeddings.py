@@ -19,7 +19,7 @@ from jaxtyping import Float
 from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.integrate import State, integrate
-from joma.theory.layer import Backprop, Embeddings, Layer, Samples
+from joma.theory.layer import Backprop, Embeddings, Hidden, Layer, Logits, Samples, Weights
 from joma.types import Trajectory
 
 
@@ -42,13 +42,7 @@ class LearningRates:
 EQUAL_RATES = LearningRates()
 
 
-def embedding_gradient(
-    layer: Layer,
-    w: Float[np.ndarray, "K d"],
-    z: Float[np.ndarray, "Q M"],
-    samples: Samples,
-    g: Float[np.ndarray, "N K"],
-) -> Embeddings:
+def embedding_gradient(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Embeddings:
     r"""Return $E[b_l\,g_f]$ and $E[1_{q=m}\,g_f]$, the gradient of Eqn 9 in the embeddings with g held constant."""
     stream_slope = layer.slopes(w, z, samples, g) @ finite("w", w)  # g_f, (N, d)
     by_token = samples.weights[:, None] * layer.scores(z, samples)
@@ -58,8 +52,8 @@ def embedding_gradient(
 
 def learned_flow(
     layer: Layer,
-    w0: Float[np.ndarray, "K d"],
-    z0: Float[np.ndarray, "Q M"],
+    w0: Weights,
+    z0: Logits,
     samples: Samples,
     backprop: Backprop,
     t: Float[np.ndarray, " T"],
@@ -151,13 +145,7 @@ def balance(
     return off @ moved @ off
 
 
-def softmax_leak(
-    layer: Layer,
-    w: Float[np.ndarray, "K d"],
-    z: Float[np.ndarray, "Q M"],
-    samples: Samples,
-    g: Float[np.ndarray, "N K"],
-) -> Float[np.ndarray, " M"]:
+def softmax_leak(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Float[np.ndarray, " M"]:
     r"""Return the rate at which softmax attention breaks exp attention's law, $-E[b_l\,b^\top U_C^\top g_f]$.
 
     It is $\frac{d}{dt}\big(\frac{T}{\eta_z}\sum_m z_m - \frac1{2\eta_u}\|u_l\|^2\big)$: the normaliser moves one

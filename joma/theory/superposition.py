@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from joma.errors import broadcast, shaped, whole
-from joma.theory.layer import Embeddings, Layer, Samples
+from joma.theory.layer import Embeddings, Hidden, Layer, Logits, Samples, Weights
 
 
 def implicit_bias(embeddings: Embeddings, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K Q"]:
@@ -16,22 +16,13 @@ def implicit_bias(embeddings: Embeddings, w: Float[np.ndarray, "*T K d"]) -> Flo
     return embeddings.query_part(shaped(f"*T K {len(embeddings.queries)}", w=w))
 
 
-def implicit_bias_rate(
-    layer: Layer,
-    w: Float[np.ndarray, "K d"],
-    z: Float[np.ndarray, "Q M"],
-    samples: Samples,
-    g: Float[np.ndarray, "N K"],
-) -> Float[np.ndarray, "K Q"]:
+def implicit_bias_rate(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Float[np.ndarray, "K Q"]:
     r"""Return $\dot\xi_{km} = E[1_{q=m}\,g_{h_k}h'_k]$, for orthonormal embeddings (A.2, above Eqn 11)."""
     return (samples.by_query(layer.embeddings.num_queries) @ layer.slopes(w, z, samples, g)).T
 
 
 def weights_from_parts(
-    embeddings: Embeddings,
-    w0: Float[np.ndarray, "K d"],
-    v_change: Float[np.ndarray, "*T K M"],
-    xi_change: Float[np.ndarray, "*T K Q"],
+    embeddings: Embeddings, w0: Weights, v_change: Float[np.ndarray, "*T K M"], xi_change: Float[np.ndarray, "*T K Q"]
 ) -> Float[np.ndarray, "*T K d"]:
     r"""Return $w(t) = w(0) + U_C[v(t)-v(0)] + \sum_m u_m[\xi_m(t)-\xi_m(0)]$ (Eqn 60, there for one query).
 
@@ -63,10 +54,7 @@ def superpose(
 
 
 def response(
-    layer: Layer,
-    w: Float[np.ndarray, " d"],
-    z: Float[np.ndarray, "Q M"],
-    contexts: Float[np.ndarray, "P M"],
+    layer: Layer, w: Float[np.ndarray, " d"], z: Logits, contexts: Float[np.ndarray, "P M"]
 ) -> Float[np.ndarray, "P Q"]:
     r"""Return the pre-activation $w^\top(U_C b + u_m)$ for every context p under every query m."""
     contexts, w = shaped("P M, d", contexts=contexts, w=w)
