@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, broadcast, finite, positive, shaped
+from joma.errors import AssumptionError, broadcast, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.isotropic import Isotropic
 from joma.theory.radial import Function, evaluate
@@ -106,57 +106,38 @@ def gate_moment(
 
 def _distance(r: Real, norm: Real) -> np.ndarray:
     r"""$s = r/\|v\|$; a vector of length zero leaves every point on the side of r."""
-    r, norm = broadcast(r=finite("r", r), norm=_length(norm)).values()
+    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf))
 
 
-def _length(norm: Real) -> np.ndarray:
-    norm = finite("norm", norm)
-    if (norm < 0).any():
-        raise ValueError(f"`norm` is a length and must not be negative, got {norm.min()}. Pass ‖v‖.")
-    return norm
-
-
 def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: tuple[float, ...], *, moment: int) -> np.ndarray:
     r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$ by panels graded towards the kinks, in chunks of (r, norm)."""
-    gate = psi.derivative if isinstance(psi, Activation) else psi
-    r, norm = broadcast(r=finite("r", r), norm=_length(norm)).values()
-    shape, r, norm = r.shape, r.ravel(), norm.ravel()
-    per_point = p.table.coefficients.size
-    parts = np.array_split(np.arange(r.size), 1 + r.size * per_point // CHUNK)
+    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
+    beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
+
+    def gate(x: np.ndarray) -> np.ndarray:
+        values = evaluate(psi.derivative if isinstance(psi, Activation) else psi, x)
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"`psi` must be finite everywhere, got {values[~np.isfinite(values)].flat[0]} at "
+                f"{x[~np.isfinite(values)].flat[0]:g}. Give it a value there."
+            )
+        return values
+
+    def at(r: np.ndarray, norm: np.ndarray) -> np.ndarray:
+        total = np.zeros_like(r)
+        for side in (1.0, -1.0):
+            y, weight = p.table.nodes(_edges(side * r, norm, side * np.asarray(kinks)))
+            inside = gate(side * norm[:, None, None] * y + r[:, None, None]) * (side * y) ** moment
+            outside = gate(side * norm * p.table.end + r) * side**moment * beyond
+            total = total + np.einsum("nek,nek->n", inside, weight) + outside
+        return total
+
+    parts = np.array_split(np.arange(r.size), 1 + r.size * p.table.coefficients.size // CHUNK)
     # Overflow inside a gate that saturates, such as 1/cosh², is a zero.
     with np.errstate(over="ignore"):
-        values = [_expectation_at(p, r[part], norm[part], gate, kinks, moment) for part in parts]
-    return np.concatenate(values).reshape(shape)
-
-
-def _expectation_at(
-    p: Isotropic,
-    r: np.ndarray,
-    norm: np.ndarray,
-    gate: Function,
-    kinks: tuple[float, ...],
-    moment: int,
-) -> np.ndarray:
-    beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
-    total = np.zeros_like(r)
-    for side in (1.0, -1.0):
-        y, weight = p.table.nodes(_edges(side * r, norm, side * np.asarray(kinks)))
-        inside = _gated(gate, side * norm[:, None, None] * y + r[:, None, None]) * (side * y) ** moment
-        outside = _gated(gate, side * norm * p.table.end + r) * side**moment * beyond
-        total = total + np.einsum("nek,nek->n", inside, weight) + outside
-    return total
-
-
-def _gated(gate: Function, x: np.ndarray) -> np.ndarray:
-    values = evaluate(gate, x)
-    if not np.isfinite(values).all():
-        raise ValueError(
-            f"`psi` must be finite everywhere, got {values[~np.isfinite(values)].flat[0]} at "
-            f"{x[~np.isfinite(values)].flat[0]:g}. Give it a value there."
-        )
-    return values
+        return np.concatenate([at(r.ravel()[part], norm.ravel()[part]) for part in parts]).reshape(r.shape)
 
 
 def _edges(r: np.ndarray, norm: np.ndarray, kinks: np.ndarray) -> Float[np.ndarray, "N E"]:
@@ -211,13 +192,13 @@ def half_space_mean(
             f"Lemma 1 needs orthonormal columns: max |RᵀR - I| is {gap:.1e}, tolerance {ORTHONORMAL:.0e}. "
             "Orthogonalise `basis`, for example by `numpy.linalg.qr`."
         )
-    within = v @ R
-    norm = np.linalg.norm(within, axis=-1)
+    inside = v @ R
+    norm = np.linalg.norm(inside, axis=-1)
     r = v @ center + finite("xi", xi)
     mass = gate_mass(p, r, norm=norm, psi=psi, kinks=kinks)
     moment = gate_moment(p, r, norm=norm, psi=psi, kinks=kinks)
     length = norm[..., None]
-    direction = np.divide(within @ R.T, length, out=np.zeros_like(v), where=length > 0)
+    direction = np.divide(inside @ R.T, length, out=np.zeros_like(v), where=length > 0)
     return GatedMean(mass=mass, mean=mass[..., None] * center + moment[..., None] * direction)
 
 
