@@ -104,8 +104,8 @@ class UniformBall(Isotropic):
 
     def _power(self, y: Real, exponent: float) -> tuple[np.ndarray, np.ndarray]:
         r"""$t = |y|/R$ and $(1 - t^2)^{exponent}$, zero outside but for the exponent zero."""
-        t = np.abs(_not_nan(y) / self.radius)
-        return t, np.clip((1 - t) * (1 + t), 0, None) ** exponent
+        t = np.asarray(np.abs(_not_nan(y) / self.radius))
+        return t, np.asarray(np.clip((1 - t) * (1 + t), 0, None) ** exponent)
 
     def density(self, y: Real) -> np.ndarray:
         r"""$\frac{\Gamma(n/2+1)}{\sqrt\pi\,\Gamma((n+1)/2)\,R}\,(1-y^2/R^2)^{(n-1)/2}$ inside, zero outside."""
@@ -252,7 +252,7 @@ class RadialProfile(Isotropic):
         integral = self._elsewhere_zero(
             s, lambda s: self._mesh.integrate(s, lambda y, leg, r: special.xlogy(n, leg), n + 1)
         )
-        return integral / (2 * np.sqrt(np.pi) * special.poch(n / 2, 0.5))
+        return np.asarray(integral / (2 * np.sqrt(np.pi) * special.poch(n / 2, 0.5)))
 
     def _elsewhere_zero(self, y: Real, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Apply a function of |y| at every |y| short of overflow; beyond, each of them vanishes."""
