@@ -122,18 +122,35 @@ def within(name: str, value: Any, low: float | int, high: float | int) -> np.nda
     return array
 
 
-def with_axes(name: str, value: Any, axes: str) -> np.ndarray:
-    """Return `value` as a finite float64 array with one axis for each name in `axes`, any number for a leading `*T`.
+def shaped(axes: str, **arrays: Any) -> Any:
+    """Return arrays of finite float64 numbers, one or a list of them, refusing other axes than those named.
 
-    >>> with_axes("v", [[1, 2]], "*T K M").shape
-    (1, 2)
+    `axes` has a group for each array. Axes of one name have one length, and a number is a length. A leading `*` stands
+    for any number of axes, `*T` for the same ones in every group. None stays None.
+
+    >>> v, b, z0 = shaped("*T K M, *T M, M", v=[[1, 2]], b=[3, 4], z0=None)
+    >>> v
+    array([[1., 2.]])
     """
-    array = finite(name, value)
-    names = axes.split()
-    missing = array.ndim < len(names) - 1 if axes.startswith("*") else array.ndim != len(names)
-    if missing:
-        raise ValueError(f"`{name}` must have the axes ({', '.join(names)}), got shape {array.shape}. Reshape it.")
-    return array
+    known: dict[str, Any] = {axis: int(axis) for axis in axes.replace(",", " ").split() if axis.isdigit()}
+    checked: list[np.ndarray | None] = []
+    for (name, value), group in zip(arrays.items(), axes.split(","), strict=True):
+        if value is None:
+            checked.append(None)
+            continue
+        checked.append(array := finite(name, value))
+        names, shape = group.split(), array.shape
+        lengths: tuple[Any, ...] = shape
+        if names[0].startswith("*"):
+            num_leading = max(len(shape) - len(names) + 1, 0)
+            lengths = (shape[:num_leading], *shape[num_leading:])
+        wanted = [f"{axis} = {known[axis]}" if axis in known and not axis.isdigit() else axis for axis in names]
+        agree = len(lengths) == len(names) and all(
+            axis == "*" or length == known.setdefault(axis, length) for axis, length in zip(names, lengths, strict=True)
+        )
+        if not agree:
+            raise ValueError(f"`{name}` must have the axes ({', '.join(wanted)}), got shape {shape}. Reshape it.")
+    return checked if len(checked) > 1 else checked[0]
 
 
 def whole(name: str, value: Any, *, low: int) -> np.ndarray:

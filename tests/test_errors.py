@@ -19,8 +19,8 @@ from joma.errors import (
     nearest,
     positive,
     same_shape,
+    shaped,
     whole,
-    with_axes,
     within,
 )
 from joma.tasks.on_ray import demand_ray
@@ -37,8 +37,8 @@ from joma.tasks.on_ray import demand_ray
         (lambda: finite("mu", "three"), r"`mu` must be numbers, got 'three'"),
         (lambda: positive("temperature", 0.0), r"`temperature` must be positive, got 0\.0\. Pass a value above 0"),
         (lambda: within("rho", 1.5, -1, 1), r"`rho` must lie in \[-1, 1\], got 1\.5\. Rescale it"),
-        (lambda: with_axes("v", [1.0, 2.0], "K M"), r"`v` must have the axes \(K, M\), got shape \(2,\)\. Reshape it"),
-        (lambda: with_axes("v", 1.0, "*T K M"), r"`v` must have the axes \(\*T, K, M\), got shape \(\)"),
+        (lambda: shaped("K M", v=[1.0, 2.0]), r"`v` must have the axes \(K, M\), got shape \(2,\)\. Reshape it"),
+        (lambda: shaped("*T K M", v=1.0), r"`v` must have the axes \(\*T, K, M\), got shape \(\)"),
         (lambda: whole("H", [1, 1.5], low=0), r"`H` must be a whole number of at least 0, got 1\.5\. Pass one"),
         (lambda: whole("seed", -1, low=0), r"`seed` must be a whole number of at least 0, got -1"),
         (lambda: same_shape(a=np.zeros(2), b=np.zeros(3)), r"Shapes must agree, got `a` \(2,\), `b` \(3,\)"),

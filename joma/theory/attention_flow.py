@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, broadcast, finite, positive, with_axes, within
+from joma.errors import AssumptionError, broadcast, finite, positive, shaped, within
 from joma.theory.convergence import TiedFlow, log_efolds_at, times
 from joma.types import Real, keep
 
@@ -81,7 +81,7 @@ class AttentionFlow(TiedFlow):
         eigenvalues of a symmetric C, hence stability, and changes the rates.
         """
         a = self.attention(self.critical_point())
-        return -a[..., :, None] * with_axes("C", C, "M M") * (a * (1 + self.lambert()))[..., None, :]
+        return -a[..., :, None] * shaped("M M", C=C) * (a * (1 + self.lambert()))[..., None, :]
 
     def log_efolds(self, t: Float[np.ndarray, "..."]) -> Float[np.ndarray, "... M"]:
         r"""Logarithm of $\ln(1/\delta)$, $\delta = (v^* - v)/(v^* - v_0)$, exact for the default $\Phi = \mu - u$.

@@ -10,12 +10,13 @@ The note says that this is positive whenever three correlations are. It is not: 
 $A_i = \arccos C_i$ of *normalised* correlations, and they must sum to less than $\pi/2$.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, broadcast, finite, positive, same_shape, with_axes, within
+from joma.errors import AssumptionError, broadcast, finite, positive, shaped, within
 from joma.theory.activations import Activation
 from joma.types import Real, keep
 
@@ -35,8 +36,7 @@ def cosine(x: Signal, y: Signal) -> Float[np.ndarray, "*batch"]:
     return np.asarray(correlation(x, y) / (np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forward:
+class Forward(NamedTuple):
     """What a forward pass leaves for the backward pass."""
 
     f: Float[np.ndarray, "V samples"]
@@ -59,9 +59,9 @@ class ComputationGraph:
 
     def __post_init__(self) -> None:
         """Refuse a precedent that does not come before its node, and activations that do not fit the nodes."""
-        if len(self.activations) != len(self.precedents):
+        if len(self.activations) != self.num_nodes:
             raise ValueError(
-                f"`activations` needs one entry for each of {len(self.precedents)} nodes, got {len(self.activations)}."
+                f"`activations` needs one entry for each of {self.num_nodes} nodes, got {len(self.activations)}."
             )
         for j, below in enumerate(self.precedents):
             late = [k for k in below if not 0 <= k < j]
@@ -72,17 +72,20 @@ class ComputationGraph:
                 )
 
     @property
+    def num_nodes(self) -> int:
+        """V."""
+        return len(self.precedents)
+
+    @property
     def inputs(self) -> list[int]:
         """Nodes that take the input."""
         return [j for j, below in enumerate(self.precedents) if not below]
 
     def forward(self, w: Float[np.ndarray, "V V"], x: Float[np.ndarray, "inputs samples"]) -> Forward:
         r"""$f_j = \sigma_j(\sum_{k\in ch(j)} w_{jk} f_k)$, and the slopes $\sigma_j'$; row i of x is the i-th input."""
-        x, w = with_axes("x", x, "inputs samples"), with_axes("w", w, "V V")
-        if len(x) != len(self.inputs):
-            raise ValueError(f"`x` needs one row for each of {len(self.inputs)} input nodes, got {len(x)}.")
-        same_shape(w=w, nodes_by_nodes=np.empty((len(self.precedents),) * 2))
-        f = np.empty((len(self.precedents), x.shape[1]))
+        V = self.num_nodes
+        w, x = shaped(f"{V} {V}, {len(self.inputs)} samples", w=w, x=x)
+        f = np.empty((V, x.shape[1]))
         slope = np.ones_like(f)
         f[self.inputs] = x
         for j, below in enumerate(self.precedents):
@@ -95,20 +98,17 @@ class ComputationGraph:
         self, w: Float[np.ndarray, "V V"], forward: Forward, received: Float[np.ndarray, "V samples"]
     ) -> Float[np.ndarray, "V samples"]:
         r"""$g_k = \sum_{j\in pa(k)} w_{jk}\sigma_j' g_j$, plus what a node receives from the loss itself."""
-        g, w = finite("received", received).copy(), with_axes("w", w, "V V")
-        same_shape(received=g, f=forward.f)
-        for j in range(len(self.precedents) - 1, -1, -1):
+        w, received, _ = shaped("V V, V N, V N", w=w, received=received, f=forward.f)
+        g = received.copy()
+        for j in reversed(range(self.num_nodes)):
             for k in self.precedents[j]:
                 g[k] += w[j, k] * forward.slope[j] * g[j]
         return g
 
     def weight_gradient(self, forward: Forward, g: Float[np.ndarray, "V samples"]) -> Float[np.ndarray, "V V"]:
         r"""$\operatorname{corr}(f_k, \sigma_j' g_j)$ on every edge: what one unit step adds to $w_{jk}$."""
-        on_edge = np.zeros((len(self.precedents),) * 2)
-        for j, below in enumerate(self.precedents):
-            on_edge[j, list(below)] = 1
-        g = finite("g", g)
-        same_shape(g=g, f=forward.f)
+        g, _ = shaped("V N, V N", g=g, f=forward.f)
+        on_edge = np.array([[k in below for k in range(self.num_nodes)] for below in self.precedents])
         return on_edge * ((forward.slope * g) @ forward.f.T)
 
 
@@ -127,10 +127,9 @@ class Edge:
 
     def __post_init__(self) -> None:
         """Refuse NaN and signals over different data."""
-        signals = {name: getattr(self, name) for name in ("z_alpha", "z_beta", "f", "gated_gradient")}
-        signals = {name: finite(name, value) for name, value in signals.items()}
-        same_shape(**signals)
-        keep(self, **signals)
+        names = [field.name for field in fields(self)]
+        signals = shaped("*B N, *B N, *B N, *B N", **{name: getattr(self, name) for name in names})
+        keep(self, **dict(zip(names, signals, strict=True)))
 
     @property
     def weight(self) -> np.ndarray:
@@ -145,11 +144,8 @@ class Edge:
     @property
     def cosines(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         r"""Normalised $C_1, C_2, C_3$: $z_\alpha$ with $s_j$, $z_\beta$ with $f_k$, and $|\cos|$ of the two latents."""
-        return (
-            cosine(self.z_alpha, self.gated_gradient),
-            cosine(self.z_beta, self.f),
-            np.asarray(np.abs(cosine(self.z_alpha, self.z_beta))),
-        )
+        overlap = np.asarray(np.abs(cosine(self.z_alpha, self.z_beta)))
+        return cosine(self.z_alpha, self.gated_gradient), cosine(self.z_beta, self.f), overlap
 
     @property
     def backpropagated_correlation(self) -> np.ndarray:
@@ -168,7 +164,8 @@ def worst_edge(C1: float, C2: float, C3: float) -> Edge:
     reach = A1 + A3
     turn = min(reach, (np.pi - A2) / 2)  # angle between z_β and s
     share = turn / reach if reach > 0 else 0.0
-    return Edge(gated_gradient=_unit(0.0), z_alpha=_unit(share * A1), z_beta=_unit(turn), f=_unit(turn + A2))
+    s, z_alpha, z_beta, f = (np.array([np.cos(a), np.sin(a)]) for a in (0.0, share * A1, turn, turn + A2))
+    return Edge(gated_gradient=s, z_alpha=z_alpha, z_beta=z_beta, f=f)
 
 
 def counterexample() -> Edge:
@@ -177,12 +174,8 @@ def counterexample() -> Edge:
     >>> float(counterexample().backpropagated_correlation)
     -9.0
     """
-    return Edge(
-        z_alpha=np.array([1.0, 0.0]),
-        z_beta=np.array([1.0, 2.0]),
-        f=np.array([3.0, 0.0]),
-        gated_gradient=np.array([1.0, -2.0]),
-    )
+    signals = {"z_alpha": [1.0, 0.0], "z_beta": [1.0, 2.0], "f": [3.0, 0.0], "gated_gradient": [1.0, -2.0]}
+    return Edge(**{name: np.array(signal) for name, signal in signals.items()})
 
 
 def angle_sum(C1: Real, C2: Real, C3: Real) -> np.ndarray:
@@ -292,8 +285,7 @@ def recursed_cosines(
     >>> recursed_cosines(1.0, np.full(1, 0.95), np.full(1, 0.98), relu).round(4)
     array([0.9289])
     """
-    C2, C3 = with_axes("C2", C2, "levels"), with_axes("C3", C3, "levels")
-    same_shape(C2=C2, C3=C3)
+    C2, C3 = shaped("levels, levels", C2=C2, C3=C3)
     slopes = activation.require_homogeneous("The recursion")
     bounds = []
     for level, (c2, c3) in enumerate(zip(C2, C3, strict=True)):
@@ -332,9 +324,8 @@ class TwoValuedInput:
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN and a probability that is none."""
-        inputs = {name: with_axes(name, getattr(self, name), "d") for name in ("x_plus", "x_minus")}
-        same_shape(**inputs)
-        keep(self, **inputs, p1=float(within("p1", self.p1, 0, 1)))
+        x_plus, x_minus = shaped("d, d", x_plus=self.x_plus, x_minus=self.x_minus)
+        keep(self, x_plus=x_plus, x_minus=x_minus, p1=float(within("p1", self.p1, 0, 1)))
         keep(self, **{name: float(finite(name, getattr(self, name))) for name in ("g_plus", "g_minus")})
 
     def field(self, w: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
@@ -353,9 +344,7 @@ class TwoValuedInput:
         return np.stack([self.activation.value(w @ self.x_minus), self.activation.value(w @ self.x_plus)], axis=-1)
 
     def _weights(self, w: np.ndarray) -> np.ndarray:
-        w = with_axes("w", w, "*batch d")
-        same_shape(last_axis_of_w=w[(0,) * (w.ndim - 1)], x_plus=self.x_plus)
-        return w
+        return shaped(f"* {self.x_plus.size}", w=w)
 
     def linear_gap_rate(self) -> float:
         r"""Speed at which $f_j(x_+)-f_j(x_-)$ grows with a linear activation: constant, and negative for some inputs.
@@ -399,7 +388,3 @@ def _angles(C1: Real, C2: Real, C3: Real) -> tuple[np.ndarray, np.ndarray, np.nd
     given = {"C1": C1, "C2": C2, "C3": C3}
     A1, A2, A3 = map(np.arccos, broadcast(**{name: within(name, C, 0, 1) for name, C in given.items()}).values())
     return np.asarray(A1), np.asarray(A2), np.asarray(A3)
-
-
-def _unit(angle: float) -> np.ndarray:
-    return np.array([np.cos(angle), np.sin(angle)])

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import broadcast, finite, positive, with_axes, within
+from joma.errors import broadcast, finite, positive, shaped, within
 from joma.types import Real, keep
 
 
@@ -401,7 +401,7 @@ def efolds_to_asymptote(mu_k: Real, tolerance: float = 1.0) -> np.ndarray:
 
 def shared_field(v: Float[np.ndarray, "*T K M"], mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "*T K M"]:
     r"""Eqn 6 for K hidden nodes, $\dot v_k = (\mu_k - v_k)\circ\exp(\tfrac12\sum_kv_k^2)$: they share one attention."""
-    v, mu = broadcast(v=with_axes("v", v, "*T K M"), mu=with_axes("mu", mu, "K M")).values()
+    v, mu = broadcast(v=shaped("*T K M", v=v), mu=shaped("K M", mu=mu)).values()
     return (mu - v) * np.exp(np.square(v).sum(axis=-2, keepdims=True) / 2)
 
 
@@ -411,7 +411,7 @@ def shared_solution(t: Real, mu: Float[np.ndarray, "K M"]) -> Float[np.ndarray, 
     All nodes see the same attention to token l, so a column of v keeps the direction of its target and moves as one
     component whose target is the column's norm.
     """
-    mu = with_axes("mu", mu, "K M")
+    mu = shaped("K M", mu=mu)
     return mu * fraction_learned(times(t, trailing=1), np.hypot.reduce(mu, axis=0))[..., None, :]
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
+from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope, theta2
 from joma.theory.isotropic import Isotropic
@@ -113,12 +113,7 @@ class CriticalRay:
         negative center at the origin. A part $\bar x_\perp$ of $\bar x_-$ off the line of $v$ couples the last with one
         of the others.
         """
-        a_plus, a_minus = self.mixture.opposed_weights("Eqn 56")
-        slope_plus, slope_minus = (
-            float(theta1_slope(noise, s, self.mixture.activation))
-            for noise, s in zip(self.mixture.noises, (self.pair.s_plus, self.pair.s_minus), strict=True)
-        )
-        bend = (a_plus * slope_plus - a_minus * slope_minus) / float(positive("norm", norm))
+        bend = _bend(self.mixture, self.pair.s_plus, self.pair.s_minus) / float(positive("norm", norm))
         across = -self.beta1(norm)
         x_minus = self.mixture.centers[1]
         off = np.linalg.norm(x_minus - (x_minus @ self.direction) * self.direction)
@@ -133,6 +128,14 @@ class CriticalRay:
         """Whether every eigenvalue but the one along the ray is negative, which `norm` does not change."""
         below_zero = self.eigenvalues(1.0) < 0
         return bool(below_zero.sum() == self.mixture.dim)
+
+
+def _bend(mixture: Mixture, s_plus: float, s_minus: float) -> float:
+    r"""$a_+\theta_1'(s_+) - a_-\theta_1'(s_-)$."""
+    a_plus, a_minus = mixture.opposed_weights("A critical point")
+    p_plus, p_minus = mixture.noises
+    slope_plus = float(theta1_slope(p_plus, s_plus, mixture.activation))
+    return a_plus * slope_plus - a_minus * float(theta1_slope(p_minus, s_minus, mixture.activation))
 
 
 def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
@@ -175,10 +178,7 @@ def critical_pairs(
     plus, minus = noise if isinstance(noise, tuple) else (noise, noise)
     distance = float(positive("distance", distance))
     grid = symmetric_grid(typical_size(minus) + distance)
-    return (
-        *_pairs_at(plus, minus, distance, grid, activation),
-        *_pairs_at(plus, minus, -distance, grid, activation),
-    )
+    return tuple(pair for step in (distance, -distance) for pair in _pairs_at(plus, minus, step, grid, activation))
 
 
 def forced_ray(mixture: Mixture, pair: CriticalPair) -> CriticalRay:
@@ -204,11 +204,8 @@ def critical_rays(mixture: Mixture, *, tolerance: float = RATIO_TOLERANCE) -> tu
     tolerance = float(within("tolerance", tolerance, 0, 1))
     x_plus, x_minus = mixture.centers
     pairs = critical_pairs(mixture.noise, float(np.linalg.norm(x_plus - x_minus)), mixture.activation)
-    return tuple(
-        CriticalRay(mixture=mixture, pair=pair)
-        for pair in pairs
-        if abs(a_minus - pair.ratio * a_plus) <= tolerance * abs(a_minus)
-    )
+    forced = [pair for pair in pairs if abs(a_minus - pair.ratio * a_plus) <= tolerance * abs(a_minus)]
+    return tuple(CriticalRay(mixture=mixture, pair=pair) for pair in forced)
 
 
 def straddling_distance(noise: Isotropic, activation: Activation = relu) -> float:
@@ -278,10 +275,8 @@ def _pairs_at(
         )
     s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
     ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
-    return [
-        CriticalPair(s_minus=float(s), s_plus=float(s + step), ratio=float(forced))
-        for s, forced in zip(s_minus, ratio, strict=True)
-    ]
+    pairs = zip(s_minus.tolist(), (s_minus + step).tolist(), ratio.tolist(), strict=True)
+    return [CriticalPair(s_minus=one, s_plus=other, ratio=forced) for one, other, forced in pairs]
 
 
 def _misalignment(plus: Isotropic, minus: Isotropic, s_minus: Real, s_plus: Real, activation: Activation) -> np.ndarray:
@@ -305,8 +300,8 @@ class LinearisedFlow:
 
     def __post_init__(self) -> None:
         """Refuse NaN, and a critical point at zero."""
-        keep(self, mu=with_axes("mu", self.mu, "n"), beta1=float(self.beta1), beta2=float(self.beta2))
-        finite("beta1", self.beta1), finite("beta2", self.beta2)
+        betas = {name: float(finite(name, getattr(self, name))) for name in ("beta1", "beta2")}
+        keep(self, mu=shaped("n", mu=self.mu), **betas)
         if not self.mu.any():
             raise AssumptionError("Theorem 3 needs a critical point μ ≠ 0, got zeros. Pass the one of your mixture.")
 
@@ -347,15 +342,11 @@ class LinearisedFlow:
 
     def field(self, v: Float[np.ndarray, "*T n"]) -> Float[np.ndarray, "*T n"]:
         r"""$\dot v = C(\mu)(\mu - v)$."""
-        v = with_axes("v", v, "*T n")
-        same_shape(mu=self.mu, v=v[(0,) * (v.ndim - 1)])
-        return (self.mu - v) @ self.matrix
+        return (self.mu - shaped(f"* {self.mu.size}", v=v)) @ self.matrix
 
     def solution(self, v0: Float[np.ndarray, " n"], t: Real) -> Float[np.ndarray, "... n"]:
         r"""$v(t) = \mu + e^{-C(\mu)t}(v_0 - \mu)$, the two eigenspaces apart."""
-        t, v0 = finite("t", t), finite("v0", v0)
-        same_shape(mu=self.mu, v0=v0)
-        start = v0 - self.mu
+        t, start = finite("t", t), shaped(f"{self.mu.size}", v0=v0) - self.mu
         normal = self.mu / np.linalg.norm(self.mu)
         along = (start @ normal) * normal
         decay_along, decay_across = np.exp(-self.along * t)[..., None], np.exp(-self.across * t)[..., None]
@@ -412,11 +403,7 @@ class CriticalPoint:
         Eqn 74 corrected; the eigenvalue along $\mu$ is
         $(c_+ - c_-)\frac{\xi^{*2}}{\|\mu\|^3}(a_-p(s_-) - a_+p(s_+))$.
         """
-        a_plus, a_minus = self.mixture.opposed_weights("Theorem 3")
-        p_plus, p_minus = self.mixture.noises
-        slope_plus = theta1_slope(p_plus, self.s_plus, self.mixture.activation)
-        slope_minus = theta1_slope(p_minus, self.s_minus, self.mixture.activation)
-        bend = a_plus * slope_plus - a_minus * slope_minus
+        bend = _bend(self.mixture, self.s_plus, self.s_minus)
         return float(-(self.beta1 + bend * self.xi**2 / self.norm**3) / self.norm**2)
 
     @property
@@ -432,25 +419,19 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
     zero the field depends on the direction of $v$ alone and has no isolated zeros).
     """
     a_plus, a_minus = mixture.opposed_weights("Theorem 3")
-    x_minus = mixture.centers[1]
-    if x_minus.any():
-        raise AssumptionError(
-            f"Theorem 3 needs the negative cluster at the origin, got ‖x̄₋‖ = {np.linalg.norm(x_minus):.6g}. "
-            "Shift the data, and ξ by v·x̄₋ with it."
-        )
-    if mixture.kink == 0:
-        raise AssumptionError(
-            f"Theorem 3 needs an activation with a kink, c₊ ≠ c₋; {mixture.activation.name!r} is linear and its field "
-            "is constant. Use Theorem 2 for linear activations."
-        )
-    if a_plus == 0:
-        raise AssumptionError("Theorem 3 needs a₊ ≠ 0: without it no direction is singled out. Give it weight.")
-    if finite("xi", xi) == 0:
-        raise AssumptionError(
-            "Theorem 3 needs ξ* ≠ 0: at ξ = 0 the field depends on the direction of v alone, and its zeros are rays. "
-            "Use `critical_rays`, or another `xi`."
-        )
-    xi = float(xi)
+    xi, x_minus = float(finite("xi", xi)), mixture.centers[1]
+    needed = {
+        f"the negative cluster at the origin, got ‖x̄₋‖ = {np.linalg.norm(x_minus):.6g}. Shift the data, and ξ by v·x̄₋ "
+        "with it.": not x_minus.any(),
+        f"an activation with a kink, c₊ ≠ c₋; {mixture.activation.name!r} is linear and its field is constant. Use "
+        "Theorem 2 for linear activations.": mixture.kink != 0,
+        "a₊ ≠ 0: without it no direction is singled out. Give it weight.": a_plus != 0,
+        "ξ* ≠ 0: at ξ = 0 the field depends on the direction of v alone, and its zeros are rays. Use `critical_rays`, "
+        "or another `xi`.": xi != 0,
+    }
+    for need, is_met in needed.items():
+        if not is_met:
+            raise AssumptionError(f"Theorem 3 needs {need}")
     p_plus, p_minus = mixture.noises
     size = float(np.linalg.norm(mixture.centers[0]))
 

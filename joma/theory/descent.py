@@ -1,34 +1,21 @@
 r"""Training of the layer in discrete steps: what an optimiser does where the theory has a flow (Eqn 2)."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
 from joma.errors import positive, whole, within
-from joma.theory.layer import Backprop, Layer, Samples
+from joma.theory.layer import Backprop, Layer, Logits, Samples, Weights
 from joma.types import Trajectory
 
 Memory = tuple[np.ndarray, ...]
-
-
-class Optimiser(ABC):
-    """Turns gradients into steps, with a memory of past ones for each parameter."""
-
-    @abstractmethod
-    def start(self, parameter: Float[np.ndarray, "*P"]) -> Memory:
-        """Return the memory before the first step."""
-
-    @abstractmethod
-    def step(
-        self, parameter: Float[np.ndarray, "*P"], gradient: Float[np.ndarray, "*P"], memory: Memory, num_past: int
-    ) -> tuple[Float[np.ndarray, "*P"], Memory]:
-        """Return the direction of ascent, to be multiplied by the learning rate, and the new memory."""
+Stepped = tuple[Float[np.ndarray, "*P"], Memory]
+"""Direction of ascent, to be multiplied by the learning rate, and what an optimiser remembers of past gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSteps(Optimiser):
+class GradientSteps:
     r"""SGD, $u \leftarrow \beta u + g - \lambda\theta$, with heavy-ball momentum β and weight decay λ."""
 
     momentum: float = 0.0
@@ -39,33 +26,25 @@ class GradientSteps(Optimiser):
         within("momentum", self.momentum, 0, 1)
         within("weight_decay", self.weight_decay, 0, 1)
 
-    def start(self, parameter: Float[np.ndarray, "*P"]) -> Memory:
-        """No velocity yet."""
-        return (np.zeros_like(parameter),)
-
     def step(
         self, parameter: Float[np.ndarray, "*P"], gradient: Float[np.ndarray, "*P"], memory: Memory, num_past: int
-    ) -> tuple[Float[np.ndarray, "*P"], Memory]:
-        """Move along the velocity."""
+    ) -> Stepped:
+        """Move along the velocity, the first of the two memories."""
         velocity = self.momentum * memory[0] + gradient - self.weight_decay * parameter
-        return velocity, (velocity,)
+        return velocity, (velocity, memory[1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Optimiser):
+class Adam:
     r"""Adam, $\hat m/(\sqrt{\hat s} + \epsilon)$ with bias-corrected moments m and s of the gradient."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def start(self, parameter: Float[np.ndarray, "*P"]) -> Memory:
-        """Both moments at zero."""
-        return np.zeros_like(parameter), np.zeros_like(parameter)
-
     def step(
         self, parameter: Float[np.ndarray, "*P"], gradient: Float[np.ndarray, "*P"], memory: Memory, num_past: int
-    ) -> tuple[Float[np.ndarray, "*P"], Memory]:
+    ) -> Stepped:
         """Move by the mean gradient over its root mean square."""
         first = self.beta1 * memory[0] + (1 - self.beta1) * gradient
         second = self.beta2 * memory[1] + (1 - self.beta2) * gradient**2
@@ -86,7 +65,7 @@ class StepRecipe:
     """Learning rate of the weights."""
     rate_ratio: float = 1.0
     r"""$\eta_z/\eta_w$, the learning rate of the logits over that of the weights."""
-    optimiser: Optimiser = SGD
+    optimiser: GradientSteps | Adam = SGD
     batch_size: int | None = None
     """Samples drawn for each step, by their weights; None for all of them."""
 
@@ -101,8 +80,8 @@ class StepRecipe:
 
 def train(
     layer: Layer,
-    w0: Float[np.ndarray, "K d"],
-    z0: Float[np.ndarray, "Q M"],
+    w0: Weights,
+    z0: Logits,
     samples: Samples,
     backprop: Backprop,
     recipe: StepRecipe,
@@ -118,7 +97,7 @@ def train(
     rates = {"w": recipe.rate, "z": recipe.rate * recipe.rate_ratio}
     states = {name: np.empty((recipe.num_steps + 1, *start.shape)) for name, start in (("w", w0), ("z", z0))}
     states["w"][0], states["z"][0] = w0, z0
-    memory = {name: recipe.optimiser.start(values[0]) for name, values in states.items()}
+    memory: dict[str, Memory] = {name: tuple(np.zeros((2, *start.shape[1:]))) for name, start in states.items()}
     for step in range(recipe.num_steps):
         w, z = states["w"][step], states["z"][step]
         batch = samples

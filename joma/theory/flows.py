@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, UnknownNameError, finite, positive, same_shape, within
+from joma.errors import AssumptionError, UnknownNameError, finite, positive, shaped, within
 from joma.theory.activations import ACTIVATIONS, Activation, linear, relu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
@@ -72,11 +72,9 @@ class JointFlow(ABC):
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, a rate that is not positive, and a start from which nothing moves."""
-        given = {"targets": within("targets", self.targets, -LARGEST, LARGEST), "v0": finite("v0", self.v0)}
-        if self.z0 is not None:
-            given["z0"] = finite("z0", self.z0)
-        same_shape(**given)
-        keep(self, **given, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
+        targets, v0, z0 = shaped("M, M, M", targets=self.targets, v0=self.v0, z0=self.z0)
+        within("targets", targets, -LARGEST, LARGEST)
+        keep(self, targets=targets, v0=v0, z0=z0, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
         with np.errstate(over="ignore", invalid="ignore"):  # a start so far out that it moves at once
             rates = self.field(0.0, self.start_state)
         if not any(np.any(rate) for rate in rates.values()):
@@ -102,13 +100,13 @@ class JointFlow(ABC):
     @cached_property
     def start_state(self) -> State:
         """v and z at time zero; of the two roots for linear attention the positive one."""
-        kind = self.invariant.attention.kind
-        if self.z0 is not None:
-            return {"v": self.v0, "z": self.z0}
-        if kind is AttentionKind.SOFTMAX:
-            return {"v": self.v0, "z": np.zeros_like(self.v0)}
-        z = self.invariant.coefficient() * np.square(self.v0)
-        return {"v": self.v0, "z": np.sqrt(z) if kind is AttentionKind.LINEAR else z}
+        kind, z = self.invariant.attention.kind, self.z0
+        if z is None and kind is AttentionKind.SOFTMAX:
+            z = np.zeros_like(self.v0)
+        elif z is None:
+            z = self.invariant.coefficient() * np.square(self.v0)
+            z = np.sqrt(z) if kind is AttentionKind.LINEAR else z
+        return {"v": self.v0, "z": z}
 
     def log_attention(self, z: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
         r"""$\ln|\sigma(z/T)|$ up to a constant: attention over tokens, normalised, is the softmax of this."""
@@ -140,6 +138,11 @@ class JointFlow(ABC):
     def predicted_blow_up(self) -> BlowUp | None:
         """Time and component of the blow-up according to the theory; None where there is none or it is not known."""
         return None
+
+    @property
+    def settles(self) -> bool:
+        """Whether the flow ends at limits, and not in a blow-up."""
+        return self.limits() is not None and self.predicted_blow_up() is None
 
     def span(self) -> float:
         """Default end time; where the flow has limits, a first guess of the time to settle."""

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import AssumptionError, broadcast, finite, positive, same_shape, with_axes
+from joma.errors import AssumptionError, broadcast, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.isotropic import Isotropic
 from joma.theory.radial import Function, evaluate
@@ -106,57 +106,38 @@ def gate_moment(
 
 def _distance(r: Real, norm: Real) -> np.ndarray:
     r"""$s = r/\|v\|$; a vector of length zero leaves every point on the side of r."""
-    r, norm = broadcast(r=finite("r", r), norm=_length(norm)).values()
+    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf))
 
 
-def _length(norm: Real) -> np.ndarray:
-    norm = finite("norm", norm)
-    if (norm < 0).any():
-        raise ValueError(f"`norm` is a length and must not be negative, got {norm.min()}. Pass ‖v‖.")
-    return norm
-
-
 def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: tuple[float, ...], *, moment: int) -> np.ndarray:
     r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$ by panels graded towards the kinks, in chunks of (r, norm)."""
-    gate = psi.derivative if isinstance(psi, Activation) else psi
-    r, norm = broadcast(r=finite("r", r), norm=_length(norm)).values()
-    shape, r, norm = r.shape, r.ravel(), norm.ravel()
-    per_point = p.table.coefficients.size
-    parts = np.array_split(np.arange(r.size), 1 + r.size * per_point // CHUNK)
+    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
+    beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
+
+    def gate(x: np.ndarray) -> np.ndarray:
+        values = evaluate(psi.derivative if isinstance(psi, Activation) else psi, x)
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"`psi` must be finite everywhere, got {values[~np.isfinite(values)].flat[0]} at "
+                f"{x[~np.isfinite(values)].flat[0]:g}. Give it a value there."
+            )
+        return values
+
+    def at(r: np.ndarray, norm: np.ndarray) -> np.ndarray:
+        total = np.zeros_like(r)
+        for side in (1.0, -1.0):
+            y, weight = p.table.nodes(_edges(side * r, norm, side * np.asarray(kinks)))
+            inside = gate(side * norm[:, None, None] * y + r[:, None, None]) * (side * y) ** moment
+            outside = gate(side * norm * p.table.end + r) * side**moment * beyond
+            total = total + np.einsum("nek,nek->n", inside, weight) + outside
+        return total
+
+    parts = np.array_split(np.arange(r.size), 1 + r.size * p.table.coefficients.size // CHUNK)
     # Overflow inside a gate that saturates, such as 1/cosh², is a zero.
     with np.errstate(over="ignore"):
-        values = [_expectation_at(p, r[part], norm[part], gate, kinks, moment) for part in parts]
-    return np.concatenate(values).reshape(shape)
-
-
-def _expectation_at(
-    p: Isotropic,
-    r: np.ndarray,
-    norm: np.ndarray,
-    gate: Function,
-    kinks: tuple[float, ...],
-    moment: int,
-) -> np.ndarray:
-    beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
-    total = np.zeros_like(r)
-    for side in (1.0, -1.0):
-        y, weight = p.table.nodes(_edges(side * r, norm, side * np.asarray(kinks)))
-        inside = _gated(gate, side * norm[:, None, None] * y + r[:, None, None]) * (side * y) ** moment
-        outside = _gated(gate, side * norm * p.table.end + r) * side**moment * beyond
-        total = total + np.einsum("nek,nek->n", inside, weight) + outside
-    return total
-
-
-def _gated(gate: Function, x: np.ndarray) -> np.ndarray:
-    values = evaluate(gate, x)
-    if not np.isfinite(values).all():
-        raise ValueError(
-            f"`psi` must be finite everywhere, got {values[~np.isfinite(values)].flat[0]} at "
-            f"{x[~np.isfinite(values)].flat[0]:g}. Give it a value there."
-        )
-    return values
+        return np.concatenate([at(r.ravel()[part], norm.ravel()[part]) for part in parts]).reshape(r.shape)
 
 
 def _edges(r: np.ndarray, norm: np.ndarray, kinks: np.ndarray) -> Float[np.ndarray, "N E"]:
@@ -198,8 +179,7 @@ def half_space_mean(
     >>> half_space_mean(Gaussian(dim=2), np.array([3.0, 4.0]), center=np.zeros(2)).mean.round(6)
     array([0.239365, 0.319154])
     """
-    v, center, xi = with_axes("v", v, "*B M"), with_axes("center", center, "M"), finite("xi", xi)
-    same_shape(last_axis_of_v=v[(0,) * (v.ndim - 1)], center=center)
+    v, center = shaped("*B M, M", v=v, center=center)
     R = np.eye(center.size) if basis is None else finite("basis", basis)
     if R.shape != (center.size, p.dim):
         raise ValueError(
@@ -212,20 +192,19 @@ def half_space_mean(
             f"Lemma 1 needs orthonormal columns: max |RᵀR - I| is {gap:.1e}, tolerance {ORTHONORMAL:.0e}. "
             "Orthogonalise `basis`, for example by `numpy.linalg.qr`."
         )
-    within = v @ R
-    norm = np.linalg.norm(within, axis=-1)
-    r = v @ center + xi
+    inside = v @ R
+    norm = np.linalg.norm(inside, axis=-1)
+    r = v @ center + finite("xi", xi)
     mass = gate_mass(p, r, norm=norm, psi=psi, kinks=kinks)
     moment = gate_moment(p, r, norm=norm, psi=psi, kinks=kinks)
     length = norm[..., None]
-    direction = np.divide(within @ R.T, length, out=np.zeros_like(v), where=length > 0)
+    direction = np.divide(inside @ R.T, length, out=np.zeros_like(v), where=length > 0)
     return GatedMean(mass=mass, mean=mass[..., None] * center + moment[..., None] * direction)
 
 
 def reflect(x: Float[np.ndarray, "*B n"], v: Float[np.ndarray, " n"]) -> Float[np.ndarray, "*B n"]:
     r"""$x'' = 2\frac{v^\top x'}{\|v\|^2}v - x'$ (Eqn 30): same length, same $v^\top x$, the rest reversed."""
-    x, v = with_axes("x", x, "*B n"), with_axes("v", v, "n")
-    same_shape(last_axis_of_x=x[(0,) * (x.ndim - 1)], v=v)
+    x, v = shaped("*B n, n", x=x, v=v)
     if not v.any():
         raise AssumptionError("Reflection through v needs v ≠ 0, got zeros. Pass the direction of the line.")
     return 2 * (x @ v)[..., None] * v / (v @ v) - x

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.integrate import solve_ivp
 
-from joma.errors import finite, with_axes
+from joma.errors import finite, shaped
 from joma.types import BlowUp, Trajectory
 
 State = dict[str, np.ndarray]
@@ -44,7 +44,7 @@ def integrate(
     >>> bool(abs(decay["v"][-1, 0] - np.exp(-1)) < 1e-11)
     True
     """
-    t = with_axes("t", t, "T")
+    t = shaped("T", t=t)
     if t.size < FEWEST_TIMES or (np.diff(t) <= 0).any():
         raise ValueError(
             f"`t` must be ascending times, from a start to an end; got {t.size} of them. Sort them and remove repeats."

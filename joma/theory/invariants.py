@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape, whole, with_axes, within
+from joma.errors import AssumptionError, finite, positive, shaped, whole, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import Layer
 from joma.types import keep
 
+WEIGHTS_AND_LOGITS = "*T K M, *T Q M"
 ORTHOGONALITY = 1e-9
 """Largest inner product of two embeddings that still counts as zero, relative to the largest squared norm."""
 
@@ -56,8 +57,7 @@ class Invariant:
         if self.query_weights is not None:
             keep(self, query_weights=positive("query_weights", self.query_weights))
         if self.gram is not None:
-            gram = with_axes("gram", self.gram, "M M")
-            same_shape(gram=gram, transposed=gram.T)
+            gram = shaped("M M", gram=self.gram)
             positive("diagonal of gram", np.diag(gram))
             gap = float(np.abs(gram - gram.T).max())
             if gap > ORTHOGONALITY * np.diag(gram).max():
@@ -70,7 +70,7 @@ class Invariant:
         The logits' part is $\sum_m p_m z_m^2$ for linear and $\sum_m p_m z_m$ for exp attention. Theorem 1 has one
         query; several queries that share w conserve only this sum over queries, M numbers and not M·Q.
         """
-        v, z = _weights_and_logits(v, z)
+        v, z = shaped(WEIGHTS_AND_LOGITS, v=v, z=z)
         return self._logit_part(z) - self.coefficient() * np.square(v).sum(axis=-2)
 
     def coefficient(self) -> Float[np.ndarray, " M"] | float:
@@ -86,9 +86,8 @@ class Invariant:
         """
         if self.attention.kind == AttentionKind.LINEAR:
             raise AssumptionError("Thm. 1 fixes z for exp attention, got linear, where it fixes z² alone. Use `value`.")
-        v, v0 = with_axes("v", v, "*T K M"), with_axes("v0", v0, "K M")
-        same_shape(nodes_and_tokens_of_v=v[(0,) * (v.ndim - 2)], v0=v0)
-        return self.value(v0, with_axes("z0", z0, "M")[None]) + self.coefficient() * np.square(v).sum(axis=-2)
+        v, v0, z0 = shaped("*T K M, K M, M", v=v, v0=v0, z0=z0)
+        return self.value(v0, z0[None]) + self.coefficient() * np.square(v).sum(axis=-2)
 
     def step_change(
         self, delta_v: Float[np.ndarray, "*T K M"], delta_z: Float[np.ndarray, "*T Q M"]
@@ -99,7 +98,7 @@ class Invariant:
         positive, and $\sum_m p_m(\Delta z_m)^2 - c\sum_k(\Delta v_k)^2$ for linear, with c the `coefficient`: second
         order in the step, so first order over a training run of fixed length.
         """
-        delta_v, delta_z = _weights_and_logits(delta_v, delta_z)
+        delta_v, delta_z = shaped(WEIGHTS_AND_LOGITS, delta_v=delta_v, delta_z=delta_z)
         lost = -self.coefficient() * np.square(delta_v).sum(axis=-2)
         return lost + self._logit_part(delta_z) if self.attention.kind == AttentionKind.LINEAR else lost
 
@@ -110,14 +109,14 @@ class Invariant:
         $\mathbf 1^\top z^2 - \tfrac{\eta_z}{\eta_w}\sum_k v_k^\top G^+v_k$ for linear; $v_k^\top G^+v_k$ is the squared
         norm of $w_k$ within the span of the contextual embeddings. The queries' embeddings must be orthogonal to it.
         """
-        v, z = _weights_and_logits(v, z)
+        v, z = shaped(WEIGHTS_AND_LOGITS, v=v, z=z)
         inverse = np.eye(v.shape[-1]) if self.gram is None else np.linalg.pinv(self.gram, hermitian=True)
         in_span = np.einsum("...kl,lm,...km->...", v, inverse, v)
         return self._logit_part(z).sum(axis=-1) - self._per_square() * self.rate_ratio * in_span
 
     def _logit_part(self, z: np.ndarray) -> np.ndarray:
         weights = np.ones(z.shape[-2]) if self.query_weights is None else self.query_weights
-        same_shape(queries_of_z=z[..., 0].reshape(-1, z.shape[-2])[0], query_weights=weights)
+        shaped(f"{z.shape[-2]}", query_weights=weights)
         return np.einsum("m,...ml->...l", weights, z**2 if self.attention.kind == AttentionKind.LINEAR else z)
 
     def _per_square(self) -> float:
@@ -145,13 +144,6 @@ class Invariant:
                 "Orthogonalise them, or use `total`, the sum over tokens, which any embeddings conserve."
             )
         return norms
-
-
-def _weights_and_logits(v: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Refuse NaN, and weights and logits of other times or tokens."""
-    v, z = with_axes("v", v, "*T K M"), with_axes("z", z, "*T Q M")
-    same_shape(times_and_tokens_of_v=v[..., 0, :], times_and_tokens_of_z=z[..., 0, :])
-    return v, z
 
 
 def layer_invariant(layer: Layer, *, rate_ratio: float = 1.0) -> Invariant:
@@ -231,7 +223,6 @@ def invariant_drift(
     array([[0. ],
            [1.5]])
     """
-    v, z = with_axes("v", v, "T K M"), with_axes("z", z, "T Q M")
-    same_shape(times_and_tokens_of_v=v[:, 0], times_and_tokens_of_z=z[:, 0])
+    v, z = shaped("T K M, T Q M", v=v, z=z)
     values = logit_sums(z) if invariant.attention.kind == AttentionKind.SOFTMAX else invariant.value(v, z)
     return values - values[0]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, positive
+from joma.errors import AssumptionError, positive, whole
 from joma.theory.radial import DEPTH, DensityTable, RadialMesh, log_profile, radial_mesh, require_tail, resolve
 from joma.types import Real
 
@@ -27,6 +27,12 @@ class Isotropic(ABC):
     """An isotropic distribution around zero in `dim` dimensions, seen along one unit vector."""
 
     dim: int
+
+    def __post_init__(self) -> None:
+        """Refuse a scale that is not positive, and a dimension that is not a whole number above zero."""
+        whole("dim", self.dim, low=1)
+        for name, value in vars(self).items():
+            positive(name, value)
 
     @abstractmethod
     def density(self, y: Real) -> np.ndarray:
@@ -62,11 +68,6 @@ class Gaussian(Isotropic):
     dim: int = 1
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        """Refuse a scale or a dimension that is not positive."""
-        positive("scale", self.scale)
-        _require_dimension(self.dim)
-
     def density(self, y: Real) -> np.ndarray:
         r"""$e^{-y^2/2\sigma^2}/\sqrt{2\pi\sigma^2}$."""
         with np.errstate(over="ignore"):
@@ -96,20 +97,19 @@ class UniformBall(Isotropic):
     dim: int = 1
     radius: float = 1.0
 
-    def __post_init__(self) -> None:
-        """Refuse a radius that is not positive, or a dimension that is not a whole number above zero."""
-        positive("radius", self.radius)
-        _require_dimension(self.dim)
-
     @property
     def _peak(self) -> float:
         r"""$p(0)\,R = \Gamma(n/2+1) / (\sqrt\pi\,\Gamma((n+1)/2))$."""
         return float(special.poch((self.dim + 1) / 2, 0.5) / np.sqrt(np.pi))
 
+    def _power(self, y: Real, exponent: float) -> tuple[np.ndarray, np.ndarray]:
+        r"""$t = |y|/R$ and $(1 - t^2)^{exponent}$, zero outside but for the exponent zero."""
+        t = np.asarray(np.abs(_not_nan(y) / self.radius))
+        return t, np.asarray(np.clip((1 - t) * (1 + t), 0, None) ** exponent)
+
     def density(self, y: Real) -> np.ndarray:
         r"""$\frac{\Gamma(n/2+1)}{\sqrt\pi\,\Gamma((n+1)/2)\,R}\,(1-y^2/R^2)^{(n-1)/2}$ inside, zero outside."""
-        t = np.abs(_not_nan(y) / self.radius)
-        inside = np.clip((1 - t) * (1 + t), 0, None) ** ((self.dim - 1) / 2)
+        t, inside = self._power(y, (self.dim - 1) / 2)
         return np.where(t <= 1, self._peak / self.radius * inside, 0.0)
 
     def cdf(self, y: Real) -> np.ndarray:
@@ -119,8 +119,7 @@ class UniformBall(Isotropic):
 
     def upper_moment(self, s: Real) -> np.ndarray:
         r"""$\frac{\Gamma(n/2+1)\,R}{\sqrt\pi\,\Gamma((n+1)/2)}\,\frac{(1-s^2/R^2)^{(n+1)/2}}{n+1}$, zero outside."""
-        t = np.abs(_not_nan(s) / self.radius)
-        inside = np.clip((1 - t) * (1 + t), 0, None) ** ((self.dim + 1) / 2)
+        _, inside = self._power(s, (self.dim + 1) / 2)
         return np.asarray(self._peak * self.radius / (self.dim + 1) * inside)
 
     def sample(self, rng: np.random.Generator, size: int) -> Float[np.ndarray, "size n"]:
@@ -141,12 +140,6 @@ class StudentT(Isotropic):
     dof: float = 3.0
     r"""Degrees of freedom $\nu$; the mean exists above 1, the variance above 2."""
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse a scale or degrees of freedom that are not positive, or a dimension that is not a whole number."""
-        positive("scale", self.scale)
-        positive("dof", self.dof)
-        _require_dimension(self.dim)
 
     @property
     def _peak(self) -> float:
@@ -204,7 +197,7 @@ class RadialProfile(Isotropic):
 
     def __post_init__(self) -> None:
         """Refuse a profile that is negative, NaN, without mass, too rough, or not integrable."""
-        _require_dimension(self.dim)
+        whole("dim", self.dim, low=1)
         _ = self._mesh
 
     @cached_property
@@ -221,26 +214,23 @@ class RadialProfile(Isotropic):
 
         $p(y) = \frac{\Gamma(n/2)}{\sqrt\pi\,\Gamma((n-1)/2)}\,\frac1Z\int_0^\infty p_0(\sqrt{y^2+l^2})\,l^{n-2}\,dl$.
         """
-        return self._elsewhere_zero(y, self._density)
-
-    def _density(self, y: np.ndarray) -> np.ndarray:
         mesh, n = self._mesh, self.dim
-        if n == 1:
-            return np.exp(mesh.extended(np.maximum(y, SMALLEST)) - mesh.log_total) / 2
-        within = mesh.integrate(y, lambda y, leg, r: special.xlogy(n - 2, leg), n - 1)
-        below, _ = mesh.log_outside(n - 1)
-        inner = np.where(y < mesh.lower[0], np.exp(below - mesh.log_total), 0.0)
-        return (within + inner) * special.poch((n - 1) / 2, 0.5) / np.sqrt(np.pi)
+
+        def density(y: np.ndarray) -> np.ndarray:
+            if n == 1:
+                return np.exp(mesh.extended(np.maximum(y, SMALLEST)) - mesh.log_total) / 2
+            within = mesh.integrate(y, lambda y, leg, r: special.xlogy(n - 2, leg), n - 1)
+            below, _ = mesh.log_outside(n - 1)
+            inner = np.where(y < mesh.lower[0], np.exp(below - mesh.log_total), 0.0)
+            return (within + inner) * special.poch((n - 1) / 2, 0.5) / np.sqrt(np.pi)
+
+        return self._elsewhere_zero(y, density)
 
     def cdf(self, y: Real) -> np.ndarray:
         r"""Mass below y, by the part of each sphere that lies there; $T_{n-1}$ is Student's distribution function.
 
         $P(-|y|) = \frac1Z\int_0^\infty T_{n-1}(-\sqrt{n-1}\,|y|/l)\;p_0(r)\,r^{n-2}\,l\,dl$, $r = \sqrt{y^2+l^2}$.
         """
-        upper = self._elsewhere_zero(y, self._upper_tail)
-        return np.where(np.asarray(y) > 0, 1 - upper, upper)
-
-    def _upper_tail(self, y: np.ndarray) -> np.ndarray:
         n = self.dim
 
         def log_weight(y: np.ndarray, leg: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -249,20 +239,20 @@ class RadialProfile(Isotropic):
                 beyond = 2 * _student_cdf(n - 1, -np.sqrt(n - 1) * y / leg) if n > 1 else 1.0
                 return np.log(beyond * leg) + (n - 2) * np.log(r)
 
-        return self._mesh.integrate(y, log_weight, n) / 2
+        upper = self._elsewhere_zero(y, lambda y: self._mesh.integrate(y, log_weight, n) / 2)
+        return np.where(np.asarray(y) > 0, 1 - upper, upper)
 
     def upper_moment(self, s: Real) -> np.ndarray:
         r"""$\int_s^\infty y\,p(y)\,dy$ in one integral; refused when the mean is not finite.
 
         $m(s) = \frac{\Gamma(n/2)}{2\sqrt\pi\,\Gamma((n+1)/2)}\,\frac1Z\int_0^\infty p_0(\sqrt{s^2+l^2})\,l^n\,dl$.
         """
-        require_tail(self._mesh, self.dim + 1, "The upper moment needs a finite mean")
-        return self._elsewhere_zero(s, self._upper_moment)
-
-    def _upper_moment(self, s: np.ndarray) -> np.ndarray:
         n = self.dim
-        integral = self._mesh.integrate(s, lambda y, leg, r: special.xlogy(n, leg), n + 1)
-        return integral / (2 * np.sqrt(np.pi) * special.poch(n / 2, 0.5))
+        require_tail(self._mesh, n + 1, "The upper moment needs a finite mean")
+        integral = self._elsewhere_zero(
+            s, lambda s: self._mesh.integrate(s, lambda y, leg, r: special.xlogy(n, leg), n + 1)
+        )
+        return np.asarray(integral / (2 * np.sqrt(np.pi) * special.poch(n / 2, 0.5)))
 
     def _elsewhere_zero(self, y: Real, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Apply a function of |y| at every |y| short of overflow; beyond, each of them vanishes."""
@@ -288,12 +278,6 @@ def _not_nan(y: Real) -> np.ndarray:
     if np.isnan(array).any():
         raise ValueError("Coordinates along a unit vector must be numbers, got nan. Remove or replace that entry.")
     return array
-
-
-def _require_dimension(dim: int) -> None:
-    positive("dim", dim)
-    if dim != int(dim):
-        raise ValueError(f"`dim` must be a whole number, got {dim}. Pass the number of dimensions.")
 
 
 def _directions(rng: np.random.Generator, size: int, dim: int) -> Float[np.ndarray, "size dim"]:

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, broadcast, finite, same_shape, whole, within
+from joma.errors import AssumptionError, broadcast, finite, shaped, whole, within
 from joma.types import Real, keep
 
 Count = int | np.integer | Int[np.ndarray, "..."]
@@ -129,9 +129,10 @@ def root_cooccurrence(
     >>> round(root_cooccurrence(2, 0.8, np.array([0.5, 0.5]), np.array([0.0, 1.0]), np.array([1.0, 0.0])), 12)
     0.18
     """
-    zero_l, zero_m = within("zero_l", zero_l, 0, 1), within("zero_m", zero_m, 0, 1)
     p = distribution("class_probabilities", class_probabilities)
-    same_shape(class_probabilities=p, zero_l=zero_l, zero_m=zero_m)
+    zero_l, zero_m = shaped(
+        f"{p.size}, {p.size}", zero_l=within("zero_l", zero_l, 0, 1), zero_m=within("zero_m", zero_m, 0, 1)
+    )
     zeros = np.stack([zero_l, zero_m], axis=1)
     rho_l, rho_m = root_parameter(p, zeros)
     t = float(within("rho", rho, -1, 1)) ** (int(whole("L", L, low=1)) - 1)
@@ -244,34 +245,24 @@ class LatentTree:
     def __post_init__(self) -> None:
         """Refuse parents that are no tree, ρ outside [−1, 1] and probabilities that are none."""
         parents = np.asarray(self.parents)
-        if parents.ndim != 1:
-            raise ValueError(f"`parents` must have the axes (N), got shape {parents.shape}. Flatten it.")
-        if parents.size <= 1 or parents[ROOT] != NO_PARENT:
-            raise ValueError(f"`parents` must begin with {NO_PARENT} for the root and have a child, got {parents}.")
-        above = parents[1:]
-        misplaced = np.flatnonzero((above < ROOT) | (above >= np.arange(1, parents.size))) + 1
+        if parents.ndim != 1 or parents.size <= 1 or parents[ROOT] != NO_PARENT:
+            raise ValueError(f"`parents` must be a list of {NO_PARENT} for the root and a parent each, got {parents}.")
+        misplaced = np.flatnonzero((parents[1:] < ROOT) | (parents[1:] >= np.arange(1, parents.size))) + 1
         if misplaced.size:
             node = int(misplaced[0])
             raise ValueError(
                 f"Every parent must come before its child, got parent {parents[node]} for node {node}. "
                 "Number the nodes from the root down."
             )
-        rho = within("rho", self.rho, -1, 1)
-        if rho.shape != parents.shape:
-            raise ValueError(f"`rho` needs one entry per node, {parents.shape}, got {rho.shape}.")
+        p = distribution("class_probabilities", self.class_probabilities)
+        rho, zero = within("rho", self.rho, -1, 1), within("zero_given_class", self.zero_given_class, 0, 1)
+        keep(self, parents=parents, rho=rho, class_probabilities=p, zero_given_class=zero)
+        shaped(f"{parents.size}, {p.size} {self.tops.size}", rho=rho, zero_given_class=zero)
         edgeless = np.flatnonzero(parents <= ROOT)
         if (rho[edgeless] != 1).any():
             raise ValueError(
                 f"`rho` must be 1 for the root and its children {edgeless.tolist()}, got {rho[edgeless].tolist()}: "
                 "their law is `zero_given_class`. Set these entries to 1."
-            )
-        p = distribution("class_probabilities", self.class_probabilities)
-        zero = within("zero_given_class", self.zero_given_class, 0, 1)
-        keep(self, parents=parents, rho=rho, class_probabilities=p, zero_given_class=zero)
-        if zero.shape != (p.size, self.tops.size):
-            raise ValueError(
-                f"`zero_given_class` must be classes × children of the root, {(p.size, self.tops.size)}, "
-                f"got {zero.shape}."
             )
 
     @property
@@ -313,16 +304,19 @@ class LatentTree:
 
     def common_ancestor(self, first: Node, second: Node) -> int:
         """Return the lowest node that is above, or is, both of two nodes."""
-        return self._meeting(first, second)[0]
+        i, j = (int(node) for node in self._nodes(np.array([first, second])))
+        while i != j:  # a parent has the smaller index, so the larger of the two moves up
+            i, j = min(i, j), int(self.parents[max(i, j)])
+        return i
 
     def ancestor_heights(self, nodes: Int[np.ndarray, " n"] | None = None) -> Int[np.ndarray, "n n"]:
         """Height H of the common ancestor of every pair of `nodes` (the leaves when None)."""
-        layout = _Layout(self, self._nodes(nodes))
-        table = np.full((layout.num_places, layout.num_places), self.heights[ROOT])
+        nodes = self._nodes(nodes)
+        is_above = self._is_above(nodes)
+        table = np.full((self.num_nodes, nodes.size), self.heights[ROOT])
         for node in range(1, self.num_nodes):
-            block = layout.block(node)
-            table[block, block] = self.heights[node]
-        return layout.in_order(table)
+            table[node] = np.where(is_above[node], self.heights[node], table[self.parents[node]])
+        return table[nodes]
 
     def marginals(self, nodes: Int[np.ndarray, " n"] | None = None) -> Float[np.ndarray, "n 2"]:
         """Return [P[y=0], P[y=1]] of every one of `nodes` (the leaves when None)."""
@@ -330,32 +324,17 @@ class LatentTree:
 
     def joint(self, first: Node, second: Node) -> Float[np.ndarray, "2 2"]:
         r"""$P[y_l, y_m]$ of any two binary nodes: Eqn 94 below a binary ancestor, a sum over classes below the root."""
-        ancestor, rho_first, rho_second = self._meeting(first, second)
-        given_first, given_second = edge_matrix(rho_first), edge_matrix(rho_second)
-        law = self._laws[ancestor]
-        if ancestor == ROOT:
-            given_first = given_first @ self._top_laws[self._top(first)]
-            given_second = given_second @ self._top_laws[self._top(second)]
-            law = self.class_probabilities
-        return np.einsum("ac,c,bc->ab", given_first, law, given_second)
+        one, other = self._nodes(np.array([first, second]))
+        return np.stack([self._with_value(value, np.array([one]))[other, 0] for value in (0, 1)])
 
     def cooccurrence(self, node: Node, given: Node) -> float:
         r"""$P[y_l=1 \mid y_m=1]$ of any two binary nodes, $l$ and the given $m$; an $m$ that is never 1 is refused."""
         return float(self.joint(node, given)[1, 1] / self._chance_of_one(np.array([given]))[0])
 
     def joint_ones(self, nodes: Int[np.ndarray, " n"] | None = None) -> Float[np.ndarray, "n n"]:
-        r"""$P[y_l=1, y_m=1]$ of all pairs of `nodes` (the leaves when None).
-
-        Takes time of order $n^2$ for a balanced tree. Every node $c$, from the root down, gives the pairs of the nodes
-        below it $U\,\mathrm{diag}(P[y_c])\,U^\top$ with $U = P[y_l=1 \mid y_c]$; its descendants overwrite their own.
-        """
-        layout = _Layout(self, self._nodes(nodes))
-        given, by_class = self._ones_given_ancestors(layout)
-        table = (by_class * self.class_probabilities) @ by_class.T
-        for node in range(1, self.num_nodes):
-            block = layout.block(node)
-            table[block, block] = (given[node] * self._laws[node]) @ given[node].T
-        return layout.in_order(table)
+        r"""$P[y_l=1, y_m=1]$ of all pairs of `nodes` (the leaves when None), in time of order $nN$."""
+        nodes = self._nodes(nodes)
+        return self._with_value(1, nodes)[nodes, :, 1]
 
     def cooccurrence_matrix(self, nodes: Int[np.ndarray, " n"] | None = None) -> Float[np.ndarray, "n n"]:
         """P[y_l = 1 | y_m = 1], l by row and m by column, of all pairs of `nodes` (the leaves when None)."""
@@ -367,8 +346,16 @@ class LatentTree:
         y = np.empty((size, self.num_nodes), dtype=np.int64)
         y[:, ROOT] = rng.choice(self.class_probabilities.size, size=size, p=self.class_probabilities)
         for node in range(1, self.num_nodes):
-            y[:, node] = rng.random(size) < self._law_given_parent(node)[1][y[:, self.parents[node]]]
+            y[:, node] = rng.random(size) < self._given_parent[node][1][y[:, self.parents[node]]]
         return y
+
+    @cached_property
+    def _given_parent(self) -> list[Float[np.ndarray, "2 _"]]:
+        """P[y | y_parent] of every node but the root, child by row."""
+        laws = list(edge_matrix(self.rho))
+        for top, zero in zip(self.tops, self.zero_given_class.T, strict=True):
+            laws[top] = np.stack([zero, 1 - zero])
+        return laws
 
     @cached_property
     def _laws(self) -> Float[np.ndarray, "N 2"]:
@@ -376,63 +363,39 @@ class LatentTree:
         laws = np.full((self.num_nodes, 2), np.nan)
         for node in range(1, self.num_nodes):
             parent = self.parents[node]
-            above = self.class_probabilities if parent == ROOT else laws[parent]
-            laws[node] = self._law_given_parent(node) @ above
+            laws[node] = self._given_parent[node] @ (self.class_probabilities if parent == ROOT else laws[parent])
         return laws
 
-    @cached_property
-    def _edges(self) -> Float[np.ndarray, "N 2 2"]:
-        return edge_matrix(self.rho)
-
-    @cached_property
-    def _top_laws(self) -> dict[int, Float[np.ndarray, "2 D"]]:
-        """P[y_1 | y_0] of every child of the root."""
-        return {
-            int(top): np.stack([zero, 1 - zero]) for top, zero in zip(self.tops, self.zero_given_class.T, strict=True)
-        }
-
-    def _law_given_parent(self, node: int) -> Float[np.ndarray, "2 above"]:
-        return self._top_laws[node] if self.parents[node] == ROOT else self._edges[node]
-
-    def _ones_given_ancestors(self, layout: "_Layout") -> tuple[list[np.ndarray], Float[np.ndarray, "n D"]]:
-        """P[y = 1 | y_c] of the nodes below every binary c, two columns each, and of all nodes given the class."""
-        num_classes = self.class_probabilities.size
-        by_class = np.empty((layout.num_places, num_classes))
-        seen = np.empty((layout.num_places, 2))  # P[y = 1 | parent of the node handled last]
-        given: list[np.ndarray] = [np.empty((0, 2))] * self.num_nodes
+    def _is_above(self, nodes: Int[np.ndarray, " n"]) -> Bool[np.ndarray, "N n"]:
+        """Whether a node of the tree, by row, is above or is one of `nodes`."""
+        is_above = np.equal.outer(np.arange(self.num_nodes), nodes)
         for node in range(self.num_nodes - 1, ROOT, -1):
-            block = layout.block(node)
-            if layout.wanted[node]:
-                seen[block.start] = (0.0, 1.0)
-            given[node] = seen[block].copy()
-            if self.parents[node] == ROOT:
-                by_class[block] = given[node] @ self._law_given_parent(node)
-            else:
-                seen[block] = given[node] @ self._law_given_parent(node)
-        return given, by_class
+            is_above[self.parents[node]] |= is_above[node]
+        return is_above
 
-    def _meeting(self, first: Node, second: Node) -> tuple[int, float, float]:
-        """Common ancestor of two nodes, and the product of ρ from it down to each."""
-        i, j = (int(node) for node in self._nodes(np.array([first, second])))
-        rho_i = rho_j = 1.0
-        while i != j:  # a parent has the smaller index, so the larger of the two moves up
-            if i > j:
-                rho_i, i = rho_i * float(self.rho[i]), int(self.parents[i])
-            else:
-                rho_j, j = rho_j * float(self.rho[j]), int(self.parents[j])
-        return i, rho_i, rho_j
-
-    def _top(self, node: Node) -> int:
-        """Child of the root above, or equal to, a node."""
-        while self.parents[node] != ROOT:
-            node = int(self.parents[node])
-        return int(node)
+    def _with_value(self, value: int, nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, "N n 2"]:
+        r"""$P[y_l = value, y_c]$ of `nodes` $l$ and every binary node $c$: sums of products, without cancellation."""
+        table = np.zeros((self.num_nodes, nodes.size, 2))
+        table[nodes, np.arange(nodes.size), value] = 1
+        by_class = np.zeros((nodes.size, self.class_probabilities.size))
+        # Upwards: P[y_l = value | y_c] for every c above l, zero for other c.
+        for node in range(self.num_nodes - 1, ROOT, -1):
+            above = by_class if self.parents[node] == ROOT else table[self.parents[node]]
+            above += table[node] @ self._given_parent[node]
+        by_class *= self.class_probabilities
+        # Downwards: given its parent, a node that is not above l is independent of l.
+        is_above = self._is_above(nodes)[..., None]
+        for node in range(1, self.num_nodes):
+            above = by_class if self.parents[node] == ROOT else table[self.parents[node]]
+            by_parent = above @ self._given_parent[node].T
+            table[node] = np.where(is_above[node], table[node] * self._laws[node], by_parent)
+        return table
 
     def _nodes(self, nodes: Int[np.ndarray, " n"] | None) -> Int[np.ndarray, " n"]:
         """Return the nodes asked for, refusing the root and indices out of range."""
         if nodes is None:
             return self.leaves
-        nodes = whole("nodes", nodes, low=0)
+        nodes = whole("nodes", shaped("n", nodes=nodes), low=0)
         outside = (nodes <= ROOT) | (nodes >= self.num_nodes)
         if outside.any():
             raise ValueError(
@@ -507,37 +470,6 @@ def nested_tree(
     return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
-class _Layout:
-    """Places for the wanted nodes of a tree, depth first, so that the nodes below any node lie side by side."""
-
-    def __init__(self, tree: LatentTree, nodes: Int[np.ndarray, " n"]) -> None:
-        parents = tree.parents
-        self.nodes = nodes
-        self.wanted = np.zeros(tree.num_nodes, dtype=bool)
-        self.wanted[nodes] = True
-        self.sizes = self.wanted.astype(np.int64)
-        for node in range(tree.num_nodes - 1, ROOT, -1):
-            self.sizes[parents[node]] += self.sizes[node]
-        self.starts = np.zeros(tree.num_nodes, dtype=np.int64)
-        taken = self.wanted.astype(np.int64)  # a node itself comes first, its children's blocks follow
-        for node in range(1, tree.num_nodes):
-            self.starts[node] = self.starts[parents[node]] + taken[parents[node]]
-            taken[parents[node]] += self.sizes[node]
-
-    @property
-    def num_places(self) -> int:
-        return int(self.sizes[ROOT])
-
-    def block(self, node: int) -> slice:
-        """Places of a node, if wanted, and of the wanted nodes below it."""
-        return slice(self.starts[node], self.starts[node] + self.sizes[node])
-
-    def in_order(self, table: np.ndarray) -> np.ndarray:
-        """Rows and columns in the order in which the nodes were asked for."""
-        places = self.starts[self.nodes]
-        return table[np.ix_(places, places)]
-
-
 def _tree(
     parents: list[int],
     rhos: list[float],
@@ -547,9 +479,4 @@ def _tree(
     p, zero = finite("class_probabilities", class_probabilities), finite("zero_given_class", zero_given_class)
     if zero.ndim == 1:
         zero = np.repeat(zero[:, None], parents.count(ROOT), axis=1)
-    return LatentTree(
-        parents=np.array(parents),
-        rho=finite("rho", rhos),
-        class_probabilities=p,
-        zero_given_class=zero,
-    )
+    return LatentTree(parents=np.array(parents), rho=finite("rho", rhos), class_probabilities=p, zero_given_class=zero)

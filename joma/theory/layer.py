@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes
+from joma.errors import AssumptionError, finite, positive, shaped
 from joma.theory.activations import Activation
 from joma.theory.attention import Attention
 from joma.theory.integrate import State, integrate
@@ -21,6 +21,11 @@ from joma.types import Trajectory, keep
 
 Backprop = Callable[[float, Float[np.ndarray, "N K"]], Float[np.ndarray, "N K"]]
 r"""Time and hidden values in, the backpropagated gradient $g_{h_k}[i]$ out."""
+
+Weights = Float[np.ndarray, "K d"]
+Logits = Float[np.ndarray, "Q M"]
+Hidden = Float[np.ndarray, "N K"]
+"""Hidden values, or a gradient of them."""
 
 ROUNDING = 1e-9
 """Largest distance from 1 at which probabilities still count as summing to one."""
@@ -37,8 +42,9 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         """Refuse NaN and matrices of different height."""
-        contextual, queries = _matrix("contextual", self.contextual), _matrix("queries", self.queries)
-        same_shape(column_of_contextual=contextual[:, 0], column_of_queries=queries[:, 0])
+        contextual, queries = shaped("d M, d Q", contextual=self.contextual, queries=self.queries)
+        if not contextual.size * queries.size:
+            raise ValueError(f"`contextual` and `queries` must not be empty, got {contextual.shape}, {queries.shape}.")
         keep(self, contextual=contextual, queries=queries)
 
     @property
@@ -98,11 +104,12 @@ class Samples:
 
     def __post_init__(self) -> None:
         """Fill in uniform weights; refuse NaN, shapes that disagree and weights that are not probabilities."""
-        x = _matrix("x", self.x)
         q = np.asarray(self.q)
-        weights = np.full(len(x), 1 / len(x)) if self.weights is None else finite("weights", self.weights)
+        x, _, weights = shaped("N M, N, N", x=self.x, q=q, weights=self.weights)
+        if not x.size:
+            raise ValueError(f"`x` must be a matrix with entries, got shape {x.shape}. Pass a row for each sample.")
+        weights = np.full(len(x), 1 / len(x)) if weights is None else weights
         keep(self, x=x, q=q, weights=weights)
-        same_shape(samples_of_x=x[:, 0], q=q, weights=weights)
         if not np.issubdtype(q.dtype, np.integer) or (q < 0).any():
             raise ValueError(f"`q` must be query indices 0, 1, ..., got {q.min()} of type {q.dtype}. Pass integers.")
         if (weights < 0).any() or abs(weights.sum() - 1) > ROUNDING:
@@ -125,9 +132,9 @@ class Samples:
 class LayerGradient:
     """Time derivative of the layer's parameters under gradient ascent on Eqn 9."""
 
-    w: Float[np.ndarray, "K d"]
+    w: Weights
     """Of the lower MLP layer, summed over the samples of all queries."""
-    z: Float[np.ndarray, "Q M"]
+    z: Logits
     """Of the attention logits, each query over its own samples with their joint weights."""
 
 
@@ -149,54 +156,43 @@ class Layer:
     attention: Attention
     activation: Activation
 
-    def scores(self, z: Float[np.ndarray, "Q M"], samples: Samples) -> Float[np.ndarray, "N M"]:
+    def scores(self, z: Logits, samples: Samples) -> Float[np.ndarray, "N M"]:
         r"""Return the attention scores $b[i]$ of every sample."""
         z, _ = self._checked(z, samples)
         return self._scores(z, samples)
 
-    def preactivation(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
-    ) -> Float[np.ndarray, "N K"]:
+    def preactivation(self, w: Weights, z: Logits, samples: Samples) -> Hidden:
         r"""Return $w_k^\top f = v_k^\top b + w_k^\top u_q$, for embeddings of any kind."""
         z, w = self._checked(z, samples, w)
         return self._preactivation(w, self._scores(z, samples), samples)
 
-    def hidden(
-        self, w: Float[np.ndarray, "K d"], z: Float[np.ndarray, "Q M"], samples: Samples
-    ) -> Float[np.ndarray, "N K"]:
+    def hidden(self, w: Weights, z: Logits, samples: Samples) -> Hidden:
         r"""Return $h_k = \phi(w_k^\top f)$ of every sample (Eqn 1)."""
         return self.activation.value(self.preactivation(w, z, samples))
 
-    def objective(
-        self,
-        w: Float[np.ndarray, "K d"],
-        z: Float[np.ndarray, "Q M"],
-        samples: Samples,
-        g: Float[np.ndarray, "N K"],
-    ) -> float:
+    def slopes(self, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Hidden:
+        r"""Return $g_{h_k}h'_k$ of every sample, the gradient before the activation."""
+        pre = self.preactivation(w, z, samples)
+        return shaped(f"{pre.shape[0]} {pre.shape[1]}", g=g) * self.activation.derivative(pre)
+
+    def objective(self, w: Weights, z: Logits, samples: Samples, g: Hidden) -> float:
         r"""Return $E[\sum_k g_{h_k} h_k]$ (Eqn 9), to be maximised with g held constant."""
         return float(samples.weights @ (finite("g", g) * self.hidden(w, z, samples)).sum(axis=1))
 
-    def gradient(
-        self,
-        w: Float[np.ndarray, "K d"],
-        z: Float[np.ndarray, "Q M"],
-        samples: Samples,
-        g: Float[np.ndarray, "N K"],
-    ) -> LayerGradient:
+    def gradient(self, w: Weights, z: Logits, samples: Samples, g: Hidden) -> LayerGradient:
         r"""Return the right-hand side of Eqn 2, $\dot w_k$ and $\dot z_m$, for one query or several that share w.
 
         $\dot w_k = E[g_{h_k} h'_k f]$ and $\dot z_m = E[1_{q=m}(\partial b/\partial z_m)^\top U_C^\top g_f]$ with
         $g_f = \sum_k g_{h_k}h'_k w_k$: gradient ascent on Eqn 9 with g a constant (stop-gradient).
         """
-        (z, w), g = self._checked(z, samples, w), finite("g", g)
-        same_shape(g=g, hidden=self.preactivation(w, z, samples))
+        z, w = self._checked(z, samples, w)
+        g = shaped(f"{samples.num_samples} {len(w)}", g=g)
         return self._field(w, z, samples, lambda _: g)
 
     def flow(
         self,
-        w0: Float[np.ndarray, "K d"],
-        z0: Float[np.ndarray, "Q M"],
+        w0: Weights,
+        z0: Logits,
         samples: Samples,
         backprop: Backprop,
         t: Float[np.ndarray, " T"],
@@ -239,13 +235,11 @@ class Layer:
         z_dot = by_query @ self.attention.pull_back(z[samples.q], samples.x, v_slope, checked=False)
         return LayerGradient(w=w_dot, z=z_dot)
 
-    def _checked(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _checked(self, z: np.ndarray, samples: Samples, w: np.ndarray | None = None) -> Any:
         """Return z and w as arrays, refusing NaN, shapes that do not fit the embeddings, and queries without one."""
         u = self.embeddings
-        z, w = _matrix("z", z), np.empty((1, len(u.contextual))) if w is None else _matrix("w", w)
-        same_shape(z=z, queries_by_tokens=np.empty((u.num_queries, u.num_contextual)))
-        same_shape(tokens_of_x=samples.x[0], contextual_tokens=u.contextual[0])
-        same_shape(w=w, nodes_by_dimensions=np.empty((len(w), len(u.contextual))))
+        axes = f"{u.num_queries} {u.num_contextual}, K {len(u.contextual)}, N {u.num_contextual}"
+        z, w, _ = shaped(axes, z=z, w=w, x=samples.x)
         if samples.q.max() >= u.num_queries:
             raise ValueError(
                 f"`q` must be below the number of queries {u.num_queries}, got {samples.q.max()}. Add embeddings."
@@ -253,14 +247,7 @@ class Layer:
         return z, w
 
 
-def _matrix(name: str, value: np.ndarray) -> np.ndarray:
-    array = with_axes(name, value, "rows columns")
-    if not array.size:
-        raise ValueError(f"`{name}` must be a matrix with entries, got shape {array.shape}. Reshape it.")
-    return array
-
-
-def fixed_gradient(g: Float[np.ndarray, "N K"]) -> Backprop:
+def fixed_gradient(g: Hidden) -> Backprop:
     """Return a backpropagated gradient that never changes: the layer-wise training of Assumption 1."""
     g = finite("g", g)
     return lambda time, hidden: g

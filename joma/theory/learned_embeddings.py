@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, same_shape, with_axes, within
+from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.integrate import State, integrate
-from joma.theory.layer import Backprop, Embeddings, Layer, Samples
+from joma.theory.layer import Backprop, Embeddings, Hidden, Layer, Logits, Samples, Weights
 from joma.types import Trajectory
 
 
@@ -42,15 +42,9 @@ class LearningRates:
 EQUAL_RATES = LearningRates()
 
 
-def embedding_gradient(
-    layer: Layer,
-    w: Float[np.ndarray, "K d"],
-    z: Float[np.ndarray, "Q M"],
-    samples: Samples,
-    g: Float[np.ndarray, "N K"],
-) -> Embeddings:
+def embedding_gradient(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Embeddings:
     r"""Return $E[b_l\,g_f]$ and $E[1_{q=m}\,g_f]$, the gradient of Eqn 9 in the embeddings with g held constant."""
-    w, stream_slope = finite("w", w), _stream_slope(layer, w, z, samples, g)
+    stream_slope = layer.slopes(w, z, samples, g) @ finite("w", w)  # g_f, (N, d)
     by_token = samples.weights[:, None] * layer.scores(z, samples)
     by_query = samples.by_query(layer.embeddings.num_queries)
     return Embeddings(contextual=stream_slope.T @ by_token, queries=stream_slope.T @ by_query.T)
@@ -58,8 +52,8 @@ def embedding_gradient(
 
 def learned_flow(
     layer: Layer,
-    w0: Float[np.ndarray, "K d"],
-    z0: Float[np.ndarray, "Q M"],
+    w0: Weights,
+    z0: Logits,
     samples: Samples,
     backprop: Backprop,
     t: Float[np.ndarray, " T"],
@@ -112,8 +106,7 @@ def token_invariant(
     >>> token_invariant(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]), exp)
     array([0., 0.])
     """
-    z, contextual = with_axes("z", z, "*T Q M"), with_axes("contextual", contextual, "*T d M")
-    same_shape(times_and_tokens_of_z=z[..., 0, :], times_and_tokens_of_contextual=contextual[..., 0, :])
+    z, contextual = shaped("*T Q M, *T d M", z=z, contextual=contextual)
     norms = rates.z / rates.contextual * np.square(contextual).sum(axis=-2)
     match attention.kind:
         case AttentionKind.LINEAR:
@@ -143,11 +136,7 @@ def balance(
     array([[ 2., -1.],
            [-1., -1.]])
     """
-    w, contextual = with_axes("w", w, "*T K d"), with_axes("contextual", contextual, "*T d M")
-    queries = with_axes("queries", queries, "*T d Q")
-    same_shape(
-        dimensions_of_w=w[..., 0, :], dimensions_of_contextual=contextual[..., 0], dimensions_of_queries=queries[..., 0]
-    )
+    w, contextual, queries = shaped("*T K d, *T d M, *T d Q", w=w, contextual=contextual, queries=queries)
     moved = np.einsum("...ki,...kj->...ij", w, w) / rates.w
     moved = moved - np.einsum("...il,...jl->...ij", contextual, contextual) / rates.contextual
     if rates.queries:
@@ -156,26 +145,12 @@ def balance(
     return off @ moved @ off
 
 
-def softmax_leak(
-    layer: Layer,
-    w: Float[np.ndarray, "K d"],
-    z: Float[np.ndarray, "Q M"],
-    samples: Samples,
-    g: Float[np.ndarray, "N K"],
-) -> Float[np.ndarray, " M"]:
+def softmax_leak(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Float[np.ndarray, " M"]:
     r"""Return the rate at which softmax attention breaks exp attention's law, $-E[b_l\,b^\top U_C^\top g_f]$.
 
     It is $\frac{d}{dt}\big(\frac{T}{\eta_z}\sum_m z_m - \frac1{2\eta_u}\|u_l\|^2\big)$: the normaliser moves one
     token's logit whenever another token is learned.
     """
     b = layer.scores(z, samples)
-    along = _stream_slope(layer, finite("w", w), z, samples, g) @ layer.embeddings.contextual
+    along = layer.slopes(w, z, samples, g) @ finite("w", w) @ layer.embeddings.contextual
     return -samples.weights @ (b * (b * along).sum(axis=1, keepdims=True))
-
-
-def _stream_slope(layer: Layer, w: np.ndarray, z: np.ndarray, samples: Samples, g: np.ndarray) -> np.ndarray:
-    """g_f of every sample, (N, d)."""
-    pre = layer.preactivation(w, z, samples)
-    g = finite("g", g)
-    same_shape(g=g, hidden=pre)
-    return (g * layer.activation.derivative(pre)) @ w

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import optimize, special
 
-from joma.errors import AssumptionError, finite, same_shape, with_axes
+from joma.errors import AssumptionError, finite, shaped
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import gate_mass, gate_moment, mean_activation, theta1, theta1_slope, theta2
 from joma.theory.integrate import Field, State
@@ -81,11 +81,12 @@ class Mixture:
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, and noise of another dimension."""
-        centers, weights = with_axes("centers", self.centers, "C n"), finite("weights", self.weights)
+        centers, weights = shaped("C n, C", centers=self.centers, weights=self.weights)
         if centers.size == 0:
             raise ValueError(f"`centers` must not be empty, got shape {centers.shape}. Pass one row for each cluster.")
         keep(self, centers=centers, weights=weights)
-        same_shape(rows_of_centers=centers[:, 0], weights=weights, one_noise_each=np.empty(len(self.noises)))
+        if len(self.noises) != len(centers):
+            raise ValueError(f"`noise` must be one or {len(centers)}, one each; got {len(self.noises)}. Pass them all.")
         for noise in self.noises:
             if noise.dim != self.dim:
                 raise ValueError(
@@ -246,8 +247,7 @@ class Mixture:
 
     def _geometry(self, v: np.ndarray, xi: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return s, v/‖v‖ and ‖v‖ (its last axis kept), refusing NaN, another length and v = 0."""
-        v, xi = with_axes("v", v, "*T n"), finite("xi", xi)
-        same_shape(center=self.centers[0], v=v[(0,) * (v.ndim - 1)])
+        v, xi = shaped(f"*T {self.dim}", v=v), finite("xi", xi)
         norm = np.hypot.reduce(v, axis=-1, keepdims=True)  # of any v whose entries are floats
         if (norm == 0).any():
             raise AssumptionError("Lemma 2 needs v ≠ 0: the node has no hyperplane otherwise. Start from a small v.")
@@ -268,15 +268,10 @@ def two_clusters(
 
     The negative one lies at the origin when `x_minus` is None, as in Theorem 3.
     """
-    x_plus = with_axes("x_plus", x_plus, "n")
-    x_minus = np.zeros_like(x_plus) if x_minus is None else finite("x_minus", x_minus)
-    same_shape(x_plus=x_plus, x_minus=x_minus)
-    return Mixture(
-        centers=np.stack([x_plus, x_minus]),
-        weights=np.array([a_plus, -a_minus], dtype=np.float64),
-        noise=noise,
-        activation=activation,
-    )
+    x_plus, x_minus = shaped("n, n", x_plus=x_plus, x_minus=x_minus)
+    centers = np.stack([x_plus, np.zeros_like(x_plus) if x_minus is None else x_minus])
+    weights = np.array([a_plus, -a_minus], dtype=np.float64)
+    return Mixture(centers=centers, weights=weights, noise=noise, activation=activation)
 
 
 def _directions(dim: int) -> Float[np.ndarray, "num dim"]:

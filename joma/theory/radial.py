@@ -119,10 +119,8 @@ def scan(log_p: Function, dim: int) -> tuple[np.ndarray, np.ndarray]:
     bulk = log_r[mass > mass.max() - BULK]
     fine_r, fine_values = _look(log_p, bulk[0] - MARGIN, bulk[-1] + MARGIN, FINE_POINTS)
     below, above = log_r < fine_r[0], log_r > fine_r[-1]
-    return (
-        np.concatenate([log_r[below], fine_r, log_r[above]]),
-        np.concatenate([values[below], fine_values, values[above]]),
-    )
+    log_r = np.concatenate([log_r[below], fine_r, log_r[above]])
+    return log_r, np.concatenate([values[below], fine_values, values[above]])
 
 
 def _look(log_p: Function, begin: float, end: float, num_points: int) -> tuple[np.ndarray, np.ndarray]:
@@ -271,7 +269,7 @@ class PowerLaw:
     r"""$\ln p_0(R)$."""
     exponent: float
     """a."""
-    doubt: float
+    doubt: float = 0.0
     """Change of the exponent over one octave: zero for an exact power law."""
 
     def log_value(self, r: Real) -> np.ndarray:
@@ -307,8 +305,7 @@ class RadialMesh:
         In $l$ the integrand is smooth at $r = y$, where in $r$ it has a root or a pole. For $r \gg y$ the weight
         must be $r^{power-1}$.
         """
-        panels = self._panels_up_to(float(y.max(initial=0)))
-        lower, upper, log_mass = panels
+        lower, upper, log_mass = self._panels_up_to(float(y.max(initial=0)))
         first = np.searchsorted(upper, y, side="right")
         total = np.zeros_like(y)
         for index in np.unique(first[first < upper.size]):
@@ -320,16 +317,12 @@ class RadialMesh:
             total = total + np.exp(self.tail.log_integral(upper[-1], power, outward=True) - self.log_total)
         return total
 
-    def _over(
-        self,
-        y: np.ndarray,
-        lower: np.ndarray,
-        upper: np.ndarray,
-        log_weight: LogWeight,
-    ) -> np.ndarray:
+    def _over(self, y: np.ndarray, lower: np.ndarray, upper: np.ndarray, log_weight: LogWeight) -> np.ndarray:
         """Sum over the panels for every y, in the variable l."""
         nodes, weights = gauss(ORDER)
-        begin, end = (_leg(edge[None, :], y[:, None]) for edge in (lower, upper))
+        # √(r² − y²), zero for r < y, without cancellation or overflow
+        column = y[:, None]
+        begin, end = (np.sqrt(np.clip(edge - column, 0, None)) * np.sqrt(edge + column) for edge in (lower, upper))
         width = (end - begin)[..., None]
         leg = begin[..., None] + width * nodes
         y = y[:, None, None]
@@ -385,11 +378,8 @@ class RadialMesh:
         octaves = int(np.ceil(np.log2(FAR * max(largest / self.tail.start, 1))))
         more = self.tail.start * 2.0 ** np.arange(octaves + 1)
         masses = self._masses_of(more[:-1], more[1:])
-        return (
-            np.append(self.lower, more[:-1]),
-            np.append(self.upper, more[1:]),
-            np.concatenate([self._log_masses, masses], axis=1),
-        )
+        masses = np.concatenate([self._log_masses, masses], axis=1)
+        return np.append(self.lower, more[:-1]), np.append(self.upper, more[1:]), masses
 
     def radii(self, share: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         """Radii below which the given shares of the mass lie."""
@@ -411,11 +401,6 @@ class RadialMesh:
         below = np.cumsum(np.exp(log_mass - self.log_total)).reshape(-1, TABLE_CELLS)
         start = np.append(0.0, below[:-1, -1])[:, None]
         return edges.ravel(), np.concatenate([start, below], axis=1).ravel()
-
-
-def _leg(r: np.ndarray, y: np.ndarray) -> np.ndarray:
-    r"""$\sqrt{r^2 - y^2}$, zero for $r < y$, without cancellation or overflow."""
-    return np.sqrt(np.clip(r - y, 0, None)) * np.sqrt(r + y)
 
 
 def _worth_keeping(log_mass: Float[np.ndarray, "3 P"]) -> np.ndarray:
@@ -492,7 +477,7 @@ def _inner_law(r: np.ndarray, values: np.ndarray, first: int) -> PowerLaw | None
     if np.isneginf(values[[first, other]]).any():
         return None
     exponent = (values[other] - values[first]) / np.log(r[other] / r[first])
-    return PowerLaw(start=float(r[first]), log_p=float(values[first]), exponent=float(exponent), doubt=0.0)
+    return PowerLaw(start=float(r[first]), log_p=float(values[first]), exponent=float(exponent))
 
 
 def _power_tail(log_p: Function, r: np.ndarray, values: np.ndarray, last: int, floor: float) -> PowerLaw | None:

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import elementwise
 
-from joma.errors import finite, positive, same_shape, with_axes
+from joma.errors import finite, positive, shaped
 from joma.theory.convergence import TiedFlow
 from joma.types import Tabular, as_columns
 
@@ -106,7 +106,7 @@ def entropy_finally_rises(mu: Float[np.ndarray, " M"], temperature: float = LOGI
     >>> entropy_finally_rises(np.array([1.0, 2.0])), entropy_finally_rises(np.array([0.0, 2.0]))
     (True, False)
     """
-    mu = with_axes("mu", mu, "M")
+    mu = shaped("M", mu=mu)
     moving = np.flatnonzero(mu)
     if moving.size == 0:
         return False
@@ -120,7 +120,7 @@ def stable_rank(V: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T"]:
     >>> stable_rank(np.diag([3.0, 4.0]))
     array(1.5625)
     """
-    squares = np.square(np.linalg.svd(with_axes("V", V, "*T K M"), compute_uv=False))
+    squares = np.square(np.linalg.svd(shaped("*T K M", V=V), compute_uv=False))
     if (squares[..., 0] == 0).any():
         raise ValueError("`V` must not be all zero: its stable rank is 0/0. Leave out the start of a flow from zero.")
     return np.asarray(squares.sum(axis=-1) / squares[..., 0])
@@ -132,8 +132,7 @@ def rebound(t: Float[np.ndarray, " T"], values: Float[np.ndarray, " T"]) -> Rebo
     >>> rebound(np.arange(4.0), np.array([2.0, 1.0, 0.5, 1.5]))
     Rebound(start=2.0, lowest=0.5, time=2.0, end=1.5)
     """
-    t, values = with_axes("t", t, "T"), finite("values", values)
-    same_shape(t=t, values=values)
+    t, values = shaped("T, T", t=t, values=values)
     lowest = int(values.argmin())
     return Rebound(start=float(values[0]), lowest=float(values[lowest]), time=float(t[lowest]), end=float(values[-1]))
 

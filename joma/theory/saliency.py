@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, same_shape, with_axes
+from joma.errors import AssumptionError, shaped
 from joma.theory.layer import ROUNDING, Backprop, Layer, Samples
 from joma.types import Tabular, Trajectory
 
@@ -21,8 +21,7 @@ def saliency(samples: Samples, g: Float[np.ndarray, "N K"]) -> Float[np.ndarray,
     >>> saliency(samples, np.array([[1.0], [-1.0]]))
     array([[[ 0.25, -0.25]]])
     """
-    g = with_axes("g", g, "N K")
-    same_shape(samples_of_g=g[:, 0], q=samples.q)
+    g = shaped(f"{samples.q.size} K", g=g)
     return np.einsum("mi,ik,il->mkl", _given_query(samples), g, samples.x)
 
 
@@ -77,15 +76,13 @@ def stationarity_drift(saliencies: Float[np.ndarray, "T Q K M"]) -> Stationarity
     >>> round(stationarity_drift(decay).overall, 4)
     0.1813
     """
-    delta = with_axes("saliencies", saliencies, "T Q K M")
-    per_node = _relative_change(delta, axis=(3,))
-    return StationarityDrift(per_node=per_node, overall=float(_relative_change(delta, axis=(1, 2, 3))))
+    delta = shaped("T Q K M", saliencies=saliencies)
 
+    def relative_change(axis: tuple[int, ...]) -> np.ndarray:
+        moved, size = (np.sqrt(np.square(change).sum(axis=axis)).max(axis=0) for change in (delta - delta[0], delta))
+        return np.divide(moved, size, out=np.zeros_like(moved), where=size > 0)
 
-def _relative_change(delta: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
-    moved = np.sqrt(np.square(delta - delta[0]).sum(axis=axis)).max(axis=0)
-    size = np.sqrt(np.square(delta).sum(axis=axis)).max(axis=0)
-    return np.divide(moved, size, out=np.zeros_like(moved), where=size > 0)
+    return StationarityDrift(per_node=relative_change((3,)), overall=float(relative_change((1, 2, 3))))
 
 
 def _given_query(samples: Samples) -> np.ndarray:

@@ -88,7 +88,7 @@ class SimulationConfig:
     def __post_init__(self) -> None:
         """Refuse unknown names, numbers out of range, and options that the flow does not have."""
         keep(self, **{name: _plain(name, getattr(self, name)) for name in ("targets", "v0", "z0")})
-        cls = flow_class(self.flow, self.attention_kind)
+        cls = self._flow_class()
         if self.activation is not None and activation(self.activation).name not in cls.activations:
             known = f"only {' or '.join(cls.activations)}" if cls.activations else "no choice"
             raise ValueError(
@@ -97,36 +97,23 @@ class SimulationConfig:
             )
         for name in ("bias", "negative_weight"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if name not in {field.name for field in fields(cls)}:
+            if value is not None and name not in {field.name for field in fields(cls)}:
                 raise ValueError(
                     f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
                 )
-            finite(name, value)
+            finite(name, 0.0 if value is None else value)
         for name in ("temperature", "normalisation", "rate_ratio", "t1"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+            positive(name, 1.0 if getattr(self, name) is None else getattr(self, name))
         whole("num_points", self.num_points, low=MIN_POINTS)
         if self.spacing not in (None, *SPACINGS):
             raise UnknownNameError("spacing", str(self.spacing), SPACINGS)
         whole("seed", self.seed, low=0)
         self._num_components()
 
-    @property
-    def attention_kind(self) -> AttentionKind | None:
-        """The attention asked for, if any."""
-        if self.attention is None:
-            return None
-        kinds = [kind.value for kind in AttentionKind]
-        if self.attention not in kinds:
-            raise UnknownNameError("attention", str(self.attention), kinds)
-        return AttentionKind(self.attention)
-
     def build(self) -> JointFlow:
         """Return the flow, with laws drawn and defaults filled in."""
-        cls = flow_class(self.flow, self.attention_kind)
-        kind = self.attention_kind or cls.attentions[0]
+        cls = self._flow_class()
+        kind = cls.attentions[0] if self.attention is None else AttentionKind(self.attention)
         temperature = cls.default_temperature if self.temperature is None else self.temperature
         attention = Attention(kind=kind, temperature=temperature, normalisation=self.normalisation)
         targets = self._drawn("targets", 0, self._num_components())
@@ -139,11 +126,21 @@ class SimulationConfig:
         options = {option: value for option, value in options.items() if value is not None and option in own}
         return cls(targets=targets, attention=attention, v0=v0, z0=z0, rate_ratio=self.rate_ratio, **options)
 
+    def log_time(self, flow: JointFlow) -> bool:
+        """Whether the reported times of the flow are evenly spaced in their logarithm."""
+        return (self.spacing or ("log" if flow.settles else "linear")) == "log"
+
+    def _flow_class(self) -> type[JointFlow]:
+        kinds = [kind.value for kind in AttentionKind]
+        if self.attention not in (None, *kinds):
+            raise UnknownNameError("attention", str(self.attention), kinds)
+        return flow_class(self.flow, None if self.attention is None else AttentionKind(self.attention))
+
     def _num_components(self) -> int:
-        given = np.size(self.targets) if not isinstance(self.targets, str) else None
-        if given is None:
+        if isinstance(self.targets, str):
             asked = DEFAULT_NUM_COMPONENTS if self.num_components is None else self.num_components
             return int(whole("num_components", asked, low=1))
+        given = np.size(self.targets)
         if self.num_components not in (None, given):
             raise ValueError(
                 f"`num_components` must be the number of targets, {given}, got {self.num_components}. "
@@ -259,47 +256,33 @@ class IntegratorGivesUp(ArithmeticError):
         self.reason = reason
 
 
-@dataclass(frozen=True, kw_only=True)
-class Solution:
-    """Weights and logits over time."""
+def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> tuple[Trajectory, str]:
+    """Return v and z up to `t1` or just before a blow-up, and why they were not integrated (empty where they were).
 
-    t: Float[np.ndarray, " T"]
-    v: Float[np.ndarray, "T M"]
-    z: Float[np.ndarray, "T M"]
-    blow_up: BlowUp | None
-    """Where the flow diverged: as integrated, or by theory where it was not."""
-    num_evaluations: int = 0
-    """How often the field was evaluated; zero where it was not integrated."""
-    obstacle: str = ""
-    """Why the flow was not integrated; empty where it was."""
-
-
-def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Solution:
-    """Solve to `t1` or to just before a blow-up; times are even, or from `first` on even in their logarithm.
-
-    Where the integrator gives up and the flow has a finite closed form, that is used, with logits by Theorem 1.
+    Times are even, or from `first` on even in their logarithm. Where the integrator gives up and the flow has a finite
+    closed form, that is used, with logits by Theorem 1 and the blow-up of the theory.
     """
     try:
-        return _by_integration(flow, t1, num_points, first)
+        return _by_integration(flow, t1, num_points, first), ""
     except IntegratorGivesUp as error:
         predicted = flow.predicted_blow_up()
         blow_up = predicted if predicted is not None and t1 >= predicted.time else None
         t = _grid(t1 if blow_up is None else BEFORE_BLOW_UP * blow_up.time, num_points, first)
         states = _exact_states(flow, t)
-        if not all(np.isfinite(values).all() for values in states.values()):
+        if states is None or not all(np.isfinite(values).all() for values in states.values()):
             raise
-        return Solution(t=t, v=states["v"], z=states["z"], blow_up=blow_up, obstacle=error.reason)
+        return Trajectory(t=t, states=states, blow_up=blow_up), error.reason
 
 
 def natural_end(flow: JointFlow) -> float:
     """The flow's own span, or where it has limits the time at which all components have settled; infinite if never."""
-    limits = flow.limits()
-    if limits is None or not settles(flow):
+    if not flow.settles:
         return flow.span()
+    limits = flow.limits()
     enough = SETTLED * np.maximum(np.abs(limits - flow.v0), SETTLED)
 
-    def first_settled(t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"] | None) -> float | None:
-        settled = np.zeros(t.size, dtype=bool) if v is None else (np.abs(v - limits) <= enough).all(axis=1)
+    def first_settled(t: Float[np.ndarray, " T"], v: Any) -> float | None:
+        settled = (np.abs(v - limits) <= enough).all(axis=1)
         return float(t[max(1, int(settled.argmax()))]) if settled.any() else None
 
     span = max(flow.span(), float(np.finfo(np.float64).tiny))
@@ -309,8 +292,7 @@ def natural_end(flow: JointFlow) -> float:
             run = _integrated(flow, np.linspace(passed, passed + span, NUM_SCOUT_POINTS), start=state, **SCOUTING)
             if run.blow_up is not None:
                 return passed + PAST_BLOW_UP * (run.blow_up.time - passed)
-            found = first_settled(run.t, run["v"])
-            if found is not None:
+            if found := first_settled(run.t, run["v"]):
                 return found
             state, passed = run.at_end(), passed + span
             span = passed
@@ -325,51 +307,43 @@ def natural_end(flow: JointFlow) -> float:
     return first_settled(closer, flow.solution(closer)) or end
 
 
-def settles(flow: JointFlow) -> bool:
-    """Whether the flow ends at limits, and not in a blow-up."""
-    return flow.limits() is not None and flow.predicted_blow_up() is None
-
-
-def dip(flow: JointFlow, solution: Solution) -> Rebound:
+def dip(flow: JointFlow, run: Trajectory, *, integrated: bool) -> Rebound:
     """Find the lowest entropy on the reported times, then once more with fine steps between its two neighbours."""
-    values = entropy(flow.log_attention(solution.z))
-    coarse = rebound(solution.t, values)
+    values = entropy(flow.log_attention(run["z"]))
+    coarse = rebound(run.t, values)
     lowest = int(values.argmin())
-    if lowest in (0, solution.t.size - 1):
+    if lowest in (0, run.t.size - 1):
         return coarse
-    t = np.linspace(solution.t[lowest - 1], solution.t[lowest + 1], NUM_DIP_POINTS)
-    if solution.obstacle:
-        z = _exact_states(flow, t)["z"]
-    else:
-        z = _integrated(flow, t, start={"v": solution.v[lowest - 1], "z": solution.z[lowest - 1]})["z"]
-    fine = rebound(t, entropy(flow.log_attention(z)))
+    t = np.linspace(run.t[lowest - 1], run.t[lowest + 1], NUM_DIP_POINTS)
+    before = {name: values[lowest - 1] for name, values in run.states.items()}
+    states = _integrated(flow, t, start=before).states if integrated else _exact_states(flow, t)
+    assert states is not None
+    fine = rebound(t, entropy(flow.log_attention(states["z"])))
     return replace(coarse, lowest=fine.lowest, time=fine.time)
 
 
-def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Solution:
+def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | None) -> Trajectory:
     """Integrate to the end; or, where a blow-up comes before it, once more to just before, and name what diverges."""
     run = _integrated(flow, _grid(t1, num_points, first))
-    blow_up = None
     if run.blow_up is not None:
         time = run.blow_up.time
         run = _integrated(flow, np.append(_grid(BEFORE_BLOW_UP * time, num_points, first), AT_BLOW_UP * time))
         with np.errstate(over="ignore", invalid="ignore"):
             speed = np.abs(flow.field(float(run.t[-1]), run.at_end())["v"])
         blow_up = BlowUp(time=time, state="v", component=(int(speed.argmax()),))
-        run = replace(run, t=run.t[:-1], states={name: values[:-1] for name, values in run.states.items()})
-    largest = max(np.abs(values).max() for values in run.states.values())
-    if not largest < LARGEST:
+        states = {name: values[:-1] for name, values in run.states.items()}
+        run = replace(run, t=run.t[:-1], states=states, blow_up=blow_up)
+    if not max(np.abs(values).max() for values in run.states.values()) < LARGEST:
         raise ArithmeticError(f"The weights grow beyond {LARGEST:.0e}, too far to be squared. Pass a smaller `t1`.")
-    return Solution(t=run.t, v=run["v"], z=run["z"], blow_up=blow_up, num_evaluations=run.num_evaluations)
+    return run
 
 
-def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State:
-    """v and z by the closed form; NaN where there is none."""
-    unknown = np.full((t.size, flow.v0.size), np.nan)
+def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State | None:
+    """v and z by the closed form; None where there is none."""
     v = flow.solution(t)
     with np.errstate(over="ignore"):  # weights too large to be squared
         z = None if v is None else flow.exact_logits(t, v)
-    return {"v": unknown if v is None else v, "z": unknown if z is None else z}
+    return None if v is None or z is None else {"v": v, "z": z}
 
 
 def _integrated(
@@ -377,7 +351,7 @@ def _integrated(
 ) -> Trajectory:
     """Integrate v and z from a state at `t[0]`, in the order v₀, z₀, v₁, …: a banded system where tokens decouple."""
     start = flow.start_state if start is None else start
-    options = (RELAXING | flow.coupling if settles(flow) else {}) | options
+    options = (RELAXING | flow.coupling if flow.settles else {}) | options
     count, most = itertools.count(), MAX_EVALUATIONS + EVALUATIONS_PER_TOKEN * flow.v0.size
     if flow.solution(np.zeros(1)) is not None:
         most = MAX_WITH_CLOSED_FORM
@@ -481,7 +455,7 @@ class Simulation:
     @property
     def log_time(self) -> bool:
         """Whether the reported times are evenly spaced in their logarithm."""
-        return _log_time(self.config, self.flow)
+        return self.config.log_time(self.flow)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Every reported quantity over time by name, in the order of the CSV file; NaN for what was not measured."""
@@ -572,29 +546,25 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
             f"The weights grow beyond {LARGEST:.0e} at t = {flow.latest():.6g}, too far to be squared. "
             "Pass a smaller `t1`."
         )
-    first = FIRST_TIME * min(t1, natural) if _log_time(config, flow) else None
-    solution = solve(flow, t1, config.num_points, first)
-    exact = flow.solution(solution.t)
+    first = FIRST_TIME * min(t1, natural) if config.log_time(flow) else None
+    run, obstacle = solve(flow, t1, config.num_points, first)
+    v, z, exact = run["v"], run["z"], flow.solution(run.t)
     drift = distance = None
-    if not solution.obstacle:
-        drift = np.abs(invariant_drift(solution.v[:, None], solution.z[:, None], flow.invariant)).max(axis=1)
+    if not obstacle:
+        drift = np.abs(invariant_drift(v[:, None], z[:, None], flow.invariant)).max(axis=1)
         if exact is not None:
-            distance = float((np.abs(exact - solution.v) / np.maximum(1.0, np.abs(exact))).max())
+            distance = float((np.abs(exact - v) / np.maximum(1.0, np.abs(exact))).max())
     return Simulation(
         config=config,
         flow=flow,
-        t=solution.t,
-        v=solution.v if exact is None else exact,
-        v_integrated=None if solution.obstacle else solution.v,
-        z=solution.z,
+        t=run.t,
+        v=v if exact is None else exact,
+        v_integrated=None if obstacle else v,
+        z=z,
         drift=drift,
-        rebound=dip(flow, solution),
+        rebound=dip(flow, run, integrated=not obstacle),
         closed_form_distance=distance,
-        obstacle=solution.obstacle,
-        blow_up=solution.blow_up,
-        num_evaluations=solution.num_evaluations,
+        obstacle=obstacle,
+        blow_up=run.blow_up,
+        num_evaluations=run.num_evaluations,
     )
-
-
-def _log_time(config: SimulationConfig, flow: JointFlow) -> bool:
-    return (config.spacing or ("log" if settles(flow) else "linear")) == "log"

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import make_interp_spline
 
-from joma.errors import broadcast, finite, positive, same_shape, with_axes
+from joma.errors import broadcast, finite, positive, shaped
 from joma.types import Tabular
 
 DEGREE = 7
@@ -38,9 +38,7 @@ def logit_velocity(
     >>> logit_velocity(np.array([[1.0, 2.0]]), np.array([[1.0, 0.5]]), np.array([0.5, 0.5]))
     array([0., 0.])
     """
-    v, b_mean = _with_tokens(v, b_mean)
-    v_dot = with_axes("v_dot", v_dot, "*T K M")
-    same_shape(v=v, v_dot=v_dot)
+    v, v_dot, b_mean = shaped("*T K M, *T K M, * M", v=v, v_dot=v_dot, b_mean=b_mean)
     growth = v_dot * v
     scale = float(positive("rate_ratio", rate_ratio) / positive("temperature", temperature))
     return scale * (growth.sum(axis=-2) - b_mean * growth.sum(axis=(-2, -1))[..., None])
@@ -75,13 +73,11 @@ def estimate(
     >>> estimate(np.array([[1.0, 3.0]]), np.array([0.5, 0.5])).total
     array([-2.,  2.])
     """
-    v, b_mean = _with_tokens(v, b_mean)
+    v, b_mean = shaped("*T K M, * M", v=v, b_mean=b_mean)
     squares = np.square(v)
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
-    return LogitEstimate(
-        own=scale * squares.sum(axis=-2),
-        mean=-scale * squares.sum(axis=(-2, -1))[..., None] * b_mean,
-    )
+    mean = -scale * squares.sum(axis=(-2, -1))[..., None] * b_mean
+    return LogitEstimate(own=scale * squares.sum(axis=-2), mean=mean)
 
 
 def moving_mean_term(
@@ -96,8 +92,7 @@ def moving_mean_term(
 
     The integral runs along splines through the reported times, so these should be dense where the path bends.
     """
-    t, (v, b_mean) = with_axes("t", t, "T"), _with_tokens(v, b_mean)
-    same_shape(t=t, times_of_v=v[:, 0, 0], times_of_b=b_mean[:, 0])
+    t, v, b_mean = shaped("T, T K M, T M", t=t, v=v, b_mean=b_mean)
     if t.size <= DEGREE:
         raise ValueError(f"`t` must hold more than {DEGREE} times for the spline, got {t.size}. Report more times.")
     scale = float(positive("rate_ratio", rate_ratio) / (2 * positive("temperature", temperature)))
@@ -106,16 +101,9 @@ def moving_mean_term(
     return scale * make_interp_spline(t, integrand, k=DEGREE).antiderivative()(t)
 
 
-def _with_tokens(v: np.ndarray, b_mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as arrays, refusing other axes and other numbers of tokens."""
-    v, b_mean = with_axes("v", v, "*T K M"), with_axes("b_mean", b_mean, "*T M")
-    same_shape(tokens_of_v=v[(0,) * (v.ndim - 1)], tokens_of_b=b_mean[(0,) * (b_mean.ndim - 1)])
-    return v, b_mean
-
-
 def anchored(estimated: Float[np.ndarray, "T M"], z0: Float[np.ndarray, " M"]) -> Float[np.ndarray, "T M"]:
     r"""Return the estimate with its constant c fixed at the first time, where it equals `z0`."""
-    estimated = with_axes("estimated", estimated, "T M")
+    estimated = shaped("T M", estimated=estimated)
     moved, z0 = broadcast(estimated=estimated - estimated[0], z0=finite("z0", z0)).values()
     return moved + z0
 

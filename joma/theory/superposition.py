@@ -7,44 +7,30 @@ $\xi_{km} = w_k^\top u_m$. It includes $w_k(0)^\top u_m$; the paper's $\xi_k(t) 
 import numpy as np
 from jaxtyping import Float, Int
 
-from joma.errors import broadcast, finite, same_shape, whole, with_axes
-from joma.theory.layer import Embeddings, Layer, Samples
+from joma.errors import broadcast, shaped, whole
+from joma.theory.layer import Embeddings, Hidden, Layer, Logits, Samples, Weights
 
 
 def implicit_bias(embeddings: Embeddings, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K Q"]:
     r"""Return $\xi_{km} = w_k^\top u_m$, the bias of node k under query m."""
-    w = with_axes("w", w, "*T K d")
-    same_shape(last_axis_of_w=w[(0,) * (w.ndim - 1)], dimensions=embeddings.queries[:, 0])
-    return embeddings.query_part(w)
+    return embeddings.query_part(shaped(f"*T K {len(embeddings.queries)}", w=w))
 
 
-def implicit_bias_rate(
-    layer: Layer,
-    w: Float[np.ndarray, "K d"],
-    z: Float[np.ndarray, "Q M"],
-    samples: Samples,
-    g: Float[np.ndarray, "N K"],
-) -> Float[np.ndarray, "K Q"]:
+def implicit_bias_rate(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Float[np.ndarray, "K Q"]:
     r"""Return $\dot\xi_{km} = E[1_{q=m}\,g_{h_k}h'_k]$, for orthonormal embeddings (A.2, above Eqn 11)."""
-    slope = finite("g", g) * layer.activation.derivative(layer.preactivation(w, z, samples))
-    return (samples.by_query(layer.embeddings.num_queries) @ slope).T
+    return (samples.by_query(layer.embeddings.num_queries) @ layer.slopes(w, z, samples, g)).T
 
 
 def weights_from_parts(
-    embeddings: Embeddings,
-    w0: Float[np.ndarray, "K d"],
-    v_change: Float[np.ndarray, "*T K M"],
-    xi_change: Float[np.ndarray, "*T K Q"],
+    embeddings: Embeddings, w0: Weights, v_change: Float[np.ndarray, "*T K M"], xi_change: Float[np.ndarray, "*T K Q"]
 ) -> Float[np.ndarray, "*T K d"]:
     r"""Return $w(t) = w(0) + U_C[v(t)-v(0)] + \sum_m u_m[\xi_m(t)-\xi_m(0)]$ (Eqn 60, there for one query).
 
     Exact along the flow of Eqn 2 for orthonormal embeddings: w moves in the span of the tokens alone.
     """
-    w0, v, xi = with_axes("w0", w0, "K d"), with_axes("v_change", v_change, "*T K M"), finite("xi_change", xi_change)
-    same_shape(tokens_of_v_change=v[(0,) * (v.ndim - 1)], contextual=embeddings.contextual[0])
-    same_shape(queries_of_xi_change=xi[(0,) * (xi.ndim - 1)], queries=embeddings.queries[0])
-    parts = {"w0": w0, "v_change": v @ embeddings.contextual.T, "xi_change": xi @ embeddings.queries.T}
-    return np.add.reduce(list(broadcast(**parts).values()))
+    M, Q, d = embeddings.num_contextual, embeddings.num_queries, len(embeddings.queries)
+    w0, v, xi = shaped(f"K {d}, * K {M}, * K {Q}", w0=w0, v_change=v_change, xi_change=xi_change)
+    return np.add.reduce(list(broadcast(w0=w0, v=v @ embeddings.contextual.T, xi=xi @ embeddings.queries.T).values()))
 
 
 def superpose(
@@ -57,10 +43,8 @@ def superpose(
 
     The paper prints $-\xi_p$, and so, with its $\xi<0$, a node that every query fires by itself.
     """
-    patterns, biases = with_axes("patterns", patterns, "P M"), finite("biases", biases)
-    queries = whole("queries", queries, low=0)
-    same_shape(biases=biases, queries=queries, first_of_patterns=patterns[:, 0])
-    same_shape(tokens_of_patterns=patterns[0], contextual=embeddings.contextual[0])
+    axes, queries = f"P {embeddings.num_contextual}, P, P", whole("queries", queries, low=0)
+    patterns, biases, _ = shaped(axes, patterns=patterns, biases=biases, queries=queries)
     if queries.max() >= embeddings.num_queries:
         raise ValueError(
             f"`queries` must lie in 0..{embeddings.num_queries - 1}, got {queries.min()} to {queries.max()}. "
@@ -70,13 +54,10 @@ def superpose(
 
 
 def response(
-    layer: Layer,
-    w: Float[np.ndarray, " d"],
-    z: Float[np.ndarray, "Q M"],
-    contexts: Float[np.ndarray, "P M"],
+    layer: Layer, w: Float[np.ndarray, " d"], z: Logits, contexts: Float[np.ndarray, "P M"]
 ) -> Float[np.ndarray, "P Q"]:
     r"""Return the pre-activation $w^\top(U_C b + u_m)$ for every context p under every query m."""
-    contexts, w = with_axes("contexts", contexts, "P M"), with_axes("w", w, "d")
+    contexts, w = shaped("P M, d", contexts=contexts, w=w)
     num_contexts, num_queries = len(contexts), layer.embeddings.num_queries
     samples = Samples(x=np.repeat(contexts, num_queries, axis=0), q=np.tile(np.arange(num_queries), num_contexts))
     return layer.preactivation(w[None], z, samples).reshape(num_contexts, num_queries)
@@ -93,5 +74,5 @@ def query_interaction(response: Float[np.ndarray, "P Q"]) -> Float[np.ndarray, "
     array([[0., 0.],
            [0., 0.]])
     """
-    r = with_axes("response", response, "P Q")
+    r = shaped("P Q", response=response)
     return r - r.mean(axis=0) - r.mean(axis=1, keepdims=True) + r.mean()

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import finite, positive, same_shape, with_axes
+from joma.errors import finite, positive, shaped
 from joma.types import Real, keep
 
 
@@ -48,15 +48,9 @@ class LinearFlow:
 
     def __post_init__(self) -> None:
         """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
-        given = {"delta": with_axes("delta", self.delta, "K M")}
-        if self.v0 is not None:
-            given["v0"] = finite("v0", self.v0)
-            same_shape(**given)
-        if self.z0 is not None:
-            given["z0"] = finite("z0", self.z0)
-            same_shape(tokens_of_delta=given["delta"][0], z0=given["z0"])
+        delta, v0, z0 = shaped("K M, K M, M", delta=self.delta, v0=self.v0, z0=self.z0)
         scales = ("normalisation", "temperature", "rate_ratio")
-        keep(self, **given, **{name: float(positive(name, getattr(self, name))) for name in scales})
+        keep(self, delta=delta, v0=v0, z0=z0, **{name: float(positive(name, getattr(self, name))) for name in scales})
 
     @property
     def gain(self) -> float:
@@ -141,8 +135,7 @@ class LinearFlow:
         $[\operatorname{erf}(u\sqrt{\kappa/2}) - \operatorname{erf}(u_0\sqrt{\kappa/2})] / (\|\Delta_l\| e^{c_l})$ with
         $c_l = z_l(0)/T - \kappa u_0^2/2$; tokens without saliency give NaN.
         """
-        v = with_axes("v", v, "*T K M")
-        same_shape(delta=self.delta, nodes_and_tokens_of_v=v[(0,) * (v.ndim - 2)])
+        v, _ = shaped("*T K M, K M", v=v, delta=self.delta)
         root = np.sqrt(self.gain / 2)
         u0 = self._along_start()
         u = (self._direction() * v).sum(axis=-2)

@@ -8,30 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.integrate import quad
 
 from joma.theory import convergence
 from joma.theory.attention_flow import AttentionFlow
 from joma.theory.convergence import CHUNK, ConvergenceFlow, log_efolds_at
-from joma.theory.integrate import integrate
 
 targets = st.floats(-3.5, 3.5)
 vectors = arrays(np.float64, 4, elements=st.floats(-2.5, 2.5))
 starts = arrays(np.float64, 4, elements=st.floats(-1.5, 1.5))
-logits = arrays(np.float64, 4, elements=st.floats(-0.5, 0.5))
 scales = st.floats(0.6, 2.0)
-
-
-@st.composite
-def flows(draw) -> ConvergenceFlow:
-    return ConvergenceFlow(
-        mu=draw(vectors),
-        v0=draw(starts),
-        z0=draw(st.none() | logits),
-        normalisation=draw(scales),
-        temperature=draw(scales),
-        rate_ratio=draw(scales),
-    )
 
 
 def exact_time(y: float, mu: float) -> mpmath.mpf:
@@ -40,14 +25,6 @@ def exact_time(y: float, mu: float) -> mpmath.mpf:
         slowness = lambda x: mpmath.exp(-((mpmath.mpf(mu) * (1 - mpmath.exp(-x))) ** 2) / 2)  # noqa: E731
         ends = [0, *(e for e in (0.1, 0.3, 1, 3, 10, 40, 90) if e < y), y]
         return mpmath.quad(slowness, ends)
-
-
-@settings(max_examples=15)
-@given(flows(), st.floats(0.01, 2.0))
-def test_solution_solves_the_field(flow, t):
-    v = integrate(lambda _, s: {"v": flow.field(s["v"])}, {"v": flow.start}, np.array([0.0, t]))["v"]
-    # The bound asked of closed forms against the ODE.
-    np.testing.assert_allclose(flow.solution(np.array([0.0, t])), v, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, -1.0, 2.0, 3.7, 5.0, 6.0])
@@ -74,13 +51,6 @@ def test_large_targets_neither_overflow_nor_miss(mu, t):
     assert np.isinf(y) or convergence.time_to_efolds(y, mu) == pytest.approx(t, rel=1e-12)
 
 
-@given(st.floats(-8, 8), st.floats(0, 1))
-def test_zeta_is_an_integral_below_its_supremum(mu, r):
-    naive = mu * quad(lambda x: (1 + x) * np.exp(-((mu * x) ** 2) / 2), 0, r, epsabs=1e-13)[0]
-    assert convergence.zeta(r, mu) == pytest.approx(naive, abs=1e-12)
-    assert abs(convergence.zeta(r, mu)) <= convergence.SUP_ZETA * (1 + 1e-15)
-
-
 def test_constants_are_suprema():
     near = np.linspace(-1e-4, 1e-4, 11)
     for function, at, value in (
@@ -90,16 +60,6 @@ def test_constants_are_suprema():
         values = function(1.0, at + near)
         assert values.argmax() == 5
         assert values[5] == pytest.approx(value, rel=1e-14)
-
-
-def test_golden_numbers():
-    np.testing.assert_allclose(convergence.learning_time(0.9, np.array([1.5, 3.0])), [1.478, 0.630], atol=5e-4)
-    # Λ at μ = (3, 2): −.89 where δ_k = .56, +.55 where δ_k = .062.
-    t = convergence.learning_time(1 - np.array([0.56, 0.062]), 2.0)
-    np.testing.assert_allclose(convergence.rate_correction(t, 3.0, 2.0), [-0.89, 0.55], atol=0.01)
-    np.testing.assert_allclose(
-        convergence.efolds_to_asymptote(np.array([2.0, 3.0, 4.0])) / np.log(10), [2.774, 33.79, 1119], rtol=1e-3
-    )
 
 
 @given(vectors, starts, scales)
@@ -149,15 +109,6 @@ def test_more_elements_than_a_chunk_are_solved_alike():
 def test_bounds_that_the_speed_leaves_are_refused():
     with pytest.raises(ArithmeticError, match=r"No time inverts 1 of 1 elements.*Widen them"):
         log_efolds_at(np.array([1.0]), 0.0, 2.0, lambda v: v**2 / 2, (), slowest=0.0, fastest=0.01)
-
-
-@given(st.floats(-30, 30))
-def test_functions_are_those_of_the_lemmas(y):
-    assert convergence.small_g(y) == pytest.approx(-np.expm1(-(y**2)) / y if y else 0.0, rel=1e-13)
-    integral = quad(
-        lambda x: np.exp((x - y) * (x + y) / 2), 0, y, epsabs=1e-13, points=[np.sign(y) * max(abs(y) - 1, 0)]
-    )[0]
-    assert convergence.gaussian_g(y) == pytest.approx(integral, rel=1e-11, abs=1e-13)
 
 
 def test_constants_to_the_last_digit():

@@ -170,13 +170,6 @@ def test_every_critical_point_is_found(recipe, xi):
         assert len(inside) == (np.diff(np.sign(along)) != 0).sum()
 
 
-def test_golden_numbers_of_the_gaussian_point():
-    [point] = critical_points(GAUSSIAN, -1.0)
-    assert point.orientation == 1
-    assert point.norm == pytest.approx(0.886703, abs=1e-6)
-    np.testing.assert_allclose(point.linearised.eigenvalues, [0.644274, 0.506555], atol=1e-6)
-
-
 @pytest.mark.parametrize("radius", [0.5, 2.0])
 @pytest.mark.parametrize(("a_plus", "a_minus"), [(-1.0, 2.8), (1.0, 2.8), (-2.0, -1.0), (1.0, -0.3)])
 def test_every_critical_point_of_bounded_clusters_is_one(radius, a_plus, a_minus):

@@ -40,7 +40,7 @@ def test_optimisers_take_the_steps_of_torch(ours, theirs):
     target = np.array([1.0, -2.0, 0.5])
     parameter = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     optimiser = theirs([parameter])
-    theta, memory = np.zeros(3), ours.start(np.zeros(3))
+    theta, memory = np.zeros(3), (np.zeros(3), np.zeros(3))
     for num_past in range(20):
         optimiser.zero_grad()
         ((parameter - torch.tensor(target)) ** 2 / 2).sum().backward()

@@ -13,10 +13,7 @@ from joma.theory.activations import gelu, homogeneous, relu, sigmoid, silu, soft
 from joma.theory.hyperplane import (
     gate_level,
     gate_mass,
-    gate_mass_slope,
     gate_mean_at_level,
-    gate_moment,
-    gate_moment_slope,
     mean_at_level,
 )
 from joma.theory.isotropic import Gaussian, RadialProfile, StudentT, UniformBall
@@ -141,19 +138,6 @@ STEP = 1e-4
 activations = st.sampled_from([*SMOOTH, relu, homogeneous(0.1, 1.5)])
 noises = st.sampled_from(NOISE)
 distances, lengths = st.floats(-1.9, 1.9), st.floats(0.5, 2.0)
-
-
-def difference(f, x: float) -> float:
-    return float((f(x + STEP) - f(x - STEP)) / (2 * STEP))
-
-
-@settings(max_examples=20)
-@given(st.sampled_from(NOISE[:1] + NOISE[2:]), activations, distances, lengths)
-def test_slopes_of_the_gate_are_those_of_differences(p, phi, r, norm):
-    mass = difference(lambda x: gate_mass(p, x, norm=norm, psi=phi), r)
-    moment = difference(lambda x: gate_moment(p, x, norm=norm, psi=phi), r)
-    assert mass == pytest.approx(float(gate_mass_slope(p, r, norm=norm, phi=phi)), abs=1e-6)
-    assert moment == pytest.approx(float(gate_moment_slope(p, r, norm=norm, phi=phi)), abs=1e-6)
 
 
 @settings(max_examples=10)

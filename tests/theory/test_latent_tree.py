@@ -42,20 +42,6 @@ def test_no_digits_are_lost_near_the_limit():
     np.testing.assert_allclose(tree.cooccurrence_matrix()[0, 1], expected, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (cooccurrence(1, 3, 0.8, -0.08), 121 / 146),
-        (cooccurrence(1, 3, 0.8, 0.46), 0.74490),
-        ((cooccurrence(1, 5, 1 - 1e-3, 1 - 1e-3) - 0.8) * 1e4, -3.002),
-        (cooccurrence_limit(1, 5, 2.0), 0.83333),
-    ],
-    ids=["Theorem 5", "the probability in place of rho0", "error of Eqn 8", "rho0 = 1 - 2 eps"],
-)
-def test_known_numbers(value, expected):
-    assert float(value) == pytest.approx(expected, abs=5e-4 if expected < 0 else 5e-6)
-
-
 def test_a_nested_tree_is_numbered_depth_first():
     tree = nested_tree([[[(), ()], ()], [()]], 0.7, class_probabilities=[1.0], zero_given_class=[0.4])
     assert tree.parents.tolist() == [-1, 0, 1, 2, 2, 1, 0, 6]

@@ -70,22 +70,6 @@ def test_many_dips_are_found_as_each_by_itself(kind, dip):
         assert many.occurs[place] == one.occurs and (not one.occurs or many.time[place] == pytest.approx(one.time))
 
 
-@pytest.mark.parametrize(
-    ("temperature", "lowest", "end"),
-    [(1.0, 0.00091, 0.31026), (2.0, 0.1497, 1.1062), (3.0, 0.6946, 1.6216)],
-)
-def test_figure_4_under_eqn_6(temperature, lowest, end):
-    dip = entropy_rebound(ConvergenceFlow(mu=FIGURE_4), temperature)
-    assert dip.occurs and dip.start == pytest.approx(np.log(10))
-    assert (dip.lowest, dip.end) == (pytest.approx(lowest, abs=5e-5), pytest.approx(end, abs=5e-5))
-    assert dip.time == pytest.approx(0.47, abs=0.005)
-
-
-def test_figure_4_under_the_flow_that_attention_has():
-    dip = entropy_rebound(AttentionFlow(mu=FIGURE_4))
-    assert (dip.drop, dip.rise) == (pytest.approx(0.033, abs=5e-4), pytest.approx(0.017, abs=5e-4))
-
-
 def test_figure_4_under_the_steps_that_drew_it():
     v, path = np.full(10, 0.05), []
     for _ in range(5000):
