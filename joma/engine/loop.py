@@ -35,7 +35,7 @@ from joma.engine.resume import (
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, Source, data_hash, data_size, source_of
 from joma.engine.step import NOT_FAILED, Stepper, on_cpu
-from joma.measure.curve_effects import curve_effects
+from joma.measure.effects import curve_effects
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder

@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_networks import VOCABULARY, Made, made_network, untrained_network
 
-from joma.measure.superposition import (
-    MOST_FIRING,
-    Attended,
-    Firing,
-    Patterns,
-    Profiles,
-    SuperpositionResult,
-    superposed_neurons,
-)
+from joma.measure.superposition import MOST_FIRING, Attended, Firing, Profiles, pattern_score, superposed_neurons
 
 seeds = st.integers(0, 10**6)
 
@@ -70,18 +62,6 @@ def test_padding_scale_names_of_tokens_and_a_sink_do_not_matter(seed):
         ids = torch.cat([names[attended.ids], torch.full(weights.shape, token)], dim=1)
         moved = Attended(ids=ids, weights=5 * torch.cat([attended.weights, weights], dim=1))
         np.testing.assert_allclose(Profiles.of(moved).overlaps(np.arange(6)), expected, atol=atol)
-
-
-@given(seeds)
-def test_matrices_are_read_as_padded_lists_are(seed):
-    attended = some(seed)
-    mass = torch.zeros(6, 8, dtype=torch.float64)
-    mass.index_put_((torch.arange(6)[:, None].expand(6, 5), attended.ids), attended.weights, accumulate=True)
-    expected = Profiles.of(attended).overlaps(np.arange(6))
-    for form in (mass, mass.to_sparse_coo()):
-        read = Attended.from_matrix(form)
-        np.testing.assert_allclose(Profiles.of(read).overlaps(np.arange(6)), expected, atol=1e-12)
-        assert dict(read.strongest(0, 8)) == pytest.approx(dict(attended.strongest(0, 8)))
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-7])
@@ -142,14 +122,13 @@ def test_thinning_keeps_weak_firing_in():
     [((), 0.0), ((3,), 0.0), ((2, 2), 1.0), ((8, 2), 0.7219), ((9, 1), 0.469), ((1, 1, 1), 1.0)],
 )
 def test_the_score_is_the_entropy_of_the_patterns_in_bits(mass, score):
-    patterns = Patterns(label=np.zeros(1, dtype=int), mass=np.array(mass, dtype=float))
-    assert patterns.score == pytest.approx(score, abs=1e-4)
+    assert pattern_score(np.array(mass, dtype=float)) == pytest.approx(score, abs=1e-4)
 
 
 # Networks.
 
 
-def measured(made: Made, seed: int = 0, **changes) -> SuperpositionResult:
+def measured(made: Made, seed: int = 0, **changes):
     arguments = {"activations": made.activations, "attended": made.attended, "num_null": 60} | changes
     return superposed_neurons(**arguments, generator=seeded(seed))
 

@@ -28,7 +28,6 @@ FUNCTIONS = {
     peak_activation: {"hidden": CALL[0], "mask": torch.ones(2, 4, dtype=torch.bool)},
     align: {"latents": MATRIX, "activations": MATRIX, "untrained": MATRIX, "groups": torch.arange(4)},
     Attended: ATTENDED,
-    Attended.from_matrix: {"mass": MATRIX},
     superposed_neurons: {"activations": MATRIX, "attended": Attended(**ATTENDED)},
 }
 """Tensors that each public function takes, by the names of its arguments."""
@@ -75,7 +74,6 @@ AXES = {
     qk_spectral_norms: ("w_k", "(rows, d)"),
     align: ("activations", "(N, J)"),
     Attended: ("weights", "(C, A)"),
-    Attended.from_matrix: ("mass", "(C, V)"),
     superposed_neurons: ("activations", "(C, J)"),
 }
 
