@@ -261,7 +261,7 @@ def test_chunks_do_not_show(monkeypatch):
     np.testing.assert_allclose(network.best(*shuffles), best, atol=SINGLE)
 
 
-# The peak, and bad input.
+# The peak.
 
 
 @given(st.integers(0, 10**6))
@@ -272,38 +272,3 @@ def test_the_peak_is_that_of_a_loop(seed):
     for n, j in itertools.product(range(4), range(3)):
         assert peak_activation(hidden)[n, j] == max(hidden[n, i, j] for i in range(5))
         assert peak_activation(hidden, mask)[n, j] == max(hidden[n, i, j] for i in range(5) if mask[n, i])
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [([[True] * 3, [False] * 3], "none for sample 1"), ([[True] * 4] * 2, "samples and positions of `hidden`")],
-)
-def test_a_mask_that_does_not_fit_is_refused(mask, message):
-    with pytest.raises(ValueError, match=message):
-        peak_activation(torch.zeros(2, 3, 1), torch.tensor(mask))
-
-
-BAD = {
-    "samples": ({"activations": torch.eye(4)}, "`activations` must have a row for each of 5 samples"),
-    "untrained": ({"untrained": torch.eye(4)}, "`untrained` must have a row for each of 5 samples"),
-    "groups": ({"groups": torch.arange(4)}, "a group for each of 5 samples"),
-    "mixed group": ({"groups": torch.tensor([0, 0, 1, 2, 3])}, "constant within a group, .* sample 1"),
-    "few groups": ({"latents": torch.ones(5, 1), "groups": torch.tensor([0, 0, 0, 1, 1])}, "at least 3"),
-    "few samples": ({"latents": torch.eye(2), "activations": torch.eye(2)}, "at least 3"),
-    "constant": ({"latents": torch.ones(5, 2)}, "`latents` must vary"),
-    "dead": ({"activations": torch.ones(5, 2)}, "`activations` must have a neuron that varies"),
-    "dead control": ({"untrained": torch.ones(5, 2)}, "`untrained` must have a neuron that varies"),
-    "nan latent": ({"latents": torch.full((5, 1), torch.nan)}, "`latents` must be finite"),
-    "nan": ({"activations": torch.full((5, 1), torch.nan)}, "`activations` must be finite"),
-    "shuffles": ({"num_shuffles": 1}, "`num_shuffles`"),
-    "bootstraps": ({"num_bootstraps": 0}, "`num_bootstraps`"),
-}
-
-
-@pytest.mark.usefixtures("as_a_user_runs_it")
-@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_named(change, message):
-    good = {"latents": torch.eye(5), "activations": torch.eye(5), "generator": seeded(0)}
-    with pytest.raises(ValueError, match=message):
-        align(**{**good, **change})
