@@ -72,7 +72,25 @@ def test_half_characters_of_foreign_file_names_are_written_out(tmp_path):
     assert json.loads(read_events(tmp_path).iloc[0]["evidence"]) == {"name": name}
 
 
-keys = st.tuples(st.integers(-2, 3), st.text(max_size=3), st.integers(-1, 1), st.sampled_from(["entropy", "loss"]))
+def test_the_last_row_of_a_key_counts_and_what_is_begun_again_goes_with_the_next_value(tmp_path):
+    with opened(tmp_path) as run:
+        for step in (0, 1, 2, 3, 1):
+            run.add(step, "loss", step)
+            run.event(step, "audit", f"step {step}")
+        run.add(1, "loss", 10.0)
+    with opened(tmp_path, flush_seconds=1e9) as run:
+        run.begin_again(2)
+        run.flush()
+        assert len(read(tmp_path)) == 4
+        run.add(3, "loss", 30.0)
+        run.flush()
+        for table in (read(tmp_path), pd.read_parquet(tmp_path / "metrics")):
+            assert dict(table[["step", "value"]].to_numpy()) == {0: 0, 1: 10, 3: 30}
+        assert pd.read_parquet(tmp_path / "events")["message"].tolist() == ["step 0", "step 1"]
+
+
+sites = st.sampled_from(["", "ρ"]) | st.text(max_size=3)  # mostly few, so that keys come again
+keys = st.tuples(st.integers(-1, 2), sites, st.integers(-1, 0), st.sampled_from(["entropy", "loss"]))
 
 
 class Rewriting(RuleBasedStateMachine):
