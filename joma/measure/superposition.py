@@ -131,11 +131,6 @@ class Profiles:
         profile = _scale_rows(shares, np.where(lift < LEAST_LIFT, 0.0, 1 / np.maximum(lift, LEAST_LIFT)))
         return cls(roots=profile.sqrt())
 
-    @property
-    def num_indistinct(self) -> int:
-        """Contexts with nothing of their own."""
-        return int((self.roots.sum(axis=1) == 0).sum())
-
     def overlaps(self, contexts: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
         r"""Return Bhattacharyya's overlap $\sum_t\sqrt{p_c(t)p_{c'}(t)}$ of these contexts, from 0 to 1."""
         rows = self.roots[contexts]
@@ -261,8 +256,6 @@ class SuperpositionResult:
     """Neurons left out because all contexts give them one value."""
     num_silent_neurons: int
     """Neurons that fewer than four contexts fire; they count, with score 0."""
-    num_indistinct_contexts: int
-    """Contexts that attend just as the average context does; they bundle with none."""
     attended: Attended
     """As given."""
 
@@ -349,7 +342,6 @@ def superposed_neurons(
         error=float((score - null_score).std(correction=min(1, len(score) - 1))) / math.sqrt(len(score)),
         num_dead_neurons=values.shape[1] - len(alive),
         num_silent_neurons=sum(firing.silent for firing in firings),
-        num_indistinct_contexts=profiles.num_indistinct,
         attended=attended,
     )
 

@@ -68,7 +68,6 @@ def test_padding_scale_names_of_tokens_and_a_sink_do_not_matter(seed):
 def test_contexts_that_attend_alike_have_nothing_of_their_own(rounding):
     weights = torch.tensor([[0.5, 0.5], [0.5 + rounding, 0.5 - rounding]], dtype=torch.float64)
     profiles = Profiles.of(Attended(ids=torch.tensor([[1, 2]] * 2), weights=weights))
-    assert profiles.num_indistinct == 2
     assert not profiles.overlaps(np.arange(2)).any()
 
 
