@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from joma.data.cache import digest, digest_of_file
 from joma.data.python_docs import PythonDocs
@@ -28,21 +27,6 @@ _SHARD = re.compile(r"-\d+-of-")
 _SAME_SPLIT = {"validation": "valid", "val": "valid"}
 _PARQUET_ROWS = 1 << 16
 _PARQUET_COLUMN = "text"
-
-
-@runtime_checkable
-class ReadableText(Protocol):
-    """A text that can be read part by part."""
-
-    @property
-    def name(self) -> str:
-        """What the text is called."""
-
-    def digest(self) -> str:
-        """Return a hash of the content."""
-
-    def blocks(self, split: str) -> Iterator[str]:
-        """Return the text of a part in order, cut at line ends."""
 
 
 KNOWN_CORPORA = {
@@ -75,7 +59,7 @@ class TextFolder:
             yield from _parquet_blocks(path) if path.suffix == ".parquet" else _text_blocks(path)
 
 
-def find_text(name_or_folder: str | Path) -> ReadableText:
+def find_text(name_or_folder: str | Path) -> TextFolder | PythonDocs:
     """Find a text by its name (`python-docs`, `wikitext2`, `wikitext103`) or in a folder; says what is missing."""
     if name_or_folder == PythonDocs.name:
         return PythonDocs()

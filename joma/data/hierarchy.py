@@ -70,9 +70,14 @@ class Hierarchy:
         members = [_distinct_sets(generator, above, below, num_children) for below, above in pairwise(sizes)]
         on = [np.eye(num_classes, dtype=bool)]
         for sets, size in zip(reversed(members), reversed(sizes[:-1]), strict=True):
-            on.insert(0, _expanded(on[0], sets, size))
+            is_member = np.zeros((len(sets), size), dtype=bool)
+            np.put_along_axis(is_member, sets, True, axis=1)
+            on.insert(0, on[0] @ is_member)  # members of whatever is on above
+        sequences = np.full((num_classes, length), num_tokens - 1)
+        for row, tokens in zip(sequences, map(np.flatnonzero, on[0]), strict=True):
+            row[length - len(tokens) :] = tokens
         return cls(
-            sequences=torch.as_tensor(_written(on[0], length, padding=num_tokens - 1), device=device),
+            sequences=torch.as_tensor(sequences, device=device),
             latents=tuple(torch.as_tensor(level, device=device) for level in on[1:-1]),
             members=tuple(torch.as_tensor(sets, device=device) for sets in members),
             num_tokens=num_tokens,
@@ -165,20 +170,3 @@ def _distinct_sets(
         drawn = generator.choice(num_things, num_children, replace=False)
         sets[tuple(sorted(drawn.tolist()))] = None
     return np.array(list(sets))
-
-
-def _expanded(
-    on: Bool[np.ndarray, "C above"], sets: Int[np.ndarray, "above N_ch"], num_things: int
-) -> Bool[np.ndarray, "C below"]:
-    """Which things of the level below are on: the members of everything that is on above."""
-    member = np.zeros((len(sets), num_things), dtype=bool)
-    np.put_along_axis(member, sets, True, axis=1)
-    return on @ member
-
-
-def _written(on: Bool[np.ndarray, "C tokens"], length: int, *, padding: int) -> Int[np.ndarray, "C length"]:
-    """Each set of tokens ascending at the end of a sequence, padding in front."""
-    sequences = np.full((len(on), length), padding)
-    for row, tokens in zip(sequences, map(np.flatnonzero, on), strict=True):
-        row[length - len(tokens) :] = tokens
-    return sequences

@@ -14,7 +14,7 @@ whole number: probabilities are exact to $2^{-32}$, and ρ of −1, 0 and 1 exac
 
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,41 +26,6 @@ from joma.randomness import NUM_BITS, Step, random_bits
 
 SITE = "latent-tree"
 """Where the numbers of the samples come from; another site gives other samples at the same step."""
-
-
-@runtime_checkable
-class TreeLaw(Protocol):
-    """What a tree must say about itself to be sampled: `joma.theory.latent_tree.LatentTree` does."""
-
-    @property
-    def parents(self) -> Int[np.ndarray, " N"]:
-        """Parent of every node, which comes before its children; node 0 is the root, with parent -1."""
-        ...
-
-    @property
-    def rho(self) -> Float[np.ndarray, " N"]:
-        r"""$\rho$ of the edge above every node that is neither the root nor a child of it."""
-        ...
-
-    @property
-    def class_probabilities(self) -> Float[np.ndarray, " D"]:
-        """P[y_0 = k]."""
-        ...
-
-    @property
-    def zero_given_class(self) -> Float[np.ndarray, "D tops"]:
-        """P[y_1 = 0 | y_0 = k] of the children of the root, in the order of their index."""
-        ...
-
-    @property
-    def depths(self) -> Int[np.ndarray, " N"]:
-        """Number of edges between the root and every node."""
-        ...
-
-    @property
-    def leaves(self) -> Int[np.ndarray, " n"]:
-        """Nodes without children: the tokens."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,8 +88,8 @@ class TreeSampler:
     """Places of the leaves among all binary nodes, level by level."""
 
     @classmethod
-    def of(cls, tree: TreeLaw, device: torch.device | str = "cpu") -> "TreeSampler":
-        """Lay out a tree on a device."""
+    def of(cls, tree: Any, device: torch.device | str = "cpu") -> "TreeSampler":
+        """Lay out a `joma.theory.latent_tree.LatentTree`, or what has the same law and names, on a device."""
         order = np.argsort(tree.depths, kind="stable")  # level by level, within a level by index
         rank = np.argsort(order)
         levels = np.split(order, np.flatnonzero(np.diff(tree.depths[order])) + 1)

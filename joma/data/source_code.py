@@ -8,6 +8,7 @@ import ast
 import io
 import tokenize
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,7 @@ from joma.data.python_docs import decode_source, library_files
 from joma.data.text import build_vocabulary
 from joma.errors import whole
 
-_LAYOUT = {
-    tokenize.ENCODING,
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _LEAVES = ("JoinedStr", "TemplateStr")
 _PLACELESS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.type_ignore)
 """Nodes without a place of their own: their tokens belong to the node above."""
@@ -47,8 +40,6 @@ class SyntaxTree:
     tokens: tuple[str, ...]
     token_spans: Int[np.ndarray, "tokens 2"]
     """First byte of every token, and the one after its last."""
-    leaves: Int[np.ndarray, " tokens"]
-    """Innermost node around every token."""
     node_types: tuple[str, ...]
     """Name of the class of every node, as in the module `ast`."""
     node_spans: Int[np.ndarray, "nodes 2"]
@@ -60,12 +51,7 @@ class SyntaxTree:
 
     def first(self, num_tokens: int) -> "SyntaxTree":
         """Return the same tree above the first tokens alone."""
-        return replace(
-            self,
-            tokens=self.tokens[:num_tokens],
-            token_spans=self.token_spans[:num_tokens],
-            leaves=self.leaves[:num_tokens],
-        )
+        return replace(self, tokens=self.tokens[:num_tokens], token_spans=self.token_spans[:num_tokens])
 
     def ancestors(self, max_depth: int | None = None) -> Int[np.ndarray, "tokens depth"]:
         """Return the nodes above every token from the module down, -1 beyond the innermost.
@@ -76,13 +62,12 @@ class SyntaxTree:
         >>> [tree.node_types[node] for node in tree.ancestors()[tree.tokens.index("1")]]
         ['Module', 'Assign', 'Call', 'Constant']
         """
-        height = int(self.depths[self.leaves].max(initial=-1)) + 1
-        table = np.full((len(self.tokens), height), -1, dtype=np.int32)
-        tokens, nodes = np.arange(len(self.tokens)), self.leaves
-        while len(tokens):
-            table[tokens, self.depths[nodes]] = nodes
-            nodes = self.parents[nodes]
-            tokens, nodes = tokens[nodes >= 0], nodes[nodes >= 0]
+        first = np.searchsorted(self.token_spans[:, 0], self.node_spans[:, 0])
+        last = np.searchsorted(self.token_spans[:, 1], self.node_spans[:, 1], side="right")
+        around = np.flatnonzero(first < last)  # nodes with tokens
+        table = np.full((len(self.tokens), int(self.depths[around].max(initial=-1)) + 1), -1, dtype=np.int32)
+        for node, start, stop, depth in np.array([around, first[around], last[around], self.depths[around]]).T.tolist():
+            table[start:stop, depth] = node
         return table[:, :max_depth]
 
 
@@ -97,16 +82,15 @@ def parse(source: str) -> SyntaxTree:
         raise UnparsableError(f"The source must be Python of this version: {error}. Leave it out.") from None
     places = _Places(source)
     words = [word for word in words if word.string]
-    token_spans = np.array([places.of_token(word) for word in words], dtype=np.int64).reshape(-1, 2)
+    ends = [(places.of_characters(*word.start), places.of_characters(*word.end)) for word in words]
+    token_spans = np.array(ends, dtype=np.int64).reshape(-1, 2)
     ats = token_spans[[word.string == "@" for word in words], 0]
     nodes, parents, depths = _preorder(module)
-    node_spans = _node_spans(nodes, parents, places, ats)
     return SyntaxTree(
         tokens=tuple(word.string for word in words),
         token_spans=token_spans,
-        leaves=_innermost(token_spans, node_spans),
         node_types=tuple(type(node).__name__ for node in nodes),
-        node_spans=node_spans,
+        node_spans=_node_spans(nodes, parents, places, ats),
         parents=parents,
         depths=depths,
     )
@@ -124,36 +108,27 @@ class _Places:
     def of_bytes(self, line: int, column: int) -> int:
         return self._starts[line - 1] + column
 
-    def of_token(self, word: tokenize.TokenInfo) -> tuple[int, int]:
-        return self._of_characters(*word.start), self._of_characters(*word.end)
-
-    def _of_characters(self, line: int, column: int) -> int:
+    def of_characters(self, line: int, column: int) -> int:
         text = self._lines[line - 1]
         return self._starts[line - 1] + (column if text.isascii() else len(text[:column].encode()))
 
 
-def _preorder(
-    module: ast.Module,
-) -> tuple[list[Any], Int[np.ndarray, " nodes"], Int[np.ndarray, " nodes"]]:
+def _preorder(module: ast.Module) -> tuple[tuple[Any, ...], Int[np.ndarray, " nodes"], Int[np.ndarray, " nodes"]]:
     """Return the nodes of a tree, the number of the one above each, and how many are above each."""
-    nodes: list[Any] = []
-    parents: list[int] = []
-    depths: list[int] = []
+    found: list[tuple[Any, int, int]] = []
     waiting: list[tuple[ast.AST, int, int]] = [(module, -1, 0)]
     while waiting:  # no recursion: a long sum is a deep tree
-        node, parent, depth = waiting.pop()
-        number = len(nodes)
-        nodes.append(node)
-        parents.append(parent)
-        depths.append(depth)
+        node, _, depth = waiting[-1]
+        found.append(waiting.pop())
         if type(node).__name__ not in _LEAVES:
             children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PLACELESS)]
-            waiting.extend((child, number, depth + 1) for child in reversed(children))
+            waiting.extend((child, len(found) - 1, depth + 1) for child in reversed(children))
+    nodes, parents, depths = zip(*found, strict=True)
     return nodes, np.array(parents), np.array(depths)
 
 
 def _node_spans(
-    nodes: list[Any], parents: Int[np.ndarray, " nodes"], places: _Places, ats: Int[np.ndarray, " ats"]
+    nodes: Sequence[Any], parents: Int[np.ndarray, " nodes"], places: _Places, ats: Int[np.ndarray, " ats"]
 ) -> Int[np.ndarray, "nodes 2"]:
     """Return spans that hold those of all nodes below; a node without any place has an empty one in its parent's."""
     starts, ends = [places.num_bytes] * len(nodes), [0] * len(nodes)
@@ -172,18 +147,6 @@ def _node_spans(
         if ends[number] == 0:
             starts[number] = ends[number] = starts[above[number]]
     return np.array([starts, ends]).T
-
-
-def _innermost(
-    token_spans: Int[np.ndarray, "tokens 2"], node_spans: Int[np.ndarray, "nodes 2"]
-) -> Int[np.ndarray, " tokens"]:
-    """Return the innermost node around every token: in preorder, each node takes its tokens from the one above."""
-    leaves = np.zeros(len(token_spans), dtype=np.int64)
-    first = np.searchsorted(token_spans[:, 0], node_spans[:, 0])
-    last = np.searchsorted(token_spans[:, 1], node_spans[:, 1], side="right")
-    for number, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        leaves[start:stop] = number
-    return leaves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -230,19 +193,17 @@ def load_source(
         max_depth: Most levels of nodes to keep, counted from the module; None keeps all.
         vocabulary_cap: Most different tokens to keep, `<unk>` counted; None keeps all. Others become `<unk>`.
     """
-    for name, value, low in (
-        ("max_tokens", max_tokens, 1),
-        ("max_depth", max_depth, 1),
-        ("vocabulary_cap", vocabulary_cap, 2),
-    ):
+    limits = {"max_tokens": max_tokens, "max_depth": max_depth, "vocabulary_cap": vocabulary_cap}
+    for name, value in limits.items():
         if value is not None:
-            whole(name, value, low=low)
-    trees, num_skipped = _read(folder, max_tokens)
-    tokens, vocabulary = build_vocabulary((tree.tokens for tree in trees.values()), vocabulary_cap)
-    node_ids = _number_through(list(trees.values()), max_depth)
-    node_types, type_of_node = np.unique([t for tree in trees.values() for t in tree.node_types], return_inverse=True)
+            whole(name, value, low=2 if name == "vocabulary_cap" else 1)
+    by_file, num_skipped = _read(folder, max_tokens)
+    trees = list(by_file.values())
+    tokens, vocabulary = build_vocabulary((tree.tokens for tree in trees), vocabulary_cap)
+    node_ids = _number_through(trees, max_depth)
+    node_types, type_of_node = np.unique([name for tree in trees for name in tree.node_types], return_inverse=True)
     ancestors = np.append(type_of_node, -1).astype(np.int32)[node_ids]  # the last entry is the type of node -1
-    starts = np.cumsum([0, *(len(tree.tokens) for tree in trees.values())])[:-1]
+    starts = np.cumsum([0, *(len(tree.tokens) for tree in trees)])[:-1]
     arrays = {"tokens": tokens, "ancestors": ancestors, "node_ids": node_ids, "starts": starts}
     return SourceTokens(
         tokens=torch.from_numpy(tokens.astype(np.int64)),
@@ -250,7 +211,7 @@ def load_source(
         ancestors=torch.from_numpy(ancestors),
         node_ids=torch.from_numpy(node_ids),
         node_types=tuple(node_types.tolist()),
-        files=tuple(trees),
+        files=tuple(by_file),
         starts=torch.from_numpy(starts),
         num_skipped=num_skipped,
         hash=digest(digest_of_arrays(arrays), *vocabulary, *node_types.tolist()),

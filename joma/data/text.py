@@ -6,8 +6,9 @@ inputs, targets = windows.window(0)
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from joma.data.cache import cache_folder, digest, digest_of_arrays, read_arrays, write_arrays
-from joma.data.corpora import SPLITS, ReadableText, find_text
+from joma.data.corpora import SPLITS, TextFolder, find_text
+from joma.data.python_docs import PythonDocs
 from joma.errors import whole
 
 RULES = "basic_english 1"
@@ -59,7 +61,7 @@ def build_vocabulary(
     seen = defaultdict[str, int](None, {UNKNOWN: 0})
     seen.default_factory = seen.__len__  # a new word gets the next number
     parts = [np.fromiter(map(seen.__getitem__, block), dtype=np.int32, count=len(block)) for block in blocks]
-    as_seen = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+    as_seen = np.concatenate([np.zeros(0, dtype=np.int32), *parts])
     words = list(seen)
     counts = np.bincount(as_seen, minlength=len(words)).tolist()
     ranked = sorted(range(1, len(words)), key=lambda number: (-counts[number], words[number]))
@@ -75,16 +77,9 @@ def look_up(blocks: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> Int[n
     >>> look_up([["a", "z"]], ("<unk>", "a")).tolist()
     [1, 0]
     """
-    known = _Known(zip(vocabulary, range(len(vocabulary)), strict=True))
-    parts = [np.fromiter(map(known.__getitem__, block), dtype=np.int32, count=len(block)) for block in blocks]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-
-
-class _Known(dict[str, int]):
-    """Numbers of words, 0 for any other."""
-
-    def __missing__(self, word: str) -> int:
-        return 0
+    known = {word: number for number, word in enumerate(vocabulary)}
+    parts = [np.fromiter(map(known.get, block, repeat(0)), dtype=np.int32, count=len(block)) for block in blocks]
+    return np.concatenate([np.zeros(0, dtype=np.int32), *parts])
 
 
 class Windows:
@@ -140,8 +135,6 @@ class Windows:
         return inputs, targets
 
 
-__all__ = ["Corpus", "Windows", "load_text"]
-
 _VOCABULARY = "vocabulary"
 
 
@@ -191,16 +184,13 @@ def load_text(
     )
 
 
-def _tokenised(source: ReadableText, cap: int | None) -> dict[str, np.ndarray]:
+def _tokenised(source: TextFolder | PythonDocs, cap: int | None) -> dict[str, np.ndarray]:
     """Return the parts of a text as numbers, and the vocabulary as UTF-8, one word a line."""
-    train, vocabulary = build_vocabulary(_tokens(source, "train"), cap)
-    arrays = {"train": train} | {split: look_up(_tokens(source, split), vocabulary) for split in ("valid", "test")}
+    train, vocabulary = build_vocabulary(map(tokenise, source.blocks("train")), cap)
+    held_out = {split: look_up(map(tokenise, source.blocks(split)), vocabulary) for split in ("valid", "test")}
+    arrays = {"train": train, **held_out}
     for split, tokens in arrays.items():
         if not len(tokens):
             raise ValueError(f"The text {source.name} must have tokens in {split}, got none. Add text to it.")
     words = np.frombuffer("\n".join(vocabulary).encode(), dtype=np.uint8)
     return {**arrays, _VOCABULARY: words}
-
-
-def _tokens(source: ReadableText, split: str) -> Iterator[list[str]]:
-    return map(tokenise, source.blocks(split))

@@ -26,7 +26,7 @@ from joma.engine.resume import DIVERGED, KIND, Member, RunResult, identity, insp
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, data_hash, data_size, source_of
 from joma.engine.step import NOT_FAILED, Stepper, on_cpu
-from joma.measure.curve_effects import curve_effects
+from joma.measure.effects import curve_effects
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder

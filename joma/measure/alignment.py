@@ -54,9 +54,7 @@ class Matching:
     latent: Int[Tensor, " P"]
     """Indices into the latents as given: all that vary, or as many as there are live neurons."""
     neuron: Int[Tensor, " P"]
-    """The neuron of each."""
     correlation: Float[Tensor, " P"]
-    """Their correlation."""
     average: float
     """Mean over the latents matched."""
 
@@ -70,7 +68,7 @@ class Alignment:
     neuron: Int[Tensor, " S"]
     """Best neuron of each."""
     correlation: Float[Tensor, " S"]
-    """Its correlation, without sign where `absolute` was asked for."""
+    """Its correlation."""
     average: float
     """Mean over latents: NCorr of Table 1."""
     matched: Matching
@@ -114,14 +112,13 @@ def align(
     generator: torch.Generator,
     untrained: Float[Tensor, "N K"] | None = None,
     groups: Int[Tensor, " N"] | None = None,
-    absolute: bool = False,
     num_shuffles: int = 200,
     num_bootstraps: int = 100,
 ) -> Alignment:
     r"""Correlate every latent with every neuron, take the best neuron of each, and compute the controls.
 
     The correlation is Pearson's with its sign, as in Table 1: a neuron that falls silent where the latent is on does
-    not count. `absolute=True` lets it count.
+    not count.
 
     `groups` says which samples share an input (or a class, where the class fixes the latents). They are shuffled and
     weighed together, so latents must not vary within a group. Without it 1280 samples of 20 inputs pass for 1280
@@ -145,7 +142,7 @@ def align(
             )
     units = Units.of(latents, groups, tensor_with_axes("activations", activations, "N J").device)
     shuffles, bootstraps = units.shuffles(num_shuffles, generator), units.bootstraps(num_bootstraps, generator)
-    network = Correlations.of("activations", activations, units, absolute=absolute)
+    network = Correlations.of("activations", activations, units)
     table = network.table()
     correlation, column = table.max(dim=1)
     average = float(correlation.mean())
@@ -164,7 +161,7 @@ def align(
     )
     over_untrained = None
     if untrained is not None:
-        control = Correlations.of("untrained", untrained, units, absolute=absolute)
+        control = Correlations.of("untrained", untrained, units)
         best = control.table().amax(dim=1)
         over_untrained = Control(
             correlation=best,
@@ -273,11 +270,9 @@ class Correlations:
     activations: Float[Tensor, "N J"]
     alive: Int[Tensor, " A"]
     """Indices of the neurons that vary."""
-    absolute: bool
-    """Whether correlations lose their sign."""
 
     @classmethod
-    def of(cls, name: str, activations: Tensor, units: Units, *, absolute: bool) -> "Correlations":
+    def of(cls, name: str, activations: Tensor, units: Units) -> "Correlations":
         """Check the activations called `name` and find the neurons that vary."""
         num_samples = len(units.weights if units.member is None else units.member)
         if len(tensor_with_axes(name, activations, "N J")) != num_samples:
@@ -297,7 +292,7 @@ class Correlations:
                 f"`{name}` must have a neuron that varies over the samples, got {activations.shape[1]} dead ones. "
                 "Check which layer was tapped, and that the samples differ."
             )
-        return cls(units=units, activations=activations, alive=alive, absolute=absolute)
+        return cls(units=units, activations=activations, alive=alive)
 
     @property
     def num_dead(self) -> int:
@@ -351,5 +346,4 @@ class Correlations:
         rows = torch.einsum("bg,bgs->bsg", w, y).to(dtype)
         sigma_h = (w @ squares - (w @ means).square()).sqrt()
         product = (rows.flatten(0, 1) @ means.to(dtype)).unflatten(0, rows.shape[:2])
-        found = product / sigma_h[:, None].to(dtype)
-        return found.abs() if self.absolute else found
+        return product / sigma_h[:, None].to(dtype)

@@ -5,7 +5,7 @@ directions is $\sum_{i \le r} \sigma_i^2 / \|W\|_F^2$. Two such subspaces overla
 they are the same, about $r/n$ where they have nothing in common.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,14 +20,11 @@ SMALLEST = 1e-14
 """Squared lengths below this part of the largest are rounding: such a direction is dropped."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopDirections:
-    """The top of the spectrum of each matrix of a batch, in float64."""
+class TopDirections(NamedTuple):
+    """Top singular values, largest first, and right singular vectors (zero where the value is), in float64."""
 
     values: Float[Tensor, "B r"]
-    """Singular values, largest first."""
     vectors: Float[Tensor, "B n r"]
-    """Right singular vectors; zero where the singular value is."""
 
 
 def top_directions(w: Float[Tensor, "B m n"], r: int) -> TopDirections:

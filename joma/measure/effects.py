@@ -16,17 +16,20 @@ stays right where the curve is flat and the time of the minimum is arbitrary.
 Measured on curves of known shape: tests/measure/test_effects.py.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from joma.errors import finite, same_shape
+from joma.metrics import METRICS
 
-__all__ = ["Effects", "Estimate", "Name", "describe", "name_of"]
+if TYPE_CHECKING:
+    import pandas
 
 EARLIEST = 1e-5
 """Part of training where logarithmic time begins: the unit $t_0$."""
@@ -183,11 +186,10 @@ def describe(
     group = -(-len(times) // MOST)
     starts = np.concatenate([[0], np.arange(1, len(times), group)])
     sizes = np.diff(starts, append=len(times))
-    schedule = _schedule((np.add.reduceat(times, starts) / sizes).tobytes())
+    grid, posterior = _schedule((np.add.reduceat(times, starts) / sizes).tobytes())
     known = None if noise is None else noise / np.sqrt(group)
-    mean, cov, deviation = schedule.posterior(np.add.reduceat(values, starts) / sizes, known)
+    mean, cov, deviation = posterior(np.add.reduceat(values, starts) / sizes, known)
 
-    grid = schedule.grid
     low, high = (-np.inf, np.inf) if search is None else search
     at = np.flatnonzero((grid >= low) & (grid <= high))
     if not len(at):
@@ -226,125 +228,139 @@ def describe(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Schedule:
-    """What a fit needs of the times. Axes: S settings of the prior, N points, p coefficients of a line, G results.
+Posterior = Callable[[np.ndarray, float | None], tuple[np.ndarray, np.ndarray, float]]
+"""From values and the noise, if known, to mean and covariance of the results and the deviation of the noise.
 
-    The results are the curve on the grid, its level at the start and its level at the end.
+The results are the curve on the grid, its level at the start and its level at the end.
+"""
+
+
+@lru_cache(maxsize=4)
+def _schedule(times_bytes: bytes) -> tuple[Float[np.ndarray, " g"], Posterior]:
+    """Prepare the fit of all curves that were measured at these times; return the grid, and what fits a curve.
+
+    Axes: S settings of the prior, N points, p coefficients of a line, G results. Covariances are in units of the
+    variance of the noise.
     """
+    times = np.frombuffer(times_bytes)
+    duration = times[-1] or 1.0
+    u = np.log1p(times / (EARLIEST * duration))
+    average, grid = _average_and_grid(u)
+    late = np.maximum(duration * (1 - LAST * (np.arange(8) + 0.5) / 8), times[0])
+    wanted = np.concatenate([grid, u[:1], np.log1p(late / (EARLIEST * duration))])
+    collect = np.eye(len(grid) + 2, len(wanted))
+    collect[-1, len(grid) + 1 :] = 1 / len(late)
 
-    grid: Float[np.ndarray, " g"]
-    """Times at which the curve is evaluated."""
-    average: Float[np.ndarray, "N n"]
-    """From measurements to points: those close to each other are averaged."""
-    roughness: Float[np.ndarray, " S"]
-    correlation: Int[np.ndarray, " S"]
-    """Index of the noise's correlation time."""
-    inverse: Float[np.ndarray, "S N N"]
-    """Of the points' covariance without the line, all covariances in units of the variance of the noise."""
-    of_line: Float[np.ndarray, "S N p"]
-    """That inverse applied to the line, which the prior leaves free."""
-    line_cov: Float[np.ndarray, "S p p"]
-    project: Float[np.ndarray, "S N N"]
-    """The inverse with the line projected out."""
-    log_volume: Float[np.ndarray, " S"]
-    far_line: Float[np.ndarray, "G p"]
-    cross: Float[np.ndarray, "G N"]
-    """Covariance of results and points under a random walk of variance 1."""
-    own: Float[np.ndarray, "G G"]
-    kept: dict[int, tuple[Float[np.ndarray, "G N"], Float[np.ndarray, "G G"]]] = field(default_factory=dict)
+    points = average @ u
+    # The line, which the prior leaves free, at the points (N p) and at the results (G p).
+    line, far_line = (np.stack([np.ones(len(at)), at - u[0]], axis=1)[:, : len(points)] for at in (points, wanted))
+    far_line = collect @ far_line
+    lags = np.abs(times[:, None] - times) / duration
+    noises = [average @ (np.exp(-lags / part) if part else np.eye(len(u))) @ average.T for part in CORRELATION_TIMES]
+    correlation, roughness = (each.ravel() for each in np.meshgrid(np.arange(len(noises)), ROUGHNESS, indexing="ij"))
+    total = roughness[:, None, None] * _walk(points - u[0], points - u[0]) + np.stack(noises)[correlation]
+    inverse = np.linalg.inv(total)  # S N N, of the points' covariance without the line
+    of_line = inverse @ line  # S N p
+    precision = line.T @ of_line
+    line_cov = np.linalg.inv(precision)
+    project = inverse - of_line @ line_cov @ of_line.mT  # the inverse with the line projected out
+    log_volume = np.linalg.slogdet(total)[1] + np.linalg.slogdet(precision)[1]
+    # Covariances under a random walk of variance 1: of results and points (G N), and of the results (G G).
+    cross = collect @ _walk(wanted - u[0], points - u[0])
+    own = collect @ _walk(wanted - u[0], wanted - u[0]) @ collect.T
 
-    def posterior(
-        self, values: Float[np.ndarray, " n"], noise: float | None
-    ) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G G"], float]:
-        """Mean and covariance of the results, averaged over the settings, and the deviation of the noise."""
-        offset = values.mean()
-        y = self.average @ (values - offset)
-        free = max(len(y) - self.far_line.shape[1], 1)
+    @cache
+    def result(setting: int) -> tuple[Float[np.ndarray, "G N"], Float[np.ndarray, "G G"]]:
+        """Map from points to the posterior mean of the results, and their covariance; kept for the next curve."""
+        back = roughness[setting] * (cross @ inverse[setting])
+        free_line = far_line - roughness[setting] * (cross @ of_line[setting])
+        by_line = free_line @ line_cov[setting]
+        smooth = by_line @ of_line[setting].T + back
+        return smooth, roughness[setting] * (own - back @ cross.T) + by_line @ free_line.T
+
+    def posterior(values: Float[np.ndarray, " n"], noise: float | None) -> tuple[np.ndarray, np.ndarray, float]:
+        y = average @ (values - values.mean())
+        free = max(len(y) - far_line.shape[1], 1)
         rounding = 1e-7 * float(np.abs(values).max()) + 1e-30
-        misfit = np.maximum(((self.project @ y) @ y), 0) + (LEAST_NOISE * np.ptp(values)) ** 2 + free * rounding**2
+        misfit = np.maximum(((project @ y) @ y), 0) + (LEAST_NOISE * np.ptp(values)) ** 2 + free * rounding**2
         if noise is None:
-            variance = misfit / max(free - 2, 1)
-            log_weight = -0.5 * self.log_volume - 0.5 * free * np.log(misfit)
+            variance, fit = misfit / max(free - 2, 1), 0.5 * free * np.log(misfit)
         else:
             variance = np.full(len(misfit), noise**2 + rounding**2)
-            log_weight = -0.5 * self.log_volume - 0.5 * misfit / variance
-        log_weight -= PREFER_SHORT * self.correlation
-        log_weight -= log_weight.max()
-        used = np.flatnonzero(log_weight > np.log(NEGLIGIBLE))
-        weight = np.exp(log_weight[used])
-        weight, variance = weight / weight.sum(), variance[used]
-
-        maps = [self.result(setting) for setting in used.tolist()]
+            fit = 0.5 * misfit / variance
+        log_weight = -0.5 * log_volume - fit - PREFER_SHORT * correlation
+        weight = np.exp(log_weight - log_weight.max())
+        used = np.flatnonzero(weight > NEGLIGIBLE)
+        weight, variance = weight[used] / weight[used].sum(), variance[used]
+        maps = [result(setting) for setting in used.tolist()]
         means = np.stack([smooth @ y for smooth, _ in maps])
         mean = weight @ means
         apart = (means - mean) * np.sqrt(weight)[:, None]
         cov = apart.T @ apart
-        for share, (_, own) in zip(weight * variance, maps, strict=True):
-            cov += share * own
-        return mean + offset, cov, float(np.sqrt(weight @ variance))
+        for share, (_, own_cov) in zip(weight * variance, maps, strict=True):
+            cov += share * own_cov
+        return mean + values.mean(), cov, float(np.sqrt(weight @ variance))
 
-    def result(self, setting: int) -> tuple[Float[np.ndarray, "G N"], Float[np.ndarray, "G G"]]:
-        """Map from points to the posterior mean of the results, and their covariance; kept for the next curve."""
-        if setting not in self.kept:
-            back = self.roughness[setting] * (self.cross @ self.inverse[setting])
-            free_line = self.far_line - self.roughness[setting] * (self.cross @ self.of_line[setting])
-            by_line = free_line @ self.line_cov[setting]
-            cov = self.roughness[setting] * (self.own - back @ self.cross.T) + by_line @ free_line.T
-            self.kept[setting] = by_line @ self.of_line[setting].T + back, cov
-        return self.kept[setting]
+    return np.expm1(grid) * EARLIEST * duration, posterior
 
 
-@lru_cache(maxsize=4)
-def _schedule(times_bytes: bytes) -> _Schedule:
-    """Prepare the fit of all curves that were measured at these times."""
-    times = np.frombuffer(times_bytes)
-    duration = times[-1] or 1.0
-    u = np.log1p(times / (EARLIEST * duration))
+def _average_and_grid(u: Float[np.ndarray, " n"]) -> tuple[Float[np.ndarray, "N n"], Float[np.ndarray, " g"]]:
+    """Return the averages of measurements that are close to each other, and the times at which a curve is evaluated."""
     bins = np.zeros(len(u), dtype=int)
     edge = u[0]
     for i in range(1, len(u)):
         is_apart = u[i] - edge >= BIN
         bins[i], edge = bins[i - 1] + is_apart, u[i] if is_apart else edge
-    average = (bins == np.arange(bins[-1] + 1)[:, None]) / np.bincount(bins)[:, None]
-
     fine = np.linspace(u[0], u[-1], int((u[-1] - u[0]) / SPACING) + 2)
     gaps = np.diff(u, prepend=u[0], append=u[-1])
     grid = np.unique(np.concatenate([u[:2], fine[gaps[np.searchsorted(u, fine)] <= WIDEST], u[-1:]]))
-    late = duration * (1 - LAST * (np.arange(8) + 0.5) / 8)
-    late = np.log1p(np.maximum(late, times[0]) / (EARLIEST * duration))
-    wanted = np.concatenate([grid, u[:1], late])
-    collect = np.zeros((len(grid) + 2, len(wanted)))
-    np.fill_diagonal(collect, 1)
-    collect[-1, len(grid) + 1 :] = 1 / len(late)
-
-    points = average @ u
-    line, far_line = (np.stack([np.ones(len(at)), at - u[0]], axis=1)[:, : len(points)] for at in (points, wanted))
-    lags = np.abs(times[:, None] - times) / duration
-    noises = [average @ (np.exp(-lags / part) if part else np.eye(len(u))) @ average.T for part in CORRELATION_TIMES]
-    correlation, roughness = (each.ravel() for each in np.meshgrid(np.arange(len(noises)), ROUGHNESS, indexing="ij"))
-    total = roughness[:, None, None] * _walk(points - u[0], points - u[0]) + np.stack(noises)[correlation]
-    inverse = np.linalg.inv(total)
-    of_line = inverse @ line
-    precision = line.T @ of_line
-    line_cov = np.linalg.inv(precision)
-    return _Schedule(
-        grid=np.expm1(grid) * EARLIEST * duration,
-        average=average,
-        roughness=roughness,
-        correlation=correlation,
-        inverse=inverse,
-        of_line=of_line,
-        line_cov=line_cov,
-        project=inverse - of_line @ line_cov @ of_line.mT,
-        log_volume=np.linalg.slogdet(total)[1] + np.linalg.slogdet(precision)[1],
-        far_line=collect @ far_line,
-        cross=collect @ _walk(wanted - u[0], points - u[0]),
-        own=collect @ _walk(wanted - u[0], wanted - u[0]) @ collect.T,
-    )
+    return (bins == np.arange(bins[-1] + 1)[:, None]) / np.bincount(bins)[:, None], grid
 
 
 def _walk(u: Float[np.ndarray, " a"], v: Float[np.ndarray, " b"]) -> Float[np.ndarray, "a b"]:
     r"""Covariance of an integrated random walk, $\int (u - s)_+ (v - s)_+\,ds$."""
     low, high = np.minimum(u[:, None], v), np.maximum(u[:, None], v)
     return low**2 * (3 * high - low) / 6
+
+
+ALL_HEADS = -1
+FRACTION = "entropy_fraction"
+DESCRIBED = ("entropy", "entropy_window", "stable_rank")
+"""Metrics whose curves are described."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurveEffects:
+    """What the curve of one metric does at one site."""
+
+    metric: str
+    layer: int
+    site: str
+    effects: Effects
+    name: Name
+
+
+def curve_effects(table: "pandas.DataFrame") -> list[CurveEffects]:
+    """Describe every curve of the `DESCRIBED` metrics over all heads, by layer, site and metric.
+
+    One rule for train, watch, scan and the report. Whether attention has collapsed or is uniform is read off its
+    entropy as a fraction of the maximum, where recorded. Values that are not finite are left out.
+
+    Args:
+        table: rows of a record with step, metric, layer, site, head and value, as `joma.read` returns them.
+    """
+    wanted = table[(table["head"] == ALL_HEADS) & table["metric"].isin([*DESCRIBED, FRACTION])]
+    wanted = wanted[np.isfinite(wanted["value"].astype(float))].sort_values("step")
+    found = {}
+    for (layer, site, metric), rows in wanted.groupby(["layer", "site", "metric"], observed=True):
+        known = METRICS[metric]
+        maximum = known.bounds[1] if np.isfinite(known.bounds[1]) else None
+        effects = describe(rows["step"].to_numpy(), rows["value"].to_numpy(), bounds=known.bounds, maximum=maximum)
+        found[layer, site, metric] = effects, name_of(effects, smallest=known.change_from(effects.start.value))
+    result = []
+    for (layer, site, metric), (effects, name) in found.items():
+        of_fraction = found.get((layer, site, FRACTION), (None, name))[1] if metric == "entropy" else name
+        named = of_fraction if of_fraction in (Name.COLLAPSED, Name.UNIFORM) else name
+        if metric != FRACTION:
+            result.append(CurveEffects(metric=metric, layer=int(layer), site=str(site), effects=effects, name=named))
+    return result

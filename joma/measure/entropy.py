@@ -51,6 +51,10 @@ class Path(StrEnum):
     CHUNKED = "chunked"
     """Exact softmax over blocks of rows (anywhere)."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Path":
+        raise UnknownNameError("path", str(value), [known.value for known in cls])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionStatistics:
@@ -154,7 +158,7 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
         companions=companions,
         sink=read_sink(sink if companions else None, shape, q.device),
     )
-    chosen = _fastest_path(problem) if path is None else _known_path(path)
+    chosen = _fastest_path(problem) if path is None else Path(path)
     measure = {Path.IDENTITY: _identity_rows, Path.TRITON: _triton_rows, Path.CHUNKED: chunked_rows}[chosen]
     num_visible = visibility.count(q.device)
     empty = None if visibility.every_row_sees_a_key else num_visible == 0
@@ -189,8 +193,8 @@ def logits_entropy(
     tensor([1., 2., 3., 4.])
     """
     logits = tensor_with_axes("logits", logits, "B H rows keys").detach()
-    num_batch, num_heads, num_rows, num_keys = logits.shape
-    shape = (num_batch, num_heads, num_rows, num_keys)
+    shape = tuple(logits.shape)
+    num_batch, num_heads, num_rows, num_keys = shape
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     step = max(1, CHUNK_BYTES // max(1, num_batch * num_heads * num_keys * dtype.itemsize))
     seen = torch.zeros(num_batch, num_heads, num_keys, dtype=torch.bool, device=logits.device)
@@ -212,7 +216,7 @@ def logits_entropy(
         joined["first_key_mass"] = (logits.gather(-1, first_key)[..., 0].to(dtype) - joined["lse"]).exp()
     empty = num_visible == 0 if counted is None else (num_visible == 0) | ~counted[:, None]
     sink = read_sink(sink, shape, logits.device)
-    return _statistics(Rows(**joined), num_visible, Path.CHUNKED, empty, sink, of_logits)
+    return _statistics(joined, num_visible, Path.CHUNKED, empty, sink, of_logits)
 
 
 def _refuse_unfit(q: Tensor, k: Tensor) -> None:
@@ -228,13 +232,6 @@ def _refuse_unfit(q: Tensor, k: Tensor) -> None:
         raise ValueError(f"Heads of `k` must divide those of `q`, got {k.shape[1]} and {q.shape[1]}.")
     if q.device != k.device:
         raise ValueError(f"`k` must be where `q` is, on {q.device}, got it on {k.device}. Pass `k.to(q.device)`.")
-
-
-def _known_path(path: str) -> Path:
-    try:
-        return Path(path)
-    except ValueError:
-        raise UnknownNameError("path", str(path), [known.value for known in Path]) from None
 
 
 def _fastest_path(problem: Problem) -> Path:
@@ -290,7 +287,7 @@ def _identity_rows(problem: Problem) -> Rows:
     mean_key, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, k, 0.0, problem.visibility.causal, attn_mask=hidden, scale=problem.scale
     )
-    return Rows(entropy=lse - problem.scale * torch.einsum("bhrd,bhrd->bhr", q, mean_key))
+    return {"entropy": lse - problem.scale * torch.einsum("bhrd,bhrd->bhr", q, mean_key)}
 
 
 def _triton_rows(problem: Problem) -> Rows:
@@ -311,16 +308,17 @@ def _statistics(
     key_bias_share: Float[Tensor, "B H 1"] | None = None,
 ) -> AttentionStatistics:
     """Set rows that are empty (None: no row is) to NaN, and clamp the entropy at zero."""
-    empty = None if empty is None else empty.expand_as(rows.entropy)
+    raw = rows["entropy"]
+    empty = None if empty is None else empty.expand_as(raw)
 
     def strike(values: Tensor, by: float = torch.nan) -> Tensor:
         return values if empty is None else values.masked_fill(empty, by)
 
     names = ("effective_keys", "first_key_mass", "mean_distance", "max_logit")
-    companions = {name: getattr(rows, name) for name in names} | {"logit_variance": logit_variance}
-    if sink is not None and rows.lse is not None:
-        companions["sink_mass"] = torch.sigmoid(sink.to(rows.lse.dtype) - rows.lse)
-    entropy = strike(rows.entropy.clamp(min=0))
+    companions = {name: rows.get(name) for name in names} | {"logit_variance": logit_variance}
+    if sink is not None and "lse" in rows:
+        companions["sink_mass"] = torch.sigmoid(sink.to(raw.dtype) - rows["lse"])
+    entropy = strike(raw.clamp(min=0))
     most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is NaN
     return AttentionStatistics(
         entropy=entropy,
@@ -329,5 +327,5 @@ def _statistics(
         **{name: None if values is None else strike(values) for name, values in companions.items()},
         key_bias_share=key_bias_share,
         path=path,
-        lowest_before_clamp=strike(rows.entropy, torch.inf).amin() if rows.entropy.numel() else entropy.new_tensor(0.0),
+        lowest_before_clamp=strike(raw, torch.inf).amin() if raw.numel() else entropy.new_tensor(0.0),
     )

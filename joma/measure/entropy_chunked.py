@@ -5,7 +5,7 @@ and wait for one another whenever the machine has anything else to do.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -29,28 +29,28 @@ THREADED_LOGITS = 2**22
 HIDDEN = -1e30
 """Stands in for minus infinity: it has no weight beside any logit, and weight times it is 0, not NaN."""
 
-Found = dict[str, Float[Tensor, "b h rows"]]
-Read = Callable[["_Block", Tensor, Tensor], Found]
+Read = Callable[["_Block", Tensor, Tensor], Rows]
 """From a block, its logits and room for as many numbers to what was found; both are overwritten."""
 
 
 def chunked_rows(problem: Problem) -> Rows:
     """Measure all rows, a block at a time; memory is two blocks for each thread beside inputs and results."""
-    call = _Call.of(problem)
+    k, mean = _centred_keys(problem)
     first_key = problem.visibility.first_visible_key(problem.q.device)
     offset, companions = problem.visibility.offset, problem.companions
 
-    def read(block: _Block, s: Tensor, p: Tensor) -> Found:
+    def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
         found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
         return found | ({"first_key_mass": _at(p, _part(first_key, block) - block.start)} if companions else {})
 
     names = ("entropy", "effective_keys", "first_key_mass", "mean_distance", "max_logit", "lse")
-    rows = _gathered(call, read, names if companions else names[:1])
-    if companions:
-        shift = call.shift()
+    rows = _gathered(problem, k, read, names if companions else names[:1])
+    if companions and mean is not None:  # what the logits have lost with the mean of the keys
+        q = problem.q.to(k.dtype).unflatten(1, (k.shape[1], -1))
+        shift = torch.einsum("bghrd,bgd->bghr", q, mean[:, :, 0]).flatten(1, 2)
         rows["max_logit"] += shift
         rows["lse"] += shift
-    return Rows(**rows)
+    return rows
 
 
 def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tuple[PerRow, PerRow]:
@@ -58,17 +58,17 @@ def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tu
 
     $\bar q$ is the mean query of the counted rows of a sequence, scaled as the logits are.
     """
-    call = _Call.of(problem)
-    q = torch.where(counted[..., None], problem.q.to(call.k.dtype), 0.0)
+    k, _ = _centred_keys(problem)
+    q = torch.where(counted[..., None], problem.q.to(k.dtype), 0.0)
     mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
-    of_key = torch.einsum("bghd,bgkd->bghk", mean.unflatten(1, (call.k.shape[1], -1)), call.k).flatten(1, 2)
+    of_key = torch.einsum("bghd,bgkd->bghk", mean.unflatten(1, (k.shape[1], -1)), k).flatten(1, 2)
 
-    def read(block: _Block, s: Tensor, p: Tensor) -> Found:
+    def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
         visible = s > HIDDEN / 2
         own = of_key[block.batch, block.heads, None, block.start : block.stop].expand_as(s)
         return {"logits": visible_variance(s, visible), "keys": visible_variance(own, visible)}
 
-    found = _gathered(call, read, ("logits", "keys"))
+    found = _gathered(problem, k, read, ("logits", "keys"))
     return found["logits"], found["keys"]
 
 
@@ -81,13 +81,48 @@ def visible_variance(
     return torch.where(visible, values - mean[..., None], 0.0).square().sum(dim=-1) / count
 
 
-def _gathered(call: "_Call", read: Read, names: Sequence[str]) -> Found:
-    """Read all blocks of a call, and put what was found for their rows together; NaN where no key is near."""
-    problem = call.problem
-    rows = {name: call.k.new_full(problem.q.shape[:3], torch.nan) for name in names}
-    for block, found in _measured(call, read, list(_blocks(problem))):
-        for name, values in rows.items():
-            values[block.batch, block.heads, block.first : block.last] = found[name]
+def _centred_keys(problem: Problem) -> tuple[Float[Tensor, "B G keys D"], Float[Tensor, "B G 1 D"] | None]:
+    """Return the keys scaled, in working precision, without their mean, and that mean.
+
+    Large common offsets would cancel digits, and softmax does not feel them; under a soft cap, which does, the mean is
+    left where it is, and None is returned for it.
+    """
+    k, mean = problem.k.to(problem.working_dtype) * problem.scale, None
+    if problem.softcap is None:
+        mean = k.mean(dim=2, keepdim=True)
+        mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
+        k -= mean
+    return k, mean
+
+
+def _gathered(problem: Problem, k: Float[Tensor, "B G keys D"], read: Read, names: Sequence[str]) -> Rows:
+    """Read all blocks of a call, in threads that share them out where that is worth it; NaN where no key is near."""
+    blocks = list(_blocks(problem))
+    sizes = [math.prod(block.shape) for block in blocks]
+    num_threads = min(torch.get_num_threads(), len(blocks))
+    threaded = k.device.type == "cpu" and num_threads > 1 and sum(sizes) >= THREADED_LOGITS
+    with torch.inference_mode(False):  # threads are outside of it, and could not write what belongs to it
+        # Allocated here: what a thread allocates stays with its part of the heap when it ends.
+        buffers = k.new_empty((num_threads if threaded else 1, 2, max(sizes, default=0)))
+        rows = {name: k.new_full(problem.q.shape[:3], torch.nan) for name in names}
+    left = iter(blocks)  # the iterator of a list gives each item to one thread
+
+    def work(buffer: Float[Tensor, "2 most"]) -> None:
+        for block in left:
+            s, p = buffer[:, : math.prod(block.shape)].view(2, *block.shape)
+            _write_logits(problem, k, block, s)
+            found = read(block, s, p)
+            for name, values in rows.items():
+                values[block.batch, block.heads, block.first : block.last] = found[name]
+
+    if not threaded:
+        work(buffers[0])
+        return rows
+    try:
+        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+            list(threads.map(work, buffers))
+    finally:
+        torch.set_num_threads(torch.get_num_threads())  # this thread's number, for threads that start later
     return rows
 
 
@@ -132,92 +167,33 @@ def _cut(length: int, step: int) -> list[slice]:
     return [slice(first, min(first + step, length)) for first in range(0, length, step)]
 
 
-def _measured(call: "_Call", read: Read, blocks: list[_Block]) -> Iterator[tuple[_Block, Found]]:
-    """Measure blocks, in threads that share them out where that is worth it."""
-    sizes = [math.prod(block.shape) for block in blocks]
-    num_threads = min(torch.get_num_threads(), len(blocks))
-    threaded = call.k.device.type == "cpu" and num_threads > 1 and sum(sizes) >= THREADED_LOGITS
-    with torch.inference_mode(False):  # threads are outside of it, and could not write what belongs to it
-        # Allocated here: what a thread allocates stays with its part of the heap when it ends.
-        buffers = call.k.new_empty((num_threads if threaded else 1, 2, max(sizes, default=0)))
-    if not threaded:
-        yield from call.measure(read, blocks, buffers[0])
-        return
-    left = iter(blocks)  # the iterator of a list gives each item to one thread
-    try:
-        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            for done in threads.map(lambda buffer: list(call.measure(read, left, buffer)), buffers):
-                yield from done
-    finally:
-        torch.set_num_threads(torch.get_num_threads())  # this thread's number, for threads that start later
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """A problem with what all of its blocks need."""
-
-    problem: Problem
-    k: Float[Tensor, "B G keys D"]
-    """Scaled, in working precision, and without their mean where softmax does not feel it: large common offsets would
-    cancel digits."""
-    mean: Float[Tensor, "B G 1 D"] | None
-
-    @classmethod
-    def of(cls, problem: Problem) -> "_Call":
-        """Centre and scale the keys."""
-        k, mean = problem.k.to(problem.working_dtype) * problem.scale, None
-        if problem.softcap is None:
-            mean = k.mean(dim=2, keepdim=True)
-            mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
-            k -= mean
-        return cls(problem=problem, k=k, mean=mean)
-
-    def shift(self) -> Float[Tensor, "B H rows"] | float:
-        """Return what the logits of every row have lost with the mean of the keys."""
-        if self.mean is None:
-            return 0.0
-        q = self.problem.q.to(self.k.dtype)
-        grouped = q.unflatten(1, (self.k.shape[1], -1))
-        return torch.einsum("bghrd,bgd->bghr", grouped, self.mean[:, :, 0]).flatten(1, 2)
-
-    def measure(
-        self, read: Read, blocks: Iterable[_Block], buffer: Float[Tensor, "2 most"]
-    ) -> Iterator[tuple[_Block, Found]]:
-        """Read blocks one after the other; the buffer holds the logits of one, and room for its weights."""
-        for block in blocks:
-            s, p = buffer[:, : math.prod(block.shape)].view(2, *block.shape)
-            self.write_logits(block, s)
-            yield block, read(block, s, p)
-
-    def write_logits(self, block: _Block, s: Float[Tensor, "b h rows keys"]) -> None:
-        """Write the logits of a block, less the shift, hidden ones far below all others."""
-        problem = self.problem
-        q = problem.q[block.batch, block.heads, block.first : block.last].to(self.k.dtype)
-        k = self.k[block.batch, block.groups, block.start : block.stop].flatten(0, 1)
-        num_products = k.shape[0]  # heads of a group share their keys
-        torch.bmm(q.reshape(num_products, -1, q.shape[-1]), k.mT, out=s.view(num_products, -1, s.shape[-1]))
-        if problem.softcap is not None:
-            s.div_(problem.softcap).tanh_().mul_(problem.softcap)
-        if problem.bias is not None:
-            s.add_(_part(problem.bias, block))
-        if problem.visibility.mask is not None:
-            s.add_(torch.where(_part(problem.visibility.mask, block), 0.0, HIDDEN))
-        self._hide_by_position(block, s)
-
-    def _hide_by_position(self, block: _Block, s: Float[Tensor, "b h rows keys"]) -> None:
-        """Hide keys after a causal row or beyond a window: triangles at the ends of the key range."""
-        visibility, num_rows = self.problem.visibility, block.last - block.first
-        position, window = block.first + visibility.offset, visibility.window
-        reach = 1 if visibility.causal else window
-        if reach is not None:
-            beyond = position + reach  # the first key that the first row does not see
-            begin = max(block.start, beyond)
-            after = s.new_full((num_rows, max(0, block.stop - begin)), HIDDEN).triu_(beyond - begin)
-            s[..., begin - block.start :].add_(after)
-        if window is not None:
-            end = max(block.start, min(block.stop, position + num_rows - window))
-            before = s.new_full((num_rows, end - block.start), HIDDEN).tril_(position - window - block.start)
-            s[..., : end - block.start].add_(before)
+def _write_logits(
+    problem: Problem, k: Float[Tensor, "B G keys D"], block: _Block, s: Float[Tensor, "b h rows near"]
+) -> None:
+    """Write the logits of a block with the centred keys, hidden ones far below all others."""
+    visibility, num_rows = problem.visibility, block.last - block.first
+    q = problem.q[block.batch, block.heads, block.first : block.last].to(k.dtype)
+    k = k[block.batch, block.groups, block.start : block.stop].flatten(0, 1)
+    num_products = k.shape[0]  # heads of a group share their keys
+    torch.bmm(q.reshape(num_products, -1, q.shape[-1]), k.mT, out=s.view(num_products, -1, s.shape[-1]))
+    if problem.softcap is not None:
+        s.div_(problem.softcap).tanh_().mul_(problem.softcap)
+    if problem.bias is not None:
+        s.add_(_part(problem.bias, block))
+    if visibility.mask is not None:
+        s.add_(torch.where(_part(visibility.mask, block), 0.0, HIDDEN))
+    # Keys after a causal row or beyond a window are triangles at the ends of the key range.
+    position, window = block.first + visibility.offset, visibility.window
+    reach = 1 if visibility.causal else window
+    if reach is not None:
+        beyond = position + reach  # the first key that the first row does not see
+        begin = max(block.start, beyond)
+        after = s.new_full((num_rows, max(0, block.stop - begin)), HIDDEN).triu_(beyond - begin)
+        s[..., begin - block.start :].add_(after)
+    if window is not None:
+        end = max(block.start, min(block.stop, position + num_rows - window))
+        before = s.new_full((num_rows, end - block.start), HIDDEN).tril_(position - window - block.start)
+        s[..., : end - block.start].add_(before)
 
 
 def measure_logits(
@@ -227,7 +203,7 @@ def measure_logits(
     first_row: int,
     first_key: int,
     companions: bool,
-) -> Found:
+) -> Rows:
     """Measure logits, hidden ones `HIDDEN` or lower, whose rows and keys begin at these positions.
 
     p takes the weights, and s is overwritten. Rows without a visible key get numbers that mean nothing.

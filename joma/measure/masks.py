@@ -5,6 +5,7 @@ Nothing here builds an L×L tensor unless the user brings one.
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,16 +22,17 @@ LOGIT_HIDDEN_BELOW = -9e3
 ROWS_AT_ONCE = 256
 """Rows whose visible keys are counted together."""
 PerRow = Float[Tensor, "B H rows"]
-Shape = tuple[int, int, int, int]
+Rows = dict[str, PerRow]
+"""What a path found for every row, before clamping and before rows without keys are struck out: `entropy` and, with
+companions, `effective_keys`, `first_key_mass`, `mean_distance`, `max_logit` and, but for the kernel, `lse`."""
+Shape = tuple[int, ...]
 """(batch, heads, rows, keys) of a call."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MaskParts:
-    """What a mask hides and what it adds to the logits; each is None where there is nothing of it."""
+class MaskParts(NamedTuple):
+    """What a mask hides (False where hidden) and what it adds to the logits, axes of 1 broadcast; None for nothing."""
 
     visible: Bool[Tensor, "b h rows keys"] | None = None
-    """True where visible; any axis may be 1 and is broadcast."""
     added: Float[Tensor, "b h rows keys"] | None = None
 
 
@@ -114,7 +116,7 @@ def read_rows(rows: Tensor | None, shape: Shape, device: torch.device) -> Bool[T
     return rows.to(device)
 
 
-def _broadcastable(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _broadcastable(name: str, value: Tensor, shape: Shape, device: torch.device) -> Tensor:
     """Return `value`, refusing what does not broadcast to (batch, heads, rows, keys) or less on this device."""
     value, found = required_tensor(name, value), tuple(value.shape)
     if len(found) > len(shape) or any(
@@ -207,33 +209,28 @@ class Visibility:
                 assert block is not None
                 counts.append(block.sum(dim=-1))
             return torch.cat(counts, dim=-1)
-        start, stop = self._ends(device)
+        after = torch.arange(self.offset + 1, self.offset + self.num_rows + 1, device=device)
+        start, stop = torch.zeros_like(after), torch.full_like(after, self.num_keys)  # keys of each row, the mask aside
+        if self.causal:
+            stop = after.clamp(0, self.num_keys)
+        if self.window is not None:
+            start = (after - self.window).clamp(0, self.num_keys)
+            stop = torch.minimum(stop, after + (self.window - 1))
+        stop = torch.maximum(stop, start)
         if self.mask is None:
-            return (stop if start is None else (stop - start).clamp(min=0))[None, None]
-        start = torch.zeros_like(stop) if start is None else start
+            return (stop - start)[None, None]
         seen = self.mask[..., 0, :].expand(*self.mask.shape[:2], self.num_keys)
         before = torch.nn.functional.pad(seen.cumsum(-1), (1, 0))  # before[j] visible keys stand in front of key j
-        return before[..., torch.maximum(stop, start)] - before[..., start]
+        return before[..., stop] - before[..., start]
 
     def first_visible_key(self, device: torch.device) -> Int[Tensor, "b h"]:
         """Return the first key that any counted row can see."""
         if self.mask is None:
             return torch.zeros(1, 1, dtype=torch.long, device=device)
-        by_row = self.rows is not None and not self.depends_on_keys_alone
-        seen = self.mask & self.rows[:, None, :, None] if by_row and self.rows is not None else self.mask
+        seen = self.mask
+        if self.rows is not None and not self.depends_on_keys_alone:
+            seen = seen & self.rows[:, None, :, None]
         return seen.any(dim=-2).to(torch.uint8).argmax(dim=-1)
-
-    def _ends(self, device: torch.device) -> tuple[Int[Tensor, " rows"] | None, Int[Tensor, " rows"]]:
-        """First key of each row by its window (None without one), and the key after the last; the mask aside."""
-        if not self.causal and self.window is None:
-            return None, torch.full((self.num_rows,), self.num_keys, device=device)
-        after = torch.arange(self.offset + 1, self.offset + self.num_rows + 1, device=device)
-        stop = after.clamp(0, self.num_keys) if self.causal else torch.full_like(after, self.num_keys)
-        if self.window is None:
-            return None, stop
-        return (after - self.window).clamp(0, self.num_keys), torch.minimum(stop, after + (self.window - 1)).clamp(
-            min=0
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,20 +257,6 @@ class Problem:
     def working_dtype(self) -> torch.dtype:
         """Half precision is computed in float32: rounding its results would cost more than the method does."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """What a path found for every row, before clamping and before rows without keys are struck out."""
-
-    entropy: PerRow
-    effective_keys: PerRow | None = None
-    r"""$1/\sum_j p_j^2$."""
-    first_key_mass: PerRow | None = None
-    mean_distance: PerRow | None = None
-    max_logit: PerRow | None = None
-    lse: PerRow | None = None
-    """Log of the sum of exponentials; the kernel does not return it."""
 
 
 def in_full_precision(device: torch.device) -> AbstractContextManager[object]:

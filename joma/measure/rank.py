@@ -15,6 +15,7 @@ residual that they leave.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -86,10 +87,11 @@ def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     >>> stable_rank(torch.eye(3))
     tensor(3., dtype=torch.float64)
     """
-    scaled = _Scaled.of(w)
-    wide = scaled.matrices.to(_working_dtype(scaled.matrices))
+    matrices, _, broken = _scaled(w)
+    wide = matrices.to(_working_dtype(matrices))
     squares = torch.linalg.vector_norm(wide, dim=-1).double().square().sum(dim=-1)
-    return scaled.restore(squares / _top_eigenvalues(scaled.matrices))  # 0/0 is NaN: no direction stands out
+    ranks = squares / _top_eigenvalues(matrices)  # 0/0 is NaN: no direction stands out
+    return ranks.masked_fill(broken, torch.nan).reshape(w.shape[:-2])
 
 
 def spectral_norm(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
@@ -98,8 +100,9 @@ def spectral_norm(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
     tensor(4., dtype=torch.float64)
     """
-    scaled = _Scaled.of(w)
-    return scaled.restore(_top_eigenvalues(scaled.matrices).sqrt() * scaled.scale)
+    matrices, scale, broken = _scaled(w)
+    norms = _top_eigenvalues(matrices).sqrt() * scale
+    return norms.masked_fill(broken, torch.nan).reshape(w.shape[:-2])
 
 
 def why_undefined(w: Float[Tensor, "m n"]) -> str:
@@ -237,8 +240,7 @@ def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r
     return r.masked_fill(broken[:, None, None], torch.nan)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Ritz:
+class _Ritz(NamedTuple):
     """The top Ritz pair of each Krylov space and its relative residual; vectors on their device, numbers on the CPU."""
 
     value: Float[Tensor, " B"]
@@ -355,37 +357,26 @@ def _chunk_bytes(w: Tensor) -> int:
     return CHUNK_BYTES if w.device.type == "cpu" else GPU_CHUNK_BYTES
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scaled:
-    """A batch of finite matrices with their shorter side last, within range of float32, and the way back."""
+def _scaled(
+    w: Float[Tensor, "*batch m n"],
+) -> tuple[Float[Tensor, "B long short"], Float[Tensor, " B"], Bool[Tensor, " B"]]:
+    """Return matrices with their shorter side last, powers of two that were divided out, and which are not finite.
 
-    matrices: Float[Tensor, "B m n"]
-    scale: Float[Tensor, " B"]
-    """Powers of two that were divided out."""
-    broken: Bool[Tensor, " B"]
-    """Matrices with NaN or infinite entries; zeros stand in for them."""
-    batch: tuple[int, ...]
-
-    @classmethod
-    def of(cls, w: Float[Tensor, "*batch m n"]) -> "_Scaled":
-        """Flatten, transpose, and rescale what needs it; most weights are left as they are."""
-        _refuse_unmeasurable(w)
-        flat = w.detach().flatten(end_dim=-3) if w.ndim > MATRIX_AXES else w.detach()[None]
-        flat = flat.mT if flat.shape[-1] > flat.shape[-2] else flat
-        largest = _largest_entry(flat)
-        broken = ~torch.isfinite(largest)
-        _, exponent = torch.frexp(largest.masked_fill(broken, 1.0))
-        scale = torch.where(exponent.abs() > SAFE_EXPONENT, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
-        if bool(broken.any()):
-            flat = flat.masked_fill(broken[:, None, None], 0.0)
-        if bool((scale != 1.0).any()):
-            # In the dtype that it had: by powers of two that is exact, and others of the batch stay as they are.
-            flat = (flat.double() / scale[:, None, None]).to(flat.dtype)
-        return cls(matrices=flat, scale=scale, broken=broken, batch=tuple(w.shape[:-2]))
-
-    def restore(self, values: Float[Tensor, " B"]) -> Float[Tensor, "*batch"]:
-        """Strike out broken matrices and give back the batch's shape."""
-        return values.masked_fill(self.broken, torch.nan).reshape(self.batch)
+    Zeros stand in for those. Only matrices outside of float32's range are rescaled; most weights are left as they are.
+    """
+    _refuse_unmeasurable(w)
+    flat = w.detach().flatten(end_dim=-3) if w.ndim > MATRIX_AXES else w.detach()[None]
+    flat = flat.mT if flat.shape[-1] > flat.shape[-2] else flat
+    largest = _largest_entry(flat)
+    broken = ~torch.isfinite(largest)
+    _, exponent = torch.frexp(largest.masked_fill(broken, 1.0))
+    scale = torch.where(exponent.abs() > SAFE_EXPONENT, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
+    if bool(broken.any()):
+        flat = flat.masked_fill(broken[:, None, None], 0.0)
+    if bool((scale != 1.0).any()):
+        # In the dtype that it had: by powers of two that is exact, and others of the batch stay as they are.
+        flat = (flat.double() / scale[:, None, None]).to(flat.dtype)
+    return flat, scale, broken
 
 
 def _largest_entry(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:

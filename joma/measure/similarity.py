@@ -70,24 +70,17 @@ def cosine_similarity(
     rows: Float[Tensor, "N d"],
     *,
     every_pair: bool | None = None,
-    num_sampled: int = NUM_SAMPLED,
-    quantiles: Sequence[float] = QUANTILES,
     seed: int = 0,
 ) -> CosineStatistics:
     """Measure all pairs of different rows, such as those of an embedding matrix.
 
-    `every_pair` forces all pairs, or a sample of `num_sampled`; None visits all up to `MOST_ROWS_BY_DEFAULT` rows.
+    `every_pair` forces all pairs, or a sample of `NUM_SAMPLED`; None visits all up to `MOST_ROWS_BY_DEFAULT` rows.
 
     >>> found = cosine_similarity(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))
     >>> round(found.mean, 4), found.largest, found.smallest, found.pairs.value
     (-0.3333, 0.0, -1.0, 'all')
     """
     rows = finite_tensor("rows", tensor_with_axes("rows", rows, "N d"))
-    if num_sampled < 1:
-        raise ValueError(f"`num_sampled` must be at least 1, got {num_sampled}.")
-    for share in quantiles:
-        if not 0 <= share <= 1:
-            raise ValueError(f"Quantiles must lie in [0, 1], got {share}. Pass shares of pairs.")
     directed = rows[rows.any(dim=-1)]
     num_rows = len(directed)
     if num_rows < 2:  # noqa: PLR2004 (a pair)
@@ -96,7 +89,7 @@ def cosine_similarity(
     unit = normalize(wide / wide.abs().amax(dim=-1, keepdim=True), dim=-1)  # scaled, so that no square is lost
     every_pair = num_rows <= MOST_ROWS_BY_DEFAULT if every_pair is None else every_pair
     mean, mean_square = _exact_means(unit)
-    blocks = _all_pairs(unit) if every_pair else _sampled_pairs(unit, num_sampled, seed)
+    blocks = _all_pairs(unit) if every_pair else _sampled_pairs(unit, seed)
     return CosineStatistics(
         num_rows=num_rows,
         num_zero_rows=len(rows) - num_rows,
@@ -104,7 +97,7 @@ def cosine_similarity(
         root_mean_square=mean_square**0.5,
         random_root_mean_square=rows.shape[-1] ** -0.5,
         pairs=Pairs.ALL if every_pair else Pairs.SAMPLE,
-        **_over_pairs(blocks, quantiles),
+        **_over_pairs(blocks),
     )
 
 
@@ -138,10 +131,7 @@ def stream_similarity(
 def _exact_means(unit: Float[Tensor, "N d"]) -> tuple[float, float]:
     """Mean and mean square over all pairs, in float64; each row's product with itself is taken as it came out."""
     num_rows, dim = unit.shape
-    total = unit.new_zeros(dim, dtype=torch.float64)
-    second = unit.new_zeros((dim, dim), dtype=torch.float64)
-    own = unit.new_zeros((), dtype=torch.float64)
-    own_square = unit.new_zeros((), dtype=torch.float64)
+    total, second, own, own_square = (unit.new_zeros(shape, dtype=torch.float64) for shape in (dim, (dim, dim), (), ()))
     for part in unit.split(max(1, BLOCK_ENTRIES // dim)):
         rows = part.double()
         lengths = rows.square().sum(dim=-1)
@@ -164,17 +154,17 @@ def _all_pairs(unit: Float[Tensor, "N d"]) -> Iterator[Float[Tensor, " P"]]:
         yield block[row, column]
 
 
-def _sampled_pairs(unit: Float[Tensor, "N d"], num_sampled: int, seed: int) -> Iterator[Float[Tensor, " P"]]:
+def _sampled_pairs(unit: Float[Tensor, "N d"], seed: int) -> Iterator[Float[Tensor, " P"]]:
     """Similarities of pairs drawn at random, never of a row with itself."""
     generator = torch.Generator().manual_seed(seed)
     num_rows, dim = unit.shape
-    one = torch.randint(num_rows, (num_sampled,), generator=generator)
-    other = (one + torch.randint(1, num_rows, (num_sampled,), generator=generator)) % num_rows
+    one = torch.randint(num_rows, (NUM_SAMPLED,), generator=generator)
+    other = (one + torch.randint(1, num_rows, (NUM_SAMPLED,), generator=generator)) % num_rows
     for i, j in zip(*(index.split(max(1, BLOCK_ENTRIES // dim)) for index in (one, other)), strict=True):
         yield (unit[i.to(unit.device)] * unit[j.to(unit.device)]).sum(dim=-1)
 
 
-def _over_pairs(blocks: Iterator[Float[Tensor, " P"]], quantiles: Sequence[float]) -> dict[str, Any]:
+def _over_pairs(blocks: Iterator[Float[Tensor, " P"]]) -> dict[str, Any]:
     """Absolute mean, extremes and quantiles of similarities, in one walk over their blocks.
 
     Cosines that rounding put outside [-1, 1] are counted at its ends. A quantile is the middle of its bin.
@@ -190,13 +180,12 @@ def _over_pairs(blocks: Iterator[Float[Tensor, " P"]], quantiles: Sequence[float
         largest, smallest = max(largest, float(similarity.max())), min(smallest, float(similarity.min()))
         bins = ((similarity + 1) * (NUM_BINS / 2)).long().clamp(max=NUM_BINS - 1)
         counts += torch.bincount(bins, minlength=NUM_BINS).cpu()
-    reached = {share: counts.cumsum(dim=0) >= max(1.0, share * num_pairs) for share in quantiles}
+    wanted = num_pairs * torch.tensor(QUANTILES, dtype=torch.float64)
+    reached = torch.searchsorted(counts.cumsum(dim=0).double(), wanted).tolist()
     return {
         "num_pairs": num_pairs,
         "mean_absolute": absolute / num_pairs,
         "largest": largest,
         "smallest": smallest,
-        "quantiles": {
-            share: (2 * int(bins.to(torch.int8).argmax()) + 1) / NUM_BINS - 1 for share, bins in reached.items()
-        },
+        "quantiles": {share: (2 * bin + 1) / NUM_BINS - 1 for share, bin in zip(QUANTILES, reached, strict=True)},
     }

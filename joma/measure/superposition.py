@@ -16,7 +16,9 @@ How it does on networks made to have one or two patterns, and on untrained ones,
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -81,25 +83,6 @@ class Attended:
                 f"Every context must attend to a token, context {int(empty.nonzero()[0])} has no weight. Drop it."
             )
 
-    @classmethod
-    def from_matrix(cls, mass: Float[Tensor, "C V"]) -> "Attended":
-        """Read a matrix of contexts by vocabulary, dense or sparse.
-
-        >>> Attended.from_matrix(torch.tensor([[0.0, 0.0, 1.0], [0.3, 0.7, 0.0]])).ids
-        tensor([[2, 0],
-                [0, 1]])
-        """
-        mass = tensor_with_axes("mass", mass, "C V")
-        entries = (mass if mass.layout == torch.sparse_coo else mass.to_sparse_coo()).coalesce()
-        (row, column), value = entries.indices(), entries.values()
-        count = torch.bincount(row, minlength=mass.shape[0])
-        slot = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-        shape = (mass.shape[0], int(count.max()) if len(count) else 0)
-        ids = torch.zeros(shape, dtype=torch.long, device=row.device)
-        weights = torch.zeros(shape, dtype=value.dtype, device=row.device)
-        ids[row, slot], weights[row, slot] = column, value
-        return cls(ids=ids, weights=weights)
-
     @property
     def num_contexts(self) -> int:
         """Contexts."""
@@ -148,11 +131,6 @@ class Profiles:
         profile = _scale_rows(shares, np.where(lift < LEAST_LIFT, 0.0, 1 / np.maximum(lift, LEAST_LIFT)))
         return cls(roots=profile.sqrt())
 
-    @property
-    def num_indistinct(self) -> int:
-        """Contexts with nothing of their own."""
-        return int((self.roots.sum(axis=1) == 0).sum())
-
     def overlaps(self, contexts: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
         r"""Return Bhattacharyya's overlap $\sum_t\sqrt{p_c(t)p_{c'}(t)}$ of these contexts, from 0 to 1."""
         rows = self.roots[contexts]
@@ -190,24 +168,12 @@ class Firing:
 
     def dealt(self, num_contexts: int, generator: torch.Generator) -> "Firing":
         """Return the same activations at random contexts."""
-        context = torch.randperm(num_contexts, generator=generator)[: len(self.context)].numpy()
-        return Firing(context=context, activation=self.activation, mass=self.mass, num_firing=self.num_firing)
+        return replace(self, context=torch.randperm(num_contexts, generator=generator)[: len(self.context)].numpy())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patterns:
-    """How the contexts of one neuron fall into patterns."""
-
-    label: Int[np.ndarray, " n"]
-    """Pattern of each context, the heaviest being 0; -1 for none."""
-    mass: Float[np.ndarray, " P"]
-    """Firing mass of each pattern, falling."""
-
-    @property
-    def score(self) -> float:
-        r"""Entropy of the firing mass over the patterns, $-\sum_p m_p\log_2 m_p$, at most 1."""
-        share = self.mass / self.mass.sum()
-        return float(min(1.0, entr(share).sum() / np.log(2)))
+def pattern_score(mass: Float[np.ndarray, " P"]) -> float:
+    r"""Entropy of the firing mass over the patterns, $-\sum_p m_p\log_2 m_p$, at most 1."""
+    return float(min(1.0, entr(mass / mass.sum()).sum() / np.log(2)))
 
 
 def bundles(profiles: Profiles, contexts: Int[np.ndarray, " n"], related: float) -> Int[np.ndarray, " n"]:
@@ -230,27 +196,30 @@ def chance_bundles(
     return by_chance
 
 
-def find_patterns(firing: Firing, profiles: Profiles, by_chance: dict[int, int], related: float) -> Patterns:
-    """Return the bundles of a neuron's contexts that are larger than chance makes them."""
+def find_patterns(
+    firing: Firing, profiles: Profiles, by_chance: dict[int, int], related: float
+) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " P"]]:
+    """Return the bundles of a neuron's contexts that are larger than chance makes them.
+
+    That is the pattern of each context, the heaviest being 0 and -1 none, and the firing mass of each pattern, falling.
+    """
     if firing.silent:
-        return Patterns(label=np.full(len(firing.context), -1), mass=np.zeros(0))
+        return np.full(len(firing.context), -1), np.zeros(0)
     bundle = bundles(profiles, firing.context, related)
     is_pattern = np.bincount(bundle) > by_chance[_set_size(len(bundle))]
     mass = np.where(is_pattern, np.bincount(bundle, firing.mass), 0.0)
     order = np.argsort(-mass, kind="stable")[: np.count_nonzero(mass)]
     number = np.full(len(mass), -1)
     number[order] = np.arange(len(order))
-    return Patterns(label=number[bundle], mass=mass[order])
+    return number[bundle], mass[order]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopContext:
+class TopContext(NamedTuple):
     """A context that fires a neuron, with what its query attends to."""
 
     context: int
     """Row of the activations."""
     activation: float
-    """Of the neuron."""
     pattern: int
     """Number of the pattern, 0 for the one with most firing mass; -1 for none."""
     tokens: tuple[tuple[int, float], ...]
@@ -287,8 +256,6 @@ class SuperpositionResult:
     """Neurons left out because all contexts give them one value."""
     num_silent_neurons: int
     """Neurons that fewer than four contexts fire; they count, with score 0."""
-    num_indistinct_contexts: int
-    """Contexts that attend just as the average context does; they bundle with none."""
     attended: Attended
     """As given."""
 
@@ -306,13 +273,8 @@ class SuperpositionResult:
         numbers = [*range(int(self.num_patterns[row[0]])), -1]
         slots = torch.cat([((pattern == number) & (context >= 0)).nonzero()[:per_pattern, 0] for number in numbers])
         return tuple(
-            TopContext(
-                context=int(context[slot]),
-                activation=float(activation[slot]),
-                pattern=int(pattern[slot]),
-                tokens=self.attended.strongest(int(context[slot]), num_tokens),
-            )
-            for slot in slots
+            TopContext(c, float(activation[slot]), int(pattern[slot]), self.attended.strongest(c, num_tokens))
+            for slot, c in zip(slots, context[slots].tolist(), strict=True)
         )
 
 
@@ -334,8 +296,7 @@ def superposed_neurons(
     """
     if not isinstance(attended, Attended):
         raise TypeError(
-            f"`attended` must be an Attended, got {type(attended).__name__}. "
-            "Pass `Attended(ids=..., weights=...)`, or `Attended.from_matrix` of contexts by vocabulary."
+            f"`attended` must be an Attended, got {type(attended).__name__}. Pass `Attended(ids=..., weights=...)`."
         )
     if len(tensor_with_axes("activations", activations, "C J")) != attended.num_contexts:
         raise ValueError(
@@ -359,32 +320,33 @@ def superposed_neurons(
     sizes = {len(firing.context) for firing in firings if not firing.silent}
     profiles = Profiles.of(attended)
     by_chance = chance_bundles(profiles, sizes, related=related, num_null=num_null, generator=generator)
-    found = [find_patterns(firing, profiles, by_chance, related) for firing in firings]
     dealt = [firing.dealt(attended.num_contexts, generator) for firing in firings]
-    null = [find_patterns(firing, profiles, by_chance, related) for firing in dealt]
+    (labels, masses), (_, null_masses) = (
+        zip(*(find_patterns(firing, profiles, by_chance, related) for firing in each), strict=True)
+        for each in (firings, dealt)
+    )
     score, null_score = (
-        torch.tensor([patterns.score for patterns in each], dtype=torch.float64) for each in (found, null)
+        torch.tensor([pattern_score(mass) for mass in each], dtype=torch.float64) for each in (masses, null_masses)
     )
     return SuperpositionResult(
         neuron=alive,
         score=score,
-        num_patterns=torch.tensor([len(patterns.mass) for patterns in found]),
+        num_patterns=torch.tensor([len(mass) for mass in masses]),
         num_firing=torch.tensor([firing.num_firing for firing in firings]),
         context=_padded([firing.context for firing in firings], -1),
         activation=_padded([firing.activation for firing in firings], 0.0),
-        pattern=_padded([patterns.label for patterns in found], -1),
+        pattern=_padded(labels, -1),
         average=float(score.mean()),
         null=float(null_score.mean()),
         excess=float((score - null_score).mean()),
         error=float((score - null_score).std(correction=min(1, len(score) - 1))) / math.sqrt(len(score)),
         num_dead_neurons=values.shape[1] - len(alive),
         num_silent_neurons=sum(firing.silent for firing in firings),
-        num_indistinct_contexts=profiles.num_indistinct,
         attended=attended,
     )
 
 
-def _padded(rows: list[np.ndarray], padding: float | int) -> Tensor:
+def _padded(rows: Sequence[np.ndarray], padding: float | int) -> Tensor:
     width = max(len(row) for row in rows)
     filled = [np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows]
     return torch.from_numpy(np.stack(filled))

@@ -20,7 +20,7 @@ from joma.charts import Chart, Rule, heatmap, lines, stack
 from joma.charts.builders import MAX_CELLS, MAX_POINTS, slug
 from joma.claims.table import short
 from joma.formatting import NO_LAYER, counted, layer_name
-from joma.measure.curve_effects import ALL_HEADS, CurveEffects, curve_effects
+from joma.measure.effects import ALL_HEADS, CurveEffects, curve_effects
 from joma.metrics import METRICS, metric_named
 from joma.page.site import Page, figure, render, table
 from joma.store import RunInfo, find_runs, info, is_open, read, read_events

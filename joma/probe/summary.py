@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joma.formatting import NO_LAYER, fixed, short
-from joma.measure.curve_effects import curve_effects
+from joma.measure.effects import curve_effects
 from joma.metrics import METRICS
 from joma.store import read
 

@@ -303,8 +303,7 @@ class RunWriter:
         row = (step, site, kind, layer, head, metric, float(value), flag)
         with self._mutex:
             if self._begins_again_at is not None:
-                self._events.begin_again(self._begins_again_at)
-                self._metrics.begin_again(self._begins_again_at)
+                self._events.begin_again_at = self._metrics.begin_again_at = self._begins_again_at
                 self._begins_again_at = None
             self._append(self._metrics, row)
 
@@ -408,7 +407,7 @@ class RunWriter:
     def _append(self, table: Table, row: tuple[Any, ...]) -> None:
         with self._mutex:
             self._demand_open()
-            table.append(row)
+            table.rows.append(row)
             self._last_step = row[0]
             if monotonic() >= self._due:
                 self.flush()

@@ -104,26 +104,19 @@ class Table:
         self._earlier = self._last
         """Number of the last file that is not ours."""
         self._num_small = 0
-        self._rows: list[tuple[Any, ...]] = []
-        self._begun_again_at: int | None = None
-        """Step from which on earlier rows are still to be removed."""
-
-    def append(self, row: tuple[Any, ...]) -> None:
-        """Keep a row in memory until the next flush."""
-        self._rows.append(row)
-
-    def begin_again(self, step: int) -> None:
-        """Remove, with the next flush, the rows from a step on that were there before this writer."""
-        self._begun_again_at = step
+        self.rows: list[tuple[Any, ...]] = []
+        """Kept in memory until the next flush."""
+        self.begin_again_at: int | None = None
+        """Step from which on the next flush removes the rows that were there before this writer."""
 
     def flush(self) -> None:
         """Write the rows in memory; when that fails they stay, and the next flush writes them into another file."""
-        if self._begun_again_at is not None:
-            self._replace_earlier(self._begun_again_at)
-            self._begun_again_at = None
-        if self._rows:
-            self._write(_arrow(self._rows, self._layout))
-            self._rows = []
+        if self.begin_again_at is not None:
+            self._replace_earlier(self.begin_again_at)
+            self.begin_again_at = None
+        if self.rows:
+            self._write(_arrow(self.rows, self._layout))
+            self.rows = []
             self._num_small += 1
         if self._num_small >= MAX_SMALL_PARTS:
             self.merge(after=self._earlier)
@@ -140,18 +133,13 @@ class Table:
         import pyarrow
         from pyarrow import compute
 
-        paths, layout = parts(self._folder, self._layout), self._layout
-        earlier, own = (
-            _concatenated(
-                [path for path in paths if (_number(path) <= self._earlier) == is_earlier], layout, self.files
-            )
-            for is_earlier in (True, False)
-        )
+        paths = parts(self._folder, self._layout)
+        split = sum(_number(path) <= self._earlier for path in paths)
+        earlier, own = (_concatenated(each, self._layout, self.files) for each in (paths[:split], paths[split:]))
         kept = earlier.filter(compute.less(earlier["step"], step))
         if len(kept) < len(earlier):
-            rows = pyarrow.concat_tables([kept, own, _arrow(self._rows, layout)])
-            self._write(rows, stands_for=0)
-            self._rows = []
+            self._write(pyarrow.concat_tables([kept, own, _arrow(self.rows, self._layout)]), stands_for=0)
+            self.rows = []
 
     def _write(self, table: "pyarrow.Table", *, stands_for: int | None = None) -> None:
         """Write a new file and list it; only then the files after number `stands_for` are removed, if it is given."""

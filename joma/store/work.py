@@ -145,11 +145,6 @@ class Provenance(BaseModel):
     earlier: tuple["Provenance", ...] = ()
     """Calls that worked on it before and were interrupted, if they ran elsewhere or with other software."""
 
-    def is_same_place(self, other: "Provenance") -> bool:
-        """Whether software, device and precision are the same."""
-        ours, theirs = (each.model_dump(exclude={"seconds", "computed", "earlier"}) for each in (self, other))
-        return ours == theirs
-
 
 @dataclass(frozen=True)
 class Artefact:
@@ -218,7 +213,10 @@ class Store:
         self._left: dict[str, str] = {}
         self.used: list[Artefact] = []
         """What was found or computed in this call."""
-        self._rates = _Rates(self.folder)
+        self._measured: list[_Description] = []
+        for path in self.folder.glob(f"*/{FILE_NAME}"):
+            with suppress(OSError, ValueError):  # damaged: it says so when it is asked for
+                self._measured.append(_Description.model_validate_json(path.read_bytes()))
 
     @property
     def left(self) -> list[str]:
@@ -249,9 +247,7 @@ class Store:
                     self._left[task.hash] = task.name
                     continue
                 waiting = [each for each in tasks if found[each.hash] is None and each.hash != task.hash]
-                meter = _Meter(self, task, tasks, waiting)
-                meter.announce()
-                found[task.hash] = self._compute(task, meter.report)
+                found[task.hash] = self._compute(task, self._meter(task, tasks, waiting))
             self._left.pop(task.hash, None)
             shutil.rmtree(self.scratch(task).parent, ignore_errors=True)
         finished = [artefact for task in tasks if (artefact := found[task.hash]) is not None]
@@ -271,8 +267,50 @@ class Store:
         return self.folder / "work" / task.hash / "files"
 
     def expected_seconds(self, task: Task) -> float:
-        """Return how long a task will take here, by what tasks of its kind took."""
-        return task.seconds * self._rates.ratio(_device_name(task.device or self.device), task.rate_group, task.seconds)
+        """Return how long a task will take here, by the slowest comparable task of its kind on the same device."""
+        group = (_device_name(task.device or self.device), task.rate_group)
+        ratios = [
+            done.measured_seconds / done.expected_seconds
+            for done in self._measured
+            if (done.provenance.device, done.kind) == group
+            and done.expected_seconds > 0
+            and COMPARABLE * done.expected_seconds >= task.seconds
+        ]
+        return task.seconds * max(ratios, default=1.0)
+
+    def _meter(self, task: Task, tasks: Sequence[Task], waiting: Sequence[Task]) -> Callable[[float | int, str], None]:
+        """Report that a task begins, and return what reports how far it is, and with it all tasks of a call."""
+        expected, later = self.expected_seconds(task), math.fsum(map(self.expected_seconds, waiting))
+        total = math.fsum(each.seconds for each in tasks)
+        before = total - task.seconds - math.fsum(each.seconds for each in waiting)
+        begun, first = monotonic(), math.nan  # the share that was reported first, which an earlier call may have done
+
+        def send(share: float | int, doing: str, slowness: float) -> None:
+            done = before + share * task.seconds
+            self.progress(
+                WorkProgress(
+                    task=task.name,
+                    doing=doing,
+                    share=min(max(done / total, 0.0), 1.0) if total else share,
+                    elapsed=monotonic() - self.started,
+                    remaining=(max(1.0 - share, 0.0) * expected + later) * slowness,
+                )
+            )
+
+        def report(share: float | int, doing: str) -> None:
+            nonlocal first
+            first = share if math.isnan(first) else first
+            spent, done = monotonic() - begun, share - first
+            if expected <= 0:
+                slowness = 1.0
+            elif done < TRUSTED_SHARE:  # too little is done to tell that it is fast
+                slowness = max(1.0, spent / expected)
+            else:
+                slowness = spent / done / expected
+            send(share, doing, slowness)
+
+        send(0.0, "", 1.0)
+        return report
 
     def _compute(self, task: Task, report: Callable[[float, str], None]) -> Artefact:
         scratch = self.scratch(task)
@@ -295,7 +333,8 @@ class Store:
             finally:
                 log.save()
             remove_leftovers(self.folder, task.hash)
-            self._rates.add(_write(self.folder / task.hash, task, tables, log.provenance(), monotonic() - begun))
+            seconds = monotonic() - begun
+            self._measured.append(_write(self.folder / task.hash, task, tables, log.provenance(), seconds))
         finally:
             lock.release()
             _free_gpu_memory()
@@ -365,86 +404,20 @@ def _read(folder: Path) -> Artefact | None:
     return Artefact(description.name, description.key, tables, description.provenance)
 
 
-class _Rates:
-    """Expected and measured seconds of the artefacts in a folder, by device and kind."""
-
-    def __init__(self, folder: Path) -> None:
-        self._pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        for path in folder.glob(f"*/{FILE_NAME}"):
-            with suppress(OSError, ValueError):  # damaged: it says so when it is asked for
-                self.add(_Description.model_validate_json(path.read_bytes()))
-
-    def add(self, done: _Description) -> None:
-        if done.expected_seconds > 0:
-            pairs = self._pairs.setdefault((done.provenance.device, done.kind), [])
-            pairs.append((done.expected_seconds, done.measured_seconds))
-
-    def ratio(self, device: str, kind: str, seconds: float | int) -> float:
-        """Return measured over expected time: the worst of comparable tasks, 1 before any was measured."""
-        pairs = self._pairs.get((device, kind), [])
-        return max((took / expected for expected, took in pairs if COMPARABLE * expected >= seconds), default=1.0)
-
-
-class _Meter:
-    """Reports how far a task is, and with it all tasks of a call."""
-
-    def __init__(self, store: Store, task: Task, tasks: Sequence[Task], waiting: Sequence[Task]) -> None:
-        self._store, self._task = store, task
-        self._expected = store.expected_seconds(task)
-        self._later = math.fsum(map(store.expected_seconds, waiting))
-        self._total = math.fsum(each.seconds for each in tasks)
-        self._done = self._total - task.seconds - math.fsum(each.seconds for each in waiting)
-        self._begun = monotonic()
-        self._first: float | None = None
-        """Share that was reported first, which an earlier call may have done."""
-
-    def announce(self) -> None:
-        """Report that the task begins."""
-        self._send(0.0, "", 1.0)
-
-    def report(self, share: float | int, doing: str) -> None:
-        self._send(share, doing, self._slowness(share))
-
-    def _send(self, share: float | int, doing: str, slowness: float) -> None:
-        done = self._done + share * self._task.seconds
-        self._store.progress(
-            WorkProgress(
-                task=self._task.name,
-                doing=doing,
-                share=min(max(done / self._total, 0.0), 1.0) if self._total else share,
-                elapsed=monotonic() - self._store.started,
-                remaining=(max(1.0 - share, 0.0) * self._expected + self._later) * slowness,
-            )
-        )
-
-    def _slowness(self, share: float | int) -> float:
-        """Return actual over expected time; not below 1 until enough is done to tell."""
-        if self._first is None:
-            self._first = share
-        spent, done = monotonic() - self._begun, share - self._first
-        if self._expected <= 0:
-            return 1.0
-        if done < TRUSTED_SHARE:
-            return max(1.0, spent / self._expected)
-        return spent / done / self._expected
-
-
 class _WorkLog:
     """Time spent on a task over all calls, with the software and device of each, kept in a file."""
 
     def __init__(self, path: Path, precision: str, device: str) -> None:
         self._path = path
-        commit, versions = record.git_commit(), record.versions()
-        place = Provenance(
-            commit=commit, precision=precision, device=device, versions=versions, seconds=0.0, computed=""
-        )
+        place: dict[str, Any] = {"commit": record.git_commit(), "versions": record.versions()}
+        place |= {"precision": precision, "device": device}
         try:
-            before = tuple(Provenance.model_validate(each) for each in json.loads(path.read_text(encoding="utf-8")))
+            before = [Provenance.model_validate(each) for each in json.loads(path.read_text(encoding="utf-8"))]
         except (OSError, ValueError, TypeError):
-            before = ()
-        self._spent = math.fsum(each.seconds for each in before if each.is_same_place(place))
-        self._earlier = tuple(each for each in before if not each.is_same_place(place))
-        self._place = place
+            before = []
+        here = [each for each in before if all(getattr(each, name) == value for name, value in place.items())]
+        self._place = Provenance(**place, seconds=math.fsum(each.seconds for each in here), computed="")
+        self._earlier = tuple(each for each in before if each not in here)
         self._begun = self._saved = monotonic()
 
     def note(self) -> None:
@@ -460,7 +433,7 @@ class _WorkLog:
         return self._own().model_copy(update={"earlier": self._earlier})
 
     def _own(self) -> Provenance:
-        spent = self._spent + monotonic() - self._begun
+        spent = self._place.seconds + monotonic() - self._begun
         return self._place.model_copy(update={"seconds": spent, "computed": record.now()})
 
 

@@ -10,8 +10,6 @@ from joma.tasks.on_ray import run_on_ray
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Where = Literal["local", "ray"]
-Progress = Callable[[int, int], None]
-"""Takes how many tasks are done, and of how many."""
 Told = Callable[[int, Any], None]
 """Takes the position of a task at work and what it tells."""
 
@@ -22,7 +20,6 @@ def run_tasks(
     *,
     on: str = "local",
     num_gpus: int = 0,
-    progress: Progress | None = None,
     told: Told | None = None,
 ) -> Iterator[tuple[int, Result]]:
     """Yield the position of each item and `function(item)`, in the order in which they get done, each once.
@@ -41,14 +38,8 @@ def run_tasks(
     """
     if on not in get_args(Where):
         raise UnknownNameError("place to run tasks", on, get_args(Where))
-    run = _run_here if on == "local" else partial(run_on_ray, num_gpus=num_gpus)
-    report = progress or (lambda done, total: None)
-    report(0, len(items))
-    for num_done, found in enumerate(run(function, items, told=told), start=1):
-        report(num_done, len(items))
-        yield found
-
-
-def _run_here(function: Callable[..., Any], items: Sequence[Any], *, told: Told | None) -> Iterator[tuple[int, Any]]:
+    if on == "ray":
+        yield from run_on_ray(function, items, num_gpus=num_gpus, told=told)
+        return
     for position, item in enumerate(items):
         yield position, function(item) if told is None else function(item, partial(told, position))

@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -71,17 +70,6 @@ def test_a_cache_that_cannot_be_used_is_told_and_does_no_harm(tmp_path):
         assert read_arrays(path) is None
     with pytest.warns(RuntimeWarning, match=r"cannot be written \(.*\); its content will be made again next time"):
         write_arrays(path, ARRAYS)
-
-
-def test_readers_beside_writers_find_whole_files(tmp_path):
-    path = tmp_path / "arrays.safetensors"
-    write_arrays(path, ARRAYS)
-    with ThreadPoolExecutor(4) as pool:
-        writes = [pool.submit(write_arrays, path, ARRAYS) for _ in range(10)]
-        reads = [pool.submit(read_arrays, path) for _ in range(40)]
-        assert all(same(read.result(), ARRAYS) for read in reads)
-        assert [write.result() for write in writes] == [None] * 10
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 @given(st.lists(st.binary(max_size=3), max_size=4), st.lists(st.binary(max_size=3), max_size=4))

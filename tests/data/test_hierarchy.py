@@ -3,15 +3,14 @@
 import math
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from joma.data.hierarchy import Hierarchy
-from joma.randomness import run_keys
+from joma.data.hierarchy import SITE, Hierarchy
+from joma.randomness import random_bits, run_keys
 
 FAMILY_WISE = 1e-3
 """Chance that any one number of a family lies outside its bound; seeds are fixed."""
@@ -66,22 +65,17 @@ def test_classes_expand_to_the_members_of_their_members(setting, seed):
             assert set(on[label].nonzero()[:, 0].tolist()) == below[level]
 
 
-def test_a_seed_is_a_hierarchy_and_another_seed_another_one():
-    first, again, other = (Hierarchy.draw(seed) for seed in (3, 3, 4))
-    assert torch.equal(first.sequences, again.sequences)
-    assert not torch.equal(first.sequences, other.sequences)
-
-
 def test_every_set_is_equally_likely():
     counts: dict[tuple[int, ...], int] = {}
-    num_seeds = 1500
+    num_seeds, sizes = 1500, {"num_latents": (3,), "num_children": 2, "num_classes": 2, "num_tokens": 6}
     for seed in range(num_seeds):
-        hierarchy = Hierarchy.draw(seed, num_latents=(3,), num_children=2, num_classes=2, num_tokens=6)
+        hierarchy = Hierarchy.draw(seed, **sizes)
         for pair in hierarchy.members[0].tolist():
             counts[tuple(pair)] = counts.get(tuple(pair), 0) + 1
     # Three distinct sets of ten a seed; drawing without repeats only narrows the spread of a count.
     bound = stats.norm.isf(FAMILY_WISE / 20) * math.sqrt(num_seeds * 0.3 * 0.7)
     assert len(counts) == 10
+    assert torch.equal(hierarchy.sequences, Hierarchy.draw(seed, **sizes).sequences)  # of the same seed
     assert max(abs(count - 0.3 * num_seeds) for count in counts.values()) < bound
 
 
@@ -89,35 +83,15 @@ def test_every_set_is_equally_likely():
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=5), st.integers(0, 10**5), st.integers(1, 300))
-def test_counts_are_those_of_the_rows_of_the_batch(seeds, step, batch_size):
+def test_classes_are_random_bits_and_counts_those_of_the_rows_of_the_batch(seeds, step, batch_size):
+    """The bits themselves are tested with the latent trees."""
     hierarchy, keys = Hierarchy.draw(1), run_keys(seeds)
     counts, drawn = hierarchy.class_counts(keys, step, batch_size), hierarchy.classes(keys, step, batch_size)
     assert counts.shape == (len(seeds), 20)
-    for run in range(len(seeds)):
+    assert torch.equal(hierarchy.classes(keys, step, 2 * batch_size)[:, :batch_size], drawn)
+    for run, seed in enumerate(seeds):
+        assert torch.equal(drawn[run], random_bits(run_keys([seed]), torch.tensor(step), SITE, batch_size)[0] % 20)
         assert torch.equal(counts[run], drawn[run].bincount(minlength=20))
-        alone = hierarchy.class_counts(keys[run : run + 1], torch.tensor(step), batch_size)
-        assert torch.equal(counts[run], alone[0])
-
-
-def test_a_smaller_batch_is_the_beginning_of_a_larger_one():
-    hierarchy, keys = Hierarchy.draw(0), run_keys([1, 2])
-    assert torch.equal(hierarchy.classes(keys, 3, 128), hierarchy.classes(keys, 3, 1280)[:, :128])
-
-
-def test_classes_are_equally_likely_and_their_counts_multinomial():
-    hierarchy = Hierarchy.draw(0, num_classes=30)
-    keys, num_steps = run_keys(range(50)), 200
-    counts = torch.cat([hierarchy.class_counts(keys, step, 128) for step in range(num_steps)]).double().numpy()
-    num_batches, p = len(counts), 1 / 30
-    bound = stats.norm.isf(FAMILY_WISE / 2 / (30 + 30 * 31 / 2))
-    mean_error = (counts.mean(axis=0) - 128 * p) / math.sqrt(128 * p * (1 - p) / num_batches)
-    assert np.abs(mean_error).max() < bound
-    # Products of centred counts: mean 128 p (δ − p), and their own spread from the sample.
-    centred = counts - 128 * p
-    products = centred[:, :, None] * centred[:, None, :]
-    expected = 128 * p * (np.eye(30) - p)
-    covariance_error = (products.mean(axis=0) - expected) / (products.std(axis=0) / math.sqrt(num_batches))
-    assert np.abs(covariance_error).max() < bound
 
 
 def test_no_number_is_used_on_another_device():

@@ -338,36 +338,6 @@ def test_numbers_that_are_truth_values_are_refused_as_a_mask(dtype, ones):
     assert parts.visible is None and torch.equal(parts.added[0, 0], ones)
 
 
-# Bad input.
-
-BAD = {
-    "width": ({"k": K[..., :7]}, ValueError, "need one B and D"),
-    "heads": ({"k": K[:, :2]}, ValueError, "Heads of `k` must divide"),
-    "window": ({"window": 0}, ValueError, "`window`"),
-    "no cap": ({"softcap": 0.0}, ValueError, "`softcap`"),
-    "cap below 0": ({"softcap": -5.0}, ValueError, "`softcap`"),
-    "endless cap": ({"softcap": torch.inf}, ValueError, "`softcap`"),
-    "path": ({"path": "chunk"}, ValueError, "Did you mean 'chunked'"),
-    "identity": ({"path": "identity"}, ValueError, "needs `companions=False`"),
-    "padding": ({"mask": torch.ones(2, 5).bool()}, ValueError, re.escape("Pass `mask[:, None, None, :]`.")),
-    "k elsewhere": ({"k": K.to("meta")}, ValueError, "`k` must be where `q` is"),
-    "mask elsewhere": ({"mask": ONES.to("meta")}, ValueError, "`mask` must be where `q` is"),
-    "bias elsewhere": ({"bias": ONES.to("meta")}, ValueError, "`bias` must be where `q` is"),
-    "mask of int64": ({"mask": ONES.long()}, TypeError, r"Pass `mask\.bool\(\)`"),
-    "mask of uint8": ({"mask": ONES.byte()}, TypeError, r"Pass `mask\.bool\(\)`"),
-    "complex mask": ({"mask": ONES.to(torch.complex64)}, TypeError, r"Pass `mask\.bool\(\)`"),
-    "bias of bool": ({"bias": ONES.bool()}, TypeError, r"Pass `bias\.float\(\)`"),
-    "bias of int64": ({"bias": ONES.long()}, TypeError, r"Pass `bias\.float\(\)`"),
-}
-
-
-@pytest.mark.parametrize(("change", "error", "message"), BAD.values(), ids=BAD)
-@pytest.mark.usefixtures("as_a_user_runs_it")
-def test_bad_input_is_refused(change, error, message):
-    with pytest.raises(error, match=message):
-        attention_entropy(**{"q": Q, "k": K} | change)
-
-
 def test_the_kernel_needs_triton_and_a_gpu(monkeypatch):
     pytest.importorskip("triton")
     with pytest.raises(ValueError, match="Path 'triton' needs tensors on a GPU"):

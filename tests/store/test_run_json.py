@@ -130,33 +130,20 @@ def test_another_run_is_refused_and_left_as_it_is(tmp_path):
 
 # Odd content
 
-ODD = [
-    {"resumed": None},
-    {"resumed": "2024"},
-    {"resumed": [3]},
-    {"resumed": ["soon"]},
-    {"about": []},
-    {"about": None},
-    {"config": 3},
-    {"versions": {"torch": 2}},
-    {"versions": []},
-    {"git_commit": 7},
-    {"earlier": {}},
-    {"earlier": [1]},
-    {"kind": None},
-    {"kind": ...},
-    {"status": "walking"},
-    {"status": None},
-    {"status": ...},
-    {"started": "yesterday"},
-    {"started": "2024-01-01"},
-    {"started": 5},
-    {"started": ...},
-    {"ended": False},
-    {"schema": SCHEMA + 1},
-    {"schema": "two"},
-    {"schema": None},
-]
+VALUES = {
+    "resumed": [None, "2024", [3], ["soon"]],
+    "about": [[], None],
+    "config": [3],
+    "versions": [{"torch": 2}, []],
+    "git_commit": [7],
+    "earlier": [{}, [1]],
+    "kind": [None, ...],
+    "status": ["walking", None, ...],
+    "started": ["yesterday", "2024-01-01", 5, ...],
+    "ended": [False],
+    "schema": [SCHEMA + 1, "two", None],
+}
+ODD = [{name: value} for name, values in VALUES.items() for value in values]
 TEXTS = ["{", "[]", "", "null", '{"schema": 1}', '{"format": "joma run", "schema": 1}', "[" * 10**5, "\udcff"]
 
 
