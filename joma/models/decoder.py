@@ -16,7 +16,7 @@ from torch import Tensor
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
 from joma.models.block import KeyBias, block, block_of_last, block_shapes, block_state
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import DIRECTED, DecoderConfig
 from joma.models.embedding import add_row_gradients, clear, embedding_rows
 from joma.models.functional import Stream, beside_sequences, compiled, entrance, norm, norm_shapes, site_streams
 from joma.models.initialisation import initial_parameters
@@ -235,7 +235,7 @@ def _gather(targets: list[Tensor], sources: list[Tensor]) -> None:
 def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the computation."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, config.width)}
-    num_positions = {"learned": config.max_length, "constant": 1}.get(config.positions)
+    num_positions = ({"learned": config.max_length} | dict.fromkeys(DIRECTED, 1)).get(config.positions)
     if num_positions is not None:
         shapes[POSITIONS] = (num_positions, config.width)
     for layer in range(config.depth):
@@ -250,7 +250,7 @@ def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 def _is_frozen(config: DecoderConfig, name: str) -> bool:
     if config.only_block is not None and not name.startswith(f"blocks.{config.only_block}."):
         return True
-    if (name == EMBEDDING and not config.train_embedding) or (name == POSITIONS and config.positions == "constant"):
+    if (name == EMBEDDING and not config.train_embedding) or (name == POSITIONS and config.positions in DIRECTED):
         return True
     if "attention" in config.frozen and ".attention." in name:
         return True

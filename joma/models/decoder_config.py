@@ -7,7 +7,9 @@ from pydantic import BeforeValidator, Field
 
 from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
 
-WAVES = ("sinusoidal", "centred", "mean", "constant")
+DIRECTED = ("constant", "displaced")
+"""Positions with a random direction, drawn from the run's seed and never trained."""
+WAVES = ("sinusoidal", "centred", "rescaled", "mean", *DIRECTED)
 """Positions that are made of sines and cosines."""
 
 Part = Literal["attention", "embedding", "positions", "qk", "value", "output", "mlp", "norm", "readout"]
@@ -50,9 +52,13 @@ class DecoderConfig:
     """layer (LayerNorm), rms (RMSNorm) or none."""
     norm_place: Literal["before", "after"] = "before"
     """before each of attention and MLP (and once at the end), or after each, on the sum with its input."""
-    positions: Literal["sinusoidal", "learned", "rotary", "none", "centred", "mean", "constant"] = "rotary"
+    positions: Literal[
+        "sinusoidal", "learned", "rotary", "none", "centred", "mean", "constant", "rescaled", "displaced"
+    ] = "rotary"
     """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none. Of the sinusoidal ones
-    centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long."""
+    centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long;
+    rescaled is centred, scaled to the Frobenius norm of sinusoidal; displaced is sinusoidal less such a random vector.
+    """
     max_length: Count = 1024
     """Longest sequence that learned positions know."""
     embedding: Literal["learned", "orthonormal", "almost_orthogonal"] = "learned"

@@ -147,7 +147,7 @@ def entrance(
 ) -> Float[Tensor, "R B L D"]:
     """Scale the rows of the embedding, add the positions where those are added, and drop by the stream.
 
-    `learned` has the learned positions, or the direction of constant ones.
+    `learned` has the learned positions, or the random direction of constant and displaced ones.
     """
     x = rows if config.embedding_scale == 1 else rows * config.embedding_scale
     length, width = rows.shape[-2:]
@@ -160,14 +160,20 @@ def entrance(
 
 def _waves(
     config: DecoderConfig, waves: Float[Tensor, "L D"], direction: Float[Tensor, "R 1 D"] | None
-) -> Float[Tensor, "L D"] | Float[Tensor, "1 D"] | Float[Tensor, "R 1 1 D"]:
+) -> Float[Tensor, "L D"] | Float[Tensor, "1 D"] | Float[Tensor, "R 1 L D"] | Float[Tensor, "R 1 1 D"]:
     """Return sinusoidal positions, or what is left of them."""
     if config.positions == "sinusoidal":
         return waves
     mean = waves.mean(dim=0, keepdim=True)
     if direction is not None:
-        return direction[:, None] * mean.norm()
-    return mean if config.positions == "mean" else waves - mean
+        random = direction[:, None] * mean.norm()
+        return random if config.positions == "constant" else waves - random
+    if config.positions == "mean":
+        return mean
+    centred = waves - mean
+    if config.positions == "centred":
+        return centred
+    return functional.normalize(centred, dim=(0, 1)) * waves.norm()  # zero for a single position, which is its mean
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, Tensor
 
-from joma.models.decoder_config import DecoderConfig
+from joma.models.decoder_config import DIRECTED, DecoderConfig
 
 Shape = tuple[int, ...]
 Draw = Callable[[Shape, int, Generator], Tensor]
@@ -114,7 +114,7 @@ def _draw(config: DecoderConfig, name: str) -> Draw:
     if own == "attention.logits":
         return _normal(FREE_LOGIT_STD)
     scheme = SCHEMES[config.initialisation]
-    if own == "positions.weight" and config.positions == "constant":
+    if own == "positions.weight" and config.positions in DIRECTED:
         return unit_rows
     if own == "embedding.weight" and config.embedding in EMBEDDINGS:
         return EMBEDDINGS[config.embedding]

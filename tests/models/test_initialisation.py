@@ -9,6 +9,7 @@ from torch import nn
 
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
+from joma.models.functional import entrance
 
 SMALL = DecoderConfig(vocabulary=300, width=64, hidden=96, heads=2, depth=3, positions="learned")
 
@@ -34,6 +35,29 @@ def test_blocks_start_alike_only_when_asked_to(identical):
     start = Decoder(dataclasses.replace(SMALL, identical_blocks=identical)).initial(7)
     for part in ("attention.qkv.weight", "mlp.lower.weight"):
         assert torch.equal(start[f"blocks.0.{part}"], start[f"blocks.2.{part}"]) == identical
+
+
+@pytest.mark.parametrize("positions", ["constant", "displaced"])
+def test_the_random_vector_of_positions_has_the_norm_of_their_mean_and_a_direction_by_seed(positions):
+    config = dataclasses.replace(SMALL, positions=positions)
+    starts = [Decoder(config).initial(seed)["positions.weight"].double() for seed in (7, 7, 8)]
+    assert torch.equal(starts[0], starts[1]) and not torch.equal(starts[0], starts[2])
+    assert Decoder(config).frozen == {"positions.weight"}
+    rows = torch.zeros(1, 1, 20, 64, dtype=torch.float64)
+    waves = entrance(dataclasses.replace(SMALL, positions="sinusoidal"), rows, None, None)
+    moved = entrance(config, rows, starts[0][None], None) - (waves if positions == "displaced" else 0)
+    torch.testing.assert_close(moved.norm(dim=-1), waves.mean(dim=2, keepdim=True).norm(dim=-1).expand(1, 1, 20))
+
+
+def test_rescaled_positions_have_no_mean_and_the_norm_of_all_waves():
+    rows = torch.zeros(1, 1, 20, 64, dtype=torch.float64)
+    waves, rescaled = (
+        entrance(dataclasses.replace(SMALL, positions=name), rows, None, None) for name in ("sinusoidal", "rescaled")
+    )
+    torch.testing.assert_close(rescaled.norm(), waves.norm())
+    assert rescaled.mean(dim=2).abs().max() < 1e-14
+    single = entrance(dataclasses.replace(SMALL, positions="rescaled"), rows[:, :, :1], None, None)
+    assert not single.any()  # a single position is its own mean
 
 
 def spread(tensor: torch.Tensor) -> tuple[float, float]:
