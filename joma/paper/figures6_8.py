@@ -136,11 +136,20 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
             of = tuple(depths)
         for depth in of:
             rates = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
-            found.append(_task(config, device, condition, depth, **own, **rates))
+            found.append(one_task(config, device, condition, depth, **own, **rates))
     return found
 
 
-def _task(config: LanguageModelConfig, device: str, condition: str, depth: int, **own: Any) -> Task:
+def one_task(config: Any, device: str, condition: str, depth: int, **own: Any) -> Task:
+    """Return the task that trains one condition at one depth; `own` are its settings.
+
+    Args:
+        config: Text, settings, learning rate and seeds of all runs.
+        device: Where they are trained, for the expected time.
+        condition: Name of the condition in tables.
+        depth: Number of blocks.
+        own: Settings, or axes of the grid, in which this condition differs.
+    """
     axes = {
         "data": config.text,
         **config.settings,

@@ -1,0 +1,194 @@
+"""Why does attention entropy fall and rise again? A ladder of ingredients, changed one at a time.
+
+The paper's answer is the nonlinearity of the MLP. At depth 1 a linear MLP rebounds too, so that answer is not enough.
+Here one ingredient of figure 6's models is changed at a time: the activation, what is trained, norms, residuals, width,
+optimiser and, above all, positions. Sinusoidal positions have a vector that all positions share, their mean, and terms
+of the logits that contain it do not depend on where a token stands. Judged is the rise after the later dip, in nats, of
+every layer of depth 1 and of the first layer of depth 2; deeper models are reported layer by layer. A run whose entropy
+falls by less than half as far as in the base is not comparable.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joma.charts import Chart, Rule, points
+from joma.claims import Number, claim
+from joma.paper.experiment import Experiment, Measured, captions, over_seeds, select
+from joma.paper.figures6_8 import EMBEDDED, ENTROPY, NEEDED, WIKITEXT2, measured, needs, one_task, per_run
+from joma.store import Store
+
+BASE, LINEAR = "base", "linear activation"
+CENTRED, MEAN, DISPLACED, NONE = "centred", "mean alone", "random direction taken away", "no positions"
+LADDER: dict[str, dict[str, Any]] = {
+    BASE: {},
+    "leaky activation": {"negative_slope": 0.5},
+    LINEAR: {"activation": "linear"},
+    "frozen MLP": {"frozen": "mlp"},
+    "frozen embedding": {"frozen": "embedding"},
+    "frozen values and outputs": {"frozen": "value+output"},
+    "frozen norms": {"frozen": "norm"},
+    "no norms": {"norm": "none"},
+    "RMS norms": {"norm": "rms"},
+    "norms before": {"norm_place": "before"},
+    "no residual around attention": {"residual_attention": False},
+    "no residual around the MLP": {"residual_mlp": False},
+    "narrow MLP": {"hidden": 50},
+    "wide MLP": {"hidden": 2000},
+    "no dropout": {"dropout": 0.0},
+    "no optimiser restart": {"restart_every_epoch": False},
+    "weight decay": {"optimiser": "adamw", "weight_decay": 0.1},
+    "logits halved": {"attention_scale": 0.5},
+}
+"""Settings in which each arm differs from figure 6's recipe."""
+POSITIONS: dict[str, dict[str, Any]] = {
+    CENTRED: {"positions": "centred"},
+    "centred, full norm": {"positions": "rescaled"},
+    DISPLACED: {"positions": "displaced"},
+    MEAN: {"positions": "mean"},
+    "a constant vector": {"positions": "constant"},
+    "learned": {"positions": "learned", "max_length": 35},
+    "rotary": {"positions": "rotary"},
+    NONE: {"positions": "none"},
+}
+ARMS = LADDER | POSITIONS
+KEPT = 2 / 3
+"""An ingredient is enough if the rise with it alone is at least this share of the base's."""
+COMPARABLE = 0.5
+"""Least fall of a comparable run, as a share of the base's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReboundCauseConfig:
+    """Arms, depths and seeds; no earlier result used these seeds."""
+
+    text: str = WIKITEXT2
+    settings: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 200, "measure_spacing": "early"
+        }
+    )  # fmt: skip
+    rate: float = 1e-4
+    depths: tuple[int, ...] = (1, 2)
+    """Depths at which all arms are trained."""
+    deep: int | None = 5
+    """Depth at which `deep_arms` are trained and reported layer by layer."""
+    arms: tuple[str, ...] = tuple(ARMS)
+    deep_arms: tuple[str, ...] = (BASE, LINEAR, CENTRED, MEAN, "rotary", NONE)
+    seeds: tuple[int, ...] = (101, 102, 103, 104, 105)
+    needs_gpu: bool = True
+
+
+QUICK = ReboundCauseConfig(
+    text=EMBEDDED, rate=3e-3, depths=(1,), deep=None, arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED), deep_arms=(),
+    seeds=(1, 2), needs_gpu=False,
+    settings={
+        "vocabulary_cap": 1000, "width": 32, "hidden": 32, "embedding_scale": 6.0, "batch": 10, "steps": 150,
+        "measure_every": 5, "valid_windows": 2, "precision": "fp32",
+    },
+)  # fmt: skip
+
+
+def compute(config: ReboundCauseConfig, store: Store) -> Measured:
+    """Train every arm at every depth: a task each."""
+    plan = [(arm, depth) for depth in config.depths for arm in config.arms]
+    plan += [(arm, config.deep) for arm in config.deep_arms if config.deep]
+    return measured(store, [one_task(config, store.device, arm, depth, **ARMS[arm]) for arm, depth in plan])
+
+
+def rises(t: Measured) -> dict[str, pd.DataFrame]:
+    """Return, for each judged setting, one row a run: its arm, seed, fall, rise and whether it is comparable."""
+    entropy, found = select(t.effects, metric=ENTROPY), {}
+    for depth in t.config.depths:
+        own = select(entropy, depth=depth, layer=0).rename(columns={"condition": "arm"})
+        least = COMPARABLE * own.loc[own["arm"] == BASE, "fall"].mean()
+        setting = f"depth {depth}" if depth == 1 else f"depth {depth}, first layer"
+        found[setting] = own.assign(comparable=own["fall"] >= least)
+    return found
+
+
+def of_arm(runs: pd.DataFrame, arm: str) -> pd.Series:
+    """Return the rise of each comparable run of an arm, by seed."""
+    return per_run(runs[runs["comparable"]], "rise", arm=arm)
+
+
+@claim("rebound-positions", "A vector common to all positions", source="Open question, positions", ours=True)
+def position_numbers(t: Measured) -> Iterator[Number]:
+    """The later dip and rise of the first layer need a vector common to all positions, and it is enough."""
+    for setting, runs in rises(t).items():
+        base, centred, mean, displaced = (of_arm(runs, arm) for arm in (BASE, CENTRED, MEAN, DISPLACED))
+        about: dict[str, Any] = {"unit": "nats", "setting": setting}
+        needed, enough = (float(share * base.mean()) for share in (NEEDED, KEPT))
+        without = {"at_most": needed, "control": displaced, "control_name": DISPLACED}
+        yield Number.mean("rise with centred positions", centred, **without, **about)
+        alone = (
+            {"at_least": enough, "control": of_arm(runs, NONE), "control_name": NONE} if NONE in t.config.arms else {}
+        )
+        yield Number.mean("rise with the mean of the positions alone", mean, **alone, **about)
+        yield Number.mean("rise without an equally large random direction", displaced, at_least=enough, **about)
+        yield Number.mean("rise of the base", base, **about)
+
+
+@claim("rebound-nonlinearity", "The nonlinearity of the MLP", source="Sections 4 and 5, Figure 6")
+def nonlinearity_numbers(t: Measured) -> Iterator[Number]:
+    """In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it."""
+    for setting, runs in rises(t).items():
+        base, linear = of_arm(runs, BASE), of_arm(runs, LINEAR)
+        limits = {"at_most": float(NEEDED * base.mean()), "control": base, "control_name": BASE}
+        yield Number.mean("rise with a linear MLP", linear, unit="nats", setting=setting, **limits)
+
+
+@claim("rebound-ladder", "What changes the rise", source="Open question", primary=False, ours=True)
+def ladder_numbers(t: Measured) -> Iterator[Number]:
+    """The rise with each ingredient changed, and the share of runs that are comparable."""
+    for setting, runs in rises(t).items():
+        for arm in t.config.arms:
+            of = runs[runs["arm"] == arm]
+            yield Number.mean(f"rise, {arm}", per_run(of, "rise"), unit="nats", setting=setting)
+            yield Number.mean(f"comparable runs, {arm}", of["comparable"].astype(float), unit="share", setting=setting)
+
+
+CHARTS = captions({
+    "rebound-ladder": (
+        "Rise of the first layer's entropy with one ingredient changed",
+        "Mean over seeds; bars are two standard errors. Dotted: the base, and a third of it.",
+    ),
+    "rebound-positions": (
+        "Rise of the first layer's entropy with other positions",
+        "Mean over seeds; bars are two standard errors. Dotted: the base, and a third of it.",
+    ),
+})  # fmt: skip
+
+
+def charts(t: Measured) -> Iterator[Chart]:
+    """Draw the rises of all arms, ingredients and positions apart."""
+    runs = pd.concat([runs.assign(setting=setting) for setting, runs in rises(t).items()])
+    base = float(np.mean(runs.loc[runs["arm"] == BASE, "rise"]))
+    for id, arms in (("rebound-ladder", LADDER), ("rebound-positions", {BASE: {}} | POSITIONS)):
+        own = over_seeds(runs[runs["arm"].isin(arms)], ["arm", "setting"], "rise")
+        yield points(
+            own, "arm", "mean", facet="setting", error=("low", "high"), n="size",
+            labels={"mean": "rise after the dip (nats)", "arm": ""},
+            rules=[Rule(base, "base"), Rule(NEEDED * base, "a third")], **CHARTS[id],
+        )  # fmt: skip
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="rebound-cause",
+        title="Why attention entropy falls and rises again",
+        source="Open question; slides, positional encoding",
+        question="Which ingredient of the model does the later dip and rise of the attention entropy need, and which "
+        "is enough?",
+        presets={"quick": QUICK, "full": ReboundCauseConfig()},
+        compute=compute,
+        claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
+        charts=charts,
+        seconds={"quick": 20.0, "full": 3600.0},
+        needs=needs,
+        in_tasks=True,
+    ),
+)
