@@ -66,7 +66,7 @@ def _entry(statement: Statement) -> str:
             "against": check.against.value,
             "tolerance": f"{check.tolerance:.2g}",
             "unit": check.unit,
-            "must catch": check.mutation.description,
+            "must catch": "; ".join(each.description for each in check.mutations),
         }
         for check in checks()[statement.id]
     ]
