@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,18 +60,12 @@ class Check:
     def number(self) -> Number:
         """Measure the formula, and the printed form where it differs."""
         begun = time.perf_counter()
+        fields: dict[str, Any] = {"unit": self.unit, "at_most": self.tolerance}
         value = self.distance(self.formula)
-        control = None if self.printed is None else self.distance(self.printed)
-        return Number.exact(
-            self.name,
-            value,
-            unit=self.unit,
-            at_most=self.tolerance,
-            control=control,
-            control_name="" if control is None else "as printed",
-            against=self.against.value,
-            seconds=time.perf_counter() - begun,
-        )
+        if self.printed is not None:
+            fields |= {"control": self.distance(self.printed), "control_name": "as printed"}
+        seconds = time.perf_counter() - begun
+        return Number.exact(self.name, value, **fields, against=self.against.value, seconds=seconds)
 
 
 def _largest(found: Any) -> float:
@@ -149,22 +143,18 @@ def rejects(description: str, formula: Any) -> Callable[[Any], Any]:
     return keep
 
 
-def as_printed(formula: Any) -> Callable[[Any], Any]:
-    """Give a check, from below its decorator, the form as printed."""
-    return _with("printed", formula)
-
-
-def over(cases: Draw | Sequence[Any]) -> Callable[[Any], Any]:
-    """Give a check, from below its decorator, its cases."""
-    return _with("over", cases)
-
-
 def _with(attribute: str, value: Any) -> Callable[[Any], Any]:
     def keep(measure: Any) -> Any:
         setattr(measure, attribute, value)
         return measure
 
     return keep
+
+
+as_printed = partial(_with, "printed")
+"""Give a check, from below its decorator, the form as printed."""
+over = partial(_with, "over")
+"""Give a check, from below its decorator, its cases."""
 
 
 def scaled(formula: Callable[..., Any], factor: float = 1.01) -> Mutation:
@@ -224,12 +214,4 @@ def _answer(statement: Statement, numbers: tuple[Number, ...]) -> Answer:
     agrees = bool(numbers) and all(each.passes(each.value) for each in numbers)
     printed_fails = any(each.control is not None and not each.passes(each.control) for each in numbers)
     is_borne_out = agrees and printed_fails == (statement.outcome is not Outcome.HOLDS)
-    return Answer(
-        claim=statement.id,
-        title=statement.title,
-        says=statement.says,
-        source=statement.source,
-        outcome=statement.outcome if is_borne_out else Outcome.FAULTY,
-        numbers=numbers,
-        ours=statement.ours,
-    )
+    return Answer.to(statement, outcome=statement.outcome if is_borne_out else Outcome.FAULTY, numbers=numbers)

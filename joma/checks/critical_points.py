@@ -267,27 +267,21 @@ def existence_of_rays(exists, noise, phi, is_monotone):
     return exists(noise, phi) == is_monotone
 
 
-def escaping_mixtures(rng):
+@cache
+def _late_growth(a_minus: float) -> tuple[Mixture, float]:
     """Normal clusters without a critical point, with the late slope of ‖(v, ξ)‖ along the integrated joint flow."""
-    cases, noise = [], Gaussian(dim=2, scale=0.9)
-    for a_minus in (0.7, 1.5, 4.0):
-        centers = {"x_plus": np.array([1.6, -1.1]), "x_minus": np.array([-0.2, 0.3])}
-        mixture = two_clusters(**centers, a_plus=1.2, a_minus=a_minus, noise=noise)
-        [y] = solved(
-            lambda y, mixture=mixture: (raw_field(mixture, y[:-1], float(y[-1])),),
-            ([0.3, 0.2, 0.1],),
-            [0.0, 200.0, 400.0],
-            rtol=1e-9,
-            atol=1e-9,
-        )
-        cases.append((mixture, float(np.diff(np.linalg.norm(y, axis=1))[-1]) / 200.0))
-    return cases
+    centers = {"x_plus": np.array([1.6, -1.1]), "x_minus": np.array([-0.2, 0.3])}
+    mixture = two_clusters(**centers, a_plus=1.2, a_minus=a_minus, noise=Gaussian(dim=2, scale=0.9))
+    t, options = [0.0, 200.0, 400.0], {"rtol": 1e-9, "atol": 1e-9}
+    [y] = solved(lambda y: (raw_field(mixture, y[:-1], float(y[-1])),), ([0.3, 0.2, 0.1],), t, **options)
+    return mixture, float(np.diff(np.linalg.norm(y, axis=1))[-1]) / 200.0
 
 
 # Tolerance: the direction still turns a little at t = 400
-@check("existence", ODE, lambda mixture: mixture.growth().rate, 1e-6, unit="rate", over=escaping_mixtures)
-def growth_without_critical_point(rate, mixture, slope):
+@check("existence", ODE, lambda mixture: mixture.growth().rate, 1e-6, unit="rate", over=(0.7, 1.5, 4.0))
+def growth_without_critical_point(rate, a_minus):
     """Growth of ‖(v, ξ)‖ for normal clusters, a₋ = 0.7, 1.5 and 4, against the integrated raw field."""
+    mixture, slope = _late_growth(a_minus)
     return abs(slope - rate(mixture))
 
 
@@ -330,23 +324,17 @@ def ratios_outside(bound, dof, lowest):
     return ((ratios <= 1) | (ratios >= bound)).sum() if ratios.size else np.inf
 
 
-def near_the_threshold(rng):
-    """Distances around D₀ and whether s₊ > 0 > s₋ at a stationary point that root finding gives, t₃ of width 1.4."""
-    noise, width = StudentT(dim=2, dof=3.0, scale=1.4), 1.4
-    cases = []
-    for distance in width * np.array([0.3, 0.8, 0.91, 0.95, 1.0, 2.0]):
-        found, v, xi = _stationary(two_clusters(np.array([distance, 0.0]), noise=noise), distance)
-        cases.append((noise, distance, bool(v @ found.centers[0] + xi > 0 > xi)))
-    return cases
+WIDE = StudentT(dim=2, dof=3.0, scale=1.4)
 
 
-@check("a4-signs", ROOT_FINDING, lambda noise, D: D > theory.straddling_distance(noise), 0.0, unit="wrong answers")
-@over(near_the_threshold)
-@as_printed(lambda noise, D: True)
-@rejects("threshold 5 % off", lambda noise, D: D > 1.05 * theory.straddling_distance(noise))
-def signs_at_rest(straddles, noise, distance, found):
+@check("a4-signs", ROOT_FINDING, lambda D: D > theory.straddling_distance(WIDE), 0.0, unit="wrong answers")
+@over(1.4 * np.array([0.3, 0.8, 0.91, 0.95, 1.0, 2.0]))
+@as_printed(lambda D: True)
+@rejects("threshold 5 % off", lambda D: D > 1.05 * theory.straddling_distance(WIDE))
+def signs_at_rest(straddles, distance):
     """Signs of s₊ and s₋ at six distances around D₀, against stationary points by root finding."""
-    return straddles(noise, distance) != found
+    found, v, xi = _stationary(two_clusters(np.array([distance, 0.0]), noise=WIDE), distance)
+    return straddles(distance) != bool(v @ found.centers[0] + xi > 0 > xi)
 
 
 @check("a4-signs", ODE, lambda xi: xi != 0, 0.0, unit="wrong answers", over=(-2.0, -1.0, 1.0, 2.0))

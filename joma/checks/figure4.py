@@ -147,11 +147,7 @@ def rank_above_its_end(targets):
     return max(map(_stable_rank, _shared_path(targets, np.geomspace(1e-2, 5.0, 60)))) - _stable_rank(targets)
 
 
-def _targets(rng):
-    return [rng.normal(size=(3, 4)), rng.normal(size=(2, 5))]
-
-
-@check("rank-rebound", ODE, theory.shared_solution, over=_targets)
+@check("rank-rebound", ODE, theory.shared_solution, over=lambda rng: [rng.normal(size=(3, 4)), rng.normal(size=(2, 5))])
 @rejects("time 1 % off", lambda t, mu: theory.shared_solution(1.01 * t, mu))
 def several_nodes(solution, targets):
     """V = M·diag(F⁻¹(t, ‖M_l‖)) for three and two nodes, its field and its stable rank."""

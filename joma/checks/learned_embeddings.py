@@ -1,8 +1,7 @@
 """Theorem 1 with embeddings that are learned too: statements of our own, on layers whose embeddings overlap."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -11,33 +10,14 @@ from joma.checks.check import check, over, rejects
 from joma.checks.layers import NUM_TOKENS, TIMES, Setup, drift, problem
 from joma.checks.quadrature import jacobian
 from joma.checks.reference import DIFFERENTIATION, LINEAR_ALGEBRA, ODE
-from joma.theory import AttentionKind, Layer, LearningRates, Samples, balance, embedding_gradient, token_invariant
+from joma.theory import AttentionKind, LearningRates, balance, embedding_gradient, token_invariant
 
 DIM = 3
 """Fewer dimensions than tokens, so the embeddings overlap."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LearnedRun:
-    """A layer, what it is trained on, and all its parameters over time."""
-
-    layer: Layer
-    samples: Samples
-    rates: LearningRates
-    g: np.ndarray
-    w: np.ndarray
-    z: np.ndarray
-    contextual: np.ndarray
-    queries: np.ndarray
-
-    @property
-    def start(self) -> tuple[Any, ...]:
-        """Weights, logits, samples and g at the start."""
-        return self.w[0], self.z[0], self.samples, self.g
-
-
-def _drawn(rng: np.random.Generator, kind: AttentionKind, num_queries: int, *, fixed: bool = False) -> LearnedRun:
-    """Draw a layer with unequal rates and norms, a temperature and a normalisation, and train it."""
+def _drawn(rng, kind, num_queries, *, fixed=False):
+    """Draw a layer with unequal rates and norms, T and A, and train it: all parameters over time, and the start."""
     phi = {AttentionKind.LINEAR: theory.gelu, AttentionKind.EXP: theory.tanh, AttentionKind.SOFTMAX: theory.silu}[kind]
     setup = Setup(
         kind=kind,
@@ -57,53 +37,55 @@ def _drawn(rng: np.random.Generator, kind: AttentionKind, num_queries: int, *, f
     rates = LearningRates(**dict(zip(("w", "z", "contextual", "queries"), rng.uniform(0.5, 2.0, 4), strict=True)))
     rates = replace(rates, queries=0.0) if fixed else rates
     run = theory.learned_flow(layer, w0, z0, samples, backprop, TIMES, rates=rates)
-    g = backprop(0.0, layer.hidden(w0, z0, samples))
-    return LearnedRun(layer=layer, samples=samples, rates=rates, g=g, **run.states)
+    start = w0, z0, samples, backprop(0.0, layer.hidden(w0, z0, samples))
+    return SimpleNamespace(layer=layer, start=start, rates=rates, **run.states)
 
 
-def _runs(kind: AttentionKind) -> Callable[[np.random.Generator], Sequence[LearnedRun]]:
-    def draw(rng: np.random.Generator) -> Sequence[LearnedRun]:
-        return [_drawn(rng, kind, num) for num in (1, 1, 2)]
-
-    draw.__qualname__ = f"learned {kind.value}"
-    return draw
+def _runs(rng, kind):
+    return [_drawn(rng, kind, num) for num in (1, 1, 2)]
 
 
-def every_attention(rng: np.random.Generator) -> Sequence[LearnedRun]:
+def exp_runs(rng):
+    """Draw three runs of exp attention, the last with two queries."""
+    return _runs(rng, AttentionKind.EXP)
+
+
+def softmax_runs(rng):
+    """Draw three runs of softmax attention, the last with two queries."""
+    return _runs(rng, AttentionKind.SOFTMAX)
+
+
+def every_attention(rng):
     """Draw runs of each attention, with one query and with two."""
     return [_drawn(rng, kind, num) for kind in AttentionKind for num in (1, 2)]
 
 
-EXP_RUNS, SOFTMAX_RUNS = _runs(AttentionKind.EXP), _runs(AttentionKind.SOFTMAX)
-
-
-@check("thm1-learned-exp", ODE, token_invariant, over=EXP_RUNS, unit="max abs drift")
-@check("thm1-learned-linear", ODE, token_invariant, over=_runs(AttentionKind.LINEAR), unit="max abs drift")
+@check("thm1-learned-exp", ODE, token_invariant, over=exp_runs, unit="max abs drift")
+@check("thm1-learned-linear", ODE, token_invariant, unit="max abs drift")
+@over(lambda rng: _runs(rng, AttentionKind.LINEAR))
 @rejects("norm of u_l 1 % off", lambda z, u, *rest: token_invariant(z, 1.01 * u, *rest))
 def drift_of_a_token(law, run):
     """Drift for each token, one query and two, embeddings that overlap, unequal rates and a temperature."""
     return drift(law(run.z, run.contextual, run.layer.attention, run.rates))
 
 
-@check("thm1-learned-exp", ODE, lambda run: run.contextual, over=EXP_RUNS)
+@check("thm1-learned-exp", ODE, lambda run: run.contextual, over=exp_runs)
 @rejects("Σ_k v_k² for ‖u_l‖², as with fixed embeddings", lambda run: run.w @ run.contextual)
 def what_the_logit_follows(norms_of, run):
     """Drift of the logits against the norms of embeddings, where Theorem 1 has those of v."""
     return drift(token_invariant(run.z, norms_of(run), run.layer.attention, run.rates))
 
 
+def fixed_queries(rng):
+    """Draw runs of each attention whose queries keep their embeddings."""
+    return [_drawn(rng, kind, num, fixed=True) for kind in AttentionKind for num in (1, 2)]
+
+
 ON_THE_COMPLEMENT = "Drift on the complement of the queries, whose embeddings are fixed"
 
 
 @check("thm1-learned-balance", ODE, balance, over=every_attention, unit="max abs drift")
-@check(
-    "thm1-learned-balance",
-    ODE,
-    balance,
-    over=lambda rng: [_drawn(rng, kind, num, fixed=True) for kind in AttentionKind for num in (1, 2)],
-    unit="max abs drift",
-    name=ON_THE_COMPLEMENT,
-)
+@check("thm1-learned-balance", ODE, balance, over=fixed_queries, unit="max abs drift", name=ON_THE_COMPLEMENT)
 @rejects(
     "on all of the space, without the queries",
     lambda w, u, q, rates: balance(w, u, np.zeros_like(q), replace(rates, queries=1.0)),
@@ -113,7 +95,7 @@ def drift_of_the_balance(law, run):
     return drift(law(run.w, run.contextual, run.queries, run.rates))
 
 
-@check("thm1-learned-softmax", ODE, lambda run: theory.logit_sums(run.z), unit="max abs drift", over=SOFTMAX_RUNS)
+@check("thm1-learned-softmax", ODE, lambda run: theory.logit_sums(run.z), unit="max abs drift", over=softmax_runs)
 @rejects(
     "exp attention's law for each token",
     lambda run: token_invariant(run.z, run.contextual, replace(run.layer.attention, kind=AttentionKind.EXP), run.rates),
@@ -123,7 +105,7 @@ def drift_under_softmax(law, run):
     return drift(law(run))
 
 
-@check("thm1-learned-softmax", LINEAR_ALGEBRA, theory.softmax_leak, over=SOFTMAX_RUNS)
+@check("thm1-learned-softmax", LINEAR_ALGEBRA, theory.softmax_leak, over=softmax_runs)
 def leak_of_a_token(leak, run):
     """Rate of exp attention's law for each token, from the slopes of logits and embeddings."""
     logits = run.layer.attention.temperature * run.layer.gradient(*run.start).z.sum(axis=0)

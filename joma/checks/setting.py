@@ -11,7 +11,7 @@ from scipy import special
 
 from joma import theory
 from joma.checks import layers
-from joma.checks.check import as_printed, check, over, rejects
+from joma.checks.check import Mutation, as_printed, check, over, rejects
 from joma.checks.layers import NUM_TOKENS, ROUNDING_TOLERANCE, Case, any_queries, ascent, eqn11, make_case, one_query
 from joma.checks.reference import DIFFERENTIATION, ENUMERATION, EXACT_RATIONALS, ODE
 from joma.theory import AttentionKind, Layer, Samples, linear, stationarity_drift, tanh
@@ -25,8 +25,6 @@ LONG = np.linspace(0.0, 5.0, 11)
 """Times of the flows along which drifts are measured."""
 ONE_UNIT = np.array([0.0, 1.0])
 SMALL_START = 0.01
-
-# --- the layer -----------------------------------------------------------------------------------------------------
 
 
 def _text_samples() -> tuple[Samples, np.ndarray]:
@@ -73,20 +71,16 @@ def _with_value_matrix(rng: np.random.Generator) -> Sequence[Case]:
     return cases
 
 
+MERGED = "dv/dt of the merged layer with a random W_V"
+
+
 def _eqn11_for_any_embeddings(case: Case) -> np.ndarray:
     """E[g h' (U_C^T U_C b + U_C^T u_q)]."""
     f = layers.stream(case.layer, case.z, case.samples)
     return case.mean(case.slope, f @ case.layer.embeddings.contextual, sum_over="ik,il->kl")
 
 
-@check(
-    "value-matrix",
-    DIFFERENTIATION,
-    _eqn11_for_any_embeddings,
-    printed=eqn11,
-    over=_with_value_matrix,
-    name="dv/dt of the merged layer with a random W_V",
-)
+@check("value-matrix", DIFFERENTIATION, _eqn11_for_any_embeddings, printed=eqn11, over=_with_value_matrix, name=MERGED)
 @check("eqn11", DIFFERENTIATION, eqn11, over=one_query)
 def rate_of_weights(v_dot, case):
     """dv/dt for linear, exp and softmax attention."""
@@ -111,29 +105,33 @@ def rate_of_factored_logits(z_dot, case):
     return claimed - (logits(rate.w, w_key) + logits(w_query, rate.z))
 
 
-@check("eqn2", DIFFERENTIATION, Layer.gradient, over=any_queries)
-@rejects("g 1 % off", lambda layer, w, z, samples, g: Layer.gradient(layer, w, z, samples, 1.01 * g))
+def _eqn9(case: Case, factor: float = 1.0, moving: bool = False) -> theory.LayerGradient:
+    """Gradient of Eqn 9 at a fixed g, or at one that moves with the weights."""
+    backprop = theory.cross_entropy_gradient(case.labels)
+
+    def objective(w, z):
+        g = backprop(0.0, case.layer.hidden(w, z, case.samples)) if moving else factor * case.g
+        return case.layer.objective(w, z, case.samples, g)
+
+    return layers.differentiated(objective, case.w, case.z)
+
+
+def _eqn2(case: Case, factor: float = 1.0) -> theory.LayerGradient:
+    return case.layer.gradient(case.w, case.z, case.samples, factor * case.g)
+
+
+G_OFF = Mutation("g 1 % off", lambda case: _eqn9(case, 1.01))
+OF_EQN_9 = "Gradient of Eqn 9 against that of the log likelihood that sends g back"
+
+
+@check("eqn9", DIFFERENTIATION, _eqn9, printed=lambda c: _eqn9(c, moving=True), mutation=G_OFF, name=OF_EQN_9)
+@check("eqn2", DIFFERENTIATION, _eqn2)
+@over(any_queries)
+@rejects("g 1 % off", lambda case: _eqn2(case, 1.01))
 def gradient_of_log_likelihood(gradient, case):
     """Gradient of a log likelihood: three attentions, six activations, one and three queries."""
-    found, true = gradient(case.layer, case.w, case.z, case.samples, case.g), ascent(case)
+    found, true = gradient(case), ascent(case)
     return found.w - true.w, found.z - true.z
-
-
-def _eqn9_with_moving_gradient(case: Case, w: np.ndarray, z: np.ndarray, g: np.ndarray) -> float:
-    g = theory.cross_entropy_gradient(case.labels)(0.0, case.layer.hidden(w, z, case.samples))
-    return case.layer.objective(w, z, case.samples, g)
-
-
-@check("eqn9", DIFFERENTIATION, lambda case, w, z, g: case.layer.objective(w, z, case.samples, g), over=one_query)
-@as_printed(_eqn9_with_moving_gradient)
-@rejects("g 1 % off", lambda case, w, z, g: case.layer.objective(w, z, case.samples, 1.01 * g))
-def gradient_of_objective(objective, case):
-    """Gradient of Eqn 9 against that of the log likelihood that sends g back."""
-    found, true = layers.differentiated(lambda w, z: objective(case, w, z, case.g), case.w, case.z), ascent(case)
-    return found.w - true.w, found.z - true.z
-
-
-# --- Assumption 1 --------------------------------------------------------------------------------------------------
 
 
 def _softmax_case(phi: theory.Activation = linear) -> Case:
@@ -200,9 +198,6 @@ def drift_with_fixed_gradient(phi):
     run = case.flow(LONG)
     states = [replace(case, w=w, z=z) for w, z in zip(run["w"], run["z"], strict=True)]
     return stationarity_drift(np.stack([theory.saliency(case.samples, state.slope) for state in states])).overall
-
-
-# --- identities behind Theorem 1 -----------------------------------------------------------------------------------
 
 
 def _eqn10(case: Case) -> np.ndarray:
@@ -285,9 +280,6 @@ def rate_with_attention_integrated_out(rate, case):
     return found - case.layer.embeddings.contextual_part(layers.slope_of_objective(case).w)[0]
 
 
-# --- zero initialisation -------------------------------------------------------------------------------------------
-
-
 # Tolerance: a count of tokens
 @check("zero-init", ODE, np.full((1, NUM_TOKENS), SMALL_START), 0.0, unit="share of tokens")
 @as_printed(np.zeros((1, NUM_TOKENS)))
@@ -339,9 +331,6 @@ def constant_of_exp_attention(constant, scale):
     return constant(case.v, case.z[0]) - (end["z"][0] - (v**2).sum(axis=0) / 2)
 
 
-# --- saliency ------------------------------------------------------------------------------------------------------
-
-
 def _exact_factors() -> tuple[np.ndarray, np.ndarray]:
     """E[g x] and P(token), when a text and then a position in it are drawn uniformly."""
     mass = [[Fraction(Counter(text)[token], len(text) * len(TEXTS)) for text in TEXTS] for token in range(NUM_TOKENS)]
@@ -384,9 +373,6 @@ def saliency_by_sums(found, case):
 def saliency_of_texts(product):
     """Saliency of five texts."""
     return product(*_text_samples()) - _exact_factors()[0]
-
-
-# --- implicit bias and superposition -------------------------------------------------------------------------------
 
 
 def _flows(rng: np.random.Generator) -> Sequence[tuple[Case, Case, np.ndarray, np.ndarray]]:

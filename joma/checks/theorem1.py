@@ -15,15 +15,12 @@ from joma.checks.quadrature import solved
 from joma.checks.reference import MONTE_CARLO, ODE, TRAINING
 from joma.theory import AttentionKind, Invariant, StepRecipe
 
-LINEAR = tuple(
-    Setup(kind=AttentionKind.LINEAR, phi=phi, num_nodes=num, backprop=backprop, seed=seed)
-    for phi, num, backprop, seed in (
-        (theory.linear, 1, "fixed", 1),
-        (theory.relu, 3, "fixed", 0),
-        (theory.tanh, 17, "cross-entropy", 2),
-        (theory.gelu, 5, "time-varying", 3),
-        (theory.sigmoid, 2, "cross-entropy", 4),
-    )
+LINEAR = (
+    Setup(kind=AttentionKind.LINEAR, phi=theory.linear, num_nodes=1, seed=1),
+    Setup(kind=AttentionKind.LINEAR, phi=theory.relu),
+    Setup(kind=AttentionKind.LINEAR, phi=theory.tanh, num_nodes=17, backprop="cross-entropy", seed=2),
+    Setup(kind=AttentionKind.LINEAR, phi=theory.gelu, num_nodes=5, backprop="time-varying", seed=3),
+    Setup(kind=AttentionKind.LINEAR, phi=theory.sigmoid, num_nodes=2, backprop="cross-entropy", seed=4),
 )
 """One and many nodes, five activations, gradients that stand still, change over time or come from a loss.
 
@@ -72,8 +69,12 @@ def conserved(claim: str, name: str, over: Any, formula: Any = corrected, off: A
     return check(claim, ODE, formula, mutation=Mutation(*off), name=name, over=over, unit="max abs drift", **options)
 
 
-def _warm(rng, kind=AttentionKind.EXP):
-    return [Setup(kind=kind, temperature=each, seed=6) for each in (rng.uniform(0.4, 0.7), rng.uniform(1.5, 3.0))]
+def _warm(rng):
+    return [Setup(temperature=each, seed=6) for each in (rng.uniform(0.4, 0.7), rng.uniform(1.5, 3.0))]
+
+
+def _warm_linear(rng):
+    return [replace(each, kind=AttentionKind.LINEAR) for each in _warm(rng)]
 
 
 def _unequal(rng):
@@ -82,50 +83,35 @@ def _unequal(rng):
     return [*setup.with_both(), *replace(setup, num_queries=2, num_nodes=4).with_both(), *rates.with_both()]
 
 
-THREE, OWN_NODES = Setup(num_queries=3, num_nodes=4), Setup(num_queries=2, num_nodes=4, own_nodes=True)
+def _mixed(rng):
+    return Setup(overlap=0.5, rate_ratio=rng.uniform(1.5, 3.0), temperature=rng.uniform(1.2, 2.0)).with_both()
+
+
+THREE, TWO = Setup(num_queries=3, num_nodes=4), Setup(num_queries=2, num_nodes=4)
 NORM = ("orthogonal embeddings of a norm other than 1", lambda rng: Setup(norm=rng.uniform(1.4, 1.9)).with_both())
-OVERLAP = (
-    "sum over tokens with embeddings mixed by ε = 0.5, at unequal rates and a temperature",
-    lambda rng: Setup(overlap=0.5, rate_ratio=rng.uniform(1.5, 3.0), temperature=rng.uniform(1.2, 2.0)).with_both(),
-)
+MIXED = "sum over tokens with embeddings mixed by ε = 0.5, at unequal rates and a temperature"
 IN_CONTEXT = ("Query = contextual token 0: the tokens on which it holds", Setup(query_in_context=True).with_both())
-CONDITIONAL = (
-    "three queries, Eqn 2 for each: the sum weighted by P(q = m)",
-    replace(THREE, conditional=True).with_both(),
-)
-DISJOINT = ("contexts of their own: the printed form by query", Setup(num_queries=2, disjoint=True).with_both())
+CONDITIONAL = ("three queries, Eqn 2 for each: weighted by P(q = m)", replace(THREE, conditional=True).with_both())
+OWN_TOKEN = ("the query's own token", lambda run: corrected(run)[:, :1])
+DISJOINT = ("contexts of their own: the printed form for each", replace(TWO, disjoint=True).with_both())
+OWN_NODES = ("nodes of their own: the printed form for each", replace(TWO, own_nodes=True).with_both())
 DIVIDED_BY_T = ("Σ_k v_k² divided by T", lambda run: run.z[:, 0] ** 2 - (run.v**2).sum(axis=1) / run.setup.temperature)
 
 
 @conserved("thm1-linear", "", LINEAR)
 @conserved("thm1-exp", "", EXP)
 @conserved("thm1-temperature", "exp attention at two temperatures", _warm, printed=printed)
-@conserved(
-    "thm1-temperature", "linear attention: the printed form", lambda rng: _warm(rng, BOTH[0]), printed, DIVIDED_BY_T
-)
+@conserved("thm1-temperature", "linear attention at two temperatures: as printed", _warm_linear, printed, DIVIDED_BY_T)
 @conserved("thm1-rates", "rates alone, and with T and norms, one query and two", _unequal, printed=printed)
 @conserved("thm1-embeddings", *NORM, printed=printed)
-@conserved("thm1-embeddings", *OVERLAP, _total, ("v_kᵀG⁺v_k 1 % off", lambda run: _total(run, 1.01)), printed=printed)
 @conserved(
-    "thm1-embeddings",
-    *IN_CONTEXT,
-    lambda run: corrected(run)[:, 1:],
-    ("the query's own token", lambda run: corrected(run)[:, :1]),
-    printed=corrected,
+    "thm1-embeddings", MIXED, _mixed, _total, ("v_kᵀG⁺v_k 1 % off", lambda run: _total(run, 1.01)), printed=printed
 )
+@conserved("thm1-embeddings", *IN_CONTEXT, lambda run: corrected(run)[:, 1:], OWN_TOKEN, printed=corrected)
 @conserved("thm1-queries", "three queries: their sum against each query alone", THREE.with_both(), printed=printed)
 @conserved("thm1-queries", *CONDITIONAL, _weighted_by_probability, ("unweighted sum", corrected), printed=printed)
-@conserved(
-    "thm1-queries", *DISJOINT, _own_tokens, ("the other's tokens", lambda run: _own_tokens(run, -1)), printed=printed
-)
-@conserved(
-    "thm1-queries",
-    "two queries that train nodes of their own: the printed form with each query's own nodes",
-    OWN_NODES.with_both(),
-    _own_nodes,
-    ("nodes of the other query", lambda run: _own_nodes(run, -1)),
-    printed=printed,
-)
+@conserved("thm1-queries", *DISJOINT, _own_tokens, ("the other's", lambda run: _own_tokens(run, -1)), printed=printed)
+@conserved("thm1-queries", *OWN_NODES, _own_nodes, ("the other's", lambda run: _own_nodes(run, -1)), printed=printed)
 def drift_along_flow(quantity, setup):
     """Drift along flows of 1 to 17 nodes, five activations, fixed, time-varying and cross-entropy g."""
     return drift(quantity(run_of(setup)))

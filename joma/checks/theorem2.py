@@ -48,35 +48,28 @@ def _run(flow: LinearFlow, t: Any) -> tuple[np.ndarray, ...]:
     return solved(lambda v, z: _field(flow, v, z), (flow.start, flow.start_logits), times)
 
 
-def _spread(values: np.ndarray) -> float:
-    return float(np.ptp(values) / np.abs(values).mean())
-
-
-UNDER_SOFTMAX = "Relative spread of the invariant when softmax only adds the common factor exp(−κ‖v‖²/2M)"
-
-
-def _end_under_common_factor(flow: LinearFlow) -> np.ndarray:
-    def field(v):
-        return (flow.delta * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2) / flow.normalisation,)
-
-    return solved(field, (flow.start,), [0.0, 2.0])[0][-1]
-
-
-def _ends(rng):
-    return [(flow, _run(flow, [0.0, LATE])[0][-1]) for flow in _one_node_from_zero(rng)]
-
-
 def _ends_under_softmax(rng):
-    return [(flow, _end_under_common_factor(flow)) for flow in _one_node_from_zero(rng)]
+    """Flows and v at t = 2 when softmax only adds the common factor exp(−κ‖v‖²/2M)."""
+
+    def end(flow):
+        scale = flow.delta / flow.normalisation
+        return solved(lambda v: (scale * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2),), (flow.start,), [0, 2])[0][-1]
+
+    return [(flow, end(flow)) for flow in _one_node_from_zero(rng)]
 
 
-@check("thm2-softmax", ODE, LinearFlow.invariant, unit="relative spread", over=_ends_under_softmax, name=UNDER_SOFTMAX)
-@check("thm2", ODE, LinearFlow.invariant, unit="relative spread", over=_ends)
+COMMON_FACTOR = "Relative spread of the invariant when softmax only adds the common factor exp(−κ‖v‖²/2M)"
+
+
+@check("thm2-softmax", ODE, LinearFlow.invariant, unit="relative spread", over=_ends_under_softmax, name=COMMON_FACTOR)
+@check("thm2", ODE, LinearFlow.invariant, unit="relative spread")
+@over(lambda rng: [(flow, _run(flow, [0.0, LATE])[0][-1]) for flow in _one_node_from_zero(rng)])
 @as_printed(lambda flow, v: special.erf(v[0] / 2) / flow.delta[0])
 @rejects("argument of erf 1 % off", lambda flow, v: special.erf(1.01 * v[0] * np.sqrt(flow.gain / 2)) / flow.delta[0])
 def spread_of_invariant(invariant, flow, v):
     """Relative spread of the invariant over tokens at 0.99 of the blow-up time."""
-    return _spread(invariant(flow, v))
+    values = invariant(flow, v)
+    return np.ptp(values) / np.abs(values).mean()
 
 
 @check("thm2", ODE, LinearFlow.solution, over=_flows)
