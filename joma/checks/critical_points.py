@@ -270,8 +270,8 @@ def existence_of_rays(exists, noise, phi, is_monotone):
 @cache
 def _late_growth(a_minus: float) -> tuple[Mixture, float]:
     """Normal clusters without a critical point, with the late slope of ‖(v, ξ)‖ along the integrated joint flow."""
-    centers = {"x_plus": np.array([1.6, -1.1]), "x_minus": np.array([-0.2, 0.3])}
-    mixture = two_clusters(**centers, a_plus=1.2, a_minus=a_minus, noise=Gaussian(dim=2, scale=0.9))
+    x_plus, x_minus, noise = np.array([1.6, -1.1]), np.array([-0.2, 0.3]), Gaussian(dim=2, scale=0.9)
+    mixture = two_clusters(x_plus, x_minus=x_minus, a_plus=1.2, a_minus=a_minus, noise=noise)
     t, options = [0.0, 200.0, 400.0], {"rtol": 1e-9, "atol": 1e-9}
     [y] = solved(lambda y: (raw_field(mixture, y[:-1], float(y[-1])),), ([0.3, 0.2, 0.1],), t, **options)
     return mixture, float(np.diff(np.linalg.norm(y, axis=1))[-1]) / 200.0

@@ -45,11 +45,6 @@ def _runs(rng, kind):
     return [_drawn(rng, kind, num) for num in (1, 1, 2)]
 
 
-def exp_runs(rng):
-    """Draw three runs of exp attention, the last with two queries."""
-    return _runs(rng, AttentionKind.EXP)
-
-
 def softmax_runs(rng):
     """Draw three runs of softmax attention, the last with two queries."""
     return _runs(rng, AttentionKind.SOFTMAX)
@@ -60,20 +55,19 @@ def every_attention(rng):
     return [_drawn(rng, kind, num) for kind in AttentionKind for num in (1, 2)]
 
 
-@check("thm1-learned-exp", ODE, token_invariant, over=exp_runs, unit="max abs drift")
-@check("thm1-learned-linear", ODE, token_invariant, unit="max abs drift")
+def _law(run, norms_of=None):
+    norms = run.contextual if norms_of is None else norms_of(run)
+    return token_invariant(run.z, norms, run.layer.attention, run.rates)
+
+
+@check("thm1-learned-exp", ODE, _law, over=lambda rng: _runs(rng, AttentionKind.EXP), unit="max abs drift")
+@check("thm1-learned-linear", ODE, _law, unit="max abs drift")
 @over(lambda rng: _runs(rng, AttentionKind.LINEAR))
-@rejects("norm of u_l 1 % off", lambda z, u, *rest: token_invariant(z, 1.01 * u, *rest))
+@rejects("norm of u_l 1 % off", lambda run: _law(run, lambda run: 1.01 * run.contextual))
+@rejects("Σ_k v_k² for ‖u_l‖², as with fixed embeddings", lambda run: _law(run, lambda run: run.w @ run.contextual))
 def drift_of_a_token(law, run):
     """Drift for each token, one query and two, embeddings that overlap, unequal rates and a temperature."""
-    return drift(law(run.z, run.contextual, run.layer.attention, run.rates))
-
-
-@check("thm1-learned-exp", ODE, lambda run: run.contextual, over=exp_runs)
-@rejects("Σ_k v_k² for ‖u_l‖², as with fixed embeddings", lambda run: run.w @ run.contextual)
-def what_the_logit_follows(norms_of, run):
-    """Drift of the logits against the norms of embeddings, where Theorem 1 has those of v."""
-    return drift(token_invariant(run.z, norms_of(run), run.layer.attention, run.rates))
+    return drift(law(run))
 
 
 def fixed_queries(rng):

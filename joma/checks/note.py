@@ -9,7 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from joma import theory
-from joma.checks.check import as_printed, check, over, rejects
+from joma.checks.check import as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import DIFFERENTIATION, EXACT_RATIONALS, LINEAR_ALGEBRA, MONTE_CARLO, ODE, OPTIMISATION
 from joma.theory import (
@@ -159,12 +159,23 @@ def _smallest_sloped(C4: float, lowest: float, highest: float) -> float:
     return _least_under(lambda p: float(cosine(p[:3], p[6:] * p[3:6])), agrees, starts, [(lowest, highest)] * 3)
 
 
-@check("note-recursion", OPTIMISATION, (theory.gated_cosine_bound, theory.sloped_cosine_bound), unit="from the optimum")
+BOUNDS = (theory.gated_cosine_bound, theory.sloped_cosine_bound, recursed_cosines)
+
+
+@check("note-recursion", OPTIMISATION, BOUNDS, unit="distance from the optimum")
 @over([[(0.9, 0.9), (0.95, 0.5, 1.0)], [(0.8, 0.95), (0.9, 0.8, 1.2)], [(0.99, 0.5), (0.7, 0.3, 0.5)]])
+@rejects("behind a ReLU 1 % off", (scaled(BOUNDS[0]).formula, *BOUNDS[1:]))
+@rejects("behind slopes 1 % off", (BOUNDS[0], scaled(BOUNDS[1]).formula, BOUNDS[2]))
+@rejects("C₁ of a level 1 % off", (*BOUNDS[:2], lambda C1, *rest: recursed_cosines(0.99 * C1, *rest)))
 def least_cosines(bounds, cases):
-    """Least cosine behind a ReLU and behind slopes within a range, three cases each."""
-    exact = _smallest_gated(*cases[0]), _smallest_sloped(*cases[1])
-    return np.array([bound(*case) for bound, case in zip(bounds, cases, strict=True)]) - exact
+    """Least cosine behind a ReLU, behind slopes within a range, and after one level of the recursion behind either."""
+    gated, sloped, recursion = bounds
+    C1, C2, C3, leaky = 0.98, 0.9, 0.97, homogeneous(0.8, 1.2)
+    C4 = math.cos(math.acos(C1) + math.acos(C3))  # angles on a sphere add up at most
+    level = [recursion(C1, np.array([C2]), np.array([C3]), phi) for phi in (theory.relu, leaky)]
+    exact = [[_smallest_gated(C2, C4)], [_smallest_sloped(C4, 0.8, 1.2)]]
+    single = gated(*cases[0]) - _smallest_gated(*cases[0]), sloped(*cases[1]) - _smallest_sloped(*cases[1])
+    return *single, np.subtract(level, exact)
 
 
 @check("note-recursion", LINEAR_ALGEBRA, lambda C1, C2, C3: recursed_cosines(C1, C2, C3, linear))
@@ -179,17 +190,6 @@ def levels_of_linear_nodes(recursion, C1, all_C2, all_C3):
         s = (f @ s) * s  # g_{j→k} = corr(f, s) s, and a linear node passes it on
         found.append(float(cosine(z_beta, s)))
     return recursion(C1, all_C2, all_C3) - found
-
-
-@check("note-recursion", OPTIMISATION, recursed_cosines, unit="distance from the optimum")
-@over((theory.relu, homogeneous(0.8, 1.2)))
-@rejects("C₁ 1 % off", lambda C1, *rest: recursed_cosines(0.99 * C1, *rest))
-def one_level_of_two_slopes(recursion, activation):
-    """One level of the recursion behind a ReLU and behind a leaky ReLU, from the sharp bounds of both steps."""
-    C1, C2, C3 = 0.98, 0.9, 0.97
-    C4 = math.cos(math.acos(C1) + math.acos(C3))  # angles on a sphere add up at most
-    exact = _smallest_gated(C2, C4) if activation is theory.relu else _smallest_sloped(C4, *activation.slopes)
-    return recursion(C1, np.array([C2]), np.array([C3]), activation) - exact
 
 
 # Tolerance: rounding of a sum of unit vectors
@@ -274,19 +274,13 @@ def linear_nodes(rng):
     return [one, TwoValuedInput(x_plus=x_plus, x_minus=x_minus, p1=0.3, activation=slope, g_plus=0.7, g_minus=-1.6)]
 
 
-@check("note-eqn3", ODE, TwoValuedInput.linear_gap_rate, over=linear_nodes)
-def growth_of_the_gap(rate, node):
-    """Growth of f_j(x₊) − f_j(x₋) for two linear nodes, one with a slope and gradients other than ±1."""
-    slope, p1 = float(node.activation.derivative(1.0)), node.p1
+@check("note-eqn3", ODE, (TwoValuedInput.linear_gap_rate, theory.sigmoid_learning_time), over=linear_nodes)
+def growth_of_the_gap(claims, node):
+    """Growth of f_j(x₊) − f_j(x₋) for two linear nodes, and a sigmoid's time to reach a pre-activation over its own."""
+    (rate, time), slope, p1 = claims, float(node.activation.derivative(1.0)), node.p1
     w_dot = slope * (p1 * node.g_plus * node.x_plus + (1 - p1) * node.g_minus * node.x_minus)
     [w] = solved(lambda w: (w_dot,), (0 * w_dot,), [0.0, 1.0])
-    return abs(float(slope * w[-1] @ (node.x_plus - node.x_minus)) - float(rate(node)))
-
-
-@check("note-eqn3", ODE, theory.sigmoid_learning_time, unit="relative error")
-def time_of_a_sigmoid(time):
-    """Time to reach a pre-activation, orthogonal inputs, sigmoid."""
-    node = TwoValuedInput(x_plus=np.array([2.0, 0.0]), x_minus=np.array([0.0, 1.5]), p1=0.3, activation=sigmoid)
-    t = 50.0
-    w = solved(lambda w: (_eqn3(node, w),), (np.zeros(2),), [0.0, t])[0][-1]
-    return time(float(w @ node.x_plus), 0.3 * 4.0) / t - 1, time(float(-w @ node.x_minus), 0.7 * 2.25) / t - 1
+    two = TwoValuedInput(x_plus=np.array([2.0, 0.0]), x_minus=np.array([0.0, 1.5]), p1=0.3, activation=sigmoid)
+    end = solved(lambda w: (_eqn3(two, w),), (np.zeros(2),), [0.0, 50.0])[0][-1]
+    times = time(float(end @ two.x_plus), 0.3 * 4.0) / 50 - 1, time(float(-end @ two.x_minus), 0.7 * 2.25) / 50 - 1
+    return slope * w[-1] @ (node.x_plus - node.x_minus) - rate(node), *times

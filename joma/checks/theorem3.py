@@ -126,19 +126,20 @@ def points_with_rates(rng):
     return [(point, np.array([rate(point, direction) for direction in _axes(point)])) for point, _ in cases(points)]
 
 
-# Tolerance: offsets of 1e-6‖μ‖ leave second-order terms of that size, in rates up to 3
-@check("thm3-stability", ODE, _matrix, 1e-4, printed=_printed_matrix, unit="rate", over=points_with_rates)
-def rates_near_the_point(matrix, point, rates):
-    """Eigenvalues of C(μ) along and across μ against rates measured in the integrated flow."""
-    return [e @ matrix(point) @ e for e in _axes(point)] - rates, point.linearised.eigenvalues[:2] - rates
+def _stable(point: CriticalPoint) -> bool:
+    return point.linearised.stable
 
 
-@check("thm3-stability", ODE, lambda point: point.linearised.stable, 0.0, unit="wrong answers")
-@over(points_with_rates)
-@rejects("only s_μ a₊ > 0 asked for", lambda point: bool(point.orientation * point.mixture.weights[0] > 0))
-def stability(stable, point, rates):
-    """Positive definite C(μ) as a test of stability against the integrated flow."""
-    return stable(point) != (rates > 0).all()
+# Tolerance: offsets of 1e-6‖μ‖ leave second-order terms of that size, in rates up to 3; a wrong answer counts 1
+@check("thm3-stability", ODE, (_matrix, _stable), 1e-4, unit="rate", over=points_with_rates)
+@as_printed((_printed_matrix, _stable))
+@rejects("C(μ) 1 % off", (scaled(_matrix).formula, _stable))
+@rejects("only s_μ a₊ > 0 asked for", (_matrix, lambda point: point.orientation * point.mixture.weights[0] > 0))
+def rates_near_the_point(claims, point, rates):
+    """Eigenvalues of C(μ) along and across μ, and its test of stability, against rates in the integrated flow."""
+    (matrix, stable), found = claims, point.linearised.eigenvalues[:2]
+    along_and_across = [e @ matrix(point) @ e for e in _axes(point)]
+    return along_and_across - rates, found - rates, float(stable(point) != (rates > 0).all())
 
 
 def stable_pairs(rng):
