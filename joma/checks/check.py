@@ -31,23 +31,19 @@ class Mutation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A distance between a formula, given as an argument, and an independent reference."""
+    """A distance between a formula, given as an argument, and an independent reference; for fields see `check`."""
 
     claim: str
-    """Id of the statement."""
     name: str
-    """What is compared, in one line."""
     measure: Callable[..., Any]
     """Formula in, distance from the reference out; with `over` a case follows the formula."""
     against: Reference
     formula: Any
     """The corrected form: functions of `joma.theory`, or the hypothesis or constant that the statement rests on."""
     tolerance: float
-    """The largest distance that counts as agreement."""
     mutations: tuple[Mutation, ...]
     """Wrong formulas; the check must reject each."""
     printed: Any
-    """The form as printed; None where it is the same as `formula`."""
     unit: str
     over: Draw | Sequence[Any] | None
 
@@ -166,7 +162,9 @@ def _scaled_in_turn(formula: Any) -> tuple[Mutation, ...]:
     if not isinstance(formula, tuple):
         return (scaled(formula),)
     off = [(*formula[:i], scaled(each).formula, *formula[i + 1 :]) for i, each in enumerate(formula)]
-    return tuple(Mutation(f"{each.__name__} times 1.01", wrong) for each, wrong in zip(formula, off, strict=True))
+    return tuple(
+        Mutation(f"{each.__name__.strip('_')} times 1.01", wrong) for each, wrong in zip(formula, off, strict=True)
+    )
 
 
 @cache

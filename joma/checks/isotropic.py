@@ -9,7 +9,7 @@ from scipy.differentiate import derivative
 from scipy.integrate import quad
 
 from joma import theory
-from joma.checks.check import as_printed, check, over, rejects
+from joma.checks.check import as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import QUADRATURE_TOLERANCE, difference, gate_means, marginal_of, noises, panels, two_slopes
 from joma.checks.reference import CLOSED_FORM, DIFFERENTIATION, LINEAR_ALGEBRA, MONTE_CARLO, QUADRATURE
 from joma.theory import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall, half_space_mean, homogeneous, relu
@@ -135,6 +135,8 @@ def _reduced(x: np.ndarray, gate: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 @check("eqn30", LINEAR_ALGEBRA, (theory.reflect, _reduced))
+@rejects("factor 2 replaced by 2.02", (lambda x, v: 2.02 * np.outer(x @ v, v) / (v @ v) - x, _reduced))
+@rejects("Eqn 29 times 1.01", (theory.reflect, scaled(_reduced).formula))
 def mirror_symmetry(claims):
     """Length, projection and middle of 50 points and their images, and Eqn 29 on points that are their own image."""
     mirror, reduced = claims

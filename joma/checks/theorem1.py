@@ -110,8 +110,8 @@ DIVIDED_BY_T = ("Σ_k v_k² divided by T", lambda run: run.z[:, 0] ** 2 - (run.v
 @conserved("thm1-embeddings", *IN_CONTEXT, lambda run: corrected(run)[:, 1:], OWN_TOKEN, printed=corrected)
 @conserved("thm1-queries", "three queries: their sum against each query alone", THREE.with_both(), printed=printed)
 @conserved("thm1-queries", *CONDITIONAL, _weighted_by_probability, ("unweighted sum", corrected), printed=printed)
-@conserved("thm1-queries", *DISJOINT, _own_tokens, ("the other's", lambda run: _own_tokens(run, -1)), printed=printed)
-@conserved("thm1-queries", *OWN_NODES, _own_nodes, ("the other's", lambda run: _own_nodes(run, -1)), printed=printed)
+@conserved("thm1-queries", *DISJOINT, _own_tokens, ("other tokens", lambda run: _own_tokens(run, -1)), printed=printed)
+@conserved("thm1-queries", *OWN_NODES, _own_nodes, ("other nodes", lambda run: _own_nodes(run, -1)), printed=printed)
 def drift_along_flow(quantity, setup):
     """Drift along flows of 1 to 17 nodes, five activations, fixed, time-varying and cross-entropy g."""
     return drift(quantity(run_of(setup)))
