@@ -2,68 +2,23 @@
 
 import hashlib
 import importlib
+import pkgutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from joma.checks.reference import MONTE_CARLO, TOLERANCES, Reference
 from joma.claims.claim import Answer, Outcome
 from joma.claims.number import Number
 from joma.claims.statements import Statement, find, statements
 
-MODULES = (
-    "setting",
-    "theorem1",
-    "learned_embeddings",
-    "softmax",
-    "theorem2",
-    "isotropic",
-    "figure9",
-    "critical_points",
-    "theorem3",
-    "theorem4",
-    "figure4",
-    "theorem5",
-    "note",
-)
-"""Files of this folder that hold checks, in the paper's order."""
-
 Draw = Callable[[np.random.Generator], Sequence[Any]]
 """Draws random cases in which no parameter sits at its default."""
-
-
-class Reference(StrEnum):
-    """The independent side of a check: never the function under test."""
-
-    ODE = "ODE"
-    CLOSED_FORM = "known closed form"
-    QUADRATURE = "quadrature"
-    DIFFERENTIATION = "differentiation"
-    ENUMERATION = "enumeration"
-    EXACT_RATIONALS = "exact rationals"
-    MONTE_CARLO = "Monte Carlo"
-    OPTIMISATION = "optimisation"
-    ROOT_FINDING = "root finding"
-    TRAINING = "training"
-    LINEAR_ALGEBRA = "linear algebra"
-
-
-TOLERANCES = {
-    Reference.ODE: 1e-9,  # solvers at rtol 1e-12 over quantities of order one: errors stay below 1e-10
-    Reference.QUADRATURE: 1e-10,  # composite Gauss rules and adaptive quadrature reach 1e-12
-    Reference.DIFFERENTIATION: 1e-9,  # fourth order in steps of 1e-3, or eighth order: rounding of about 1e-11 is left
-    Reference.ENUMERATION: 0.0,  # a count
-    Reference.EXACT_RATIONALS: 1e-15,  # a few roundings of numbers below one
-    Reference.MONTE_CARLO: 4.5,  # standard errors: of 500 comparisons the largest exceeds this for 3 seeds in 1,000
-    Reference.OPTIMISATION: 1e-6,  # values are found to 1e-12; corners of the constraints are hit exactly
-    Reference.ROOT_FINDING: 1e-9,  # roots are solved to 1e-12
-    Reference.LINEAR_ALGEBRA: 1e-12,  # rounding of vectors of order one
-}
-"""The largest distance that counts as agreement with a reference, unless a check says otherwise."""
 
 
 class Mutation(NamedTuple):
@@ -76,48 +31,45 @@ class Mutation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A distance between a formula, given as an argument, and an independent reference."""
+    """A distance between a formula, given as an argument, and an independent reference; for fields see `check`."""
 
     claim: str
-    """Id of the statement."""
     name: str
-    """What is compared, in one line."""
-    measure: Callable[..., float]
+    measure: Callable[..., Any]
     """Formula in, distance from the reference out; with `over` a case follows the formula."""
     against: Reference
     formula: Any
-    """The corrected form: a function of `joma.theory`, or the hypothesis or constant that the statement rests on."""
+    """The corrected form: functions of `joma.theory`, or the hypothesis or constant that the statement rests on."""
     tolerance: float
-    """The largest distance that counts as agreement."""
-    mutation: Mutation
+    mutations: tuple[Mutation, ...]
+    """Wrong formulas; the check must reject each."""
     printed: Any
-    """The form as printed; None where it is the same as `formula`."""
     unit: str
     over: Draw | Sequence[Any] | None
 
     def distance(self, formula: Any) -> float:
         """Return the largest distance of a formula from the reference over all cases."""
-        if self.over is None:
-            return float(self.measure(formula))
-        drawn = cases(self.over) if callable(self.over) else self.over
+        drawn = cases(self.over) if callable(self.over) else [()] if self.over is None else self.over
         spread = (case if type(case) is tuple else (case,) for case in drawn)
-        return float(np.max([self.measure(formula, *case) for case in spread]))
+        return max(_largest(self.measure(formula, *case)) for case in spread)
 
     def number(self) -> Number:
         """Measure the formula, and the printed form where it differs."""
         begun = time.perf_counter()
+        fields: dict[str, Any] = {"unit": self.unit, "at_most": self.tolerance}
         value = self.distance(self.formula)
-        control = None if self.printed is None else self.distance(self.printed)
-        return Number.exact(
-            self.name,
-            value,
-            unit=self.unit,
-            at_most=self.tolerance,
-            control=control,
-            control_name="" if control is None else "as printed",
-            against=self.against.value,
-            seconds=time.perf_counter() - begun,
-        )
+        if self.printed is not None:
+            fields |= {"control": self.distance(self.printed), "control_name": "as printed"}
+        seconds = time.perf_counter() - begun
+        return Number.exact(self.name, value, **fields, against=self.against.value, seconds=seconds)
+
+
+def _largest(found: Any) -> float:
+    """Return a distance, or the largest of an array or a tuple of differences; what is not a number is infinite."""
+    parts = found if isinstance(found, tuple) else (found,)
+    is_distance = parts is not found and np.ndim(found) == 0
+    size = float(found) if is_distance else max(float(np.abs(part).max()) for part in parts)
+    return size if np.isfinite(size) else np.inf
 
 
 CHECKS: list[Check] = []
@@ -138,12 +90,14 @@ def check(
 ) -> Callable[[Any], Any]:
     """Register a function that measures how far a formula is from an independent reference.
 
+    The function returns a distance, or differences in an array or a tuple of arrays, of which the largest counts.
+
     Args:
         claim: Id of the statement in `statements.toml`.
         against: The independent side.
-        formula: What is checked; it is the first argument of the function.
+        formula: What is checked, the first argument of the function; several functions may come as a tuple.
         tolerance: The largest distance that counts as agreement; that of the reference when None.
-        mutation: A wrong formula that must be rejected; by default a result 1 % off.
+        mutation: A wrong formula that must be rejected; by default a result 1 % off, of each function in turn.
         printed: The form as printed, where it differs from `formula`.
         unit: What the distance means.
         over: The cases, or what draws them. The function gets one at a time, a tuple as several arguments; the largest
@@ -152,9 +106,10 @@ def check(
 
     Long ones of these have decorators of their own, which stand below: `rejects`, `as_printed` and `over`.
     """
-    errors = "standard errors" if against is Reference.MONTE_CARLO and tolerance is None else "max abs error"
+    errors = "standard errors" if against is MONTE_CARLO and tolerance is None else "max abs error"
 
     def register(measure: Any) -> Any:
+        given = vars(measure)
         CHECKS.append(
             Check(
                 claim=claim,
@@ -163,10 +118,10 @@ def check(
                 against=against,
                 formula=formula,
                 tolerance=TOLERANCES[against] if tolerance is None else tolerance,
-                mutation=mutation or getattr(measure, "mutation", None) or scaled(formula),
-                printed=getattr(measure, "printed", None) if printed is None else printed,
+                mutations=(mutation,) if mutation else given.get("mutations") or _scaled_in_turn(formula),
+                printed=given.get("printed") if printed is None else printed,
                 unit=unit or errors,
-                over=getattr(measure, "over", None) if over is None else over,
+                over=given.get("over") if over is None else over,
             )
         )
         return measure
@@ -175,31 +130,41 @@ def check(
 
 
 def rejects(description: str, formula: Any) -> Callable[[Any], Any]:
-    """Give a check, from below its decorator, the wrong formula that it must reject."""
-    return _with(mutation=Mutation(description, formula))
+    """Give a check, from below its decorator, a wrong formula that it must reject; it may have several."""
 
-
-def as_printed(formula: Any) -> Callable[[Any], Any]:
-    """Give a check, from below its decorator, the form as printed."""
-    return _with(printed=formula)
-
-
-def over(cases: Draw | Sequence[Any]) -> Callable[[Any], Any]:
-    """Give a check, from below its decorator, its cases."""
-    return _with(over=cases)
-
-
-def _with(**attributes: Any) -> Callable[[Any], Any]:
     def keep(measure: Any) -> Any:
-        vars(measure).update(attributes)
+        measure.mutations = (Mutation(description, formula), *getattr(measure, "mutations", ()))
         return measure
 
     return keep
 
 
+def _with(attribute: str, value: Any) -> Callable[[Any], Any]:
+    def keep(measure: Any) -> Any:
+        setattr(measure, attribute, value)
+        return measure
+
+    return keep
+
+
+as_printed = partial(_with, "printed")
+"""Give a check, from below its decorator, the form as printed."""
+over = partial(_with, "over")
+"""Give a check, from below its decorator, its cases."""
+
+
 def scaled(formula: Callable[..., Any], factor: float = 1.01) -> Mutation:
     """Return the mutation whose result is off by a factor."""
     return Mutation(f"result times {factor:g}", lambda *args, **options: factor * np.asarray(formula(*args, **options)))
+
+
+def _scaled_in_turn(formula: Any) -> tuple[Mutation, ...]:
+    if not isinstance(formula, tuple):
+        return (scaled(formula),)
+    off = [(*formula[:i], scaled(each).formula, *formula[i + 1 :]) for i, each in enumerate(formula)]
+    return tuple(
+        Mutation(f"{each.__name__.strip('_')} times 1.01", wrong) for each, wrong in zip(formula, off, strict=True)
+    )
 
 
 @cache
@@ -212,8 +177,8 @@ def cases(draw: Draw) -> Sequence[Any]:
 @cache
 def checks() -> dict[str, tuple[Check, ...]]:
     """Return the checks of every statement, by its id."""
-    for module in MODULES:
-        importlib.import_module(f"joma.checks.{module}")
+    for module in pkgutil.iter_modules(sys.modules[__package__].__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
     unknown = {each.claim for each in CHECKS} - statements().keys()
     assert not unknown, f"checks of statements that do not exist: {unknown}"
     return {id: tuple(each for each in CHECKS if each.claim == id) for id in statements()}
@@ -247,12 +212,4 @@ def _answer(statement: Statement, numbers: tuple[Number, ...]) -> Answer:
     agrees = bool(numbers) and all(each.passes(each.value) for each in numbers)
     printed_fails = any(each.control is not None and not each.passes(each.control) for each in numbers)
     is_borne_out = agrees and printed_fails == (statement.outcome is not Outcome.HOLDS)
-    return Answer(
-        claim=statement.id,
-        title=statement.title,
-        says=statement.says,
-        source=statement.source,
-        outcome=statement.outcome if is_borne_out else Outcome.FAULTY,
-        numbers=numbers,
-        ours=statement.ours,
-    )
+    return Answer.to(statement, outcome=statement.outcome if is_borne_out else Outcome.FAULTY, numbers=numbers)

@@ -36,37 +36,34 @@ def theorems() -> str:
 
 def errata() -> str:
     """Return docs/errata.md: what is wrong as printed, what needs a condition, and remarks."""
-    every = statements().values()
-    wrong = [each for each in every if each.outcome is Outcome.WRONG]
-    conditional = [each for each in every if each.outcome is Outcome.CONDITIONAL]
-    remarks = [f"- [{each.id}](theorems.md#{each.id}): {_plain(each.remark)}" for each in every if each.remark]
+    (num_wrong, wrong), (num_conditional, conditional) = map(_corrections, (Outcome.WRONG, Outcome.CONDITIONAL))
+    every = [each for each in statements().values() if each.remark]
     parts = [
         NOTICE,
         "# Errata of the paper",
         f"{PAPER} Each row is measured by `joma verify ID`, printed form beside corrected form.",
-        f"## Wrong as printed ({len(wrong)})",
-        _corrections(wrong),
-        f"## Right under conditions that the paper does not state ({len(conditional)})",
-        _corrections(conditional),
+        f"## Wrong as printed ({num_wrong})",
+        wrong,
+        f"## Right under conditions that the paper does not state ({num_conditional})",
+        conditional,
         "## Remarks",
-        "\n".join(remarks),
+        "\n".join(f"- [{each.id}](theorems.md#{each.id}): {_plain(each.remark)}" for each in every),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _entry(statement: Statement) -> str:
     lines = [f"- {'Ours' if statement.ours else 'Printed'}: `{statement.says}`"]
-    if statement.corrected:
-        lines.append(f"- Corrected: `{statement.corrected}`")
-    if statement.computed_by:
-        lines.append("- Computed by " + ", ".join(f"`{name}`" for name in statement.computed_by))
+    lines += [f"- Corrected: `{statement.corrected}`"] if statement.corrected else []
+    names = ", ".join(f"`{name}`" for name in statement.computed_by)
+    lines += [f"- Computed by {names}"] if names else []
     rows = [
         {
             "check": check.name,
             "against": check.against.value,
             "tolerance": f"{check.tolerance:.2g}",
             "unit": check.unit,
-            "must catch": check.mutation.description,
+            "must catch": "; ".join(each.description for each in check.mutations),
         }
         for check in checks()[statement.id]
     ]
@@ -74,12 +71,14 @@ def _entry(statement: Statement) -> str:
     return "\n\n".join([f"## {statement.id}", head, "\n".join(lines), _plain(statement.why), _table(rows)])
 
 
-def _corrections(every: list[Statement]) -> str:
+def _corrections(outcome: Outcome) -> tuple[int, str]:
+    """Return how many statements have an outcome, and the table of their corrections."""
+    every = [each for each in statements().values() if each.outcome is outcome]
     rows = [
         {"id": f"[{s.id}](theorems.md#{s.id})", "where": s.source, "printed": s.says, "corrected": s.corrected}
         for s in every
     ]
-    return _table(rows)
+    return len(rows), _table(rows)
 
 
 def _table(rows: list[dict[str, str]]) -> str:
@@ -91,11 +90,6 @@ def _plain(text: str) -> str:
     return re.sub(r"([*_<])", r"\\\1", text)
 
 
-def write(folder: Path) -> None:
-    """Write both documents into `folder`."""
-    (folder / "theorems.md").write_text(theorems(), encoding="utf8")
-    (folder / "errata.md").write_text(errata(), encoding="utf8")
-
-
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    for document in (theorems, errata):
+        Path(sys.argv[1], f"{document.__name__}.md").write_text(document(), encoding="utf8")

@@ -1,4 +1,4 @@
-"""The independent side of checks on half-spaces and mixtures: Gauss rules over densities from scipy.stats."""
+"""The independent side of checks: Gauss rules over densities from scipy.stats, differences, and integrated flows."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from joma.theory.activations import Activation, homogeneous
-from joma.theory.isotropic import Gaussian, Isotropic, StudentT, UniformBall
-from joma.theory.mixture import Mixture
+from joma import theory
+from joma.theory import Activation, Gaussian, Isotropic, StudentT, UniformBall
 
 Law = Isotropic | Any
 """An isotropic distribution, standing for its marginal in scipy.stats, or any continuous law of scipy.stats."""
@@ -29,17 +28,16 @@ FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 def noises(rng: np.random.Generator, dim: int = 1) -> tuple[Isotropic, ...]:
     """Draw a normal, a ball and a Student's t, none of unit size."""
     scale, radius, dof, width = rng.uniform([0.6, 1.3, 2.5, 1.2], [0.9, 2.5, 4.5, 1.6])
-    return Gaussian(dim=dim, scale=scale), UniformBall(dim=dim, radius=radius), StudentT(dim=dim, dof=dof, scale=width)
+    return (
+        Gaussian(dim=dim, scale=scale),
+        UniformBall(dim=dim, radius=radius),
+        StudentT(dim=dim, dof=dof, scale=width),
+    )
 
 
 def two_slopes(rng: np.random.Generator) -> Activation:
     """Draw a homogeneous activation with c₋ ≠ 0 and c₊ ≠ 1."""
-    return homogeneous(rng.uniform(0.1, 0.4), rng.uniform(1.2, 1.8))
-
-
-def slopes_of(phi: Activation) -> tuple[float, float]:
-    """(c₋, c₊)."""
-    return phi.require_homogeneous("This check")
+    return theory.homogeneous(rng.uniform(0.1, 0.4), rng.uniform(1.2, 1.8))
 
 
 def marginal_of(noise: Isotropic) -> Any:
@@ -72,12 +70,6 @@ def _rule(law: Law, kink: float) -> tuple[np.ndarray, np.ndarray]:
     return y, weight * law.pdf(y)
 
 
-def expectation(law: Law, function: Callable[[np.ndarray], np.ndarray], kink: float = 0.0) -> float:
-    """Mean of a function that is smooth but for one kink."""
-    y, weight = _rule(law, kink)
-    return float(weight @ function(y))
-
-
 def gate_means(law: Law, gate: Callable[[np.ndarray], np.ndarray], r: float, norm: float = 1.0) -> np.ndarray:
     """E f(‖v‖y + r) and E y f(‖v‖y + r) for a function with a kink at zero."""
     y, weight = _rule(law, -r / norm)
@@ -85,22 +77,12 @@ def gate_means(law: Law, gate: Callable[[np.ndarray], np.ndarray], r: float, nor
     return np.array([values.sum(), values @ y])
 
 
-def thetas(law: Law, s: float, phi: Activation) -> np.ndarray:
-    """θ₁(s) and θ₂(s)."""
-    return gate_means(law, phi.derivative, s)
-
-
-def mean_of(law: Law, s: float, phi: Activation) -> float:
-    """F(s) = E φ(y + s)."""
-    return float(gate_means(law, phi.value, s)[0])
-
-
 def difference(function: Callable[[float], Any], x: float, step: float = STEP) -> Any:
     """Derivative of a number or an array by the central difference of fourth order."""
     return sum(weight * function(x + k * step) for k, weight in FIVE_POINTS) / step
 
 
-def raw_field(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
+def raw_field(mixture: theory.Mixture, v: np.ndarray, xi: float) -> np.ndarray:
     """E[g ψ(v·x + ξ) x] and E[g ψ(v·x + ξ)] in one vector, integrated along v cluster by cluster."""
     norm = float(np.linalg.norm(v))
     total = np.zeros(v.size + 1)
@@ -110,10 +92,23 @@ def raw_field(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
     return total
 
 
-def jacobian(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = STEP) -> np.ndarray:
-    """Derivative of a vector by every component of another, by central differences of fourth order."""
+def jacobian(function: Callable[[np.ndarray], Any], x: np.ndarray, step: float = STEP) -> np.ndarray:
+    """Derivative of a number or an array by every entry of another, by central differences of fourth order."""
+    units = np.eye(x.size).reshape(-1, *x.shape)
 
-    def along(e: np.ndarray) -> np.ndarray:
+    def along(e):
         return np.asarray(difference(lambda h: function(x + h * e), 0.0, step))
 
-    return np.stack([along(e) for e in np.eye(x.size)], axis=-1)
+    slopes = list(map(along, units))
+    return np.stack(slopes, axis=-1).reshape(*slopes[0].shape, *x.shape)
+
+
+def solved(field: Callable[..., Any], start: tuple[Any, ...], t: Any, **options: Any) -> tuple[np.ndarray, ...]:
+    """Integrate dy/dt = field(y) for a tuple y of arrays, and return each at the times `t`."""
+    run = theory.integrate(
+        lambda _, state: dict(zip(state, field(*state.values()), strict=True)),
+        {str(index): np.asarray(each, dtype=float) for index, each in enumerate(start)},
+        np.asarray(t),
+        **options,
+    )
+    return tuple(run.states.values())

@@ -65,9 +65,7 @@ class Claim:
     """Whether we ask it, and not the paper."""
 
 
-def claim(
-    id: str, title: str, *, source: str, says: str = "", primary: bool = True, ours: bool = False
-) -> Callable[[Callable[[Any], Iterable[Number]]], Claim]:
+def claim(id: str, title: str, **fields: Any) -> Callable[[Callable[[Any], Iterable[Number]]], Claim]:
     """Make a claim of the function that returns its numbers; the arguments are fields of `Claim`.
 
     Without `says` the function's docstring is what the paper says.
@@ -80,8 +78,8 @@ def claim(
     """
 
     def of(numbers: Callable[[Any], Iterable[Number]]) -> Claim:
-        words = says or " ".join((numbers.__doc__ or "").split())
-        return Claim(id=id, title=title, says=words, source=source, numbers=numbers, primary=primary, ours=ours)
+        says = " ".join((numbers.__doc__ or "").split())
+        return Claim(**{"says": says, **fields}, id=id, title=title, numbers=numbers)
 
     return of
 
@@ -103,6 +101,12 @@ class Answer(BaseModel):
     tested_by: str = "verify"
     """`verify`, or the id of the experiment."""
     ours: bool = False
+
+    @classmethod
+    def to(cls, asked: Any, **fields: Any) -> "Answer":
+        """Answer a claim or a statement."""
+        words = {name: getattr(asked, name) for name in ("title", "says", "source", "ours")}
+        return cls(claim=asked.id, **words, **fields)
 
     @property
     def sound(self) -> bool:
@@ -196,17 +200,8 @@ def answer(claim: Claim, numbers: Sequence[Number], *, tested_by: str, confidenc
         outcome = Outcome.REPORTED
     else:
         outcome = next(iter(settings.values())) if len(set(settings.values())) == 1 else Outcome.MIXED
-    return Answer(
-        claim=claim.id,
-        title=claim.title,
-        says=claim.says,
-        source=claim.source,
-        ours=claim.ours,
-        outcome=outcome,
-        settings=settings if len(settings) > 1 and claim.primary else {},
-        numbers=tuple(numbers),
-        tested_by=tested_by,
-    )
+    settings = settings if len(settings) > 1 and claim.primary else {}
+    return Answer.to(claim, outcome=outcome, settings=settings, numbers=tuple(numbers), tested_by=tested_by)
 
 
 def holm(p_values: dict[str, float], alpha: float = 1 - CONFIDENCE) -> dict[str, float]:
@@ -252,12 +247,10 @@ def _p_value(numbers: Iterable[Number]) -> float:
 def _p_of(number: Number) -> float:
     if not number.error or math.isnan(number.value):
         return 1.0
-    limits = [limit for limit in (number.at_least, number.at_most) if limit is not None]
-    nearest = min(abs(number.value - limit) for limit in limits)
+    nearest = min(abs(number.value - limit) for limit in number.limits)
     return float(2 * stats.t.sf(nearest / number.error, number.df))
 
 
 def _distance(number: Number) -> float:
     """Return how far a number is from its nearest threshold, in relation to the threshold."""
-    limits = [limit for limit in (number.at_least, number.at_most) if limit is not None]
-    return min((abs(number.value - limit) / (abs(limit) or 1.0) for limit in limits), default=math.inf)
+    return min((abs(number.value - limit) / (abs(limit) or 1.0) for limit in number.limits), default=math.inf)

@@ -88,22 +88,24 @@ class Number(BaseModel):
         """
         value, error, df = _mean(values)
         if control is not None:
-            middle, other, other_df = _mean(control)
-            fields |= {"control": middle}
+            fields["control"], other, other_df = _mean(control)
             if paired:
                 _, spread, freedom = _mean(np.asarray(values, dtype=float) - np.asarray(control, dtype=float))
                 fields |= {"difference_error": spread, "difference_df": freedom}
             elif error is not None and other is not None:
-                fields |= {
-                    "difference_error": math.hypot(error, other),
-                    "difference_df": _welch(error, df, other, other_df),
-                }
+                freedom = _welch(error, df, other, other_df)
+                fields |= {"difference_error": math.hypot(error, other), "difference_df": freedom}
         return cls(name=name, value=value, error=error, df=df, n=len(values), **fields)
 
     @property
     def is_judged(self) -> bool:
         """Whether there is a threshold."""
-        return self.at_least is not None or self.at_most is not None
+        return bool(self.limits)
+
+    @property
+    def limits(self) -> list[float]:
+        """The thresholds that there are."""
+        return [limit for limit in (self.at_least, self.at_most) if limit is not None]
 
     @property
     def is_exact(self) -> bool:

@@ -22,20 +22,8 @@ STYLES = {
     Outcome.FAULTY: "bold red",
 }
 """Colours of outcomes in a terminal."""
-COLUMNS = ("claim", "what we found", "outcome", "value", "threshold", "control", "published", "tested by")
 NUMBERS = ("value", "95 % interval", "threshold", "control", "published", "measured", "tolerance", "as printed")
 """Columns that hold numbers."""
-NUMBER_COLUMNS = (
-    "number",
-    "setting",
-    "value",
-    "95 % interval",
-    "threshold",
-    "control",
-    "control is",
-    "outcome",
-    "unit",
-)
 
 
 def short(value: float | None, digits: int = DIGITS) -> str:
@@ -65,12 +53,37 @@ def threshold(number: Number) -> str:
 
 def rows(answers: Iterable[Answer], *, texts: bool = True) -> list[dict[str, str]]:
     """Return one row for each claim with its main number; `texts` takes the headings of the hand-written texts."""
-    return [_row(answer, texts) for answer in answers]
+    return [
+        {
+            "claim": answer.claim,
+            "what we found": heading(answer) if texts else answer.title,
+            "outcome": answer.outcome.value,
+            "value": _value(answer.main) if answer.main else "",
+            "threshold": threshold(answer.main) if answer.main else "",
+            "control": short(answer.main.control) if answer.main else "",
+            "published": short(answer.main.published) if answer.main else "",
+            "tested by": answer.tested_by,
+        }
+        for answer in answers
+    ]
 
 
 def number_rows(answer: Answer) -> list[dict[str, str]]:
     """Return one row for each number of a claim."""
-    return [_number_row(number) for number in answer.numbers]
+    return [
+        {
+            "number": number.name,
+            "setting": number.setting,
+            "value": short(number.value),
+            "95 % interval": "{} to {}".format(*map(short, number.interval())) if _has_interval(number) else "",
+            "threshold": threshold(number),
+            "control": short(number.control),
+            "control is": number.control_name,
+            "outcome": outcome_of(number).value if number.is_judged else "",
+            "unit": number.unit,
+        }
+        for number in answer.numbers
+    ]
 
 
 def markdown(table: Sequence[dict[str, str]]) -> str:
@@ -95,33 +108,8 @@ def terminal(table: Sequence[dict[str, str]], *, title: str = "") -> Table:
     return shown
 
 
-def _row(answer: Answer, texts: bool) -> dict[str, str]:
-    main = answer.main
-    numbers = (
-        ("", "", "", "")
-        if main is None
-        else (_value(main), threshold(main), short(main.control), short(main.published))
-    )
-    found = heading(answer) if texts else answer.title
-    return dict(zip(COLUMNS, (answer.claim, found, answer.outcome.value, *numbers, answer.tested_by), strict=True))
-
-
-def _number_row(number: Number) -> dict[str, str]:
-    outcome = outcome_of(number)
-    low, high = number.interval()
-    has_interval = not number.is_exact and math.isfinite(low)
-    cells = (
-        number.name,
-        number.setting,
-        short(number.value),
-        f"{short(low)} to {short(high)}" if has_interval else "",
-        threshold(number),
-        short(number.control),
-        number.control_name,
-        outcome.value if number.is_judged else "",
-        number.unit,
-    )
-    return dict(zip(NUMBER_COLUMNS, cells, strict=True))
+def _has_interval(number: Number) -> bool:
+    return not number.is_exact and math.isfinite(number.interval()[0])
 
 
 def _value(number: Number) -> str:

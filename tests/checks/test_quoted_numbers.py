@@ -5,6 +5,7 @@ import pytest
 from scipy import optimize
 
 from joma.checks import figure9, theorem3
+from joma.checks.check import cases
 from joma.theory.activations import homogeneous
 from joma.theory.computation_graph import Edge
 from joma.theory.convergence import ConvergenceFlow
@@ -37,7 +38,7 @@ def test_thm3_eigenvalues_and_size_of_the_remainder():
     np.testing.assert_allclose(printed, [-1.0827, 0.5786], atol=5e-5)
     np.testing.assert_allclose(point.linearised.eigenvalues[:2], [0.6443, 0.5066], atol=5e-5)
     shares, off = [], []
-    for each, matrix in theorem3._points():
+    for each, matrix in cases(theorem3.points):
         v, v_dot = theorem3._nearby(each, 0.01)
         term = matrix @ (each.mu - v)
         shares.append(np.linalg.norm(v_dot - term) / np.linalg.norm(term))
