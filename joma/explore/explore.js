@@ -38,7 +38,7 @@ const along = (name, field, title = null, more = {}) =>
 const colour = { field: "target", type: "quantitative", legend: null, scale: ends("c", { range: "ramp" }) };
 const law = { field: "law", type: "nominal", title: null, scale: { domain: ["corrected", "printed"] } };
 const layer = (name, mark, encoding) => ({ data: { name }, mark, encoding });
-const chart = (layers, height = 200) => ({ height, autosize: { type: "fit", contains: "padding" }, layer: layers,
+const chart = (layers, height = 220) => ({ height, autosize: { type: "fit", contains: "padding" }, layer: layers,
   params: ["x", "y", "c"].map((name) => ({ name: `${name}_ends`, value: [1, 2] })) });
 
 function specs(log) {
@@ -273,7 +273,7 @@ async function showFilm() {
   const legend = film.layers.length > 12 ? null : { title: "layer", columns: 12 };
   const shade = { field: "value", type: "quantitative", title: film.label, scale: { domain: [film.lowest, film.highest] }, legend: { gradientLength: 140 } };
   setSpec("heads", chart([layer("cells", { type: "rect", tooltip: true }, { x: named("head"), y: named("layer"), color: shade })], height));
-  setSpec("layers", chart(line("value", film.label, { color: { field: "layer", type: "ordinal", legend } }), height));
+  setSpec("layers", chart(line("value", film.label, { color: { field: "layer", type: "ordinal", legend, scale: { domain: film.layers } } }), height));
   setSpec("loss", chart(line("loss", "loss")));
   const means = film.means.flatMap((curve, row) => curve.map((value, at) => ({ step: film.steps[at], value, layer: film.layers[row] })));
   $("loss").hidden = !film.loss.length;

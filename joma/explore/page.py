@@ -62,7 +62,7 @@ class ExploreServer(LocalServer):
         sources = [name for name in (*bundle_files(), *(name for _, name in ASSETS))]
         styles = [name for name in sources if name.endswith(".css")]
         scripts = [name for name in reversed(sources) if name.endswith(".js")]  # ours is there before charts draw
-        return render(sliders.CONTROLS, self.folder, styles=styles, scripts=scripts)
+        return render(sliders.SLIDERS, self.folder, styles=styles, scripts=scripts)
 
     def answers(self) -> dict[str, Callable[[dict[str, str]], dict[str, Any]]]:
         """Return what gives curves for sliders, and the frames of a run."""

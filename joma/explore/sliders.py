@@ -41,8 +41,8 @@ FLOOR = 1e-17
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
-    """A slider over values, or a list to choose a name from."""
+class Slider:
+    """A slider over values, or a list of names to choose from."""
 
     name: str
     label: str
@@ -76,17 +76,17 @@ def _between(low: float, high: float, step: float) -> tuple[float, ...]:
 
 TEMPERATURES = (0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 3.5, 4.0)
 RATIOS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
-CONTROLS = (
-    Control("flow", "flow", tuple(FLOWS), "printed", tuple(TITLES[name] for name in FLOWS)),
-    Control("attention", "attention", (OWN, *(kind.value for kind in AttentionKind)), OWN),
-    Control("activation", "activation", (OWN, *ACTIVATIONS), OWN),
-    Control("low", "smallest target μ or Δ", _between(-4, 4, 0.25), 1.0),
-    Control("high", "largest target μ or Δ", _between(-4, 5, 0.25), 4.0),
-    Control("temperature", "temperature T", TEMPERATURES, 1.0),
-    Control("rate_ratio", "rate ratio η_z/η_w", RATIOS, 1.0),
-    Control("tokens", "tokens (width)", tuple(range(2, 31)), 10),
-    Control("noise", "noise of the start", _between(0, 1, 0.05), 0.0),
-    Control("seed", "seed", tuple(range(21)), 0),
+SLIDERS = (
+    Slider("flow", "flow", tuple(FLOWS), "printed", tuple(TITLES[name] for name in FLOWS)),
+    Slider("attention", "attention", (OWN, *(kind.value for kind in AttentionKind)), OWN),
+    Slider("activation", "activation", (OWN, *ACTIVATIONS), OWN),
+    Slider("low", "smallest target μ or Δ", _between(-4, 4, 0.25), 1.0),
+    Slider("high", "largest target μ or Δ", _between(-3.75, 5, 0.25), 4.0),
+    Slider("temperature", "temperature T", TEMPERATURES, 1.0),
+    Slider("rate_ratio", "rate ratio η_z/η_w", RATIOS, 1.0),
+    Slider("tokens", "tokens (width)", tuple(range(2, 31)), 10),
+    Slider("noise", "noise of the start", _between(0, 1, 0.05), 0.0),
+    Slider("seed", "seed", tuple(range(21)), 0),
 )
 """What can be moved, in the order of the page."""
 STARTS = {name: {"temperature": flow_class(name).default_temperature} for name in FLOWS}
@@ -96,7 +96,7 @@ STARTS = {name: {"temperature": flow_class(name).default_temperature} for name i
 def answer(asked: dict[str, str], num_points: int = NUM_POINTS) -> dict[str, Any]:
     """Return all curves for the values of an address; the rest is at its start. An error is one line of text."""
     try:
-        known = {control.name: control for control in CONTROLS}
+        known = {control.name: control for control in SLIDERS}
         for name in asked.keys() - known.keys():
             raise ValueError(f"There is no slider {name[:MAX_LETTERS]!r}. Leave it out.")
         chosen = {name: each.read(asked[name]) if name in asked else each.start for name, each in known.items()}
@@ -248,9 +248,9 @@ FEW: dict[str, tuple[Value, ...]] = {
 FEW_POINTS, FEW_TOKENS = 50, 8
 
 
-def few_controls() -> list[Control]:
+def few_controls() -> list[Slider]:
     """Return the controls of the page without a server."""
-    return [replace(each, values=FEW[each.name]) for each in CONTROLS if each.name in FEW]
+    return [replace(each, values=FEW[each.name]) for each in SLIDERS if each.name in FEW]
 
 
 def grid() -> dict[str, Any]:
