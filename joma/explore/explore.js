@@ -64,7 +64,8 @@ function specs(log) {
         { ...t, ...along("y", "middle", "nats"), text: { field: "label" } }),
     ]),
     attention: chart([layer("now", { type: "bar" }, { ...along("x", "attention", "share of attention"), color: colour,
-      y: { field: "name", type: "ordinal", sort: null, title: null, axis: { labelOverlap: true, labelSeparation: 0, labelFontSize: 10, minExtent: 52 } } })]),
+      y: { field: "name", type: "ordinal", sort: null, title: null,
+        axis: { labelOverlap: true, labelSeparation: 0, labelFontSize: 10, minExtent: 52 } } })]),
     weights: chart([
       layer("limits", { type: "rule", strokeDash: [2, 3], opacity: 0.7 }, { ...v, color: colour }),
       layer("paths", line, { ...t, ...v, detail: { field: "token" }, color: colour }), ...moment,
@@ -103,7 +104,8 @@ document.addEventListener("joma-drawn", ({ target: figure }) => {
 
 function span(values, margin = 0.04) {  // ends of an axis with some room, or a range around a single value
   const known = values.filter((each) => each != null);
-  const low = Math.min(...known), high = Math.max(...known), room = margin * (high - low) || 0.05 * Math.abs(high) || 0.1;
+  const low = Math.min(...known), high = Math.max(...known);
+  const room = high > low ? margin * (high - low) : 0.05 * Math.abs(high) || 0.1;
   return [low - room, high + room];
 }
 const column = (rows, name) => rows.map((row) => row[name]);
@@ -206,7 +208,9 @@ async function refresh() {  // one question at a time; the last one counts
 
 function setField(name, value) {
   const field = fields.find((each) => each.name === name);
-  const index = field ? (field.options ? [...field.options].map((each) => each.value) : values(field).map(String)).indexOf(String(value)) : -1;
+  if (!field) return;
+  const known = field.options ? [...field.options].map((each) => each.value) : values(field).map(String);
+  const index = known.indexOf(String(value));
   if (index >= 0) field.options ? field.selectedIndex = index : field.value = index;
 }
 
@@ -267,13 +271,17 @@ async function showFilm() {
   film = answer;
   const step = along("x", "step", "training step", { axis: axis("x", ",d") });
   const cursor = layer("cursor", { type: "rule", style: "guide", strokeWidth: 2 }, step);
-  const line = (y, title, more) => [layer("lines", { type: "line", strokeWidth: 1.8 }, { ...step, ...along("y", y, title), ...more }), cursor];
-  const named = (field) => ({ field, type: "ordinal", title: field, sort: null, axis: { labelAngle: 0, labelOverlap: true, minExtent: 18 } });
+  const line = (y, title, more) =>
+    [layer("lines", { type: "line", strokeWidth: 1.8 }, { ...step, ...along("y", y, title), ...more }), cursor];
+  const names = { type: "ordinal", sort: null, axis: { labelAngle: 0, labelOverlap: true, minExtent: 18 } };
   const height = Math.min(460, Math.max(220, 26 * film.layers.length + 110));
   const legend = film.layers.length > 12 ? null : { title: "layer", columns: 12 };
-  const shade = { field: "value", type: "quantitative", title: film.label, scale: { domain: [film.lowest, film.highest] }, legend: { gradientLength: 140 } };
-  setSpec("heads", chart([layer("cells", { type: "rect", tooltip: true }, { x: named("head"), y: named("layer"), color: shade })], height));
-  setSpec("layers", chart(line("value", film.label, { color: { field: "layer", type: "ordinal", legend, scale: { domain: film.layers } } }), height));
+  const shade = { field: "value", type: "quantitative", title: film.label, legend: { gradientLength: 140 },
+    scale: { domain: [film.lowest, film.highest] } };
+  const colours = { color: { field: "layer", type: "ordinal", legend, scale: { domain: film.layers } } };
+  setSpec("heads", chart([layer("cells", { type: "rect", tooltip: true },
+    { x: { field: "head", title: "head", ...names }, y: { field: "layer", title: "layer", ...names }, color: shade })], height));
+  setSpec("layers", chart(line("value", film.label, colours), height));
   setSpec("loss", chart(line("loss", "loss")));
   const means = film.means.flatMap((curve, row) => curve.map((value, at) => ({ step: film.steps[at], value, layer: film.layers[row] })));
   $("loss").hidden = !film.loss.length;
