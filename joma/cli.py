@@ -461,11 +461,12 @@ def explore(
         raise ValueError(f"There is no folder {folder}. Pass one that watch, train or scan wrote, or none.")
     from joma import terminal
     from joma.explore import explore, write_static
+    from joma.store.files import demand_writable
 
     if static is None:
         _serve("Explorer", lambda ready: explore(folder, ready), as_json=as_json, browser=browser)
         return
-    _demand_writable(static.parent)
+    demand_writable(static.parent, remedy="Give another --static.")
     with terminal.busy("Computing the grid", quiet=as_json):
         page = write_static(static, folder)
     terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
