@@ -42,6 +42,7 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python benchmarks/explore.py
 
 # Damaged files and odd options for everything that reads.
 fuzz: $(VENV)/installed

@@ -6,6 +6,8 @@ import os
 import sys
 import traceback
 import warnings
+import webbrowser
+from collections.abc import Callable
 from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
@@ -387,7 +389,13 @@ def report(
             raise ValueError(
                 "`--live` serves a page and writes none, got `--out` or `--single` too. Choose one of them."
             )
-        _serve(folder, until_eof=until_eof, as_json=as_json)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(
+                f"{folder} is a file, and a run is a folder. Pass the folder of a run, also before it exists."
+            )
+        from joma.page.live import serve
+
+        _serve("Live view", lambda ready: serve(folder, ready, until_eof=until_eof), as_json=as_json)
         return
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
@@ -400,21 +408,54 @@ def report(
     terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
 
 
-def _serve(folder: Path, *, until_eof: bool, as_json: bool) -> None:
-    """Serve the live view of a folder until Ctrl-C."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, and a run is a folder. Pass the folder of a run, also before it exists.")
-    from joma.page.live import serve
+@app.command(cls=train_options.PlainCommand)
+def explore(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A run, or a folder of runs, to play back.", show_default="none, and no playback"),
+    ] = None,
+    static: Annotated[
+        Path | None, _option("File to write: the same page without a server, with fewer positions.", "none: serve it")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Move sliders and see the paper's flows answer, walk through its statements, play a training back."""
+    from joma.errors import import_extra
+
+    for module in ("jinja2", "altair", "vl_convert"):
+        import_extra(module, "report")
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}. Pass one that watch, train or scan wrote, or none.")
+    from joma import terminal
+    from joma.explore import explore, write_static
+    from joma.store.files import demand_writable
+
+    if static is None:
+        _serve("Explorer", lambda ready: explore(folder, ready), as_json=as_json, browser=browser)
+        return
+    demand_writable(static.parent, remedy="Give another --static.")
+    with terminal.busy("Computing the grid", quiet=as_json):
+        page = write_static(static, folder)
+    terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
+
+
+def _serve(
+    what: str, serve: Callable[[Callable[[str], object]], None], *, as_json: bool, browser: bool = False
+) -> None:
+    """Serve a page for this machine until Ctrl-C."""
 
     def say(address: str) -> None:
-        line = json.dumps({"address": address}) if as_json else f"Live view: {address}  (Ctrl-C ends it)"
+        line = json.dumps({"address": address}) if as_json else f"{what}: {address}  (Ctrl-C ends it)"
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+        if browser and sys.stdout.isatty():
+            webbrowser.open(address)
 
     try:
-        serve(folder, say, until_eof=until_eof)
+        serve(say)
     except KeyboardInterrupt:
-        sys.stderr.write("joma: the live view has ended.\n")
+        sys.stderr.write(f"joma: the {what[0].lower()}{what[1:]} has ended.\n")
 
 
 def main() -> None:

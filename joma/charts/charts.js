@@ -92,6 +92,7 @@ async function drawNow(figure) {
   place.replaceChildren(stage);
   stage.classList.remove("joma-stage");
   place.style.minHeight = 0;
+  figure.dispatchEvent(new Event("joma-drawn", { bubbles: true }));  // for pages that feed it data
 }
 
 function draw(figure) {  // one drawing at a time

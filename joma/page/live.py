@@ -1,8 +1,8 @@
 """The live view: a page that follows a training while it runs, served on this machine alone.
 
-The server answers GET for three kinds of address, all below a random token: the page, its assets and `data`, the state
-of the run as JSON. It only reads. Other names of this machine in the header `Host` are refused: a foreign page whose
-name was made to point here (DNS rebinding) gets nothing.
+The server, which the explorer uses too, answers GET for three kinds of address, all below a random token: the page, its
+assets and JSON, here `data`, the state of the run. It only reads. Other names of this machine in the header `Host` are
+refused: a foreign page whose name was made to point here (DNS rebinding) gets nothing.
 """
 
 import json
@@ -145,25 +145,33 @@ def _drawn(folder: Path, root: Path) -> dict[str, Any]:
     }
 
 
-class LiveServer(ThreadingTCPServer):
-    """The page of a folder, on a free port of the loopback interface; `address` has its token."""
+class LocalServer(ThreadingTCPServer):
+    """A page with its scripts and JSON, on a free port of the loopback interface; `address` has its token."""
 
     daemon_threads = True
+    assets: tuple[tuple[str, str], ...] = (("joma.page", "page.css"),)
+    """Styles and scripts next to those of the charts: package and name of each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         """Listen; `serve_forever` answers."""
-        super().__init__((LOOPBACK, 0), LiveRequest)
-        self.live = LiveFolder(folder)
+        super().__init__((LOOPBACK, 0), LocalRequest)
         self.token = secrets.token_urlsafe(24)
         self.address = f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
+
+    def page(self) -> str:
+        """Return the HTML of the page."""
+        raise NotImplementedError
+
+    def answers(self) -> dict[str, Callable[[dict[str, str]], dict[str, Any]]]:
+        """Return what gives JSON, by what follows the token: a function of the values in the address."""
+        raise NotImplementedError
 
     @cached_property
     def files(self) -> dict[str, tuple[str, str]]:
         """The page, styles and scripts with their types, by what follows the token; made at the first request."""
-        own = {name: (files("joma.page") / name).read_text(encoding="utf-8") for name in ("page.css", "live.js")}
+        own = {name: (files(package) / name).read_text(encoding="utf-8") for package, name in self.assets}
         shared = {f"assets/{name}": (text, TYPES[Path(name).suffix]) for name, text in (bundle_files() | own).items()}
-        folder = os.fsencode(self.live.folder).decode("utf-8", "replace")
-        return {"": (render("live", folder=folder, version=joma.__version__), TYPES[".html"]), **shared}
+        return {"": (self.page(), TYPES[".html"]), **shared}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore browsers that go away; show other errors as usual."""
@@ -171,23 +179,42 @@ class LiveServer(ThreadingTCPServer):
             super().handle_error(request, client_address)
 
 
-class LiveRequest(BaseHTTPRequestHandler):
+class LiveServer(LocalServer):
+    """The page of a folder."""
+
+    assets = (*LocalServer.assets, ("joma.page", "live.js"))
+
+    def __init__(self, folder: Path) -> None:
+        """Listen for a folder, which need not exist yet."""
+        super().__init__()
+        self.live = LiveFolder(folder)
+
+    def page(self) -> str:
+        """Return the page, which asks for its data."""
+        folder = os.fsencode(self.live.folder).decode("utf-8", "replace")
+        return render("live", folder=folder, version=joma.__version__)
+
+    def answers(self) -> dict[str, Callable[[dict[str, str]], dict[str, Any]]]:
+        """Return the state of a run."""
+        return {"data": lambda asked: self.live.state(run=asked.get("run", ""), seen=asked.get("seen", ""))}
+
+
+class LocalRequest(BaseHTTPRequestHandler):
     """One request; methods other than GET are refused by the base class."""
 
-    server: LiveServer
+    server: LocalServer
     timeout = TIMEOUT_SECONDS
 
     def do_GET(self) -> None:
-        """Answer with the page, an asset or the state of the run."""
+        """Answer with the page, an asset or JSON."""
         path, _, query = self.path.partition("?")
         token, slash, below = path.removeprefix("/").partition("/")
         host = re.sub(r":\d+$", "", self.headers.get("Host") or "")
         if host not in HOSTS or not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN)
-        elif slash and below == "data":
-            asked = parse_qs(query)
-            run, seen = (asked.get(name, [""])[0] for name in ("run", "seen"))
-            self._answer(json.dumps(self.server.live.state(run=run, seen=seen), allow_nan=False), TYPES[".json"])
+        elif slash and below in (answers := self.server.answers()):
+            asked = {name: values[0] for name, values in parse_qs(query).items()}
+            self._answer(json.dumps(answers[below](asked), allow_nan=False), TYPES[".json"])
         elif slash and below in self.server.files:
             self._answer(*self.server.files[below])
         else:
