@@ -70,6 +70,7 @@ docs: $(VENV)/docs
 	$(BIN)/python -m joma.checks.documents docs
 	$(BIN)/python -m joma.paper.documents
 	$(BIN)/sphinx-build -q -W --keep-going docs build/site
+	$(BIN)/joma explore --static build/site/explore.html
 	@echo "Site: build/site/index.html"
 
 # Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.

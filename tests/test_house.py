@@ -9,8 +9,8 @@ from pathlib import Path
 import joma
 
 ROOT = Path(__file__).parents[1]
-TESTED_WITH = {"flows": "simulation"}
-"""Modules that are parts of one idea and are tested through it."""
+TESTED_WITH = {"flows": "simulation", "superposition": "api"}
+"""Modules that are tested through another; superposition by its statements, and here what it refuses."""
 
 
 def modules_after(statement: str) -> set[str]:

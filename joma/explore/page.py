@@ -126,7 +126,7 @@ def _checks(statement: str) -> Markup:
                 "against": check.against.value,
                 "tolerance": f"{check.tolerance:.2g}",
                 "unit": check.unit,
-                "must reject": check.mutation.description,
+                "must reject": "; ".join(each.description for each in check.mutations),
             }
             for check in checks()[statement]
         ]

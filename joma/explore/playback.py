@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from joma.metrics import metric_named
-from joma.page.runs import ALL_HEADS, run_name, trusted
+from joma.page.runs import ALL_HEADS, run_name
 from joma.store import find_runs, read
 
 METRIC = "entropy"
@@ -36,7 +36,8 @@ def film(folder: Path | None, name: str = "") -> dict[str, Any]:
 
 def _frames(folder: Path) -> dict[str, Any]:
     table = read(folder)
-    rows = table[(table["metric"] == METRIC) & trusted(table)]
+    table = table[(table["flag"] == "") & np.isfinite(table["value"])]
+    rows = table[table["metric"] == METRIC]
     if rows.empty:
         raise ValueError("This run has no attention entropy. Measure it with joma.watch or joma train.")
     if (rows["head"] != ALL_HEADS).any():
@@ -46,7 +47,7 @@ def _frames(folder: Path) -> dict[str, Any]:
     chosen = np.unique(np.linspace(0, len(frames) - 1, min(most, len(frames))).round().astype(int))
     frames = frames.iloc[chosen]
     layers = frames.T.groupby(level="layer").mean().T
-    loss = table[(table["metric"] == "loss") & trusted(table)].groupby("step")["value"].mean()
+    loss = table[table["metric"] == "loss"].groupby("step")["value"].mean()
     loss = np.interp(frames.index, loss.index, loss) if len(loss) else []
     return {
         "label": metric_named(METRIC).axis,

@@ -173,7 +173,8 @@ def _waves(
     centred = waves - mean
     if config.positions == "centred":
         return centred
-    return functional.normalize(centred, dim=(0, 1)) * waves.norm()  # zero for a single position, which is its mean
+    smallest = torch.finfo(centred.dtype).tiny  # a single position is its mean, and stays zero
+    return centred * (waves.norm() / centred.norm().clamp(min=smallest))
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:
