@@ -166,6 +166,13 @@ OTHER_MODELS = {
         "gated": True, "tied": True, "optimiser": "momentum", "lr": (3e-2, 1e-1), "schedule": "cosine",
         "dropout": 0.1,
     },
+    "normed and scaled queries and keys, leaky ReLU, rates by part": {
+        "qk_norm": True, "attention_scale": 2.0, "positions": "centred", "activation": "relu", "negative_slope": 0.3,
+        "lr_mlp": 0.5, "lr_embedding": 2.0,
+    },
+    "soft cap, QK-clip, frozen parts": {  # without biases: the noise of those of keys would reach what is clipped
+        "softcap": 5.0, "qk_clip": 1.0, "positions": "constant", "attention_bias": False, "frozen": "value+norm",
+    },
 }  # fmt: skip
 """Changes of the recipe `small`, which shares no option with the paper's model."""
 
