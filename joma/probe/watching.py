@@ -249,6 +249,8 @@ class Watch:
                 self._record.event(
                     alert.step, "alarm", alert.message, level="warning", site=alert.site, evidence=evidence
                 )
+        with self._going_on():
+            self._record.end_step()
         for alert in alerts if self._on_alarm is not None else ():
             self._on_alarm(alert)  # type: ignore[misc]
 
@@ -592,7 +594,7 @@ class MemoryRecord:
     def _nothing(self, *_: object) -> None:
         """Keep everything: there is no earlier session and no folder."""
 
-    begin_again = close = abandon = flush = _nothing
+    begin_again = end_step = close = abandon = flush = _nothing
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far, of several for one key the last."""
