@@ -116,7 +116,8 @@ class Scan:
 
     def plot(self) -> "Chart":
         """Draw entropy and ranks of every layer over the steps."""
-        return chart_of(self.to_frame(), SCANNED, self.folder.name)
+        remedy = "Print the scan: `summary` says what is wrong with the checkpoints."
+        return chart_of(self.to_frame(), SCANNED, self.folder.name, remedy=remedy)
 
     def _repr_html_(self) -> str:
         remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)

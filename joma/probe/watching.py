@@ -284,7 +284,8 @@ class Watch:
 
     def plot(self) -> "Chart":
         """Draw the entropy, rank, largest logit and loss of every layer over the steps."""
-        return chart_of(self.frame(), (*SHOWN, "loss"), f"{self._model.name} while it trains")
+        title, remedy = f"{self._model.name} while it trains", "Call `step` at a step that is due first."
+        return chart_of(self.frame(), (*SHOWN, "loss"), title, remedy=remedy)
 
     def close(self, status: Literal["finished", "failed"] = "finished") -> None:
         """Detach from the model, which is then as it was, and close the record. Closing twice does nothing."""

@@ -411,6 +411,8 @@ def test_a_series_that_is_broken_throughout_is_recorded(tmp_path):
     again = scan(tmp_path, out=tmp_path / "out")
     assert (again.num_measured, again.num_known, again.not_loaded) == (0, 0, ("step1.pt", "step2.pt"))
     assert again.is_empty
+    with pytest.raises(ValueError, match=r"nothing to draw.*`summary` says what is wrong"):
+        again.plot()
 
 
 def test_layers_that_show_no_lower_matrix_are_said(tmp_path):
