@@ -57,10 +57,10 @@ def as_html(table: "pandas.DataFrame", remarks: Iterable[str], shown: Mapping[st
     return rows + "".join(f"<p>{escape(line)}</p>" for line in remarks)
 
 
-def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str, *, remedy: str) -> "Chart":
+def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str, *, otherwise: str) -> "Chart":
     """Draw metrics of every layer over the steps; sites of one layer are reduced as its heads are.
 
-    `remedy` says what to do where there is no value to draw.
+    `otherwise` is the error where there is no value.
     """
     import pandas
 
@@ -76,7 +76,7 @@ def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str, *, rem
         if len(own := table[table["metric"] == name])
     ]
     if not curves:
-        raise ValueError(f"There is nothing to draw: no value was measured. {remedy}")
+        raise ValueError(otherwise)
     return lines(pandas.concat(curves), "step", "value", color="layer", facet="metric", share_y=False, title=title)
 
 

@@ -284,8 +284,9 @@ class Watch:
 
     def plot(self) -> "Chart":
         """Draw the entropy, rank, largest logit and loss of every layer over the steps."""
-        title, remedy = f"{self._model.name} while it trains", "Call `step` at a step that is due first."
-        return chart_of(self.frame(), (*SHOWN, "loss"), title, remedy=remedy)
+        title = f"{self._model.name} while it trains"
+        otherwise = "There is nothing to draw: nothing was measured yet. Call `step` first."
+        return chart_of(self.frame(), (*SHOWN, "loss"), title, otherwise=otherwise)
 
     def close(self, status: Literal["finished", "failed"] = "finished") -> None:
         """Detach from the model, which is then as it was, and close the record. Closing twice does nothing."""
