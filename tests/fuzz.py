@@ -49,6 +49,8 @@ ODD_WORDS = (
     "/dev/null", "*", "1:2:3", "2147483648", "0.5", "true", "none", "x" * 3000, "[1,2]", "{}", "-", "--", "=", "1,2,3",
     "exp", "softmax",
 )  # fmt: skip
+SERVING = ("--live", "--until-eof")
+"""Options of `report` that serve a page until somebody interrupts them."""
 
 
 # Sound inputs
@@ -189,10 +191,11 @@ def find_work(folder: Path, rng: random.Random) -> None:
 
 
 def options(folder: Path, rng: random.Random) -> None:
-    """Call the command with odd options; nothing that trains or computes long."""
+    """Call the command with odd options; nothing that trains, computes long or serves until it is interrupted."""
     command = typer.main.get_command(cli.app)
     name = rng.choice(sorted(command.commands))
     own = [option for each in command.commands[name].params for option in each.opts if option.startswith("--")]
+    own = [option for option in own if option not in SERVING]
     words = [name]
     for _ in range(rng.randint(1, 3)):
         words += [rng.choice(own), rng.choice(ODD_WORDS)]

@@ -1,6 +1,7 @@
 """Kill train, scan, watch and reproduce at random, start them again, and compare what they leave with calls in peace.
 
     python tests/kill_drill.py --kills 300 --seed 1
+    python tests/kill_drill.py --kills 60 --only watch
 
 Half of the kills hit a random operation on the disk, half a random moment. No row that a reader could see before a kill
 may be missing after it, and no value may differ from the call in peace, bit for bit. At the end of a call, events and
@@ -96,13 +97,13 @@ def measured(folder):
 
 
 def rows_of(out):
-    """Return every value that a reader finds, by its keys."""
+    """Return every value that a reader finds, by its keys; hidden folders hold artefacts that are not finished."""
     rows = {}
     for path in [] if (out / "work").exists() else out.rglob("run.json"):
         run = str(path.parent.relative_to(out))
         for row in measured(path.parent).itertuples():
             rows[run, row.step, row.site, row.head, row.metric] = row.value.hex()
-    for path in [*out.glob("work/*/*.parquet"), *out.glob("table1/tables/*.parquet")]:
+    for path in [*out.glob("work/[!.]*/*.parquet"), *out.glob("table1/tables/*.parquet")]:
         for number, row in enumerate(pandas.read_parquet(path).itertuples(index=False)):
             rows[path.parent.name, path.name, number] = repr(row)
     return rows
@@ -162,15 +163,17 @@ def main():
     parser = argparse.ArgumentParser(description="Kill commands and compare what they leave.")
     parser.add_argument("--kills", type=int, default=300, help="of all commands together")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=list(COMMANDS))
     parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
     asked, done = parser.parse_args(), []
     if asked.serve:
         torch.set_num_threads(1)  # a pool of threads would not survive the fork
         tables._load_libraries()
         return obey_orders(obey)
+    commands = [asked.only] if asked.only else list(COMMANDS)
     with orders(Path(__file__), SERVE) as order:
-        for number, command in enumerate(COMMANDS):
-            kills = (asked.kills + number) // len(COMMANDS)
+        for number, command in enumerate(commands):
+            kills = (asked.kills + number) // len(commands)
             with tempfile.TemporaryDirectory() as folder:
                 done.append(drill(order, command, Path(folder), kills=kills, seed=asked.seed))
             print(pandas.DataFrame(done).to_string(index=False), flush=True)

@@ -1,5 +1,6 @@
 """A short form of `make fuzz`: damaged files and odd options end in one line."""
 
+import random
 import subprocess
 import sys
 
@@ -26,3 +27,12 @@ def test_the_script_notices_a_traceback(monkeypatch):
     [(target, number, reason)] = fuzz.fuzz(1, seed=1, only="work")
     assert (target, number) == ("work", 0)
     assert "KeyError" in reason
+
+
+def test_no_input_serves_until_it_is_interrupted(monkeypatch, tmp_path):
+    """The live view would count as hung; all other options of `report` are tried."""
+    tried = set()
+    monkeypatch.setattr(fuzz.cli, "main", lambda: tried.update(sys.argv if sys.argv[1] == "report" else ()))
+    for number in range(150):
+        fuzz.options(tmp_path, random.Random(number))
+    assert {word for word in tried if word.startswith("--") and word != "--"} == {"--out", "--single", "--json"}

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import kill_drill
+import pandas
 import pytest
 from store.mortality import orders
+
+from joma.store.files import beside
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +33,11 @@ def test_a_lost_and_a_changed_row_are_counted(tmp_path, monkeypatch):
     done = kill_drill.drill(lambda what: next(ends), "scan", tmp_path, kills=2, seed=1)
     assert (done["rows"], done["kills"], done["finished"]) == (len(peace), 2, 1)
     assert (done["rows lost"], done["rows changed"]) == (2, 1)
+
+
+def test_an_artefact_that_was_not_finished_is_no_row(tmp_path):
+    """A killed write leaves a hidden folder, which no reader of the store opens."""
+    for folder in (tmp_path / "work" / "0123", beside(tmp_path / "work" / "4567")):
+        folder.mkdir(parents=True)
+        pandas.DataFrame({"x": [1.0]}).to_parquet(folder / "rows.parquet")
+    assert list(kill_drill.rows_of(tmp_path)) == [("0123", "rows.parquet", 0)]

@@ -48,6 +48,10 @@ _NUM_PICKLES = 8  # pickles in a row in files of PyTorch before 1.6, and then so
 MOST_INSTRUCTIONS = 1_000_000
 """Of the pickles of one file: 25,000 tensors with the state of their optimizer have half of them."""
 MOST_PICKLE_BYTES = 2**26
+MOST_NAMES = 2**26
+"""Characters of the names of all entries of a pickle's dicts, each entry with 64 more: a million entries at most."""
+_ENTRY_SIZE = 64
+_MOST_LEVELS = 100  # of `model`, `state_dict` and the like in each other
 MOST_SHARDS = 10_000
 _MOST_SHARING = 8  # bytes of all tensors over the bytes of their file; weights that are tied count twice
 _CHUNK = 2**20
@@ -264,7 +268,10 @@ def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
     """Load a file of `torch.save` with `weights_only`, mapped where its format allows."""
     entries = _check_archive(path) if is_zip else []
     saved = _load_pickle(path, is_zip=is_zip)
-    state = state_dict_of(saved)
+    try:
+        state = state_dict_of(saved)
+    except (OverflowError, RecursionError):
+        raise _flaw(path, Fault.UNSAFE, "was not read: its dicts lead to more names than a model has.") from None
     if not state:
         raise _flaw(path, Fault.UNREADABLE, "holds no state dict.")
     dense = [tensor for tensor in state.values() if tensor.layout is torch.strided]
@@ -354,26 +361,33 @@ def state_dict_of(saved: Any) -> dict[str, Tensor]:
     >>> list(state_dict_of({"epoch": 3, "model": {"h": {"0": {"weight": torch.zeros(2)}}}, "optimizer": {}}))
     ['h.0.weight']
     """
+    room = MOST_NAMES
     tensors: dict[str, Tensor] = {}
+
+    def named(nested: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """Yield tensors; few dicts that hold each other lead to endlessly many names, which is an `OverflowError`."""
+        nonlocal room
+        for key, value in nested.items():
+            name = f"{prefix}{key}"
+            room -= len(name) + _ENTRY_SIZE
+            if room < 0:
+                raise OverflowError(f"The names of all entries have over {MOST_NAMES} characters.")
+            if isinstance(value, Tensor):
+                yield name, value
+            elif isinstance(value, Mapping):
+                yield from named(value, f"{name}.")
+
     while isinstance(saved, Mapping):
-        nests = [saved[key] for key in _NESTS if isinstance(saved.get(key), Mapping) and _flat(saved[key])]
-        tensors, saved = ({}, nests[0]) if nests else (_flat(saved), None)
+        room -= MOST_NAMES // _MOST_LEVELS  # a dict may be its own `model`
+        nests = (saved[key] for key in _NESTS if isinstance(saved.get(key), Mapping))
+        nest = next((each for each in nests if any(True for _ in named(each))), None)
+        tensors, saved = dict(named(saved)) if nest is None else {}, nest
     return tensors
 
 
 def dtype_name(code: str) -> str:
     """Return PyTorch's name for a type of safetensors."""
     return DTYPES.get(code, code.lower())
-
-
-def _flat(saved: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for key, value in saved.items():
-        if isinstance(value, Tensor):
-            found[f"{prefix}{key}"] = value
-        elif isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
-    return found
 
 
 def _indexed(names: Collection[str], name: str, read_text: Callable[[str], str]) -> FileSet:

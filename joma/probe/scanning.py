@@ -116,7 +116,8 @@ class Scan:
 
     def plot(self) -> "Chart":
         """Draw entropy and ranks of every layer over the steps."""
-        return chart_of(self.to_frame(), SCANNED, self.folder.name)
+        otherwise = "There is nothing to draw: no checkpoint has a value. `summary` says what is wrong with them."
+        return chart_of(self.to_frame(), SCANNED, self.folder.name, otherwise=otherwise)
 
     def _repr_html_(self) -> str:
         remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)

@@ -57,8 +57,11 @@ def as_html(table: "pandas.DataFrame", remarks: Iterable[str], shown: Mapping[st
     return rows + "".join(f"<p>{escape(line)}</p>" for line in remarks)
 
 
-def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str) -> "Chart":
-    """Draw metrics of every layer over the steps; sites of one layer are reduced as its heads are."""
+def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str, *, otherwise: str) -> "Chart":
+    """Draw metrics of every layer over the steps; sites of one layer are reduced as its heads are.
+
+    `otherwise` is the error where there is no value.
+    """
     import pandas
 
     from joma.charts import lines
@@ -73,7 +76,7 @@ def chart_of(table: "pandas.DataFrame", shown: Iterable[str], title: str) -> "Ch
         if len(own := table[table["metric"] == name])
     ]
     if not curves:
-        raise ValueError("There is nothing to draw: nothing was measured yet. Call `step` first.")
+        raise ValueError(otherwise)
     return lines(pandas.concat(curves), "step", "value", color="layer", facet="metric", share_y=False, title=title)
 
 

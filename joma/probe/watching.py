@@ -249,6 +249,8 @@ class Watch:
                 self._record.event(
                     alert.step, "alarm", alert.message, level="warning", site=alert.site, evidence=evidence
                 )
+        with self._going_on():
+            self._record.end_step()
         for alert in alerts if self._on_alarm is not None else ():
             self._on_alarm(alert)  # type: ignore[misc]
 
@@ -282,7 +284,9 @@ class Watch:
 
     def plot(self) -> "Chart":
         """Draw the entropy, rank, largest logit and loss of every layer over the steps."""
-        return chart_of(self.frame(), (*SHOWN, "loss"), f"{self._model.name} while it trains")
+        title = f"{self._model.name} while it trains"
+        otherwise = "There is nothing to draw: nothing was measured yet. Call `step` first."
+        return chart_of(self.frame(), (*SHOWN, "loss"), title, otherwise=otherwise)
 
     def close(self, status: Literal["finished", "failed"] = "finished") -> None:
         """Detach from the model, which is then as it was, and close the record. Closing twice does nothing."""
@@ -515,7 +519,8 @@ class Watch:
     def _write(self, number: int, rows: Sequence[Row], found: Measurement) -> None:
         """Record values, what failed and what was not seen, and pass the values on to the loggers."""
         for row in rows:
-            self._record.add(number, **row._asdict())
+            with self._going_on():  # writing earlier rows may fail: these are kept
+                self._record.add(number, **row._asdict())
         for site, error in found.failures:
             self._failed(error, site)
         if found.layers and not self._ran:
@@ -592,7 +597,7 @@ class MemoryRecord:
     def _nothing(self, *_: object) -> None:
         """Keep everything: there is no earlier session and no folder."""
 
-    begin_again = close = abandon = flush = _nothing
+    begin_again = end_step = close = abandon = flush = _nothing
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far, of several for one key the last."""

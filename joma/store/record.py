@@ -7,8 +7,9 @@ events/*.parquet    step, site, level, kind, message, evidence (JSON)
 run.lock, writer.json    only while it is written: the lock, and the process that holds it
 ```
 Training, watching and scanning write the same record, and one reader serves all. A process killed at any moment leaves
-complete files and loses the rows of the last few seconds (`flush_seconds`); the next `open_run` continues. Until the
-run is closed several Parquet files may hold the same key: of rows with the same step, site, head and metric, the one in
+complete files and loses the rows of the last few seconds (`flush_seconds`); the next `open_run` continues. The rows of
+a step are written together, so whoever goes on from the last recorded step finds all of its rows or none. Until the run
+is closed several Parquet files may hold the same key: of rows with the same step, site, head and metric, the one in
 the file with the highest number counts. `read` takes care of that, and closing merges the files into one. `run.json`
 lists the files with their checksums: one that is missing or damaged is refused when the run is read or continued.
 """
@@ -205,7 +206,8 @@ def open_run(
         about: The same, for facts that are no settings.
         known_by: Names of entries of `config` and `about` that make a run what it is: a folder that has other values
             there holds another run and is refused.
-        flush_seconds: Rows are written so many seconds after the last time; a killed process loses at most those.
+        flush_seconds: Rows are written so many seconds after the last time, when their step has ended; a killed process
+            loses at most those. 0 writes every row at once.
         owner: Random digits of a task that is run again elsewhere when its machine is lost: a writer takes over at
             once from an earlier one with the same owner.
 
@@ -301,11 +303,7 @@ class RunWriter:
             raise ValueError(f"`step` must fit 64 bits, `layer` and `head` 32 bits, got {step}, {layer} and {head}.")
         _demand_text(site=site, kind=kind, metric=metric, flag=flag)
         row = (step, site, kind, layer, head, metric, float(value), flag)
-        with self._mutex:
-            if self._begins_again_at is not None:
-                self._events.begin_again_at = self._metrics.begin_again_at = self._begins_again_at
-                self._begins_again_at = None
-            self._append(self._metrics, row)
+        self._append(self._metrics, row)
 
     def event(
         self,
@@ -342,6 +340,16 @@ class RunWriter:
             if self._has_begun_again:
                 raise ValueError(f"The run {self.folder} was begun again already. Open it again to do so once more.")
             self._has_begun_again, self._begins_again_at = True, index(step)
+
+    def end_step(self) -> None:
+        """Say that a step has all its rows: they are written now if `flush_seconds` have passed since the last time.
+
+        A row of another step says the same of the step before it.
+        """
+        with self._mutex:
+            self._demand_open()
+            if (self._metrics.rows or self._events.rows) and monotonic() >= self._due:
+                self.flush()
 
     def flush(self) -> None:
         """Write what is in memory. When that fails (`DiskFullError`) the rows stay in memory for another try."""
@@ -407,9 +415,16 @@ class RunWriter:
     def _append(self, table: Table, row: tuple[Any, ...]) -> None:
         with self._mutex:
             self._demand_open()
-            table.rows.append(row)
-            self._last_step = row[0]
-            if monotonic() >= self._due:
+            try:
+                if row[0] != self._last_step:
+                    self.end_step()
+            finally:  # a full disk costs no row
+                if table is self._metrics and self._begins_again_at is not None:
+                    self._events.begin_again_at = self._metrics.begin_again_at = self._begins_again_at
+                    self._begins_again_at = None
+                table.rows.append(row)
+                self._last_step = row[0]
+            if self._flush_seconds == 0:
                 self.flush()
 
     def _demand_open(self) -> None:

@@ -282,6 +282,32 @@ def deflated_bomb(path):
     rewritten(path, compression=zipfile.ZIP_DEFLATED, extra={"step1/data.pkl": b"\x80\x02" + b"0" * 64_000_000})
 
 
+def doubled_dicts(path):
+    nested = {"w": torch.ones(2)}
+    for _ in range(60):
+        nested = {"a": nested, "b": nested}
+    torch.save({"model": nested}, path)
+
+
+def doubled_dicts_without_a_tensor(path):
+    nested, end = {}, {"w": torch.ones(2)}
+    for _ in range(17):
+        nested = {"a": nested, "b": nested}
+    for _ in range(200):
+        end = {"model": {"first": nested, **end}}
+    torch.save(end, path)
+
+
+def a_dict_in_itself(path):
+    nested = {"w": torch.ones(2)}
+    nested["model"] = nested
+    torch.save(nested, path)
+
+
+def endless_names(path):
+    torch.save({"x" * 1_000_000: {str(i): torch.ones(1) for i in range(2_000)}}, path)
+
+
 def endless_view(path):
     torch.save({"w": torch.ones(1).expand(10**12)}, path)
 
@@ -297,12 +323,26 @@ def endless_shards(path):
 
 @pytest.mark.parametrize(
     "make",
-    [bomb_of_instructions, bomb_in_an_archive, deflated_bomb, endless_view, bytes_from_a_number, endless_shards],
+    [
+        bomb_of_instructions,
+        bomb_in_an_archive,
+        deflated_bomb,
+        doubled_dicts,
+        doubled_dicts_without_a_tensor,
+        a_dict_in_itself,
+        endless_names,
+        endless_view,
+        bytes_from_a_number,
+        endless_shards,
+    ],
     ids=lambda make: make.__name__,
 )
 def test_hostile_files_are_refused_within_seconds_and_little_memory(tmp_path, make):
     (tmp_path / "x").mkdir()
     make(tmp_path / "x" / "step1.pt")
+    if os.path.exists("/proc/self/clear_refs"):  # forget how large the process was before, which would hide a lot
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
     before, start = peak(), time.process_time()
     kind = flaw_of(tmp_path / "x").kind
     seconds, kilobytes = time.process_time() - start, peak() - before

@@ -4,10 +4,12 @@ import errno
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas
@@ -411,6 +413,8 @@ def test_a_series_that_is_broken_throughout_is_recorded(tmp_path):
     again = scan(tmp_path, out=tmp_path / "out")
     assert (again.num_measured, again.num_known, again.not_loaded) == (0, 0, ("step1.pt", "step2.pt"))
     assert again.is_empty
+    with pytest.raises(ValueError, match=r"nothing to draw.*`summary` says what is wrong"):
+        again.plot()
 
 
 def test_layers_that_show_no_lower_matrix_are_said(tmp_path):
@@ -553,6 +557,24 @@ def test_the_summary_has_every_layer_and_goes_into_json(trained, text, tmp_path)
     assert len(lines) == 4 and str(found) == found.summary()
     assert found._repr_html_().count("<tr") == 1 + len(record)
     assert found.plot().spec is not None
+
+
+def test_the_page_of_the_documentation_shows_what_is_printed(tmp_path, command):
+    """The same columns and kinds of problems, whatever the numbers are."""
+    name = "layers.0.attn.o_proj.weight"
+    save_walk(tmp_path, 6, change=lambda step, state: state | {name: (step != 4) * state[name]})
+    truncated = tmp_path / "step5.safetensors"
+    truncated.write_bytes(truncated.read_bytes()[:-100])
+    _, said = command()
+    page = Path(__file__).parents[2].joinpath("docs", "scan.md").read_text()
+    assert "joma scan checkpoints/ --out scanned" in page
+    shown = page.split("```text\n")[1].split("```")[0]
+    for text in (said.out, shown):
+        lines = text.splitlines()
+        assert [line.split() for line in lines[:2]] == [line.split() for line in said.out.splitlines()[:2]]
+        assert re.findall(r"^  step \d+  (\w+):", text, re.MULTILINE) == ["zeroed", "truncated"]
+        assert "6 checkpoints: 5 measured now, 1 not loaded. Not sound:" in text
+        assert lines[-1].startswith("Saved to ") and "For charts: joma report " in lines[-1]
 
 
 def test_the_product_of_queries_and_keys_is_that_of_the_matrices(trained, tmp_path):

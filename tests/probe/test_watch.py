@@ -9,6 +9,7 @@ import runpy
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import loops
@@ -328,11 +329,12 @@ def test_a_loop_that_raises_ends_the_run_as_failed(tmp_path):
     assert info(tmp_path).status == "failed"
 
 
+def full(*args):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @pytest.mark.parametrize("ends_full", [False, True])
 def test_a_full_disk_does_not_stop_training_and_is_reported_once(tmp_path, monkeypatch, caplog, ends_full):
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr("joma.probe.watching.open_run", partial(open_run, flush_seconds=0))
     model = loops.build("hand_written")
     seen = watch(model, out=tmp_path, every=1)
@@ -347,6 +349,21 @@ def test_a_full_disk_does_not_stop_training_and_is_reported_once(tmp_path, monke
     assert caplog.text.count("The disk is full") == 1
     assert set(read(tmp_path)["step"]) == (set() if ends_full else {0, 1, 2})
     watch(model, out=tmp_path).close()  # the folder is free
+
+
+def test_a_full_disk_costs_no_row_once_there_is_room(tmp_path, monkeypatch, caplog):
+    """Also where the first row of a step is what finds the disk full, as it does after a long step."""
+    clock = count(step=60)
+    monkeypatch.setattr("joma.store.record.monotonic", lambda: next(clock))
+    model = loops.build("hand_written")
+    with watch(model, out=tmp_path, every=1) as seen:
+        with monkeypatch.context() as patch:
+            patch.setattr("joma.store.files.os.fsync", full)
+            run(model, "hand_written", seen, range(3))
+            assert read(tmp_path).empty
+    assert caplog.text.count("The disk is full") == 1
+    assert read(tmp_path).groupby("step").size().nunique() == 1
+    assert set(read(tmp_path)["step"]) == {0, 1, 2}
 
 
 def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass
+from itertools import count
 
 import loops
 import models
@@ -16,7 +17,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 
 from joma.probe.alarm import Alarm
 from joma.probe.watching import watch
-from joma.store import info, read, read_events
+from joma.store import RunWriter, info, read, read_events
 
 ABOUT = {"seed": 3, "about": {"learning_rate": 0.1}}
 
@@ -176,6 +177,32 @@ def test_any_sessions_leave_what_one_over_the_last_values_would(tmp_path_factory
     if losses:
         directly = pandas.read_parquet(folder / "metrics")
         assert directly.equals(read(folder))
+
+
+def test_the_rows_of_a_step_are_written_together_and_at_its_end(tmp_path, monkeypatch):
+    """A process killed in the middle of a step leaves all rows of the steps before it, however long it takes.
+
+    Else a run killed twice in the step at which it goes on would lose rows that were on disk.
+    """
+    clock, added = count(step=60), []
+    monkeypatch.setattr("joma.store.record.monotonic", lambda: next(clock))  # time to write at every look
+
+    def add(run, step, *row, **settings):
+        real_add(run, step, *row, **settings)
+        added.append(read(tmp_path).groupby("step").size().to_dict())
+
+    real_add = RunWriter.add
+    monkeypatch.setattr(RunWriter, "add", add)
+    for first, last in ((0, 2), (2, 3)):
+        seen, before = watched(tmp_path), set(range(first + 1)) if first else set()
+        for step in range(first, last + 1):
+            seen.step(step, loss=1.0)
+            full = read(tmp_path).groupby("step").size().to_dict()
+            assert set(full) == before | {step}
+            assert all(found.items() <= full.items() and set(found) >= before for found in added)
+            added.clear()
+            before |= {step}
+        seen._record.abandon()  # as a killed process does
 
 
 def test_what_is_replaced_is_told_in_one_line(tmp_path, caplog):

@@ -1,5 +1,6 @@
 """The record as its users see it: what is added is read, by joma and without it."""
 
+import itertools
 import json
 import math
 import os
@@ -87,6 +88,22 @@ def test_the_last_row_of_a_key_counts_and_what_is_begun_again_goes_with_the_next
         for table in (read(tmp_path), pd.read_parquet(tmp_path / "metrics")):
             assert dict(table[["step", "value"]].to_numpy()) == {0: 0, 1: 10, 3: 30}
         assert pd.read_parquet(tmp_path / "events")["message"].tolist() == ["step 0", "step 1"]
+
+
+def test_earlier_rows_stay_until_the_step_that_replaces_them_has_ended(tmp_path, monkeypatch):
+    """Writing what was there before its first row must not take them away."""
+    clock = itertools.count(step=60)
+    monkeypatch.setattr("joma.store.record.monotonic", lambda: next(clock))  # time to write at every look
+    with opened(tmp_path) as run:
+        run.add(5, "loss", 1.0)
+    with opened(tmp_path) as run:
+        run.begin_again(5)
+        run.event(0, "unseen", "no attention")
+        run.add(5, "entropy", 2.0)  # writes the event, which is of another step
+        assert read_events(tmp_path)["step"].tolist() == [0]
+        assert read(tmp_path)["metric"].tolist() == ["loss"]
+        run.end_step()
+        assert read(tmp_path)["metric"].tolist() == ["entropy"]
 
 
 sites = st.sampled_from(["", "ρ"]) | st.text(max_size=3)  # mostly few, so that keys come again

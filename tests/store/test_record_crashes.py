@@ -205,13 +205,19 @@ def test_a_full_disk_costs_no_row_and_is_not_tried_at_every_row(tmp_path, monkey
     run.flush()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
     now = 11.0
+    run.add(1, "loss", 1.0)
     with Faults(at=3, code=errno.ENOSPC), pytest.raises(DiskFullError, match="The disk is full"):
-        run.add(1, "loss", 1.0)
-    run.add(2, "loss", 2.0)
+        run.add(2, "loss", 2.0)
+    run.add(3, "loss", 3.0)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")} == before
     now = 22.0
-    run.add(3, "loss", 3.0)
+    run.add(4, "loss", 4.0)
     assert read(tmp_path)["step"].tolist() == [0, 1, 2, 3]
+    run.end_step()
+    assert 4 not in read(tmp_path)["step"].tolist()  # nothing is due
+    now = 33.0
+    run.end_step()
+    assert read(tmp_path)["step"].tolist() == [0, 1, 2, 3, 4]
     run.close()
 
 
