@@ -201,7 +201,10 @@ def scan(
         list[str],
         typer.Argument(help="Folders or files of checkpoints, or a hub repository such as EleutherAI/pythia-70m."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the record; a second call measures only what is missing.")],
+    out: Annotated[
+        Path | None,
+        _option("Folder of the record; a second call measures only what is missing.", "NAME-scan, NAME of the source"),
+    ] = None,
     revisions: Annotated[
         str | None, _option("Branches and tags of a hub repository, such as 'step*'.", "none, and no hub")
     ] = None,

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas
@@ -647,3 +648,13 @@ def test_a_folder_that_is_not_there_is_refused_before_torch_is_imported(tmp_path
     asked = ["scan", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(cli.BAD_INPUT), "False"] and "no file or folder" in done.stderr
+
+
+def test_a_scan_without_a_folder_writes_next_to_where_it_is_called(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for parent in ("a", "b"):
+        shutil.copytree(trained / "checkpoint-5", tmp_path / parent / "series" / "checkpoint-5")
+    assert scan("a/series").folder == Path("series-scan")
+    assert scan("a/series").num_known == 1
+    with pytest.raises(ValueError, match=r"holds the scan of a.series\. Pass another `out`"):
+        scan("b/series")
