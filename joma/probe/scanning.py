@@ -101,10 +101,15 @@ class Scan:
         """Return all rows of the record: step, site, layer, head, metric and value."""
         return read(self.folder)
 
+    def _trusted(self) -> "pandas.DataFrame":
+        """Return the rows that no finding speaks against."""
+        table = self.to_frame()
+        return table[table["flag"] == ""]
+
     def summary(self) -> str:
-        """Return the values of every layer as a table, then what is wrong, then where the record is."""
+        """Return the values of every layer as a table, then what is wrong. Values that a finding flags are left out."""
         grave, mild = self.grave, [each for each in self.findings if each.kind in NO_FLAG]
-        lines = [*layer_lines(self.to_frame(), SCANNED), ""]
+        lines = [*layer_lines(self._trusted(), SCANNED), ""]
         for title, findings in (("problem", grave), ("remark", mild)):
             if findings:
                 lines.append(counted(len(findings), title))
@@ -120,11 +125,11 @@ class Scan:
 
     def _repr_html_(self) -> str:
         remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)
-        return as_html(self.to_frame(), remarks, SCANNED)
+        return as_html(self._trusted(), remarks, SCANNED)
 
     def _layers(self) -> list[dict[str, Any]]:
         """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
-        table = self.to_frame()
+        table = self._trusted()
         effects = effects_of(table)
         records = first_lowest_last(table, SCANNED).to_dict("records")
         for each in records:

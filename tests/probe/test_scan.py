@@ -250,6 +250,21 @@ def test_a_second_call_measures_what_is_new_or_changed_and_takes_back_what_no_lo
     pandas.testing.assert_frame_equal(values(out), values(tmp_path / "fresh"))
 
 
+def test_flagged_values_are_recorded_and_left_out_of_the_table(tmp_path):
+    def halved(step, state):
+        weight = state[LOWER_OF_WALK].clone()
+        weight[len(weight) // 2 :] = 0  # a lower rank than any checkpoint has
+        return state | {LOWER_OF_WALK: weight} if step == 4 else state
+
+    clean, faulty = (
+        scan(save_walk(tmp_path / name, 7, change=change), out=tmp_path / f"{name}-out")
+        for name, change in (("clean", lambda step, state: state), ("faulty", halved))
+    )
+    assert faulty.grave and set(values(faulty.folder).query("flag != ''")["step"]) == {4}
+    lowest = [each.as_dict()["layers"][0]["lowest"] for each in (clean, faulty)]
+    assert lowest[0] == pytest.approx(lowest[1])
+
+
 def test_checkpoints_that_are_gone_stay_in_the_record(trained, series, tmp_path):
     scan(series, out=tmp_path / "out")
     for step in STEPS[:-1]:
