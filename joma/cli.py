@@ -22,8 +22,8 @@ DEBUG = "JOMA_DEBUG"
 
 app = typer.Typer(
     cls=train_options.PlainGroup,
-    help=f"joma shows how a transformer learns.\n\nAn error or a warning is one line; {DEBUG}=1 in the environment "
-    "shows where it came from.",
+    help="joma shows how a transformer learns. To watch a training, call `joma.watch(model)` in Python.\n\n"
+    f"An error or a warning is one line; {DEBUG}=1 in the environment shows where it came from.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
