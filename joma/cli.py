@@ -24,8 +24,8 @@ DEBUG = "JOMA_DEBUG"
 
 app = typer.Typer(
     cls=train_options.PlainGroup,
-    help=f"joma shows how a transformer learns.\n\nAn error or a warning is one line; {DEBUG}=1 in the environment "
-    "shows where it came from.",
+    help="joma shows how a transformer learns. To watch a training, call `joma.watch(model)` in Python.\n\n"
+    f"An error or a warning is one line; {DEBUG}=1 in the environment shows where it came from.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -203,7 +203,10 @@ def scan(
         list[str],
         typer.Argument(help="Folders or files of checkpoints, or a hub repository such as EleutherAI/pythia-70m."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the record; a second call measures only what is missing.")],
+    out: Annotated[
+        Path | None,
+        _option("Folder of the record; a second call measures only what is missing.", "NAME-scan, NAME of the source"),
+    ] = None,
     revisions: Annotated[
         str | None, _option("Branches and tags of a hub repository, such as 'step*'.", "none, and no hub")
     ] = None,

@@ -182,7 +182,7 @@ def show_answers(answers: Sequence[Answer], *, explain: bool, texts: bool = Fals
     if not explain:
         screen.print(claims.terminal(claims.rows(answers, texts=texts)))
     counts = Counter(answer.outcome for answer in answers)
-    line = Text(f"{len(answers)} claims: ")
+    line = Text(f"{counted(len(answers), 'claim')}: ")
     for index, outcome in enumerate(each for each in Outcome if counts[each]):
         line.append(", " if index else "").append(f"{counts[outcome]} {outcome}", style=claims.STYLES.get(outcome, ""))
     screen.print(line)
@@ -207,7 +207,8 @@ def work_progress(*, quiet: bool = False) -> "AbstractContextManager[Callable[[s
 
     def log(id: str, at: "WorkProgress") -> None:
         times = f"elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
-        lines.show(id, f"{id}: {at.share:.0%}, {at.task}, {at.doing}; {times}")
+        words = ", ".join(filter(None, (f"{at.share:.0%}", at.task, at.doing)))
+        lines.show(id, f"{id}: {words}; {times}")
 
     return bars_or_lines(_work_bar, log, quiet=quiet)
 

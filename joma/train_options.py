@@ -34,7 +34,12 @@ class PlainCommand(_PlainFlags, TyperCommand):
 
 
 class PlainGroup(_PlainFlags, TyperGroup):
-    """A group of commands with plain flags."""
+    """A group of commands with plain flags, listed with those first that most users come for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in the order of README."""
+        first = ("scan", "compare", "report", "train")
+        return sorted(super().list_commands(ctx), key=lambda name: (*first, name).index(name))
 
 
 class LoneSwitches(PlainCommand):

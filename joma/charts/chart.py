@@ -10,7 +10,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -65,7 +65,7 @@ class Chart:
     """States what is shown."""
     caption: str
     """One or two sentences: what to look for, what bands and error bars are."""
-    spec: dict[str, Any]
+    spec: dict[str, Any] = field(repr=False)
     """Vega-Lite without title, size and theme, as pages hold it: data in columns, which charts.js turns into rows."""
 
     def __post_init__(self) -> None:

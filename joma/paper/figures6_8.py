@@ -443,7 +443,7 @@ CHARTS = {
     "figure6-rank": ("The stable rank of the lower matrix falls and stays low", DOTS),
     "figure6-loss": ("Validation losses agree with the published ones", "Dashed: lowest losses as published."),
     "rebound-controls": (
-        "A linear MLP recovers too at depth 1, and not at depth 5",
+        "A linear MLP recovers too at depth 1, and little at depth 5",
         "Mean over seeds of the judged layers; bars are two standard errors.",
     ),
     "figure8-entropy": ("At large learning rates the bottom layer collapses", BANDS),

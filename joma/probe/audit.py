@@ -88,7 +88,7 @@ MESSAGES = {
     Fault.NOT_FINITE: "{name} has NaN or infinity in {tensors}.",
     Fault.ZEROED: "{name} has zeros, which its neighbours do not have, in {tensors}.",
     Fault.DAMAGED: "{name} has entries far beyond those of its neighbours in {tensors}.",
-    Fault.SCALED: "{name} has other multiples of its neighbours' weights in {tensors}.",
+    Fault.SCALED: "{name} has the weights of its neighbours times a factor in {tensors}.",
     Fault.TRANSPOSED: "{name} has the transpose of its neighbours' weights in {tensors}.",
     Fault.JUMP: "{name} leaves the path of its neighbours in {tensors}.",
 }

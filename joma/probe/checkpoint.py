@@ -297,7 +297,7 @@ def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
             if (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data)) in contents
         ]
         failing = [name for name in found if name in bad]
-        message = f"{counted(len(sites), 'tensor')} of {path.name} fail their checksum: {some(sites or failing)}."
+        message = f"{counted(len(sites), 'tensor')} of {path.name} with a wrong checksum: {some(sites or failing)}."
         return [Flaw(Fault.DAMAGED, message, sites=tuple(sites), file=path.name, entries=failing)]
 
     return WeightFile(tensors, state.__getitem__, counters_in(saved), check)

@@ -25,7 +25,7 @@ from joma.probe.series import Checkpoint, find_series
 from joma.probe.structure import demand_pattern
 from joma.probe.summary import SCANNED, as_html, chart_of, effects_of, first_lowest_last, layer_lines
 from joma.probe.text import DEFAULT_NUM_WINDOWS, windows_of
-from joma.store import RunWriter, demand_closed, demand_writable, open_run, read, read_events
+from joma.store import RunWriter, demand_closed, demand_writable, info, open_run, read, read_events
 from joma.store.files import remove_leftovers
 from joma.tasks.local import run_tasks
 
@@ -101,10 +101,15 @@ class Scan:
         """Return all rows of the record: step, site, layer, head, metric and value."""
         return read(self.folder)
 
+    def _trusted(self) -> "pandas.DataFrame":
+        """Return the rows that no finding speaks against."""
+        table = self.to_frame()
+        return table[table["flag"] == ""]
+
     def summary(self) -> str:
-        """Return the values of every layer as a table, then what is wrong, then where the record is."""
+        """Return the values of every layer as a table, then what is wrong. Values that a finding flags are left out."""
         grave, mild = self.grave, [each for each in self.findings if each.kind in NO_FLAG]
-        lines = [*layer_lines(self.to_frame(), SCANNED), ""]
+        lines = [*layer_lines(self._trusted(), SCANNED), ""]
         for title, findings in (("problem", grave), ("remark", mild)):
             if findings:
                 lines.append(counted(len(findings), title))
@@ -121,11 +126,11 @@ class Scan:
 
     def _repr_html_(self) -> str:
         remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)
-        return as_html(self.to_frame(), remarks, SCANNED)
+        return as_html(self._trusted(), remarks, SCANNED)
 
     def _layers(self) -> list[dict[str, Any]]:
         """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
-        table = self.to_frame()
+        table = self._trusted()
         effects = effects_of(table)
         records = first_lowest_last(table, SCANNED).to_dict("records")
         for each in records:
@@ -137,7 +142,7 @@ class Scan:
 def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     sources: str | Path | Sequence[str | Path],
     *,
-    out: Path | str,
+    out: Path | str | None = None,
     revisions: str | None = None,
     steps: str | Sequence[int] | None = None,
     text: Path | str | None = None,
@@ -158,7 +163,7 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
 
     Args:
         sources: Folders of checkpoints, single checkpoints (folders or files), or hub repositories.
-        out: Folder of the record.
+        out: Folder of the record; `NAME-scan` in the current folder when None, NAME being that of the first source.
         revisions: Branches and tags of a hub repository, as a pattern such as `step*`.
         steps: Steps of the checkpoints in the order of their names, as numbers or as "0,1000,2000", or a regular
             expression whose group is the step; read off the names when None.
@@ -172,13 +177,13 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
         on: "local", or "ray" to spread the checkpoints over a Ray cluster.
         progress: Called as checkpoints are done.
     """
-    out = Path(out)
-    demand_writable(out)
     if text is None and (tokenizer is not None or window is not None or per_head):
         raise ValueError("`tokenizer`, `window` and `per_head` are for the entropy on a text. Pass `text` too.")
     demand_pattern("mlp_pattern", mlp_pattern)
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     checkpoints, findings = find_series(listed, revisions=revisions, steps=steps)
+    out = _default_folder(listed) if out is None else Path(out)
+    demand_writable(out)
     demand_closed(out)
     windows = None if text is None else _windows(checkpoints, Path(text), tokenizer, window, num_windows)
     wanted = [
@@ -251,6 +256,16 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
         findings=tuple(findings),
         failures=failures,
     )
+
+
+def _default_folder(sources: Sequence[str | Path]) -> Path:
+    """Return the folder of a scan for which none is named; one that holds the scan of other sources is refused."""
+    out = Path(f"{Path(sources[0]).resolve().name}-scan")
+    if (out / "run.json").exists():
+        earlier = info(out).config.get("sources", [])
+        if [Path(each).resolve() for each in earlier] != [Path(each).resolve() for each in sources]:
+            raise ValueError(f"{out} holds the scan of {', '.join(earlier) or 'something else'}. Pass another `out`.")
+    return out
 
 
 def _windows(

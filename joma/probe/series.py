@@ -207,7 +207,7 @@ def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalP
     if not states:
         hint = ""
         if _is_record(path):
-            hint = " It is a run: train with --checkpoint-every, which keeps a series."
+            hint = " It is a run: train with --checkpoint-every, which keeps a series, or name the folder of yours."
         elif any(map(_is_record, path.iterdir())):
             hint = " It holds runs, each of which may be a series: name one."
         raise FileNotFoundError(

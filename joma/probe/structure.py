@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -149,6 +150,17 @@ class ModelLayout:
     def attention(self) -> tuple[str, ...]:
         """Paths of all attention modules."""
         return tuple(path for _, path in self.sites)
+
+    def stacks(self) -> list[str]:
+        """Say which blocks the layers are, for each stack of blocks, such as an encoder and a decoder.
+
+        >>> sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 16, "batch_first": True}
+        >>> find_layout(nn.Transformer(num_encoder_layers=2, num_decoder_layers=1, **sizes)).stacks()
+        ['0 to 1: encoder.layers.0 to encoder.layers.1', '2: decoder.layers.0']
+        """
+        stacks = [list(own) for _, own in groupby(enumerate(self.layers), lambda each: _family(each[1]))]
+        ends = [(own[:1] if len(own) == 1 else [own[0], own[-1]]) for own in stacks]
+        return [": ".join(" to ".join(map(str, each)) for each in zip(*own, strict=True)) for own in ends]
 
     def layer_of(self, site: str) -> int:
         """Return the layer that a module belongs to, -1 if none."""

@@ -328,7 +328,9 @@ class Watch:
         return [*lines, *(f"{layer_name(layer):>9}   {what}" for layer, what in sorted(found, key=lambda x: x[0]))]
 
     def _remarks(self) -> list[str]:
-        lines = [f"Not seen: {each.site or 'the model'}: {each.reason}" for each in self.unseen]
+        stacks = self._model.layout.stacks()
+        lines = [f"Layers {', '.join(stacks)}."] if len(stacks) > 1 else []
+        lines += [f"Not seen: {some(sites)}: {reason}" for reason, sites in by_reason(self.unseen).items()]
         lines += [f"Failed {times} times: {message}" for message, times in self._failures.items()]
         lines += [f"Alarm: {alert.message}" for alert in self.alerts]
         cost = sum(self.seconds)
@@ -383,7 +385,7 @@ class Watch:
         if self._measures[On.MATRIX] or self._measures[On.QUERY_KEY]:
             self.unseen |= dict.fromkeys(layout.unseen)
         if self._measures[On.QUERY_KEY]:
-            reason = "The number of heads is not known, so there are no query-key norms."
+            reason = "W_QᵀW_K is not measured: the number of heads is unknown. Set `num_heads` on the module."
             without = [pair for pair in layout.query_keys if pair.num_heads is None]
             self.unseen |= {Unseen(plain_site(pair.site), reason): None for pair in without}
         seen = Measurement(model, functions_of(()))

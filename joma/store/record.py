@@ -102,7 +102,7 @@ def info(folder: Path | str) -> RunInfo:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
-            f"{folder} is no run: it has no {FILE_NAME}. Pass the folder of a run; find_runs lists them."
+            f"{folder} is no run: it has no {FILE_NAME}. Pass the folder of a run; `joma.store.find_runs` lists them."
         ) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}). Restore it from a copy.") from None

@@ -381,7 +381,14 @@ def rate_correction(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
 
 
 def convergence_ratio(t: Real, mu_j: Real, mu_k: Real) -> np.ndarray:
-    r"""Theorem 4, Eqn 7: $\frac{\ln1/\delta_j}{\ln1/\delta_k} = e^{(\mu_j^2-\mu_k^2)/2}(1 + \Lambda(t))$ from zero."""
+    r"""Theorem 4, Eqn 7: $\frac{\ln1/\delta_j}{\ln1/\delta_k} = e^{(\mu_j^2-\mu_k^2)/2}(1 + \Lambda(t))$ from zero.
+
+    $\delta = 1 - v(t)/\mu$ is what is left to learn of a component. The ratio starts at 1 and tends to that of the
+    final rates, 29.22 here:
+
+    >>> convergence_ratio(np.array([0.1, 1.0, 10.0]), 3.0, 1.5).round(2)
+    array([ 1.01, 27.06, 29.83])
+    """
     with np.errstate(over="ignore"):
         rates = np.exp((np.square(finite("mu_j", mu_j)) - np.square(finite("mu_k", mu_k))) / 2)
     return np.asarray(rates * (1 + rate_correction(t, mu_j, mu_k)))

@@ -398,7 +398,7 @@ FIRST_TIME = 1e-3
 """First time after zero on a logarithmic grid, as a fraction of the time to settle, or of an earlier end."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Simulation:
     """A flow from its start to its end or blow-up, with what it conserves and how far the closed form is from it."""
 
@@ -499,6 +499,25 @@ class Simulation:
             "rise of the entropy": self.rebound.rise,
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def summary(self) -> str:
+        """Return the flow as text: a row for each component, then how it ends and what was measured.
+
+        >>> print(simulate(flow="printed", targets=[3.0, 1.0]).summary().partition("end time")[0])
+        Eqn 6 as printed: exp attention
+        component   target    start      end    limit  attention
+                0        3        0        3        3     0.9820
+                1        1        0   0.9991        1     0.0180
+        <BLANKLINE>
+        """
+        rows = self.summary_rows()
+        lines = [self.title, "component" + "".join(f"{name:>9}" for name in list(rows[0])[1:-1]) + "  attention"]
+        for row in rows:
+            index, *values, attention = row.values()
+            lines.append(f"{index:>9}" + "".join(f"{value:>9.4g}" for value in values) + f"{attention:>11.4f}")
+        return "\n".join([*lines, *(f"{name}: {value:.6g}" for name, value in self.effects().items())])
+
+    __repr__ = __str__ = summary
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON: what was asked, what came out; infinity and NaN as null."""

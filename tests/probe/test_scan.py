@@ -251,6 +251,21 @@ def test_a_second_call_measures_what_is_new_or_changed_and_takes_back_what_no_lo
     pandas.testing.assert_frame_equal(values(out), values(tmp_path / "fresh"))
 
 
+def test_flagged_values_are_recorded_and_left_out_of_the_table(tmp_path):
+    def halved(step, state):
+        weight = state[LOWER_OF_WALK].clone()
+        weight[len(weight) // 2 :] = 0  # a lower rank than any checkpoint has
+        return state | {LOWER_OF_WALK: weight} if step == 4 else state
+
+    clean, faulty = (
+        scan(save_walk(tmp_path / name, 7, change=change), out=tmp_path / f"{name}-out")
+        for name, change in (("clean", lambda step, state: state), ("faulty", halved))
+    )
+    assert faulty.grave and set(values(faulty.folder).query("flag != ''")["step"]) == {4}
+    lowest = [each.as_dict()["layers"][0]["lowest"] for each in (clean, faulty)]
+    assert lowest[0] == pytest.approx(lowest[1])
+
+
 def test_checkpoints_that_are_gone_stay_in_the_record(trained, series, tmp_path):
     scan(series, out=tmp_path / "out")
     for step in STEPS[:-1]:
@@ -669,3 +684,13 @@ def test_a_folder_that_is_not_there_is_refused_before_torch_is_imported(tmp_path
     asked = ["scan", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(cli.BAD_INPUT), "False"] and "no file or folder" in done.stderr
+
+
+def test_a_scan_without_a_folder_writes_next_to_where_it_is_called(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for parent in ("a", "b"):
+        shutil.copytree(trained / "checkpoint-5", tmp_path / parent / "series" / "checkpoint-5")
+    assert scan("a/series").folder == Path("series-scan")
+    assert scan("a/series").num_known == 1
+    with pytest.raises(ValueError, match=r"holds the scan of a.series\. Pass another `out`"):
+        scan("b/series")
