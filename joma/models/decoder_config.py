@@ -12,6 +12,11 @@ DIRECTED = ("constant", "displaced")
 WAVES = ("sinusoidal", "centred", "rescaled", "mean", *DIRECTED)
 """Positions that are made of sines and cosines."""
 
+MOST_BLOCKS = 256
+"""Largest depth: memory and time of a step are counted block by block."""
+MOST_NUMBERS = 2**20
+"""Largest width, hidden width and length of learned positions: numbers of a matrix are then below 2⁶³."""
+_Size = Annotated[Count, Field(le=MOST_NUMBERS)]
 Part = Literal["attention", "embedding", "positions", "qk", "value", "output", "mlp", "norm", "readout"]
 
 
@@ -34,13 +39,13 @@ class DecoderConfig:
 
     vocabulary: Count
     """Number of different tokens, V."""
-    width: Count
+    width: _Size
     """Length of a token's state between the blocks, D."""
-    hidden: Count
+    hidden: _Size
     """Hidden neurons of each MLP, F."""
     heads: Count = 1
     """Attention heads, H; each takes width / heads of the state."""
-    depth: Count = 1
+    depth: Annotated[Count, Field(le=MOST_BLOCKS)] = 1
     """Number of blocks."""
     activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
@@ -59,7 +64,7 @@ class DecoderConfig:
     centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long;
     rescaled is centred, scaled to the Frobenius norm of sinusoidal; displaced is sinusoidal less such a random vector.
     """
-    max_length: Count = 1024
+    max_length: _Size = 1024
     """Longest sequence that learned positions know."""
     embedding: Literal["learned", "orthonormal", "almost_orthogonal"] = "learned"
     """How it starts: learned is random; orthonormal needs vocabulary ≤ width; almost_orthogonal has unit rows."""
