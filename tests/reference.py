@@ -101,6 +101,7 @@ class PlainAttention(nn.Module):
         if config.attention_output:
             self.output = nn.Linear(width, width)
         self.entropy: Tensor | None = None
+        self.largest: dict[int, float] = {}
 
     def forward(self, x: Tensor, tokens: Tensor, drop: Drop) -> Tensor:
         heads = range(self.config.heads)
@@ -127,6 +128,7 @@ class PlainAttention(nn.Module):
             logits = self.config.softcap * torch.tanh(logits / self.config.softcap)
         if self.config.causal:
             logits = logits + torch.full_like(logits[0], -torch.inf).triu(diagonal=1)
+        self.largest[head] = float(logits.detach().max())
         return logits.softmax(dim=-1)
 
 

@@ -52,6 +52,7 @@ SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType(
     {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
+    | {"measure_extra": False}
     | dict.fromkeys(
         ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
     )
@@ -192,6 +193,9 @@ class TrainingConfig:
     """Steps between measurements, or with `log` spacing the number of them in a factor of ten."""
     measure_spacing: Literal["linear", "log", "early"] = "linear"
     """early is log, then linear once points are `measure_every` steps apart. Start and end are always measured."""
+    measure_extra: bool = False
+    """Whether to measure the largest attention logit of the validation set too, and of each MLP's lower matrix W norm
+    and stable rank of W − W(0) and of its gradient on the next step's batch. It takes up to a step of training."""
     snapshot_every: MaybeCount = None
     """Steps between snapshots; none saves by time alone."""
     snapshot_seconds: Annotated[NotNegative, Field(gt=0)] = 60.0

@@ -44,6 +44,7 @@ OTHER_VALUES = {
     "precision": "float64",
     "snapshot_seconds": 5.0,
     "checkpoint_every": 10,
+    "measure_extra": True,
 }
 HASHES = {
     "figure6": "0459fa0a9a6e",
