@@ -52,7 +52,7 @@ SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType(
     {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
-    | {"measure_extra": False}
+    | {"measure_extra": False, "mask_share": 0.15}
     | dict.fromkeys(
         ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
     )
@@ -131,6 +131,8 @@ class DataConfig:
     """Parallel streams of a text, or samples of a batch."""
     window: Annotated[Count, Field(le=LONGEST_WINDOW)] = 35
     """Tokens of a sequence; `trees` have as many as leaves instead."""
+    mask_share: Annotated[Share, Field(gt=0)] = 0.15
+    """Share of the tokens of a batch that the read-out masked_word hides and predicts; each run draws its own."""
     valid_batch: _Sequences = 10
     """Parallel streams of the validation text."""
     valid_windows: MaybeCount = None

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from joma.engine.config import RunConfig, TrainingConfig
 from joma.engine.measuring import AttentionMeans
 from joma.engine.precision import working_in
-from joma.engine.sources import num_sequences, num_validated
+from joma.engine.sources import MASKED, masked_rows, num_sequences, num_validated
 from joma.engine.step import Stepper
 from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch
@@ -164,10 +164,14 @@ def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
 
     def batch(num: int, length: int) -> Batch:
         shape = (num_runs, num, length)
-        num_rows = num if config.model.readout == "class" else num * length
+        is_masked, num_rows = config.model.readout == MASKED, num * length
+        num_rows = masked_rows(num_rows, data.mask_share) if is_masked else num_rows
+        num_rows = num if config.model.readout == "class" else num_rows
+        rows = torch.empty((num_runs, num_rows), dtype=torch.int64, device=_META)
         return Batch(
             tokens=torch.empty(shape, dtype=torch.int64, device=_META),
-            targets=torch.empty((num_runs, num_rows), dtype=torch.int64, device=_META),
+            targets=rows,
+            rows=rows if is_masked else None,
             # Merged keys are weighted, and attention is there as a matrix.
             key_bias=torch.empty(shape, device=_META) if length < data.length else None,
         )

@@ -96,10 +96,11 @@ class DecoderConfig:
     """Share of numbers dropped in training: of embeddings, attention weights, hidden neurons, both branches."""
     tied: bool = False
     """Whether the output layer's matrix is the embedding."""
-    readout: Literal["next_token", "class"] = "next_token"
-    """next_token: a prediction at every position; class: one, at the last position."""
+    readout: Literal["next_token", "class", "masked_word"] = "next_token"
+    """next_token: a prediction at every position; class: one, at the last position; masked_word: at each position whose
+    word is replaced by a mask, that word, seen from both sides (BERT)."""
     num_classes: Index = 0
-    """Classes of a class read-out; 0 for next_token."""
+    """Classes of a class read-out, else 0."""
     logit_scale: Finite = 1.0
     """What the output layer's logits are multiplied by."""
     identical_blocks: bool = False
@@ -138,6 +139,18 @@ class DecoderConfig:
                 f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
                 f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
             )
+        self._check_readout()
+        if self.negative_slope and self.activation != "relu":
+            raise ValueError(
+                f"`negative_slope` is relu's, got {self.negative_slope} for {self.activation}. "
+                "Set it to 0, or take `activation` relu."
+            )
+        if self.only_block is not None and self.only_block >= self.depth:
+            raise ValueError(
+                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
+            )
+
+    def _check_readout(self) -> None:
         if (self.readout == "class") != (self.num_classes > 0):
             raise ValueError(
                 f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
@@ -148,14 +161,10 @@ class DecoderConfig:
                 "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
                 "Set `tied` to False, or read out the next token."
             )
-        if self.negative_slope and self.activation != "relu":
+        if self.readout == "masked_word" and self.causal:
             raise ValueError(
-                f"`negative_slope` is relu's, got {self.negative_slope} for {self.activation}. "
-                "Set it to 0, or take `activation` relu."
-            )
-        if self.only_block is not None and self.only_block >= self.depth:
-            raise ValueError(
-                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
+                "Masked words are predicted from both sides, and a causal position sees one. "
+                "Set `causal` to False, or `readout` to next_token."
             )
 
     @property

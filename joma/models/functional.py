@@ -173,7 +173,7 @@ def _waves(
     centred = waves - mean
     if config.positions == "centred":
         return centred
-    return functional.normalize(centred, dim=(0, 1)) * waves.norm()  # zero for a single position, which is its mean
+    return centred * (waves.norm() / centred.norm().clamp(min=EPSILON))  # a single position is its mean, and gets zero
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:

@@ -45,6 +45,7 @@ OTHER_VALUES = {
     "snapshot_seconds": 5.0,
     "checkpoint_every": 10,
     "measure_extra": True,
+    "mask_share": 0.3,
 }
 HASHES = {
     "figure6": "0459fa0a9a6e",
@@ -164,6 +165,9 @@ def test_text_becomes_the_type_of_the_field(name, text, value):
         {"readout": "class"},
         {"data": "class-tokens"},
         {"seed": -1},
+        {"readout": "masked_word"},
+        {"mask_share": 0.0},
+        {"mask_share": 1.0},
         {"depth": 2**31},
         {"width": 2**31},
         {"hidden": 2**63 - 1},

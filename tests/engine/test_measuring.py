@@ -189,6 +189,28 @@ def test_extra_measures_against_a_plain_twin(text, tmp_path, settings):
         stepper.advance(source.batch(step))
 
 
+def test_masked_words_are_learned_and_a_pack_changes_nothing(text, tmp_path):
+    model = {"vocabulary": 11, "readout": "masked_word", "causal": False, "depth": 1}
+    training = TrainingConfig(steps=30, measure_every=10, precision="float64", measure_extra=True)
+    runs = [
+        Run(name=f"seed{seed}", config=replace(text_config(text, seed, **model), training=training)) for seed in (1, 2)
+    ]
+    train_pack(Pack(runs=tuple(runs)), tmp_path / "both")
+    train_pack(Pack(runs=(runs[1],)), tmp_path / "alone")
+    assert read(tmp_path / "both" / "seed2").equals(read(tmp_path / "alone" / "seed2"))
+    losses = read(tmp_path / "both" / "seed1").query("site == 'validation'")["value"]
+    assert losses.iloc[-1] < losses.iloc[0]
+    first = read(tmp_path / "both" / "seed1").query("step == 0 and site == 'validation'")["value"].item()
+    own, source = runs[0].config, source_of([runs[0].config])
+    twin = PlainDecoder(own.model).double().load(Decoder(own.model).initial(1))
+    with torch.no_grad():
+        sums = [
+            twin.loss(each.tokens[0], each.targets[0], rows=each.rows[0]) * each.rows.shape[1]
+            for each in source.validation()
+        ]
+    assert first == pytest.approx(float(sum(sums)) / sum(each.rows.shape[1] for each in source.validation()), rel=1e-9)
+
+
 def test_the_gradient_that_is_measured_is_that_of_the_next_step_with_its_dropout(tmp_path):
     own = config(measure_extra=True, steps=1).update({"optimiser": "sgd", "lr": 0.5, "clip": "inf"})
     train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
