@@ -24,6 +24,7 @@ from joma.settings import (
     Counts,
     Index,
     MaybeCount,
+    MaybeIndex,
     NotNegative,
     Number,
     Positive,
@@ -41,7 +42,8 @@ SEQUENCES = (TREES, HIERARCHY)
 """Sequences that are drawn by a seed, without end: what a decoder is trained on where that is no text."""
 SAMPLED_DATA = (*SEQUENCES, CLASS_TOKENS)
 """All data that are drawn by a seed; everything else is text."""
-TEXTS = ("python-docs", "wikitext2", "wikitext103")
+ARITHMETIC = "arithmetic"
+TEXTS = ("python-docs", "wikitext2", "wikitext103", ARITHMETIC)
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
@@ -52,7 +54,7 @@ SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType(
     {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
-    | {"measure_extra": False, "mask_share": 0.15}
+    | {"measure_extra": False, "mask_share": 0.15, "shuffle_seed": None}
     | dict.fromkeys(
         ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
     )
@@ -124,7 +126,10 @@ class DataConfig:
     """What the model is trained on, and how it is cut into batches."""
 
     data: str = "python-docs"
-    """`python-docs`, `wikitext2`, `wikitext103`, a folder of train, valid and test files, `trees` or `hierarchy`."""
+    """`python-docs`, `wikitext2`, `wikitext103`, `arithmetic` (generated expressions), a folder of train, valid and
+    test files, `trees` or `hierarchy`."""
+    shuffle_seed: MaybeIndex = None
+    """Seed of a random order of all words of a text, the same for all runs; none keeps the order."""
     vocabulary_cap: MaybeCount = None
     """Words of a text to keep, the most frequent ones; the rest is `<unk>`."""
     batch: _Sequences = 20
@@ -162,6 +167,11 @@ class DataConfig:
         """Refuse data without a name, and samples that are too large to draw."""
         if not self.data:
             raise UnknownNameError("data", self.data, (*TEXTS, *SEQUENCES))
+        if self.shuffle_seed is not None and not self.is_text:
+            raise ValueError(
+                f"`shuffle_seed` puts the words of a text into random order, and {self.data!r} is none, got "
+                f"{self.shuffle_seed}. Set it to none, or take a text."
+            )
         if max(self.num_latents) > MOST_SYMBOLS:
             raise ValueError(f"`num_latents` must be at most {MOST_SYMBOLS} on every level, got {self.num_latents}.")
         if self.data == TREES and self.tree_depth * math.log2(self.branching) > math.log2(LONGEST_TREE):

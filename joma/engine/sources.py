@@ -18,10 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from joma.data.expressions import arithmetic_corpus
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
+from joma.data.shuffling import shuffled
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig, digest
+from joma.engine.config import ARITHMETIC, HIERARCHY, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
 from joma.randomness import random_bits, run_keys
@@ -73,7 +75,7 @@ def data_size(config: RunConfig) -> DataSize:
     """
     data, steps = config.data, config.training.steps
     if data.is_text:
-        corpus = corpus_of(data.data, data.vocabulary_cap)
+        corpus = corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed)
         per_epoch = Windows(corpus.train, data.batch, data.window).num_windows
         there = Windows(corpus.valid, data.valid_batch, data.window).num_windows
         return DataSize(
@@ -99,9 +101,19 @@ def data_size(config: RunConfig) -> DataSize:
 
 
 @lru_cache(maxsize=4)
-def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
-    """Return a text, read once."""
-    return load_text(data, vocabulary_cap=vocabulary_cap)
+def corpus_of(data: str, vocabulary_cap: int | None, shuffle_seed: int | None = None) -> Corpus:
+    """Return a text, read or generated once, in its own order or shuffled."""
+    if shuffle_seed is not None:
+        return shuffled(corpus_of(data, vocabulary_cap), shuffle_seed)
+    if data != ARITHMETIC:
+        return load_text(data, vocabulary_cap=vocabulary_cap)
+    corpus = arithmetic_corpus()
+    if vocabulary_cap is not None and vocabulary_cap < len(corpus.vocabulary):
+        raise ValueError(
+            f"Arithmetic has {len(corpus.vocabulary)} tokens, and none can be left out, got `vocabulary_cap` "
+            f"{vocabulary_cap}. Set it to none."
+        )
+    return corpus
 
 
 def num_sequences(data: DataConfig) -> int:
@@ -121,7 +133,7 @@ def num_validated(data: DataConfig) -> int:
 def data_hash(data: DataConfig) -> str:
     """Return a hash of the tokens of a text, or of some samples of one seed: data that are others by now show."""
     if data.is_text:
-        return corpus_of(data.data, data.vocabulary_cap).hash
+        return corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed).hash
     keys = run_keys([0])
     if data.data == HIERARCHY:
         hierarchy = hierarchy_of(data, 0)
@@ -188,7 +200,7 @@ class TextSource(Source):
         """Read the text and put it on the device."""
         super().__init__(configs, device)
         data = self.data
-        corpus = corpus_of(data.data, data.vocabulary_cap)
+        corpus = corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed)
         self._train = Windows(corpus.train.to(self.device), data.batch, data.window)
         self._valid = Windows(corpus.valid.to(self.device), data.valid_batch, data.window)
         self._mask_token = len(corpus.vocabulary) if configs[0].model.readout == MASKED else None

@@ -46,6 +46,7 @@ OTHER_VALUES = {
     "checkpoint_every": 10,
     "measure_extra": True,
     "mask_share": 0.3,
+    "shuffle_seed": 0,
 }
 HASHES = {
     "figure6": "0459fa0a9a6e",
@@ -167,6 +168,7 @@ def test_text_becomes_the_type_of_the_field(name, text, value):
         {"seed": -1},
         {"readout": "masked_word"},
         {"mask_share": 0.0},
+        {"data": "trees", "readout": "class", "shuffle_seed": 1},
         {"mask_share": 1.0},
         {"depth": 2**31},
         {"width": 2**31},

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from joma.engine.plan import Pack
 from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
 from joma.metrics import METRICS
+from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.store import read
@@ -187,6 +189,32 @@ def test_extra_measures_against_a_plain_twin(text, tmp_path, settings):
                 found = [rows[step, "blocks.0.attention", head, "max_logit"] for head in range(len(heads))]
                 np.testing.assert_allclose(found, heads, rtol=1e-9)
         stepper.advance(source.batch(step))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_windows_of_1024_tokens(text, tmp_path, positions):
+    data = DataConfig(data=str(tmp_path), batch=1, window=1024, valid_batch=1, valid_windows=1)
+    model = {"depth": 1, "positions": positions, "dropout": 0.1}
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text(Path(text, "valid.txt").read_text())
+    configs = [replace(text_config(text, seed, **model), data=data) for seed in (1, 2)]
+    found, stepper, source = measured(configs)
+    (valid,) = source.validation()
+    assert valid.tokens.shape == (2, 1, 1024)
+    for run in range(2):
+        weights = {name: tensor[run] for name, tensor in stepper.parameters.items()}
+        twin = PlainDecoder(configs[0].model).double().load(weights)
+        with torch.no_grad():
+            loss = twin.loss(valid.tokens[run], valid.targets[run])
+        assert found["validation", ALL_HEADS, "loss"][run] == pytest.approx(float(loss), rel=1e-10)
+        entropy = float(twin.blocks[0].attention.entropy.mean())
+        assert found["blocks.0.attention", ALL_HEADS, "entropy"][run] == pytest.approx(entropy, rel=1e-9)
+    alone = Stepper(stepper.model, [2], [configs[1].optimiser], num_steps=5, steps_per_epoch=5, precision="float64")
+    for step in range(2):
+        batch = source.batch(step)
+        stepper.advance(batch)
+        alone.advance(Batch(tokens=batch.tokens[1:], targets=batch.targets[1:]))
+    torch.testing.assert_close(alone.losses[0], stepper.losses[1], rtol=1e-10, atol=0)
 
 
 def test_masked_words_are_learned_and_a_pack_changes_nothing(text, tmp_path):

@@ -78,6 +78,27 @@ def tree_config(seed=1, **changes):
     return class_config(seed, data="trees", tree_depth=2, branching=3, rho=0.7, batch=64, **changes)
 
 
+def test_a_shuffled_text_is_the_same_for_all_runs_and_another_one_by_its_seed(text):
+    plain, first, second = (
+        source_of([text_config(text, seed, shuffle_seed=shuffle) for seed in (1, 2)]) for shuffle in (None, 0, 3)
+    )
+    taken = [source.batch(0).tokens for source in (plain, first, second)]
+    assert all(torch.equal(tokens[0], tokens[1]) for tokens in taken)
+    assert not any(torch.equal(one, other) for one, other in ((taken[0], taken[1]), (taken[1], taken[2])))
+    assert torch.equal(corpus_of(text, None).train.bincount(), corpus_of(text, None, 3).train.bincount())
+    hashes = {data_hash(text_config(text, shuffle_seed=shuffle).data) for shuffle in (None, 0, 3)}
+    assert len(hashes) == 3
+
+
+def test_arithmetic_is_a_text_without_rare_words():
+    config = text_config("arithmetic")
+    assert data_size(config).vocabulary == 18
+    batch = source_of([replace(config, model=replace(config.model, vocabulary=18))]).batch(0)
+    assert torch.equal(batch.tokens[0, :, 1:].flatten(), batch.targets[0].reshape(4, 5)[:, :-1].flatten())
+    with pytest.raises(ValueError, match="18 tokens"):
+        data_size(text_config("arithmetic", vocabulary_cap=10))
+
+
 def masked_config(text, seed=1, **data):
     model = DecoderConfig(
         vocabulary=len(WORDS) + 2, width=8, hidden=8, positions="none", causal=False, readout="masked_word"
