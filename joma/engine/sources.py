@@ -221,8 +221,8 @@ class TextSource(Source):
         at_once = even_share(num, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
         groups = (range(first, min(first + at_once, num)) for first in range(0, num, at_once))
         windows = (zip(*map(self._valid.window, group), strict=True) for group in groups)
-        joined = (tuple(map(torch.cat, each)) for each in windows)
-        return tuple(self._validated(*each, number) for number, each in enumerate(joined))
+        joined = (map(torch.cat, each) for each in windows)
+        return tuple(self._validated(inputs, targets, number) for number, (inputs, targets) in enumerate(joined))
 
     def single_window(self) -> Batch:
         """Return the paper's window, or the last one of a text that has fewer."""
