@@ -101,6 +101,7 @@ class PlainAttention(nn.Module):
         if config.attention_output:
             self.output = nn.Linear(width, width)
         self.entropy: Tensor | None = None
+        self.largest: dict[int, float] = {}
 
     def forward(self, x: Tensor, tokens: Tensor, drop: Drop) -> Tensor:
         heads = range(self.config.heads)
@@ -127,6 +128,7 @@ class PlainAttention(nn.Module):
             logits = self.config.softcap * torch.tanh(logits / self.config.softcap)
         if self.config.causal:
             logits = logits + torch.full_like(logits[0], -torch.inf).triu(diagonal=1)
+        self.largest[head] = float(logits.detach().max())
         return logits.softmax(dim=-1)
 
 
@@ -215,9 +217,11 @@ class PlainDecoder(nn.Module):
         x = self.final_norm(x)
         return self.output(x[:, -1] if self.config.readout == "class" else x) * self.config.logit_scale
 
-    def loss(self, tokens: Tensor, targets: Tensor, drop: Drop = keep_all) -> Tensor:
-        """Mean cross-entropy; targets (N,)."""
-        return nn.functional.cross_entropy(self(tokens, drop).flatten(0, -2), targets)
+    def loss(
+        self, tokens: Tensor, targets: Tensor, drop: Drop = keep_all, rows: Tensor | slice = slice(None)
+    ) -> Tensor:
+        """Mean cross-entropy at all rows, or at some; targets (N,)."""
+        return nn.functional.cross_entropy(self(tokens, drop).flatten(0, -2)[rows], targets)
 
     def load(self, parameters: Mapping[str, Tensor]) -> "PlainDecoder":
         """Take the weights of one run, fused matrices cut into their parts."""

@@ -24,6 +24,7 @@ from joma.settings import (
     Counts,
     Index,
     MaybeCount,
+    MaybeIndex,
     NotNegative,
     Number,
     Positive,
@@ -41,7 +42,8 @@ SEQUENCES = (TREES, HIERARCHY)
 """Sequences that are drawn by a seed, without end: what a decoder is trained on where that is no text."""
 SAMPLED_DATA = (*SEQUENCES, CLASS_TOKENS)
 """All data that are drawn by a seed; everything else is text."""
-TEXTS = ("python-docs", "wikitext2", "wikitext103")
+ARITHMETIC = "arithmetic"
+TEXTS = ("python-docs", "wikitext2", "wikitext103", ARITHMETIC)
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
@@ -52,6 +54,7 @@ SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType(
     {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
+    | {"measure_extra": False, "mask_share": 0.15, "shuffle_seed": None}
     | dict.fromkeys(
         ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
     )
@@ -61,7 +64,16 @@ _HASH_DIGITS = 12
 _DECADE = 10.0
 _EARLY_POINTS = 10
 """Measurements in a factor of ten with `early` spacing."""
-_AtLeastTwo = Annotated[Count, Field(ge=2)]
+MOST_MEASUREMENTS = 10**6
+"""Measurements of a run at most: their steps are listed before it starts."""
+MOST_SYMBOLS = 4096
+"""Tokens, classes and latents of a level of sampled data at most: their law is a matrix."""
+LONGEST_TREE, LONGEST_WINDOW = 1024, 8192
+"""Leaves of `trees` and tokens of a window at most."""
+MOST_SEQUENCES = 2**24
+"""Sequences of a batch at most."""
+_Symbols = Annotated[Count, Field(ge=2, le=MOST_SYMBOLS)]
+_Sequences = Annotated[Count, Field(le=MOST_SEQUENCES)]
 
 
 @settings
@@ -114,20 +126,25 @@ class DataConfig:
     """What the model is trained on, and how it is cut into batches."""
 
     data: str = "python-docs"
-    """`python-docs`, `wikitext2`, `wikitext103`, a folder of train, valid and test files, `trees` or `hierarchy`."""
+    """`python-docs`, `wikitext2`, `wikitext103`, `arithmetic` (generated expressions), a folder of train, valid and
+    test files, `trees` or `hierarchy`."""
+    shuffle_seed: MaybeIndex = None
+    """Seed of a random order of all words of a text, the same for all runs; none keeps the order."""
     vocabulary_cap: MaybeCount = None
     """Words of a text to keep, the most frequent ones; the rest is `<unk>`."""
-    batch: Count = 20
+    batch: _Sequences = 20
     """Parallel streams of a text, or samples of a batch."""
-    window: Count = 35
+    window: Annotated[Count, Field(le=LONGEST_WINDOW)] = 35
     """Tokens of a sequence; `trees` have as many as leaves instead."""
-    valid_batch: Count = 10
+    mask_share: Annotated[Share, Field(gt=0)] = 0.15
+    """Share of the tokens of a batch that the read-out masked_word hides and predicts; each run draws its own."""
+    valid_batch: _Sequences = 10
     """Parallel streams of the validation text."""
     valid_windows: MaybeCount = None
     """Windows of the validation text to measure on; none takes all."""
-    num_tokens: _AtLeastTwo = 100
+    num_tokens: _Symbols = 100
     """Tokens of `hierarchy`, the last of them the padding; the paper's M."""
-    num_classes: _AtLeastTwo = 20
+    num_classes: _Symbols = 20
     """Classes of sampled data."""
     num_latents: Counts = (10, 20)
     """Latents of `hierarchy` level by level from the tokens up, below the classes."""
@@ -137,7 +154,7 @@ class DataConfig:
     """Polarity of every edge of `trees`: the correlation of a latent with its parent."""
     tree_depth: Count = 3
     """Levels of edges of `trees`."""
-    branching: _AtLeastTwo = 2
+    branching: _Symbols = 2
     """Children of every node of `trees`."""
     num_distinct: Count = 10
     """Only for `joma.data.class_tokens` in Python: tokens whose frequency depends on the class."""
@@ -147,9 +164,21 @@ class DataConfig:
     """Only for `joma.data.class_tokens` in Python: frequencies of the distinct tokens over the classes."""
 
     def __post_init__(self) -> None:
-        """Refuse data without a name."""
+        """Refuse data without a name, and samples that are too large to draw."""
         if not self.data:
             raise UnknownNameError("data", self.data, (*TEXTS, *SEQUENCES))
+        if self.shuffle_seed is not None and not self.is_text:
+            raise ValueError(
+                f"`shuffle_seed` puts the words of a text into random order, and {self.data!r} is none, got "
+                f"{self.shuffle_seed}. Set it to none, or take a text."
+            )
+        if max(self.num_latents) > MOST_SYMBOLS:
+            raise ValueError(f"`num_latents` must be at most {MOST_SYMBOLS} on every level, got {self.num_latents}.")
+        if self.data == TREES and self.tree_depth * math.log2(self.branching) > math.log2(LONGEST_TREE):
+            raise ValueError(
+                f"`trees` have at most {LONGEST_TREE} leaves, got `tree_depth` {self.tree_depth} with `branching` "
+                f"{self.branching}. Make one of them smaller."
+            )
 
     @property
     def is_text(self) -> bool:
@@ -176,6 +205,9 @@ class TrainingConfig:
     """Steps between measurements, or with `log` spacing the number of them in a factor of ten."""
     measure_spacing: Literal["linear", "log", "early"] = "linear"
     """early is log, then linear once points are `measure_every` steps apart. Start and end are always measured."""
+    measure_extra: bool = False
+    """Whether to measure the largest attention logit of the validation set too, and of each MLP's lower matrix W norm
+    and stable rank of W − W(0) and of its gradient on the next step's batch. It takes up to a step of training."""
     snapshot_every: MaybeCount = None
     """Steps between snapshots; none saves by time alone."""
     snapshot_seconds: Annotated[NotNegative, Field(gt=0)] = 60.0
@@ -184,11 +216,12 @@ class TrainingConfig:
     """Steps between checkpoints of the parameters that are kept, a series for `joma scan`."""
 
     def __post_init__(self) -> None:
-        """Refuse a length that is given twice or not at all."""
+        """Refuse a length that is given twice or not at all, or takes too many measurements."""
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 f"A run needs `epochs` or `steps`, one of the two, got {self.epochs} and {self.steps}. Give one."
             )
+        self._check_measurements(self.steps or 1)
 
     def due_steps(self, num_steps: int) -> tuple[int, ...]:
         """Steps to measure at: the start, the end and, in between, what the spacing says.
@@ -201,6 +234,7 @@ class TrainingConfig:
         >>> TrainingConfig(steps=100, measure_every=3, measure_spacing="log").due_steps(100)
         (0, 1, 2, 5, 10, 22, 46, 100)
         """
+        self._check_measurements(num_steps)
         every = self.measure_every
         match self.measure_spacing:
             case "linear":
@@ -212,6 +246,17 @@ class TrainingConfig:
                 between = _on_a_log(_EARLY_POINTS, min(num_steps, math.ceil(apart)))
                 between |= set(range(every * math.ceil(apart / every), num_steps, every))
         return tuple(sorted({0, *between, num_steps}))
+
+    def _check_measurements(self, num_steps: int) -> None:
+        """Refuse to list more measurements than there may be."""
+        is_log = self.measure_spacing == "log"
+        num = self.measure_every * math.log10(num_steps) if is_log else num_steps / self.measure_every
+        if num > MOST_MEASUREMENTS:
+            raise ValueError(
+                f"A run is measured at most {MOST_MEASUREMENTS} times, got {num_steps} steps with `measure_every` "
+                f"{self.measure_every} and {self.measure_spacing} spacing. "
+                "Change `measure_every`, or take fewer `steps`."
+            )
 
 
 @settings

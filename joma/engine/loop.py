@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 
 from joma.engine import snapshots
-from joma.engine.measuring import LOSS, TRAINING, Values, measure, on_host
+from joma.engine.measuring import (
+    LOSS,
+    TRAINING,
+    Values,
+    gradients_and_changes,
+    is_gated,
+    lower_starts,
+    measure,
+    on_host,
+)
 from joma.engine.plan import Pack
 from joma.engine.resume import DIVERGED, KIND, Member, RunResult, identity, inspect_run, load_snapshots
 from joma.engine.snapshots import NUM_KEPT, Snapshot
@@ -189,9 +198,10 @@ class _Trainer:
         self._training = configs[0].training
         self._source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
+        decoder, seeds = Decoder(configs[0].model), [config.seed for config in configs]
         self._stepper = Stepper(
-            Decoder(configs[0].model),
-            [config.seed for config in configs],
+            decoder,
+            seeds,
             [config.optimiser for config in configs],
             num_steps=size.num_steps,
             steps_per_epoch=size.steps_per_epoch,
@@ -202,6 +212,9 @@ class _Trainer:
             if member.state is not None:
                 self._stepper.load_run_state(run, member.state)
                 member.state = None
+        is_extra = self._training.measure_extra
+        self._starts = lower_starts(decoder, seeds, self._stepper.state.parameters) if is_extra else {}
+        """W(0) of the matrices whose change is measured."""
         self._saved_at = self._reported_at = monotonic()
         self._reported_step, self._save_seconds = group[0].step, 0.0
 
@@ -265,7 +278,11 @@ class _Trainer:
             self._training.precision,
             working=stepper.working_parameters,
             often=len(self._due) >= MANY_MEASUREMENTS,
+            with_max_logit=self._training.measure_extra,
         )
+        if self._starts:
+            gradients = stepper.gradients(self._source.batch(step))
+            found += gradients_and_changes(gradients, stepper.parameters, self._starts, gated=is_gated(stepper.model))
         if step > 0:
             found.append(Values(metric=LOSS, by_run=stepper.losses, site=TRAINING, kind="loss"))
         for each, numbers in zip(found, on_host(found), strict=True):

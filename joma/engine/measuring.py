@@ -1,10 +1,13 @@
 """What is measured of every run: validation loss, attention entropy and stable ranks.
 
-Everything is batched over runs. Attention entropy is taken on the whole validation set
-(`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper shows (`entropy_window`).
+Everything is batched over runs, and a function of the runs' weights, seeds and steps alone. Attention entropy is taken
+on the whole validation set (`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper
+shows (`entropy_window`). With `measure_extra` there is the largest attention logit as well, and of each MLP's lower
+matrix the gradient and the change since the start.
 """
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,10 +19,13 @@ from joma.engine.sources import Source
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
 from joma.models.batch import Batch, LayerReading, Model, Parameters
+from joma.models.decoder import Decoder
+from joma.models.initialisation import initial_parameters
 
 NO_LAYER = -1
 ALL_HEADS = -1
 LOSS, ENTROPY, FRACTION, WINDOW, RANK = "loss", "entropy", "entropy_fraction", "entropy_window", "stable_rank"
+MAX_LOGIT = "max_logit"
 TRAINING, VALIDATION = "training", "validation"
 """Sites of the losses."""
 NUM_RANK_STEPS = 64
@@ -50,6 +56,7 @@ def measure(
     *,
     working: Parameters | None = None,
     often: bool = False,
+    with_max_logit: bool = False,
 ) -> list[Values]:
     """Measure all runs in evaluation mode; most numbers are still on the device when this returns.
 
@@ -63,7 +70,7 @@ def measure(
             return model.losses(working, batch, attention.take, compiled_tap=compiled_tap)
 
     with torch.no_grad():
-        whole = AttentionMeans(num_runs=source.num_runs)
+        whole = AttentionMeans(num_runs=source.num_runs, with_max_logit=with_max_logit)
         total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
         num_rows = 0
         for batch in source.validation():
@@ -77,7 +84,7 @@ def measure(
             single = AttentionMeans(num_runs=source.num_runs)
             losses_on(window, single)
             found += single.values(WINDOW)
-        return found + stable_ranks(parameters, gated=bool(getattr(getattr(model, "config", None), "gated", False)))
+        return found + stable_ranks(parameters, gated=is_gated(model))
 
 
 def on_host(values: list[Values]) -> list[list[float]]:
@@ -85,17 +92,59 @@ def on_host(values: list[Values]) -> list[list[float]]:
     return torch.stack([each.by_run.double().cpu() for each in values]).tolist()
 
 
+def is_gated(model: Model) -> bool:
+    """Whether the lower matrices of the model's MLPs are a gate and what it gates."""
+    return bool(getattr(getattr(model, "config", None), "gated", False))
+
+
 def stable_ranks(parameters: Parameters, *, gated: bool = False) -> list[Values]:
     """Stable rank of every MLP's lower matrix; of a gated one, of the gate and of what it gates."""
+    return _of_lower(parameters, {RANK: _ranks}, gated=gated)
+
+
+def lower_starts(decoder: Decoder, seeds: Sequence[int], like: Tensor) -> dict[str, Tensor]:
+    """Draw W(0) of every trained lower matrix again, for all runs, with type and device of `like`."""
+    shapes = {
+        name: shape for name, shape in decoder.shapes.items() if _LOWER.fullmatch(name) and name not in decoder.frozen
+    }
+    drawn = [initial_parameters(decoder.config, shapes, seed) for seed in seeds]
+    return {name: torch.stack([each[name] for each in drawn]).to(like) for name in shapes}
+
+
+def gradients_and_changes(
+    gradients: Parameters, parameters: Parameters, starts: Parameters, *, gated: bool = False
+) -> list[Values]:
+    """Norm and stable rank of the gradient and of W − W(0) of every lower matrix in `starts`.
+
+    A matrix of zeros has no stable rank: it is NaN at the start.
+    """
+    found = []
+    changes = {name: parameters[name] - start for name, start in starts.items()}
+    wide = {name: gradients[name].to(start.dtype) for name, start in starts.items()}
+    for prefix, matrices in (("gradient", wide), ("update", changes)):
+        measures = {f"{prefix}_norm": _norms, f"{prefix}_stable_rank": _ranks}
+        found += _of_lower(matrices, measures, gated=gated)
+    return found
+
+
+def _norms(matrices: Float[Tensor, "R depth m n"]) -> Float[Tensor, "R depth"]:
+    return torch.linalg.matrix_norm(matrices.double())
+
+
+def _of_lower(
+    parameters: Parameters, measures: Mapping[str, Callable[[Tensor], Tensor]], *, gated: bool
+) -> list[Values]:
+    """Apply each measure to every MLP's lower matrix; of a gated one, to the gate and to what it gates."""
     layers = {int(found[1]): name for name in parameters if (found := _LOWER.fullmatch(name))}
     if not layers:
         return []
     weights = torch.stack([parameters[layers[layer]] for layer in sorted(layers)], dim=1)
     parts = dict(zip((":gate", ":up"), weights.chunk(2, dim=2), strict=True)) if gated else {"": weights}
     return [
-        Values(metric=RANK, by_run=by_run, site=layers[layer].removesuffix(".weight") + part, kind="mlp", layer=layer)
+        Values(metric=metric, by_run=by_run, site=layers[layer].removesuffix(".weight") + part, kind="mlp", layer=layer)
+        for metric, function in measures.items()
         for part, matrices in parts.items()
-        for layer, by_run in zip(sorted(layers), _ranks(matrices).unbind(dim=1), strict=True)
+        for layer, by_run in zip(sorted(layers), function(matrices).unbind(dim=1), strict=True)
     ]
 
 
@@ -120,8 +169,11 @@ class AttentionMeans:
     num_runs: int
     path: Path | None = None
     """How entropy is computed; None takes the best way of the device."""
+    with_max_logit: bool = False
+    """Whether to keep the largest logit of each head too; entropies have the same bits with and without."""
     _sums: dict[int, Float[Tensor, "4 R H"]] = field(default_factory=dict)
     """Of each layer: entropy and number of rows, fraction and number of rows that see more than one key."""
+    _largest: dict[int, Float[Tensor, "R H"]] = field(default_factory=dict)
 
     def take(self, reading: LayerReading) -> None:
         """Measure one layer, in full precision whatever the model runs in."""
@@ -135,16 +187,24 @@ class AttentionMeans:
         num_fractions = (~fraction.isnan()).double().sum((1, 3))
         sums = torch.stack([total, num_rows, fraction.nansum((1, 3)), num_fractions])
         self._sums[reading.layer] = self._sums[reading.layer] + sums if reading.layer in self._sums else sums
+        if self.with_max_logit:
+            rows = _statistics(reading, self.path, companions=True).max_logit
+            assert rows is not None
+            largest = rows.double().unflatten(0, (self.num_runs, -1)).amax((1, 3))
+            before = self._largest.get(reading.layer)
+            self._largest[reading.layer] = largest if before is None else torch.maximum(before, largest)
 
     def values(self, entropy: str, fraction: str | None = None) -> list[Values]:
-        """Return the means over all rows, over heads and, where there are several, head by head."""
+        """Return means over all rows and largest logits, over heads and, where there are several, head by head."""
         found = []
         for layer, sums in sorted(self._sums.items()):
-            for metric, total, count in ((entropy, *sums[:2]), (fraction, *sums[2:])):
-                if metric is None:
-                    continue
-                by_head = total / count
-                columns = {ALL_HEADS: by_head.mean(dim=1)}
+            by_metric = {entropy: sums[0] / sums[1]}
+            if fraction is not None:
+                by_metric[fraction] = sums[2] / sums[3]
+            if layer in self._largest:
+                by_metric[MAX_LOGIT] = self._largest[layer]
+            for metric, by_head in by_metric.items():
+                columns = {ALL_HEADS: by_head.amax(dim=1) if metric == MAX_LOGIT else by_head.mean(dim=1)}
                 if by_head.shape[1] > 1:
                     columns |= dict(enumerate(by_head.unbind(dim=1)))
                 site = f"blocks.{layer}.attention"
@@ -155,15 +215,15 @@ class AttentionMeans:
         return found
 
 
-def _statistics(reading: LayerReading, path: Path | None) -> AttentionStatistics:
+def _statistics(reading: LayerReading, path: Path | None, *, companions: bool = False) -> AttentionStatistics:
     if reading.logits is not None:
         logits = reading.logits
         if reading.causal:
             hidden = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
             logits = logits.masked_fill(hidden, -torch.inf)
-        return logits_entropy(logits, companions=False)
+        return logits_entropy(logits, companions=companions)
     assert reading.q is not None and reading.k is not None
     with working_in("fp32", reading.q.device):
         return attention_entropy(
-            reading.q, reading.k, causal=reading.causal, scale=reading.scale, companions=False, path=path
+            reading.q, reading.k, causal=reading.causal, scale=reading.scale, companions=companions, path=path
         )

@@ -10,6 +10,7 @@ import math
 import weakref
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +25,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from joma.engine.config import RunConfig, TrainingConfig
 from joma.engine.measuring import AttentionMeans
 from joma.engine.precision import working_in
-from joma.engine.sources import num_sequences, num_validated
+from joma.engine.sources import MASKED, masked_rows, num_sequences, num_validated
 from joma.engine.step import Stepper
 from joma.measure.entropy import Path as EntropyPath
 from joma.models.batch import Batch
+from joma.models.block import mlp_shapes
 from joma.models.decoder import Decoder
 
 USABLE_SHARE = 0.9
@@ -91,7 +93,8 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
     On a CPU half precision takes more, since its logits are there in full precision as well; our kernels have no copy.
     """
     optimiser = replace(config.optimiser, lr=0.0, weight_decay=0.0, clip=math.inf)
-    training = TrainingConfig(steps=1, precision=config.training.precision)
+    given = config.training
+    training = TrainingConfig(steps=1, precision=given.precision, measure_extra=given.measure_extra)
     return _counted(replace(config, optimiser=optimiser, training=training, seed=0), num_runs, on_a_cpu)
 
 
@@ -103,10 +106,12 @@ def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -
     again while it is saved.
     """
     cost = step_cost(config, 1, on_a_cpu=device.type == "cpu")
-    if device.type == "cuda":
-        beside = max(cost.validating_bytes, cost.state_bytes)
-        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside)
-    return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes)
+    model, is_extra = config.model, config.training.measure_extra
+    starts = is_extra * model.depth * prod(mlp_shapes(model)["mlp.lower.weight"]) * torch.float64.itemsize
+    if device.type == "cuda":  # gradients are measured outside the captured step
+        beside = max(cost.validating_bytes, cost.state_bytes, is_extra * cost.training_bytes)
+        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside + starts)
+    return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes + starts)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -159,10 +164,14 @@ def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
 
     def batch(num: int, length: int) -> Batch:
         shape = (num_runs, num, length)
-        num_rows = num if config.model.readout == "class" else num * length
+        is_masked, num_rows = config.model.readout == MASKED, num * length
+        num_rows = masked_rows(num_rows, data.mask_share) if is_masked else num_rows
+        num_rows = num if config.model.readout == "class" else num_rows
+        rows = torch.empty((num_runs, num_rows), dtype=torch.int64, device=_META)
         return Batch(
             tokens=torch.empty(shape, dtype=torch.int64, device=_META),
-            targets=torch.empty((num_runs, num_rows), dtype=torch.int64, device=_META),
+            targets=rows,
+            rows=rows if is_masked else None,
             # Merged keys are weighted, and attention is there as a matrix.
             key_bias=torch.empty(shape, device=_META) if length < data.length else None,
         )
@@ -174,7 +183,8 @@ def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
             stepper.advance(batch(num_sequences(data), config.trained_length))
         with _Tally() as validating, working_in(working, _META):
             # As a CPU computes entropies, which takes more than a GPU does.
-            means = AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED)
+            is_extra = config.training.measure_extra
+            means = AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED, with_max_logit=is_extra)
             views = stepper.layout.views(stepper.layout.empty(num_runs, stepper.state.parameters.dtype, _META))
             stepper.model.losses(views, batch(num_validated(data), data.length), means.take)
     return StepCost(

@@ -264,7 +264,8 @@ def make_plan(
         config = pack.config
         size, step, num_rows = sizes[config.shape], clock(config, pack.num_runs), num_sequences(config.data)
         num_measured = len(config.training.due_steps(size.num_steps))
-        measuring = num_measured * step * FORWARD_SHARE * size.valid_tokens / (num_rows * config.trained_length)
+        num_forwards = size.valid_tokens / (num_rows * config.trained_length)
+        measuring = num_measured * step * (FORWARD_SHARE * num_forwards + config.training.measure_extra)
         planned.append(
             PackPlan(
                 pack=pack,

@@ -1,6 +1,8 @@
 """What a pack is trained and measured on: batches as a function of the runs' seeds and the step.
 
-A text is the same for all runs, one window a step, in order, and again from the start with every epoch. Sampled data
+A text is the same for all runs, one window a step, in order, and again from the start with every epoch. Which of its
+words are masked, where masked words are predicted, is drawn from (seed, step); in validation all runs have the same
+masks. Sampled data
 are each run's own, drawn from (seed, step, site). The hierarchy of Table 1 has one sequence a class, so its batch is
 those sequences, weighted by how often each class was drawn: exactly the batch that would hold them row by row. Its
 padding is merged where the model cannot tell one position of it from another, exactly again.
@@ -16,19 +18,23 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from joma.data.expressions import arithmetic_corpus
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
+from joma.data.shuffling import shuffled
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import HIERARCHY, TREES, DataConfig, RunConfig, digest
+from joma.engine.config import ARITHMETIC, HIERARCHY, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
-from joma.randomness import run_keys
+from joma.randomness import random_bits, run_keys
 from joma.theory.latent_tree import LatentTree, regular_tree
 
 NUM_HASHED = 16
 """Samples by whose hash data are known again."""
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
+MASKED = "masked_word"
+"""Read-out of words that are hidden behind a mask; site of the masks."""
 VALIDATION = "validation"
 """Site of the validation samples, which are the same at every step."""
 PAPER_WINDOW = 100
@@ -42,7 +48,7 @@ class DataSize(NamedTuple):
     """How far a run goes."""
 
     vocabulary: int
-    """Tokens that the data have."""
+    """Tokens that the data have, the mask included where words are masked; it is the last."""
     steps_per_epoch: int
     """Steps for a pass over a text; all of them for samples without end."""
     num_steps: int
@@ -69,11 +75,11 @@ def data_size(config: RunConfig) -> DataSize:
     """
     data, steps = config.data, config.training.steps
     if data.is_text:
-        corpus = corpus_of(data.data, data.vocabulary_cap)
+        corpus = corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed)
         per_epoch = Windows(corpus.train, data.batch, data.window).num_windows
         there = Windows(corpus.valid, data.valid_batch, data.window).num_windows
         return DataSize(
-            vocabulary=len(corpus.vocabulary),
+            vocabulary=len(corpus.vocabulary) + (config.model.readout == MASKED),
             steps_per_epoch=per_epoch,
             num_steps=steps or per_epoch * (config.training.epochs or 0),
             valid_tokens=min(data.valid_windows or there, there) * data.valid_batch * data.window,
@@ -95,9 +101,19 @@ def data_size(config: RunConfig) -> DataSize:
 
 
 @lru_cache(maxsize=4)
-def corpus_of(data: str, vocabulary_cap: int | None) -> Corpus:
-    """Return a text, read once."""
-    return load_text(data, vocabulary_cap=vocabulary_cap)
+def corpus_of(data: str, vocabulary_cap: int | None, shuffle_seed: int | None = None) -> Corpus:
+    """Return a text, read or generated once, in its own order or shuffled."""
+    if shuffle_seed is not None:
+        return shuffled(corpus_of(data, vocabulary_cap), shuffle_seed)
+    if data != ARITHMETIC:
+        return load_text(data, vocabulary_cap=vocabulary_cap)
+    corpus = arithmetic_corpus()
+    if vocabulary_cap is not None and vocabulary_cap < len(corpus.vocabulary):
+        raise ValueError(
+            f"Arithmetic has {len(corpus.vocabulary)} tokens, and none can be left out, got `vocabulary_cap` "
+            f"{vocabulary_cap}. Set it to none."
+        )
+    return corpus
 
 
 def num_sequences(data: DataConfig) -> int:
@@ -117,7 +133,7 @@ def num_validated(data: DataConfig) -> int:
 def data_hash(data: DataConfig) -> str:
     """Return a hash of the tokens of a text, or of some samples of one seed: data that are others by now show."""
     if data.is_text:
-        return corpus_of(data.data, data.vocabulary_cap).hash
+        return corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed).hash
     keys = run_keys([0])
     if data.data == HIERARCHY:
         hierarchy = hierarchy_of(data, 0)
@@ -184,13 +200,16 @@ class TextSource(Source):
         """Read the text and put it on the device."""
         super().__init__(configs, device)
         data = self.data
-        corpus = corpus_of(data.data, data.vocabulary_cap)
+        corpus = corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed)
         self._train = Windows(corpus.train.to(self.device), data.batch, data.window)
         self._valid = Windows(corpus.valid.to(self.device), data.valid_batch, data.window)
+        self._mask_token = len(corpus.vocabulary) if configs[0].model.readout == MASKED else None
+        self._same_keys = run_keys([0] * self.num_runs, self.device)
 
     def batch(self, step: int) -> Batch:
         """Return the window of a step."""
-        return self._shared(*self._train.window(step % self._train.num_windows))
+        window = self._train.window(step % self._train.num_windows)
+        return self._shared(*window) if self._mask_token is None else self._masked(window[0], self.keys, step, MASKED)
 
     def validation(self) -> Iterator[Batch]:
         """Yield all validation windows, some at a time."""
@@ -202,15 +221,41 @@ class TextSource(Source):
         at_once = even_share(num, TOKENS_AT_ONCE // (self._valid.num_streams * self._valid.length))
         groups = (range(first, min(first + at_once, num)) for first in range(0, num, at_once))
         windows = (zip(*map(self._valid.window, group), strict=True) for group in groups)
-        return tuple(self._shared(*map(torch.cat, each)) for each in windows)
+        joined = (map(torch.cat, each) for each in windows)
+        return tuple(self._validated(inputs, targets, number) for number, (inputs, targets) in enumerate(joined))
 
     def single_window(self) -> Batch:
         """Return the paper's window, or the last one of a text that has fewer."""
         inputs, targets = self._valid.window(min(PAPER_WINDOW, self._valid.num_windows - 1))
-        return self._shared(inputs[:1], targets[:1])
+        return self._validated(inputs[:1], targets[:1], PAPER_WINDOW)
+
+    def _validated(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"], number: int) -> Batch:
+        """Return some of the validation text; masks are the same for all runs."""
+        if self._mask_token is None:
+            return self._shared(inputs, targets)
+        return self._masked(inputs, self._same_keys, number, VALIDATION)
+
+    def _masked(self, words: Int[Tensor, "B L"], keys: Int[Tensor, "R 2"], step: int, site: str) -> Batch:
+        """Hide a share of the words of each run, which are then the targets."""
+        assert self._mask_token is not None
+        num_masked = masked_rows(words.numel(), self.data.mask_share)
+        order = random_bits(keys, step, site, words.numel()).argsort(dim=1, stable=True)
+        rows = order[:, :num_masked].sort(dim=1).values
+        every = words.reshape(-1).expand(self.num_runs, -1)
+        tokens = every.scatter(1, rows, self._mask_token).unflatten(1, words.shape)
+        return Batch(tokens=tokens, targets=every.gather(1, rows), rows=rows)
 
     def _shared(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"]) -> Batch:
         return Batch(tokens=inputs.expand(self.num_runs, -1, -1), targets=targets.reshape(-1).expand(self.num_runs, -1))
+
+
+def masked_rows(num_tokens: int, share: float) -> int:
+    """Return how many of so many tokens are masked: one at least.
+
+    >>> masked_rows(700, 0.15), masked_rows(2, 0.15)
+    (105, 1)
+    """
+    return max(1, round(share * num_tokens))
 
 
 def even_share(num: int, most: int) -> int:

@@ -121,6 +121,14 @@ class Stepper:
             getattr(self._batch, name).copy_(tensor)
         self._captured()
 
+    def gradients(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the gradient that a step on this batch would follow, before it is clipped, dropout included.
+
+        Nothing moves. The next call, or the next step, overwrites it.
+        """
+        self._differentiate(batch)
+        return self.layout.views(self._gradient)
+
     def run_state(self, run: int) -> dict[str, Tensor]:
         """Everything that one run needs to go on elsewhere, on the CPU."""
         state = self.state
@@ -188,16 +196,19 @@ class Stepper:
 
     def _advance(self, batch: Batch) -> None:
         state = self.state
-        with in_one_order(self.device), working_in(self._precision, self.device):
-            noise = Noise(keys=self._keys, step=state.step)
-            losses = self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
-        self._move(losses)
+        self._move(self._differentiate(batch))
         if self._optimiser.qk_clip < math.inf:
             assert isinstance(self.model, Decoder)  # `RunConfig` has no other
             with in_one_order(self.device), working_in(self._precision, self.device):
                 self.model.clip_logits(self.parameters, batch, self._optimiser.qk_clip)
             if state.rounded is not None:
                 state.rounded.copy_(state.parameters)
+
+    def _differentiate(self, batch: Batch) -> Float[Tensor, " R"]:
+        """Return the losses, and write the gradients."""
+        with in_one_order(self.device), working_in(self._precision, self.device):
+            noise = Noise(keys=self._keys, step=self.state.step)
+            return self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
 
     def _move(self, losses: Float[Tensor, " R"]) -> None:
         """Note which runs have failed and that a step is done, and let the optimiser move the parameters."""

@@ -17,11 +17,13 @@ class Batch:
 
     tokens: Int[Tensor, "R B L"]
     targets: Int[Tensor, "R N"]
-    """The right answer of each row of the loss: B·L next tokens, or B classes."""
+    """The right answer of each row of the loss: B·L next tokens, B classes, or K masked words."""
     weights: Float[Tensor, "R N"] | None = None
     """Weight of each row in the run's loss, summing to 1; None is the plain mean."""
     key_bias: Float[Tensor, "R B L"] | None = None
     """Added to every attention logit towards a position: the logarithm of how many equal positions it stands for."""
+    rows: Int[Tensor, "R K"] | None = None
+    """Positions that the output layer reads, counted through all sequences; None is all, or the last of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,9 +101,12 @@ class Decoder:
         """Return matrix and bias of the output layer; the matrix may have rows of zeros behind the words'."""
         return parameters[EMBEDDING if self.config.tied else OUTPUT], parameters[OUTPUT_BIAS]
 
-    def read(self, hidden: State) -> Float[Tensor, "R N D"]:
-        """Return the states that the output layer reads: of all positions, or of the last."""
-        return hidden[:, :, -1] if self.config.readout == "class" else hidden.flatten(1, 2)
+    def read(self, hidden: State, rows: Int[Tensor, "R K"] | None = None) -> Float[Tensor, "R N D"]:
+        """Return the states that the output layer reads: of the last position, of all, or of the rows among these."""
+        if self.config.readout == "class":
+            return hidden[:, :, -1]
+        every = hidden.flatten(1, 2)
+        return every if rows is None else embedding_rows(every, rows)
 
     def losses(
         self, parameters: Parameters, batch: Batch, tap: Tap | None = None, *, compiled_tap: bool = False
@@ -112,7 +115,8 @@ class Decoder:
         with torch.no_grad():
             rows, key_bias = self.embed(parameters, batch.tokens), batch.key_bias
             hidden = self.read(
-                self.hidden(parameters, rows, batch.tokens, tap=tap, key_bias=key_bias, compiled_tap=compiled_tap)
+                self.hidden(parameters, rows, batch.tokens, tap=tap, key_bias=key_bias, compiled_tap=compiled_tap),
+                batch.rows,
             )
             return vocabulary_loss.loss(
                 hidden,
@@ -165,7 +169,7 @@ class Decoder:
             leaves[name] = (beside_sequences(own, batch.tokens.shape[1]) if is_vector else own).requires_grad_()
         with torch.enable_grad():
             hidden = self.read(
-                self.hidden({**parameters, **leaves}, rows, batch.tokens, noise, key_bias=batch.key_bias)
+                self.hidden({**parameters, **leaves}, rows, batch.tokens, noise, key_bias=batch.key_bias), batch.rows
             )
         losses, hidden_gradient = vocabulary_loss.loss_and_gradients(
             hidden.detach(),

@@ -12,6 +12,11 @@ DIRECTED = ("constant", "displaced")
 WAVES = ("sinusoidal", "centred", "rescaled", "mean", *DIRECTED)
 """Positions that are made of sines and cosines."""
 
+MOST_BLOCKS = 256
+"""Largest depth: memory and time of a step are counted block by block."""
+MOST_NUMBERS = 2**20
+"""Largest width, hidden width and length of learned positions: numbers of a matrix are then below 2⁶³."""
+_Size = Annotated[Count, Field(le=MOST_NUMBERS)]
 Part = Literal["attention", "embedding", "positions", "qk", "value", "output", "mlp", "norm", "readout"]
 
 
@@ -34,13 +39,13 @@ class DecoderConfig:
 
     vocabulary: Count
     """Number of different tokens, V."""
-    width: Count
+    width: _Size
     """Length of a token's state between the blocks, D."""
-    hidden: Count
+    hidden: _Size
     """Hidden neurons of each MLP, F."""
     heads: Count = 1
     """Attention heads, H; each takes width / heads of the state."""
-    depth: Count = 1
+    depth: Annotated[Count, Field(le=MOST_BLOCKS)] = 1
     """Number of blocks."""
     activation: Literal["linear", "relu", "gelu", "silu", "tanh", "sigmoid"] = "relu"
     """Of the hidden neurons: relu, gelu, silu, tanh, sigmoid or linear."""
@@ -59,7 +64,7 @@ class DecoderConfig:
     centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long;
     rescaled is centred, scaled to the Frobenius norm of sinusoidal; displaced is sinusoidal less such a random vector.
     """
-    max_length: Count = 1024
+    max_length: _Size = 1024
     """Longest sequence that learned positions know."""
     embedding: Literal["learned", "orthonormal", "almost_orthogonal"] = "learned"
     """How it starts: learned is random; orthonormal needs vocabulary ≤ width; almost_orthogonal has unit rows."""
@@ -91,10 +96,11 @@ class DecoderConfig:
     """Share of numbers dropped in training: of embeddings, attention weights, hidden neurons, both branches."""
     tied: bool = False
     """Whether the output layer's matrix is the embedding."""
-    readout: Literal["next_token", "class"] = "next_token"
-    """next_token: a prediction at every position; class: one, at the last position."""
+    readout: Literal["next_token", "class", "masked_word"] = "next_token"
+    """next_token: a prediction at every position; class: one, at the last position; masked_word: at each position whose
+    word is replaced by a mask, that word, seen from both sides (BERT)."""
     num_classes: Index = 0
-    """Classes of a class read-out; 0 for next_token."""
+    """Classes of a class read-out, else 0."""
     logit_scale: Finite = 1.0
     """What the output layer's logits are multiplied by."""
     identical_blocks: bool = False
@@ -133,6 +139,18 @@ class DecoderConfig:
                 f"Rotary positions turn pairs of numbers and need an even width per head, got {self.head_width} "
                 f"({self.width} / {self.heads}). Take another `width`, or other `positions`."
             )
+        self._check_readout()
+        if self.negative_slope and self.activation != "relu":
+            raise ValueError(
+                f"`negative_slope` is relu's, got {self.negative_slope} for {self.activation}. "
+                "Set it to 0, or take `activation` relu."
+            )
+        if self.only_block is not None and self.only_block >= self.depth:
+            raise ValueError(
+                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
+            )
+
+    def _check_readout(self) -> None:
         if (self.readout == "class") != (self.num_classes > 0):
             raise ValueError(
                 f"A class read-out needs `num_classes`, and only that, got {self.num_classes} for {self.readout}. "
@@ -143,14 +161,10 @@ class DecoderConfig:
                 "A class read-out cannot be tied to the embedding: its rows are classes, not tokens. "
                 "Set `tied` to False, or read out the next token."
             )
-        if self.negative_slope and self.activation != "relu":
+        if self.readout == "masked_word" and self.causal:
             raise ValueError(
-                f"`negative_slope` is relu's, got {self.negative_slope} for {self.activation}. "
-                "Set it to 0, or take `activation` relu."
-            )
-        if self.only_block is not None and self.only_block >= self.depth:
-            raise ValueError(
-                f"`only_block` must be below `depth`, {self.depth}, got {self.only_block}. Blocks count from 0."
+                "Masked words are predicted from both sides, and a causal position sees one. "
+                "Set `causal` to False, or `readout` to next_token."
             )
 
     @property

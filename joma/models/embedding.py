@@ -8,8 +8,8 @@ MOST_BY_A_PRODUCT = 1024
 """Tokens up to which gradients of rows are added by a product with their places."""
 
 
-def embedding_rows(weight: Float[Tensor, "R V D"], tokens: Int[Tensor, "R B L"]) -> Float[Tensor, "R B L D"]:
-    """Each token's row in the embedding of its run."""
+def embedding_rows(weight: Float[Tensor, "R V D"], tokens: Int[Tensor, "R ..."]) -> Float[Tensor, "R ... D"]:
+    """Each token's row in the embedding of its run, or any rows of a matrix of each run."""
     return weight[_runs(tokens), tokens]
 
 

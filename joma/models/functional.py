@@ -173,8 +173,7 @@ def _waves(
     centred = waves - mean
     if config.positions == "centred":
         return centred
-    smallest = torch.finfo(centred.dtype).tiny  # a single position is its mean, and stays zero
-    return centred * (waves.norm() / centred.norm().clamp(min=smallest))
+    return centred * (waves.norm() / centred.norm().clamp(min=EPSILON))  # a single position is its mean, and gets zero
 
 
 def sinusoidal(length: int, width: int, like: Tensor) -> Float[Tensor, "length width"]:

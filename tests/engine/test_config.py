@@ -44,6 +44,9 @@ OTHER_VALUES = {
     "precision": "float64",
     "snapshot_seconds": 5.0,
     "checkpoint_every": 10,
+    "measure_extra": True,
+    "mask_share": 0.3,
+    "shuffle_seed": 0,
 }
 HASHES = {
     "figure6": "0459fa0a9a6e",
@@ -163,6 +166,23 @@ def test_text_becomes_the_type_of_the_field(name, text, value):
         {"readout": "class"},
         {"data": "class-tokens"},
         {"seed": -1},
+        {"readout": "masked_word"},
+        {"mask_share": 0.0},
+        {"data": "trees", "readout": "class", "shuffle_seed": 1},
+        {"mask_share": 1.0},
+        {"depth": 2**31},
+        {"width": 2**31},
+        {"hidden": 2**63 - 1},
+        {"steps": 2**31},
+        {"steps": 2**63 - 1},
+        {"measure_every": 2**31, "measure_spacing": "log"},
+        {"batch": 2**31},
+        {"window": 2**31},
+        {"max_length": 2**31},
+        {"num_tokens": 2**31},
+        {"num_latents": (10, 2**31)},
+        {"data": "trees", "readout": "class", "branching": 2**31},
+        {"data": "trees", "readout": "class", "tree_depth": 2**31},
     ],
     ids=lambda values: "-".join(f"{name}={value}" for name, value in values.items()),
 )
@@ -196,6 +216,14 @@ def test_a_longer_run_has_measured_where_the_shorter_one_did(steps, more, every,
     config = TrainingConfig(steps=steps, measure_every=every, measure_spacing=spacing)
     shorter, longer = config.due_steps(steps), config.due_steps(steps + more)
     assert [step for step in longer if step < steps] == list(shorter[:-1])
+
+
+@pytest.mark.parametrize(("epochs_of", "spacing"), [(2**31, "linear"), (2**31, "early"), (10**300, "early")])
+def test_epochs_that_ask_for_too_many_measurements_are_refused_unlisted(epochs_of, spacing):
+    config = TrainingConfig(epochs=10**6, measure_spacing=spacing)
+    with pytest.raises(ValueError, match=r"at most 1000000 times.*Change `measure_every`"):
+        config.due_steps(epochs_of)
+    assert len(TrainingConfig(steps=10**6, measure_every=1).due_steps(10**6)) == 10**6 + 1
 
 
 def test_spacings_are_even_on_their_scale():

@@ -1,19 +1,28 @@
 """What is measured of a pack is what naive code finds for each run alone."""
 
+import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from reference import PlainDecoder
 
-from engine.small_runs import config
+from engine.small_runs import config, pack
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
+from joma.engine.grid import Run
+from joma.engine.loop import train_pack
 from joma.engine.measuring import ALL_HEADS, measure, on_host, stable_ranks
+from joma.engine.plan import Pack
 from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
+from joma.metrics import METRICS
+from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
+from joma.store import read
 
 UNIFORM_CAUSAL_35 = 2.632
 """Mean entropy of uniform attention over 35 causal rows."""
@@ -145,6 +154,125 @@ def test_runs_are_measured_as_if_alone_and_failed_neighbours_do_not_matter():
         assert {key: values[run] for key, values in together.items()} == {key: value[0] for key, value in alone.items()}
         assert [values[run] for values in numbers] == [values[run] for values in together.values()]
     assert all(math.isnan(values[1]) for values in numbers)
+
+
+@pytest.mark.parametrize("settings", [{}, {"heads": 2, "gated": True}, {"attention_logits": "free", "causal": False}])
+def test_extra_measures_against_a_plain_twin(text, tmp_path, settings):
+    own, name = text_config(text, seed=3, depth=1, **settings), "blocks.0.mlp.lower"
+    own = replace(own, training=TrainingConfig(steps=6, measure_every=3, precision="float64", measure_extra=True))
+    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
+    rows = read(tmp_path / "run").query("metric != 'entropy'").set_index(["step", "site", "head", "metric"])["value"]
+    source, parts = source_of([own]), [":gate", ":up"] if own.model.gated else [""]
+    lengths = {"num_steps": 6, "steps_per_epoch": 6, "precision": "float64"}
+    stepper = Stepper(Decoder(own.model), [own.seed], [own.optimiser], **lengths)
+    start = stepper.parameters[f"{name}.weight"][0].clone()
+    for step in range(7):
+        if step % 3 == 0:
+            weights, batch = {each: tensor[0] for each, tensor in stepper.parameters.items()}, source.batch(step)
+            twin = PlainDecoder(own.model).double().load(weights)
+            twin.loss(batch.tokens[0], batch.targets[0]).backward()
+            matrices = {"gradient": twin.gradient(f"{name}.weight"), "update": weights[f"{name}.weight"] - start}
+            for (prefix, matrix), end in itertools.product(matrices.items(), ("norm", "stable_rank")):
+                for part, half in zip(parts, matrix.chunk(len(parts)), strict=True):
+                    singular = torch.linalg.svdvals(half)
+                    norm = singular.square().sum().sqrt()
+                    expected = norm if end == "norm" else (norm / singular[0]).square()  # NaN for zeros, at the start
+                    found = rows[step, name + part, ALL_HEADS, f"{prefix}_{end}"]
+                    np.testing.assert_allclose(found, expected, rtol=1e-6)
+            largest = []
+            for each in source.validation():
+                twin(each.tokens[0])
+                largest.append([twin.blocks[0].attention.largest[head] for head in range(own.model.heads)])
+            heads = np.max(largest, axis=0)
+            assert rows[step, "blocks.0.attention", ALL_HEADS, "max_logit"] == pytest.approx(heads.max(), rel=1e-9)
+            if len(heads) > 1:
+                found = [rows[step, "blocks.0.attention", head, "max_logit"] for head in range(len(heads))]
+                np.testing.assert_allclose(found, heads, rtol=1e-9)
+        stepper.advance(source.batch(step))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_windows_of_1024_tokens(text, tmp_path, positions):
+    data = DataConfig(data=str(tmp_path), batch=1, window=1024, valid_batch=1, valid_windows=1)
+    model = {"depth": 1, "positions": positions, "dropout": 0.1}
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text(Path(text, "valid.txt").read_text())
+    configs = [replace(text_config(text, seed, **model), data=data) for seed in (1, 2)]
+    found, stepper, source = measured(configs)
+    (valid,) = source.validation()
+    assert valid.tokens.shape == (2, 1, 1024)
+    for run in range(2):
+        weights = {name: tensor[run] for name, tensor in stepper.parameters.items()}
+        twin = PlainDecoder(configs[0].model).double().load(weights)
+        with torch.no_grad():
+            loss = twin.loss(valid.tokens[run], valid.targets[run])
+        assert found["validation", ALL_HEADS, "loss"][run] == pytest.approx(float(loss), rel=1e-10)
+        entropy = float(twin.blocks[0].attention.entropy.mean())
+        assert found["blocks.0.attention", ALL_HEADS, "entropy"][run] == pytest.approx(entropy, rel=1e-9)
+    alone = Stepper(stepper.model, [2], [configs[1].optimiser], num_steps=5, steps_per_epoch=5, precision="float64")
+    for step in range(2):
+        batch = source.batch(step)
+        stepper.advance(batch)
+        alone.advance(Batch(tokens=batch.tokens[1:], targets=batch.targets[1:]))
+    torch.testing.assert_close(alone.losses[0], stepper.losses[1], rtol=1e-10, atol=0)
+
+
+def test_masked_words_are_learned_and_a_pack_changes_nothing(text, tmp_path):
+    model = {"vocabulary": 11, "readout": "masked_word", "causal": False, "depth": 1}
+    training = TrainingConfig(steps=30, measure_every=10, precision="float64", measure_extra=True)
+    runs = [
+        Run(name=f"seed{seed}", config=replace(text_config(text, seed, **model), training=training)) for seed in (1, 2)
+    ]
+    train_pack(Pack(runs=tuple(runs)), tmp_path / "both")
+    train_pack(Pack(runs=(runs[1],)), tmp_path / "alone")
+    assert read(tmp_path / "both" / "seed2").equals(read(tmp_path / "alone" / "seed2"))
+    losses = read(tmp_path / "both" / "seed1").query("site == 'validation'")["value"]
+    assert losses.iloc[-1] < losses.iloc[0]
+    first = read(tmp_path / "both" / "seed1").query("step == 0 and site == 'validation'")["value"].item()
+    own, source = runs[0].config, source_of([runs[0].config])
+    twin = PlainDecoder(own.model).double().load(Decoder(own.model).initial(1))
+    with torch.no_grad():
+        sums = [
+            twin.loss(each.tokens[0], each.targets[0], rows=each.rows[0]) * each.rows.shape[1]
+            for each in source.validation()
+        ]
+    assert first == pytest.approx(float(sum(sums)) / sum(each.rows.shape[1] for each in source.validation()), rel=1e-9)
+
+
+def test_the_gradient_that_is_measured_is_that_of_the_next_step_with_its_dropout(tmp_path):
+    own = config(measure_extra=True, steps=1).update({"optimiser": "sgd", "lr": 0.5, "clip": "inf"})
+    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
+    rows = read(tmp_path / "run").set_index(["metric", "step", "site"])["value"]
+    for site in ("blocks.0.mlp.lower", "blocks.1.mlp.lower"):
+        assert rows["update_norm", 1, site] == pytest.approx(0.5 * rows["gradient_norm", 0, site], rel=1e-9)
+        ranks = rows["update_stable_rank", 1, site], rows["gradient_stable_rank", 0, site]
+        assert ranks[0] == pytest.approx(ranks[1], rel=1e-6)
+
+
+def test_extra_measures_change_no_bit_of_the_others_and_depend_on_no_neighbour(tmp_path):
+    plain, extra, alone = (tmp_path / name for name in ("plain", "extra", "alone"))
+    train_pack(pack(seeds=(1, 2, 7), diverging=(7,)), plain)
+    train_pack(pack(seeds=(1, 2, 7), diverging=(7,), measure_extra=True), extra)
+    train_pack(pack(seeds=(2,), measure_extra=True), alone)
+    keys = ["step", "site", "head", "metric"]
+    for seed in ("seed1", "seed2"):
+        before, after = read(plain / seed).set_index(keys)["value"], read(extra / seed).set_index(keys)["value"]
+        assert before.equals(after.loc[before.index])
+        more = set(after.index.get_level_values("metric")) - set(before.index.get_level_values("metric"))
+        assert more == {
+            "max_logit",
+            *(f"{kind}_{end}" for kind in ("gradient", "update") for end in ("norm", "stable_rank")),
+        }
+        assert more <= set(METRICS)
+    assert read(extra / "seed2").equals(read(alone / "seed2"))
+
+
+@pytest.mark.parametrize("changes", [{"frozen": "mlp"}, {"only_block": 1}], ids=str)
+def test_of_frozen_matrices_no_gradient_and_no_change_is_measured(tmp_path, changes):
+    own = config(measure_extra=True).update(changes)
+    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
+    sites = read(tmp_path / "run").query("metric == 'gradient_norm' or metric == 'update_norm'")["site"]
+    assert set(sites) == ({"blocks.1.mlp.lower"} if "only_block" in changes else set())
 
 
 @pytest.mark.parametrize("factor", [1e25, 1e-12], ids=["huge", "tiny"])

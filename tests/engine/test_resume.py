@@ -52,9 +52,9 @@ def assert_as_in_peace(tmp_path, folder, wanted):
             assert all(torch.equal(ours.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
 
 
-@pytest.mark.parametrize(("stop", "every"), [(4, 3), (11, 100)])
-def test_going_on_after_an_exception(tmp_path, stopping, stop, every):
-    wanted = pack(seeds=(1, 2, 7), diverging=(7,), steps=STEPS, snapshot_every=every)
+@pytest.mark.parametrize(("stop", "every", "extra"), [(4, 3, False), (11, 100, False), (7, 3, True)])
+def test_going_on_after_an_exception(tmp_path, stopping, stop, every, extra):
+    wanted = pack(seeds=(1, 2, 7), diverging=(7,), steps=STEPS, snapshot_every=every, measure_extra=extra)
     with pytest.raises(Stopped):
         train_pack(wanted, tmp_path / "out", progress=stopping(stop))
     assert [info(folder).status for folder in folders(tmp_path / "out", wanted)] == ["failed"] * 3

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from joma.data.hierarchy import Hierarchy
 from joma.engine import sources
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
-from joma.engine.sources import NUM_VALIDATION_SAMPLES, PAPER_WINDOW, corpus_of, data_hash, source_of
+from joma.engine.sources import (
+    NUM_VALIDATION_SAMPLES,
+    PAPER_WINDOW,
+    corpus_of,
+    data_hash,
+    data_size,
+    masked_rows,
+    source_of,
+)
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
@@ -68,6 +76,70 @@ def hierarchy_config(seed=1, *, batch=128, num_classes=6, **changes):
 
 def tree_config(seed=1, **changes):
     return class_config(seed, data="trees", tree_depth=2, branching=3, rho=0.7, batch=64, **changes)
+
+
+def test_a_shuffled_text_is_the_same_for_all_runs_and_another_one_by_its_seed(text):
+    plain, first, second = (
+        source_of([text_config(text, seed, shuffle_seed=shuffle) for seed in (1, 2)]) for shuffle in (None, 0, 3)
+    )
+    taken = [source.batch(0).tokens for source in (plain, first, second)]
+    assert all(torch.equal(tokens[0], tokens[1]) for tokens in taken)
+    assert not any(torch.equal(one, other) for one, other in ((taken[0], taken[1]), (taken[1], taken[2])))
+    assert torch.equal(corpus_of(text, None).train.bincount(), corpus_of(text, None, 3).train.bincount())
+    hashes = {data_hash(text_config(text, shuffle_seed=shuffle).data) for shuffle in (None, 0, 3)}
+    assert len(hashes) == 3
+
+
+def test_arithmetic_is_a_text_without_rare_words():
+    config = text_config("arithmetic")
+    assert data_size(config).vocabulary == 18
+    batch = source_of([replace(config, model=replace(config.model, vocabulary=18))]).batch(0)
+    assert torch.equal(batch.tokens[0, :, 1:].flatten(), batch.targets[0].reshape(4, 5)[:, :-1].flatten())
+    with pytest.raises(ValueError, match="18 tokens"):
+        data_size(text_config("arithmetic", vocabulary_cap=10))
+
+
+def masked_config(text, seed=1, **data):
+    model = DecoderConfig(
+        vocabulary=len(WORDS) + 2, width=8, hidden=8, positions="none", causal=False, readout="masked_word"
+    )
+    return replace(text_config(text, seed, **data), model=model)
+
+
+def test_a_share_of_the_words_is_masked_by_run_and_step_and_the_others_stay(text):
+    configs = [masked_config(text, seed, mask_share=0.3) for seed in (5, 8)]
+    source, plain = source_of(configs), source_of([text_config(text)])
+    assert data_size(configs[0]).vocabulary == len(WORDS) + 2  # `<unk>` and the mask
+    seen = []
+    for step in (0, 1, 1000):
+        batch, words = source.batch(step), plain.batch(step).tokens[0].flatten()
+        assert batch.rows.shape == batch.targets.shape == (2, 6)  # 0.3 of 4 sequences of 5
+        for run, seed in enumerate((5, 8)):
+            tokens = batch.tokens[run].flatten()
+            is_masked = torch.zeros(20, dtype=torch.bool).index_fill(0, batch.rows[run], True)
+            assert is_masked.sum() == 6 and torch.equal(tokens == len(WORDS) + 1, is_masked)
+            assert torch.equal(tokens[~is_masked], words[~is_masked])
+            assert torch.equal(batch.targets[run], words[batch.rows[run]])
+            alone = source_of([masked_config(text, seed, mask_share=0.3)]).batch(step)
+            assert torch.equal(alone.tokens[0], batch.tokens[run]) and torch.equal(alone.rows[0], batch.rows[run])
+            seen.append(tuple(batch.rows[run].tolist()))
+    assert len(set(seen)) == len(seen)
+
+
+def test_every_position_is_masked_about_as_often_as_any_other(text):
+    source = source_of([masked_config(text)])
+    counts = torch.stack([source.batch(step).rows[0] for step in range(2000)]).flatten().bincount(minlength=20)
+    # Of 2,000 batches 3 of 20 words each: 300 a position, with a standard deviation of 16.
+    assert counts.sum() == 6000 and (counts - 300).abs().max() < 5 * 16
+
+
+def test_validation_masks_are_the_same_for_all_runs_and_calls(text):
+    both, other = (source_of([masked_config(text, seed) for seed in seeds]) for seeds in ((1, 2), (9,)))
+    for first, again, elsewhere in zip(both.validation(), both.validation(), other.validation(), strict=True):
+        assert torch.equal(first.tokens, again.tokens) and torch.equal(first.rows[0], first.rows[1])
+        assert torch.equal(first.tokens[:1], elsewhere.tokens) and torch.equal(first.targets[:1], elsewhere.targets)
+        assert first.rows.shape[1] == masked_rows(first.tokens[0].numel(), 0.15)
+    assert both.single_window().rows.shape == (2, 1)
 
 
 CASES = {"hierarchy": hierarchy_config, "trees": tree_config}

@@ -194,7 +194,10 @@ TEXT = ("--readout", "next_token")
         (("--steps", "inf"), "`steps` must be a whole number, got 'inf'"),
         (("--depth", "1e400"), "`depth` must be a whole number, got '1e400'"),
         (("--data", "pythondocs", *TEXT), "Did you mean 'python-docs'?"),
-        (("--data", "zzz", *TEXT), "Known: hierarchy, python-docs, trees, wikitext103, wikitext2. A text of your own"),
+        (
+            ("--data", "zzz", *TEXT),
+            "Known: arithmetic, hierarchy, python-docs, trees, wikitext103, wikitext2. A text of your own",
+        ),
         (("--data", "nothere.txt", *TEXT), "A text of your own is a folder with train.txt"),
         (("--data", "class-tokens"), "Take trees"),
         (("--data", "python-docs"), "Take trees or hierarchy, or `readout` next_token."),

@@ -17,6 +17,8 @@ from joma.randomness import keep_mask, run_keys, streams
 from joma.settings import settings_of
 
 WIDTH, HIDDEN, LENGTH, SEQUENCES, CLASSES, STEP = 8, 12, 6, 3, 5, 4
+MASKED = 4
+"""Positions that a read-out of masked words reads."""
 FEW_TOKENS, MANY_TOKENS = 7, 11
 """Vocabularies below and above the width."""
 
@@ -55,6 +57,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 IMPOSSIBLE: tuple[Pair, ...] = (
     frozenset({("positions", "rotary"), ("attention_logits", "free")}),
     frozenset({("readout", "class"), ("tied", True)}),
+    frozenset({("readout", "masked_word"), ("causal", True)}),
     frozenset({("qk_norm", True), ("attention_logits", "free")}),
     *(
         frozenset({("negative_slope", 0.2), ("activation", name)})
@@ -95,7 +98,11 @@ class Pack:
             decoder=self.decoder,
             parameters={name: tensor[own].clone() for name, tensor in self.parameters.items()},
             gradients={name: torch.full_like(tensor[own], torch.nan) for name, tensor in self.gradients.items()},
-            batch=Batch(tokens=self.batch.tokens[own], targets=self.batch.targets[own]),
+            batch=Batch(
+                tokens=self.batch.tokens[own],
+                targets=self.batch.targets[own],
+                rows=None if self.batch.rows is None else self.batch.rows[own],
+            ),
             noise=Noise(keys=self.noise.keys[own], step=self.noise.step),
         )
 
@@ -120,19 +127,24 @@ def make_pack(config: DecoderConfig, seeds: Sequence[int], *, length: int = LENG
     layout = Layout.of(decoder.shapes, decoder.frozen)
     flat = torch.zeros(len(seeds), layout.size, dtype=torch.float64)
     parameters = layout.views(flat)
-    tokens, targets = [], []
-    num_targets = SEQUENCES if config.readout == "class" else SEQUENCES * length
+    tokens, targets, rows = [], [], []
+    num_targets = {"class": SEQUENCES, "masked_word": MASKED}.get(config.readout, SEQUENCES * length)
     for run, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(seed)
         for name, start in decoder.initial(seed).items():
             parameters[name][run] = start + kick * torch.randn(start.shape, generator=generator, dtype=torch.float64)
         tokens.append(torch.randint(config.vocabulary, (SEQUENCES, length), generator=generator))
         targets.append(torch.randint(config.num_outputs, (num_targets,), generator=generator))
+        rows.append(torch.randperm(SEQUENCES * length, generator=generator)[:MASKED])
     gradient = torch.full((len(seeds), layout.num_trained), torch.nan, dtype=torch.float64)
     return Pack(
         decoder=decoder,
         parameters=parameters,
         gradients=layout.views(gradient),
-        batch=Batch(tokens=torch.stack(tokens), targets=torch.stack(targets)),
+        batch=Batch(
+            tokens=torch.stack(tokens),
+            targets=torch.stack(targets),
+            rows=torch.stack(rows) if config.readout == "masked_word" else None,
+        ),
         noise=Noise(keys=run_keys(seeds), step=torch.tensor(STEP)),
     )

@@ -582,13 +582,15 @@ def test_the_page_of_the_documentation_shows_what_is_printed(tmp_path, command):
     truncated.write_bytes(truncated.read_bytes()[:-100])
     _, said = command()
     page = Path(__file__).parents[2].joinpath("docs", "scan.md").read_text()
-    assert "joma scan checkpoints/ --out scanned" in page
+    assert "joma scan checkpoints/" in page
     shown = page.split("```text\n")[1].split("```")[0]
+    assert re.findall(r"^  step \d+  (\w+):", said.out, re.MULTILINE) == ["zeroed", "truncated"]
+    assert "6 checkpoints: 5 measured now, 1 not loaded. Not sound:" in said.out
+    kinds = re.findall(r"^  step \d+  ([\w ]+):", shown, re.MULTILINE)
+    assert kinds and set(kinds) <= {fault.value for fault in Fault}
     for text in (said.out, shown):
         lines = text.splitlines()
         assert [line.split() for line in lines[:2]] == [line.split() for line in said.out.splitlines()[:2]]
-        assert re.findall(r"^  step \d+  (\w+):", text, re.MULTILINE) == ["zeroed", "truncated"]
-        assert "6 checkpoints: 5 measured now, 1 not loaded. Not sound:" in text
         assert lines[-1].startswith("Saved to ") and "For charts: joma report " in lines[-1]
 
 
