@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,66 +41,53 @@ nb_execution_raise_on_error = True
 suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]  # notebooks choose among the forms of a chart
 
 
-class Generated(SphinxDirective):
-    """A directive whose content is Markdown that comes from the package."""
+def generated(text: Callable[[list[str]], str]) -> type[SphinxDirective]:
+    """Return a directive whose content is Markdown that comes from the package."""
 
-    has_content = False
-    optional_arguments = 40
+    class Generated(SphinxDirective):
+        optional_arguments = 40
 
-    def run(self) -> list[nodes.Node]:
-        """Parse the Markdown."""
-        return self.parse_text_to_nodes(self.text())
+        def run(self) -> list[nodes.Node]:
+            return self.parse_text_to_nodes(text(self.arguments))
 
-    def text(self) -> str:
-        """Return the Markdown."""
-        raise NotImplementedError
+    return Generated
 
 
-class StatementTable(Generated):
+def statement_table(ids: list[str]) -> str:
     """`{statements} thm1-linear thm1-exp`: what is printed, what is right, and the outcome."""
-
-    def text(self) -> str:
-        """Return a table of the statements."""
-        known = statements()
-        return markdown(
-            [
-                {
-                    "statement": f"[{each.id}](project:/theorems.md#{each.id})",
-                    "printed": f"`{each.says}`",
-                    "right": f"`{each.corrected}`" if each.corrected else "",
-                    "outcome": each.outcome.value,
-                }
-                for each in (known[name] for name in self.arguments)
-            ]
-        )
+    return markdown(
+        [
+            {
+                "statement": f"[{each.id}](project:/theorems.md#{each.id})",
+                "printed": f"`{each.says}`",
+                "right": f"`{each.corrected}`" if each.corrected else "",
+                "outcome": each.outcome.value,
+            }
+            for each in (statements()[name] for name in ids)
+        ]
+    )
 
 
-class MetricTable(Generated):
+def metric_table(_: list[str]) -> str:
     """`{metrics}`: every quantity that joma records."""
-
-    def text(self) -> str:
-        """Return the table of metrics."""
-        return markdown(
-            [
-                {
-                    "name": f"`{each.name}`",
-                    "symbol": each.symbol,
-                    "unit": each.unit,
-                    "what it is": each.description,
-                    "over rows and heads": each.reduction.value,
-                }
-                for each in METRICS.values()
-            ]
-        )
+    return markdown(
+        [
+            {
+                "name": f"`{each.name}`",
+                "symbol": each.symbol,
+                "unit": each.unit,
+                "what it is": each.description,
+                "over rows and heads": each.reduction.value,
+            }
+            for each in METRICS.values()
+        ]
+    )
 
 
-class Api(Generated):
+def api(modules: list[str]) -> str:
     """`{api} joma.theory`: every exported name with its signature and its docstring, which is Markdown."""
-
-    def text(self) -> str:
-        """Return a section for each name."""
-        module = importlib.import_module(self.arguments[0])
-        return "\n\n".join(part for name in sorted(module.__all__) for part in entry(name, getattr(module, name)))
+    module = importlib.import_module(modules[0])
+    return "\n\n".join(part for name in sorted(module.__all__) for part in entry(name, getattr(module, name)))
 
 
 def entry(name: str, value: Any) -> Iterator[str]:
@@ -186,8 +173,8 @@ def with_targets(app: Sphinx, name: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.connect("source-read", with_targets)
-    app.add_directive("statements", StatementTable)
-    app.add_directive("metrics", MetricTable)
-    app.add_directive("api", Api)
+    app.add_directive("statements", generated(statement_table))
+    app.add_directive("metrics", generated(metric_table))
+    app.add_directive("api", generated(api))
     app.add_directive("command", CommandHelp)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

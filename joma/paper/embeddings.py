@@ -111,11 +111,10 @@ def exponents(runs: pd.DataFrame, kind: str) -> pd.Series:
 @claim(
     "embeddings-order",
     "Theorem 1 with almost orthogonal embeddings",
-    says="With almost orthogonal embeddings Theorem 1 will have additional terms of order ε.",
     source="Section 7, almost orthogonal embeddings",
 )
 def order_numbers(t: Measured) -> Iterator[Number]:
-    """Return the exponent of the error over dimensions, and the error at the ends."""
+    """With almost orthogonal embeddings Theorem 1 will have additional terms of order ε."""
     own, paired = (exponents(t.runs, kind) for kind in (RANDOM, PAIRED))
     limits = {"at_least": EXPONENT - TOLERANCE, "at_most": EXPONENT + TOLERANCE, "key": "exponent"}
     yield Number.mean("exponent of the error over d", own, control=paired, control_name=PAIRED, paired=True, **limits)
@@ -128,11 +127,10 @@ def order_numbers(t: Measured) -> Iterator[Number]:
 @claim(
     "embeddings-dimensions",
     "Dimensions that almost orthogonal embeddings need",
-    says="For M embedding vectors to achieve |u_lᵀu_l'| ≤ ε only d ≤ 8 ε⁻² log M is needed.",
     source="Section 7, almost orthogonal embeddings",
 )
 def dimension_numbers(t: Measured) -> Iterator[Number]:
-    """Return ε²d/(8 log M) of random embeddings, which must not exceed 1."""
+    """For M embedding vectors to achieve |u_lᵀu_l'| ≤ ε only d ≤ 8 ε⁻² log M is needed."""
     factor = t.runs["overlap"] ** 2 * t.runs["dim"] / (8 * np.log(t.config.num_tokens))
     worst = t.runs.assign(factor=factor).groupby(["kind", "seed"])["factor"].max()
     own, paired = worst[RANDOM], worst[PAIRED]
