@@ -119,30 +119,32 @@ def compute(config: SpeedsConfig, space: Workspace) -> Measured:
     return Measured(times=pd.concat(tables, ignore_index=True))
 
 
-def slopes(times: pd.DataFrame, kind: str, flow: str) -> pd.Series:
-    """Return, for each run, the slope of measured on predicted log time over tokens.
+def slopes(times: pd.DataFrame, kind: str, flow: str) -> pd.DataFrame:
+    """Return, for each run, the slopes of measured log time on `predicted` log time and on log `frequency` over tokens.
 
-    Means over the tokens of each fraction are taken out, and the token's log frequency is a covariate.
+    Means over the tokens of each fraction are taken out.
     """
-
-    def slope(of: pd.DataFrame) -> float:
-        columns = pd.DataFrame({"predicted": np.log(of[flow]), "frequency": of["log_frequency"]})
-        columns["measured"] = np.log(of["measured"])
-        columns -= columns.groupby(of["fraction"]).transform("mean")
-        found = np.linalg.lstsq(columns[["predicted", "frequency"]], columns["measured"], rcond=None)[0]
-        return float(found[0])
-
     own = select(times, kind=kind)
-    return own.groupby("seed")[["fraction", "measured", flow, "log_frequency"]].apply(slope)
+    columns = pd.DataFrame({"measured": np.log(own["measured"]), "predicted": np.log(own[flow])})
+    columns["frequency"] = own["log_frequency"]
+    columns -= columns.groupby([own["seed"], own["fraction"]]).transform("mean")
+    names = ["predicted", "frequency"]
+    found = {
+        seed: np.linalg.lstsq(of[names], of["measured"], rcond=None)[0] for seed, of in columns.groupby(own["seed"])
+    }
+    return pd.DataFrame.from_dict(found, orient="index", columns=names)
 
 
 def numbers_of(t: Measured, flow: str) -> Iterator[Number]:
     """Return the slope and how far it is above the one with frozen attention."""
-    own, frozen = slopes(t.times, TRAINED, flow), slopes(t.times, FROZEN, flow)
-    about = {"control": frozen, "control_name": FROZEN, "paired": True, "key": "slope"}
-    limits = {"at_least": 1 - TOLERANCE, "at_most": 1 + TOLERANCE}
-    yield Number.mean("slope of measured on predicted log time", own, **about, **limits)
-    yield Number.mean("slope above that with frozen attention", own - frozen, at_least=ABOVE_FROZEN, key="above")
+    trained, frozen = (slopes(t.times, kind, flow) for kind in RATES)
+    about = {"control_name": FROZEN, "paired": True}
+    own, other = trained["predicted"], frozen["predicted"]
+    limits = {"at_least": 1 - TOLERANCE, "at_most": 1 + TOLERANCE, "key": "slope"}
+    yield Number.mean("slope of measured on predicted log time", own, control=other, **about, **limits)
+    yield Number.mean("slope above that with frozen attention", own - other, at_least=ABOVE_FROZEN, key="above")
+    name = "slope of measured log time on log frequency (added after the result)"
+    yield Number.mean(name, trained["frequency"], control=frozen["frequency"], **about, key="frequency")
     halves = select(t.times, kind=TRAINED, fraction=0.5)
     for key, column in (("spread", "measured"), ("predicted", flow)):
         ratio = halves.groupby("seed")[column].max() / halves.groupby("seed")[column].min()

@@ -65,6 +65,8 @@ def made(power: float, frozen: float) -> Measured:
 )
 def test_claims_follow_the_slopes_and_need_a_distance_from_frozen_attention(power, frozen, outcomes):
     t = made(power, frozen)
-    assert slopes(t.times, TRAINED, PRINTED).mean() == pytest.approx(power, abs=0.02)
+    found = slopes(t.times, TRAINED, PRINTED).mean()
+    assert found["predicted"] == pytest.approx(power, abs=0.02)
+    assert found["frequency"] == pytest.approx(-0.8, abs=0.01)
     answers = judge(EXPERIMENTS[0].claims, t, tested_by="convergence-speeds")
     assert [answer.outcome for answer in answers] == outcomes
