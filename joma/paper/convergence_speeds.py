@@ -17,6 +17,7 @@ log frequency of the token as a covariate. Control: the same training with froze
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -138,9 +139,9 @@ def slopes(times: pd.DataFrame, kind: str, flow: str) -> pd.DataFrame:
 def numbers_of(t: Measured, flow: str) -> Iterator[Number]:
     """Return the slope and how far it is above the one with frozen attention."""
     trained, frozen = (slopes(t.times, kind, flow) for kind in RATES)
-    about = {"control_name": FROZEN, "paired": True}
+    about: dict[str, Any] = {"control_name": FROZEN, "paired": True}
     own, other = trained["predicted"], frozen["predicted"]
-    limits = {"at_least": 1 - TOLERANCE, "at_most": 1 + TOLERANCE, "key": "slope"}
+    limits: dict[str, Any] = {"at_least": 1 - TOLERANCE, "at_most": 1 + TOLERANCE, "key": "slope"}
     yield Number.mean("slope of measured on predicted log time", own, control=other, **about, **limits)
     yield Number.mean("slope above that with frozen attention", own - other, at_least=ABOVE_FROZEN, key="above")
     name = "slope of measured log time on log frequency (added after the result)"
