@@ -242,6 +242,6 @@ EXPERIMENTS = (
         compute=compute,
         claims=(one_numbers, root_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "full": 240.0},
+        seconds={"quick": 3.0, "full": 20.0},
     ),
 )
