@@ -37,6 +37,8 @@ MODULES = {
     "table1": "table1",
     "alarm": "alarm",
     "embeddings": "embeddings",
+    "convergence-speeds": "convergence_speeds",
+    "width": "width",
 }
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
 
