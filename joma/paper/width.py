@@ -13,7 +13,7 @@ and $K^0$ for $s = K^{-1/2}$.
 The time is that at which half of the fall of the attention entropy is done. (The lowest point itself is no use: in
 trials with other seeds, K = 25 and 50, some runs had no dip, and attention became sparser to the end.) Each size of the
 upper weights is the control of the other: if size made no difference, both claims would fail. Two other controls, all
-but 25 nodes frozen and K copies of 25 nodes, were tried at K = 3200 and dropped: their flow needs too many steps.
+but 25 nodes frozen and K copies of 25 nodes, did not finish at K = 3200 with the integrator that was tried first.
 The parts of this question that train decoders need a GPU and are left for later.
 """
 
