@@ -90,7 +90,7 @@ $(VENV)/demo: pyproject.toml constraints.txt
 	$(call set_up,'.[report]',$@)
 
 $(VENV)/docs: $(VENV)/installed
-	$(call set_up,'.[dev,docs]',$@)
+	$(call set_up,'.[docs]',$@)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(call set_up,'.[dev]',$(VENV)/demo $@)
