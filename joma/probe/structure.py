@@ -689,7 +689,7 @@ def _layer_outside(name: str, blocks: list[Block]) -> int:
 
 
 def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[QueryKey], list[Unseen]]:
-    """Find the query and key matrices of every attention module, and say which cannot be told apart.
+    """Find the query and key matrices of every attention module, and say which cannot be distinguished.
 
     The name of a fused matrix shows the order: `query_key_value` holds the queries, key and value of one group of heads
     after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values.

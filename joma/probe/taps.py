@@ -520,7 +520,7 @@ class TrainingForward:
     def _enter(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._owner is not None and not self._was_left_behind(module):
+        if self._owner is not None and not self._was_never_left(module):
             self._depth += module is self._owner
         elif module in self._waiting and not in_backward():
             self._owner, self._owner_counts, self._depth = module, self._is_training(module), 1
@@ -551,7 +551,7 @@ class TrainingForward:
         # Parts called one by one run without gradients under reentrant checkpointing: only the mode counts.
         return module is not self._root and self._root.training
 
-    def _was_left_behind(self, entered: nn.Module) -> bool:
+    def _was_never_left(self, entered: nn.Module) -> bool:
         """Whether the owner is a validation that ended without being left, as by Ctrl-C: the root trains again."""
         return entered is self._root and not self._owner_counts and self._is_training(entered)
 

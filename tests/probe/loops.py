@@ -1,4 +1,4 @@
-"""Small training loops, with and without a watch, and what they leave behind."""
+"""Small training loops, with and without a watch, and what they leave."""
 
 import random
 
@@ -43,7 +43,7 @@ class WithBuffers(models.HandWritten):
 
     def forward(self, tokens):
         self.num_calls += 1
-        self.hidden.data.add_(1)  # behind autograd's back
+        self.hidden.data.add_(1)  # unseen by autograd
         self.replaced = self.replaced + 1
         noise = random.random() + float(np.random.random()) + torch.rand(()).item()
         return self.norm(super().forward(tokens).transpose(1, 2)).transpose(1, 2) * (1 + 0.01 * noise)

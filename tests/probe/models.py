@@ -154,7 +154,7 @@ class HandWrittenBlock(nn.Module):
 
 
 class Apart(HandWritten):
-    """The same with all MLPs in a list of their own, beside that of the blocks."""
+    """The same with all MLPs in a list of their own, next to that of the blocks."""
 
     def __init__(self) -> None:
         """Move the MLPs."""

@@ -337,7 +337,7 @@ def test_weights_of_another_run():
     assert (off.index, off.before, off.after, off.nearest) == (7, 6, 8, None)
 
 
-def test_when_distances_do_not_tell_which_of_two_is_wrong_both_are_named():
+def test_when_distances_do_not_show_which_of_two_is_wrong_both_are_named():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(20, DIMENSION))  # settled, without memory: every place is as good
     x[4] = x[15]
@@ -346,7 +346,7 @@ def test_when_distances_do_not_tell_which_of_two_is_wrong_both_are_named():
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_too_few_to_tell(n):
+def test_too_few_to_judge(n):
     assert off_path(np.ones((n, n)) - np.eye(n)) == []
 
 
@@ -474,7 +474,7 @@ def test_nan_and_infinity_are_counted(dtype):
     assert (large.num_nan, large.num_inf) == (0, 0) and large.norm == pytest.approx(1e30 * 10**0.5)
 
 
-def test_uniform_tensors_are_told():
+def test_uniform_tensors_are_recognised():
     assert tensor_print(torch.ones(5000)).uniform
     assert not tensor_print(torch.arange(5000.0)).uniform
     late = torch.ones(5000)

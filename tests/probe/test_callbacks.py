@@ -103,8 +103,8 @@ def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_p
     resumed = train("run", resume_from=str(tmp_path / "trainer" / "checkpoint-4"))
     loops.assert_same(whole, resumed)
     assert_same_attention(tmp_path / "whole", tmp_path / "run", range(6))
-    (told,) = [record.message for record in caplog.records if record.name == "joma"]
-    assert "begins again at step 4: what an earlier session recorded at steps 4 to 4 is replaced" in told
+    (message,) = [record.message for record in caplog.records if record.name == "joma"]
+    assert "begins again at step 4: what an earlier session recorded at steps 4 to 4 is replaced" in message
     with pytest.raises(ValueError, match="with `seed` 3; this one has `seed` 4"):
         train("run", seed=4)
 
@@ -174,10 +174,10 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path, caplog):
     checkpoint = tmp_path / "two.ckpt"
     assert train(2, save_to=checkpoint) == []
     first = read(tmp_path / "run")
-    assert train(4, resume_from=checkpoint) == []  # behind the last recorded step
+    assert train(4, resume_from=checkpoint) == []  # after the last recorded step
     assert read(tmp_path / "run").query("step < 2").equals(first)
-    (told,) = train(3, resume_from=checkpoint)
-    assert "begins again at step 2: what an earlier session recorded at steps 2 to 3 is replaced" in told
+    (message,) = train(3, resume_from=checkpoint)
+    assert "begins again at step 2: what an earlier session recorded at steps 2 to 3 is replaced" in message
     table = read(tmp_path / "run")
     assert table.query("step < 2").equals(first) and sorted(set(table["step"])) == [0, 1, 2]
 

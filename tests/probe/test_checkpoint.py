@@ -550,7 +550,7 @@ def test_a_folder_of_series_is_no_series(tmp_path):
 
 
 def test_a_run_is_the_series_that_it_keeps(tmp_path):
-    """Not the snapshots beside it, which are there to go on from."""
+    """Not the snapshots next to it, which are there to go on from."""
     kept, bare = (tmp_path / "runs" / name for name in ("kept", "bare"))
     for run in (kept, bare):
         write(run / "snapshots", "step-000002.safetensors")

@@ -11,16 +11,16 @@ from joma.probe.watching import watch
 
 
 class Collecting:
-    """Keeps what it is told; raises at one step."""
+    """Keeps what it receives; raises at one step."""
 
     def __init__(self, bad_step=-1):
-        """Have been told nothing."""
-        self.told, self.closed, self.bad_step = {}, False, bad_step
+        """Start with nothing received."""
+        self.received, self.closed, self.bad_step = {}, False, bad_step
 
     def __call__(self, step, values):
         if step == self.bad_step:
             raise ConnectionError("no line")
-        self.told[step] = dict(values)
+        self.received[step] = dict(values)
 
     def close(self):
         self.closed = True
@@ -30,8 +30,8 @@ def test_loggers_get_every_value_and_may_fail():
     model, logger, broken = loops.build("hand_written"), Collecting(), Collecting(bad_step=0)
     with watch(model, every=1, loggers=(broken, logger), heads=True) as seen:
         run(model, "hand_written", seen, range(2))
-    assert logger.told.keys() == {0, 1} and broken.told.keys() == {1}
-    assert {"loss", "entropy/blocks.0", "entropy/blocks.1/head 3", "stable_rank/blocks.0.mlp.0"} <= logger.told[
+    assert logger.received.keys() == {0, 1} and broken.received.keys() == {1}
+    assert {"loss", "entropy/blocks.0", "entropy/blocks.1/head 3", "stable_rank/blocks.0.mlp.0"} <= logger.received[
         0
     ].keys()
     assert logger.closed and broken.closed
@@ -76,7 +76,7 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, adapter):
 
 
 def test_a_logger_is_any_function():
-    model, told = loops.build("hand_written"), {}
-    with watch(model, every=1, loggers=[told.__setitem__]) as seen:
+    model, received = loops.build("hand_written"), {}
+    with watch(model, every=1, loggers=[received.__setitem__]) as seen:
         run(model, "hand_written", seen, range(2))
-    assert told.keys() == {0, 1} and "max_logit/blocks.1" in told[1]
+    assert received.keys() == {0, 1} and "max_logit/blocks.1" in received[1]

@@ -142,7 +142,7 @@ def test_a_model_written_by_hand_is_read_from_its_tokens():
 
 SMALL = {"vocab_size": models.VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
 WIDE = SMALL | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-BESIDE = {
+PARALLEL = {
     "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=True),
     "gpt_j": lambda: GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **SMALL)),
     "phi": lambda: PhiForCausalLM(PhiConfig(intermediate_size=64, **WIDE)),
@@ -155,9 +155,9 @@ AFTER = {
 }
 
 
-@pytest.mark.parametrize("name", BESIDE)
-def test_an_mlp_beside_attention_sees_that_of_the_layer_below(name):
-    found = read_neurons(BESIDE[name]().eval(), models.inputs("gpt2"))
+@pytest.mark.parametrize("name", PARALLEL)
+def test_an_mlp_parallel_to_attention_sees_that_of_the_layer_below(name):
+    found = read_neurons(PARALLEL[name]().eval(), models.inputs("gpt2"))
     assert [(each.layer, each.attention_layer) for each in found.layers] == [(1, 0)]
     (unseen,) = found.unseen
     assert ".0." in unseen.site and "there is none" in unseen.reason
@@ -196,7 +196,7 @@ def test_an_mlp_before_attention_sees_that_of_the_layer_below():
     assert [(each.layer, each.attention_layer) for each in found.layers] == [(1, 0)]
 
 
-def test_mlps_beside_the_blocks_are_read_by_their_pattern():
+def test_mlps_outside_the_blocks_are_read_by_their_pattern():
     torch.manual_seed(0)
     model = models.Apart().eval()
     tokens = torch.randint(models.VOCABULARY, (4, 6))
@@ -338,7 +338,7 @@ def test_hooks_are_gone_when_the_model_fails(caplog):
     assert not caplog.records
 
 
-def test_a_model_that_takes_no_nan_is_read_all_the_same_and_that_is_told(caplog):
+def test_a_model_that_takes_no_nan_is_read_all_the_same_and_that_is_reported(caplog):
     class Strict(models.HandWrittenBlock):
         """A block that looks at its input."""
 
@@ -354,7 +354,7 @@ def test_a_model_that_takes_no_nan_is_read_all_the_same_and_that_is_told(caplog)
     assert "joma takes the MLPs of this HandWritten to come after attention" in caplog.text
 
 
-def test_layers_that_cannot_be_seen_are_told_with_their_reason(caplog):
+def test_layers_that_cannot_be_seen_are_reported_with_their_reason(caplog):
     decoder = models.inputs("t5")
     with caplog.at_level(logging.WARNING, logger="joma"):
         found = read_neurons(models.build("t5"), decoder | {"decoder_input_ids": decoder["input_ids"]})

@@ -396,8 +396,8 @@ def test_pickles_on_the_hub_are_downloaded_whole_said_and_removed(serve, tmp_pat
     found = scan(REPOSITORY, revisions="step*", out=tmp_path / "out", keep=keep)
     assert found.findings == ()
     assert set(ranks(tmp_path / "out")["site"]) == set(SITES)
-    told = read_events(tmp_path / "out").query("kind == 'download'")
-    assert told["step"].tolist() == [1, 2, 3] and told["message"].str.contains("downloaded completely").all()
+    downloads = read_events(tmp_path / "out").query("kind == 'download'")
+    assert downloads["step"].tolist() == [1, 2, 3] and downloads["message"].str.contains("downloaded completely").all()
     assert sum(hub.sent.values()) == sum(
         (tmp_path / f"step{i}" / "pytorch_model.bin").stat().st_size for i in (1, 2, 3)
     )

@@ -100,7 +100,7 @@ def test_gates_that_alternate_with_what_they_gate():
     gate, up = find_layout(model).lower[:2]
     assert torch.equal(gate.take(read), experts.gate_up_proj[0][:, ::2].T)
     assert torch.equal(up.take(read), experts.gate_up_proj[0][:, 1::2].T)
-    found, unseen = lower_matrices(shapes_of(model))  # names do not tell the order
+    found, unseen = lower_matrices(shapes_of(model))  # names do not give the order
     assert {ref.role for ref in found} == {Role.GATE_AND_UP} and "unknown order" in unseen[0].reason
 
 
@@ -201,7 +201,7 @@ def test_a_matrix_outside_belongs_to_the_block_of_its_number_and_family():
     assert unseen == []
 
 
-def test_a_pattern_that_nothing_matches_is_told_once_and_as_it_was_given():
+def test_a_pattern_that_nothing_matches_is_reported_once_and_as_it_was_given():
     found, [unseen] = lower_matrices(shapes_of(models.HandWritten()), mlp_pattern=r"mlps\.\d")
     assert found == [] and unseen.site == ""
     assert unseen.reason == r"No matrix matches `mlp_pattern=mlps\.\d`. Change the pattern."
@@ -275,7 +275,7 @@ def test_adapters_that_do_not_act_are_not_added(state):
     assert torch.equal(find_layout(model).lower[1].take(reader(model)), layer.base_layer.weight)
 
 
-def test_names_do_not_tell_the_scaling_of_an_adapter():
+def test_names_do_not_show_the_scaling_of_an_adapter():
     shapes = shapes_of(adapted())
     _, unseen = lower_matrices(shapes)
     assert [each.site for each in unseen] == ["model.layers.0.mlp.up_proj"]

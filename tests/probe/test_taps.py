@@ -483,7 +483,7 @@ def test_attention_that_ran_and_was_not_seen_is_reported():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_scripted_attention_beside_attention_that_is_seen_is_reported():
+def test_scripted_attention_next_to_attention_that_is_seen_is_reported():
     model = models.HandWritten()
     model.blocks[1].attention = torch.jit.script(nn.MultiheadAttention(32, 4))
     seen, unseen = tapped(model, tokens=torch.arange(14).reshape(2, 7))

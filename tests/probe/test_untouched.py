@@ -317,7 +317,7 @@ def test_compiled_models(form):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_a_model_compiled_as_part_of_a_function_trains_on_and_is_told_as_unseen():
+def test_a_model_compiled_as_part_of_a_function_trains_on_and_is_reported_as_unseen():
     def train(settings):
         torch._dynamo.reset()
         torch.manual_seed(0)
@@ -524,7 +524,7 @@ def test_validation_leaves_the_values_alone(way):
     assert entropies(model, **settings) == entropies(build())
 
 
-def test_a_model_put_into_eval_mode_after_attaching_is_told():
+def test_a_model_put_into_eval_mode_after_attaching_is_reported():
     model = build()
     with watch(model, every=1, measures="entropy") as seen:
         loops.loss_of(model.eval(), loops.batch("hand_written", 0)).backward()

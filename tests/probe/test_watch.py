@@ -366,7 +366,7 @@ def test_a_full_disk_costs_no_row_once_there_is_room(tmp_path, monkeypatch, capl
     assert set(read(tmp_path)["step"]) == {0, 1, 2}
 
 
-def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_watch_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch):
     model = models.HandWritten()
     watch(model, out=tmp_path).close()
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
@@ -377,14 +377,14 @@ def test_a_watch_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("probe", [True, False])
-def test_a_dry_run_tells_and_leaves_nothing(tmp_path, probe):
+def test_a_dry_run_reports_and_leaves_nothing(tmp_path, probe):
     model = loops.build("llama")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     settings = {"probe_batch": models.inputs("llama")} if probe else {}
     seen = watch(model, out=tmp_path / "run", dry_run=True, measures="full", **settings)
-    told = str(seen)
+    summary = str(seen)
     for part in ("model.layers.1.self_attn", "model.layers.0.mlp.gate_proj 96×32", "W_QᵀW_K", "A measurement takes"):
-        assert part in told
+        assert part in summary
     assert not (tmp_path / "run").exists()
     loops.assert_same(before, dict(model.state_dict()))
     with pytest.raises(ValueError, match="is not attached: it was a dry run"):
@@ -392,7 +392,7 @@ def test_a_dry_run_tells_and_leaves_nothing(tmp_path, probe):
     watch(model).close()  # nothing is left that would refuse another
 
 
-def test_what_cannot_be_seen_is_told(tmp_path, caplog):
+def test_what_cannot_be_seen_is_reported(tmp_path, caplog):
     model = models.HandWritten()
     model.blocks[1].mlp = nn.Identity()
     with watch(model, out=tmp_path, every=1) as seen:
@@ -415,7 +415,7 @@ def test_the_pattern_that_is_asked_for_is_enough():
     assert seen.events().empty
 
 
-def test_a_model_without_attention_is_told_how_to_have_its_ranks():
+def test_a_model_without_attention_is_refused_with_how_to_measure_its_ranks():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
     asked = r'has no attention .* For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern`'
     with pytest.raises(ValueError, match=asked):
@@ -425,7 +425,7 @@ def test_a_model_without_attention_is_told_how_to_have_its_ranks():
     assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
 
 
-def test_a_step_without_a_forward_pass_is_told(caplog):
+def test_a_step_without_a_forward_pass_is_reported(caplog):
     with watch(models.HandWritten(), every=1, measures="entropy") as seen:
         seen.step()
         seen.step()
@@ -495,7 +495,7 @@ def test_runs_are_compared_side_by_side(tmp_path):
         joma.compare([tmp_path / "a"])
 
 
-def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
+def test_matrices_that_nobody_asked_for_are_not_reported_as_unseen():
     assert watch(models.Apart(), dry_run=True).unseen
     assert not watch(models.Apart(), dry_run=True, measures="entropy").unseen
 
@@ -503,12 +503,12 @@ def test_matrices_that_nobody_asked_for_are_not_told_as_unseen():
 @pytest.mark.parametrize(
     ("sharpness", "kind"), [(1e4, AlertKind.COLLAPSE), (0.0, AlertKind.UNIFORM)], ids=["collapse", "uniform"]
 )
-def test_the_alarm_rings_once_is_logged_recorded_and_told(tmp_path, caplog, sharpness, kind):
-    model, told = Scaled(), []
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
+def test_the_alarm_rings_once_is_logged_recorded_and_reported(tmp_path, caplog, sharpness, kind):
+    model, alerts = Scaled(), []
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
         collapse(seen, model, range(10), first_sharp=4, sharpness=sharpness)
-    (alert,) = told
-    assert told == seen.alerts
+    (alert,) = alerts
+    assert alerts == seen.alerts
     assert (alert.kind, alert.since, alert.step, alert.site, alert.layer) == (kind, 4, 6, "block.blocks.0", 0)
     (event,) = read_events(tmp_path).query("kind == 'alarm'").itertuples()
     assert (event.step, event.site, event.level) == (6, "block.blocks.0", "warning")
@@ -530,16 +530,16 @@ def test_a_fresh_model_that_trains_is_silent(caplog):
 
 
 def test_the_alarm_of_a_resumed_run_does_not_ring_again(tmp_path):
-    model, told = Scaled(), []
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
+    model, alerts = Scaled(), []
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
         collapse(seen, model, range(6), first_sharp=4)
-    assert not told
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
+    assert not alerts
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
         collapse(seen, model, range(6, 9), first_sharp=0)
-    assert [alert.step for alert in told] == [6]  # two measurements before the break, one behind it
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
+    assert [alert.step for alert in alerts] == [6]  # two measurements before the break, one after it
+    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
         collapse(seen, model, range(9, 12), first_sharp=0)
-    assert len(told) == 1
+    assert len(alerts) == 1
     assert len(read_events(tmp_path).query("kind == 'alarm'")) == 1
 
 
@@ -559,11 +559,11 @@ def test_a_hook_may_stop_training_and_the_alarm_can_be_switched_off():
 
 
 def test_a_full_disk_does_not_silence_the_alarm(tmp_path, monkeypatch):
-    model, told = Scaled(), []
+    model, alerts = Scaled(), []
     with (
-        watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen,
+        watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen,
         monkeypatch.context() as patch,
     ):
         patch.setattr("joma.store.record.RunWriter.add", lambda *args, **settings: 1 / 0)
         collapse(seen, model, range(5), first_sharp=0)
-    assert [alert.step for alert in told] == [2]
+    assert [alert.step for alert in alerts] == [2]

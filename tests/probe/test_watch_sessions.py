@@ -91,7 +91,7 @@ def test_values_of_another_batch_are_another_run(tmp_path):
         watch(model, out=tmp_path, probe_batch=loops.batch("hand_written", 0), measures="full")
 
 
-def test_how_often_and_how_much_is_measured_may_change_and_so_may_what_only_one_session_tells(tmp_path):
+def test_how_often_and_how_much_is_measured_may_change_and_so_may_what_only_one_session_records(tmp_path):
     measure(tmp_path, range(3))
     changes = {"every": 5, "measures": "full", "heads": True, "alarm": Alarm(patience=1)}
     model = models.HandWritten()
@@ -103,7 +103,7 @@ def test_how_often_and_how_much_is_measured_may_change_and_so_may_what_only_one_
     assert info(tmp_path).about["batch_size"] == 2 and info(tmp_path).about["seed"] == 3
 
 
-def test_a_wrapped_model_is_the_same_one_and_so_is_that_of_a_record_that_told_less(tmp_path):
+def test_a_wrapped_model_is_the_same_one_and_so_is_that_of_a_record_that_holds_less(tmp_path):
     measure(tmp_path, range(2))
     model = Linears()
     model.layers[0] = CheckpointWrapper(model.layers[0])
@@ -120,7 +120,7 @@ def test_a_wrapped_model_is_the_same_one_and_so_is_that_of_a_record_that_told_le
 
 @dataclass(frozen=True)
 class Session:
-    """Steps in a row, measured every so often, and whether the process died behind them."""
+    """Steps in a row, measured every so often, and whether the process died after them."""
 
     first: int
     length: int
@@ -169,7 +169,7 @@ def test_any_sessions_leave_what_one_over_the_last_values_would(tmp_path_factory
                 losses = {each: losses[each] for each in losses if each < session.first}
             if step in session.due:
                 losses[step] = 100 * number + step
-            if step in (session.first, session.steps[-1]):  # at any moment, of which these are the telling ones
+            if step in (session.first, session.steps[-1]):  # at any moment, of which these two matter
                 assert_same_record(seen.frame(), losses)
         seen._record.abandon() if session.dies else seen.close()
         assert_same_record(read(folder), losses)
@@ -205,9 +205,9 @@ def test_the_rows_of_a_step_are_written_together_and_at_its_end(tmp_path, monkey
         seen._record.abandon()  # as a killed process does
 
 
-def test_what_is_replaced_is_told_in_one_line(tmp_path, caplog):
+def test_what_is_replaced_is_reported_in_one_line(tmp_path, caplog):
     measure(tmp_path, range(0, 301, 100))
-    measure(tmp_path, [400])  # behind: nothing to tell
+    measure(tmp_path, [400])  # later: nothing to report
     assert not caplog.records
     measure(tmp_path, [150, 250])
     (record,) = caplog.records
@@ -244,11 +244,11 @@ def test_values_of_the_user_count_from_the_first_step_on(tmp_path):
 
 def test_events_go_with_their_steps_and_an_alarm_rings_anew(tmp_path):
     def alarms(steps, first_sharp):
-        model, told = Scaled(), []
-        with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=told.append) as seen:
+        model, alerts = Scaled(), []
+        with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
             collapse(seen, model, steps, first_sharp=first_sharp)
         recorded = read_events(tmp_path).query("kind == 'alarm'")["step"].tolist()
-        return [alert.step for alert in told], recorded
+        return [alert.step for alert in alerts], recorded
 
     assert alarms(range(10), first_sharp=4) == ([6], [6])
     assert alarms(range(5, 10), first_sharp=6) == ([8], [8])  # step 4 was sharp and step 5 is not any more
