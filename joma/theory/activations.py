@@ -49,16 +49,6 @@ def homogeneous(c_minus: float, c_plus: float, *, name: str | None = None) -> Ac
     )
 
 
-def _silu_derivative(x: Real) -> np.ndarray:
-    s = special.expit(x)
-    return np.asarray(s * (1 + x * (1 - s)))
-
-
-def _silu_curvature(x: Real) -> np.ndarray:
-    s = special.expit(x)
-    return np.asarray(s * special.expit(-np.asarray(x)) * (2 + x * (1 - 2 * s)))
-
-
 def _normal_density(x: Real) -> np.ndarray:
     return np.asarray(np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi))
 
@@ -79,7 +69,12 @@ sigmoid = Activation(
     curvature=lambda x: special.expit(x) * special.expit(-np.asarray(x)) * (1 - 2 * special.expit(x)),
 )
 silu = Activation(
-    name="silu", value=lambda x: x * special.expit(x), derivative=_silu_derivative, curvature=_silu_curvature
+    name="silu",
+    value=lambda x: x * special.expit(x),
+    derivative=lambda x: np.asarray(special.expit(x) * (1 + x * (1 - special.expit(x)))),
+    curvature=lambda x: np.asarray(
+        special.expit(x) * special.expit(-np.asarray(x)) * (2 + x * (1 - 2 * special.expit(x)))
+    ),
 )
 gelu = Activation(
     name="gelu",

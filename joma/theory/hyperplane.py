@@ -324,18 +324,27 @@ def gate_mean(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activation) -> np
 
 def gate_mass_slope(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
     r"""$\partial_r\Theta_1 = E\,\phi''(\|v\|y + r)$; $(c_+-c_-)\,p(s)/\|v\|$ for a homogeneous $\phi$ (Lemma 5)."""
-    if phi.slopes is not None:
-        norm = positive("norm", norm)
-        return np.asarray(theta1_slope(p, finite("r", r) / norm, phi) / norm)
-    return gate_mass(p, r, norm=norm, psi=_curvature(phi), kinks=())
+    return _slope_by_r(p, r, norm, phi, theta1_slope, gate_mass)
 
 
 def gate_moment_slope(p: Isotropic, r: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
     r"""$\partial_r\Theta_2 = E\,y\,\phi''(\|v\|y + r)$; $-(c_+-c_-)\,s\,p(s)/\|v\|$, homogeneous $\phi$ (Lemma 5)."""
+    return _slope_by_r(p, r, norm, phi, theta2_slope, gate_moment)
+
+
+def _slope_by_r(
+    p: Isotropic, r: Real, norm: Real, phi: Activation, closed: Callable[..., Real], mean: Callable[..., np.ndarray]
+) -> np.ndarray:
+    r"""The closed form over $\|v\|$ for a homogeneous $\phi$, else the mean with the gate $\phi''$."""
     if phi.slopes is not None:
         norm = positive("norm", norm)
-        return np.asarray(theta2_slope(p, finite("r", r) / norm, phi) / norm)
-    return gate_moment(p, r, norm=norm, psi=_curvature(phi), kinks=())
+        return np.asarray(closed(p, finite("r", r) / norm, phi) / norm)
+    if phi.curvature is None:
+        raise AssumptionError(
+            f"The slope of a mean gate needs φ'' or a homogeneous activation; {phi.name!r} has neither. "
+            "Pass `curvature` to the Activation."
+        )
+    return mean(p, r, norm=norm, psi=phi.curvature, kinks=())
 
 
 def gate_level(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
@@ -364,12 +373,3 @@ def gate_mean_at_level(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activati
 def gate_mean_at_level_slope(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activation) -> np.ndarray:
     r"""$G'(y) = y \,/\, (\partial\Theta_1/\partial r)$ at $r = \Theta_1^{-1}(y)$."""
     return np.asarray(finite("y", y) / gate_mass_slope(p, gate_level(p, y, norm=norm, phi=phi), norm=norm, phi=phi))
-
-
-def _curvature(phi: Activation) -> Callable[[Real], np.ndarray]:
-    if phi.curvature is None:
-        raise AssumptionError(
-            f"The slope of a mean gate needs φ'' or a homogeneous activation; {phi.name!r} has neither. "
-            "Pass `curvature` to the Activation."
-        )
-    return phi.curvature

@@ -193,7 +193,10 @@ class Mixture:
         direction is unstable. Hypothesis: a homogeneous activation.
         """
         self.activation.require_homogeneous("Growth at the rate max L")
-        basis = self._basis()
+        # Orthonormal columns that span the centers, and one direction across them: the potential knows no other.
+        _, sizes, rows = np.linalg.svd(self.centers)
+        rank = int((sizes > sizes.max(initial=0) * self.dim * np.finfo(float).eps).sum())
+        basis = rows[: min(rank + 1, self.dim)].T
         starts = _directions(basis.shape[1] + 1)
         heights = self.potential(starts[:, :-1] @ basis.T, starts[:, -1])
         climbed = [self._climb(basis, starts[i]) for i in np.argsort(-heights)[:NUM_CLIMBS]]
@@ -220,12 +223,6 @@ class Mixture:
         u = x / np.linalg.norm(x)
         v, xi = basis @ u[:-1], float(u[-1])
         return Growth(rate=float(self.potential(v, xi)), v=v, xi=xi)
-
-    def _basis(self) -> Float[np.ndarray, "n k"]:
-        """Orthonormal columns that span the centers, and one direction across them: the potential knows no other."""
-        _, sizes, rows = np.linalg.svd(self.centers)
-        rank = int((sizes > sizes.max(initial=0) * self.dim * np.finfo(float).eps).sum())
-        return rows[: min(rank + 1, self.dim)].T
 
     def _gate(self) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
         r"""$\Theta_1$ and $\Theta_2$ of (distribution, s, norm); functions of s alone for a homogeneous activation."""
