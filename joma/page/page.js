@@ -24,12 +24,54 @@ for (const header of document.querySelectorAll("table.sortable th")) {
   header.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(header); });
 }
 
-// Chips show one outcome only; the choice stands in the address.
+// Chips show one outcome only; the search box of the index shows rows and sections that have every word. Its words stand in the address.
+const search = document.getElementById("search");
+function show() {
+  const words = (search?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  const has = (text) => words.every((word) => text.toLowerCase().includes(word));
+  for (const row of document.querySelectorAll("[data-outcome]")) {
+    const chosen = (row.closest("section") ?? document).querySelector('[data-filter][aria-pressed="true"]')?.dataset.filter;
+    const cells = [...(row.cells ?? [])].map((cell) => cell.textContent).join(" ");
+    row.hidden = Boolean(chosen && row.dataset.outcome !== chosen) || !has(cells);
+  }
+  if (!search) return;
+  let claims = 0, figures = 0;
+  for (const section of document.querySelectorAll("main section")) {
+    const rows = [...section.querySelectorAll("tr[data-outcome]")];
+    const found = rows.filter((row) => has([...row.cells].map((cell) => cell.textContent).join(" "))).length;
+    const texts = [...section.querySelectorAll("h2, .question, .facts, figcaption, td")].map((each) => each.textContent);
+    section.hidden = rows.length ? !found : !has([section.id, ...texts].join(" "));
+    claims += found;
+    figures += !rows.length && !section.hidden;
+    const folded = rows.length && section.querySelector("details");
+    if (folded && words.length) folded.open = true;
+  }
+  const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+  const state = search.closest(".search").querySelector("[role=status]");
+  state.textContent = words.length ? `${counted(claims, "claim")}, ${counted(figures, "section")}` : "";
+}
 for (const chip of document.querySelectorAll("[data-filter]")) {
   chip.addEventListener("click", () => {
     const section = chip.closest("section") ?? document;
     for (const other of section.querySelectorAll("[data-filter]")) other.setAttribute("aria-pressed", other === chip);
-    for (const row of section.querySelectorAll("[data-outcome]")) row.hidden = chip.dataset.filter !== "" && row.dataset.outcome !== chip.dataset.filter;
+    show();
+  });
+}
+if (search) {
+  search.value = new URLSearchParams(location.search).get("q") ?? "";
+  show();
+  search.addEventListener("input", () => {
+    show();
+    const address = new URL(location.href);
+    if (search.value.trim()) address.searchParams.set("q", search.value.trim());
+    else address.searchParams.delete("q");
+    history.replaceState(null, "", address);
+  });
+  search.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !search.value) return;
+    event.preventDefault();
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
   });
 }
 

@@ -1,5 +1,7 @@
 """Pages in a real browser, without a network: they draw, sort and filter, wide, narrow and dark, with no error."""
 
+from urllib.parse import quote
+
 import pytest
 
 from joma.page.report import report
@@ -51,6 +53,33 @@ const chip = all("[data-filter]").find((each) => each.dataset.filter === "holds"
 chip.click();
 const rows = all("tr[data-outcome]");
 return [rows.filter((row) => !row.hidden).map((row) => row.dataset.outcome), chip.getAttribute("aria-pressed")];
+"""
+
+SEARCHED = """
+const box = document.getElementById("search");
+const seen = () => ({
+  rows: all("tr[data-outcome]").filter((row) => !row.hidden).map((row) => row.textContent.toLowerCase()),
+  sections: all("main section").filter((each) => !each.hidden).map((each) => each.id),
+  open: document.querySelector("#claims details")?.open,
+  query: new URL(location.href).searchParams.get("q"), value: box.value,
+});
+const type = (text) => { box.value = text; box.dispatchEvent(new Event("input", { bubbles: true })); return seen(); };
+const press = (key) => {
+  box.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  return seen();
+};
+"""
+LABELS = """
+return all("table.cards tbody td").filter((cell) => cell.textContent && cell.checkVisibility()).map((cell) => {
+  const name = cell.closest("table").tHead.rows[0].cells[cell.cellIndex].textContent;
+  return [name.trim(), getComputedStyle(cell, "::before").content.replaceAll('"', "").trim()];
+});
+"""
+HIDDEN_ON_PAPER = """
+const visible = (selector) => all(selector).filter((each) => each.checkVisibility()).length;
+return [visible("nav"), visible("button"), visible(".search"), visible("main section") > 0,
+  all(".joma-chart").every((each) => getComputedStyle(each).breakInside === "avoid"),
+  getComputedStyle(document.body).backgroundColor];
 """
 
 
@@ -124,6 +153,50 @@ def test_claims_are_filtered_by_outcome(browser, kept):
         shown, pressed = tab.run(TOOLS + FILTERED)
         assert set(shown) == {"holds"}
         assert pressed == "true"
+
+
+def test_the_index_is_searched_and_the_address_keeps_the_words(browser, kept):
+    with browser.tab(kept / "index.html") as tab:
+        script = "return [seen(), type('Figure6 HOLDS'), press('Escape'), type('nowhere-at-all')];"
+        before, found, cleared, nothing = tab.run(TOOLS + SEARCHED + script)
+        assert 0 < len(found["rows"]) < len(before["rows"])
+        assert all("figure6" in row and "holds" in row for row in found["rows"])
+        assert {"claims", "figure6"} <= set(found["sections"]) < set(before["sections"])
+        assert found["open"] and found["query"] == "Figure6 HOLDS"
+        assert (cleared["rows"], cleared["sections"], cleared["query"]) == (before["rows"], before["sections"], None)
+        assert nothing["rows"] == nothing["sections"] == []
+        assert tab.complaints() == []
+    with browser.tab((kept / "index.html").as_uri() + "?q=Figure6+HOLDS") as tab:
+        assert tab.run(TOOLS + SEARCHED + "return seen();") == {**found, "value": "Figure6 HOLDS"}
+
+
+def test_search_and_chips_narrow_together(browser, kept):
+    with browser.tab(kept / "index.html") as tab:
+        script = "document.querySelector('[data-filter=refuted]').click(); return type('figure6');"
+        rows = tab.run(TOOLS + SEARCHED + script)["rows"]
+        assert rows and all("figure6" in row and "refuted" in row for row in rows)
+
+
+def test_a_hostile_query_stays_text(browser, site):
+    with browser.tab((site / "index.html").as_uri() + "?q=" + quote(HOSTILE)) as tab:
+        seen = tab.run(TOOLS + SEARCHED + "return seen();")
+        assert seen["value"].startswith("<script>alert(1)") and seen["sections"] == ["runs"]  # the run of that name
+        assert tab.complaints() == []
+
+
+def test_every_value_on_a_card_has_its_name(browser, kept, site):
+    for page in (kept / "claims.html", site / "runs.html", site / "run-1.html"):
+        with browser.tab(page, width=390) as tab:
+            labels = tab.run(TOOLS + LABELS)
+            assert labels and all(name == shown for name, shown in labels), page.name
+
+
+def test_paper_has_no_controls_whole_charts_and_light_colours(browser, kept):
+    with browser.tab(kept / "index.html", scheme="dark") as tab:
+        tab.call(
+            "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+        )
+        assert tab.run(TOOLS + HIDDEN_ON_PAPER) == [0, 0, 0, True, True, "rgb(255, 255, 255)"]
 
 
 def test_errors_would_be_noticed(browser, site):
