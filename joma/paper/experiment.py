@@ -28,6 +28,7 @@ MODULES = {
     "figure8": "figures6_8",
     "figure6-wikitext103": "figures6_8",
     "rebound-cause": "rebound_cause",
+    "rebound-cause-small": "rebound_cause",
     "assumption1": "assumption1",
     "figure7": "figure7",
     "figure7-public": "figure7",

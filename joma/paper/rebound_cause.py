@@ -82,6 +82,16 @@ class ReboundCauseConfig:
     needs_gpu: bool = True
 
 
+SMALL = ReboundCauseConfig(
+    depths=(1,), deep=None, arms=(BASE, CENTRED, MEAN, DISPLACED, NONE), deep_arms=(), seeds=(111, 112, 113, 114),
+    needs_gpu=False,
+    settings={
+        "vocabulary_cap": 2000, "batch": 10, "steps": 20_000, "epochs": None, "measure_every": 200,
+        "measure_spacing": "early", "valid_windows": 40, "precision": "fp32",
+    },
+)  # fmt: skip
+"""Positions at depth 1 with the 2,000 most frequent words and half the batch: two hours on one CPU core."""
+
 QUICK = ReboundCauseConfig(
     text=EMBEDDED, rate=3e-3, depths=(1,), deep=None, arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED), deep_arms=(),
     seeds=(1, 2), needs_gpu=False,
@@ -106,6 +116,8 @@ def rises(t: Measured) -> dict[str, pd.DataFrame]:
         own = select(entropy, depth=depth, layer=0).rename(columns={"condition": "arm"})
         least = COMPARABLE * own.loc[own["arm"] == BASE, "fall"].mean()
         setting = f"depth {depth}" if depth == 1 else f"depth {depth}, first layer"
+        words = t.config.settings.get("vocabulary_cap")
+        setting += f", {words:,} words" if words else ""
         found[setting] = own.assign(comparable=own["fall"] >= least)
     return found
 
@@ -188,6 +200,20 @@ EXPERIMENTS = (
         claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
         charts=charts,
         seconds={"quick": 20.0, "full": 3600.0},
+        needs=needs,
+        in_tasks=True,
+    ),
+    Experiment(
+        id="rebound-cause-small",
+        title="Positions and the rebound, in a small model",
+        source="Open question; slides, positional encoding",
+        question="Do the later dip and rise of the attention entropy need a vector common to all positions? Asked of a "
+        "model with 2,000 words, which a CPU can train.",
+        presets={"quick": QUICK, "full": SMALL},
+        compute=compute,
+        claims=(position_numbers, ladder_numbers),
+        charts=charts,
+        seconds={"quick": 20.0, "full": 7200.0},
         needs=needs,
         in_tasks=True,
     ),
