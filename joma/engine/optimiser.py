@@ -16,6 +16,8 @@ from joma.models.functional import compiled
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that clipping divides by, as in torch."""
+BLOCK = 2**15
+"""Parameters of a run that a CPU moves at a time, so that all passes over them find them in its cache."""
 NUM_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0, "momentum": 1}
 
 Flat = Float[Tensor, "R P"]
@@ -109,8 +111,20 @@ def update(
             decoupled=config.optimiser == "adamw",
         )
         return
-    move = compiled(move_by_rule) if parameters.is_cuda else move_by_rule  # compiled it is one pass
-    move(config, parameters, gradient, moments, numbers, rounded, factors)
+    if parameters.is_cuda:
+        compiled(move_by_rule)(config, parameters, gradient, moments, numbers, rounded, factors)  # one pass
+        return
+    for start in range(0, parameters.shape[1], BLOCK):
+        some = slice(start, start + BLOCK)
+        move_by_rule(
+            config,
+            parameters[:, some],
+            gradient[:, some],
+            tuple(moment[:, some] for moment in moments),
+            numbers,
+            None if rounded is None else rounded[:, some],
+            None if factors is None else factors[:, some],
+        )
 
 
 def move_by_rule(
