@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joma.store import read
     from joma.theory.simulation import simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "attention_entropy",
