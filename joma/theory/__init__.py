@@ -18,6 +18,7 @@ from joma.theory.isotropic import *
 from joma.theory.latent_tree import *
 from joma.theory.layer import *
 from joma.theory.learned_embeddings import *
+from joma.theory.many_clusters import *
 from joma.theory.mixture import *
 from joma.theory.rebound import *
 from joma.theory.saliency import *
@@ -55,6 +56,7 @@ __all__ = [
     "Mixture",
     "RadialProfile",
     "Rebound",
+    "RestPoint",
     "Samples",
     "Simulation",
     "SimulationConfig",
@@ -143,6 +145,7 @@ __all__ = [
     "regular_tree",
     "relu",
     "response",
+    "rest_points",
     "rho",
     "root_cooccurrence",
     "root_parameter",

@@ -140,11 +140,17 @@ class Mixture:
 
         Eqns 42 and 43, with the normalisation corrected.
         """
-        s, normal, norm = self._geometry(v, xi)
-        mass, moment = self._gate()
-        pull, push = self.weights * self._each(mass, s, norm), self.weights * self._each(moment, s, norm)
-        v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * normal
+        pull, push = self.parts(v, xi)
+        v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * self._geometry(v, xi)[1]
         return v_dot, np.asarray(pull.sum(axis=-1))
+
+    def parts(
+        self, v: Float[np.ndarray, "*T n"], xi: Real
+    ) -> tuple[Float[np.ndarray, "*T C"], Float[np.ndarray, "*T C"]]:
+        r"""Return $a_j\theta_1(s_j)$ and $a_j\theta_2(s_j)$: each cluster's pull to its center, and push along $v$."""
+        s, _, norm = self._geometry(v, xi)
+        mass, moment = self._gate()
+        return self.weights * self._each(mass, s, norm), self.weights * self._each(moment, s, norm)
 
     def potential(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T"]:
         r"""$L(v, \xi) = \sum_j a_jE\,\phi(v^\top x + \xi)$, whose gradient is the field.
@@ -193,11 +199,8 @@ class Mixture:
         direction is unstable. Hypothesis: a homogeneous activation.
         """
         self.activation.require_homogeneous("Growth at the rate max L")
-        # Orthonormal columns that span the centers, and one direction across them: the potential knows no other.
-        _, sizes, rows = np.linalg.svd(self.centers)
-        rank = int((sizes > sizes.max(initial=0) * self.dim * np.finfo(float).eps).sum())
-        basis = rows[: min(rank + 1, self.dim)].T
-        starts = _directions(basis.shape[1] + 1)
+        basis = spanned(self.centers, across=1)  # the potential knows one direction across the centers
+        starts = spread_directions(basis.shape[1] + 1)
         heights = self.potential(starts[:, :-1] @ basis.T, starts[:, -1])
         climbed = [self._climb(basis, starts[i]) for i in np.argsort(-heights)[:NUM_CLIMBS]]
         # At v = 0 the potential is Σ a_j φ(ξ), by continuity: the poles of the sphere, where the field has a kink.
@@ -271,7 +274,14 @@ def two_clusters(
     return Mixture(centers=centers, weights=weights, noise=noise, activation=activation)
 
 
-def _directions(dim: int) -> Float[np.ndarray, "num dim"]:
+def spanned(centers: Float[np.ndarray, "C n"], across: int = 0) -> Float[np.ndarray, "n k"]:
+    """Return orthonormal columns that span the centers, and up to so many across them."""
+    _, sizes, rows = np.linalg.svd(centers)
+    rank = int((sizes > sizes.max(initial=0) * centers.shape[1] * np.finfo(float).eps).sum())
+    return rows[: min(rank + across, centers.shape[1])].T
+
+
+def spread_directions(dim: int) -> Float[np.ndarray, "num dim"]:
     """Unit vectors spread evenly over the sphere: a Halton sequence through the normal quantile."""
     from scipy.stats import qmc  # noqa: PLC0415 (takes longer to import than all of joma.theory)
 
