@@ -184,7 +184,7 @@ def share_numbers(t: Measured, own: str, other: str) -> Iterator[Number]:
     yield Number.mean(f"share of the rise, {own}", shares[own], unit="share", key="share", **about)
 
 
-@claim("rebound-token-token", "The part of the logits that the theory is about", source="Theorem 1; open question")
+@claim("rebound-token-token", "The part of the logits that the theory is about", source="Open question", ours=True)
 def token_numbers(t: Measured) -> Iterator[Number]:
     """The logits of the query's token and the key's token carry the rise of the entropy after the dip."""
     for what, when, limit in (("rise", END, ENOUGH), ("fall", START, None)):

@@ -79,7 +79,7 @@ def test_each_term_is_what_its_name_says():
     kept, _ = split(own, parameters, parameters, TOKENS)
     for of, to in product(rest, rest):
         logits = 0.7 / math.sqrt(12) * torch.einsum("nid,njd->nij", rest[of] @ query.T, rest[to] @ key.T)
-        torch.testing.assert_close(kept[of, to][:, 0].expand_as(logits), logits, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(kept[of, to][:, 0].expand_as(logits), logits, rtol=1e-11, atol=1e-11)
 
 
 def test_without_an_embedding_there_are_only_positions():
