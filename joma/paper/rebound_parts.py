@@ -139,7 +139,7 @@ def _work(trained: Task, space: Workspace) -> dict[str, pd.DataFrame]:
             own = {name: tensor.double()[None] for name, tensor in snapshot.tensors.items()}
             end = end or own
             found.append(taken_apart(config.model, own, end, tokens).assign(seed=config.seed, step=snapshot.step))
-    return tables | {"logits": pd.concat(found, ignore_index=True)}
+    return {**tables, "logits": pd.concat(found, ignore_index=True)}
 
 
 def compute(config: ReboundPartsConfig, store: Store) -> Measured:

@@ -71,7 +71,7 @@ def test_a_term_that_is_left_out_shows_as_an_error(monkeypatch):
 def test_each_term_is_what_its_name_says():
     own = config(heads=1)
     parameters = drawn(own, 2)
-    angles = torch.arange(6.0, dtype=torch.float64)[:, None] / 10_000 ** (torch.arange(0, 12, 2) / 12).double()
+    angles = torch.arange(6.0, dtype=torch.float64)[:, None] / 10_000 ** (torch.arange(0, 12, 2).double() / 12)
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).expand(4, 6, 12)
     x = {"token": 2.5 * parameters["embedding.weight"][0][TOKENS], "position": waves}
     rest = {name: each - each.mean(dim=(0, 1)) for name, each in x.items()}
