@@ -29,6 +29,7 @@ MODULES = {
     "figure6-wikitext103": "figures6_8",
     "rebound-cause": "rebound_cause",
     "rebound-cause-small": "rebound_cause",
+    "rebound-answer": "rebound_cause",
     "rebound-parts": "rebound_parts",
     "assumption1": "assumption1",
     "figure7": "figure7",
