@@ -145,15 +145,17 @@ def position_numbers(t: Measured) -> Iterator[Number]:
     for setting, runs in rises(t).items():
         base, centred, mean, displaced = (of_arm(runs, arm) for arm in (BASE, CENTRED, MEAN, DISPLACED))
         about: dict[str, Any] = {"unit": "nats", "setting": setting}
+        depth = runs["depth"].iloc[0]
         needed, enough = (float(share * base.mean()) for share in (NEEDED, KEPT))
         without = {"at_most": needed, "control": displaced, "control_name": DISPLACED}
-        yield Number.mean("rise with centred positions", centred, **without, **about)
+        yield Number.mean("rise with centred positions", centred, key=f"centred{depth}", **without, **about)
         alone = (
             {"at_least": enough, "control": of_arm(runs, NONE), "control_name": NONE} if NONE in t.config.arms else {}
         )
-        yield Number.mean("rise with the mean of the positions alone", mean, **alone, **about)
-        yield Number.mean("rise without an equally large random direction", displaced, at_least=enough, **about)
-        yield Number.mean("rise of the base", base, **about)
+        yield Number.mean("rise with the mean of the positions alone", mean, key=f"mean{depth}", **alone, **about)
+        about |= {"key": f"displaced{depth}", "at_least": enough}
+        yield Number.mean("rise without an equally large random direction", displaced, **about)
+        yield Number.mean("rise of the base", base, **about | {"key": f"base{depth}", "at_least": None})
 
 
 @claim("rebound-answer", "The vector that all positions share, on fresh seeds", source="Open question", ours=True)
