@@ -223,6 +223,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 
 ABOUT: dict[str, Any] = {"compute": compute, "charts": charts, "needs": needs, "in_tasks": True}
+ABOUT["claims"] = (fall_numbers, change_numbers)
 EXPERIMENTS = (
     Experiment(
         id="gradient-rank",
@@ -231,7 +232,6 @@ EXPERIMENTS = (
         question="Does the gradient of a language model lose rank while it learns, and does the change of the MLP's "
         "lower matrix first lose rank and then win it back?",
         presets={"quick": QUICK, "full": GradientRankConfig()},
-        claims=(fall_numbers, change_numbers),
         seconds={"quick": 15.0, "full": 900.0},
         **ABOUT,
     ),
@@ -241,7 +241,6 @@ EXPERIMENTS = (
         source="Section 4; Section 4 asked further",
         question="The same of a model with 1,000 words, which a CPU can train.",
         presets={"quick": QUICK, "full": SMALL},
-        claims=(fall_numbers, change_numbers),
         seconds={"quick": 15.0, "full": 500.0},
         **ABOUT,
     ),
