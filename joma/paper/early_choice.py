@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from joma.charts import Chart, lines
+from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
 from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
 from joma.paper.figures6_8 import EMBEDDED, ENTROPY, LOSS, PAPER, WIKITEXT2, needs, one_task
@@ -33,8 +33,7 @@ from joma.store import Store
 TIMES = (0.05, 0.1, 0.2)
 """Parts of training after which a rate is chosen."""
 JUDGED_TIME = 0.1
-LOGIT, GRADIENT_RANK = "max_logit", "gradient_stable_rank"
-ENTROPY_SLOPE = "slope of the entropy"
+LOGIT, GRADIENT_RANK, ENTROPY_SLOPE = "max_logit", "gradient_stable_rank", "slope of the entropy"
 PREDICTORS = ("loss", "slope of the loss", ENTROPY_SLOPE, "slope of the largest logit", "gradient rank")
 BOTH, SHUFFLED, BEFORE = "loss with entropy", "entropy of other rates", "best rate of the fit"
 FACTORS = sorted([0.0, *(sign * size for sign in (1, -1) for size in np.geomspace(0.01, 10, 31))], key=abs)
@@ -205,7 +204,7 @@ def predictor_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"regret, {name}", own["regret"], unit="nats", setting=setting)
 
 
-BANDS = "Mean over seeds; bands are two standard errors."
+BANDS = "Mean over seeds; bands and bars are two standard errors."
 CHARTS = captions({
     "early-choice": ("Regret of choosing the learning rate early", BANDS),
     "early-choice-rates": ("Final loss over the learning rate", BANDS),
@@ -215,18 +214,19 @@ CHARTS = captions({
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw regrets over time, and final loss and early entropy over rates."""
-    look: dict[str, Any] = {"band": ("low", "high"), "x_log": True}
     regrets = over_seeds(t.choices, ["predictor", "depth", "time"], "regret")
-    by = {"labels": {"mean": "regret (nats)", "time": "part of training", "predictor": "chosen by"}, "facet": "depth"}
-    yield lines(regrets, "time", "mean", color="predictor", **by, **look, **CHARTS["early-choice"])
+    named = {"mean": "regret (nats)", "time": "part of training", "predictor": ""}
+    by: dict[str, Any] = {"color": "time", "facet": "depth", "error": ("low", "high"), "labels": named}
+    yield points(regrets, "predictor", "mean", **by, **CHARTS["early-choice"])
+    look: dict[str, Any] = {"band": ("low", "high"), "x_log": True}
     early = select(t.features, time=JUDGED_TIME)
     for id, column, label in (("rates", "final", "final loss (nats)"), ("entropy", ENTROPY_SLOPE, "slope (nats)")):
         own, named = over_seeds(early, ["depth", "lr"], column), {"mean": label, "lr": "learning rate"}
         yield lines(own, "lr", "mean", color="depth", labels=named, **look, **CHARTS[f"early-choice-{id}"])
 
 
-ABOUT: dict[str, Any] = {"compute": compute, "charts": charts, "needs": needs, "in_tasks": True}
-ABOUT["claims"] = (entropy_numbers, predictor_numbers)
+CLAIMS = (entropy_numbers, predictor_numbers)
+ABOUT: dict[str, Any] = {"compute": compute, "claims": CLAIMS, "charts": charts, "needs": needs, "in_tasks": True}
 EXPERIMENTS = (
     Experiment(
         id="early-choice",
