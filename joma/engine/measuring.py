@@ -151,8 +151,8 @@ def gradient_spectra(
     for name, gradient in gradients.items():
         if gradient.dim() != RUNS_AND_MATRIX:
             continue
-        parts = (":query", ":key", ":value") if ".qkv." in name else ("",)
-        parts = (":gate", ":up") if gated and _LOWER.fullmatch(name) else parts
+        parts = [":query", ":key", ":value"] if ".qkv." in name else [""]
+        parts = [":gate", ":up"] if gated and _LOWER.fullmatch(name) else parts
         place = _LAYER.match(name)
         layer, kind = (int(place[1]), place[2]) if place else (NO_LAYER, "model")
         wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))

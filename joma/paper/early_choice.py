@@ -189,7 +189,7 @@ def entropy_numbers(t: Measured) -> Iterator[Number]:
     about: dict[str, Any] = {"unit": "nats", "control_name": SHUFFLED, "paired": True}
     for words, share, limit in (("minus", 1.0, -SMALLEST), ("minus half", HALVED, 0.0)):
         name = f"regret of loss with entropy {words} that of loss alone"
-        limits = {"at_most": limit} if has_room else {}
+        limits: dict[str, Any] = {"at_most": limit} if has_room else {}
         yield Number.mean(name, both - share * loss, control=shuffled - share * loss, **limits, **about)
     yield Number.mean("regret of loss alone", loss, unit="nats", key="loss")
     yield Number.mean("regret of loss with entropy", both, unit="nats", key="both")

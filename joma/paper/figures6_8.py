@@ -137,7 +137,7 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
         elif condition == PAPER:
             of = tuple(depths)
         for depth in of:
-            rates = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
+            rates: dict[str, Any] = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
             found.append(one_task(config, device, condition, depth, **own, **rates))
     return found
 

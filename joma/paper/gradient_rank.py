@@ -159,7 +159,7 @@ def fall_numbers(t: Measured) -> Iterator[Number]:
             for source in SOURCES.values():
                 own = select(t.ratios, depth=depth, condition=arm, source=source)
                 about: dict[str, Any] = {"setting": f"{named}, {arm}, {source}", "unit": "share"}
-                limit = {} if arm == SHUFFLED else {"at_most": FALLEN}
+                limit: dict[str, Any] = {} if arm == SHUFFLED else {"at_most": FALLEN}
                 rest = {"control": of_runs(own, REST), "control_name": "without its top direction", "paired": True}
                 name = "stable rank of the gradient, last over first tenth"
                 yield Number.mean(name, of_runs(own, RANK), **limit, **rest, **about)
