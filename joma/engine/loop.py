@@ -24,6 +24,7 @@ from joma.engine.measuring import (
     LOSS,
     TRAINING,
     Values,
+    gradient_spectra,
     gradients_and_changes,
     is_gated,
     lower_starts,
@@ -280,9 +281,15 @@ class _Trainer:
             often=len(self._due) >= MANY_MEASUREMENTS,
             with_max_logit=self._training.measure_extra,
         )
-        if self._starts:
+        num_batches, gated = self._training.gradient_batches, is_gated(stepper.model)
+        if self._starts or num_batches:
             gradients = stepper.gradients(self._source.batch(step))
-            found += gradients_and_changes(gradients, stepper.parameters, self._starts, gated=is_gated(stepper.model))
+            found += gradients_and_changes(gradients, stepper.parameters, self._starts, gated=gated)
+            if num_batches:
+                found += gradient_spectra(gradients, gated=gated, ranked=self._starts)
+        if num_batches > 1:
+            gradients = stepper.gradients(*(self._source.batch(step + ahead) for ahead in range(num_batches)))
+            found += gradient_spectra(gradients, gated=gated, prefix="mean_gradient")
         if step > 0:
             found.append(Values(metric=LOSS, by_run=stepper.losses, site=TRAINING, kind="loss"))
         for each, numbers in zip(found, on_host(found), strict=True):

@@ -3,11 +3,12 @@
 Everything is batched over runs, and a function of the runs' weights, seeds and steps alone. Attention entropy is taken
 on the whole validation set (`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper
 shows (`entropy_window`). With `measure_extra` there is the largest attention logit as well, and of each MLP's lower
-matrix the gradient and the change since the start.
+matrix the gradient and the change since the start; with `gradient_batches` the spectrum of every matrix's gradient, of
+one batch and of the mean over several.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from joma.engine.precision import working_in
 from joma.engine.sources import Source
+from joma.measure.directions import spectrum
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
 from joma.models.batch import Batch, LayerReading, Model, Parameters
@@ -32,8 +34,13 @@ NUM_RANK_STEPS = 64
 """Lanczos steps for all matrices at once; each starts anew, so that a rank is a function of the weights alone."""
 TRUSTED_RESIDUAL = 1e-4
 """Matrices that leave more are measured one by one; the error of the norm is about the square of it."""
+TOP = 4
+"""Directions of a gradient whose energy is measured."""
+RUNS_AND_MATRIX = 3
+"""Axes of a matrix of all runs."""
 _SEED = 2310_00535
 _LOWER = re.compile(r"blocks\.(\d+)\.mlp\.lower\.weight")
+_LAYER = re.compile(r"blocks\.(\d+)\.(attention|mlp)\.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +131,36 @@ def gradients_and_changes(
     for prefix, matrices in (("gradient", wide), ("update", changes)):
         measures = {f"{prefix}_norm": _norms, f"{prefix}_stable_rank": _ranks}
         found += _of_lower(matrices, measures, gated=gated)
+    return found
+
+
+def gradient_spectra(
+    gradients: Parameters, *, gated: bool = False, prefix: str = "gradient", ranked: Collection[str] = ()
+) -> list[Values]:
+    """Stable rank, energy in the top directions and stable rank without the first, of every matrix's gradient.
+
+    Queries, keys and values are matrices of their own, and so are a gate and what it gates. NaN without a gradient.
+
+    Args:
+        gradients: Of all parameters that are trained, for all runs.
+        gated: Whether lower matrices are a gate and what it gates.
+        prefix: Of the metrics' names.
+        ranked: Parameters whose stable rank is known.
+    """
+    found = []
+    for name, gradient in gradients.items():
+        if gradient.dim() != RUNS_AND_MATRIX:
+            continue
+        parts = [":query", ":key", ":value"] if ".qkv." in name else [""]
+        parts = [":gate", ":up"] if gated and _LOWER.fullmatch(name) else parts
+        place = _LAYER.match(name)
+        layer, kind = (int(place[1]), place[2]) if place else (NO_LAYER, "model")
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        for part, matrices in zip(parts, wide.chunk(len(parts), dim=1), strict=True):
+            for end, by_run in spectrum(matrices, TOP)._asdict().items():
+                if end != RANK or name not in ranked:
+                    site = name.removesuffix(".weight") + part
+                    found.append(Values(metric=f"{prefix}_{end}", by_run=by_run, site=site, kind=kind, layer=layer))
     return found
 
 

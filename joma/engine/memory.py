@@ -106,12 +106,13 @@ def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -
     again while it is saved.
     """
     cost = step_cost(config, 1, on_a_cpu=device.type == "cpu")
-    model, is_extra = config.model, config.training.measure_extra
-    starts = is_extra * model.depth * prod(mlp_shapes(model)["mlp.lower.weight"]) * torch.float64.itemsize
+    model, is_extra, num_batches = config.model, config.training.measure_extra, config.training.gradient_batches
+    more = is_extra * model.depth * prod(mlp_shapes(model)["mlp.lower.weight"]) * torch.float64.itemsize
+    more += (num_batches > 1) * cost.state_bytes  # at most that much is the sum of several batches' gradients
     if device.type == "cuda":  # gradients are measured outside the captured step
-        beside = max(cost.validating_bytes, cost.state_bytes, is_extra * cost.training_bytes)
-        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside + starts)
-    return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes + starts)
+        beside = max(cost.validating_bytes, cost.state_bytes, (is_extra or num_batches > 0) * cost.training_bytes)
+        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside + more)
+    return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes + more)
 
 
 def free_bytes(device: torch.device) -> int:

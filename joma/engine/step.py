@@ -121,13 +121,20 @@ class Stepper:
             getattr(self._batch, name).copy_(tensor)
         self._captured()
 
-    def gradients(self, batch: Batch) -> dict[str, Tensor]:
+    def gradients(self, batch: Batch, *others: Batch) -> dict[str, Tensor]:
         """Return the gradient that a step on this batch would follow, before it is clipped, dropout included.
 
-        Nothing moves. The next call, or the next step, overwrites it.
+        With `others`, the batches of the steps after it, their mean. Nothing moves. The next call, or the next step,
+        overwrites the gradient of a single batch.
         """
         self._differentiate(batch)
-        return self.layout.views(self._gradient)
+        if not others:
+            return self.layout.views(self._gradient)
+        total = self._gradient.to(torch.promote_types(self._gradient.dtype, torch.float32), copy=True)
+        for ahead, other in enumerate(others, start=1):
+            self._differentiate(other, ahead)
+            total += self._gradient
+        return self.layout.views(total.div_(1 + len(others)))
 
     def run_state(self, run: int) -> dict[str, Tensor]:
         """Everything that one run needs to go on elsewhere, on the CPU."""
@@ -204,10 +211,11 @@ class Stepper:
             if state.rounded is not None:
                 state.rounded.copy_(state.parameters)
 
-    def _differentiate(self, batch: Batch) -> Float[Tensor, " R"]:
-        """Return the losses, and write the gradients."""
+    def _differentiate(self, batch: Batch, ahead: int = 0) -> Float[Tensor, " R"]:
+        """Return the losses, and write the gradients, with the dropout of a step that comes `ahead` steps later."""
+        step = self.state.step + ahead if ahead else self.state.step
         with in_one_order(self.device), working_in(self._precision, self.device):
-            noise = Noise(keys=self._keys, step=self.state.step)
+            noise = Noise(keys=self._keys, step=step)
             return self.model.value_and_gradient(self.working_parameters, self._gradients, batch, noise)
 
     def _move(self, losses: Float[Tensor, " R"]) -> None:

@@ -20,6 +20,10 @@ SMALLEST = 1e-14
 """Squared lengths below this part of the largest are rounding: such a direction is dropped."""
 
 
+ROUNDING_UNITS = 64
+"""Part of the squared norm, in units of rounding, below which what the first direction leaves is rounding."""
+
+
 class TopDirections(NamedTuple):
     """Top singular values, largest first, and right singular vectors (zero where the value is), in float64."""
 
@@ -43,6 +47,33 @@ def top_directions(w: Float[Tensor, "B m n"], r: int) -> TopDirections:
     vectors = basis @ turned
     values = torch.linalg.vector_norm((w @ vectors.to(w.dtype)).double(), dim=1)
     return TopDirections(values=values[:, :r], vectors=vectors[..., :r])
+
+
+class Spectrum(NamedTuple):
+    """What is read off the largest singular values of each matrix, in float64."""
+
+    stable_rank: Float[Tensor, " B"]
+    energy: Float[Tensor, " B"]
+    """Share of the squared norm in the top directions."""
+    rest_rank: Float[Tensor, " B"]
+    """Stable rank without the first direction; NaN for a matrix of rank 1, where that leaves nothing."""
+
+
+def spectrum(w: Float[Tensor, "B m n"], r: int) -> Spectrum:
+    r"""With $E = \|W\|_F^2$: $E/\sigma_1^2$, $\sum_{i \le r} \sigma_i^2 / E$ and $(E - \sigma_1^2) / \sigma_2^2$.
+
+    NaN for a matrix of zeros, and where entries are NaN or infinite.
+
+    >>> [each.item() for each in spectrum(torch.diag(torch.tensor([2.0, 1.0, 1.0, 1.0]))[None], 2)]
+    [1.75, 0.7142857142857143, 3.0]
+    """
+    size = w.abs().amax((-2, -1), keepdim=True)
+    scaled = torch.where(torch.isfinite(size) & (size > 0), w / size, 0.0)  # so that no square overflows
+    squares = top_directions(scaled, r).values.square()
+    energy = torch.linalg.vector_norm(scaled, dim=(-2, -1), dtype=torch.float64).square()
+    rest = energy - squares[:, 0]
+    rest = torch.where(rest > ROUNDING_UNITS * torch.finfo(w.dtype).eps * energy, rest, torch.nan)
+    return Spectrum(energy / squares[:, 0], squares.sum(1) / energy, rest / squares[:, 1:2].sum(1))
 
 
 def _orthonormal(y: Float[Tensor, "B n k"]) -> tuple[Float[Tensor, "B n k"], Float[Tensor, "B k k"]]:

@@ -35,6 +35,8 @@ CONTROLS: dict[str, dict[str, Any]] = {
 WIKITEXT2, WIKITEXT103, EMBEDDED = "wikitext2", "wikitext103", "python-docs"
 ENTROPY, WINDOW, RANK, LOSS = "entropy", "entropy_window", "stable_rank", "loss"
 SETTING = ["text", "condition", "depth", "lr", "seed"]
+CURVES = (LOSS, ENTROPY, WINDOW, RANK)
+"""Metrics that are kept, unless an experiment asks for others."""
 SHALLOW = 2
 """Up to this depth every layer is judged; above it the upper half."""
 ALL_HEADS = -1
@@ -135,12 +137,21 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
         elif condition == PAPER:
             of = tuple(depths)
         for depth in of:
-            rates = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
+            rates: dict[str, Any] = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
             found.append(one_task(config, device, condition, depth, **own, **rates))
     return found
 
 
-def one_task(config: Any, device: str, condition: str, depth: int, **own: Any) -> Task:
+def one_task(
+    config: Any,
+    device: str,
+    condition: str,
+    depth: int,
+    *,
+    metrics: Sequence[str] = CURVES,
+    by: Sequence[str] = ("layer",),
+    **own: Any,
+) -> Task:
     """Return the task that trains one condition at one depth; `own` are its settings.
 
     Args:
@@ -148,6 +159,8 @@ def one_task(config: Any, device: str, condition: str, depth: int, **own: Any) -
         device: Where they are trained, for the expected time.
         condition: Name of the condition in tables.
         depth: Number of blocks.
+        metrics: Metrics whose curves are kept; no part of the task's key, so a task that exists keeps its curves.
+        by: Columns of the record in which the curves of one metric and run differ.
         own: Settings, or axes of the grid, in which this condition differs.
     """
     axes = {
@@ -165,14 +178,21 @@ def one_task(config: Any, device: str, condition: str, depth: int, **own: Any) -
     return Task(
         name=f"{condition}, depth {depth}, {len(runs)} runs",
         key={"runs": sorted(run.name for run in runs), "settings": plain, "condition": condition},
-        work=lambda space: _train(space, grid, config.text, condition),
+        work=lambda space: _train(space, grid, config.text, condition, metrics, by),
         seconds=20.0 + len(runs) * grid.get("steps", 58_560) * depth * step,
         kind="language models",
         precision=str(grid.get("precision", "fp32")),
     )
 
 
-def _train(space: Workspace, grid: Mapping[str, Any], text: str, condition: str) -> dict[str, pd.DataFrame]:
+def _train(
+    space: Workspace,
+    grid: Mapping[str, Any],
+    text: str,
+    condition: str,
+    metrics: Sequence[str],
+    by: Sequence[str],
+) -> dict[str, pd.DataFrame]:
     """Train what is not trained yet, and read the records."""
 
     def report(at: Progress) -> None:
@@ -193,9 +213,9 @@ def _train(space: Workspace, grid: Mapping[str, Any], text: str, condition: str)
         ends["num_steps"] = each.step
         best = {"first_loss": losses.iloc[0], "best_loss": losses.min(), "best_step": losses.idxmin()}
         runs.append(own | ends | best | {"end_loss": losses.iloc[-1], "precision": config.get("precision")})
-        kept = table.loc[table["metric"].isin((LOSS, ENTROPY, WINDOW, RANK)), ["metric", "layer", "step", "value"]]
+        kept = table.loc[table["metric"].isin(metrics), ["metric", *by, "step", "value"]]
         curves.append(kept.assign(**own).astype({"value": "float32"}))
-    columns = [*SETTING, "metric", "layer", "step", "value"]
+    columns = [*SETTING, "metric", *by, "step", "value"]
     return {"runs": pd.DataFrame(runs), "curves": pd.concat(curves, ignore_index=True)[columns]}
 
 

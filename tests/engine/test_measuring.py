@@ -26,6 +26,9 @@ from joma.store import read
 
 UNIFORM_CAUSAL_35 = 2.632
 """Mean entropy of uniform attention over 35 causal rows."""
+SPECTRUM = ("stable_rank", "energy", "rest_rank")
+MOVES = {f"{kind}_{end}" for kind in ("gradient", "update") for end in ("norm", "stable_rank")}
+EVERY = {f"{kind}_{end}" for kind in ("gradient", "mean_gradient") for end in SPECTRUM}
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +194,55 @@ def test_extra_measures_against_a_plain_twin(text, tmp_path, settings):
         stepper.advance(source.batch(step))
 
 
+@pytest.mark.parametrize("settings", [{}, {"heads": 2, "gated": True}, {"attention_logits": "free", "causal": False}])
+def test_gradients_of_every_matrix_against_a_plain_twin(text, tmp_path, settings):
+    own = text_config(text, seed=3, depth=1, **settings)
+    training = TrainingConfig(steps=4, measure_every=2, precision="float64", measure_extra=True, gradient_batches=3)
+    own = replace(own, training=training)
+    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
+    rows = read(tmp_path / "run").set_index(["step", "site", "metric"])["value"]
+    source, seen = source_of([own]), set()
+    lengths = {"num_steps": 4, "steps_per_epoch": 4, "precision": "float64"}
+    stepper = Stepper(Decoder(own.model), [own.seed], [own.optimiser], **lengths)
+    for step in range(5):
+        if step % 2 == 0:
+            weights, of_batches = {each: tensor[0] for each, tensor in stepper.parameters.items()}, []
+            for ahead in range(3):
+                twin, batch = PlainDecoder(own.model).double().load(weights), source.batch(step + ahead)
+                twin.loss(batch.tokens[0], batch.targets[0]).backward()
+                of_batches.append({name: twin.gradient(name) for name in weights if weights[name].dim() == 2})
+            for prefix, num in (("gradient", 1), ("mean_gradient", 3)):
+                for name in of_batches[0]:
+                    mean = sum(each[name] for each in of_batches[:num]) / num
+                    parts = [":query", ":key", ":value"] if ".qkv." in name else [""]
+                    parts = [":gate", ":up"] if own.model.gated and name.endswith("lower.weight") else parts
+                    for part, matrix in zip(parts, mean.chunk(len(parts)), strict=True):
+                        squares, site = torch.linalg.svdvals(matrix).square(), name.removesuffix(".weight") + part
+                        total = squares.sum()
+                        expected = total / squares[0], squares[:4].sum() / total, squares[1:].sum() / squares[1]
+                        found = [rows[step, site, f"{prefix}_{end}"] for end in SPECTRUM]
+                        np.testing.assert_allclose(found, expected, rtol=1e-6)
+                        seen.add(site)
+        stepper.advance(source.batch(step))
+    assert {"embedding", "output", "blocks.0.mlp.upper"} <= seen
+
+
+def test_a_mean_gradient_has_the_dropout_of_the_steps_that_follow():
+    own = config(steps=3)
+    assert own.model.dropout > 0
+    _, stepper, source = measured([own])
+    batches, apart = [source.batch(step) for step in range(3)], []
+    for batch in batches:
+        apart.append({name: tensor.clone() for name, tensor in stepper.gradients(batch).items()})
+        stepper.state.step.add_(1)
+    stepper.state.step.zero_()
+    same = {name: tensor.clone() for name, tensor in stepper.gradients(batches[1]).items()}
+    for name, mean in stepper.gradients(*batches).items():
+        torch.testing.assert_close(mean, sum(each[name] for each in apart) / 3, rtol=1e-9, atol=1e-15)
+    assert not torch.equal(same["blocks.0.mlp.lower.weight"], apart[1]["blocks.0.mlp.lower.weight"])
+    assert int(stepper.state.step) == 0
+
+
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_windows_of_1024_tokens(text, tmp_path, positions):
     data = DataConfig(data=str(tmp_path), batch=1, window=1024, valid_batch=1, valid_windows=1)
@@ -249,21 +301,27 @@ def test_the_gradient_that_is_measured_is_that_of_the_next_step_with_its_dropout
         assert ranks[0] == pytest.approx(ranks[1], rel=1e-6)
 
 
-def test_extra_measures_change_no_bit_of_the_others_and_depend_on_no_neighbour(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "metrics"),
+    [
+        ({"measure_extra": True}, {"max_logit"} | MOVES),
+        ({"measure_extra": True, "gradient_batches": 3}, {"max_logit"} | MOVES | EVERY),
+        ({"gradient_batches": 1}, {f"gradient_{end}" for end in SPECTRUM}),
+    ],
+    ids=["lower", "every", "one batch"],
+)
+def test_extra_measures_change_no_bit_of_the_others_and_depend_on_no_neighbour(tmp_path, settings, metrics):
     plain, extra, alone = (tmp_path / name for name in ("plain", "extra", "alone"))
     train_pack(pack(seeds=(1, 2, 7), diverging=(7,)), plain)
-    train_pack(pack(seeds=(1, 2, 7), diverging=(7,), measure_extra=True), extra)
-    train_pack(pack(seeds=(2,), measure_extra=True), alone)
+    train_pack(pack(seeds=(1, 2, 7), diverging=(7,), **settings), extra)
+    train_pack(pack(seeds=(2,), **settings), alone)
     keys = ["step", "site", "head", "metric"]
     for seed in ("seed1", "seed2"):
         before, after = read(plain / seed).set_index(keys)["value"], read(extra / seed).set_index(keys)["value"]
         assert before.equals(after.loc[before.index])
         more = set(after.index.get_level_values("metric")) - set(before.index.get_level_values("metric"))
-        assert more == {
-            "max_logit",
-            *(f"{kind}_{end}" for kind in ("gradient", "update") for end in ("norm", "stable_rank")),
-        }
-        assert more <= set(METRICS)
+        assert more == metrics <= set(METRICS)
+        assert after.index.is_unique
     assert read(extra / "seed2").equals(read(alone / "seed2"))
 
 
