@@ -1,4 +1,4 @@
-"""What models are trained on: texts, latent trees, hierarchies, class-conditional tokens, Python source, arithmetic, JSON."""
+"""What models are trained on: texts, latent trees, hierarchies, class-conditional tokens, code, arithmetic, JSON."""
 
 from typing import TYPE_CHECKING
 

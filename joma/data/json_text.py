@@ -29,7 +29,7 @@ _HALF = 0.5
 
 
 def json_tokens(num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> TreeText:
-    """Generate documents until there are so many tokens; the last one may be cut.
+    r"""Generate documents until there are so many tokens; the last one may be cut.
 
     Nodes are containers. A scalar has height 0; brackets, keys and commas are below the container that they belong to.
 
@@ -40,7 +40,7 @@ def json_tokens(num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> TreeTe
 
     >>> found = json_tokens(60, seed=2)
     >>> "".join(VOCABULARY[token] for token in found.tokens[:20])
-    '[{"id":9,"size":6},{"data":"d","tag":7},7]\\n'
+    '[{"id":9,"size":6},{"data":"d","tag":7},7]\n'
     """
     whole("num_tokens", num_tokens, low=1)
     whole("seed", seed, low=0)
@@ -80,7 +80,7 @@ def _container(
     heights[int(draw.random() * num)] = height - 1
     first = int(draw.random() * len(KEYS))
     step = 1 + 2 * int(draw.random() * len(KEYS) / 2)  # odd, and the number of keys is a power of 2: no key comes twice
-    found = [("{[" [kind], 0, own)]
+    found = [("{["[kind], 0, own)]
     for number, below in enumerate(heights):
         found += [(",", 0, own)] * (number > 0)
         if KINDS[kind] == "object":

@@ -29,6 +29,8 @@ MODULES = {
     "figure6-wikitext103": "figures6_8",
     "rebound-cause": "rebound_cause",
     "rebound-cause-small": "rebound_cause",
+    "real-hierarchies": "real_hierarchies",
+    "real-hierarchies-small": "real_hierarchies",
     "assumption1": "assumption1",
     "figure7": "figure7",
     "figure7-public": "figure7",
