@@ -1,7 +1,7 @@
 """Generated JSON: nested objects and arrays of known height, and the containers above every token.
 
-A document such as `{"id":[3,true],"tag":{"x":"b"}}` ends with a line break. Which bracket closes a container, and what
-follows it, depends on the containers above.
+A document such as `{"id":[3,true],"tag":{"name":"b"}}` ends with a line break. Which bracket closes a container, and
+what follows it, depends on the containers above.
 """
 
 import random
@@ -38,9 +38,8 @@ def json_tokens(num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> TreeTe
         seed: Of all choices: heights from 2 to `deepest`, kinds, numbers of values, keys and scalars.
         deepest: Largest height of a document.
 
-    >>> found = json_tokens(60, seed=2)
-    >>> "".join(VOCABULARY[token] for token in found.tokens[:20])
-    '[{"id":9,"size":6},{"data":"d","tag":7},7]\n'
+    >>> "".join(VOCABULARY[token] for token in json_tokens(30, seed=186).tokens).split("\n")[0]
+    '{"data":{"kind":"a"},"id":[8,["d"]]}'
     """
     whole("num_tokens", num_tokens, low=1)
     whole("seed", seed, low=0)

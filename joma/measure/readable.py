@@ -31,14 +31,14 @@ def _best(scores: Float[Tensor, "2 N #L F"], truth: Bool[Tensor, "2 N L"]) -> Fl
 
     A score says yes on one side of the middle between its means with and without the label.
     """
-    masks = truth.to(scores.dtype), (~truth).to(scores.dtype)
-    yes, no = (mask / mask.sum(dim=1, keepdim=True).clamp(min=1) for mask in masks)
-    on, off = (torch.einsum("nlf,nl->lf", scores[0], share[0]) for share in (yes, no))
+    on, off = (each[0] for each in _means(scores, truth))
+    hits, alarms = _means((scores > (on + off) / 2).to(scores.dtype), truth)
+    balanced = _CHANCE + torch.where(on > off, hits - alarms, alarms - hits) / 2
+    best = balanced[0].argmax(dim=1, keepdim=True)
+    return balanced[1].gather(1, best)[:, 0]
 
-    def balanced(half: int) -> Float[Tensor, "L F"]:
-        above = (scores[half] > (on + off) / 2).to(scores.dtype)
-        hits, alarms = (torch.einsum("nlf,nl->lf", above, share[half]) for share in (yes, no))
-        return _CHANCE + torch.where(on > off, hits - alarms, alarms - hits) / 2
 
-    best = balanced(0).argmax(dim=1, keepdim=True)
-    return balanced(1).gather(1, best)[:, 0]
+def _means(values: Float[Tensor, "2 N #L F"], truth: Bool[Tensor, "2 N L"]) -> list[Float[Tensor, "2 L F"]]:
+    """Return the means over samples with each label and without it, of both halves."""
+    masks = truth.to(values.dtype), (~truth).to(values.dtype)
+    return [torch.einsum("hnlf,hnl->hlf", values, each) / each.sum(dim=1).clamp(min=1)[..., None] for each in masks]
