@@ -1,12 +1,11 @@
 """Which height of a real hierarchy is learned first, and in which block: arithmetic, JSON and Python source.
 
-The latents of a token are the nodes above it: at height h the type of the node with h levels of nodes below it. Hidden
-neurons of a decoder that learns to predict the next token are asked for these types, block by block and at a series of
-steps, by the best neuron and by a linear probe (`joma.measure.readable`): fitted on the validation text and scored on
-the test text. All heights have the same types, each with the same number of tokens (`joma.data.matched`).
+The latents of a token are the types of the nodes above it, by height. A decoder learns to predict the next token. Its
+best neuron and a linear probe are asked for these types (`joma.measure.readable`), in every block and at a series of
+steps. All heights have the same types, each with the same number of tokens (`joma.data.matched`).
 
 Judged is Spearman's correlation of the height with the step at which half of the final gain is reached in the best
-block, and with that block: one number per run. A height that gains less than `LEAST_GAIN` has no such step, and a run
+block, and with that block: one number per run. A height that gains less than `LEAST_GAIN` does not count, and a run
 with fewer than three others is left out. Controls: types dealt to other tokens of the same word, types dealt to other
 nodes of the same height (another tree of the same shape), and the untrained network, whose correlation with time is 0.
 """
@@ -36,7 +35,7 @@ from joma.engine.sources import data_hash
 from joma.measure.readable import best_neuron, linear_probe
 from joma.models.batch import Batch, LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, as_float32, crossed, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, crossed, gathered, over_seeds, select
 from joma.paper.figure5 import HALF, NUM_LAST, crossing
 from joma.paper.latent_neurons import Row, of_one_run, pack_tasks
 from joma.store import Store
@@ -45,8 +44,14 @@ NEURON, PROBE = "best neuron", "linear probe"
 MEASURES = {NEURON: best_neuron, PROBE: linear_probe}
 TIME, BLOCK = "step of half gain", "best block"
 SHUFFLED, OTHER, UNTRAINED = CONTROLS = "types dealt within the same token", "another tree", "untrained network"
-CURVES, HEIGHTS, ORDERS = KINDS = "curves", "heights", "orders"
+CURVES, HEIGHTS, ORDERS = "curves", "heights", "orders"
+COLUMNS = {
+    CURVES: ["step", "layer", "height", "value", SHUFFLED, OTHER],
+    HEIGHTS: ["height", BLOCK, UNTRAINED, "gain", TIME],
+    ORDERS: ["what", "value", *CONTROLS],
+}
 PARTS, SOURCE = ("valid", "test"), "Section 5; next check 3"
+"""Held-out text to choose a neuron and fit a probe on, and to score them on; and where the paper asks."""
 LEAST_ORDER = 0.3
 """Correlation with the height beyond the strongest control's. It was chosen before the result."""
 LEAST_GAIN = 0.05
@@ -99,9 +104,8 @@ def compute(config: RealHierarchiesConfig, store: Store) -> Measured:
     found = gathered(store, tasks)
     if not found or not len(found.rows):
         return Measured()
-    tables = {kind: select(found.rows, kind=kind).dropna(axis=1, how="all") for kind in KINDS}
-    tables[CURVES] = as_float32(tables[CURVES])
-    return Measured(**{kind: table.drop(columns="kind").reset_index(drop=True) for kind, table in tables.items()})
+    keys = ["data", "seed", "measure"]
+    return Measured(**{kind: select(found.rows, kind=kind)[[*keys, *columns]] for kind, columns in COLUMNS.items()})
 
 
 def needs(config: RealHierarchiesConfig, device: str) -> str:
@@ -128,19 +132,20 @@ def learned(scores: Float[np.ndarray, "T B H"], steps: Float[np.ndarray, " T"]) 
     for height, block in enumerate(end.argmax(axis=0).tolist()):
         curve, gain = scores[:, block, height], end[block, height] - scores[0, block, height]
         half = crossing(steps, curve, curve[0] + HALF * gain) if gain >= LEAST_GAIN else np.nan
-        start = int(scores[0, :, height].argmax())
-        rows.append({"height": height + 1, BLOCK: block, UNTRAINED: start, "gain": gain, TIME: half})
-    return pd.DataFrame(rows)
+        rows.append({"height": height + 1, BLOCK: block, "gain": gain, TIME: half})
+    return pd.DataFrame(rows).assign(**{UNTRAINED: scores[0].argmax(axis=0)})
 
 
 def correlations(scores: Float[np.ndarray, "T B H V"], steps: Float[np.ndarray, " T"]) -> Iterator[Row]:
     """Yield the correlation of the height with time and block, for the tree's own labels and for the controls'."""
-    own, *others = (learned(scores[..., labelling], steps) for labelling in range(scores.shape[-1]))
+    found = [learned(scores[..., labelling], steps) for labelling in range(scores.shape[-1])]
+    start = spearman(found[0][UNTRAINED].to_numpy(float))
     for what in (TIME, BLOCK):
-        found = np.nan_to_num([spearman(each[what].to_numpy(float)) for each in others])  # no order counts as 0
-        start = spearman(own[UNTRAINED].to_numpy(float)) if what == BLOCK else 0.0
-        controls = dict(zip(CONTROLS, (*found.reshape(2, -1).mean(axis=1), start), strict=True))
-        yield {"what": what, "value": spearman(own[what].to_numpy(float)), **controls}
+        known = (each[what].where(each["gain"] >= LEAST_GAIN) for each in found)
+        value, *others = (spearman(each.to_numpy(float)) for each in known)
+        dealt = np.nan_to_num(others).reshape(2, -1).mean(axis=1)  # no order counts as 0
+        controls = dict(zip(CONTROLS, (*dealt, start if what == BLOCK else 0.0), strict=True))
+        yield {"what": what, "value": value, **controls}
 
 
 def _rows(config: RealHierarchiesConfig, run: RunConfig, folder: Path, end: Parameters, device: str) -> list[Row]:
@@ -173,8 +178,7 @@ def _rows(config: RealHierarchiesConfig, run: RunConfig, folder: Path, end: Para
         curves = cells.assign(value=own[..., 0].ravel(), **dict(zip(CONTROLS, means, strict=False)), kind=CURVES)
         heights = learned(own[..., 0], steps.astype(float)).assign(kind=HEIGHTS)
         orders = pd.DataFrame(correlations(own, steps.astype(float))).assign(kind=ORDERS)
-        for table in (curves, heights, orders):
-            rows += table.assign(**about).to_dict("records")
+        rows += pd.concat([curves, heights, orders]).assign(**about).to_dict("records")
     return rows
 
 
@@ -182,8 +186,7 @@ def _numbers(t: Measured, what: str) -> Iterator[Number]:
     """Return the correlation by the best neuron beyond the strongest control's, and what is reported with it."""
     title = f"Spearman correlation of the height with the {what}"
     for name in t.config.data:
-        of_runs = select(t.orders, data=name, what=what).dropna(subset="value")
-        own, probed = (select(of_runs, measure=measure) for measure in MEASURES)
+        own, probed = (select(t.orders, data=name, what=what, measure=each).dropna(subset="value") for each in MEASURES)
         strongest = max(CONTROLS, key=lambda control: own[control].mean())
         judged: dict[str, Any] = {"at_least": LEAST_ORDER, "setting": name}
         other: dict[str, Any] = {"control": own[strongest], "control_name": strongest, "paired": True}
@@ -216,14 +219,13 @@ def charts(t: Measured) -> Iterator[Chart]:
     curves = select(t.curves, measure=NEURON).merge(best).sort_values("step")
     curves["gain"] = curves["value"] - curves.groupby(keys)["value"].transform("first")
     blocks = heights.rename(columns={BLOCK: "trained"}).melt(keys, ["trained", UNTRAINED], "network", "block")
-    blocks["height"] = blocks["height"].astype(int).astype(str)
     mean = {"caption": "Mean over seeds, two standard errors.", "facet": "data"}
     title, labels = "What the best neuron of each height's best block gains", {"mean": "gain in balanced accuracy"}
     about: dict[str, Any] = {"id": "hierarchies-gain", "title": title, "labels": labels, **mean}
     gains = over_seeds(curves, ["data", "height", "step"], "gain")
     yield lines(gains, "step", "mean", color="height", band=("low", "high"), **about)
     about |= {"id": "hierarchies-block", "title": "The block with the best neuron", "labels": {"mean": "block"}}
-    blocks = over_seeds(blocks, ["data", "height", "network"], "block")
+    blocks = over_seeds(blocks, ["data", "height", "network"], "block").astype({"height": int}).astype({"height": str})
     yield points(blocks, "height", "mean", color="network", error=("low", "high"), **about)
 
 

@@ -74,9 +74,11 @@ def test_controls_have_their_own_correlations_and_none_counts_as_0():
 def test_noise_has_no_order():
     """Scores of labels that nobody learns: correlations of many networks with chance alone are around 0."""
     random = np.random.default_rng(0)
-    noise = 0.5 + 0.01 * random.standard_normal((len(STEPS), 5, 5, 401))
-    _, block = correlations(noise, STEPS)
-    assert abs(block[SHUFFLED]) < 0.15 and abs(block[OTHER]) < 0.15
+    noise = 0.5 + 0.1 * random.standard_normal((len(STEPS), 5, 5, 401))
+    for found in correlations(noise, STEPS):
+        assert abs(found[SHUFFLED]) < 0.15 and abs(found[OTHER]) < 0.15
+    for found in correlations(0.5 + 0.1 * (noise - 0.5), STEPS):  # nothing is learned
+        assert np.isnan(found["value"]) and found[SHUFFLED] == found[OTHER] == 0
 
 
 def made(time=(0.9, 0.0), block=(0.9, 0.0), config=FULL, **changed):
