@@ -46,7 +46,7 @@ def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Return a hash of the names, types, shapes and entries of arrays."""
     parts: list[bytes | memoryview | str] = []
     for name, array in sorted(arrays.items()):
-        content = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # no copy: texts are long
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # no copy: texts are long
         parts += [name, f"{array.dtype.str} {array.shape}", content]
     return digest(*parts)
 

@@ -60,7 +60,7 @@ LEAST_HEIGHTS = 3
 """Learned heights without which there is no order."""
 
 
-SHARED = {"vocabulary_cap": 8000, "restart_every_epoch": False, "valid_windows": 10}
+SHARED: dict[str, Any] = {"vocabulary_cap": 8000, "restart_every_epoch": False, "valid_windows": 10}
 LARGE = SHARED | {"width": 256, "hidden": 512, "depth": 5, "embedding_scale": 16.0, "batch": 16, "window": 128}
 LARGE |= {"lr": 1e-4, "steps": 12_000, "precision": "tf32"}
 NARROW = SHARED | {"width": 48, "hidden": 96, "depth": 3, "embedding_scale": 7.0, "batch": 8, "window": 64}
