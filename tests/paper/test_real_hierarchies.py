@@ -108,7 +108,7 @@ def made(time=(0.9, 0.0), block=(0.9, 0.0), config=FULL, **changed):
         ((-0.9, 0.0), (0.2, -0.5), (Outcome.REFUTED, Outcome.REFUTED)),  # a control below 0 is no help
         ((0.3, 0.0), (0.9, 0.3), (Outcome.UNDECIDED, Outcome.HOLDS)),
     ],
-)  # fmt: skip
+)
 def test_claims_follow_the_correlations_beyond_the_strongest_control(time, block, outcomes):
     assert tuple(cases.outcomes(CLAIMS, made(time, block)).values()) == outcomes
 
