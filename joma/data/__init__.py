@@ -1,4 +1,4 @@
-"""What models are trained on: texts, latent trees, hierarchies, class-conditional tokens, Python source, arithmetic."""
+"""What models are trained on: texts, latent trees, hierarchies, class-conditional tokens, code, arithmetic, JSON."""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from joma.data.expressions import ArithmeticTokens, arithmetic, arithmetic_corpus
     from joma.data.frequencies import class_tokens
     from joma.data.hierarchy import Hierarchy
+    from joma.data.json_text import json_tokens
     from joma.data.latent_trees import TreeSampler, class_patterns
     from joma.data.shuffling import shuffled
     from joma.data.source_code import SourceTokens, load_source
-    from joma.data.text import Corpus, Windows, load_text
+    from joma.data.text import Corpus, TreeText, Windows, load_text
+    from joma.data.tree_texts import tree_corpus, tree_text
 
 __all__ = [
     "ArithmeticTokens",
@@ -20,15 +22,19 @@ __all__ = [
     "Hierarchy",
     "SourceTokens",
     "TreeSampler",
+    "TreeText",
     "Windows",
     "arithmetic",
     "arithmetic_corpus",
     "class_patterns",
     "class_tokens",
     "find_text",
+    "json_tokens",
     "load_source",
     "load_text",
     "shuffled",
+    "tree_corpus",
+    "tree_text",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -38,9 +44,11 @@ __getattr__, __dir__ = lazy_exports(
         "expressions": ("ArithmeticTokens", "arithmetic", "arithmetic_corpus"),
         "frequencies": ("class_tokens",),
         "hierarchy": ("Hierarchy",),
+        "json_text": ("json_tokens",),
         "latent_trees": ("TreeSampler", "class_patterns"),
         "shuffling": ("shuffled",),
         "source_code": ("SourceTokens", "load_source"),
-        "text": ("Corpus", "Windows", "load_text"),
+        "text": ("Corpus", "TreeText", "Windows", "load_text"),
+        "tree_texts": ("tree_corpus", "tree_text"),
     },
 )

@@ -26,7 +26,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "joma"
 
 
-def digest(*parts: bytes | str) -> str:
+def digest(*parts: bytes | memoryview | str) -> str:
     """Return a hash of the parts in their order, where each begins and ends included."""
     hasher = blake2b(digest_size=_DIGEST_BYTES)
     for part in parts:
@@ -44,9 +44,10 @@ def digest_of_file(path: Path) -> str:
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Return a hash of the names, types, shapes and entries of arrays."""
-    parts: list[bytes | str] = []
+    parts: list[bytes | memoryview | str] = []
     for name, array in sorted(arrays.items()):
-        parts += [name, f"{array.dtype.str} {array.shape}", array.tobytes()]
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # no copy: texts are long
+        parts += [name, f"{array.dtype.str} {array.shape}", content]
     return digest(*parts)
 
 

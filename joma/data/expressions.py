@@ -25,7 +25,7 @@ SHALLOWEST, DEEPEST = 2, 6
 SPLIT_TOKENS = {"train": 500_000, "valid": 50_000, "test": 50_000}
 """Tokens of each part of the corpus."""
 _NUMBER = {token: number for number, token in enumerate(VOCABULARY)}
-_NO_OPERATOR = -1
+_NO_OPERATOR = _NO_NODE = -1
 _BASE = 10
 _HALF = 0.5
 
@@ -39,6 +39,8 @@ class ArithmeticTokens:
     operators: Int32[Tensor, "tokens height"]
     """Operator of the node above a token at heights 1, 2, …, by its place in `OPERATORS`; a digit has height 0, and a
     bracket is below the operator that it encloses. -1 where there is no node of that height above, as for the value."""
+    nodes: Int32[Tensor, "tokens height"]
+    """Number of that node, counted through all expressions; -1 where there is none."""
     depths: Int64[Tensor, " expressions"]
     """Depth of every expression."""
     starts: Int64[Tensor, " expressions"]
@@ -64,18 +66,21 @@ def arithmetic(num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> Arithme
     tokens: list[int] = []
     above: list[tuple[int, ...]] = []
     depths, starts = [], []
-    none = (_NO_OPERATOR,) * deepest
+    kinds: list[int] = []
+    none = (_NO_NODE,) * deepest
     while len(tokens) < num_tokens:
         depth = SHALLOWEST + int(draw.random() * (deepest - SHALLOWEST + 1))
         starts.append(len(tokens))
         depths.append(depth)
-        own, over, value = _expression(draw, depth, deepest)
+        own, over, value = _expression(draw, depth, deepest, kinds)
         end = (_NUMBER["="], _NUMBER[str(value)], _NUMBER[";"])
         tokens += [*own, *end]
         above += [*over, *([none] * len(end))]
+    nodes = torch.tensor(above[:num_tokens], dtype=torch.int32)
     return ArithmeticTokens(
         tokens=torch.tensor(tokens[:num_tokens]),
-        operators=torch.tensor(above[:num_tokens], dtype=torch.int32),
+        operators=torch.tensor([*kinds, _NO_OPERATOR], dtype=torch.int32)[nodes],  # the last is that of node -1
+        nodes=nodes,
         depths=torch.tensor(depths),
         starts=torch.tensor(starts),
     )
@@ -88,13 +93,15 @@ def arithmetic_corpus() -> Corpus:
     return Corpus(name=NAME, **parts, vocabulary=VOCABULARY, hash=digest(digest_of_arrays(arrays), *VOCABULARY))
 
 
-def _expression(draw: random.Random, depth: int, deepest: int) -> tuple[list[int], list[tuple[int, ...]], int]:
-    """Return tokens of an expression of exactly this depth, the operators above each, and its value modulo 10.
+def _expression(
+    draw: random.Random, depth: int, deepest: int, kinds: list[int]
+) -> tuple[list[int], list[tuple[int, ...]], int]:
+    """Return tokens of an expression of exactly this depth, the nodes above each, and its value modulo 10.
 
-    One loop over what is still to be written, and no calls: corpora are long. Of `random`, `random()` alone promises to
-    stay the same.
+    The operator of each node is added to `kinds`, and its number is its place there. One loop over what is still to be
+    written, and no calls: corpora are long. Of `random`, `random()` alone promises to stay the same.
     """
-    none = (_NO_OPERATOR,) * deepest
+    none = (_NO_NODE,) * deepest
     tokens: list[int] = []
     above: list[tuple[int, ...]] = []
     values: list[int] = []
@@ -112,7 +119,8 @@ def _expression(draw: random.Random, depth: int, deepest: int) -> tuple[list[int
             waiting.append((str(values[-1]), 0, over))
         else:
             operator = int(draw.random() * len(OPERATORS))
-            own = (*over[: height - 1], operator, *over[height:])
+            own = (*over[: height - 1], len(kinds), *over[height:])
+            kinds.append(operator)
             sides = [height - 1, int(draw.random() * height)]  # one is as deep as it must be, the other up to that
             if draw.random() >= _HALF:
                 sides.reverse()

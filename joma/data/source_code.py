@@ -70,6 +70,27 @@ class SyntaxTree:
             table[start:stop, depth] = node
         return table[:, :max_depth]
 
+    def by_height(self, max_height: int) -> Int32[np.ndarray, "tokens height"]:
+        """Return the node above every token at heights 1, 2, …, and -1 where there is none of that height.
+
+        The height of a node is the number of levels of nodes with tokens below it. A name or a number has height 0.
+
+        >>> tree = parse("x = f(1)")
+        >>> [tree.node_types[node] for node in tree.by_height(3)[tree.tokens.index("1")]]
+        ['Call', 'Assign', 'Module']
+        """
+        table = self.ancestors()
+        depths = (table >= 0).sum(axis=1)
+        tokens, levels = np.nonzero(table >= 0)
+        nodes = table[tokens, levels]
+        heights = np.zeros(len(self.node_types), dtype=np.int64)
+        np.maximum.at(heights, nodes, depths[tokens] - 1 - levels)
+        of_each = heights[nodes]
+        kept = (of_each >= 1) & (of_each <= max_height)
+        found = np.full((len(self.tokens), max_height), -1, dtype=np.int32)
+        found[tokens[kept], of_each[kept] - 1] = nodes[kept]
+        return found
+
 
 def parse(source: str) -> SyntaxTree:
     r"""Tokenise Python source and find the nodes above every token; line ends must be \n."""
@@ -197,7 +218,7 @@ def load_source(
     for name, value in limits.items():
         if value is not None:
             whole(name, value, low=2 if name == "vocabulary_cap" else 1)
-    by_file, num_skipped = _read(folder, max_tokens)
+    by_file, num_skipped = read_trees(folder, max_tokens)
     trees = list(by_file.values())
     tokens, vocabulary = build_vocabulary((tree.tokens for tree in trees), vocabulary_cap)
     node_ids = _number_through(trees, max_depth)
@@ -218,7 +239,7 @@ def load_source(
     )
 
 
-def _read(folder: str | Path | None, max_tokens: int | None) -> tuple[dict[str, SyntaxTree], int]:
+def read_trees(folder: str | Path | None, max_tokens: int | None) -> tuple[dict[str, SyntaxTree], int]:
     """Parse files until there are enough tokens; return the trees by file, and how many files could not be parsed."""
     files = library_files(None if folder is None else Path(folder))
     trees: dict[str, SyntaxTree] = {}

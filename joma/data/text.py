@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64
+from jaxtyping import Int, Int16, Int32, Int64
 from torch import Tensor
 
 from joma.data.cache import cache_folder, digest, digest_of_arrays, read_arrays, write_arrays
@@ -154,6 +154,18 @@ class Corpus:
     """Word of every number: `<unk>`, then the words of the training text, the most frequent first."""
     hash: str
     """Hash of tokens and vocabulary: whatever changes content, rules or cap so that it matters changes this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TreeText:
+    """Tokens with a tree above them: the type and the height of every ancestor."""
+
+    tokens: Int64[Tensor, " tokens"]
+    types: Int16[Tensor, "tokens height"]
+    """Type of the node above a token at heights 1, 2, …, by its place in `type_names`; -1 where there is none."""
+    nodes: Int32[Tensor, "tokens height"]
+    """Number of that node; -1 where there is none."""
+    type_names: tuple[str, ...]
 
 
 def load_text(

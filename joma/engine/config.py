@@ -42,8 +42,9 @@ SEQUENCES = (TREES, HIERARCHY)
 """Sequences that are drawn by a seed, without end: what a decoder is trained on where that is no text."""
 SAMPLED_DATA = (*SEQUENCES, CLASS_TOKENS)
 """All data that are drawn by a seed; everything else is text."""
-ARITHMETIC = "arithmetic"
-TEXTS = ("python-docs", "wikitext2", "wikitext103", ARITHMETIC)
+ARITHMETIC, JSON, SOURCE_CODE = TREE_TEXTS = ("arithmetic", "json", "source-code")
+"""Texts with a tree above every token (`joma.data.tree_texts`)."""
+TEXTS = ("python-docs", "wikitext2", "wikitext103", *TREE_TEXTS)
 """Texts known by name; anything else is a folder of train, valid and test files."""
 PER_RUN = ("lr", "weight_decay", "clip", "seed")
 """Fields in which the runs of one pack may differ: they are a number per run on the device."""
@@ -126,8 +127,8 @@ class DataConfig:
     """What the model is trained on, and how it is cut into batches."""
 
     data: str = "python-docs"
-    """`python-docs`, `wikitext2`, `wikitext103`, `arithmetic` (generated expressions), a folder of train, valid and
-    test files, `trees` or `hierarchy`."""
+    """`python-docs`, `wikitext2`, `wikitext103`, `arithmetic` and `json` (both generated), `source-code` (Python's
+    standard library), a folder of train, valid and test files, `trees` or `hierarchy`."""
     shuffle_seed: MaybeIndex = None
     """Seed of a random order of all words of a text, the same for all runs; none keeps the order."""
     vocabulary_cap: MaybeCount = None

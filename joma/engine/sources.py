@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from joma.data.expressions import arithmetic_corpus
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
 from joma.data.shuffling import shuffled
 from joma.data.text import Corpus, Windows, load_text
-from joma.engine.config import ARITHMETIC, HIERARCHY, TREES, DataConfig, RunConfig, digest
+from joma.data.tree_texts import GENERATED, tree_corpus
+from joma.engine.config import HIERARCHY, TREE_TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
 from joma.randomness import random_bits, run_keys
@@ -104,16 +104,17 @@ def data_size(config: RunConfig) -> DataSize:
 def corpus_of(data: str, vocabulary_cap: int | None, shuffle_seed: int | None = None) -> Corpus:
     """Return a text, read or generated once, in its own order or shuffled."""
     if shuffle_seed is not None:
-        return shuffled(corpus_of(data, vocabulary_cap), shuffle_seed)
-    if data != ARITHMETIC:
+        in_order = corpus_of.__wrapped__(data, vocabulary_cap)  # past the cache, which would keep the text twice
+        return shuffled(in_order, shuffle_seed)
+    if data not in TREE_TEXTS:
         return load_text(data, vocabulary_cap=vocabulary_cap)
-    corpus = arithmetic_corpus()
-    if vocabulary_cap is not None and vocabulary_cap < len(corpus.vocabulary):
+    num_words = len(GENERATED.get(data, ()))
+    if vocabulary_cap is not None and vocabulary_cap < num_words:
         raise ValueError(
-            f"Arithmetic has {len(corpus.vocabulary)} tokens, and none can be left out, got `vocabulary_cap` "
+            f"{data.capitalize()} has {num_words} tokens, and none can be left out, got `vocabulary_cap` "
             f"{vocabulary_cap}. Set it to none."
         )
-    return corpus
+    return tree_corpus(data, vocabulary_cap)
 
 
 def num_sequences(data: DataConfig) -> int:

@@ -35,6 +35,8 @@ MODULES = {
     "gradient-rank-small": "gradient_rank",
     "early-choice": "early_choice",
     "early-choice-small": "early_choice",
+    "real-hierarchies": "real_hierarchies",
+    "real-hierarchies-small": "real_hierarchies",
     "assumption1": "assumption1",
     "figure7": "figure7",
     "figure7-public": "figure7",

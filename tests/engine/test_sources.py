@@ -1,5 +1,7 @@
 """Batches are functions of the runs' seeds and the step, and mean what they stand for."""
 
+import gc
+import tracemalloc
 from dataclasses import fields, replace
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joma.data import load_text
 from joma.data.hierarchy import Hierarchy
 from joma.engine import sources
 from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
@@ -90,13 +93,49 @@ def test_a_shuffled_text_is_the_same_for_all_runs_and_another_one_by_its_seed(te
     assert len(hashes) == 3
 
 
-def test_arithmetic_is_a_text_without_rare_words():
-    config = text_config("arithmetic")
-    assert data_size(config).vocabulary == 18
-    batch = source_of([replace(config, model=replace(config.model, vocabulary=18))]).batch(0)
+@pytest.mark.parametrize(("name", "num_words"), [("arithmetic", 18), ("json", 33)])
+def test_a_generated_text_has_no_rare_words(name, num_words):
+    config = text_config(name)
+    assert data_size(config).vocabulary == num_words
+    batch = source_of([replace(config, model=replace(config.model, vocabulary=num_words))]).batch(0)
     assert torch.equal(batch.tokens[0, :, 1:].flatten(), batch.targets[0].reshape(4, 5)[:, :-1].flatten())
-    with pytest.raises(ValueError, match="18 tokens"):
-        data_size(text_config("arithmetic", vocabulary_cap=10))
+    with pytest.raises(ValueError, match=f"{num_words} tokens"):
+        data_size(text_config(name, vocabulary_cap=10))
+
+
+def test_hashes_of_arithmetic_stay():
+    """The text of the version in which nodes had no numbers."""
+    assert data_hash(text_config("arithmetic").data) == "bc92ff8e094996e9476293d4fa4247b6"
+
+
+def test_source_code_keeps_its_most_frequent_words(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sources, "tree_corpus", lambda *given: asked.append(given))
+    corpus_of.__wrapped__("source-code", 500)
+    corpus_of.__wrapped__("source-code", None)
+    assert asked == [("source-code", 500), ("source-code", None)]
+
+
+def test_a_long_text_is_in_memory_once(tmp_path, monkeypatch):
+    """Bytes over those of the tokens: while it is read from the cache, when it was read, and when it was shuffled."""
+    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+    num_words = 400_000
+    for split, num in (("train", num_words), ("valid", 100), ("test", 100)):
+        (tmp_path / f"{split}.txt").write_text(" ".join(WORDS[place % 7] for place in range(num)))
+    load_text(tmp_path)  # into the cache
+    tracemalloc.start()
+    corpora, used = [], []
+    for shuffle in (None, 1):
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        corpora.append(corpus_of(str(tmp_path), None, shuffle) if shuffle else load_text(tmp_path))
+        gc.collect()
+        used.append([(bytes - before) / (8 * num_words) for bytes in tracemalloc.get_traced_memory()])
+    tracemalloc.stop()
+    [(held, peak), (held_shuffled, _)] = used
+    assert 1 <= held < 1.1 and peak < 1.7
+    assert 1 <= held_shuffled < 1.1
+    assert not torch.equal(corpora[0].train, corpora[1].train)
 
 
 def masked_config(text, seed=1, **data):

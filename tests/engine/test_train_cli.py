@@ -196,7 +196,7 @@ TEXT = ("--readout", "next_token")
         (("--data", "pythondocs", *TEXT), "Did you mean 'python-docs'?"),
         (
             ("--data", "zzz", *TEXT),
-            "Known: arithmetic, hierarchy, python-docs, trees, wikitext103, wikitext2. A text of your own",
+            "Known: arithmetic, hierarchy, json, python-docs, source-code, trees, wikitext103, wikitext2. A text of",
         ),
         (("--data", "nothere.txt", *TEXT), "A text of your own is a folder with train.txt"),
         (("--data", "class-tokens"), "Take trees"),
