@@ -111,8 +111,9 @@ def update(
             decoupled=config.optimiser == "adamw",
         )
         return
-    if parameters.is_cuda:
-        compiled(move_by_rule)(config, parameters, gradient, moments, numbers, rounded, factors)  # one pass
+    if parameters.device.type != "cpu":  # compiled it is one pass; tensors without memory are only counted
+        move = compiled(move_by_rule) if parameters.is_cuda else move_by_rule
+        move(config, parameters, gradient, moments, numbers, rounded, factors)
         return
     for start in range(0, parameters.shape[1], BLOCK):
         some = slice(start, start + BLOCK)

@@ -21,6 +21,7 @@ from joma.paper.rebound_cause import (
 )
 
 FULL = ReboundCauseConfig()
+ANSWER = next(each for each in EXPERIMENTS if each.id == "rebound-answer")
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -44,7 +45,7 @@ def made(rise: dict[str, float], fall: float = 1.0) -> Measured:
         for seed in FULL.seeds
     ]  # fmt: skip
     t = Measured(effects=pd.DataFrame(rows))
-    t.config.depths, t.config.arms = FULL.depths, FULL.arms
+    t.config.depths, t.config.arms, t.config.settings = FULL.depths, FULL.arms, FULL.settings
     return t
 
 
@@ -66,3 +67,17 @@ def test_runs_that_hardly_fall_are_not_comparable_and_decide_nothing():
     assert not rises(t)["depth 1"].query("arm == @CENTRED")["comparable"].any()
     answers = judge(EXPERIMENTS[0].claims, t, tested_by="rebound-cause")
     assert answers[0].outcome is Outcome.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("rise", "outcome"),
+    [
+        ({BASE: 0.6, CENTRED: 0.1, MEAN: 0.7}, Outcome.HOLDS),
+        ({BASE: 0.6, CENTRED: 0.3, MEAN: 0.7}, Outcome.REFUTED),
+        ({BASE: 0.6, CENTRED: 0.1, MEAN: 0.3}, Outcome.REFUTED),
+        ({BASE: 0.6, CENTRED: 0.2, MEAN: 0.7}, Outcome.UNDECIDED),
+    ],
+)
+def test_the_answer_needs_both_that_the_vector_is_needed_and_that_it_is_enough(rise, outcome):
+    [answer] = judge(ANSWER.claims, made(rise), tested_by="rebound-answer")
+    assert answer.outcome is outcome
