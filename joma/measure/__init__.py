@@ -9,14 +9,12 @@ if TYPE_CHECKING:
     from joma.measure.effects import Effects, Estimate, Name, describe, name_of
     from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
     from joma.measure.rank import PowerEstimate, power_step, qk_spectral_norms, spectral_norm, stable_rank
-    from joma.measure.similarity import CosineStatistics, cosine_similarity, stream_similarity
     from joma.measure.superposition import Attended, SuperpositionResult, superposed_neurons
 
 __all__ = [
     "Alignment",
     "Attended",
     "AttentionStatistics",
-    "CosineStatistics",
     "Effects",
     "Estimate",
     "Name",
@@ -24,7 +22,6 @@ __all__ = [
     "SuperpositionResult",
     "align",
     "attention_entropy",
-    "cosine_similarity",
     "describe",
     "logits_entropy",
     "name_of",
@@ -33,7 +30,6 @@ __all__ = [
     "qk_spectral_norms",
     "spectral_norm",
     "stable_rank",
-    "stream_similarity",
     "superposed_neurons",
 ]
 
@@ -44,7 +40,6 @@ __getattr__, __dir__ = lazy_exports(
         "effects": ("Effects", "Estimate", "Name", "describe", "name_of"),
         "entropy": ("AttentionStatistics", "attention_entropy", "logits_entropy"),
         "rank": ("PowerEstimate", "power_step", "qk_spectral_norms", "spectral_norm", "stable_rank"),
-        "similarity": ("CosineStatistics", "cosine_similarity", "stream_similarity"),
         "superposition": ("Attended", "SuperpositionResult", "superposed_neurons"),
     },
 )

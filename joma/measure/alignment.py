@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Real
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from joma.measure.tensors import finite_tensor, required_tensor, tensor_with_axes, truth_values, varying
+from joma.measure.tensors import finite_tensor, required_tensor, tensor_with_axes, varying
 
 TIE = 1e-6
 """Averages this close are equal: resamples are multiplied in single precision."""
@@ -92,7 +92,9 @@ def peak_activation(hidden: Float[Tensor, "N L J"], mask: Bool[Tensor, "N L"] | 
     tensor_with_axes("hidden", hidden, "N L J")
     if mask is None:
         return hidden.amax(dim=1)
-    if truth_values("mask", mask).shape != hidden.shape[:2]:
+    if required_tensor("mask", mask).dtype != torch.bool:
+        raise TypeError(f"`mask` must be boolean, got {mask.dtype}. Pass `mask.bool()`.")
+    if mask.shape != hidden.shape[:2]:
         raise ValueError(
             f"`mask` must have the samples and positions of `hidden`, {tuple(hidden.shape[:2])}, "
             f"got {tuple(mask.shape)}. Pass one truth value for each position."
