@@ -98,13 +98,6 @@ class PackProgress:
     """Runs of the pack that have diverged."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackResult:
-    """How the runs of a pack ended, in their order."""
-
-    runs: tuple[RunResult, ...]
-
-
 Report = Callable[[PackProgress], None]
 Take = Callable[[str, Parameters], None]
 """Gets the name of a run and its parameters at the end, with the run axis in front, on their device."""
@@ -118,8 +111,8 @@ def train_pack(
     progress: Report | None = None,
     take: Take | None = None,
     owner: str = "",
-) -> PackResult:
-    """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
+) -> tuple[RunResult, ...]:
+    """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`, and say how.
 
     Runs go on from their snapshots; those that have ended are left alone. Runs that have done different numbers of
     steps are trained in groups, which join where they meet. Ctrl-C saves the runs before it ends the call; a second one
@@ -152,7 +145,7 @@ def train_pack(
             except KeyboardInterrupt:
                 _close_unfinished(going)
                 raise
-    return PackResult(runs=tuple(member.result(is_new=member in going) for member in members))
+    return tuple(member.result(is_new=member in going) for member in members)
 
 
 def _open_records(going: Sequence[Member], size: DataSize, owner: str, stack: ExitStack) -> None:

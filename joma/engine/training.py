@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from joma.engine.grid import DEFAULT, check_data, runs_of
-from joma.engine.loop import EFFECTS, PackProgress, PackResult, RunResult, train_pack
+from joma.engine.loop import EFFECTS, PackProgress, RunResult, train_pack
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
 from joma.engine.memory import free_bytes
 from joma.engine.plan import PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
@@ -125,8 +125,8 @@ def train(
                 if progress is not None:
                     progress(at)
 
-            for pack_result in _train_packs(plan, out, on, threads, report):
-                results |= {run.name: run for run in pack_result.runs}
+            for ended_runs in _train_packs(plan, out, on, threads, report):
+                results |= {run.name: run for run in ended_runs}
     done = [_summary(results[run.name], is_new=run.name not in ended) for run in runs]
     return Training(folder=out, runs=tuple(done))
 
@@ -189,7 +189,7 @@ def _num_steps_done(plan: PackPlan, out: Path) -> int:
 
 def _train_packs(
     plan: Plan, out: Path, on: str, threads: int | None, report: Callable[[Progress], None]
-) -> Iterator[PackResult]:
+) -> Iterator[tuple[RunResult, ...]]:
     """Train the packs: here one after the other, on a cluster several at a time. Report them all as one."""
     kind = torch.device(plan.device).type
     tasks = [
@@ -231,7 +231,7 @@ def _train_packs(
         yield result
 
 
-def _train_task(task: dict[str, Any], tell: Callable[[PackProgress], None]) -> PackResult:
+def _train_task(task: dict[str, Any], tell: Callable[[PackProgress], None]) -> tuple[RunResult, ...]:
     """Train a pack, here or on another machine."""
     arguments = dict(task)
     with limited_threads(arguments.pop("threads")):

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from joma.measure.alignment import Alignment, align, peak_activation
     from joma.measure.effects import Effects, Estimate, Name, describe, name_of
     from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
-    from joma.measure.rank import PowerEstimate, power_step, qk_spectral_norms, spectral_norm, stable_rank
+    from joma.measure.rank import PowerEstimate, power_step, qk_cores, spectral_norm, stable_rank
     from joma.measure.superposition import Attended, SuperpositionResult, superposed_neurons
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "name_of",
     "peak_activation",
     "power_step",
-    "qk_spectral_norms",
+    "qk_cores",
     "spectral_norm",
     "stable_rank",
     "superposed_neurons",
@@ -39,7 +39,7 @@ __getattr__, __dir__ = lazy_exports(
         "alignment": ("Alignment", "align", "peak_activation"),
         "effects": ("Effects", "Estimate", "Name", "describe", "name_of"),
         "entropy": ("AttentionStatistics", "attention_entropy", "logits_entropy"),
-        "rank": ("PowerEstimate", "power_step", "qk_spectral_norms", "spectral_norm", "stable_rank"),
+        "rank": ("PowerEstimate", "power_step", "qk_cores", "spectral_norm", "stable_rank"),
         "superposition": ("Attended", "SuperpositionResult", "superposed_neurons"),
     },
 )

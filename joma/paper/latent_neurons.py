@@ -150,7 +150,7 @@ def _measured(runs: Sequence[Run], measure: Measure, space: Workspace) -> dict[s
             shutil.rmtree(training / name, ignore_errors=True)
     if left:
         pack = Pack(runs=tuple(left.values()))
-        for result in train_pack(pack, training, device=space.device, progress=report, take=take).runs:
+        for result in train_pack(pack, training, device=space.device, progress=report, take=take):
             if result.status != "finished":
                 keep(result.name, [])
     tables = [pd.read_parquet(path) for path in paths.values()]

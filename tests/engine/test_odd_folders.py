@@ -22,7 +22,7 @@ def test_a_training_of_version_0_1_goes_on_as_if_it_had_never_stopped(tmp_path):
     wanted = Pack(runs=(Run(name="train", config=config),))
     shutil.copytree(OLD, tmp_path / "old" / "train")
     for folder in ("old", "new"):
-        assert [run.status for run in train_pack(wanted, tmp_path / folder).runs] == ["finished"]
+        assert [run.status for run in train_pack(wanted, tmp_path / folder)] == ["finished"]
     old, new = read(tmp_path / "old" / "train"), read(tmp_path / "new" / "train")
     names = ["step", "site", "layer", "head", "metric"]
     assert old[names].equals(new[names])

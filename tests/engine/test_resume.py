@@ -69,8 +69,8 @@ def test_what_has_ended_is_left_alone(tmp_path):
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")}
     again = train_pack(wanted, tmp_path)
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")} == before
-    assert [run.is_new for run in first.runs + again.runs] == [True, True, False, False]
-    assert [replace(run, is_new=False) for run in first.runs] == list(again.runs)
+    assert [run.is_new for run in first + again] == [True, True, False, False]
+    assert [replace(run, is_new=False) for run in first] == list(again)
 
 
 def spoil(path):
@@ -170,7 +170,7 @@ def test_a_finished_run_is_made_longer(tmp_path):
     train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
     longer = pack(seeds=(1, 2), steps=STEPS)
     result = train_pack(longer, tmp_path / "out")
-    assert [(run.step, run.is_new) for run in result.runs] == [(STEPS, True)] * 2
+    assert [(run.step, run.is_new) for run in result] == [(STEPS, True)] * 2
     assert_as_in_peace(tmp_path, tmp_path / "out", longer)
     events = read_events(tmp_path / "out" / "seed1")
     withdrawn = events["evidence"].str.contains("withdrawn")
@@ -178,7 +178,7 @@ def test_a_finished_run_is_made_longer(tmp_path):
     assert set(events.loc[~withdrawn, "step"]) == {STEPS}
     assert info(tmp_path / "out" / "seed1").about["num_steps"] == STEPS
     shorter = train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
-    assert [(run.step, run.is_new) for run in shorter.runs] == [(STEPS, False)] * 2
+    assert [(run.step, run.is_new) for run in shorter] == [(STEPS, False)] * 2
 
 
 def refused(tmp_path, error, match, **changes):
@@ -289,7 +289,7 @@ def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch, at, times, while_saving
     assert [snapshots.steps_of(folder) for folder in both] == saved
     status = "finished" if at == STEPS else "running"
     assert [(info(folder).status, is_open(folder)) for folder in both] == [(status, False)] * 2
-    assert [run.is_new for run in train_pack(wanted, tmp_path / "out").runs] == [at < STEPS] * 2
+    assert [run.is_new for run in train_pack(wanted, tmp_path / "out")] == [at < STEPS] * 2
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
 
 

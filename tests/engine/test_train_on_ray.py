@@ -139,7 +139,7 @@ def test_the_next_try_of_a_pack_goes_on_at_once_and_the_lost_one_writes_no_more(
             lost.flush()
 
     result = train_pack(pack(seeds=(1, 2), steps=4), tmp_path, owner="task", progress=come_back)
-    assert [run.status for run in result.runs] == ["finished", "finished"]
+    assert [run.status for run in result] == ["finished", "finished"]
     with pytest.raises(RunLockedError, match="taken over"):
         lost.flush()
     assert not read(tmp_path / "seed1").duplicated(["step", "site", "head", "metric"]).any()

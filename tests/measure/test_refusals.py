@@ -8,7 +8,7 @@ import torch
 
 from joma.measure.alignment import align, peak_activation
 from joma.measure.entropy import attention_entropy, logits_entropy
-from joma.measure.rank import power_step, qk_spectral_norms, spectral_norm, stable_rank, why_undefined
+from joma.measure.rank import power_step, qk_cores, spectral_norm, stable_rank, why_undefined
 from joma.measure.superposition import Attended, superposed_neurons
 from joma.measure.tensors import finite_tensor
 
@@ -28,14 +28,14 @@ FUNCTIONS = {
     spectral_norm: {"w": MATRIX},
     why_undefined: {"w": MATRIX},
     power_step: {"w": MATRIX, "v": torch.ones(5)},
-    qk_spectral_norms: {"w_q": MATRIX[:4], "w_k": MATRIX[:4]},
+    qk_cores: {"w_q": MATRIX[:4], "w_k": MATRIX[:4]},
     peak_activation: {"hidden": CALL[0], "mask": torch.ones(3, 4, dtype=torch.bool)},
     align: {"latents": MATRIX, "activations": MATRIX, "groups": torch.arange(5)},
     Attended: {"ids": torch.tensor([[1, 2]]), "weights": torch.ones(1, 2)},
     superposed_neurons: {"activations": torch.rand(40, 2), "attended": CONTEXTS},
 }
 """Tensors that each public function takes, by the names of its arguments."""
-OTHERS = {qk_spectral_norms: {"num_heads": 2}, align: GENERATOR, superposed_neurons: GENERATOR}
+OTHERS = {qk_cores: {"num_heads": 2}, align: GENERATOR, superposed_neurons: GENERATOR}
 """What else it needs."""
 ARGUMENTS = [
     pytest.param(function, name, id=f"{function.__qualname__}-{name}")
@@ -66,7 +66,7 @@ def test_what_is_not_a_tensor_is_named_within_lists_and_beside_tensors():
 AXES = {
     logits_entropy: ("logits", "(B, H, rows, keys)"),
     peak_activation: ("hidden", "(N, L, J)"),
-    qk_spectral_norms: ("w_k", "(rows, d)"),
+    qk_cores: ("w_k", "(rows, d)"),
     align: ("activations", "(N, J)"),
     Attended: ("weights", "(C, A)"),
     superposed_neurons: ("activations", "(C, J)"),
@@ -114,9 +114,9 @@ BAD = [
     (spectral_norm, {"w": torch.ones(2, 2).int()}, TypeError, "Dequantise"),
     (power_step, {"v": torch.ones(2)}, ValueError, r"shape \(5,\), got \(2,\)"),
     (power_step, {"num_steps": 0}, ValueError, "`num_steps`"),
-    (qk_spectral_norms, {"num_heads": 4, "num_kv_heads": 3}, ValueError, "must divide"),
-    (qk_spectral_norms, {"w_k": torch.ones(2, 5)}, ValueError, "Split fused projections"),
-    (qk_spectral_norms, {"w_k": torch.ones(4, 2)}, ValueError, r"\(4, 2\)"),
+    (qk_cores, {"num_heads": 4, "num_kv_heads": 3}, ValueError, "must divide"),
+    (qk_cores, {"w_k": torch.ones(2, 5)}, ValueError, "Split fused projections"),
+    (qk_cores, {"w_k": torch.ones(4, 2)}, ValueError, r"\(4, 2\)"),
     *(
         (peak_activation, {"mask": torch.ones(3, 4).to(kind)}, TypeError, f"`mask` must be boolean, got {kind}")
         for kind in (torch.int64, torch.float32)
