@@ -44,7 +44,6 @@ class Pack:
     runs: tuple[Run, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a pack of nothing, of several shapes, or with a run twice."""
         if not self.runs:
             raise ValueError("A pack needs a run at least, got none. Give the grid a value on every axis.")
         if len({run.config.shape for run in self.runs}) > 1:
@@ -61,11 +60,6 @@ class Pack:
     def names(self) -> tuple[str, ...]:
         """Names of the runs, which are the names of their folders."""
         return tuple(run.name for run in self.runs)
-
-    @property
-    def configs(self) -> tuple[RunConfig, ...]:
-        """Configs of the runs."""
-        return tuple(run.config for run in self.runs)
 
     @property
     def config(self) -> RunConfig:

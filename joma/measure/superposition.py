@@ -64,7 +64,6 @@ class Attended:
     """Attention weight on it, 0 for padding; several heads are added up."""
 
     def __post_init__(self) -> None:
-        """Refuse negative or missing weights, negative ids and contexts without attention."""
         ids, weights = (tensor_with_axes(name, getattr(self, name), "C A") for name in ("ids", "weights"))
         if ids.shape != weights.shape:
             raise ValueError(

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.models import vocabulary_loss
+from joma.models.attention import without_future
 from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
 from joma.models.block import KeyBias, block, block_of_last, block_shapes, block_state
 from joma.models.decoder_config import DIRECTED, DecoderConfig
@@ -141,9 +142,7 @@ class Decoder:
             if reading.q is None or reading.k is None or is_fixed:
                 return
             logits = torch.matmul(reading.q, reading.k.mT) * reading.scale
-            if reading.causal:
-                positions = torch.arange(logits.shape[-1], device=logits.device)
-                logits = logits.masked_fill(positions > positions[:, None], -torch.inf)
+            logits = without_future(logits) if reading.causal else logits
             largest = logits.unflatten(0, (num_runs, -1)).amax(dim=(1, 3, 4))
             is_large = (largest > bound) & largest.isfinite()
             factor = (bound / largest).where(is_large, 1.0).sqrt().repeat_interleave(width, dim=1).repeat(1, 2)

@@ -80,5 +80,4 @@ class Layout:
 
 
 def _whole(length: int, unit: int) -> int:
-    """Return the length, rounded up to a multiple of the unit."""
     return -(-length // unit) * unit
