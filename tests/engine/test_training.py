@@ -64,16 +64,6 @@ def test_numbers_are_those_of_plain_steps(tmp_path):
         assert torch.equal(kept[f"parameters.{name}"], tensor[0])
 
 
-def test_together_as_alone_beside_a_run_that_fails(tmp_path):
-    together = pack(seeds=(1, 7, 2), diverging=(7,), steps=12)
-    result = train_pack(together, tmp_path / "together")
-    assert [run.status for run in result] == ["finished", "failed", "finished"]
-    for seed in (1, 2):
-        train_pack(pack(seeds=(seed,), steps=12), tmp_path / "alone")
-        ours, alone = (read(tmp_path / place / f"seed{seed}") for place in ("together", "alone"))
-        pandas.testing.assert_frame_equal(ours, alone, rtol=1e-10)
-
-
 def test_a_run_that_fails_is_told_and_no_longer_measured(tmp_path):
     both = pack(seeds=(1, 7), diverging=(7,), steps=12, measure_every=1)
     result = train_pack(both, tmp_path)

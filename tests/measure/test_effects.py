@@ -245,18 +245,11 @@ def test_a_fall_that_is_over_before_the_second_point_is_seen():
     assert found.rise.value == pytest.approx(2 - lowest, abs=0.02)
 
 
-def test_a_dip_between_two_measurements_is_not_resolved():
+def test_a_dip_between_two_measurements_is_not_resolved_and_a_monotone_fall_has_none():
     steps = np.concatenate([[0], np.arange(2000, 20_001, 2000)])
-    found = describe(steps, rebound(steps))
-    assert not found.resolved
-    assert name_of(found, smallest=0.1) is Name.NOT_RESOLVED
-
-
-def test_a_monotone_fall_has_no_dip_to_resolve():
-    steps = np.concatenate([[0], np.arange(2000, 20_001, 2000)])
-    found = describe(steps, 1.5 + np.exp(-steps / 3000))
-    assert found.resolved
-    assert name_of(found, smallest=0.1) is Name.FALLING
+    dip, fall = describe(steps, rebound(steps)), describe(steps, 1.5 + np.exp(-steps / 3000))
+    assert (dip.resolved, fall.resolved) == (False, True)
+    assert [name_of(found, smallest=0.1) for found in (dip, fall)] == [Name.NOT_RESOLVED, Name.FALLING]
 
 
 def test_the_search_window_chooses_between_two_dips():

@@ -3,8 +3,6 @@
 import dataclasses
 import math
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -111,12 +109,9 @@ def test_the_papers_language_model_is_torchs_encoder(heads, changes):
 
 
 @pytest.mark.slow
-def test_many_settings_compile_as_one_graph_each_in_one_process():
-    folder = Path(__file__).parent
-    script = [sys.executable, str(folder / "compiled_blocks.py")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder.parent), str(folder.parents[1])])}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_many_settings_compile_as_one_graph_each_in_one_process(answer_of):
+    tests = Path(__file__).parents[1]
+    answer_of("compiled_blocks.py", PYTHONPATH=os.pathsep.join([str(tests), str(tests.parent)]))
 
 
 @every_third
@@ -200,10 +195,15 @@ def test_only_trained_parameters_have_gradients():
     assert layout.num_trained < layout.size
 
 
-def test_the_readout_alone_can_be_trained():
-    config = small_config({"frozen": "attention+mlp+norm+embedding"})
-    alone, together = make_pack(config, [0]), make_pack(dataclasses.replace(config, frozen=()), [0])
-    assert set(alone.gradients) == {"output.weight", "output.bias"}
+@pytest.mark.parametrize(
+    ("changes", "prefix"),
+    [({"frozen": ("attention", "mlp", "norm", "embedding")}, "output."), ({"only_block": 1}, "blocks.1.")],
+    ids=["read-out", "block"],
+)
+def test_a_part_that_is_trained_alone_has_the_gradients_that_it_has_among_all(changes, prefix):
+    config = small_config({"depth": 3})
+    alone, together = make_pack(dataclasses.replace(config, **changes), [0]), make_pack(config, [0])
+    assert set(alone.gradients) == {name for name in alone.decoder.shapes if name.startswith(prefix)}
     alone.train()
     together.train()
     for name, gradient in alone.gradients.items():
@@ -267,17 +267,6 @@ def test_parts_learn_at_rates_of_their_own_and_frozen_ones_stay(kind, logits, fr
                 tensor[run], right, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: name + text
             )
             torch.testing.assert_close(alone[name][0], tensor[run], **close)
-
-
-def test_one_block_alone_can_be_trained():
-    config = small_config({"depth": 3, "only_block": 1})
-    alone = make_pack(config, [0])
-    assert set(alone.gradients) == {name for name in alone.decoder.shapes if name.startswith("blocks.1.")}
-    alone.train()
-    together = make_pack(dataclasses.replace(config, only_block=None), [0])
-    together.train()
-    for name, gradient in alone.gradients.items():
-        torch.testing.assert_close(gradient, together.gradients[name], **close)
 
 
 def test_a_scan_finds_the_matrices_by_their_names():
