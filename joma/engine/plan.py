@@ -162,11 +162,6 @@ class PackPlan:
     num_steps_done: int = 0
     """Steps that it goes on from."""
 
-    def resumed_at(self, num_steps_done: int) -> "PackPlan":
-        """Return what is left when so many steps are done."""
-        share = 1 - num_steps_done / self.num_steps
-        return replace(self, num_steps_done=num_steps_done, seconds=self.seconds * share)
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
         return {

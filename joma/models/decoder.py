@@ -54,7 +54,11 @@ class Decoder:
             if part in config.frozen
         }
         """Rows that keep their start of parameters whose other rows are trained: they get no gradient."""
-        self.factors = frozenset(name for name, shape in self.shapes.items() if _is_factor(name, shape))
+        # Matrices of the blocks and the output's; the embedding's rows are read one by one too.
+        matrices = {
+            name for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == MATRIX_AXES
+        }
+        self.factors = frozenset(name for name in matrices if name == OUTPUT or name.startswith("blocks."))
         self.tiled = frozenset([EMBEDDING if config.tied else OUTPUT])
 
     def initial(self, seed: int) -> dict[str, Tensor]:
@@ -272,11 +276,6 @@ def parts_of(config: DecoderConfig, name: str) -> dict[str, slice]:
     inside = {"norm.": "norm", ".mlp.": "mlp", ".logits": "qk", ".value.": "value", ".output.": "output"}
     part = ends.get(name) or next(part for piece, part in inside.items() if piece in name)
     return {part: slice(None)}
-
-
-def _is_factor(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether it is a matrix of a block or the output's; the embedding's rows are read one by one too."""
-    return name == OUTPUT or (name.startswith("blocks.") and name.endswith(".weight") and len(shape) == MATRIX_AXES)
 
 
 def _working(hidden: Tensor) -> torch.dtype | None:

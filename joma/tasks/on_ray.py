@@ -37,7 +37,6 @@ def run_on_ray(
     Of what a task tells between two questions the last word arrives. That a word was lost, as with the machine that
     keeps them, does no harm to the work.
     """
-    demand_ray()
     import ray
 
     with _cluster(), _board(is_wanted=told is not None) as board:
