@@ -191,22 +191,15 @@ class _Trainer:
         self._training = configs[0].training
         self._source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
-        decoder, seeds = Decoder(configs[0].model), [config.seed for config in configs]
-        self._stepper = Stepper(
-            decoder,
-            seeds,
-            [config.optimiser for config in configs],
-            num_steps=size.num_steps,
-            steps_per_epoch=size.steps_per_epoch,
-            precision=self._training.precision,
-            device=device,
-        )
+        self._stepper = Stepper.of(configs, size.num_steps, size.steps_per_epoch, device=device)
         for run, member in enumerate(group):
             if member.state is not None:
                 self._stepper.load_run_state(run, member.state)
                 member.state = None
-        is_extra = self._training.measure_extra
-        self._starts = lower_starts(decoder, seeds, self._stepper.state.parameters) if is_extra else {}
+        self._starts: dict[str, Tensor] = {}
+        if self._training.measure_extra:
+            decoder, like = Decoder(configs[0].model), self._stepper.state.parameters
+            self._starts = lower_starts(decoder, [config.seed for config in configs], like)
         """W(0) of the matrices whose change is measured."""
         self._saved_at = self._reported_at = monotonic()
         self._reported_step, self._save_seconds = group[0].step, 0.0

@@ -17,7 +17,6 @@ from joma.engine.precision import parameter_dtype, working_in
 from joma.engine.sources import data_size, num_sequences, source_of, with_vocabulary
 from joma.engine.step import Stepper
 from joma.formatting import binary_size, counted
-from joma.models.decoder import Decoder
 
 StepSeconds = Callable[[RunConfig, int], float]
 """Takes the first config of a pack and its number of runs, and estimates the seconds of a step."""
@@ -116,15 +115,7 @@ def measured_speed(device: torch.device, precision: str) -> tuple[float, float, 
 
 @cache
 def _tried(config: RunConfig) -> float:
-    source = source_of([config])
-    stepper = Stepper(
-        Decoder(config.model),
-        [config.seed],
-        [config.optimiser],
-        num_steps=1,
-        steps_per_epoch=1,
-        precision=config.training.precision,
-    )
+    source, stepper = source_of([config]), Stepper.of([config], num_steps=1, steps_per_epoch=1)
     return _least_seconds(lambda: stepper.advance(source.batch(0)), TRIED_SECONDS)
 
 

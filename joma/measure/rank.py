@@ -199,9 +199,14 @@ def qk_cores(
 ) -> Float[Tensor, "H r r"]:
     r"""Small matrices with the singular values of $W_Q^{(h)\top} W_K^{(h)}$ for each query head, in float64.
 
-    Rows are heads times their width, as in `torch.nn.Linear`; with fewer key heads, consecutive query heads share one.
     No d×d matrix is formed: with $W^{(h)\top} = QR$ it is $R_Q R_K^\top$, of the size of one head. The 1/√width of the
     logits is not part of it. NaN where entries are not finite.
+
+    Args:
+        w_q: rows are heads times their width, as in `torch.nn.Linear`.
+        w_k: the same for keys.
+        num_heads: query heads.
+        num_kv_heads: key heads; consecutive query heads share one where there are fewer.
 
     >>> spectral_norm(qk_cores(torch.eye(4), 2 * torch.eye(4), num_heads=2))
     tensor([2., 2.], dtype=torch.float64)

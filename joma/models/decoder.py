@@ -16,13 +16,12 @@ from torch import Tensor
 from joma.models import vocabulary_loss
 from joma.models.attention import without_future
 from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
-from joma.models.block import KeyBias, block, block_of_last, block_shapes, block_state
+from joma.models.block import KeyBias, State, block, block_of_last, block_shapes, block_state
 from joma.models.decoder_config import DIRECTED, DecoderConfig
 from joma.models.embedding import add_row_gradients, clear, embedding_rows
 from joma.models.functional import Stream, beside_sequences, compiled, entrance, norm, norm_shapes, site_streams
 from joma.models.initialisation import initial_parameters
 
-State = Float[Tensor, "R B L D"]
 Tokens = Int[Tensor, "R B L"]
 
 EMBEDDING, OUTPUT, OUTPUT_BIAS = "embedding.weight", "output.weight", "output.bias"

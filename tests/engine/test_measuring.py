@@ -50,17 +50,8 @@ def text_config(text, seed=1, **model):
 
 def measured(configs):
     """All values of runs at their start by (site, head, metric), a list over runs; with the pack's pieces."""
-    source = source_of(configs)
-    model = Decoder(configs[0].model)
-    stepper = Stepper(
-        model,
-        [each.seed for each in configs],
-        [each.optimiser for each in configs],
-        num_steps=5,
-        steps_per_epoch=5,
-        precision="float64",
-    )
-    found = measure(model, stepper.parameters, source, "float64")
+    source, stepper = source_of(configs), Stepper.of(configs, 5, 5)
+    found = measure(stepper.model, stepper.parameters, source, "float64")
     keys = [(each.site, each.head, each.metric) for each in found]
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, on_host(found), strict=True)), stepper, source
@@ -146,8 +137,7 @@ def test_extra_measures_against_a_plain_twin(text, tmp_path, settings):
     train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
     rows = read(tmp_path / "run").query("metric != 'entropy'").set_index(["step", "site", "head", "metric"])["value"]
     source, parts = source_of([own]), [":gate", ":up"] if own.model.gated else [""]
-    lengths = {"num_steps": 6, "steps_per_epoch": 6, "precision": "float64"}
-    stepper = Stepper(Decoder(own.model), [own.seed], [own.optimiser], **lengths)
+    stepper = Stepper.of([own], 6, 6)
     start = stepper.parameters[f"{name}.weight"][0].clone()
     for step in range(7):
         if step % 3 == 0:

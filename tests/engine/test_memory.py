@@ -17,7 +17,6 @@ from joma.engine.plan import counted_seconds, device_named, make_plan, tried_sec
 from joma.engine.sources import source_of, with_vocabulary
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
-from joma.models.decoder import Decoder
 
 CPU = torch.device("cpu")
 
@@ -33,8 +32,7 @@ TURNED = {"positions": "rotary", "width": 16, "heads": 8, "causal": True, "tree_
 
 
 def stepper_of(config, seeds):
-    length = {"num_steps": 10, "steps_per_epoch": 10, "precision": config.training.precision}
-    return Stepper(Decoder(config.model), seeds, [config.optimiser] * len(seeds), **length)
+    return Stepper.of([replace(config, seed=seed) for seed in seeds], 10, 10)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from joma.engine.loop import train_pack
 from joma.engine.plan import Pack
 from joma.engine.sources import data_hash, source_of
 from joma.engine.step import Stepper
-from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.probe.scanning import scan
 from joma.store import info, is_open, read, read_events
@@ -49,12 +48,11 @@ def test_numbers_are_those_of_plain_steps(tmp_path):
     own = config(5, steps=9, measure_every=3)
     train_pack(Pack(runs=(Run(name="it", config=own),)), tmp_path)
     table = read(tmp_path / "it").query("metric == 'loss'").set_index(["step", "site"])["value"]
-    source, model = source_of([own]), Decoder(own.model)
-    stepper = Stepper(model, [5], [own.optimiser], num_steps=9, steps_per_epoch=9, precision="float64")
+    source, stepper = source_of([own]), Stepper.of([own], 9, 9)
     for step in range(9):
         if step % 3 == 0:
             # Where attention is measured, all positions are computed: that may add in another order.
-            loss = model.losses(stepper.parameters, next(source.validation()), lambda reading: None)
+            loss = stepper.model.losses(stepper.parameters, next(source.validation()), lambda reading: None)
             assert table[step, "validation"] == float(loss)
         stepper.advance(source.batch(step))
         if (step + 1) % 3 == 0:

