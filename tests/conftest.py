@@ -1,6 +1,9 @@
 """Settings for the whole suite."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads: there are as many workers as cores already
@@ -11,7 +14,6 @@ collect_ignore = [
     "engine/interpreted_triton.py",
     "measure/interpreted_triton.py",
     "models/interpreted_triton.py",
-    "store/mortal.py",
 ]
 """Scripts that tests start in processes of their own: importing them here would change this one."""
 
@@ -33,6 +35,19 @@ def as_a_user_runs_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def answer_of(request):
+    """A function that runs a script of the test's folder in a process of its own, and returns the JSON it prints."""
+
+    def run(script, *options, **variables):
+        command = [sys.executable, *options, request.path.with_name(script)]
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout or "null")
+
+    return run
 
 
 @pytest.fixture(scope="session")

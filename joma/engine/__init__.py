@@ -7,7 +7,7 @@ from joma.lazy import lazy_exports
 if TYPE_CHECKING:
     from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
     from joma.engine.grid import RECIPES, Recipe, Run, recipe, runs_of
-    from joma.engine.loop import PackResult, train_pack
+    from joma.engine.loop import train_pack
     from joma.engine.plan import Pack, Plan, make_plan
     from joma.engine.sources import source_of
     from joma.engine.step import Stepper
@@ -18,7 +18,6 @@ __all__ = [
     "DataConfig",
     "OptimiserConfig",
     "Pack",
-    "PackResult",
     "Plan",
     "Recipe",
     "Run",
@@ -41,7 +40,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "config": ("DataConfig", "OptimiserConfig", "RunConfig", "TrainingConfig"),
         "grid": ("RECIPES", "Recipe", "Run", "recipe", "runs_of"),
-        "loop": ("PackResult", "train_pack"),
+        "loop": ("train_pack",),
         "plan": ("Pack", "Plan", "make_plan"),
         "sources": ("source_of",),
         "step": ("Stepper",),

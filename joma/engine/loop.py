@@ -99,13 +99,6 @@ class PackProgress:
     """Runs of the pack that have diverged."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackResult:
-    """How the runs of a pack ended, in their order."""
-
-    runs: tuple[RunResult, ...]
-
-
 Report = Callable[[PackProgress], None]
 Take = Callable[[str, Parameters], None]
 """Gets the name of a run and its parameters at the end, with the run axis in front, on their device."""
@@ -119,8 +112,8 @@ def train_pack(
     progress: Report | None = None,
     take: Take | None = None,
     owner: str = "",
-) -> PackResult:
-    """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`.
+) -> tuple[RunResult, ...]:
+    """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`, and say how.
 
     Runs go on from their snapshots; those that have ended are left alone. Runs that have done different numbers of
     steps are trained in groups, which join where they meet. Ctrl-C saves the runs before it ends the call; a second one
@@ -153,7 +146,7 @@ def train_pack(
             except KeyboardInterrupt:
                 _close_unfinished(going)
                 raise
-    return PackResult(runs=tuple(member.result(is_new=member in going) for member in members))
+    return tuple(member.result(is_new=member in going) for member in members)
 
 
 def _open_records(going: Sequence[Member], size: DataSize, owner: str, stack: ExitStack) -> None:
@@ -199,22 +192,15 @@ class _Trainer:
         self._training = configs[0].training
         self._source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
-        decoder, seeds = Decoder(configs[0].model), [config.seed for config in configs]
-        self._stepper = Stepper(
-            decoder,
-            seeds,
-            [config.optimiser for config in configs],
-            num_steps=size.num_steps,
-            steps_per_epoch=size.steps_per_epoch,
-            precision=self._training.precision,
-            device=device,
-        )
+        self._stepper = Stepper.of(configs, size.num_steps, size.steps_per_epoch, device=device)
         for run, member in enumerate(group):
             if member.state is not None:
                 self._stepper.load_run_state(run, member.state)
                 member.state = None
-        is_extra = self._training.measure_extra
-        self._starts = lower_starts(decoder, seeds, self._stepper.state.parameters) if is_extra else {}
+        self._starts: dict[str, Tensor] = {}
+        if self._training.measure_extra:
+            decoder, like = Decoder(configs[0].model), self._stepper.state.parameters
+            self._starts = lower_starts(decoder, [config.seed for config in configs], like)
         """W(0) of the matrices whose change is measured."""
         self._saved_at = self._reported_at = monotonic()
         self._reported_step, self._save_seconds = group[0].step, 0.0

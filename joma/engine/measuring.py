@@ -20,6 +20,7 @@ from joma.engine.sources import Source
 from joma.measure.directions import spectrum
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
+from joma.models.attention import without_future
 from joma.models.batch import Batch, LayerReading, Model, Parameters
 from joma.models.decoder import Decoder
 from joma.models.initialisation import initial_parameters
@@ -254,10 +255,7 @@ class AttentionMeans:
 
 def _statistics(reading: LayerReading, path: Path | None, *, companions: bool = False) -> AttentionStatistics:
     if reading.logits is not None:
-        logits = reading.logits
-        if reading.causal:
-            hidden = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
-            logits = logits.masked_fill(hidden, -torch.inf)
+        logits = without_future(reading.logits) if reading.causal else reading.logits
         return logits_entropy(logits, companions=companions)
     assert reading.q is not None and reading.k is not None
     with working_in("fp32", reading.q.device):

@@ -17,7 +17,6 @@ from joma.engine.precision import parameter_dtype, working_in
 from joma.engine.sources import data_size, num_sequences, source_of, with_vocabulary
 from joma.engine.step import Stepper
 from joma.formatting import binary_size, counted
-from joma.models.decoder import Decoder
 
 StepSeconds = Callable[[RunConfig, int], float]
 """Takes the first config of a pack and its number of runs, and estimates the seconds of a step."""
@@ -44,7 +43,6 @@ class Pack:
     runs: tuple[Run, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a pack of nothing, of several shapes, or with a run twice."""
         if not self.runs:
             raise ValueError("A pack needs a run at least, got none. Give the grid a value on every axis.")
         if len({run.config.shape for run in self.runs}) > 1:
@@ -61,11 +59,6 @@ class Pack:
     def names(self) -> tuple[str, ...]:
         """Names of the runs, which are the names of their folders."""
         return tuple(run.name for run in self.runs)
-
-    @property
-    def configs(self) -> tuple[RunConfig, ...]:
-        """Configs of the runs."""
-        return tuple(run.config for run in self.runs)
 
     @property
     def config(self) -> RunConfig:
@@ -122,15 +115,7 @@ def measured_speed(device: torch.device, precision: str) -> tuple[float, float, 
 
 @cache
 def _tried(config: RunConfig) -> float:
-    source = source_of([config])
-    stepper = Stepper(
-        Decoder(config.model),
-        [config.seed],
-        [config.optimiser],
-        num_steps=1,
-        steps_per_epoch=1,
-        precision=config.training.precision,
-    )
+    source, stepper = source_of([config]), Stepper.of([config], num_steps=1, steps_per_epoch=1)
     return _least_seconds(lambda: stepper.advance(source.batch(0)), TRIED_SECONDS)
 
 
@@ -167,11 +152,6 @@ class PackPlan:
     """Estimated, measuring included."""
     num_steps_done: int = 0
     """Steps that it goes on from."""
-
-    def resumed_at(self, num_steps_done: int) -> "PackPlan":
-        """Return what is left when so many steps are done."""
-        share = 1 - num_steps_done / self.num_steps
-        return replace(self, num_steps_done=num_steps_done, seconds=self.seconds * share)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from joma.engine.snapshots import DamagedSnapshotError
 from joma.engine.sources import DataSize, data_hash
 from joma.engine.step import NOT_FAILED
 from joma.store import RunWriter, demand_closed, info, read_events
+from joma.store.files import remove_leftovers
 from joma.store.record import FILE_NAME, Kind, check_rows
 
 KIND: Kind = "train"
@@ -163,8 +165,8 @@ def load_snapshots(members: Sequence[Member]) -> None:
     """
     going = [member for member in members if member.is_open]
     choices = {member.name: snapshots.steps_of(member.folder) for member in going}
-    for member in going:
-        snapshots.clear_leftovers(member.folder)
+    for member, name in product(going, (snapshots.SNAPSHOTS, snapshots.CHECKPOINTS)):
+        remove_leftovers(member.folder / name)
     is_damaged = True
     while is_damaged:
         saved = [set(steps) for steps in choices.values() if steps]

@@ -22,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from joma.store.files import remove_leftovers, write_bytes
+from joma.store.files import write_bytes
 
 SNAPSHOTS = "snapshots"
 CHECKPOINTS = "checkpoints"
@@ -92,12 +92,6 @@ def prune(folder: Path, keep: Iterable[int]) -> None:
     """Remove a run's snapshots but those of the steps in `keep`."""
     for step in set(steps_of(folder)).difference(keep):
         path_of(folder, step).unlink(missing_ok=True)
-
-
-def clear_leftovers(folder: Path) -> None:
-    """Remove what killed writes have left; only for whoever holds the run's lock."""
-    for name in (SNAPSHOTS, CHECKPOINTS):
-        remove_leftovers(folder / name)
 
 
 def encoded(snapshot: Snapshot) -> tuple[bytes, memoryview]:

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.engine import optimiser
-from joma.engine.config import OptimiserConfig
+from joma.engine.config import OptimiserConfig, RunConfig
 from joma.engine.optimiser import NUM_MOMENTS, Rates, StepNumbers
 from joma.engine.precision import in_one_order, parameter_dtype, product_dtype, working_in
 from joma.models.batch import Batch, Model, Noise
@@ -96,6 +97,13 @@ class Stepper:
         self._factors = self._rate_factors()
         self._captured: Callable[[], None] | None = None
         self._batch: Batch | None = None
+
+    @classmethod
+    def of(cls, configs: Sequence[RunConfig], num_steps: int, steps_per_epoch: int, **options: Any) -> "Stepper":
+        """Start runs of one shape from their configs."""
+        seeds, optimisers = ([getattr(each, name) for each in configs] for name in ("seed", "optimiser"))
+        options |= {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
+        return cls(Decoder(configs[0].model), seeds, optimisers, precision=configs[0].training.precision, **options)
 
     @property
     def num_runs(self) -> int:

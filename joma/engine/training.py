@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from joma.engine.grid import DEFAULT, check_data, runs_of
-from joma.engine.loop import EFFECTS, PackProgress, PackResult, RunResult, train_pack
+from joma.engine.loop import EFFECTS, PackProgress, RunResult, train_pack
 from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
 from joma.engine.memory import free_bytes
 from joma.engine.plan import PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
@@ -20,14 +20,10 @@ from joma.engine.precision import limited_threads
 from joma.engine.resume import inspect_run
 from joma.engine.snapshots import steps_of
 from joma.engine.sources import data_size
-from joma.errors import UnknownNameError
 from joma.store import read, read_events
 from joma.store.files import demand_writable, remove_leftovers
 from joma.store.lock import alone_in
-from joma.tasks.local import run_tasks
-from joma.tasks.on_ray import demand_ray
-
-PLACES = ("local", "ray")
+from joma.tasks.local import check_place, run_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +103,7 @@ def train(
 
     Settings that cannot be, data that are not there and runs that do not fit are refused before anything is written.
     """
-    _check_place(on)
+    check_place(on)
     demand_writable(out)
     runs, there, out = runs_of(grid, recipe), device_named(device), Path(out)
     check_data(runs)
@@ -125,8 +121,8 @@ def train(
                 if progress is not None:
                     progress(at)
 
-            for pack_result in _train_packs(plan, out, on, threads, report):
-                results |= {run.name: run for run in pack_result.runs}
+            for ended_runs in _train_packs(plan, out, on, threads, report):
+                results |= {run.name: run for run in ended_runs}
     done = [_summary(results[run.name], is_new=run.name not in ended) for run in runs]
     return Training(folder=out, runs=tuple(done))
 
@@ -149,7 +145,7 @@ def plan_training(
     On a CPU a few steps are tried for the estimate; on a GPU, where a step is compiled first, they are counted.
     `progress` is told in words what is done next, which may take a while.
     """
-    _check_place(on)
+    check_place(on)
     runs, there = runs_of(grid, recipe), device_named(device)
     check_data(runs)
     clock = tried_seconds if there.type == "cpu" else counted_seconds(there)
@@ -158,20 +154,13 @@ def plan_training(
         plan = make_plan(runs, device=there, memory=room, step_seconds=clock, progress=progress)
     if out is None:
         return plan
-    return replace(plan, packs=tuple(each.resumed_at(_num_steps_done(each, Path(out))) for each in plan.packs))
+    return replace(plan, packs=tuple(_left(each, Path(out)) for each in plan.packs))
 
 
 def saved_steps(out: Path | str) -> dict[str, int]:
     """Return the last step that is saved of each run in a folder, by name; empty where nothing is."""
     folders = sorted(Path(out).iterdir()) if Path(out).is_dir() else []
     return {folder.name: steps[-1] for folder in folders if (steps := steps_of(folder))}
-
-
-def _check_place(on: str) -> None:
-    if on not in PLACES:
-        raise UnknownNameError("place to train", on, PLACES)
-    if on == "ray":
-        demand_ray()
 
 
 def _memory(given: int | None, device: torch.device, on: str) -> int | None:
@@ -181,15 +170,16 @@ def _memory(given: int | None, device: torch.device, on: str) -> int | None:
     return free_bytes(device) // (os.cpu_count() or 1)
 
 
-def _num_steps_done(plan: PackPlan, out: Path) -> int:
-    """Return the steps that all runs of a pack have done, those aside that have ended."""
+def _left(plan: PackPlan, out: Path) -> PackPlan:
+    """Return what is left of a pack: from the steps on that all its runs have done, those aside that have ended."""
     members = [inspect_run(run, out, data_size(run.config)) for run in plan.pack.runs]
-    return min((max(steps_of(each.folder), default=0) for each in members if each.is_open), default=plan.num_steps)
+    done = min((max(steps_of(each.folder), default=0) for each in members if each.is_open), default=plan.num_steps)
+    return replace(plan, num_steps_done=done, seconds=plan.seconds * (1 - done / plan.num_steps))
 
 
 def _train_packs(
     plan: Plan, out: Path, on: str, threads: int | None, report: Callable[[Progress], None]
-) -> Iterator[PackResult]:
+) -> Iterator[tuple[RunResult, ...]]:
     """Train the packs: here one after the other, on a cluster several at a time. Report them all as one."""
     kind = torch.device(plan.device).type
     tasks = [
@@ -231,7 +221,7 @@ def _train_packs(
         yield result
 
 
-def _train_task(task: dict[str, Any], tell: Callable[[PackProgress], None]) -> PackResult:
+def _train_task(task: dict[str, Any], tell: Callable[[PackProgress], None]) -> tuple[RunResult, ...]:
     """Train a pack, here or on another machine."""
     arguments = dict(task)
     with limited_threads(arguments.pop("threads")):

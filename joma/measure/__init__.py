@@ -8,15 +8,13 @@ if TYPE_CHECKING:
     from joma.measure.alignment import Alignment, align, peak_activation
     from joma.measure.effects import Effects, Estimate, Name, describe, name_of
     from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
-    from joma.measure.rank import PowerEstimate, power_step, qk_spectral_norms, spectral_norm, stable_rank
-    from joma.measure.similarity import CosineStatistics, cosine_similarity, stream_similarity
+    from joma.measure.rank import PowerEstimate, power_step, qk_cores, spectral_norm, stable_rank
     from joma.measure.superposition import Attended, SuperpositionResult, superposed_neurons
 
 __all__ = [
     "Alignment",
     "Attended",
     "AttentionStatistics",
-    "CosineStatistics",
     "Effects",
     "Estimate",
     "Name",
@@ -24,16 +22,14 @@ __all__ = [
     "SuperpositionResult",
     "align",
     "attention_entropy",
-    "cosine_similarity",
     "describe",
     "logits_entropy",
     "name_of",
     "peak_activation",
     "power_step",
-    "qk_spectral_norms",
+    "qk_cores",
     "spectral_norm",
     "stable_rank",
-    "stream_similarity",
     "superposed_neurons",
 ]
 
@@ -43,8 +39,7 @@ __getattr__, __dir__ = lazy_exports(
         "alignment": ("Alignment", "align", "peak_activation"),
         "effects": ("Effects", "Estimate", "Name", "describe", "name_of"),
         "entropy": ("AttentionStatistics", "attention_entropy", "logits_entropy"),
-        "rank": ("PowerEstimate", "power_step", "qk_spectral_norms", "spectral_norm", "stable_rank"),
-        "similarity": ("CosineStatistics", "cosine_similarity", "stream_similarity"),
+        "rank": ("PowerEstimate", "power_step", "qk_cores", "spectral_norm", "stable_rank"),
         "superposition": ("Attended", "SuperpositionResult", "superposed_neurons"),
     },
 )

@@ -158,7 +158,6 @@ def describe(
     values: Any,
     *,
     bounds: Range = (-np.inf, np.inf),
-    noise: float | int | None = None,
     maximum: float | int | None = None,
     search: Range | None = None,
 ) -> Effects:
@@ -168,7 +167,6 @@ def describe(
         times: ascending, not negative: steps, tokens or epochs.
         values: one for each time.
         bounds: smallest and largest value possible. Levels and their intervals stay inside.
-        noise: standard deviation of a measurement, if known. Otherwise it is estimated from the curve.
         maximum: value of a uniform curve, such as log L for the entropy over L keys.
         search: first and last time between which the lowest value is searched; the whole curve if None.
 
@@ -187,8 +185,7 @@ def describe(
     starts = np.concatenate([[0], np.arange(1, len(times), group)])
     sizes = np.diff(starts, append=len(times))
     grid, posterior = _schedule((np.add.reduceat(times, starts) / sizes).tobytes())
-    known = None if noise is None else noise / np.sqrt(group)
-    mean, cov, deviation = posterior(np.add.reduceat(values, starts) / sizes, known)
+    mean, cov, deviation = posterior(np.add.reduceat(values, starts) / sizes)
 
     low, high = (-np.inf, np.inf) if search is None else search
     at = np.flatnonzero((grid >= low) & (grid <= high))
@@ -228,8 +225,8 @@ def describe(
     )
 
 
-Posterior = Callable[[np.ndarray, float | None], tuple[np.ndarray, np.ndarray, float]]
-"""From values and the noise, if known, to mean and covariance of the results and the deviation of the noise.
+Posterior = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, float]]
+"""From values to mean and covariance of the results, and the deviation of the noise.
 
 The results are the curve on the grid, its level at the start and its level at the end.
 """
@@ -278,16 +275,12 @@ def _schedule(times_bytes: bytes) -> tuple[Float[np.ndarray, " g"], Posterior]:
         smooth = by_line @ of_line[setting].T + back
         return smooth, roughness[setting] * (own - back @ cross.T) + by_line @ free_line.T
 
-    def posterior(values: Float[np.ndarray, " n"], noise: float | None) -> tuple[np.ndarray, np.ndarray, float]:
+    def posterior(values: Float[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray, float]:
         y = average @ (values - values.mean())
         free = max(len(y) - far_line.shape[1], 1)
         rounding = 1e-7 * float(np.abs(values).max()) + 1e-30
         misfit = np.maximum(((project @ y) @ y), 0) + (LEAST_NOISE * np.ptp(values)) ** 2 + free * rounding**2
-        if noise is None:
-            variance, fit = misfit / max(free - 2, 1), 0.5 * free * np.log(misfit)
-        else:
-            variance = np.full(len(misfit), noise**2 + rounding**2)
-            fit = 0.5 * misfit / variance
+        variance, fit = misfit / max(free - 2, 1), 0.5 * free * np.log(misfit)
         log_weight = -0.5 * log_volume - fit - PREFER_SHORT * correlation
         weight = np.exp(log_weight - log_weight.max())
         used = np.flatnonzero(weight > NEGLIGIBLE)

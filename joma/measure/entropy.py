@@ -220,7 +220,6 @@ def logits_entropy(
 
 
 def _refuse_unfit(q: Tensor, k: Tensor) -> None:
-    """Refuse queries and keys that cannot be multiplied."""
     for name, tensor in (("q", required_tensor("q", q)), ("k", required_tensor("k", k))):
         if not tensor.is_floating_point():
             raise TypeError(f"`{name}` must be floating point, got {tensor.dtype}. Pass `{name}.float()`.")

@@ -156,7 +156,6 @@ class Visibility:
     """Rows that count; None for all."""
 
     def __post_init__(self) -> None:
-        """Refuse an empty window."""
         if self.window is not None and self.window < 1:
             raise ValueError(f"`window` must be at least 1, got {self.window}. Pass None for no window.")
 

@@ -194,27 +194,22 @@ def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps
     return top
 
 
-def qk_spectral_norms(
-    w_q: Float[Tensor, "rows_q d"], w_k: Float[Tensor, "rows_k d"], num_heads: int, num_kv_heads: int | None = None
-) -> Float[Tensor, " H"]:
-    r"""Spectral norm of $W_Q^{(h)\top} W_K^{(h)}$ for each query head, to rounding, in float64.
-
-    Arguments are those of `qk_cores`. NaN where entries are not finite.
-
-    >>> qk_spectral_norms(torch.eye(4), 2 * torch.eye(4), num_heads=2)
-    tensor([2., 2.], dtype=torch.float64)
-    """
-    return spectral_norm(qk_cores(w_q, w_k, num_heads, num_kv_heads))
-
-
 def qk_cores(
     w_q: Float[Tensor, "rows_q d"], w_k: Float[Tensor, "rows_k d"], num_heads: int, num_kv_heads: int | None = None
 ) -> Float[Tensor, "H r r"]:
     r"""Small matrices with the singular values of $W_Q^{(h)\top} W_K^{(h)}$ for each query head, in float64.
 
-    Rows are heads times their width, as in `torch.nn.Linear`; with fewer key heads, consecutive query heads share one.
     No d×d matrix is formed: with $W^{(h)\top} = QR$ it is $R_Q R_K^\top$, of the size of one head. The 1/√width of the
-    logits is not part of it.
+    logits is not part of it. NaN where entries are not finite.
+
+    Args:
+        w_q: rows are heads times their width, as in `torch.nn.Linear`.
+        w_k: the same for keys.
+        num_heads: query heads.
+        num_kv_heads: key heads; consecutive query heads share one where there are fewer.
+
+    >>> spectral_norm(qk_cores(torch.eye(4), 2 * torch.eye(4), num_heads=2))
+    tensor([2., 2.], dtype=torch.float64)
     """
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:

@@ -6,7 +6,7 @@ that fires for two bundles of contexts, alike within a bundle in what the query 
 1. A neuron *fires* for the contexts at or above a third of its peak (counted from its median; the peak is its 4th
    largest activation) that also stand four standard deviations of its bulk above the median. These are few. A neuron
    whose activations spread as a normal distribution does, as in an untrained network, has next to none.
-2. These contexts are bundled by average linkage on the overlap of what they attend to (`Profiles`), as long as bundles
+2. These contexts are bundled by average linkage on the overlap of what they attend to (`overlaps`), as long as bundles
    overlap by more than `related` on average.
 3. A bundle is a *pattern* if it has more contexts than the largest bundle in 99 % of random sets of as many contexts.
 4. The score is the entropy of the firing mass (activation above the median) over the patterns, in bits and at most 1:
@@ -64,7 +64,6 @@ class Attended:
     """Attention weight on it, 0 for padding; several heads are added up."""
 
     def __post_init__(self) -> None:
-        """Refuse negative or missing weights, negative ids and contexts without attention."""
         ids, weights = (tensor_with_axes(name, getattr(self, name), "C A") for name in ("ids", "weights"))
         if ids.shape != weights.shape:
             raise ValueError(
@@ -110,31 +109,24 @@ class Attended:
         return tuple((int(tokens[i]), float(share[i])) for i in order if share[i] > 0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profiles:
-    r"""What each context attends to more than contexts do on average.
+def profile_roots(attended: Attended) -> sparse.csr_array:
+    r"""Return the square roots of what each context attends to more than contexts do on average: contexts by tokens.
 
     With shares $p_c$ and their mean $\bar p$, the profile of a context is $\max(p_c - \bar p, 0)$ scaled to sum 1: a
-    first token that takes most of the attention everywhere, a comma that all contexts see, drop out.
+    first token that takes most of the attention everywhere, a comma that all contexts see, drop out. A context with
+    nothing of its own has a row of zeros.
     """
+    shares = attended.shares()
+    mean = shares.mean(axis=0)
+    shares.data = np.maximum(shares.data - mean[shares.indices], 0.0)
+    lift = shares.sum(axis=1)
+    return _scale_rows(shares, np.where(lift < LEAST_LIFT, 0.0, 1 / np.maximum(lift, LEAST_LIFT))).sqrt()
 
-    roots: sparse.csr_array
-    """Square roots of the profiles: contexts by tokens. A context with nothing of its own has a row of zeros."""
 
-    @classmethod
-    def of(cls, attended: Attended) -> "Profiles":
-        """Compare all contexts with their mean."""
-        shares = attended.shares()
-        mean = shares.mean(axis=0)
-        shares.data = np.maximum(shares.data - mean[shares.indices], 0.0)
-        lift = shares.sum(axis=1)
-        profile = _scale_rows(shares, np.where(lift < LEAST_LIFT, 0.0, 1 / np.maximum(lift, LEAST_LIFT)))
-        return cls(roots=profile.sqrt())
-
-    def overlaps(self, contexts: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
-        r"""Return Bhattacharyya's overlap $\sum_t\sqrt{p_c(t)p_{c'}(t)}$ of these contexts, from 0 to 1."""
-        rows = self.roots[contexts]
-        return np.clip((rows @ rows.T).toarray(), 0.0, 1.0)
+def overlaps(roots: sparse.csr_array, contexts: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+    r"""Return Bhattacharyya's overlap $\sum_t\sqrt{p_c(t)p_{c'}(t)}$ of the profiles of these contexts, from 0 to 1."""
+    rows = roots[contexts]
+    return np.clip((rows @ rows.T).toarray(), 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,28 +168,28 @@ def pattern_score(mass: Float[np.ndarray, " P"]) -> float:
     return float(min(1.0, entr(mass / mass.sum()).sum() / np.log(2)))
 
 
-def bundles(profiles: Profiles, contexts: Int[np.ndarray, " n"], related: float) -> Int[np.ndarray, " n"]:
+def bundles(roots: sparse.csr_array, contexts: Int[np.ndarray, " n"], related: float) -> Int[np.ndarray, " n"]:
     """Number the contexts by bundle: average linkage, until no two bundles overlap by more than `related`."""
-    distance = 1.0 - profiles.overlaps(contexts)
+    distance = 1.0 - overlaps(roots, contexts)
     np.fill_diagonal(distance, 0.0)
     return fcluster(linkage(squareform(distance, checks=False), method="average"), 1.0 - related, criterion="distance")
 
 
 def chance_bundles(
-    profiles: Profiles, sizes: set[int], *, related: float, num_null: int, generator: torch.Generator
+    roots: sparse.csr_array, sizes: set[int], *, related: float, num_null: int, generator: torch.Generator
 ) -> dict[int, int]:
     """For sets as large as each of `sizes`, how many contexts their largest bundle has by chance at most."""
-    num_contexts = profiles.roots.shape[0]
+    num_contexts = roots.shape[0]
     by_chance = {}
     for size in sorted({_set_size(size) for size in sizes}):
         draws = [torch.randperm(num_contexts, generator=generator)[:size].numpy() for _ in range(num_null)]
-        largest = [np.bincount(bundles(profiles, draw, related)).max() for draw in draws]
+        largest = [np.bincount(bundles(roots, draw, related)).max() for draw in draws]
         by_chance[size] = int(np.quantile(largest, PATTERN_QUANTILE, method="higher"))
     return by_chance
 
 
 def find_patterns(
-    firing: Firing, profiles: Profiles, by_chance: dict[int, int], related: float
+    firing: Firing, roots: sparse.csr_array, by_chance: dict[int, int], related: float
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " P"]]:
     """Return the bundles of a neuron's contexts that are larger than chance makes them.
 
@@ -205,7 +197,7 @@ def find_patterns(
     """
     if firing.silent:
         return np.full(len(firing.context), -1), np.zeros(0)
-    bundle = bundles(profiles, firing.context, related)
+    bundle = bundles(roots, firing.context, related)
     is_pattern = np.bincount(bundle) > by_chance[_set_size(len(bundle))]
     mass = np.where(is_pattern, np.bincount(bundle, firing.mass), 0.0)
     order = np.argsort(-mass, kind="stable")[: np.count_nonzero(mass)]
@@ -318,11 +310,11 @@ def superposed_neurons(
         )
     firings = [Firing.of(values[:, column].to(torch.float64).numpy()) for column in alive]
     sizes = {len(firing.context) for firing in firings if not firing.silent}
-    profiles = Profiles.of(attended)
-    by_chance = chance_bundles(profiles, sizes, related=related, num_null=num_null, generator=generator)
+    roots = profile_roots(attended)
+    by_chance = chance_bundles(roots, sizes, related=related, num_null=num_null, generator=generator)
     dealt = [firing.dealt(attended.num_contexts, generator) for firing in firings]
     (labels, masses), (_, null_masses) = (
-        zip(*(find_patterns(firing, profiles, by_chance, related) for firing in each), strict=True)
+        zip(*(find_patterns(firing, roots, by_chance, related) for firing in each), strict=True)
         for each in (firings, dealt)
     )
     score, null_score = (

@@ -1,4 +1,4 @@
-"""What every measure asks of its input: tensors, finite ones, truth values, and columns that vary."""
+"""What every measure asks of its input: tensors, finite ones, and columns that vary."""
 
 import torch
 from jaxtyping import Int, Real
@@ -31,20 +31,6 @@ def tensor_with_axes(name: str, value: object, axes: str) -> Tensor:
         raise ValueError(
             f"`{name}` must have the axes ({', '.join(names)}), got shape {tuple(tensor.shape)}. Reshape it."
         )
-    return tensor
-
-
-def truth_values(name: str, value: object) -> Tensor:
-    """Return `value`, refusing numbers: integers that were meant so would be read as indices, or as their bits.
-
-    >>> truth_values("mask", torch.tensor([1, 0]))
-    Traceback (most recent call last):
-        ...
-    TypeError: `mask` must be boolean, got torch.int64. Pass `mask.bool()`.
-    """
-    tensor = required_tensor(name, value)
-    if tensor.dtype != torch.bool:
-        raise TypeError(f"`{name}` must be boolean, got {tensor.dtype}. Pass `{name}.bool()`.")
     return tensor
 
 

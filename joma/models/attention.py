@@ -156,12 +156,15 @@ def _capped(config: DecoderConfig, logits: Logits) -> Logits:
     return logits if config.softcap == math.inf else config.softcap * torch.tanh(logits / config.softcap)
 
 
+def without_future(logits: Logits) -> Logits:
+    """Hide the keys behind each row."""
+    positions = torch.arange(logits.shape[-1], device=logits.device)
+    return logits.masked_fill(positions > positions[:, None], -torch.inf)
+
+
 def _materialised(config: DecoderConfig, logits: Logits, v: Heads, stream: Stream | None) -> Heads:
     """Mix the values by weights that exist as a matrix: dropout takes some of them, free logits have no q and k."""
-    if config.causal:
-        positions = torch.arange(logits.shape[-1], device=logits.device)
-        logits = logits.masked_fill(positions > positions[:, None], -torch.inf)
-    weights = logits.softmax(dim=-1)
+    weights = (without_future(logits) if config.causal else logits).softmax(dim=-1)
     if stream is not None:
         by_run = weights.unflatten(0, (stream.shape[0], -1))
         weights = dropout(by_run, config.dropout, stream).flatten(0, 1)

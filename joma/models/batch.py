@@ -63,32 +63,26 @@ class Model(Protocol):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter without the run axis, in a fixed order."""
-        ...
 
     @property
     def frozen(self) -> frozenset[str]:
         """Names of the parameters that stay as they start."""
-        ...
 
     @property
     def factors(self) -> frozenset[str]:
         """Names of the parameters that are nothing but factors of matrix products: a step in bf16 gets them rounded."""
-        ...
 
     @property
     def tiled(self) -> frozenset[str]:
         """Names of the matrices that a step on a GPU gets with rows of zeros behind theirs, up to a whole tile."""
-        ...
 
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Parameters of one run at its start, on the CPU, from its seed alone."""
-        ...
 
     def value_and_gradient(
         self, parameters: Parameters, gradients: Parameters, batch: Batch, noise: Noise | None
     ) -> Float[Tensor, " R"]:
         """Loss of each run; `gradients`, one for each trained parameter, are overwritten."""
-        ...
 
     def losses(
         self, parameters: Parameters, batch: Batch, tap: Tap | None = None, *, compiled_tap: bool = False
@@ -97,4 +91,3 @@ class Model(Protocol):
 
         `compiled_tap` is for batches of a shape that comes again and again: on a GPU what is tapped may be compiled.
         """
-        ...

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from joma.models.attention import Heads, KeyBias, Logits, attention, attention_of_last, attention_shapes
+from joma.models.attention import Heads, KeyBias, Logits, State, attention, attention_of_last, attention_shapes
 from joma.models.batch import Parameters
 from joma.models.decoder_config import DecoderConfig
 from joma.models.functional import ACTIVATIONS, Stream, dropout, linear, norm, norm_shapes
@@ -44,7 +44,6 @@ def mlp(
     return linear(kept, parameters["mlp.upper.weight"], parameters["mlp.upper.bias"]), hidden
 
 
-State = Float[Tensor, "R B L D"]
 Passed = tuple[State, Heads | None, Heads | None, Logits | None, Float[Tensor, "R B L F"]]
 """Output of a block, and what was inside: queries and keys, or free logits, and the hidden neurons."""
 

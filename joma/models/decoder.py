@@ -14,14 +14,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from joma.models import vocabulary_loss
+from joma.models.attention import without_future
 from joma.models.batch import Batch, LayerReading, Noise, Parameters, Tap
-from joma.models.block import KeyBias, block, block_of_last, block_shapes, block_state
+from joma.models.block import KeyBias, State, block, block_of_last, block_shapes, block_state
 from joma.models.decoder_config import DIRECTED, DecoderConfig
 from joma.models.embedding import add_row_gradients, clear, embedding_rows
 from joma.models.functional import Stream, beside_sequences, compiled, entrance, norm, norm_shapes, site_streams
 from joma.models.initialisation import initial_parameters
 
-State = Float[Tensor, "R B L D"]
 Tokens = Int[Tensor, "R B L"]
 
 EMBEDDING, OUTPUT, OUTPUT_BIAS = "embedding.weight", "output.weight", "output.bias"
@@ -53,7 +53,11 @@ class Decoder:
             if part in config.frozen
         }
         """Rows that keep their start of parameters whose other rows are trained: they get no gradient."""
-        self.factors = frozenset(name for name, shape in self.shapes.items() if _is_factor(name, shape))
+        # Matrices of the blocks and the output's; the embedding's rows are read one by one too.
+        matrices = {
+            name for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == MATRIX_AXES
+        }
+        self.factors = frozenset(name for name in matrices if name == OUTPUT or name.startswith("blocks."))
         self.tiled = frozenset([EMBEDDING if config.tied else OUTPUT])
 
     def initial(self, seed: int) -> dict[str, Tensor]:
@@ -141,9 +145,7 @@ class Decoder:
             if reading.q is None or reading.k is None or is_fixed:
                 return
             logits = torch.matmul(reading.q, reading.k.mT) * reading.scale
-            if reading.causal:
-                positions = torch.arange(logits.shape[-1], device=logits.device)
-                logits = logits.masked_fill(positions > positions[:, None], -torch.inf)
+            logits = without_future(logits) if reading.causal else logits
             largest = logits.unflatten(0, (num_runs, -1)).amax(dim=(1, 3, 4))
             is_large = (largest > bound) & largest.isfinite()
             factor = (bound / largest).where(is_large, 1.0).sqrt().repeat_interleave(width, dim=1).repeat(1, 2)
@@ -273,11 +275,6 @@ def parts_of(config: DecoderConfig, name: str) -> dict[str, slice]:
     inside = {"norm.": "norm", ".mlp.": "mlp", ".logits": "qk", ".value.": "value", ".output.": "output"}
     part = ends.get(name) or next(part for piece, part in inside.items() if piece in name)
     return {part: slice(None)}
-
-
-def _is_factor(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether it is a matrix of a block or the output's; the embedding's rows are read one by one too."""
-    return name == OUTPUT or (name.startswith("blocks.") and name.endswith(".weight") and len(shape) == MATRIX_AXES)
 
 
 def _working(hidden: Tensor) -> torch.dtype | None:

@@ -11,7 +11,7 @@ Axes: R runs, N samples of a batch, S of the table, M contextual tokens, Q queri
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -28,8 +28,9 @@ from joma.settings import Count, Finite, Number, settings
 Source = Tensor | Callable[[int], Tensor]
 """A tensor that all runs share, or a function of a run's seed."""
 
-ATTENTIONS = ("linear", "exp", "softmax")
-OBJECTIVES = ("linear", "cross_entropy")
+_Attention = Literal["linear", "exp", "softmax"]
+ATTENTIONS = get_args(_Attention)
+_PositiveFinite = Annotated[Finite, Field(gt=0)]
 W, Z, CONTEXTUAL, QUERIES, X, G = "w", "z", "embedding.contextual", "embedding.queries", "samples.x", "samples.g"
 
 
@@ -47,24 +48,22 @@ class LayerConfig:
     """d, dimensions of the embedding."""
     num_samples: Count = 20
     """S, rows of the table of samples."""
-    attention: str = "softmax"
+    attention: _Attention = "softmax"
     """linear, exp or softmax."""
-    temperature: Annotated[Finite, Field(gt=0)] = 0.5
+    temperature: _PositiveFinite = 0.5
     """T in σ(z / T)."""
-    normalisation: Annotated[Finite, Field(gt=0)] = 1.0
+    normalisation: _PositiveFinite = 1.0
     """The constant A of linear and exp attention; softmax computes its own."""
     activation: str = "linear"
     """φ of the hidden nodes, by name; `AnalysedLayer` takes others."""
-    objective: str = "cross_entropy"
+    objective: Literal["linear", "cross_entropy"] = "cross_entropy"
     """linear: −E[Σ_k g_k h_k] with g given (Eqn 9); cross_entropy: with h as the logits of K classes."""
     start_scale: Number = 0.01
     """Standard deviation of w and z at the start."""
 
     def __post_init__(self) -> None:
-        """Refuse names that do not exist, and a normalisation that softmax does not have."""
-        for name, known in (("attention", ATTENTIONS), ("activation", ACTIVATIONS), ("objective", OBJECTIVES)):
-            if getattr(self, name) not in known:
-                raise UnknownNameError(name, getattr(self, name), known)
+        if self.activation not in ACTIVATIONS:
+            raise UnknownNameError("activation", self.activation, ACTIVATIONS)
         if self.attention == "softmax" and self.normalisation != 1:
             raise ValueError(
                 f"Softmax attention computes its own normalisation, got `normalisation` {self.normalisation:g}. "
@@ -188,5 +187,4 @@ class AnalysedLayer:
 
 
 def _rows(table: Float[Tensor, "R S C"], index: Int[Tensor, "R N"]) -> Float[Tensor, "R N C"]:
-    """Rows of each run's table."""
     return table[torch.arange(table.shape[0], device=table.device)[:, None], index]

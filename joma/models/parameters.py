@@ -72,13 +72,10 @@ class Layout:
         """
         names = self.shapes if buffer.shape[1] == self.size else self.trained
         shapes = self.rooms if with_room else self.shapes
-        return {name: self._view(buffer, name, shapes[name]) for name in names}
-
-    def _view(self, buffer: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-        at = self.offsets[name]
-        return buffer[:, at : at + prod(shape)].unflatten(1, shape) if shape else buffer[:, at]
+        return {
+            name: buffer[:, self.offsets[name] :][:, : prod(shapes[name])].unflatten(1, shapes[name]) for name in names
+        }
 
 
 def _whole(length: int, unit: int) -> int:
-    """Return the length, rounded up to a multiple of the unit."""
     return -(-length // unit) * unit

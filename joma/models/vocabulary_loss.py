@@ -154,7 +154,6 @@ def _differentiate(
 
 
 def _value(logits: Logits, bias: Bias, targets: Targets, rows: RowWeights, scale: float) -> Float[Tensor, " R"]:
-    """Return each run's share of the loss."""
     if _in_a_kernel(logits):
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415
 

@@ -26,7 +26,14 @@ from torch import Tensor, nn
 from joma.charts import Chart, bars, beside
 from joma.claims import Number, claim
 from joma.data.text import Corpus
-from joma.measure.superposition import Attended, Firing, Profiles, SuperpositionResult, superposed_neurons
+from joma.measure.superposition import (
+    Attended,
+    Firing,
+    SuperpositionResult,
+    overlaps,
+    profile_roots,
+    superposed_neurons,
+)
 from joma.paper import neox
 from joma.paper.experiment import Experiment, Measured, gathered, one_thread
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
@@ -133,7 +140,7 @@ def _measure(
 def unrelated_pairs(activations: Float[Tensor, "C J"], attended: Attended) -> float:
     """Share of the neurons whose two strongest contexts attend to unrelated tokens."""
     strongest = activations.topk(2, dim=0).indices.numpy()
-    roots = Profiles.of(attended).roots
+    roots = profile_roots(attended)
     overlap = roots[strongest[0]].multiply(roots[strongest[1]]).sum(axis=1)
     return float((np.asarray(overlap) < RELATED).mean())
 
@@ -225,11 +232,11 @@ def _shared(layers: Sequence[NeuronReading], text_of: np.ndarray, at: int, token
     """
     found = []
     for layer in layers:
-        profiles, activations = Profiles.of(layer.attended), layer.activations.double().numpy()
+        roots, activations = profile_roots(layer.attended), layer.activations.double().numpy()
         for neuron, activation in enumerate(activations.T):
             context = Firing.of(activation).context  # strongest first
             pair = np.concatenate([context[text_of[context] == text][:1] for text in (2 * at, 2 * at + 1)])
-            if len(pair) > 1 and profiles.overlaps(pair)[0, 1] < RELATED:
+            if len(pair) > 1 and overlaps(roots, pair)[0, 1] < RELATED:
                 found.append((float(activation[pair].min()), layer, neuron, pair))
     count = {"num_shared": len(found), "num_neurons": sum(layer.activations.shape[1] for layer in layers)}
     if not found:

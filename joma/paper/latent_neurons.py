@@ -32,8 +32,6 @@ from joma.store.files import write_bytes
 
 SITE = "alignment"
 """Where the samples come from that neurons are measured on: other ones than those of training and validation."""
-NUM_BOOTSTRAPS = 2
-"""As few as can be: errors here are those between seeds."""
 
 Row = dict[str, Any]
 Measure = Callable[[RunConfig, Path, Parameters, str], list[Row]]
@@ -101,8 +99,8 @@ def ncorr(
 
     `shuffled` is the same for latents dealt to other inputs, `matched` with no neuron used twice.
     """
-    options: dict[str, Any] = {"groups": groups, "num_shuffles": num_shuffles, "num_bootstraps": NUM_BOOTSTRAPS}
-    found = align(latents, activations, generator=torch.Generator().manual_seed(seed), **options)
+    generator = torch.Generator().manual_seed(seed)
+    found = align(latents, activations, generator=generator, groups=groups, num_shuffles=num_shuffles)
     return {"ncorr": found.average, "shuffled": found.shuffled.average, "matched": found.matched.average}
 
 
@@ -152,7 +150,7 @@ def _measured(runs: Sequence[Run], measure: Measure, space: Workspace) -> dict[s
             shutil.rmtree(training / name, ignore_errors=True)
     if left:
         pack = Pack(runs=tuple(left.values()))
-        for result in train_pack(pack, training, device=space.device, progress=report, take=take).runs:
+        for result in train_pack(pack, training, device=space.device, progress=report, take=take):
             if result.status != "finished":
                 keep(result.name, [])
     tables = [pd.read_parquet(path) for path in paths.values()]

@@ -5,13 +5,21 @@ from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 from joma.errors import UnknownNameError
-from joma.tasks.on_ray import run_on_ray
+from joma.tasks.on_ray import demand_ray, run_on_ray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Where = Literal["local", "ray"]
 Told = Callable[[int, Any], None]
 """Takes the position of a task at work and what it tells."""
+
+
+def check_place(on: str) -> None:
+    """Refuse places that there are not, and Ray where it is not installed."""
+    if on not in get_args(Where):
+        raise UnknownNameError("place to run tasks", on, get_args(Where))
+    if on == "ray":
+        demand_ray()
 
 
 def run_tasks(
@@ -36,8 +44,7 @@ def run_tasks(
     >>> list(run_tasks(abs, [-1, 2]))
     [(0, 1), (1, 2)]
     """
-    if on not in get_args(Where):
-        raise UnknownNameError("place to run tasks", on, get_args(Where))
+    check_place(on)
     if on == "ray":
         yield from run_on_ray(function, items, num_gpus=num_gpus, told=told)
         return

@@ -37,19 +37,18 @@ def run_on_ray(
     Of what a task tells between two questions the last word arrives. That a word was lost, as with the machine that
     keeps them, does no harm to the work.
     """
-    demand_ray()
     import ray
 
     with _cluster(), _board(is_wanted=told is not None) as board:
         name = getattr(function, "__name__", "task")  # for those who look at the cluster
         work: Any = ray.remote(_perform).options(name=name, max_retries=MAX_RETRIES, num_gpus=num_gpus)
-        listener = _Listener(board)
+        words = _heard(board)
         waiting = {work.remote(function, item, position, board): position for position, item in enumerate(items)}
         try:
             while waiting:
                 done, _ = ray.wait(list(waiting), timeout=None if told is None else HEAR_SECONDS)
                 if told is not None:
-                    heard = listener.hear()
+                    heard = next(words)
                     for position in heard.keys() & set(waiting.values()):  # not of those that have ended meanwhile
                         told(position, heard[position])
                 for reference in done:
@@ -72,27 +71,22 @@ class _Board:
         return words
 
 
-class _Listener:
-    """Asks a board for the last words; a question that it is slow to answer stays asked, so that no word is lost."""
+def _heard(board: Any) -> Iterator[Mapping[int, Any]]:
+    """Yield the last words since the answer before; nothing where the board is not up, or was lost.
 
-    def __init__(self, board: Any) -> None:
-        self._board = board
-        self._question: Any = None
+    A question that it is slow to answer stays asked, so that no word is lost.
+    """
+    import ray
 
-    def hear(self) -> Mapping[int, Any]:
-        """Return what was told since the last answer; nothing where the board is not up, or was lost."""
-        import ray
-
-        if self._question is None:
-            self._question = self._board.take.remote()
-        answered, _ = ray.wait([self._question], timeout=HEAR_SECONDS)
-        if not answered:
-            return {}
-        question, self._question = self._question, None
+    while True:
+        question = board.take.remote()
+        while not ray.wait([question], timeout=HEAR_SECONDS)[0]:
+            yield {}
         try:
-            return ray.get(question)
+            words = ray.get(question)
         except ray.exceptions.RayActorError:
-            return {}
+            words = {}
+        yield words
 
 
 @contextmanager
@@ -128,7 +122,6 @@ def _board(*, is_wanted: bool) -> Iterator[Any]:
 
 
 def _perform(function: Callable[..., Any], item: Any, position: int, board: Any) -> Any:
-    """Do a task, in a worker."""
     if board is None:
         return function(item)
     return function(item, partial(board.leave.remote, position))  # nobody waits for an answer

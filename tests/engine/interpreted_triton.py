@@ -24,39 +24,23 @@ RATES = Rates(
 )
 
 
-def distance(name: str, count: int, dtype: torch.dtype) -> float:
+def distance(name: str, count: int, of_gradient: torch.dtype) -> float:
     """Largest difference between kernel and torch over parameters and moments, with a failed run among three."""
     generator = torch.Generator().manual_seed(count)
     parameters, gradient, mean = torch.randn(3, 3, 1500, generator=generator)
     square = torch.rand(3, 1500, generator=generator)
     gradient[1] = torch.nan
-    gradient = gradient.to(dtype)
+    gradient = gradient.to(of_gradient)
     alive = torch.tensor([True, False, True])
     norms = optimiser.gradient_norms(gradient)
     config = OptimiserConfig(optimiser=name)
     found = [tensor.clone() for tensor in (parameters, mean, square)]
-    numbers = optimiser.step_numbers(
-        config,
-        RATES,
-        norms=norms,
-        alive=alive,
-        factor=torch.tensor(1.0, dtype=torch.float64),
-        count=torch.tensor(count),
-        dtype=parameters.dtype,
-    )
-    betas, is_decoupled = (config.beta1, config.beta2), name == "adamw"
+    one, dtype = torch.tensor(1.0, dtype=torch.float64), parameters.dtype
+    options = {"norms": norms, "alive": alive, "factor": one, "count": torch.tensor(count), "dtype": dtype}
+    numbers = optimiser.step_numbers(config, RATES, **options)
     moments, rounded = (found[1], found[2]), parameters.half()  # the interpreter cuts bfloat16 off
-    adam(
-        found[0],
-        gradient,
-        moments,
-        rounded,
-        numbers.per_run,
-        numbers.shared,
-        betas,
-        config.epsilon,
-        decoupled=is_decoupled,
-    )
+    rest = (config.beta1, config.beta2), config.epsilon
+    adam(found[0], gradient, moments, rounded, *numbers, *rest, decoupled=name == "adamw")
     assert torch.equal(rounded, found[0].half())
     optimiser.update(config, parameters, gradient, (mean, square), numbers)
     pairs = zip(found, (parameters, mean, square), strict=True)

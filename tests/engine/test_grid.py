@@ -180,7 +180,7 @@ def test_packs_split_a_grid_evenly_and_lose_nothing(num_seeds, depths, most):
         sizes = [pack.num_runs for pack in packs if pack.config.model.depth == depth]
         assert max(sizes) <= most and max(sizes) - min(sizes) <= 1
         assert len(sizes) == -(-num_seeds // most)
-        seeds = [config.seed for pack in packs if pack.config.model.depth == depth for config in pack.configs]
+        seeds = [run.config.seed for pack in packs if pack.config.model.depth == depth for run in pack.runs]
         assert seeds == sorted(seeds)  # in the order of the grid
 
 

@@ -17,7 +17,6 @@ from joma.engine.plan import counted_seconds, device_named, make_plan, tried_sec
 from joma.engine.sources import source_of, with_vocabulary
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
-from joma.models.decoder import Decoder
 
 CPU = torch.device("cpu")
 
@@ -26,44 +25,38 @@ def tree_run(**values):
     return with_vocabulary(recipe("trees").base.update(values))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{}, {"precision": "float64"}, {"dropout": 0.2}, {"optimiser": "sgd"}, {"optimiser": "momentum", "gated": True}],
-    ids=lambda values: "-".join(map(str, values.values())) or "plain",
-)
-def test_the_count_is_what_a_real_step_allocates(values):
-    assert_counted(tree_run(**values), 3)
-
-
 MERGED = {"width": 16, "hidden": 8, "heads": 16, "depth": 3, "num_children": 3, "num_classes": 50, "steps": 10}
 """Networks on the hierarchy whose attention is most of their memory: a matrix for each head, of weighted keys."""
-
-
-def test_the_count_has_attention_as_a_matrix_where_keys_are_weighted():
-    config = with_vocabulary(recipe("table1").base.update(MERGED))
-    assert config.trained_length < config.data.length
-    assert_counted(config, 2)
-
-
-def test_the_count_has_fused_attention_where_heads_turn_pairs():
-    config = tree_run(positions="rotary", width=16, heads=8, causal=True, tree_depth=5, depth=2)
-    assert_counted(config, 2, nearly=0.05)  # not counted: what fused attention keeps on a CPU; a matrix is far more
+TURNED = {"positions": "rotary", "width": 16, "heads": 8, "causal": True, "tree_depth": 5, "depth": 2}
+"""Not counted is what fused attention keeps on a CPU; a matrix would be far more."""
 
 
 def stepper_of(config, seeds):
-    length = {"num_steps": 10, "steps_per_epoch": 10, "precision": config.training.precision}
-    return Stepper(Decoder(config.model), seeds, [config.optimiser] * len(seeds), **length)
+    return Stepper.of([replace(config, seed=seed) for seed in seeds], 10, 10)
 
 
-def assert_counted(config, num_runs, nearly=0.02):
-    """The memory of a step is what is counted."""
-    source = source_of([config.update({"seed": seed}) for seed in range(1, num_runs + 1)])
+@pytest.mark.parametrize(
+    ("name", "values", "nearly"),
+    [
+        ("trees", {}, 0.02),
+        ("trees", {"precision": "float64"}, 0.02),
+        ("trees", {"dropout": 0.2}, 0.02),
+        ("trees", {"optimiser": "sgd"}, 0.02),
+        ("trees", {"optimiser": "momentum", "gated": True}, 0.02),
+        ("table1", MERGED, 0.02),
+        ("trees", TURNED, 0.05),
+    ],
+    ids=["plain", "float64", "dropout", "sgd", "momentum", "attention as a matrix", "fused attention"],
+)
+def test_the_count_is_what_a_real_step_allocates(name, values, nearly):
+    config = with_vocabulary(recipe(name).base.update(values))
+    assert (config.trained_length < config.data.length) is (name == "table1")
+    source = source_of([config.update({"seed": seed}) for seed in (1, 2)])
     batch = source.batch(0)
     with memory._Tally() as tally:
         stepper_of(config, source.seeds).advance(batch)
-    counted = step_cost(config, num_runs)
     # The counters of the pack and the parameters as one run draws them are the difference.
-    assert counted.training_bytes == pytest.approx(tally.peak, rel=nearly)
+    assert step_cost(config, 2).training_bytes == pytest.approx(tally.peak, rel=nearly)
 
 
 @pytest.mark.parametrize("tied", [False, True])

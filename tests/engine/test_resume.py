@@ -1,10 +1,14 @@
 """Whatever ends a training early, the next call goes on, and the record is that of one that was left in peace."""
 
 import errno
+import json
+import shutil
 import signal
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pandas
 import pytest
 import torch
@@ -12,8 +16,10 @@ from store.faults import Faults
 
 from engine.small_runs import config, folders, pack
 from joma.engine import loop, resume, snapshots
+from joma.engine.config import RunConfig
 from joma.engine.grid import Run
 from joma.engine.loop import train_pack
+from joma.engine.plan import Pack
 from joma.store import DiskFullError, RunLockedError, info, is_open, open_run, read, read_events
 from joma.store.lock import Lock
 
@@ -70,8 +76,8 @@ def test_what_has_ended_is_left_alone(tmp_path):
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")}
     again = train_pack(wanted, tmp_path)
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")} == before
-    assert [run.is_new for run in first.runs + again.runs] == [True, True, False, False]
-    assert [replace(run, is_new=False) for run in first.runs] == list(again.runs)
+    assert [run.is_new for run in first + again] == [True, True, False, False]
+    assert [replace(run, is_new=False) for run in first] == list(again)
 
 
 def spoil(path):
@@ -171,7 +177,7 @@ def test_a_finished_run_is_made_longer(tmp_path):
     train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
     longer = pack(seeds=(1, 2), steps=STEPS)
     result = train_pack(longer, tmp_path / "out")
-    assert [(run.step, run.is_new) for run in result.runs] == [(STEPS, True)] * 2
+    assert [(run.step, run.is_new) for run in result] == [(STEPS, True)] * 2
     assert_as_in_peace(tmp_path, tmp_path / "out", longer)
     events = read_events(tmp_path / "out" / "seed1")
     withdrawn = events["evidence"].str.contains("withdrawn")
@@ -179,7 +185,7 @@ def test_a_finished_run_is_made_longer(tmp_path):
     assert set(events.loc[~withdrawn, "step"]) == {STEPS}
     assert info(tmp_path / "out" / "seed1").about["num_steps"] == STEPS
     shorter = train_pack(pack(seeds=(1, 2), steps=8), tmp_path / "out")
-    assert [(run.step, run.is_new) for run in shorter.runs] == [(STEPS, False)] * 2
+    assert [(run.step, run.is_new) for run in shorter] == [(STEPS, False)] * 2
 
 
 def refused(tmp_path, error, match, **changes):
@@ -290,7 +296,7 @@ def test_ctrl_c_saves_and_goes_up(tmp_path, monkeypatch, at, times, while_saving
     assert [snapshots.steps_of(folder) for folder in both] == saved
     status = "finished" if at == STEPS else "running"
     assert [(info(folder).status, is_open(folder)) for folder in both] == [(status, False)] * 2
-    assert [run.is_new for run in train_pack(wanted, tmp_path / "out").runs] == [at < STEPS] * 2
+    assert [run.is_new for run in train_pack(wanted, tmp_path / "out")] == [at < STEPS] * 2
     assert_as_in_peace(tmp_path, tmp_path / "out", wanted)
 
 
@@ -344,3 +350,44 @@ def test_ctrl_c_at_the_last_step_leaves_the_end_to_be_taken(tmp_path, monkeypatc
 
 def press_ctrl_c():
     signal.raise_signal(signal.SIGINT)
+
+
+# Folders of version 0.1 and odd JSON.
+
+OLD = Path(__file__).parents[1] / "store" / "folders-0.1" / "train"
+
+
+def test_a_training_of_version_0_1_goes_on_as_if_it_had_never_stopped(tmp_path):
+    config = RunConfig.from_dict(info(OLD).config).update({"steps": 16})
+    wanted = Pack(runs=(Run(name="train", config=config),))
+    shutil.copytree(OLD, tmp_path / "old" / "train")
+    for folder in ("old", "new"):
+        assert [run.status for run in train_pack(wanted, tmp_path / folder)] == ["finished"]
+    old, new = read(tmp_path / "old" / "train"), read(tmp_path / "new" / "train")
+    names = ["step", "site", "layer", "head", "metric"]
+    assert old[names].equals(new[names])
+    np.testing.assert_allclose(old["value"], new["value"], rtol=1e-9)  # another torch may round otherwise
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"config": {}},
+        {"config": {"model": 3}},
+        {"about": []},
+        {"about": {"num_steps": "4"}},
+        {"about": {"num_steps": None}},
+        {"about": {"num_steps": 4, "data_hash": 3}},
+        {"resumed": None},
+    ],
+    ids=str,
+)
+def test_odd_json_is_refused_in_one_line_and_left_as_it_is(tmp_path, odd):
+    train_pack(pack(seeds=(1,), steps=4), tmp_path)
+    path = tmp_path / "seed1" / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | odd))
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="Restore it from a copy") as caught:
+        train_pack(pack(seeds=(1, 2), steps=8), tmp_path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert path.read_bytes() == before and not (tmp_path / "seed2").exists()

@@ -74,16 +74,6 @@ def test_a_grid_is_trained_told_and_extended(tmp_path, capsys):
     assert all(run["final_loss"] >= run["best_loss"] > 0 for run in record["runs"])
 
 
-def test_from_python(tmp_path):
-    seen: list[Progress] = []
-    done = joma.train({**TINY, "seed": [5, 6]}, recipe="trees", out=tmp_path, device="cpu", progress=seen.append)
-    assert [run.status for run in done.runs] == ["finished", "finished"]
-    assert done.runs[0].entropy_names and len(done.runs[0].entropy_names) == 1
-    assert set(read(done.runs[0].folder)["step"]) == {0, 2, 4}
-    assert seen[0].num_packs_done == 0 and seen[-1].num_packs_done == len(seen[-1].plan.packs) == 1
-    assert any(at.pack is not None and at.pack.step == 4 for at in seen)
-
-
 def test_a_run_that_diverges_is_told_and_its_neighbour_is_not_touched(tmp_path, capsys):
     # A first step of 1e30 times the gradient makes the next loss overflow float32.
     wild = ("--optimiser", "sgd", "--lr", "1e-3,1e30", "--seed", "1")
@@ -190,9 +180,7 @@ TEXT = ("--readout", "next_token")
     [
         (("--heads", "3"), "`width` must be a multiple of `heads`, got 8 and 3"),
         (("--seed", ","), "`seed` is empty"),
-        (("--lr", "fast"), "`lr` must be a number, got 'fast'"),
         (("--steps", "inf"), "`steps` must be a whole number, got 'inf'"),
-        (("--depth", "1e400"), "`depth` must be a whole number, got '1e400'"),
         (("--data", "pythondocs", *TEXT), "Did you mean 'python-docs'?"),
         (
             ("--data", "zzz", *TEXT),
@@ -315,7 +303,9 @@ def test_packs_are_trained_in_order_and_ctrl_c_leaves_those_alone_that_have_not_
         run.name for run in done.runs if statuses.get(run.name) == "finished"
     ]
     peace = joma.train(given, recipe="trees", out=tmp_path / "peace", device="cpu")
-    assert len(done.runs) == 6
+    assert len(done.runs) == 6 and all(
+        len(run.entropy_names) == info(run.folder).config["model"]["depth"] for run in done.runs
+    )
     for ours, theirs in zip(done.runs, peace.runs, strict=True):
         assert read(ours.folder).equals(read(theirs.folder))
 

@@ -245,18 +245,11 @@ def test_a_fall_that_is_over_before_the_second_point_is_seen():
     assert found.rise.value == pytest.approx(2 - lowest, abs=0.02)
 
 
-def test_a_dip_between_two_measurements_is_not_resolved():
+def test_a_dip_between_two_measurements_is_not_resolved_and_a_monotone_fall_has_none():
     steps = np.concatenate([[0], np.arange(2000, 20_001, 2000)])
-    found = describe(steps, rebound(steps))
-    assert not found.resolved
-    assert name_of(found, smallest=0.1) is Name.NOT_RESOLVED
-
-
-def test_a_monotone_fall_has_no_dip_to_resolve():
-    steps = np.concatenate([[0], np.arange(2000, 20_001, 2000)])
-    found = describe(steps, 1.5 + np.exp(-steps / 3000))
-    assert found.resolved
-    assert name_of(found, smallest=0.1) is Name.FALLING
+    dip, fall = describe(steps, rebound(steps)), describe(steps, 1.5 + np.exp(-steps / 3000))
+    assert (dip.resolved, fall.resolved) == (False, True)
+    assert [name_of(found, smallest=0.1) for found in (dip, fall)] == [Name.NOT_RESOLVED, Name.FALLING]
 
 
 def test_the_search_window_chooses_between_two_dips():
@@ -278,21 +271,13 @@ def test_units_of_time_and_value_do_not_matter():
     assert scaled.dip_time.value == pytest.approx(found.dip_time.value / 1000, rel=1e-6)
 
 
-def test_noise_is_measured_and_can_be_given():
-    rng = np.random.default_rng(1)
-    steps = np.arange(0, 20_001, 100)
-    values = rebound(steps) + 0.03 * rng.standard_normal(len(steps))
-    assert describe(steps, values).noise == pytest.approx(0.03, rel=0.25)
-    sure, unsure = (describe(steps, values, noise=noise).rise for noise in (0.003, 0.1))
-    assert sure.high - sure.low < unsure.high - unsure.low
-
-
-def test_a_long_curve_is_averaged_without_losing_its_effects():
-    steps = np.arange(20_001)
-    values = rebound(steps) + 0.05 * np.random.default_rng(2).standard_normal(len(steps))
+@pytest.mark.parametrize(("stride", "noise"), [(100, 0.03), (1, 0.05)], ids=["measured", "of a long curve, averaged"])
+def test_noise_is_measured_and_averaging_loses_no_effect(stride, noise):
+    steps = np.arange(0, 20_001, stride)
+    values = rebound(steps) + noise * np.random.default_rng(2).standard_normal(len(steps))
     found = describe(steps, values)
-    assert found.rise.low <= rebound(steps[18_000:]).mean() - rebound(steps).min() <= found.rise.high
-    assert found.noise == pytest.approx(0.05, rel=0.3)
+    assert found.rise.low <= rebound(np.arange(18_000, 20_001)).mean() - rebound(steps).min() <= found.rise.high
+    assert found.noise == pytest.approx(noise, rel=0.3)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])

@@ -1,10 +1,6 @@
 """Every path against materialised float64 attention on the inputs as given; masks, biases and given logits."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -198,14 +194,10 @@ def test_memory_grows_linearly_with_the_length(options):
     assert largest(8192) < 8192**2 / 4
 
 
-def test_the_triton_kernel_agrees_in_the_interpreter():
+def test_the_triton_kernel_agrees_in_the_interpreter(answer_of):
     """In a process of its own: the interpreter is switched on before Triton is imported, for good."""
     pytest.importorskip("triton")
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    script = os.path.join(os.path.dirname(__file__), "interpreted_triton.py")
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["cases"] >= 25
+    assert answer_of("interpreted_triton.py", TRITON_INTERPRET="1")["cases"] >= 25
 
 
 # Logits that a model has built itself.

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from test_entropy import assert_close
 
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
-from joma.measure.rank import power_step, qk_spectral_norms, spectral_norm, stable_rank
+from joma.measure.rank import power_step, qk_cores, spectral_norm, stable_rank
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNEL = cases(
@@ -63,5 +63,5 @@ def test_ranks_and_norms(shape, allow_tf32, monkeypatch):
 
 def test_norms_of_query_key_products():
     w_q, w_k = torch.randn(2, 64, 128, generator=torch.Generator().manual_seed(0))
-    found = qk_spectral_norms(w_q.cuda(), w_k.cuda(), 4)
-    torch.testing.assert_close(found.cpu(), qk_spectral_norms(w_q, w_k, 4))
+    found = spectral_norm(qk_cores(w_q.cuda(), w_k.cuda(), 4))
+    torch.testing.assert_close(found.cpu(), spectral_norm(qk_cores(w_q, w_k, 4)))

@@ -3,8 +3,6 @@
 import dataclasses
 import math
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from joma.measure.entropy import attention_entropy, logits_entropy
 from joma.models.batch import Batch, LayerReading, Model
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
-from joma.models.parameters import Layout
 from joma.probe.structure import lower_matrices, query_keys
 
 every_pair = pytest.mark.parametrize("row", ROWS, ids=[f"row{i}" for i in range(len(ROWS))])
@@ -111,12 +108,9 @@ def test_the_papers_language_model_is_torchs_encoder(heads, changes):
 
 
 @pytest.mark.slow
-def test_many_settings_compile_as_one_graph_each_in_one_process():
-    folder = Path(__file__).parent
-    script = [sys.executable, str(folder / "compiled_blocks.py")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder.parent), str(folder.parents[1])])}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_many_settings_compile_as_one_graph_each_in_one_process(answer_of):
+    tests = Path(__file__).parents[1]
+    answer_of("compiled_blocks.py", PYTHONPATH=os.pathsep.join([str(tests), str(tests.parent)]))
 
 
 @every_third
@@ -190,20 +184,23 @@ def test_dropout_needs_noise_and_moves_with_the_step():
     assert (pack.train() != first).all() and (first != quiet).all()
 
 
-def test_only_trained_parameters_have_gradients():
-    config = small_config({"train_embedding": False, "frozen": "attention"})
-    decoder = Decoder(config)
-    assert isinstance(decoder, Model)
-    assert decoder.frozen == {name for name in decoder.shapes if name == "embedding.weight" or ".attention." in name}
-    assert not set(make_pack(config, [0]).gradients) & decoder.frozen
-    layout = Layout.of(decoder.shapes, decoder.frozen)
-    assert layout.num_trained < layout.size
+PARTS = {
+    "read-out": ({"frozen": ("attention", "mlp", "norm", "embedding")}, lambda name: name.startswith("output.")),
+    "block": ({"only_block": 1}, lambda name: name.startswith("blocks.1.")),
+    "mlp, norms and read-out": (
+        {"train_embedding": False, "frozen": ("attention",)},
+        lambda name: name != "embedding.weight" and ".attention." not in name,
+    ),
+}
 
 
-def test_the_readout_alone_can_be_trained():
-    config = small_config({"frozen": "attention+mlp+norm+embedding"})
-    alone, together = make_pack(config, [0]), make_pack(dataclasses.replace(config, frozen=()), [0])
-    assert set(alone.gradients) == {"output.weight", "output.bias"}
+@pytest.mark.parametrize(("changes", "is_trained"), PARTS.values(), ids=PARTS)
+def test_a_part_that_is_trained_alone_has_the_gradients_that_it_has_among_all(changes, is_trained):
+    config = small_config({"depth": 3})
+    alone, together = make_pack(dataclasses.replace(config, **changes), [0]), make_pack(config, [0])
+    assert isinstance(alone.decoder, Model)
+    assert set(alone.gradients) == alone.decoder.shapes.keys() - alone.decoder.frozen
+    assert set(alone.gradients) == set(filter(is_trained, alone.decoder.shapes))
     alone.train()
     together.train()
     for name, gradient in alone.gradients.items():
@@ -267,17 +264,6 @@ def test_parts_learn_at_rates_of_their_own_and_frozen_ones_stay(kind, logits, fr
                 tensor[run], right, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: name + text
             )
             torch.testing.assert_close(alone[name][0], tensor[run], **close)
-
-
-def test_one_block_alone_can_be_trained():
-    config = small_config({"depth": 3, "only_block": 1})
-    alone = make_pack(config, [0])
-    assert set(alone.gradients) == {name for name in alone.decoder.shapes if name.startswith("blocks.1.")}
-    alone.train()
-    together = make_pack(dataclasses.replace(config, only_block=None), [0])
-    together.train()
-    for name, gradient in alone.gradients.items():
-        torch.testing.assert_close(gradient, together.gradients[name], **close)
 
 
 def test_a_scan_finds_the_matrices_by_their_names():

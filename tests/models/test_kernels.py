@@ -1,10 +1,5 @@
 """The kernels of the models in Triton's interpreter; the compiled ones are held against torch on a GPU."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -17,11 +12,8 @@ attention_triton = pytest.importorskip("joma.models.attention_triton", reason="T
 embedding_triton = pytest.importorskip("joma.models.embedding_triton", reason="Triton is not installed")
 
 
-def test_interpreted_kernels_are_torchs_operations():
-    script = Path(__file__).with_name("interpreted_triton.py")
-    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+def test_interpreted_kernels_are_torchs_operations(answer_of):
+    found = answer_of("interpreted_triton.py", "-W", "error")
     assert len(found) > 45
     for case, (distance, allowed) in found.items():
         assert distance < allowed, case
@@ -67,11 +59,8 @@ def test_gpu_adds_rows_of_words_in_one_order(num_rows, dtype):
     assert (found[0] - right).norm() / right.norm() < torch.finfo(dtype).eps
 
 
-def test_the_chosen_shapes_of_attention_fit_into_shared_memory():
-    script = Path(__file__).with_name("compiled_attention.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for capability, found in json.loads(done.stdout).items():
+def test_the_chosen_shapes_of_attention_fit_into_shared_memory(answer_of):
+    for capability, found in answer_of("compiled_attention.py").items():
         assert found
         for each in found:
             assert each["taken"] <= each["bound"] <= each["room"], (capability, each)

@@ -1,4 +1,4 @@
-"""The analysed layer: its gradient is the theory's field, for many runs at once, and training it follows the flow."""
+"""The analysed layer: its gradient is the theory's field; training follows Theorem 1 and the flow."""
 
 from dataclasses import replace
 
@@ -8,12 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.engine.config import OptimiserConfig
+from joma.engine.step import Stepper
 from joma.models.batch import Batch, Model
 from joma.models.layer import AnalysedLayer, LayerConfig
 from joma.models.parameters import Layout
 from joma.theory import activations
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.layer import Embeddings, Layer, Samples, cross_entropy_gradient
+from joma.theory.invariants import Invariant
+from joma.theory.layer import Embeddings, Layer, Samples, cross_entropy_gradient, fixed_gradient
 
 NUM_SAMPLES = 7
 SIZES = {"num_contextual": 5, "hidden": 4, "width": 9, "num_samples": NUM_SAMPLES}
@@ -84,8 +87,8 @@ class Packed:
 
 
 layers = st.builds(
-    make_layer,
-    attention=st.sampled_from(["linear", "exp", "softmax"]),
+    lambda kind, **settings: make_layer(attention=kind[0], normalisation=kind[1], **settings),
+    kind=st.sampled_from([("linear", 1.0), ("linear", 3.0), ("exp", 1.0), ("exp", 0.5), ("softmax", 1.0)]),
     temperature=st.sampled_from([0.5, 1.0, 2.0]),
     activation=st.sampled_from(sorted(activations.ACTIVATIONS)),
     num_queries=st.sampled_from([1, 3]),
@@ -105,6 +108,8 @@ def test_the_gradient_is_minus_the_field_of_the_theory(layer):
             assert -losses[run] == pytest.approx(theory.objective(w, z, samples, g), rel=1e-12)
         else:
             g = cross_entropy_gradient(pack.batch.targets[run].numpy())(0.0, hidden)
+        scores = layer.scores(pack.parameters, pack.batch)[run]
+        np.testing.assert_allclose(scores.numpy(), theory.scores(z, samples), **EXACT)
         np.testing.assert_allclose(layer.hidden(pack.parameters, pack.batch)[run].numpy(), hidden, **EXACT)
         field = theory.gradient(w, z, samples, g)
         np.testing.assert_allclose(-pack.gradients["w"][run].numpy(), field.w, **EXACT)
@@ -124,14 +129,6 @@ def test_any_activation_can_be_passed(attention):
     field = theory.gradient(w, z, samples, pack.parameters["samples.g"][0].numpy())
     np.testing.assert_allclose(-pack.gradients["w"][0].numpy(), field.w, **EXACT)
     np.testing.assert_allclose(-pack.gradients["z"][0].numpy(), field.z, **EXACT)
-
-
-@pytest.mark.parametrize("normalisation", [0.5, 3.0])
-@pytest.mark.parametrize("attention", ["linear", "exp"])
-def test_a_constant_normalisation_is_the_theorys(attention, normalisation):
-    pack = Packed(make_layer(attention=attention, normalisation=normalisation), [2])
-    theory, samples, _, z = pack.theory(0)
-    np.testing.assert_allclose(pack.layer.scores(pack.parameters, pack.batch)[0].numpy(), theory.scores(z, samples))
 
 
 @given(layers)
@@ -171,3 +168,69 @@ def test_the_start_is_the_papers():
 def test_impossible_settings_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         AnalysedLayer(LayerConfig(**SIZES | change), x=table).initial(0)
+
+
+# Trained by the engine.
+
+SEEDS = [3, 8]
+ROUNDING = 1e-12
+"""Of a step's change, added to float64 numbers of size one."""
+one_query_and_several = pytest.mark.parametrize("num_queries", [1, 3])
+
+
+def round_robin(num_queries: int) -> Batch:
+    """The whole table for each run, queries in turn."""
+    samples = torch.arange(NUM_SAMPLES)
+    tokens = torch.stack([samples, samples % num_queries], dim=-1).expand(len(SEEDS), -1, -1)
+    return Batch(tokens=tokens, targets=(samples % SIZES["hidden"]).expand(len(SEEDS), -1))
+
+
+def trained(layer: AnalysedLayer, batch: Batch, *, lr: float, num_steps: int) -> tuple[dict, np.ndarray, np.ndarray]:
+    """Train by plain gradient descent; the start, and v (R, T, K, M) and z (R, T, Q, M) before and after each step."""
+    sgd = OptimiserConfig(optimiser="sgd", lr=lr)
+    stepper = Stepper(
+        layer, SEEDS, [sgd] * len(SEEDS), num_steps=num_steps, steps_per_epoch=num_steps, precision="float64"
+    )
+    own = {name: tensor.clone().numpy() for name, tensor in stepper.parameters.items()}
+    w, z = [own["w"]], [own["z"]]
+    for _ in range(num_steps):
+        stepper.advance(batch)
+        w.append(stepper.parameters["w"].clone().numpy())
+        z.append(stepper.parameters["z"].clone().numpy())
+    v = np.einsum("trkd,rmd->rtkm", np.stack(w), own["embedding.contextual"])
+    return own, v, np.stack(z, axis=1)
+
+
+@one_query_and_several
+@pytest.mark.parametrize("objective", ["linear", "cross_entropy"])
+@pytest.mark.parametrize("kind", [AttentionKind.EXP, AttentionKind.LINEAR])
+def test_every_step_obeys_theorem_1(kind, objective, num_queries):
+    settings = {"activation": "gelu", "objective": objective, "temperature": 2.0, "start_scale": 1.0}
+    layer = make_layer(attention=kind.value, num_queries=num_queries, **settings)
+    _, v, z = trained(layer, round_robin(num_queries), lr=0.05, num_steps=40)
+    invariant = Invariant(attention=Attention(kind=kind, temperature=2.0))
+    changes = np.diff(invariant.value(v, z), axis=1)
+    expected = invariant.step_change(np.diff(v, axis=1), np.diff(z, axis=1))
+    np.testing.assert_allclose(changes, expected, rtol=0, atol=ROUNDING)
+    assert np.abs(changes).max() > 1e6 * ROUNDING  # the steps are no flow: it does move
+
+
+@one_query_and_several
+def test_training_ends_where_the_flow_of_the_theory_does(num_queries):
+    layer = make_layer(num_queries=num_queries, activation="gelu", objective="linear", temperature=1.0, start_scale=0.3)
+    batch = round_robin(num_queries)
+
+    def distance(num_steps: int) -> float:
+        own, v, z = trained(layer, batch, lr=1.0 / num_steps, num_steps=num_steps)
+        embeddings = Embeddings(contextual=own["embedding.contextual"][1].T, queries=own["embedding.queries"][1].T)
+        theory = Layer(
+            embeddings=embeddings, attention=Attention(kind=AttentionKind.SOFTMAX), activation=activations.gelu
+        )
+        samples = Samples(x=own["samples.x"][1], q=batch.tokens[1, :, 1].numpy())
+        backpropagated = fixed_gradient(own["samples.g"][1])
+        end = theory.flow(own["w"][1], own["z"][1], samples, backpropagated, np.array([0.0, 1.0])).at_end()
+        gap_v = np.abs(embeddings.contextual_part(end["w"]) - v[1, -1]).max()
+        return float(max(gap_v, np.abs(end["z"] - z[1, -1]).max()))
+
+    assert distance(200) < 2e-3
+    assert 1.8 < distance(50) / distance(100) < 2.2

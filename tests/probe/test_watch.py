@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import joma
 from joma.cli import app
-from joma.measure.rank import qk_spectral_norms, stable_rank
+from joma.measure.rank import qk_cores, spectral_norm, stable_rank
 from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
@@ -175,7 +175,7 @@ def test_matrices_agree_with_a_decomposition():
             assert table[site, "frobenius_norm", -1] == pytest.approx(weight.norm().item(), rel=1e-6)
             assert table[site, "rank_residual", -1] <= 0.02
         attention = layer.self_attn
-        norms = qk_spectral_norms(attention.q_proj.weight, attention.k_proj.weight, models.HEADS, 2)
+        norms = spectral_norm(qk_cores(attention.q_proj.weight, attention.k_proj.weight, models.HEADS, 2))
         site = f"model.layers.{number}.self_attn"
         q, k = (
             attention.q_proj.weight.double().unflatten(0, (models.HEADS, -1)),

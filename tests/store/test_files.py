@@ -44,31 +44,29 @@ def test_a_fault_at_any_point_leaves_the_old_or_the_new_file(tmp_path, code):
     assert seen == ["open", "write", "flush", "fsync", "replace", "fsync"]
 
 
-def test_leftovers_of_one_file_are_told_from_others(tmp_path):
-    mine, other = beside(tmp_path / "run.json"), beside(tmp_path / "page.html")
-    kept = tmp_path / "run.json"
-    for path in (mine, other, kept):
-        path.write_bytes(b"half")
-    remove_leftovers(tmp_path, "run.json")
-    assert {other, kept} == set(tmp_path.iterdir())
-    remove_leftovers(tmp_path)
-    assert {kept} == set(tmp_path.iterdir())
-    remove_leftovers(tmp_path / "is not there")
-
-
-def test_leftovers_at_any_depth_are_files_and_folders(tmp_path):
+def test_leftovers_are_told_from_others_and_found_at_any_depth(tmp_path):
     whole = tmp_path / "kept" / "a"
     whole.mkdir(parents=True)
     half = beside(whole)
     half.mkdir()
     for folder in (tmp_path, whole, half):
-        (folder / "table.csv").write_bytes(b"whole")
-        beside(folder / "table.csv").write_bytes(b"half")
+        for name in ("run.json", "page.html"):
+            (folder / name).write_bytes(b"whole")
+            beside(folder / name).write_bytes(b"half")
+
+    def left(folder):
+        return sorted(path.name[:-14] for path in folder.glob(".*.part"))
+
+    assert left(tmp_path) == [".page.html", ".run.json"]
+    remove_leftovers(tmp_path, "run.json")
+    assert left(tmp_path) == [".page.html"]
     remove_leftovers(tmp_path)
-    assert half.exists()
+    assert half.exists() and not left(tmp_path) and len(left(whole)) == 2
     remove_leftovers(tmp_path, at_any_depth=True)
-    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
-    assert left == {"kept", "kept/a", "kept/a/table.csv", "table.csv"}
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    names = {"run.json", "page.html"}
+    assert found == {"kept", "kept/a", *names, *(f"kept/a/{name}" for name in names)}
+    remove_leftovers(tmp_path / "is not there")
 
 
 def test_readers_never_see_half_a_file(tmp_path):

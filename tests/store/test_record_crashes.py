@@ -6,16 +6,19 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
+from functools import partial
 
 import pandas
 import pytest
 from store.faults import Faults
-from store.mortal import AGAIN_AT, NUM_STEPS, write_step
-from store.mortality import orders
+from store.mortality import end_of, ended, forked
 
-from joma.store import DiskFullError, files, info, is_open, open_run, read, read_events
+from joma.store import DiskFullError, RunLockedError, files, info, is_open, open_run, read, read_events, tables
 
+NUM_STEPS = 6
+"""Steps of the short run that dies at every operation in turn."""
+AGAIN_AT = 3
+"""Step at which another one begins again."""
 NUM_KILLS = 25
 """Kills that must hit a writer while it holds the run."""
 FLUSH_SECONDS = 0.01
@@ -27,11 +30,88 @@ def without_git(monkeypatch):
     monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
 
 
-@pytest.fixture(scope="module")
-def mortal():
-    """A function that has children of another process live and die, and returns how they ended."""
-    with orders(Path(__file__).with_name("mortal.py")) as order:
-        yield lambda role, *arguments, **settings: order({"role": role, "arguments": arguments, **settings})
+@pytest.fixture
+def merging_often(monkeypatch):
+    """To be killed in the middle of it."""
+    monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 4)
+
+
+# What the children do that die on the way.
+
+
+def noting(log):
+    """A function that notes what a child has done, as a line of JSON that survives it."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return lambda **entry: os.write(handle, (json.dumps(entry) + "\n").encode())
+
+
+def write_step(run, step):
+    """Add a row of its own, rewrite a row of all steps, and tell an event."""
+    run.event(step, "audit", f"step {step}", evidence={"step": step})
+    run.add(step, "loss", step / 2, site="a", layer=0)
+    run.add(-1, "latest", step, site="a")
+
+
+def last_step(folder):
+    table = tables.load(folder, tables.METRICS, {})
+    return max(table["step"].to_pylist(), default=-1)
+
+
+def short_run(folder, log):
+    """Write a short run in three parts."""
+    note = noting(log)
+    with open_run(folder, kind="train", config={}, flush_seconds=1e9) as run:
+        for step in range(max(last_step(folder), 0), NUM_STEPS):
+            write_step(run, step)
+            if step % 2:
+                run.flush()
+                note(durable=step)
+    note(durable=NUM_STEPS - 1)
+
+
+def run_again(folder):
+    """Begin a run again in its middle, with other values, in three parts."""
+    with open_run(folder, kind="train", config={}, flush_seconds=1e9) as run:
+        run.begin_again(AGAIN_AT)
+        for step in range(AGAIN_AT, NUM_STEPS):
+            run.event(step, "audit", "again")
+            run.add(step, "loss", -step)
+            run.flush()
+
+
+def endless_run(folder, log, seed):
+    """Write steps for ever, closing and opening the run every now and then."""
+    note = noting(log)
+    rng = random.Random(seed)
+    while True:
+        with open_run(folder, kind="train", config={}, flush_seconds=FLUSH_SECONDS) as run:
+            first = max(last_step(folder), 0)  # again: only part of its rows may have been written
+            for step in range(first, first + rng.randrange(2, 60)):
+                begun = time.monotonic()
+                write_step(run, step)
+                note(step=step, begun=begun, done=time.monotonic())
+                time.sleep(rng.random() * 1e-3)
+        note(durable=step)
+
+
+def contender(folder, log, start, num_losers):
+    """Try to open a run at the same moment as others; hold it until all of those have given up."""
+    note = noting(log)
+    while time.monotonic() < start:
+        pass
+    try:
+        run = open_run(folder, kind="train", config={})
+    except RunLockedError:
+        note(loser=os.getpid())
+        return
+    note(winner=os.getpid())
+    while log.read_text().count("loser") < num_losers:
+        time.sleep(1e-3)
+    run.flush()
+    os._exit(9)  # leaves its lock to the next round
+
+
+# What they leave.
 
 
 def entries(log):
@@ -74,14 +154,14 @@ def finish(folder, num_steps):
             write_step(run, step)
 
 
-def test_dying_at_every_operation_in_turn(tmp_path, mortal):
-    at = 0
-    ended = None
-    while ended != [0]:
+@pytest.mark.usefixtures("merging_often")
+def test_dying_at_every_operation_in_turn(tmp_path):
+    at, code = 0, None
+    while code != 0:
         at += 1
         folder, log = tmp_path / str(at), tmp_path / f"{at}.log"
-        ended = mortal("short_run", str(folder), str(log), at)
-        assert ended in ([-9], [0])
+        code = ended(partial(short_run, folder, log), at=at)
+        assert code in (-9, 0)
         durable = max((entry["durable"] for entry in entries(log)), default=-1)
         if not (folder / "run.json").exists():
             assert durable == -1
@@ -93,26 +173,27 @@ def test_dying_at_every_operation_in_turn(tmp_path, mortal):
     assert at > 70  # opening, three parts of two tables, two merges, the end
 
 
-def test_dying_at_every_operation_of_a_run_that_is_begun_again(tmp_path, mortal):
+@pytest.mark.usefixtures("merging_often")
+def test_dying_at_every_operation_of_a_run_that_is_begun_again(tmp_path):
     """What was recorded from its first step on is there as it was, or gone and made anew so far: never both."""
     length = NUM_STEPS + 2  # further than the second one comes
     losses = states(list(range(length)), [-step for step in range(NUM_STEPS)])
     words = states(["first"] * length, ["again"] * NUM_STEPS)
-    at, ended, seen = 0, None, []
-    while ended != [0]:
+    at, code, seen = 0, None, []
+    while code != 0:
         at += 1
         folder = tmp_path / str(at)
         with open_run(folder, kind="train", config={}) as run:
             for step in range(length):
                 run.event(step, "audit", "first")
                 run.add(step, "loss", step)
-        ended = mortal("run_again", str(folder), at)
-        assert ended in ([-9], [0])
+        code = ended(partial(run_again, folder), at=at)
+        assert code in (-9, 0)
         written = losses.index(read(folder)["value"].tolist())
         told = words.index(read_events(folder)["message"].tolist())
         assert told - written in (0, 1)  # events come first
         seen.append((written, told))
-        assert mortal("run_again", str(folder), 0) == [0]
+        assert ended(partial(run_again, folder)) == 0
         assert read(folder)["value"].tolist() == losses[-1]
         assert pandas.read_parquet(folder / "metrics").equals(read(folder))
         assert read_events(folder)["message"].tolist() == words[-1]
@@ -124,15 +205,16 @@ def states(first, again):
     return [first, *(first[:AGAIN_AT] + again[AGAIN_AT : step + 1] for step in range(AGAIN_AT, len(again)))]
 
 
-def test_kill_9_at_random_moments(tmp_path, mortal):
+@pytest.mark.usefixtures("merging_often")
+def test_kill_9_at_random_moments(tmp_path):
     folder = tmp_path / "run"
     rng = random.Random(1)
     num_hits = number = known = 0
     while num_hits < NUM_KILLS:
         number += 1
         log = tmp_path / f"{number}.log"
-        ended = mortal("endless_run", str(folder), str(log), FLUSH_SECONDS, number, kill_after=rng.uniform(0.0, 0.25))
-        assert ended == [-signal.SIGKILL]
+        code = ended(partial(endless_run, folder, log, number), kill_after=rng.uniform(0.0, 0.25))
+        assert code == -signal.SIGKILL
         num_hits += (folder / "writer.json").exists()
         if not (folder / "run.json").exists():
             assert not entries(log)
@@ -156,11 +238,11 @@ def must_be_there(noted):
     return {entry["step"] for entry in steps if entry["done"] < limit} | set(range(first, closed + 1))
 
 
-def test_of_many_that_open_a_dead_run_at_once_one_wins(tmp_path, mortal):
+def test_of_many_that_open_a_dead_run_at_once_one_wins(tmp_path):
     folder, log = tmp_path / "run", tmp_path / "log"
     for number in range(1, 11):
-        ended = mortal("contender", str(folder), str(log), time.monotonic() + 0.05, 5 * number, count=6)
-        assert sorted(ended) == [0] * 5 + [9]
+        work = partial(contender, folder, log, time.monotonic() + 0.2, 5 * number)
+        assert sorted(map(end_of, [forked(work) for _ in range(6)])) == [0] * 5 + [9]
         assert sum("winner" in entry for entry in entries(log)) == number
 
 
