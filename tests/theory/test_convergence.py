@@ -51,24 +51,6 @@ def test_large_targets_neither_overflow_nor_miss(mu, t):
     assert np.isinf(y) or convergence.time_to_efolds(y, mu) == pytest.approx(t, rel=1e-12)
 
 
-def test_constants_are_suprema():
-    near = np.linspace(-1e-4, 1e-4, 11)
-    for function, at, value in (
-        (convergence.rho, convergence.SUP_RHO_AT, convergence.SUP_RHO),
-        (convergence.zeta, convergence.SUP_ZETA_AT, convergence.SUP_ZETA),
-    ):
-        values = function(1.0, at + near)
-        assert values.argmax() == 5
-        assert values[5] == pytest.approx(value, rel=1e-14)
-
-
-@given(vectors, starts, scales)
-def test_normalised_field_is_eqn_6_with_weights_that_sum_to_one(mu, v, temperature):
-    weights = np.exp(v**2 / temperature)
-    naive = np.array([(m - x) * w / sum(weights) for m, x, w in zip(mu, v, weights, strict=True)])
-    np.testing.assert_allclose(convergence.normalised_field(v, mu, temperature), naive, rtol=1e-13, atol=1e-15)
-
-
 def test_a_hundred_thousand_points_take_a_second():
     rng = np.random.default_rng(0)
     mu, t = rng.uniform(-8, 8, size=100_000), 10 ** rng.uniform(-3, 1, size=100_000)

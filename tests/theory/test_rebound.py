@@ -52,11 +52,6 @@ def test_zeros_or_equal_targets_end_the_rebound():
     assert monotone.end == pytest.approx(0.0901, abs=5e-5) and monotone.rise == pytest.approx(0, abs=1e-14)
 
 
-def test_whether_the_entropy_finally_rises_depends_on_the_temperature():
-    mu = np.array([0.0] * 8 + [1.0, 2.0])
-    assert [entropy_finally_rises(mu, temperature) for temperature in (0.5, 2.0, 8.0)] == [True, True, False]
-
-
 @pytest.mark.parametrize("kind", [ConvergenceFlow, AttentionFlow])
 @pytest.mark.parametrize("dip", [entropy_rebound, rank_rebound])
 def test_many_dips_are_found_as_each_by_itself(kind, dip):
