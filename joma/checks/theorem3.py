@@ -1,7 +1,6 @@
 """Section 4 and Appendix A.4, Theorem 3: the weights near a critical point, with the bias frozen."""
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -140,30 +139,6 @@ def rates_near_the_point(claims, point, rates):
     (matrix, stable), found = claims, point.linearised.eigenvalues[:2]
     along_and_across = [e @ matrix(point) @ e for e in _axes(point)]
     return along_and_across - rates, found - rates, float(stable(point) != (rates > 0).all())
-
-
-def stable_pairs(rng):
-    """Joint critical pairs at three distances, and whether v is stable there with ξ held, by differences."""
-    pairs = []
-    for dof, distance in product((2.0, 3.0), (0.5, 2.0, 4.0)):
-        noise = StudentT(dim=2, dof=dof, scale=1.2)
-        mixture = two_clusters(np.array([0.6 * distance, 0.8 * distance]), a_plus=1.4, noise=noise)
-        for pair in theory.critical_pairs(noise, distance):
-            ray = theory.forced_ray(mixture, pair)
-            eigenvalues = np.linalg.eigvals(_derivative(raw_field, ray.mixture, *ray.point(1.3)))
-            pairs.append((noise, pair, bool((eigenvalues.real < 0).all())))
-    return pairs
-
-
-def _falls_then_rises(noise: theory.Isotropic, pair: theory.CriticalPair) -> bool:
-    return bool(theory.mean_ratio_slope(noise, pair.s_minus) < 0 < theory.mean_ratio_slope(noise, pair.s_plus))
-
-
-@check("thm3-stability", DIFFERENTIATION, _falls_then_rises, 0.0, unit="wrong answers", over=stable_pairs)
-@rejects("s₋ < 0 asked for", lambda noise, pair: pair.s_minus < 0)
-def stability_of_pairs(stable, noise, pair, found):
-    """Joint critical pairs, t₂ and t₃: stable with ξ frozen where F/θ₁ falls at s₋ and rises at s₊."""
-    return bool(stable(noise, pair)) != found
 
 
 @check("thm3-frozen", ODE, 0.0, printed=1.0, unit="distance")

@@ -148,14 +148,6 @@ def solution_of_eqn_6(solution, given):
 ZETA_CASES = [(r, mu) for r in (0.3, 0.99) for mu in (0.5, -1.2, 2.0, 3.5)]
 
 
-# Tolerance: extrapolated differences of a function known to 1e-12
-@check("eqn84-86", DIFFERENTIATION, zeta, 1e-7, over=ZETA_CASES)
-def derivative_of_time(zeta_of, r, mu):
-    """Eqn 85: the derivative of e^{μ²/2} F in μ, over e^{μ²/2}, for both signs of μ."""
-    product = np.vectorize(lambda m: np.exp((m**2 - mu**2) / 2) * efold_time(-np.log1p(-r), m))
-    return abs(float(derivative(product, mu).df) - float(zeta_of(r, mu)))
-
-
 @check("eqn84-86", QUADRATURE, zeta, over=ZETA_CASES)
 def time_from_zeta(zeta_of, r, mu):
     """Eqn 86: F from ζ by quadrature over μ, for both signs of μ."""
