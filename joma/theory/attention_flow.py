@@ -138,7 +138,6 @@ class LinearAttentionFlow:
     r"""$q = \eta_z / \eta_w$."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, a negative charge, scales that are not positive; keep float64 arrays."""
         mu, charge = np.atleast_1d(finite("mu", self.mu)), within("charge", self.charge, 0.0, np.inf)
         v0 = np.zeros_like(mu) if self.v0 is None else finite("v0", self.v0)
         keep(self, **broadcast(mu=mu, v0=v0, charge=charge))

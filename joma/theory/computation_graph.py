@@ -58,7 +58,6 @@ class ComputationGraph:
     r"""$\sigma_j$ of every node; that of an input is not used."""
 
     def __post_init__(self) -> None:
-        """Refuse a precedent that does not come before its node, and activations that do not fit the nodes."""
         if len(self.activations) != self.num_nodes:
             raise ValueError(
                 f"`activations` needs one entry for each of {self.num_nodes} nodes, got {len(self.activations)}."
@@ -126,7 +125,6 @@ class Edge:
     r"""$s_j = \sigma_j' g_j$."""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and signals over different data."""
         names = [field.name for field in fields(self)]
         signals = shaped("*B N, *B N, *B N, *B N", **{name: getattr(self, name) for name in names})
         keep(self, **dict(zip(names, signals, strict=True)))
@@ -323,7 +321,6 @@ class TwoValuedInput:
     r"""$E[g_j \mid z_\alpha=0]$; Eqn 3 takes −1."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN and a probability that is none."""
         x_plus, x_minus = shaped("d, d", x_plus=self.x_plus, x_minus=self.x_minus)
         keep(self, x_plus=x_plus, x_minus=x_minus, p1=float(within("p1", self.p1, 0, 1)))
         keep(self, **{name: float(finite(name, getattr(self, name))) for name in ("g_plus", "g_minus")})

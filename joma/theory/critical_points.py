@@ -299,7 +299,6 @@ class LinearisedFlow:
     beta2: float
 
     def __post_init__(self) -> None:
-        """Refuse NaN, and a critical point at zero."""
         betas = {name: float(finite(name, getattr(self, name))) for name in ("beta1", "beta2")}
         keep(self, mu=shaped("n", mu=self.mu), **betas)
         if not self.mu.any():

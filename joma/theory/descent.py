@@ -22,7 +22,6 @@ class GradientSteps:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse momentum and decay outside [0, 1]."""
         within("momentum", self.momentum, 0, 1)
         within("weight_decay", self.weight_decay, 0, 1)
 
@@ -70,7 +69,6 @@ class StepRecipe:
     """Samples drawn for each step, by their weights; None for all of them."""
 
     def __post_init__(self) -> None:
-        """Refuse rates and counts that are not positive."""
         whole("num_steps", self.num_steps, low=1)
         for name in ("rate", "rate_ratio"):
             positive(name, getattr(self, name))

@@ -80,7 +80,6 @@ class Mixture:
     r"""$\phi$; `jacobian` and `growth` need a homogeneous one."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and noise of another dimension."""
         centers, weights = shaped("C n, C", centers=self.centers, weights=self.weights)
         if centers.size == 0:
             raise ValueError(f"`centers` must not be empty, got shape {centers.shape}. Pass one row for each cluster.")

@@ -86,7 +86,6 @@ class SimulationConfig:
     """Reported times evenly spaced, `linear`, or in their logarithm, `log`; when None the one that suits the flow."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names, numbers out of range, and options that the flow does not have."""
         keep(self, **{name: _plain(name, getattr(self, name)) for name in ("targets", "v0", "z0")})
         cls = self._flow_class()
         if self.activation is not None and activation(self.activation).name not in cls.activations:
@@ -268,7 +267,7 @@ def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> t
         predicted = flow.predicted_blow_up()
         blow_up = predicted if predicted is not None and t1 >= predicted.time else None
         t = _grid(t1 if blow_up is None else BEFORE_BLOW_UP * blow_up.time, num_points, first)
-        states = _exact_states(flow, t)
+        states = flow.exact(t)
         if states is None or not all(np.isfinite(values).all() for values in states.values()):
             raise
         return Trajectory(t=t, states=states, blow_up=blow_up), error.reason
@@ -316,7 +315,7 @@ def dip(flow: JointFlow, run: Trajectory, *, integrated: bool) -> Rebound:
         return coarse
     t = np.linspace(run.t[lowest - 1], run.t[lowest + 1], NUM_DIP_POINTS)
     before = {name: values[lowest - 1] for name, values in run.states.items()}
-    states = _integrated(flow, t, start=before).states if integrated else _exact_states(flow, t)
+    states = _integrated(flow, t, start=before).states if integrated else flow.exact(t)
     assert states is not None
     fine = rebound(t, entropy(flow.log_attention(states["z"])))
     return replace(coarse, lowest=fine.lowest, time=fine.time)
@@ -336,14 +335,6 @@ def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | 
     if not max(np.abs(values).max() for values in run.states.values()) < LARGEST:
         raise ArithmeticError(f"The weights grow beyond {LARGEST:.0e}, too far to be squared. Pass a smaller `t1`.")
     return run
-
-
-def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State | None:
-    """v and z by the closed form; None where there is none."""
-    v = flow.solution(t)
-    with np.errstate(over="ignore"):  # weights too large to be squared
-        z = None if v is None else flow.exact_logits(t, v)
-    return None if v is None or z is None else {"v": v, "z": z}
 
 
 def _integrated(

@@ -47,7 +47,6 @@ class LinearFlow:
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
         delta, v0, z0 = shaped("K M, K M, M", delta=self.delta, v0=self.v0, z0=self.z0)
         scales = ("normalisation", "temperature", "rate_ratio")
         keep(self, delta=delta, v0=v0, z0=z0, **{name: float(positive(name, getattr(self, name))) for name in scales})
