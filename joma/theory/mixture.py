@@ -1,16 +1,10 @@
 r"""Lemma 2: what a hidden node learns from a mixture of isotropic clusters, under uniform attention (Eqns 42-53).
 
-A node with weights $v$ and implicit bias $\xi$ sees cluster $j$ at the normalised distance $s_j$,
-
-$$s_j = \frac{v^\top\bar x_j + \xi}{\|v\|}, \qquad
-  \dot v = \sum_j a_j\left[\theta_1(s_j)\,\bar x_j + \theta_2(s_j)\frac{v}{\|v\|}\right], \qquad
-  \dot\xi = \sum_j a_j\,\theta_1(s_j), \qquad a_j = E[g \mid j]\,P[j].$$
-
-For a homogeneous activation this is gradient ascent on $L(v, \xi) = \|v\|\sum_j a_jF(s_j)$. That potential is
-homogeneous of degree one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as
-rays, or not at all. The paper evaluates $\theta$ and $F$ at $r_j = \|v\|s_j$ and divides by $\|v\|$ and $\|v\|^3$
-(Eqns 42, 43 and 50), which is right at $\|v\| = 1$ only. For any other activation $\theta_i(s_j)$ becomes
-$\Theta_i(r_j, \|v\|)$ and $L = \sum_j a_jE\,\phi(\|v\|y + r_j)$.
+A node with weights $v$ and implicit bias $\xi$ sees cluster $j$ at the normalised distance $s_j$ and is pulled by it in
+proportion to $a_j = E[g \mid j]\,P[j]$. For a homogeneous activation this is gradient ascent on a potential of degree
+one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as rays, or not at all. The paper
+evaluates $\theta$ and $F$ at $r_j = \|v\|s_j$ and divides by $\|v\|$ and $\|v\|^3$ (Eqns 42, 43 and 50), which is right
+at $\|v\| = 1$ only. For any other activation $\theta_i(s_j)$ becomes $\Theta_i(r_j, \|v\|)$.
 """
 
 from collections.abc import Callable
