@@ -1,7 +1,6 @@
 """The multi-layer note: back-propagation against autograd, the angle bounds, and the node with a two-valued input."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from joma.theory.computation_graph import (
     ComputationGraph,
     angle_sum,
     least_backpropagated_cosine,
-    worst_edge,
 )
 
 ROUNDING = 1e-12
@@ -62,14 +60,6 @@ def test_passes_agree_with_autograd(parts, seed):
 
 
 # Theorem 1 of the note
-
-
-@given(correlations, correlations, correlations)
-def test_the_worst_edge_attains_the_least_cosine(C1, C2, C3):
-    edge = worst_edge(C1, C2, C3)
-    for found, asked in zip(edge.cosines, (C1, C2, C3), strict=True):
-        assert found >= asked - ROUNDING
-    assert edge.backpropagated_cosine == pytest.approx(least_backpropagated_cosine(C1, C2, C3), abs=ROUNDING)
 
 
 @given(correlations, correlations, correlations)

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from joma.errors import AssumptionError
 from joma.theory.activations import homogeneous, relu
@@ -23,24 +21,11 @@ from joma.theory.mixture import two_clusters
 
 T3 = StudentT(dim=2, dof=3.0)
 
-distances = st.floats(0.3, 6)
-tails = st.floats(1.3, 8)
-
 
 def test_one_dimension_has_no_direction_across():
     ray = forced_ray(two_clusters(np.array([2.0]), noise=StudentT(dof=3.0)), critical_pairs(StudentT(dof=3.0), 2.0)[0])
     expected = np.linalg.eigvalsh(ray.mixture.jacobian(*ray.point(0.7)))
     np.testing.assert_allclose(ray.eigenvalues(0.7), expected, atol=1e-14)
-
-
-@given(tails, distances)
-def test_pairs_are_a_distance_apart_and_both_signs_mirror_each_other(dof, distance):
-    there, back = critical_pairs(StudentT(dof=dof), distance)
-    assert there.s_plus - there.s_minus == pytest.approx(distance)
-    assert (there.orientation, back.orientation) == (1, -1)
-    assert (there.s_minus, there.s_plus) == pytest.approx((back.s_plus, back.s_minus))
-    assert there.ratio * back.ratio == pytest.approx(1)
-    assert there.ratio > 1  # θ₁ increases: the larger weight sits where the node is less active
 
 
 def test_a_continuum_of_pairs_is_refused():

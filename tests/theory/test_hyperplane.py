@@ -100,10 +100,7 @@ def test_the_inverse_of_theta1_undoes_it(p, share, phi):
     np.testing.assert_allclose(hyperplane.theta1(p, s, phi), y, rtol=1e-13, atol=1e-14)
 
 
-def test_golden_numbers_of_the_curve():
-    levels = np.array([0.1, 0.25, 0.5, 0.75, 0.9])
-    expected = [0.04734, 0.14915, 0.39894, 0.82364, 1.32889]
-    np.testing.assert_allclose(hyperplane.mean_at_level(Gaussian(), levels), expected, atol=5e-6)
+def test_the_curve_of_a_thin_ring_is_not_convex():
     circle = RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 1) / 1e-4) ** 2) / 2))
     slopes = hyperplane.mean_at_level_slope(circle, np.array([0.6, 0.8, 0.95]))
     np.testing.assert_allclose(slopes, [1.79, 1.48, 0.47], atol=5e-3)  # not convex: the slope falls
