@@ -10,7 +10,7 @@ from joma import theory
 from joma.checks.check import as_printed, cases, check, over, rejects, scaled
 from joma.checks.critical_points import printed_field
 from joma.checks.quadrature import jacobian, raw_field, solved
-from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE, QUADRATURE
+from joma.checks.reference import DIFFERENTIATION, ODE, QUADRATURE
 from joma.theory import CriticalPoint, Gaussian, Mixture, StudentT, UniformBall, homogeneous, theta1, two_clusters
 
 Point = tuple[CriticalPoint, np.ndarray]
@@ -223,13 +223,3 @@ def matrix_of_the_printed_flow(matrix):
     norm = optimize.brentq(lambda norm: printed_field(mixture, np.array([norm, 0, 0]), -1.0)[0], 0.2, 3.0, xtol=1e-14)
     point = CriticalPoint(mixture=mixture, xi=-1.0, norm=norm, orientation=1)
     return matrix(point) + _derivative(printed_field, mixture, point.mu, point.xi)
-
-
-@check("eqns72-74", ENUMERATION, 0.0, 1e-15, unit="excess")  # the bound is attained in the limit ξ → −∞
-@rejects("bound −0.01", -0.01)
-def largest_printed_eigenvalue(bound):
-    """Largest ξp(r) − θ₁(r) over ξ in [−20, 20], r > ξ, six unimodal marginals, above 0."""
-    xi = np.linspace(-20, 20, 401)[:, None]
-    r = xi + np.geomspace(1e-3, 20, 200)
-    noises = (Gaussian(), *(UniformBall(dim=n) for n in (2, 5, 20)), StudentT(dof=2.0), StudentT(dof=3.0))
-    return max(float((xi * noise.density(r) - theta1(noise, r)).max()) for noise in noises) - bound

@@ -63,12 +63,9 @@ EXP = jt.Attention(kind=jt.AttentionKind.EXP)
 SAMPLES = jt.Samples(x=X, q=np.array([0, 0]))
 U = jt.Embeddings(contextual=np.eye(3)[:, :2], queries=np.eye(3)[:, 2:])
 UNIT = np.array([1.0, 0.0])
-SMOOTH = (jt.sigmoid, jt.tanh, jt.silu, jt.gelu)
+PHIS = (jt.relu, jt.sigmoid, jt.tanh, jt.silu, jt.gelu)
 CALLS = {
-    "activations": (
-        lambda x: [jt.relu.value(x), *(f(x) for p in SMOOTH for f in (p.value, p.derivative, p.curvature))],
-        [T2],
-    ),
+    "activations": (lambda x: [f(x) for p in PHIS for f in (p.value, p.derivative, p.curvature) if f], [T2]),
     "scores": (EXP.scores, [Z, X]),
     "pull_back": (EXP.pull_back, [Z, X, V]),
     "score_over_slope": (EXP.score_over_slope, [Z]),
