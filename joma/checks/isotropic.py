@@ -134,7 +134,12 @@ def mirror_symmetry(claims):
     return lengths, (image - x) @ v, (x + image) / 2 - along, mean
 
 
-@check("eqn32", MONTE_CARLO, lambda p, norm, c: p.cdf(c / norm), over=lambda rng: noises(rng, 5))
+def projected(rng):
+    """A normal, a ball, a t and a ring."""
+    return [*noises(rng, 5), RadialProfile(dim=5, profile=lambda r: np.exp(-np.square((r - 3.0) / 0.1) / 2))]
+
+
+@check("eqn32", MONTE_CARLO, lambda p, norm, c: p.cdf(c / norm), over=projected)
 @as_printed(lambda p, norm, c: p.cdf(c) / norm)
 @rejects("‖v‖ 30 % off", lambda p, norm, c: p.cdf(c / (1.3 * norm)))
 def projection_against_samples(cdf, p):
@@ -182,35 +187,6 @@ def marginal_of_a_profile(distribution, known, profile, in_log):
     exact = np.stack([law.pdf(y), law.cdf(y), moments])
     claims = [distribution(dim=known.dim, profile=profile, in_log=in_log), known]
     return np.array([[p.density(y), p.cdf(y), p.upper_moment(y)] for p in claims]) / exact - 1
-
-
-def sampled_profiles(rng):
-    """First components of points on a ring, by rejection, and of points from two normals, in 2, 5 and 20 dimensions."""
-    radius, width, wide, share = 3.0, 0.1, 10.0, 0.1
-    cases: list[Any] = []
-    for n in (2, 5, 20):
-        radii = radius + width * rng.standard_normal(30 * NUM_SAMPLES)
-        accepted = rng.random(radii.size) < (np.abs(radii) / (radius + 5 * width)) ** (n - 1)
-        radii = radii[accepted][:NUM_SAMPLES]
-        normal = rng.standard_normal((radii.size, n))
-        scale = np.where(rng.random(NUM_SAMPLES) < share, wide, 1.0)
-
-        def two_scales(r, n=n):
-            return (1 - share) * np.exp(-(r**2) / 2) + share * np.exp(-((r / wide) ** 2) / 2) / wide**n
-
-        on_ring = radii * normal[:, 0] / np.linalg.norm(normal, axis=1)
-        cases.append((n, lambda r: np.exp(-np.square((r - radius) / width) / 2), on_ring))
-        cases.append((n, two_scales, scale * rng.standard_normal(NUM_SAMPLES)))
-    return cases
-
-
-@check("eqn33-36", MONTE_CARLO, RadialProfile, over=sampled_profiles)
-@rejects("one dimension too many", lambda *, dim, profile: RadialProfile(dim=dim + 1, profile=profile))
-def ring_against_samples(distribution, n, profile, y):
-    """Distribution function of a ring and of two scales, and samples from it, n = 2, 5, 20, against other samples."""
-    p, places = distribution(dim=n, profile=profile), np.array([-1.2, -0.5, 0.2, 1.0])
-    drawn = p.sample(np.random.default_rng(1), NUM_SAMPLES)[:, 0]
-    return tuple(largest_z(1.0 * (x[:, None] <= places), p.cdf(places)) for x in (y, drawn))
 
 
 def gates(rng):

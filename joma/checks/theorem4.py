@@ -13,7 +13,7 @@ from joma import theory
 from joma.checks.check import as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import CLOSED_FORM, DIFFERENTIATION, ODE, OPTIMISATION, QUADRATURE, ROOT_FINDING
-from joma.theory import SUP_RHO, AttentionFlow, LinearAttentionFlow, fraction_learned, learning_time, small_g, zeta
+from joma.theory import SUP_RHO, AttentionFlow, LinearAttentionFlow, learning_time, small_g, zeta
 
 PAPER_BOUND = np.sqrt(np.pi / 2) + 1
 """The constant of Eqn 88; Theorem 4 prints twice it."""
@@ -112,16 +112,6 @@ def efolds_by_ode(mu: tuple[float, ...], times: tuple[float, ...]) -> np.ndarray
     """ln(1/δ) under Eqn 6 from zero, by the ODE that it obeys: exact where 1 − v/μ would be lost to rounding."""
     targets = np.array(mu)
     return solved(lambda y: (np.exp(np.square(targets * np.expm1(-y)) / 2),), (0 * targets,), [0.0, *times])[0][1:]
-
-
-@check("eqn80", ODE, fraction_learned)
-@over((np.zeros(6), np.array([0.3, -0.8, 0.5, 0.9, 4.1, -1.6])))
-@rejects("time 1 % off", lambda t, mu, *, v0: fraction_learned(1.01 * t, mu, v0=v0))
-def fractions_along_the_flow(fraction, v0):
-    """r = F⁻¹(t, μ) along Eqn 6 from zero and from starts on either side of the target."""
-    mu, t = np.array([0.5, 1.3, -2.0, 3.0, 3.6, -1.0]), np.array([0.0, 0.2, 0.46, 0.6, 1.0])
-    [v] = solved(lambda v: ((mu - v) * np.exp(v**2 / 2),), (v0,), t)
-    return fraction(t[:, None], mu, v0=v0) - (v - v0) / (mu - v0)
 
 
 @check("eqn80", QUADRATURE, (learning_time, theory.time_to_efolds, theory.efolds))
