@@ -255,13 +255,11 @@ def sigmoid_runs(rng):
     return runs
 
 
-def _below_the_larger_norm(node: TwoValuedInput) -> bool:
-    return bool(node.x_plus @ node.x_minus < max(node.x_plus @ node.x_plus, node.x_minus @ node.x_minus))
-
-
 @check("note-eqn3", ODE, TwoValuedInput.sigmoid_learns, 0.0, unit="broken promises", over=sigmoid_runs)
 @as_printed(lambda node: True)
-@rejects("x₊·x₋ below the larger of the two squared norms", _below_the_larger_norm)
+@rejects(
+    "x₊·x₋ below the larger norm", lambda n: n.x_plus @ n.x_minus < max(n.x_plus @ n.x_plus, n.x_minus @ n.x_minus)
+)
 def unlearned_inputs(criterion, node, learned):
     """Sigmoid nodes, of 60 random ones, that do not learn what is promised."""
     return criterion(node) and not learned

@@ -299,12 +299,8 @@ def _factors(samples: Samples, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return theory.discriminancy(samples, g)[0, 0], theory.frequency(samples)[0]
 
 
-def _factors_of_texts(samples: Samples, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return (g * (samples.x > 0)).sum(axis=0) / (samples.x > 0).sum(axis=0), theory.frequency(samples)[0]
-
-
 @check("saliency", EXACT_RATIONALS, _factors, ROUNDING_TOLERANCE)
-@rejects("texts that hold the token, each counted once", _factors_of_texts)
+@rejects("texts counted once", lambda s, g: ((g * (s.x > 0)).sum(axis=0) / (s.x > 0).sum(axis=0), s.x.mean(axis=0)))
 def factors_of_saliency(factors):
     """Both factors against all occurrences of each token in five texts."""
     found, share = factors(*_text_samples())

@@ -223,21 +223,15 @@ def value_where_stationary(value):
     return abs(value(y) - _small_g(y))
 
 
-BOTH_SIDES = np.array([*-np.linspace(0.05, 8, 30), *np.linspace(0.05, 8, 30)])
+AS_DEFINED = "g(y) as defined, for both signs of y"
 
 
-@check("lemma6", CLOSED_FORM, small_g, 1e-14)  # rounding
-@rejects("even", lambda y: small_g(np.abs(y)))
-def values_of_small_g(g):
-    """g(y) as defined, for both signs of y."""
-    return g(BOTH_SIDES) - _small_g(BOTH_SIDES)
-
-
-@check("lemma7", QUADRATURE, theory.gaussian_g, 1e-12)  # the quadrature is asked for 1e-13
-@rejects("even", lambda y: theory.gaussian_g(np.abs(y)))
-def values_of_gaussian_g(G):
+@check("lemma6", CLOSED_FORM, small_g, 1e-14, over="g", name=AS_DEFINED)  # rounding
+@check("lemma7", QUADRATURE, theory.gaussian_g, 1e-12, over="G")  # the quadrature is asked for 1e-13
+def values_for_both_signs(function, name):
     """G(y) for both signs of y."""
-    return G(BOTH_SIDES) - [_gaussian_g(y) for y in BOTH_SIDES]
+    y = np.array([sign * size for sign in (1, -1) for size in np.linspace(0.05, 8, 30)])
+    return function(y) - [FUNCTIONS[name](each) for each in y]
 
 
 # Tolerance: rounding of the quadrature where both sides meet, at y → 0
