@@ -245,8 +245,6 @@ class SaliencyFlow(TokenwiseFlow):
     def exact(self, t: Float[np.ndarray, " T"]) -> State | None:
         r"""Theorem 2 for exp attention, hyperbolic functions for linear attention; known for a linear activation.
 
-        $q = \eta_z/\eta_w$ gives
-
         $v = v_0\cosh\omega t + z_0q^{-1/2}\sinh\omega t$, $z = z_0\cosh\omega t + v_0q^{1/2}\sinh\omega t$ with
         $q = \eta_z/\eta_w$ and $\omega = \Delta\sqrt q/(AT)$.
         """
@@ -272,9 +270,10 @@ class SaliencyFlow(TokenwiseFlow):
         return self.theorem2.limits()[0] if self.is_theorem2 else None
 
     def predicted_blow_up(self) -> BlowUp | None:
-        """That of Theorem 2."""
-        flow = self.theorem2
-        return BlowUp(time=flow.blow_up_time(), state="v", component=(flow.winner(),)) if self.is_theorem2 else None
+        """Theorem 2: exp attention and a linear activation."""
+        if not self.is_theorem2:
+            return None
+        return BlowUp(time=self.theorem2.blow_up_time(), state="v", component=(self.theorem2.winner(),))
 
     def span(self) -> float:
         """A little past the blow-up of Theorem 2, or a few e-folds of growth under linear attention."""
