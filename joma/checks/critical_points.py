@@ -15,16 +15,7 @@ from joma import theory
 from joma.checks.check import Mutation, as_printed, check, over, rejects
 from joma.checks.quadrature import jacobian, marginal_of, noises, raw_field, solved, two_slopes
 from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE, QUADRATURE, ROOT_FINDING
-from joma.theory import (
-    Gaussian,
-    Mixture,
-    StudentT,
-    UniformBall,
-    critical_pairs,
-    homogeneous,
-    mean_activation,
-    two_clusters,
-)
+from joma.theory import Gaussian, Mixture, StudentT, critical_pairs, homogeneous, mean_activation, two_clusters
 
 Point = tuple[Mixture, np.ndarray, float]
 """A mixture, v and ξ."""
@@ -215,7 +206,7 @@ def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
     return tuple(gaps)
 
 
-LOG_CONCAVE = (Gaussian(scale=1.4), *(UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
+LOG_CONCAVE = (Gaussian(scale=1.4), *(theory.UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
 HEAVY = tuple(StudentT(dof=dof, scale=1.3) for dof in (1.5, 2.0, 3.0, 5.0, 10.0))
 DIGITS = 1e-15
 """Smallest share of active samples at which F, a difference, still has digits."""

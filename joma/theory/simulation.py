@@ -249,10 +249,9 @@ NUM_DIP_POINTS = 401
 class IntegratorGivesUp(ArithmeticError):
     """The integrator stopped early: why, and what a user can do."""
 
-    def __init__(self, reason: str, advice: str) -> None:
-        """Keep the reason, which a run by the closed form reports."""
-        super().__init__(f"{reason[0].upper()}{reason[1:]}. {advice}")
-        self.reason = reason
+    def __str__(self) -> str:
+        reason, advice = self.args
+        return f"{reason[0].upper()}{reason[1:]}. {advice}"
 
 
 def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> tuple[Trajectory, str]:
@@ -270,7 +269,7 @@ def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> t
         states = flow.exact(t)
         if states is None or not all(np.isfinite(values).all() for values in states.values()):
             raise
-        return Trajectory(t=t, states=states, blow_up=blow_up), error.reason
+        return Trajectory(t=t, states=states, blow_up=blow_up), error.args[0]
 
 
 def natural_end(flow: JointFlow) -> float:

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from joma.theory import hyperplane
 from joma.theory.activations import gelu, homogeneous, relu, sigmoid, silu, softplus, tanh
-from joma.theory.hyperplane import (
-    gate_level,
-    gate_mass,
-    gate_mean_at_level,
-    mean_at_level,
-)
+from joma.theory.hyperplane import gate_level, gate_mass, gate_mean_at_level, mean_at_level
 from joma.theory.isotropic import Gaussian, RadialProfile, StudentT, UniformBall
 
 RING = RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2))

@@ -4,9 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.theory.softmax_estimate import (
-    normalised_correlation,
-)
+from joma.theory.softmax_estimate import normalised_correlation
 
 NUM_TOKENS, DIM = 4, 7
 
