@@ -164,9 +164,8 @@ def _scaled_in_turn(formula: Any) -> tuple[Mutation, ...]:
     if not isinstance(formula, tuple):
         return (scaled(formula),)
     off = [(*formula[:i], scaled(each).formula, *formula[i + 1 :]) for i, each in enumerate(formula)]
-    return tuple(
-        Mutation(f"{each.__name__.strip('_')} times 1.01", wrong) for each, wrong in zip(formula, off, strict=True)
-    )
+    names = [f"{each.__name__.strip('_')} times 1.01" for each in formula]
+    return tuple(map(Mutation, names, off))
 
 
 @cache

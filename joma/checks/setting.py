@@ -270,11 +270,9 @@ def _escapes(rng: np.random.Generator) -> Sequence[tuple[SaliencyFlow, np.ndarra
         A, T, ratio = rng.uniform([1.3, 0.6, 1.4], [1.8, 0.8, 2.2])
         case = make_case(AttentionKind.LINEAR, linear, num_nodes=1, backprop="fixed", normalisation=A, temperature=T)
         case = replace(case, w=size * case.w, z=size * case.z + SMALL_START)
-        targets, starts = (
-            case.mean(case.g[:, 0], case.samples.x, sum_over="i,il->l"),
-            {"v0": case.v[0], "z0": case.z[0]},
-        )
-        flow = SaliencyFlow(targets=targets, attention=case.layer.attention, rate_ratio=ratio, **starts)
+        targets = case.mean(case.g[:, 0], case.samples.x, sum_over="i,il->l")
+        start = {"v0": case.v[0], "z0": case.z[0]}
+        flow = SaliencyFlow(targets=targets, attention=case.layer.attention, rate_ratio=ratio, **start)
         run = case.flow(LONG, rate_ratio=ratio)
         cases.append((flow, case.layer.embeddings.contextual_part(run["w"])[:, 0], run["z"][:, 0]))
     return cases
@@ -391,9 +389,8 @@ def gate_by_query(z):
     rng, u = np.random.default_rng(6), PATTERN_TOKENS
     w = rng.normal(size=(100, len(u.contextual)))
     x = rng.dirichlet(np.ones(4), size=2)
-    exact = np.array(
-        [[w @ (u.contextual @ (np.exp(z[m]) * each) + u.queries[:, m]) for m in (0, 1)] for each in x]
-    )  # context, query, node
+    # context, query, node
+    exact = np.array([[w @ (u.contextual @ (np.exp(z[m]) * each) + u.queries[:, m]) for m in (0, 1)] for each in x])
     layer = Layer(embeddings=u, attention=theory.Attention(kind=AttentionKind.EXP), activation=linear)
     library = theory.response(layer, w[0], z, x)
     gated = exact[0, 0] + exact[1, 1] - exact[0, 1] - exact[1, 0]

@@ -19,7 +19,6 @@ $$s_\mu a_+\theta_1(s_+)\|\bar x_+\| + a_+\theta_2(s_+) = a_-\theta_2(s_-), \qqu
 it. A trained bias has no reason to stop at $\xi^*$, so the theorem needs it frozen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,7 +30,8 @@ from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope, theta2
 from joma.theory.isotropic import Isotropic
-from joma.theory.mixture import Mixture
+from joma.theory.mixture import Mixture, Noise
+from joma.theory.radial import Function
 from joma.types import Real, Tabular, keep
 
 REACH = 1e4
@@ -154,9 +154,7 @@ def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
     return float(mean_ratio_slope(noise, s[usable], activation).min())
 
 
-def critical_pairs(
-    noise: Isotropic | tuple[Isotropic, ...], distance: float, activation: Activation = relu
-) -> tuple[CriticalPair, ...]:
+def critical_pairs(noise: Noise, distance: float, activation: Activation = relu) -> tuple[CriticalPair, ...]:
     r"""All $(s_-, s_+ = s_- \pm D)$ of joint critical points for two centers at `distance` D, and their forced ratios.
 
     Eqn 56 with the normalisation and the missing condition: $(F, \theta_1)(s_+)$ and $(F, \theta_1)(s_-)$ lie on one
@@ -229,9 +227,7 @@ def search_grid(noise: Isotropic, distance: float = 0.0) -> Float[np.ndarray, " 
     return REACH * unit * np.sinh(np.linspace(-SPREAD, SPREAD, NUM_POINTS)) / np.sinh(SPREAD)
 
 
-def all_roots(
-    residual: Callable[[np.ndarray], np.ndarray], grid: Float[np.ndarray, " num"]
-) -> Float[np.ndarray, " roots"]:
+def all_roots(residual: Function, grid: Float[np.ndarray, " num"]) -> Float[np.ndarray, " roots"]:
     """All zeros that the ascending `grid` separates, of a residual scaled to [−1, 1] and NaN where it has no digits.
 
     >>> all_roots(np.sin, np.linspace(1.0, 8.0, 50)).round(6)
@@ -249,12 +245,10 @@ def all_roots(
     return np.asarray(found.x[found.success])  # the others jump over such a gap between two points of the grid
 
 
-def _pairs_at(
-    plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation
-) -> list[CriticalPair]:
+def _pairs_at(plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, phi: Activation) -> list[CriticalPair]:
     """Pairs with s₊ = s₋ + step, in ascending order; a continuum of them is refused."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        rise = (mean_ratio(plus, grid + step, activation) - mean_ratio(minus, grid, activation)) / step
+        rise = (mean_ratio(plus, grid + step, phi) - mean_ratio(minus, grid, phi)) / step
     is_flat = np.abs(rise) < FLAT  # false for NaN
     long_enough = np.convolve(is_flat, np.ones(FLAT_POINTS), mode="valid") == FLAT_POINTS
     if long_enough.any():
@@ -264,8 +258,8 @@ def _pairs_at(
             f"the same for all s from {grid[first]:.4g} to {grid[first + FLAT_POINTS - 1]:.4g}, as for a Laplace law. "
             "Every pair there is critical, at the ratio θ₁(s₊)/θ₁(s₋)."
         )
-    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
-    ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
+    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, phi), grid)
+    ratio = theta1(plus, s_minus + step, phi) / theta1(minus, s_minus, phi)
     pairs = zip(s_minus.tolist(), (s_minus + step).tolist(), ratio.tolist(), strict=True)
     return [CriticalPair(s_minus=one, s_plus=other, ratio=forced) for one, other, forced in pairs]
 

@@ -75,9 +75,7 @@ def pair_distribution(rho_l: Real, rho_m: Real, rho_c: Real) -> Float[np.ndarray
     return np.einsum("...ac,...c,...bc->...ab", edge_matrix(rho_l), node_distribution(rho_c), edge_matrix(rho_m))
 
 
-def root_parameter(
-    class_probabilities: Classes, zero_given_class: Float[np.ndarray, "D ..."]
-) -> Float[np.ndarray, "..."]:
+def root_parameter(class_probabilities: Classes, zero_given_class: Float[np.ndarray, "D ..."]) -> np.ndarray:
     r"""$\rho_0 = 2P[y_1=0]-1 = \sum_k P[y_0=k]\,(2P[y_1=0 \mid y_0=k]-1)$ of a child of the root (Eqns 99-103).
 
     The paper's text leaves the $2(\cdot)-1$ out; its Eqn 101 needs it.
@@ -205,7 +203,7 @@ def _one_minus(rho: np.ndarray, n: Count, factor: Real) -> np.ndarray:
     return np.where(product > 0, -np.expm1(log_size), 1 - product)
 
 
-Probabilities = Sequence[float] | Float[np.ndarray, "..."]
+Chances = Sequence[float] | Float[np.ndarray, "..."]
 """Of the classes; or P[y_1 = 0 | y_0 = k] for every class, or for every class and child of the root."""
 
 Node = int | np.integer
@@ -417,8 +415,8 @@ def regular_tree(
     branching: int | Sequence[int],
     rho: float | Sequence[float],
     *,
-    class_probabilities: Probabilities,
-    zero_given_class: Probabilities,
+    class_probabilities: Chances,
+    zero_given_class: Chances,
 ) -> LatentTree:
     r"""Tree with all leaves at depth $L$, numbered level by level, and the same number of children within a level.
 
@@ -444,9 +442,7 @@ def regular_tree(
     return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
-def nested_tree(
-    children: Nested, rho: float, *, class_probabilities: Probabilities, zero_given_class: Probabilities
-) -> LatentTree:
+def nested_tree(children: Nested, rho: float, *, class_probabilities: Chances, zero_given_class: Chances) -> LatentTree:
     r"""Tree of any shape from the nested children of its root, numbered depth first, with one $\rho$ on all edges.
 
     >>> tree = nested_tree([[(), ()], ()], 0.9, class_probabilities=[1.0], zero_given_class=[0.5])
@@ -464,7 +460,7 @@ def nested_tree(
     return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
-def _tree(parents: list[int], rhos: list[float], p: Probabilities, zero_given_class: Probabilities) -> LatentTree:
+def _tree(parents: list[int], rhos: list[float], p: Chances, zero_given_class: Chances) -> LatentTree:
     zero = finite("zero_given_class", zero_given_class)
     if zero.ndim == 1:
         zero = np.repeat(zero[:, None], parents.count(ROOT), axis=1)

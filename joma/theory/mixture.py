@@ -22,6 +22,9 @@ from joma.theory.integrate import Field, State
 from joma.theory.isotropic import Isotropic
 from joma.types import Real, Tabular, as_columns, keep
 
+Noise = Isotropic | tuple[Isotropic, ...]
+"""One distribution for all clusters, or one for each."""
+
 NUM_OPPOSED = 2
 """Clusters of Lemma 4 and Theorem 3: a positive and a negative one."""
 NUM_DIRECTIONS = 512
@@ -68,7 +71,7 @@ class Mixture:
     r"""$\bar x_j$, one row for each cluster."""
     weights: Float[np.ndarray, " C"]
     r"""$a_j = E[g \mid j]\,P[j]$; negative where the gradient pushes the node down."""
-    noise: Isotropic | tuple[Isotropic, ...]
+    noise: Noise
     """Distribution around the centers, common to all clusters or one for each."""
     activation: Activation = relu
     r"""$\phi$; `jacobian` and `growth` need a homogeneous one."""
@@ -250,7 +253,7 @@ def two_clusters(
     *,
     a_plus: float = 1.0,
     a_minus: float = 1.0,
-    noise: Isotropic | tuple[Isotropic, ...],
+    noise: Noise,
     x_minus: Float[np.ndarray, " n"] | None = None,
     activation: Activation = relu,
 ) -> Mixture:

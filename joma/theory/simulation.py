@@ -27,10 +27,7 @@ from joma.types import BlowUp, Trajectory, as_columns, keep
 Values = float | int | str | Sequence[float | int] | np.ndarray
 """Numbers as a user gives them: one, several, `"1,0.5,2"`, or a seeded law such as `"uniform:1:4"`."""
 
-LAWS: dict[str, Callable[..., np.ndarray]] = {
-    "uniform": np.random.Generator.uniform,
-    "normal": np.random.Generator.normal,
-}
+LAWS: dict[str, Callable[..., Any]] = {"uniform": np.random.Generator.uniform, "normal": np.random.Generator.normal}
 """Laws to draw from, each with two parameters: low and high, or mean and standard deviation."""
 DEFAULT_NUM_COMPONENTS = 10
 SPACINGS = ("linear", "log")
@@ -336,9 +333,7 @@ def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | 
     return run
 
 
-def _integrated(
-    flow: JointFlow, t: Float[np.ndarray, " T"], *, start: State | None = None, **options: Any
-) -> Trajectory:
+def _integrated(flow: JointFlow, t: np.ndarray, *, start: State | None = None, **options: Any) -> Trajectory:
     """Integrate v and z from a state at `t[0]`, in the order v₀, z₀, v₁, …: a banded system where tokens decouple."""
     start = flow.start_state if start is None else start
     options = (RELAXING | flow.coupling if flow.settles else {}) | options
