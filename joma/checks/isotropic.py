@@ -134,12 +134,10 @@ def mirror_symmetry(claims):
     return lengths, (image - x) @ v, (x + image) / 2 - along, mean
 
 
-def projected(rng):
-    """A normal, a ball, a t and a ring."""
-    return [*noises(rng, 5), RadialProfile(dim=5, profile=lambda r: np.exp(-np.square((r - 3.0) / 0.1) / 2))]
+RING = RadialProfile(dim=5, profile=lambda r: np.exp(-np.square((r - 3.0) / 0.1) / 2))
 
 
-@check("eqn32", MONTE_CARLO, lambda p, norm, c: p.cdf(c / norm), over=projected)
+@check("eqn32", MONTE_CARLO, lambda p, norm, c: p.cdf(c / norm), over=lambda rng: [*noises(rng, 5), RING])
 @as_printed(lambda p, norm, c: p.cdf(c) / norm)
 @rejects("‖v‖ 30 % off", lambda p, norm, c: p.cdf(c / (1.3 * norm)))
 def projection_against_samples(cdf, p):
