@@ -102,6 +102,7 @@ def token_invariant(
     \text{linear: } \sum_m z_m^2 - \frac{\eta_z}{\eta_u}\|u_l\|^2.$ The weights do not appear. Softmax attention is
     refused: it conserves `logit_sums` and `balance`. It is Theorem 1 with the embedding in place of the weights.
 
+    >>> from joma.theory.attention import AttentionKind
     >>> exp = Attention(kind=AttentionKind.EXP, temperature=0.5)
     >>> token_invariant(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]), exp)
     array([0., 0.])
