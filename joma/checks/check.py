@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from joma.checks.reference import MONTE_CARLO, TOLERANCES, Reference
+from joma.checks.reference import MONTE_CARLO, Reference
 from joma.claims.claim import Answer, Outcome
 from joma.claims.number import Number
 from joma.claims.statements import Statement, find, statements
@@ -107,6 +107,8 @@ def check(
     Long ones of these have decorators of their own, which stand below: `rejects`, `as_printed` and `over`.
     """
     errors = "standard errors" if against is MONTE_CARLO and tolerance is None else "max abs error"
+    at_most = against.tolerance if tolerance is None else tolerance
+    assert at_most is not None, f"{claim} needs a tolerance"
 
     def register(measure: Any) -> Any:
         given = vars(measure)
@@ -117,7 +119,7 @@ def check(
                 measure=measure,
                 against=against,
                 formula=formula,
-                tolerance=TOLERANCES[against] if tolerance is None else tolerance,
+                tolerance=at_most,
                 mutations=(mutation,) if mutation else given.get("mutations") or _scaled_in_turn(formula),
                 printed=given.get("printed") if printed is None else printed,
                 unit=unit or errors,
@@ -162,9 +164,8 @@ def _scaled_in_turn(formula: Any) -> tuple[Mutation, ...]:
     if not isinstance(formula, tuple):
         return (scaled(formula),)
     off = [(*formula[:i], scaled(each).formula, *formula[i + 1 :]) for i, each in enumerate(formula)]
-    return tuple(
-        Mutation(f"{each.__name__.strip('_')} times 1.01", wrong) for each, wrong in zip(formula, off, strict=True)
-    )
+    names = [f"{each.__name__.strip('_')} times 1.01" for each in formula]
+    return tuple(map(Mutation, names, off))
 
 
 @cache

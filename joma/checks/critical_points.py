@@ -12,25 +12,14 @@ from scipy import optimize, stats
 from scipy.integrate import tanhsinh
 
 from joma import theory
-from joma.checks.check import Mutation, as_printed, check, over, rejects, scaled
+from joma.checks.check import Mutation, as_printed, check, over, rejects
 from joma.checks.quadrature import jacobian, marginal_of, noises, raw_field, solved, two_slopes
-from joma.checks.reference import DIFFERENTIATION, ENUMERATION, MONTE_CARLO, ODE, QUADRATURE, ROOT_FINDING
-from joma.theory import (
-    Gaussian,
-    Mixture,
-    StudentT,
-    UniformBall,
-    critical_pairs,
-    homogeneous,
-    mean_activation,
-    two_clusters,
-)
+from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE, QUADRATURE, ROOT_FINDING
+from joma.theory import Gaussian, Mixture, StudentT, critical_pairs, homogeneous, mean_activation, two_clusters
 
 Point = tuple[Mixture, np.ndarray, float]
 """A mixture, v and ξ."""
 
-NUM_SAMPLES = 30_000
-"""Samples of each cluster."""
 ZERO = 1e-6
 """An eigenvalue or a speed below this is zero but for the differences or the integrator."""
 DISTANCES = (0.5, 2.0, 4.0)
@@ -68,18 +57,6 @@ def printed_field(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
 
 def _field(mixture: Mixture, v: np.ndarray, xi: float) -> np.ndarray:
     return np.append(*mixture.field(v, xi))
-
-
-@check("lemma2", MONTE_CARLO, _field, printed=printed_field, over=homogeneous_mixtures)
-@rejects(*scaled(_field, 1.1))
-def field_against_samples(field, mixture, v, xi):
-    """Field of three clusters with a distribution each against samples, six mixtures with ‖v‖ = 0.5 and 2.5."""
-    rng = np.random.default_rng(2310_00535)
-    terms = np.zeros((NUM_SAMPLES, v.size + 1))
-    for center, weight, noise in zip(mixture.centers, mixture.weights, mixture.noises, strict=True):
-        x = np.c_[center + noise.sample(rng, NUM_SAMPLES), np.ones(NUM_SAMPLES)]
-        terms += weight * mixture.activation.derivative(x @ np.append(v, xi))[:, None] * x
-    return (field(mixture, v, xi) - terms.mean(axis=0)) / stats.sem(terms)
 
 
 @check("lemma2", QUADRATURE, _field, printed=printed_field, over=mixtures)
@@ -216,14 +193,6 @@ def speed_where_critical(points, distance, mixture):
     return max((float(np.linalg.norm(raw_field(*point))) for point in points(mixture, distance)), default=np.inf)
 
 
-@check("eqn56", ROOT_FINDING, lambda *pair: critical_pairs(*pair)[0].ratio, unit="relative error")
-@over(stationary_points)
-def forced_ratio(ratio, distance, point):
-    """Forced ratio a₋/a₊ against root finding on the raw field in all unknowns."""
-    mixture = point[0]
-    return abs(ratio(mixture.noises[0], distance) * mixture.weights[0] / -mixture.weights[1] - 1)
-
-
 # Tolerance: differences of fourth order in steps of 1e-3
 @check("eqn56", DIFFERENTIATION, theory.CriticalRay.eigenvalues, 1e-7, over=pairs_of_clusters)
 def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
@@ -237,7 +206,7 @@ def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
     return tuple(gaps)
 
 
-LOG_CONCAVE = (Gaussian(scale=1.4), *(UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
+LOG_CONCAVE = (Gaussian(scale=1.4), *(theory.UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
 HEAVY = tuple(StudentT(dof=dof, scale=1.3) for dof in (1.5, 2.0, 3.0, 5.0, 10.0))
 DIGITS = 1e-15
 """Smallest share of active samples at which F, a difference, still has digits."""

@@ -11,16 +11,7 @@ from joma import theory
 from joma.checks.check import as_printed, check, over, rejects
 from joma.checks.quadrature import QUADRATURE_TOLERANCE, Law, difference, gate_means, marginal_of, noises, two_slopes
 from joma.checks.reference import DIFFERENTIATION, ENUMERATION, QUADRATURE, ROOT_FINDING
-from joma.theory import (
-    Gaussian,
-    Isotropic,
-    RadialProfile,
-    StudentT,
-    UniformBall,
-    central_product,
-    mean_ratio_slope,
-    relu,
-)
+from joma.theory import Gaussian, Isotropic, RadialProfile, StudentT, central_product, mean_ratio_slope, relu
 
 HEAVY = StudentT(dof=1.5)
 LINE = 2.0
@@ -55,7 +46,7 @@ class Curve:
 def curves(rng):
     """Six closed forms, a Laplace law, whose h'' jumps at zero, and two scales."""
     wide, share = 10.0, 0.1
-    balls = UniformBall(dim=2), UniformBall(dim=5, radius=1.5)
+    balls = theory.UniformBall(dim=2), theory.UniformBall(dim=5, radius=1.5)
     known = (Gaussian(scale=0.8), *balls, StudentT(scale=1.2), StudentT(dof=2.0, scale=0.7), HEAVY)
     two_scales = RadialProfile(
         profile=lambda r: (1 - share) * np.exp(-(r**2) / 2) + share * np.exp(-((r / wide) ** 2) / 2) / wide

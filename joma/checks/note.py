@@ -12,17 +12,7 @@ from joma import theory
 from joma.checks.check import as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import DIFFERENTIATION, EXACT_RATIONALS, LINEAR_ALGEBRA, MONTE_CARLO, ODE, OPTIMISATION
-from joma.theory import (
-    ComputationGraph,
-    TwoValuedInput,
-    cosine,
-    homogeneous,
-    linear,
-    recursed_cosines,
-    sigmoid,
-    silu,
-    tanh,
-)
+from joma.theory import ComputationGraph, TwoValuedInput, cosine, homogeneous, linear, recursed_cosines, sigmoid, tanh
 
 # L-BFGS-B and SLSQP stop when the value moves by less than about 1e-12; corners of the constraints are hit exactly.
 OPTIMUM_TOLERANCE = 1e-6
@@ -33,7 +23,7 @@ SMALL = 0.1
 @check("note-eqn1", DIFFERENTIATION, ComputationGraph.weight_gradient)
 def gradient_of_every_edge(rule):
     """Derivative by the weight of every edge of a graph with four activations, a residual and two losses."""
-    activations, rng = (linear, linear, tanh, silu, sigmoid, tanh), np.random.default_rng(1)
+    activations, rng = (linear, linear, tanh, theory.silu, sigmoid, tanh), np.random.default_rng(1)
     graph = ComputationGraph(precedents=((), (), (0, 1), (0, 1), (1, 2, 3), (2, 4)), activations=activations)
     w, x, received = rng.standard_normal((6, 6)), rng.standard_normal((2, 7)), np.zeros((6, 7))
     received[[3, 5]] = rng.standard_normal((2, 7))
@@ -207,7 +197,7 @@ def sum_over_parents(bound):
 def two_valued(rng):
     """Nodes with data of two values and gradients that are spread within each; a weight; the differentiated field."""
     cases = []
-    for activation in (sigmoid, silu):
+    for activation in (sigmoid, theory.silu):
         x_plus, x_minus, w = rng.standard_normal((3, 3))
         label = np.arange(50) < 50 * rng.choice([0.3, 0.6])
         g = np.where(label, 0.7, -0.4) + 0.2 * rng.standard_normal(50)
@@ -255,13 +245,11 @@ def sigmoid_runs(rng):
     return runs
 
 
-def _below_the_larger_norm(node: TwoValuedInput) -> bool:
-    return bool(node.x_plus @ node.x_minus < max(node.x_plus @ node.x_plus, node.x_minus @ node.x_minus))
-
-
 @check("note-eqn3", ODE, TwoValuedInput.sigmoid_learns, 0.0, unit="broken promises", over=sigmoid_runs)
 @as_printed(lambda node: True)
-@rejects("x₊·x₋ below the larger of the two squared norms", _below_the_larger_norm)
+@rejects(
+    "x₊·x₋ below the larger norm", lambda n: n.x_plus @ n.x_minus < max(n.x_plus @ n.x_plus, n.x_minus @ n.x_minus)
+)
 def unlearned_inputs(criterion, node, learned):
     """Sigmoid nodes, of 60 random ones, that do not learn what is promised."""
     return criterion(node) and not learned

@@ -27,12 +27,8 @@ FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 def noises(rng: np.random.Generator, dim: int = 1) -> tuple[Isotropic, ...]:
     """Draw a normal, a ball and a Student's t, none of unit size."""
-    scale, radius, dof, width = rng.uniform([0.6, 1.3, 2.5, 1.2], [0.9, 2.5, 4.5, 1.6])
-    return (
-        Gaussian(dim=dim, scale=scale),
-        UniformBall(dim=dim, radius=radius),
-        StudentT(dim=dim, dof=dof, scale=width),
-    )
+    scale, radius, dof, wide = rng.uniform([0.6, 1.3, 2.5, 1.2], [0.9, 2.5, 4.5, 1.6])
+    return Gaussian(dim=dim, scale=scale), UniformBall(dim=dim, radius=radius), StudentT(dim=dim, dof=dof, scale=wide)
 
 
 def two_slopes(rng: np.random.Generator) -> Activation:

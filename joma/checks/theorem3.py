@@ -1,7 +1,6 @@
 """Section 4 and Appendix A.4, Theorem 3: the weights near a critical point, with the bias frozen."""
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from joma import theory
 from joma.checks.check import as_printed, cases, check, over, rejects, scaled
 from joma.checks.critical_points import printed_field
 from joma.checks.quadrature import jacobian, raw_field, solved
-from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE, QUADRATURE
+from joma.checks.reference import DIFFERENTIATION, ODE, QUADRATURE
 from joma.theory import CriticalPoint, Gaussian, Mixture, StudentT, UniformBall, homogeneous, theta1, two_clusters
 
 Point = tuple[CriticalPoint, np.ndarray]
@@ -142,30 +141,6 @@ def rates_near_the_point(claims, point, rates):
     return along_and_across - rates, found - rates, float(stable(point) != (rates > 0).all())
 
 
-def stable_pairs(rng):
-    """Joint critical pairs at three distances, and whether v is stable there with ξ held, by differences."""
-    pairs = []
-    for dof, distance in product((2.0, 3.0), (0.5, 2.0, 4.0)):
-        noise = StudentT(dim=2, dof=dof, scale=1.2)
-        mixture = two_clusters(np.array([0.6 * distance, 0.8 * distance]), a_plus=1.4, noise=noise)
-        for pair in theory.critical_pairs(noise, distance):
-            ray = theory.forced_ray(mixture, pair)
-            eigenvalues = np.linalg.eigvals(_derivative(raw_field, ray.mixture, *ray.point(1.3)))
-            pairs.append((noise, pair, bool((eigenvalues.real < 0).all())))
-    return pairs
-
-
-def _falls_then_rises(noise: theory.Isotropic, pair: theory.CriticalPair) -> bool:
-    return bool(theory.mean_ratio_slope(noise, pair.s_minus) < 0 < theory.mean_ratio_slope(noise, pair.s_plus))
-
-
-@check("thm3-stability", DIFFERENTIATION, _falls_then_rises, 0.0, unit="wrong answers", over=stable_pairs)
-@rejects("s₋ < 0 asked for", lambda noise, pair: pair.s_minus < 0)
-def stability_of_pairs(stable, noise, pair, found):
-    """Joint critical pairs, t₂ and t₃: stable with ξ frozen where F/θ₁ falls at s₋ and rises at s₊."""
-    return bool(stable(noise, pair)) != found
-
-
 @check("thm3-frozen", ODE, 0.0, printed=1.0, unit="distance")
 @rejects("ξ learns at a hundredth of the rate of v", 0.01)
 def distance_from_mu(bias_rate):
@@ -248,13 +223,3 @@ def matrix_of_the_printed_flow(matrix):
     norm = optimize.brentq(lambda norm: printed_field(mixture, np.array([norm, 0, 0]), -1.0)[0], 0.2, 3.0, xtol=1e-14)
     point = CriticalPoint(mixture=mixture, xi=-1.0, norm=norm, orientation=1)
     return matrix(point) + _derivative(printed_field, mixture, point.mu, point.xi)
-
-
-@check("eqns72-74", ENUMERATION, 0.0, 1e-15, unit="excess")  # the bound is attained in the limit ξ → −∞
-@rejects("bound −0.01", -0.01)
-def largest_printed_eigenvalue(bound):
-    """Largest ξp(r) − θ₁(r) over ξ in [−20, 20], r > ξ, six unimodal marginals, above 0."""
-    xi = np.linspace(-20, 20, 401)[:, None]
-    r = xi + np.geomspace(1e-3, 20, 200)
-    noises = (Gaussian(), *(UniformBall(dim=n) for n in (2, 5, 20)), StudentT(dof=2.0), StudentT(dof=3.0))
-    return max(float((xi * noise.density(r) - theta1(noise, r)).max()) for noise in noises) - bound

@@ -13,7 +13,7 @@ from joma import theory
 from joma.checks.check import as_printed, check, over, rejects, scaled
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import CLOSED_FORM, DIFFERENTIATION, ODE, OPTIMISATION, QUADRATURE, ROOT_FINDING
-from joma.theory import SUP_RHO, AttentionFlow, LinearAttentionFlow, fraction_learned, learning_time, small_g, zeta
+from joma.theory import SUP_RHO, AttentionFlow, LinearAttentionFlow, learning_time, small_g, zeta
 
 PAPER_BOUND = np.sqrt(np.pi / 2) + 1
 """The constant of Eqn 88; Theorem 4 prints twice it."""
@@ -114,16 +114,6 @@ def efolds_by_ode(mu: tuple[float, ...], times: tuple[float, ...]) -> np.ndarray
     return solved(lambda y: (np.exp(np.square(targets * np.expm1(-y)) / 2),), (0 * targets,), [0.0, *times])[0][1:]
 
 
-@check("eqn80", ODE, fraction_learned)
-@over((np.zeros(6), np.array([0.3, -0.8, 0.5, 0.9, 4.1, -1.6])))
-@rejects("time 1 % off", lambda t, mu, *, v0: fraction_learned(1.01 * t, mu, v0=v0))
-def fractions_along_the_flow(fraction, v0):
-    """r = F⁻¹(t, μ) along Eqn 6 from zero and from starts on either side of the target."""
-    mu, t = np.array([0.5, 1.3, -2.0, 3.0, 3.6, -1.0]), np.array([0.0, 0.2, 0.46, 0.6, 1.0])
-    [v] = solved(lambda v: ((mu - v) * np.exp(v**2 / 2),), (v0,), t)
-    return fraction(t[:, None], mu, v0=v0) - (v - v0) / (mu - v0)
-
-
 @check("eqn80", QUADRATURE, (learning_time, theory.time_to_efolds, theory.efolds))
 @over([(r, *mu) for r in (0.1, 0.9, 1 - 1e-9) for mu in ((0.3, 0.0), (-1.5, 0.0), (4.0, 0.0), (2.2, -0.7))])
 def time_to_learn(claims, r, mu, v0):
@@ -146,14 +136,6 @@ def solution_of_eqn_6(solution, given):
 
 
 ZETA_CASES = [(r, mu) for r in (0.3, 0.99) for mu in (0.5, -1.2, 2.0, 3.5)]
-
-
-# Tolerance: extrapolated differences of a function known to 1e-12
-@check("eqn84-86", DIFFERENTIATION, zeta, 1e-7, over=ZETA_CASES)
-def derivative_of_time(zeta_of, r, mu):
-    """Eqn 85: the derivative of e^{μ²/2} F in μ, over e^{μ²/2}, for both signs of μ."""
-    product = np.vectorize(lambda m: np.exp((m**2 - mu**2) / 2) * efold_time(-np.log1p(-r), m))
-    return abs(float(derivative(product, mu).df) - float(zeta_of(r, mu)))
 
 
 @check("eqn84-86", QUADRATURE, zeta, over=ZETA_CASES)
@@ -241,21 +223,15 @@ def value_where_stationary(value):
     return abs(value(y) - _small_g(y))
 
 
-BOTH_SIDES = np.array([*-np.linspace(0.05, 8, 30), *np.linspace(0.05, 8, 30)])
+AS_DEFINED = "g(y) as defined, for both signs of y"
 
 
-@check("lemma6", CLOSED_FORM, small_g, 1e-14)  # rounding
-@rejects("even", lambda y: small_g(np.abs(y)))
-def values_of_small_g(g):
-    """g(y) as defined, for both signs of y."""
-    return g(BOTH_SIDES) - _small_g(BOTH_SIDES)
-
-
-@check("lemma7", QUADRATURE, theory.gaussian_g, 1e-12)  # the quadrature is asked for 1e-13
-@rejects("even", lambda y: theory.gaussian_g(np.abs(y)))
-def values_of_gaussian_g(G):
+@check("lemma6", CLOSED_FORM, small_g, 1e-14, over="g", name=AS_DEFINED)  # rounding
+@check("lemma7", QUADRATURE, theory.gaussian_g, 1e-12, over="G")  # the quadrature is asked for 1e-13
+def values_for_both_signs(function, name):
     """G(y) for both signs of y."""
-    return G(BOTH_SIDES) - [_gaussian_g(y) for y in BOTH_SIDES]
+    y = np.array([sign * size for sign in (1, -1) for size in np.linspace(0.05, 8, 30)])
+    return function(y) - [FUNCTIONS[name](each) for each in y]
 
 
 # Tolerance: rounding of the quadrature where both sides meet, at y → 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from joma import theory
 from joma.checks.check import as_printed, check, over, rejects
-from joma.checks.reference import ENUMERATION, EXACT_RATIONALS, MONTE_CARLO
+from joma.checks.reference import EXACT_RATIONALS, MONTE_CARLO
 from joma.theory import LatentTree, chain_parameter, cooccurrence_limit, edge_matrix, regular_tree, root_parameter
 
 
@@ -246,29 +246,6 @@ def cooccurrence_in_any_tree(matrix, model):
         by_pair = np.array([[tree.cooccurrence(i, j) for j in chosen] for i in chosen])
         gaps += [matrix(tree, nodes) - exact, by_pair - exact]
     return tuple(gaps)
-
-
-@check("thm5", ENUMERATION, lambda tree: tree.heights, unit="edges")
-@over(
-    [
-        IRREGULAR.tree(),
-        theory.nested_tree([[(), [(), [()]]], [[()], ()], ()], 0.9, class_probabilities=[1.0], zero_given_class=[0.4]),
-        regular_tree(3, (2, 1, 3), 0.7, class_probabilities=[0.3, 0.7], zero_given_class=[0.2, 0.6]),
-    ]
-)
-@rejects("depth of the leaves taken for the height", lambda tree: tree.depths.max() - tree.depths)
-def heights_of_latents(heights, tree):
-    """Heights H and depths of every node and of the common ancestor of two leaves, leaves at different depths."""
-
-    def path(node):
-        return [node] if node == 0 else [node, *path(int(tree.parents[node]))]
-
-    paths = {int(leaf): path(int(leaf)) for leaf in tree.leaves}
-    exact = np.array([max(p.index(node) for p in paths.values() if node in p) for node in range(tree.num_nodes)])
-    of_pair = np.array([[exact[next(n for n in paths[i] if n in paths[j])] for j in paths] for i in paths])
-    met = np.array([[exact[tree.common_ancestor(i, j)] for j in paths] for i in paths])
-    depths = [len(path(node)) - 1 for node in range(tree.num_nodes)]
-    return heights(tree) - exact, tree.ancestor_heights() - of_pair, met - of_pair, tree.depths - depths
 
 
 def sampled_trees(rng):

@@ -19,7 +19,6 @@ from joma.theory.flows import FLOWS, TITLES, ClusterFlow, JointFlow, SaliencyFlo
 from joma.theory.invariants import invariant_drift
 from joma.theory.rebound import entropy
 from joma.theory.simulation import Simulation, SimulationConfig, simulate
-from joma.theory.winner_take_all import LinearFlow
 
 Value = str | int | float
 
@@ -199,15 +198,18 @@ def _drifts(run: Simulation) -> dict[str, Float[np.ndarray, " T"]]:
 def _law(run: Simulation, rows: slice) -> dict[str, Any] | None:
     """Return a printed law and the corrected one along the run; None where the paper prints none for the flow."""
     flow, t = run.flow, run.t[rows]
-    if isinstance(flow, SaliencyFlow) and flow.predicted_blow_up() is not None:
+    if isinstance(flow, SaliencyFlow) and flow.is_theorem2:
         v = run.v[rows]
-        exact = LinearFlow(delta=flow.targets[None], v0=flow.v0[None], z0=flow.start_state["z"], **flow.scales)
         with np.errstate(divide="ignore", invalid="ignore"):
             printed = special.erf(v / 2) / flow.targets
         about = (
             "Theorem 2 says that all tokens share one curve: erf(v/2)/Δ as printed; erf(v√(η_z/2η_w)/T)/Δ corrected."
         )
-        return {"about": about, "printed": _plain(printed.T), "corrected": _plain(exact.invariant(v[:, None]).T)}
+        return {
+            "about": about,
+            "printed": _plain(printed.T),
+            "corrected": _plain(flow.theorem2.invariant(v[:, None]).T),
+        }
     if run.config.flow not in ("printed", "model", "normalised") or flow.attention.kind is AttentionKind.LINEAR:
         return None
     found = {}
@@ -221,11 +223,9 @@ def _law(run: Simulation, rows: slice) -> dict[str, Any] | None:
 def _exact_entropy(config: SimulationConfig, flow: str, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
     """Return the entropy by the closed form of a flow with targets μ under exp attention."""
     joint: JointFlow = replace(config, flow=flow, attention=AttentionKind.EXP.value).build()
-    v = joint.solution(t)
-    assert v is not None
-    z = joint.exact_logits(t, v)
-    assert z is not None
-    return entropy(joint.log_attention(z))
+    states = joint.exact(t)
+    assert states is not None
+    return entropy(joint.log_attention(states["z"]))
 
 
 def _plain(values: Float[np.ndarray, "..."], digits: int = DIGITS) -> list[Any]:

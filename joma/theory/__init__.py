@@ -27,157 +27,38 @@ from joma.theory.softmax_estimate import *
 from joma.theory.superposition import *
 from joma.theory.winner_take_all import *
 
-__all__ = [
-    "SGD",
-    "Activation",
-    "Adam",
-    "Attention",
-    "AttentionFlow",
-    "AttentionKind",
-    "ComputationGraph",
-    "ConvergenceFlow",
-    "CriticalPair",
-    "CriticalPoint",
-    "CriticalRay",
-    "Edge",
-    "Embeddings",
-    "Gaussian",
-    "GradientSteps",
-    "Growth",
-    "Invariant",
-    "Isotropic",
-    "LatentTree",
-    "Layer",
-    "LayerGradient",
-    "LearningRates",
-    "LinearAttentionFlow",
-    "LinearFlow",
-    "LinearisedFlow",
-    "Mixture",
-    "RadialProfile",
-    "Rebound",
-    "RestPoint",
-    "Samples",
-    "Simulation",
-    "SimulationConfig",
-    "StepRecipe",
-    "StudentT",
-    "TwoValuedInput",
-    "UniformBall",
-    "activation",
-    "anchored",
-    "angle_sum",
-    "attention_entropy",
-    "backpropagated_correlation_bound",
-    "balance",
-    "central_product",
-    "chain_parameter",
-    "convergence_ratio",
-    "cooccurrence",
-    "cooccurrence_limit",
-    "cooccurrence_slope",
-    "critical_pairs",
-    "critical_points",
-    "critical_rays",
-    "cross_entropy_gradient",
-    "discriminancy",
-    "edge_matrix",
-    "efolds",
-    "efolds_to_asymptote",
-    "embedding_gradient",
-    "entropy_finally_rises",
-    "entropy_gradient",
-    "entropy_rebound",
-    "estimate",
-    "figure4",
-    "fixed_gradient",
-    "forced_ray",
-    "fraction_learned",
-    "frequency",
-    "gate_level",
-    "gate_mass",
-    "gate_mass_slope",
-    "gate_mean",
-    "gate_mean_at_level",
-    "gate_mean_at_level_slope",
-    "gate_moment",
-    "gate_moment_slope",
-    "gated_cosine_bound",
-    "gaussian_g",
-    "gelu",
-    "half_space_mean",
-    "homogeneous",
-    "implicit_bias",
-    "implicit_bias_rate",
-    "integrate",
-    "invariant_drift",
-    "layer_invariant",
-    "learned_flow",
-    "learning_time",
-    "least_backpropagated_cosine",
-    "line_intersections",
-    "linear",
-    "logit_sums",
-    "logit_velocity",
-    "lowest_slope",
-    "mean_activation",
-    "mean_at_level",
-    "mean_at_level_slope",
-    "mean_ratio",
-    "mean_ratio_slope",
-    "minibatch_drift_factor",
-    "momentum_drift_factor",
-    "moving_mean_term",
-    "nested_tree",
-    "node_distribution",
-    "normalised_correlation",
-    "normalised_field",
-    "one_latent_per_class",
-    "orthonormal_embeddings",
-    "pair_distribution",
-    "query_interaction",
-    "rank_rebound",
-    "rate_correction",
-    "rate_offset",
-    "rebound",
-    "recursed_cosines",
-    "reflect",
-    "regular_tree",
-    "relu",
-    "response",
-    "rest_points",
-    "rho",
-    "root_cooccurrence",
-    "root_parameter",
-    "saliency",
-    "saliency_along",
-    "shared_field",
-    "shared_solution",
-    "sigmoid",
-    "sigmoid_learning_time",
-    "silu",
-    "simulate",
-    "sloped_cosine_bound",
-    "small_g",
-    "softmax_leak",
-    "softplus",
-    "stable_rank",
-    "stationarity_drift",
-    "straddling_distance",
-    "summed_cosine_bound",
-    "superpose",
-    "tanh",
-    "theta1",
-    "theta1_inverse",
-    "theta1_slope",
-    "theta2",
-    "theta2_slope",
-    "time_to_efolds",
-    "token_invariant",
-    "train",
-    "two_clusters",
-    "weight_decay_factor",
-    "weights_from_parts",
-    "worst_edge",
-    "zeta",
-]
+__all__ = ["Activation", "activation", "gelu", "homogeneous", "linear", "relu", "sigmoid", "silu", "softplus", "tanh"]
+__all__ += ["Attention", "AttentionKind"]
+__all__ += ["AttentionFlow", "LinearAttentionFlow"]
+__all__ += ["ComputationGraph", "Edge", "TwoValuedInput", "angle_sum", "backpropagated_correlation_bound"]
+__all__ += ["gated_cosine_bound", "least_backpropagated_cosine", "recursed_cosines", "sigmoid_learning_time"]
+__all__ += ["sloped_cosine_bound", "summed_cosine_bound", "worst_edge"]
+__all__ += ["ConvergenceFlow", "convergence_ratio", "efolds", "efolds_to_asymptote", "fraction_learned", "gaussian_g"]
+__all__ += ["learning_time", "normalised_field", "rate_correction", "rate_offset", "rho", "shared_field"]
+__all__ += ["shared_solution", "small_g", "time_to_efolds", "zeta"]
+__all__ += ["CriticalPair", "CriticalPoint", "CriticalRay", "LinearisedFlow", "critical_pairs", "critical_points"]
+__all__ += ["critical_rays", "forced_ray", "lowest_slope", "straddling_distance"]
+__all__ += ["SGD", "Adam", "GradientSteps", "StepRecipe", "train"]
+__all__ += ["central_product", "gate_level", "gate_mass", "gate_mass_slope", "gate_mean", "gate_mean_at_level"]
+__all__ += ["gate_mean_at_level_slope", "gate_moment", "gate_moment_slope", "half_space_mean", "line_intersections"]
+__all__ += ["mean_activation", "mean_at_level", "mean_at_level_slope", "mean_ratio", "mean_ratio_slope", "reflect"]
+__all__ += ["theta1", "theta1_inverse", "theta1_slope", "theta2", "theta2_slope"]
+__all__ += ["integrate"]
+__all__ += ["Invariant", "invariant_drift", "layer_invariant", "logit_sums", "minibatch_drift_factor"]
+__all__ += ["momentum_drift_factor", "weight_decay_factor"]
+__all__ += ["Gaussian", "Isotropic", "RadialProfile", "StudentT", "UniformBall"]
+__all__ += ["LatentTree", "chain_parameter", "cooccurrence", "cooccurrence_limit", "cooccurrence_slope", "edge_matrix"]
+__all__ += ["nested_tree", "node_distribution", "one_latent_per_class", "pair_distribution", "regular_tree"]
+__all__ += ["root_cooccurrence", "root_parameter"]
+__all__ += ["Embeddings", "Layer", "LayerGradient", "Samples", "cross_entropy_gradient", "fixed_gradient"]
+__all__ += ["orthonormal_embeddings"]
+__all__ += ["LearningRates", "balance", "embedding_gradient", "learned_flow", "softmax_leak", "token_invariant"]
+__all__ += ["RestPoint", "rest_points"]
+__all__ += ["Growth", "Mixture", "two_clusters"]
+__all__ += ["Rebound", "attention_entropy", "entropy_finally_rises", "entropy_gradient", "entropy_rebound"]
+__all__ += ["rank_rebound", "rebound", "stable_rank"]
+__all__ += ["discriminancy", "frequency", "saliency", "saliency_along", "stationarity_drift"]
+__all__ += ["Simulation", "SimulationConfig", "figure4", "simulate"]
+__all__ += ["anchored", "estimate", "logit_velocity", "moving_mean_term", "normalised_correlation"]
+__all__ += ["implicit_bias", "implicit_bias_rate", "query_interaction", "response", "superpose", "weights_from_parts"]
+__all__ += ["LinearFlow"]

@@ -16,6 +16,9 @@ from scipy import special
 
 from joma.errors import AssumptionError, UnknownNameError, broadcast, finite, positive
 
+Tokens = Float[np.ndarray, "*#B M"]
+"""A number for each token: logits z, frequencies x, or a vector u that is pulled back."""
+
 
 class AttentionKind(StrEnum):
     """Which attention function σ, and whether the scores are normalised."""
@@ -41,7 +44,6 @@ class Attention:
     """The constant A of linear and exp attention; softmax computes its own."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds, scales that are not positive, and a constant A for softmax."""
         if self.kind not in list(AttentionKind):
             raise UnknownNameError("attention", str(self.kind), [kind.value for kind in AttentionKind])
         positive("temperature", self.temperature)
@@ -52,9 +54,7 @@ class Attention:
                 "Leave it at 1, or use exp attention."
             )
 
-    def scores(
-        self, z: Float[np.ndarray, "*#B M"], x: Float[np.ndarray, "*#B M"], *, checked: bool = True
-    ) -> Float[np.ndarray, "*B M"]:
+    def scores(self, z: Tokens, x: Tokens, *, checked: bool = True) -> Float[np.ndarray, "*B M"]:
         r"""Return $b = \sigma(z/T)\circ x/A$; leading axes broadcast.
 
         Softmax needs frequencies ($x \ge 0$, some token present) and is safe for logits of any size, those of absent
@@ -76,14 +76,7 @@ class Attention:
                 with np.errstate(divide="ignore"):  # the logarithm of an absent token is -inf, its score 0
                     return special.softmax(z / self.temperature + np.log(x), axis=-1)
 
-    def pull_back(
-        self,
-        z: Float[np.ndarray, "*#B M"],
-        x: Float[np.ndarray, "*#B M"],
-        u: Float[np.ndarray, "*#B M"],
-        *,
-        checked: bool = True,
-    ) -> Float[np.ndarray, "*B M"]:
+    def pull_back(self, z: Tokens, x: Tokens, u: Tokens, *, checked: bool = True) -> Float[np.ndarray, "*B M"]:
         r"""Return $(\partial b/\partial z)^\top u$ without the M×M matrix (L of Eqn 10).
 
         Linear: $x\circ u/(AT)$; exp: $b\circ u/T$; softmax: $(b\circ u - b\,b^\top u)/T$. `checked` as in `scores`.

@@ -1,22 +1,15 @@
 r"""Flows that attention really gives a nonlinear node, where Eqn 6 is an ansatz; and Eqn 6 for linear attention.
 
-**Exp attention.** The node sees $h = v\cdot(a\circ x) + \xi$ with the attention factor $a = e^{z/T}/A$. So attention
-enters twice: in front of the gradient, and inside the activation. With $\Phi$ the field of v under uniform attention,
-
-$$\dot v = a \circ \Phi(v\circ a), \qquad a = e^{\kappa v^2/2 + b}, \quad \kappa = \frac{\eta_z}{\eta_wT^2},$$
-
-and the critical point is where $v\circ a$, not v, equals the zero $\mu$ of $\Phi$:
-$v^* = \operatorname{sgn}(\mu)\sqrt{W(\kappa\mu^2e^{-2b})/\kappa}$ with Lambert's W, that is
-$\operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$ at $T = 1$ and equal rates. Eqn 6 keeps the first factor only, hence its
+**Exp attention.** The node sees $h = v\cdot(a\circ x) + \xi$ with the attention factor
+$a = e^{z/T}/A = e^{\kappa v^2/2 + b}$. So attention enters twice, in front of the gradient and inside the activation:
+$\dot v = a\circ\Phi(v\circ a)$ with $\Phi$ the field of v under uniform attention. The critical point is where
+$v\circ a$, not v, equals the zero $\mu$ of $\Phi$; at $T = 1$ and equal rates
+$v^* = \operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$ with Lambert's W. Eqn 6 keeps the first factor only, hence its
 critical point $\mu$.
 
 **Linear attention,** the case that Theorem 4's remark leaves to the reader. Theorem 1 keeps
-$z^2 - \tfrac{\eta_z}{\eta_w}v^2 = c$, so Eqn 6's ansatz becomes
-
-$$\dot v = (\mu - v)\circ z/T, \qquad z = \sqrt{qv^2 + c}, \quad q = \eta_z/\eta_w,$$
-
-a logistic equation for $c = 0$. Near the target the rate is $\sqrt{q\mu^2 + c}/T$: linear in $|\mu|$, where exp
-attention has $e^{\mu^2/2}$.
+$z^2 - \tfrac{\eta_z}{\eta_w}v^2 = c$, so Eqn 6's ansatz becomes a logistic equation for $c = 0$. Near the target the
+rate is linear in $|\mu|$, where exp attention has $e^{\mu^2/2}$.
 """
 
 from collections.abc import Callable
@@ -138,7 +131,6 @@ class LinearAttentionFlow:
     r"""$q = \eta_z / \eta_w$."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, a negative charge, scales that are not positive; keep float64 arrays."""
         mu, charge = np.atleast_1d(finite("mu", self.mu)), within("charge", self.charge, 0.0, np.inf)
         v0 = np.zeros_like(mu) if self.v0 is None else finite("v0", self.v0)
         keep(self, **broadcast(mu=mu, v0=v0, charge=charge))

@@ -10,7 +10,7 @@ The note says that this is positive whenever three correlations are. It is not: 
 $A_i = \arccos C_i$ of *normalised* correlations, and they must sum to less than $\pi/2$.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ RIGHT_ANGLE = np.pi / 2
 
 Signal = Float[np.ndarray, "*batch samples"]
 """Values of a node, a gradient or a latent over the data."""
+Nodes = Float[np.ndarray, "V samples"]
+"""The same for all nodes of a graph."""
 
 
 def correlation(x: Signal, y: Signal) -> Float[np.ndarray, "*batch"]:
@@ -39,9 +41,9 @@ def cosine(x: Signal, y: Signal) -> Float[np.ndarray, "*batch"]:
 class Forward(NamedTuple):
     """What a forward pass leaves for the backward pass."""
 
-    f: Float[np.ndarray, "V samples"]
+    f: Nodes
     """Activation of every node."""
-    slope: Float[np.ndarray, "V samples"]
+    slope: Nodes
     r"""$\sigma_j'$ at the pre-activation of every node; one for inputs."""
 
 
@@ -58,7 +60,6 @@ class ComputationGraph:
     r"""$\sigma_j$ of every node; that of an input is not used."""
 
     def __post_init__(self) -> None:
-        """Refuse a precedent that does not come before its node, and activations that do not fit the nodes."""
         if len(self.activations) != self.num_nodes:
             raise ValueError(
                 f"`activations` needs one entry for each of {self.num_nodes} nodes, got {len(self.activations)}."
@@ -94,9 +95,7 @@ class ComputationGraph:
                 f[j], slope[j] = self.activations[j].value(a), self.activations[j].derivative(a)
         return Forward(f=f, slope=slope)
 
-    def backward(
-        self, w: Float[np.ndarray, "V V"], forward: Forward, received: Float[np.ndarray, "V samples"]
-    ) -> Float[np.ndarray, "V samples"]:
+    def backward(self, w: Float[np.ndarray, "V V"], forward: Forward, received: Nodes) -> Nodes:
         r"""$g_k = \sum_{j\in pa(k)} w_{jk}\sigma_j' g_j$, plus what a node receives from the loss itself."""
         w, received, _ = shaped("V V, V N, V N", w=w, received=received, f=forward.f)
         g = received.copy()
@@ -105,7 +104,7 @@ class ComputationGraph:
                 g[k] += w[j, k] * forward.slope[j] * g[j]
         return g
 
-    def weight_gradient(self, forward: Forward, g: Float[np.ndarray, "V samples"]) -> Float[np.ndarray, "V V"]:
+    def weight_gradient(self, forward: Forward, g: Nodes) -> Float[np.ndarray, "V V"]:
         r"""$\operatorname{corr}(f_k, \sigma_j' g_j)$ on every edge: what one unit step adds to $w_{jk}$."""
         g, _ = shaped("V N, V N", g=g, f=forward.f)
         on_edge = np.array([[k in below for k in range(self.num_nodes)] for below in self.precedents])
@@ -126,10 +125,8 @@ class Edge:
     r"""$s_j = \sigma_j' g_j$."""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and signals over different data."""
-        names = [field.name for field in fields(self)]
-        signals = shaped("*B N, *B N, *B N, *B N", **{name: getattr(self, name) for name in names})
-        keep(self, **dict(zip(names, signals, strict=True)))
+        signals = shaped("*B N, *B N, *B N, *B N", **vars(self))
+        keep(self, **dict(zip(vars(self), signals, strict=True)))
 
     @property
     def weight(self) -> np.ndarray:
@@ -323,7 +320,6 @@ class TwoValuedInput:
     r"""$E[g_j \mid z_\alpha=0]$; Eqn 3 takes −1."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN and a probability that is none."""
         x_plus, x_minus = shaped("d, d", x_plus=self.x_plus, x_minus=self.x_minus)
         keep(self, x_plus=x_plus, x_minus=x_minus, p1=float(within("p1", self.p1, 0, 1)))
         keep(self, **{name: float(finite(name, getattr(self, name))) for name in ("g_plus", "g_minus")})

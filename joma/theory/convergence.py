@@ -53,7 +53,6 @@ class TiedFlow(ABC):
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
         arrays = {name: getattr(self, name) for name in ("mu", "v0", "z0")}
         arrays = {name: np.atleast_1d(finite(name, value)) for name, value in arrays.items() if value is not None}
         scales = {name: positive(name, getattr(self, name)) for name in ("normalisation", "temperature", "rate_ratio")}

@@ -6,25 +6,19 @@ and $v$ is parallel to $\bar x_+ - \bar x_-$. So $s_+ - s_- = \pm D$ with $D = \
 $$\frac{F}{\theta_1}(s_-\pm D) = \frac{F}{\theta_1}(s_-), \qquad
   \frac{a_-}{a_+} = \frac{\theta_1(s_+)}{\theta_1(s_-)}:$$
 
-the first equation fixes $s_-$, the second then *forces* the ratio of the weights. $\|v\|$ is free, a ray. Where
-$F/\theta_1 = F/F'$ increases strictly, that is where $F$ is strictly log-concave, the first has no solution: clusters
-with the same strictly log-concave marginal (Gaussian, ball) have no joint critical point. The Laplace law is the
-boundary: $F/\theta_1 = 1$ on $s \le 0$, so every pair there solves the first, all with the ratio $e^D$. Power tails
-have one under ReLU, until a leak $c_- > 0$ removes it; Gaussian clusters of two different widths have one as well.
-A node that is dead for both clusters ($\theta_1 = F = 0$, possible for bounded support) does not move either; such
-points are no rays of this kind and are left out.
+the first equation fixes $s_-$, the second then *forces* the ratio of the weights. $\|v\|$ is free, a ray. Nodes that
+are dead for both clusters ($\theta_1 = F = 0$, possible for bounded support) do not move either; they are left out.
 
 **Bias frozen at $\xi^*$,** negative cluster at the origin. There are isolated critical points
 $\mu = s_\mu\|\mu\|\,\bar x_+/\|\bar x_+\|$. With $s_- = \xi^*/\|\mu\|$ and $s_+ = s_- + s_\mu\|\bar x_+\|$,
 
 $$s_\mu a_+\theta_1(s_+)\|\bar x_+\| + a_+\theta_2(s_+) = a_-\theta_2(s_-), \qquad
-  \dot v = C(\mu)(\mu - v) + O(\|v-\mu\|^2), \qquad C(\mu) = \beta_1I + \beta_2\mu\mu^\top$$
+  \dot v = C(\mu)(\mu - v) + O(\|v-\mu\|^2)$$
 
 (Eqns 5, 66-74). The remainder is a vector of second order; the paper's scalar factor $1 + \lambda$ does not describe
 it. A trained bias has no reason to stop at $\xi^*$, so the theorem needs it frozen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,7 +30,8 @@ from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope, theta2
 from joma.theory.isotropic import Isotropic
-from joma.theory.mixture import Mixture
+from joma.theory.mixture import Mixture, Noise
+from joma.theory.radial import Function
 from joma.types import Real, Tabular, keep
 
 REACH = 1e4
@@ -154,14 +149,12 @@ def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
             f"A monotone F/θ₁ needs slopes that are not negative, or it has a pole: got c₋ = {c_minus:g}, "
             f"c₊ = {c_plus:g}. Ask `critical_pairs` at your distance."
         )
-    s = symmetric_grid(typical_size(noise))
+    s = search_grid(noise)
     usable = theta1(noise, s, activation) > np.sqrt(TAIL)  # the slope squares it
     return float(mean_ratio_slope(noise, s[usable], activation).min())
 
 
-def critical_pairs(
-    noise: Isotropic | tuple[Isotropic, ...], distance: float, activation: Activation = relu
-) -> tuple[CriticalPair, ...]:
+def critical_pairs(noise: Noise, distance: float, activation: Activation = relu) -> tuple[CriticalPair, ...]:
     r"""All $(s_-, s_+ = s_- \pm D)$ of joint critical points for two centers at `distance` D, and their forced ratios.
 
     Eqn 56 with the normalisation and the missing condition: $(F, \theta_1)(s_+)$ and $(F, \theta_1)(s_-)$ lie on one
@@ -177,7 +170,7 @@ def critical_pairs(
     """
     plus, minus = noise if isinstance(noise, tuple) else (noise, noise)
     distance = float(positive("distance", distance))
-    grid = symmetric_grid(typical_size(minus) + distance)
+    grid = search_grid(minus, distance)
     return tuple(pair for step in (distance, -distance) for pair in _pairs_at(plus, minus, step, grid, activation))
 
 
@@ -217,7 +210,7 @@ def straddling_distance(noise: Isotropic, activation: Activation = relu) -> floa
     >>> round(straddling_distance(StudentT(dof=3.0)), 6)
     0.926872
     """
-    grid = symmetric_grid(typical_size(noise))
+    grid = search_grid(noise)
     zero = np.zeros(1)
     roots = all_roots(lambda s: _misalignment(noise, noise, s, zero, activation), grid[grid < -grid.max() / REACH**2])
     if roots.size == 0:
@@ -228,19 +221,13 @@ def straddling_distance(noise: Isotropic, activation: Activation = relu) -> floa
     return float(-roots.max())
 
 
-def typical_size(noise: Isotropic) -> float:
-    r"""$E|y| = 2m(0)$, the unit in which distances are searched."""
-    return 2 * float(noise.upper_moment(0.0))
-
-
-def symmetric_grid(unit: float) -> Float[np.ndarray, " num"]:
-    """Points from −reach to reach in units of `unit`, as fine near zero as far out (evenly spaced before sinh)."""
+def search_grid(noise: Isotropic, distance: float = 0.0) -> Float[np.ndarray, " num"]:
+    """Points on either side of zero, as fine near zero as far out (evenly spaced before sinh), for a `distance` D."""
+    unit = 2 * float(noise.upper_moment(0.0)) + distance  # E|y| + D
     return REACH * unit * np.sinh(np.linspace(-SPREAD, SPREAD, NUM_POINTS)) / np.sinh(SPREAD)
 
 
-def all_roots(
-    residual: Callable[[np.ndarray], np.ndarray], grid: Float[np.ndarray, " num"]
-) -> Float[np.ndarray, " roots"]:
+def all_roots(residual: Function, grid: Float[np.ndarray, " num"]) -> Float[np.ndarray, " roots"]:
     """All zeros that the ascending `grid` separates, of a residual scaled to [−1, 1] and NaN where it has no digits.
 
     >>> all_roots(np.sin, np.linspace(1.0, 8.0, 50)).round(6)
@@ -258,12 +245,10 @@ def all_roots(
     return np.asarray(found.x[found.success])  # the others jump over such a gap between two points of the grid
 
 
-def _pairs_at(
-    plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, activation: Activation
-) -> list[CriticalPair]:
+def _pairs_at(plus: Isotropic, minus: Isotropic, step: float, grid: np.ndarray, phi: Activation) -> list[CriticalPair]:
     """Pairs with s₊ = s₋ + step, in ascending order; a continuum of them is refused."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        rise = (mean_ratio(plus, grid + step, activation) - mean_ratio(minus, grid, activation)) / step
+        rise = (mean_ratio(plus, grid + step, phi) - mean_ratio(minus, grid, phi)) / step
     is_flat = np.abs(rise) < FLAT  # false for NaN
     long_enough = np.convolve(is_flat, np.ones(FLAT_POINTS), mode="valid") == FLAT_POINTS
     if long_enough.any():
@@ -273,8 +258,8 @@ def _pairs_at(
             f"the same for all s from {grid[first]:.4g} to {grid[first + FLAT_POINTS - 1]:.4g}, as for a Laplace law. "
             "Every pair there is critical, at the ratio θ₁(s₊)/θ₁(s₋)."
         )
-    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, activation), grid)
-    ratio = theta1(plus, s_minus + step, activation) / theta1(minus, s_minus, activation)
+    s_minus = all_roots(lambda s: _misalignment(plus, minus, s, s + step, phi), grid)
+    ratio = theta1(plus, s_minus + step, phi) / theta1(minus, s_minus, phi)
     pairs = zip(s_minus.tolist(), (s_minus + step).tolist(), ratio.tolist(), strict=True)
     return [CriticalPair(s_minus=one, s_plus=other, ratio=forced) for one, other, forced in pairs]
 
@@ -299,7 +284,6 @@ class LinearisedFlow:
     beta2: float
 
     def __post_init__(self) -> None:
-        """Refuse NaN, and a critical point at zero."""
         betas = {name: float(finite(name, getattr(self, name))) for name in ("beta1", "beta2")}
         keep(self, mu=shaped("n", mu=self.mu), **betas)
         if not self.mu.any():
@@ -444,7 +428,7 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
         parts = np.abs(pull) + np.abs(push) + np.abs(against)
         return (pull + push - against) / np.where(parts > TAIL, parts, np.nan)
 
-    grid = symmetric_grid(typical_size(p_minus) + size)
+    grid = search_grid(p_minus, size)
     grid = grid[grid * xi > 0]
     found = [
         CriticalPoint(mixture=mixture, xi=xi, norm=float(xi / s_minus), orientation=orientation)

@@ -9,8 +9,9 @@ from joma.errors import positive, whole, within
 from joma.theory.layer import Backprop, Layer, Logits, Samples, Weights
 from joma.types import Trajectory
 
+Array = Float[np.ndarray, "*P"]
 Memory = tuple[np.ndarray, ...]
-Stepped = tuple[Float[np.ndarray, "*P"], Memory]
+Stepped = tuple[Array, Memory]
 """Direction of ascent, to be multiplied by the learning rate, and what an optimiser remembers of past gradients."""
 
 
@@ -22,13 +23,10 @@ class GradientSteps:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse momentum and decay outside [0, 1]."""
         within("momentum", self.momentum, 0, 1)
         within("weight_decay", self.weight_decay, 0, 1)
 
-    def step(
-        self, parameter: Float[np.ndarray, "*P"], gradient: Float[np.ndarray, "*P"], memory: Memory, num_past: int
-    ) -> Stepped:
+    def step(self, parameter: Array, gradient: Array, memory: Memory, num_past: int) -> Stepped:
         """Move along the velocity, the first of the two memories."""
         velocity = self.momentum * memory[0] + gradient - self.weight_decay * parameter
         return velocity, (velocity, memory[1])
@@ -42,9 +40,7 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def step(
-        self, parameter: Float[np.ndarray, "*P"], gradient: Float[np.ndarray, "*P"], memory: Memory, num_past: int
-    ) -> Stepped:
+    def step(self, parameter: Array, gradient: Array, memory: Memory, num_past: int) -> Stepped:
         """Move by the mean gradient over its root mean square."""
         first = self.beta1 * memory[0] + (1 - self.beta1) * gradient
         second = self.beta2 * memory[1] + (1 - self.beta2) * gradient**2
@@ -70,7 +66,6 @@ class StepRecipe:
     """Samples drawn for each step, by their weights; None for all of them."""
 
     def __post_init__(self) -> None:
-        """Refuse rates and counts that are not positive."""
         whole("num_steps", self.num_steps, low=1)
         for name in ("rate", "rate_ratio"):
             positive(name, getattr(self, name))

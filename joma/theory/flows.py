@@ -36,12 +36,6 @@ DECOUPLED = {"lband": 1, "uband": 1}
 """A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
 LARGEST = 1e150
 """Size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not."""
-CONSERVED = {
-    AttentionKind.LINEAR: "z² − (η_z/η_w)·v²",
-    AttentionKind.EXP: "z − (η_z/2η_wT)·v²",
-    AttentionKind.SOFTMAX: "Σ_l z_l",
-}
-"""What Theorem 1 says is conserved, for one hidden node; for softmax its assumption-free part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +53,12 @@ class JointFlow(ABC):
     """Start of v where zero is a stationary point, with the sign of the target; that of the paper's figure 4."""
     target_symbol: ClassVar[str] = "μ"
     """What the paper calls the targets."""
+    laws: ClassVar = {
+        AttentionKind.LINEAR: "z² − (η_z/η_w)·v²",
+        AttentionKind.EXP: "z − (η_z/2η_wT)·v²",
+        AttentionKind.SOFTMAX: "Σ_l z_l",
+    }
+    """What Theorem 1 says is conserved, for one hidden node; for softmax its assumption-free part."""
 
     targets: Float[np.ndarray, " M"]
     r"""Saliencies $\Delta$, targets $\mu$, or the center of the positive cluster."""
@@ -71,7 +71,6 @@ class JointFlow(ABC):
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, a rate that is not positive, and a start from which nothing moves."""
         targets, v0, z0 = shaped("M, M, M", targets=self.targets, v0=self.v0, z0=self.z0)
         within("targets", targets, -LARGEST, LARGEST)
         keep(self, targets=targets, v0=v0, z0=z0, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
@@ -95,7 +94,7 @@ class JointFlow(ABC):
     @property
     def conserved(self) -> str:
         """The same in plain mathematics."""
-        return CONSERVED[self.attention.kind]
+        return self.laws[self.attention.kind]
 
     @cached_property
     def start_state(self) -> State:
@@ -123,13 +122,14 @@ class JointFlow(ABC):
         stays_at_zero = attention is AttentionKind.LINEAR or activation == relu.name
         return cls.start_size * np.sign(targets) * stays_at_zero
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
-        """Exact v(t), by a closed form or one quadrature; None where none is known."""
+    def exact(self, t: Float[np.ndarray, " T"]) -> State | None:
+        """v and z by a closed form or one quadrature; None where none is known."""
         return None
 
-    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"] | None:
-        """Logits that belong to the closed form's v; None where they are not known."""
-        return None
+    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
+        """Exact v(t); None where no closed form is known."""
+        states = self.exact(t)
+        return None if states is None else states["v"]
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
         """Where v ends according to the theory; None where it ends nowhere or nothing is known."""
@@ -191,13 +191,11 @@ class RelaxingFlow(TokenwiseFlow):
         """The flow of v alone."""
         return self.tied_class(mu=self.targets, v0=self.v0, z0=self.start_state["z"], **self.scales)
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"]:
-        """Exact v(t), by inverting one quadrature."""
-        return self.tied.solution(t)
-
-    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
-        r"""$z = T(\ln a + \ln A)$."""
-        return self.tied.logits(v)
+    def exact(self, t: Float[np.ndarray, " T"]) -> State:
+        r"""v by inverting one quadrature, and $z = T(\ln a + \ln A)$."""
+        v = self.tied.solution(t)
+        with np.errstate(over="ignore"):  # weights too large to be squared
+            return {"v": v, "z": self.tied.logits(v)}
 
     def limits(self) -> Float[np.ndarray, " M"]:
         """The critical point."""
@@ -244,24 +242,21 @@ class SaliencyFlow(TokenwiseFlow):
         r"""$\Delta\circ\phi'(v\circ b)$."""
         return self.targets * self.activation.derivative(v * b)
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
-        r"""Theorem 2 for exp attention, $v_0\cosh\omega t + z_0\sqrt{\eta_w/\eta_z}\sinh\omega t$ for linear attention.
+    def exact(self, t: Float[np.ndarray, " T"]) -> State | None:
+        r"""Theorem 2 for exp attention, hyperbolic functions for linear attention; known for a linear activation.
 
-        $\omega = \Delta\sqrt{\eta_z/\eta_w}/(AT)$. Known for a linear activation.
+        $v = v_0\cosh\omega t + z_0q^{-1/2}\sinh\omega t$, $z = z_0\cosh\omega t + v_0q^{1/2}\sinh\omega t$ with
+        $q = \eta_z/\eta_w$ and $\omega = \Delta\sqrt q/(AT)$.
         """
         if self.activation.name != linear.name:
             return None
         if self.attention.kind is AttentionKind.EXP:
-            return self._theorem2.solution(t)[:, 0]
+            path = self.theorem2.solution(t)
+            return {"v": path[:, 0], "z": self.theorem2.logits(path)}
         growth = finite("t", t)[:, None] * self._growth_rates
-        return self.v0 * np.cosh(growth) + self.start_state["z"] / np.sqrt(self.rate_ratio) * np.sinh(growth)
-
-    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
-        r"""Theorem 2 for exp attention; $z_0\cosh\omega t + v_0\sqrt{\eta_z/\eta_w}\sinh\omega t$ for linear."""
-        if self.attention.kind is AttentionKind.EXP:
-            return self._theorem2.logits(v[:, None])
-        growth = finite("t", t)[:, None] * self._growth_rates
-        return self.start_state["z"] * np.cosh(growth) + np.sqrt(self.rate_ratio) * self.v0 * np.sinh(growth)
+        v0, z0, root = self.v0, self.start_state["z"], np.sqrt(self.rate_ratio)
+        cosh, sinh = np.cosh(growth), np.sinh(growth)
+        return {"v": v0 * cosh + z0 / root * sinh, "z": z0 * cosh + root * v0 * sinh}
 
     def latest(self) -> float:
         r"""Time at which $e^{\omega t}$ times the start is too large, under linear attention without saturation."""
@@ -272,22 +267,23 @@ class SaliencyFlow(TokenwiseFlow):
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
         """Values at the blow-up of Theorem 2, infinite for the winner; other saliency flows end nowhere."""
-        return self._theorem2.limits()[0] if self._is_theorem2 else None
+        return self.theorem2.limits()[0] if self.is_theorem2 else None
 
     def predicted_blow_up(self) -> BlowUp | None:
         """Theorem 2: exp attention and a linear activation."""
-        if not self._is_theorem2:
+        if not self.is_theorem2:
             return None
-        return BlowUp(time=self._theorem2.blow_up_time(), state="v", component=(self._theorem2.winner(),))
+        return BlowUp(time=self.theorem2.blow_up_time(), state="v", component=(self.theorem2.winner(),))
 
     def span(self) -> float:
         """A little past the blow-up of Theorem 2, or a few e-folds of growth under linear attention."""
         if self.attention.kind is AttentionKind.LINEAR:
             return EFOLDS_OF_GROWTH / float(np.abs(self._growth_rates).max())
-        return self._theorem2.blow_up_time() * (PAST_BLOW_UP if self._is_theorem2 else PAST_LINEAR_BLOW_UP)
+        return self.theorem2.blow_up_time() * (PAST_BLOW_UP if self.is_theorem2 else PAST_LINEAR_BLOW_UP)
 
     @property
-    def _is_theorem2(self) -> bool:
+    def is_theorem2(self) -> bool:
+        """Exp attention and a linear activation."""
         return self.attention.kind is AttentionKind.EXP and self.activation.name == linear.name
 
     @property
@@ -295,7 +291,8 @@ class SaliencyFlow(TokenwiseFlow):
         return self.targets * np.sqrt(self.rate_ratio) / (self.attention.normalisation * self.attention.temperature)
 
     @cached_property
-    def _theorem2(self) -> LinearFlow:
+    def theorem2(self) -> LinearFlow:
+        """Theorem 2 with this start, and the constants of this attention."""
         return LinearFlow(delta=self.targets[None], v0=self.v0[None], z0=self.start_state["z"], **self.scales)
 
 
@@ -385,19 +382,16 @@ class LinearPrintedFlow(TokenwiseFlow):
         charged = (self.charges > 0) | ((self.charges == 0) & ~passes_zero)
         return bool(charged.all() and (self.start_state["z"] > 0).all())
 
-    def solution(self, t: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T M"] | None:
-        """Exact v(t) where the targets are reached."""
+    def exact(self, t: Float[np.ndarray, " T"]) -> State | None:
+        r"""v and $z = \sqrt{(\eta_z/\eta_w)v^2 + c}$ where the targets are reached."""
         if not self.reaches_targets:
             return None
         temperature = self.attention.normalisation * self.attention.temperature
         flow = LinearAttentionFlow(
             mu=self.targets, v0=self.v0, charge=self.charges, temperature=temperature, rate_ratio=self.rate_ratio
         )
-        return flow.solution(t)
-
-    def exact_logits(self, t: Float[np.ndarray, " T"], v: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T M"]:
-        r"""$z = \sqrt{(\eta_z/\eta_w)v^2 + c}$."""
-        return np.sqrt(self.rate_ratio * np.square(v) + self.charges)
+        v = flow.solution(t)
+        return {"v": v, "z": flow.logits(v)}
 
     def limits(self) -> Float[np.ndarray, " M"] | None:
         r"""$\mu$, where it is reached."""
@@ -419,17 +413,13 @@ class NormalisedFlow(JointFlow):
 
     attentions = (AttentionKind.SOFTMAX,)
     default_temperature = 3.0
+    laws: ClassVar = {AttentionKind.SOFTMAX: "z − (η_z/η_w)·v²"}
 
     @property
     def invariant(self) -> Invariant:
         r"""$z - (\eta_z/\eta_w)v^2$: Theorem 1's for exp attention, at $2T$ times the rate."""
         exp = Attention(kind=AttentionKind.EXP, temperature=self.attention.temperature)
         return Invariant(attention=exp, rate_ratio=2 * exp.temperature * self.rate_ratio)
-
-    @property
-    def conserved(self) -> str:
-        """The same in plain mathematics."""
-        return "z − (η_z/η_w)·v²"
 
     def field(self, t: float, state: State) -> State:
         r"""$\dot v = (\mu - v)\circ\mathrm{softmax}(z/T)$ and $\dot z = 2(\eta_z/\eta_w)\,v\circ\dot v$."""

@@ -24,6 +24,9 @@ from joma.types import Real, Tabular
 Gate = Activation | Function
 r"""An activation, standing for its derivative $\psi = \phi'$, or any function $\psi$ of an array."""
 
+Kinks = tuple[float, ...]
+r"""Arguments at which a function given for $\psi$ bends or jumps."""
+
 FINEST_STEP, COARSEST_STEP = -12, 3
 r"""Powers of two by which panels grow away from a kink of $\psi$, in units of its argument; on to 8|r| for large r."""
 CHUNK = 1 << 20
@@ -74,9 +77,7 @@ def mean_activation(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray
     return np.asarray(theta2(p, s, phi) + np.multiply(s, slope, out=np.zeros_like(s), where=slope != 0))
 
 
-def gate_mass(
-    p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: tuple[float, ...] = (0.0,)
-) -> np.ndarray:
+def gate_mass(p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: Kinks = (0.0,)) -> np.ndarray:
     r"""$\Theta_1 = \int \psi(\|v\|y + r)\,p(y)\,dy$, the mean of the gate; $\theta_1(r/\|v\|)$ for homogeneous $\phi$.
 
     `norm` is $\|v\|$ (within the subspace of the distribution), `kinks` are the arguments at which a function given
@@ -92,9 +93,7 @@ def gate_mass(
     return _expectation(p, r, norm, psi, kinks, moment=0)
 
 
-def gate_moment(
-    p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: tuple[float, ...] = (0.0,)
-) -> np.ndarray:
+def gate_moment(p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: Kinks = (0.0,)) -> np.ndarray:
     r"""$\Theta_2 = \int y\,\psi(\|v\|y + r)\,p(y)\,dy$; $\theta_2(r/\|v\|)$ when $\phi$ is homogeneous.
 
     Arguments as for `gate_mass`. Not negative where $\psi$ increases; needs a finite mean.
@@ -111,7 +110,7 @@ def _distance(r: Real, norm: Real) -> np.ndarray:
         return np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf))
 
 
-def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: tuple[float, ...], *, moment: int) -> np.ndarray:
+def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: Kinks, *, moment: int) -> np.ndarray:
     r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$ by panels graded towards the kinks, in chunks of (r, norm)."""
     r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
     beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
@@ -167,7 +166,7 @@ def half_space_mean(
     center: Float[np.ndarray, " M"],
     basis: Float[np.ndarray, "M n"] | None = None,
     psi: Gate = relu,
-    kinks: tuple[float, ...] = (0.0,),
+    kinks: Kinks = (0.0,),
 ) -> GatedMean:
     r"""$E[x\,\psi(v^\top x+\xi)]$ and $E\,\psi$ for x isotropic around `center` in the span of `basis` (Lemma 1).
 

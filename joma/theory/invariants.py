@@ -52,7 +52,6 @@ class Invariant:
     """
 
     def __post_init__(self) -> None:
-        """Refuse NaN, a ratio or weights that are not positive, and a matrix that is no Gram matrix."""
         keep(self, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
         if self.query_weights is not None:
             keep(self, query_weights=positive("query_weights", self.query_weights))
@@ -75,7 +74,17 @@ class Invariant:
 
     def coefficient(self) -> Float[np.ndarray, " M"] | float:
         r"""Return the factor of $\sum_k v_k^2$: $\eta_z/(\eta_w s^2)$ for linear, $\eta_z/(2\eta_w s^2T)$ for exp."""
-        return self._per_square() * self.rate_ratio / self._squared_norms()
+        scale = self._per_square() * self.rate_ratio
+        if self.gram is None:
+            return scale
+        squared_norms = np.diag(self.gram)
+        overlap = float(np.abs(self.gram - np.diag(squared_norms)).max())
+        if overlap > ORTHOGONALITY * squared_norms.max():
+            raise AssumptionError(
+                f"Thm. 1 needs orthogonal embeddings: max |u_l·u_l'| is {overlap:.1e}. "
+                "Orthogonalise them, or use `total`, the sum over tokens, which any embeddings conserve."
+            )
+        return scale / squared_norms
 
     def logits(
         self, v: Float[np.ndarray, "*T K M"], v0: Float[np.ndarray, "K M"], z0: Float[np.ndarray, " M"]
@@ -129,21 +138,8 @@ class Invariant:
             case AttentionKind.SOFTMAX:
                 raise AssumptionError(
                     "Thm. 1 has an invariant per token for linear and exp attention, got softmax. "
-                    "Use `logit_sums`, which softmax conserves, or the estimate of `softmax_estimate`."
+                    "Use `logit_sums` (or `balance`), which softmax conserves, or the estimate of `softmax_estimate`."
                 )
-
-    def _squared_norms(self) -> Float[np.ndarray, " M"] | float:
-        """Squared norms s² of orthogonal embeddings."""
-        if self.gram is None:
-            return 1.0
-        norms = np.diag(self.gram)
-        overlap = float(np.abs(self.gram - np.diag(norms)).max())
-        if overlap > ORTHOGONALITY * norms.max():
-            raise AssumptionError(
-                f"Thm. 1 needs orthogonal embeddings: max |u_l·u_l'| is {overlap:.1e}. "
-                "Orthogonalise them, or use `total`, the sum over tokens, which any embeddings conserve."
-            )
-        return norms
 
 
 def layer_invariant(layer: Layer, *, rate_ratio: float = 1.0) -> Invariant:

@@ -29,7 +29,6 @@ class Isotropic(ABC):
     dim: int
 
     def __post_init__(self) -> None:
-        """Refuse a scale that is not positive, and a dimension that is not a whole number above zero."""
         whole("dim", self.dim, low=1)
         for name, value in vars(self).items():
             positive(name, value)
@@ -196,7 +195,6 @@ class RadialProfile(Isotropic):
     """Whether `profile` returns the logarithm of the density."""
 
     def __post_init__(self) -> None:
-        """Refuse a profile that is negative, NaN, without mass, too rough, or not integrable."""
         whole("dim", self.dim, low=1)
         _ = self._mesh
 

@@ -20,6 +20,8 @@ from scipy import special
 from joma.errors import AssumptionError, broadcast, finite, shaped, whole, within
 from joma.types import Real, keep
 
+Classes = Float[np.ndarray, " D"]
+"""A number for each class."""
 Count = int | np.integer | Int[np.ndarray, "..."]
 """An integer or an array of them."""
 
@@ -73,9 +75,7 @@ def pair_distribution(rho_l: Real, rho_m: Real, rho_c: Real) -> Float[np.ndarray
     return np.einsum("...ac,...c,...bc->...ab", edge_matrix(rho_l), node_distribution(rho_c), edge_matrix(rho_m))
 
 
-def root_parameter(
-    class_probabilities: Float[np.ndarray, " D"], zero_given_class: Float[np.ndarray, "D ..."]
-) -> Float[np.ndarray, "..."]:
+def root_parameter(class_probabilities: Classes, zero_given_class: Float[np.ndarray, "D ..."]) -> np.ndarray:
     r"""$\rho_0 = 2P[y_1=0]-1 = \sum_k P[y_0=k]\,(2P[y_1=0 \mid y_0=k]-1)$ of a child of the root (Eqns 99-103).
 
     The paper's text leaves the $2(\cdot)-1$ out; its Eqn 101 needs it.
@@ -113,13 +113,7 @@ def cooccurrence(H: Count, L: Count, rho: Real, rho0: Real) -> np.ndarray:
     return np.asarray(1 - _one_minus(rho, 2 * H, 1.0) / (2 * twice_on))
 
 
-def root_cooccurrence(
-    L: int,
-    rho: float,
-    class_probabilities: Float[np.ndarray, " D"],
-    zero_l: Float[np.ndarray, " D"],
-    zero_m: Float[np.ndarray, " D"],
-) -> float:
+def root_cooccurrence(L: int, rho: float, class_probabilities: Classes, zero_l: Classes, zero_m: Classes) -> float:
     r"""$P[y_l=1 \mid y_m=1]$ when only the root is above both leaves ($H = L$), where Theorem 5 does not apply.
 
     $\frac12\,\frac{1 - t(\rho_l+\rho_m) + t^2\sum_k p_k q^l_k q^m_k}{1-t\rho_m}$ with $t=\rho^{L-1}$,
@@ -209,6 +203,9 @@ def _one_minus(rho: np.ndarray, n: Count, factor: Real) -> np.ndarray:
     return np.where(product > 0, -np.expm1(log_size), 1 - product)
 
 
+Chances = Sequence[float] | Float[np.ndarray, "..."]
+"""Of the classes; or P[y_1 = 0 | y_0 = k] for every class, or for every class and child of the root."""
+
 Node = int | np.integer
 """Index of a node."""
 
@@ -243,7 +240,6 @@ class LatentTree:
     """P[y_1 = 0 | y_0 = k] for the children of the root, in the order of their index."""
 
     def __post_init__(self) -> None:
-        """Refuse parents that are no tree, ρ outside [−1, 1] and probabilities that are none."""
         parents = np.asarray(self.parents)
         if parents.ndim != 1 or parents.size <= 1 or parents[ROOT] != NO_PARENT:
             raise ValueError(f"`parents` must be a list of {NO_PARENT} for the root and a parent each, got {parents}.")
@@ -419,8 +415,8 @@ def regular_tree(
     branching: int | Sequence[int],
     rho: float | Sequence[float],
     *,
-    class_probabilities: Sequence[float] | Float[np.ndarray, " D"],
-    zero_given_class: Sequence[float] | Float[np.ndarray, "D ..."],
+    class_probabilities: Chances,
+    zero_given_class: Chances,
 ) -> LatentTree:
     r"""Tree with all leaves at depth $L$, numbered level by level, and the same number of children within a level.
 
@@ -446,13 +442,7 @@ def regular_tree(
     return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
-def nested_tree(
-    children: Nested,
-    rho: float,
-    *,
-    class_probabilities: Sequence[float] | Float[np.ndarray, " D"],
-    zero_given_class: Sequence[float] | Float[np.ndarray, "D ..."],
-) -> LatentTree:
+def nested_tree(children: Nested, rho: float, *, class_probabilities: Chances, zero_given_class: Chances) -> LatentTree:
     r"""Tree of any shape from the nested children of its root, numbered depth first, with one $\rho$ on all edges.
 
     >>> tree = nested_tree([[(), ()], ()], 0.9, class_probabilities=[1.0], zero_given_class=[0.5])
@@ -470,13 +460,10 @@ def nested_tree(
     return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
-def _tree(
-    parents: list[int],
-    rhos: list[float],
-    class_probabilities: Sequence[float] | np.ndarray,
-    zero_given_class: Sequence[float] | np.ndarray,
-) -> LatentTree:
-    p, zero = finite("class_probabilities", class_probabilities), finite("zero_given_class", zero_given_class)
+def _tree(parents: list[int], rhos: list[float], p: Chances, zero_given_class: Chances) -> LatentTree:
+    zero = finite("zero_given_class", zero_given_class)
     if zero.ndim == 1:
         zero = np.repeat(zero[:, None], parents.count(ROOT), axis=1)
-    return LatentTree(parents=np.array(parents), rho=finite("rho", rhos), class_probabilities=p, zero_given_class=zero)
+    return LatentTree(
+        parents=np.array(parents), rho=np.array(rhos), class_probabilities=np.asarray(p), zero_given_class=zero
+    )

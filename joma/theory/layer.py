@@ -41,7 +41,6 @@ class Embeddings:
     """One column $u_m$ for each query m."""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and matrices of different height."""
         contextual, queries = shaped("d M, d Q", contextual=self.contextual, queries=self.queries)
         if not contextual.size * queries.size:
             raise ValueError(f"`contextual` and `queries` must not be empty, got {contextual.shape}, {queries.shape}.")
@@ -103,7 +102,6 @@ class Samples:
     """Probability of each sample; uniform when left out."""
 
     def __post_init__(self) -> None:
-        """Fill in uniform weights; refuse NaN, shapes that disagree and weights that are not probabilities."""
         q = np.asarray(self.q)
         x, _, weights = shaped("N M, N, N", x=self.x, q=q, weights=self.weights)
         if not x.size:

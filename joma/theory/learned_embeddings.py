@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, shaped, within
-from joma.theory.attention import Attention, AttentionKind
+from joma.errors import finite, positive, shaped, within
+from joma.theory.attention import Attention
 from joma.theory.integrate import State, integrate
+from joma.theory.invariants import Invariant
 from joma.theory.layer import Backprop, Embeddings, Hidden, Layer, Logits, Samples, Weights
 from joma.types import Trajectory
 
@@ -33,7 +34,6 @@ class LearningRates:
     queries: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse rates that are not positive; that of the queries may be zero."""
         for name in ("w", "z", "contextual"):
             positive(name, getattr(self, name))
         within("queries", self.queries, 0, np.inf)
@@ -100,24 +100,15 @@ def token_invariant(
 
     $\text{exp: } \sum_m z_m - \frac{\eta_z}{2\eta_uT}\|u_l\|^2, \qquad
     \text{linear: } \sum_m z_m^2 - \frac{\eta_z}{\eta_u}\|u_l\|^2.$ The weights do not appear. Softmax attention is
-    refused: it conserves `logit_sums` and `balance`.
+    refused: it conserves `logit_sums` and `balance`. It is Theorem 1 with the embedding in place of the weights.
 
+    >>> from joma.theory.attention import AttentionKind
     >>> exp = Attention(kind=AttentionKind.EXP, temperature=0.5)
     >>> token_invariant(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]), exp)
     array([0., 0.])
     """
     z, contextual = shaped("*T Q M, *T d M", z=z, contextual=contextual)
-    norms = rates.z / rates.contextual * np.square(contextual).sum(axis=-2)
-    match attention.kind:
-        case AttentionKind.LINEAR:
-            return np.square(z).sum(axis=-2) - norms
-        case AttentionKind.EXP:
-            return z.sum(axis=-2) - norms / (2 * attention.temperature)
-        case AttentionKind.SOFTMAX:
-            raise AssumptionError(
-                "Learned embeddings have an invariant per token for linear and exp attention, got softmax. "
-                "Use `logit_sums` and `balance`, which softmax conserves."
-            )
+    return Invariant(attention=attention, rate_ratio=rates.z / rates.contextual).value(contextual, z)
 
 
 def balance(

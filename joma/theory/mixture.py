@@ -1,16 +1,10 @@
 r"""Lemma 2: what a hidden node learns from a mixture of isotropic clusters, under uniform attention (Eqns 42-53).
 
-A node with weights $v$ and implicit bias $\xi$ sees cluster $j$ at the normalised distance $s_j$,
-
-$$s_j = \frac{v^\top\bar x_j + \xi}{\|v\|}, \qquad
-  \dot v = \sum_j a_j\left[\theta_1(s_j)\,\bar x_j + \theta_2(s_j)\frac{v}{\|v\|}\right], \qquad
-  \dot\xi = \sum_j a_j\,\theta_1(s_j), \qquad a_j = E[g \mid j]\,P[j].$$
-
-For a homogeneous activation this is gradient ascent on $L(v, \xi) = \|v\|\sum_j a_jF(s_j)$. That potential is
-homogeneous of degree one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as
-rays, or not at all. The paper evaluates $\theta$ and $F$ at $r_j = \|v\|s_j$ and divides by $\|v\|$ and $\|v\|^3$
-(Eqns 42, 43 and 50), which is right at $\|v\| = 1$ only. For any other activation $\theta_i(s_j)$ becomes
-$\Theta_i(r_j, \|v\|)$ and $L = \sum_j a_jE\,\phi(\|v\|y + r_j)$.
+A node with weights $v$ and implicit bias $\xi$ sees cluster $j$ at the normalised distance $s_j$ and is pulled by it in
+proportion to $a_j = E[g \mid j]\,P[j]$. For a homogeneous activation this is gradient ascent on a potential of degree
+one, so the field depends on the direction of $(v, \xi)$ alone: critical points come as rays, or not at all. The paper
+evaluates $\theta$ and $F$ at $r_j = \|v\|s_j$ and divides by $\|v\|$ and $\|v\|^3$ (Eqns 42, 43 and 50), which is right
+at $\|v\| = 1$ only. For any other activation $\theta_i(s_j)$ becomes $\Theta_i(r_j, \|v\|)$.
 """
 
 from collections.abc import Callable
@@ -27,6 +21,9 @@ from joma.theory.hyperplane import gate_mass, gate_moment, mean_activation, thet
 from joma.theory.integrate import Field, State
 from joma.theory.isotropic import Isotropic
 from joma.types import Real, Tabular, as_columns, keep
+
+Noise = Isotropic | tuple[Isotropic, ...]
+"""One distribution for all clusters, or one for each."""
 
 NUM_OPPOSED = 2
 """Clusters of Lemma 4 and Theorem 3: a positive and a negative one."""
@@ -74,13 +71,12 @@ class Mixture:
     r"""$\bar x_j$, one row for each cluster."""
     weights: Float[np.ndarray, " C"]
     r"""$a_j = E[g \mid j]\,P[j]$; negative where the gradient pushes the node down."""
-    noise: Isotropic | tuple[Isotropic, ...]
+    noise: Noise
     """Distribution around the centers, common to all clusters or one for each."""
     activation: Activation = relu
     r"""$\phi$; `jacobian` and `growth` need a homogeneous one."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and noise of another dimension."""
         centers, weights = shaped("C n, C", centers=self.centers, weights=self.weights)
         if centers.size == 0:
             raise ValueError(f"`centers` must not be empty, got shape {centers.shape}. Pass one row for each cluster.")
@@ -260,7 +256,7 @@ def two_clusters(
     *,
     a_plus: float = 1.0,
     a_minus: float = 1.0,
-    noise: Isotropic | tuple[Isotropic, ...],
+    noise: Noise,
     x_minus: Float[np.ndarray, " n"] | None = None,
     activation: Activation = relu,
 ) -> Mixture:

@@ -166,7 +166,11 @@ def _is_resolved(
     values = log_q(lower[:, None] + width[:, None] * points)
     values[:, -1] = log_q(upper)  # lower + width may miss it by a rounding, on the wrong side of a jump
     top = values.max(axis=1)
-    seen_by_scan = _scan_maximum(lower, upper, scanned_r, scanned)
+    # The largest scanned value inside each panel, minus infinity where the scan has no point.
+    begin, end = np.searchsorted(scanned_r, lower), np.searchsorted(scanned_r, upper)
+    pairs = np.stack([begin, np.maximum(end, begin)], axis=1).ravel()
+    largest = np.maximum.reduceat(np.append(scanned, -np.inf), pairs)[::2]
+    seen_by_scan = np.where(end > begin, largest, -np.inf)
     empty = np.isneginf(top) & np.isneginf(seen_by_scan)
     top = np.where(np.isneginf(top), 0, top)
     coarse, left, right, ends = np.split(
@@ -183,14 +187,6 @@ def _is_resolved(
     seen = top >= seen_by_scan - SEEN
     indivisible = width <= ROUNDINGS * np.finfo(float).eps * upper
     return empty | (agree & continuous & seen) | indivisible, empty
-
-
-def _scan_maximum(lower: np.ndarray, upper: np.ndarray, scanned_r: np.ndarray, scanned: np.ndarray) -> np.ndarray:
-    """Largest scanned value inside each panel, minus infinity where the scan has no point."""
-    begin, end = np.searchsorted(scanned_r, lower), np.searchsorted(scanned_r, upper)
-    padded = np.append(scanned, -np.inf)
-    pairs = np.stack([begin, np.maximum(end, begin)], axis=1).ravel()
-    return np.where(end > begin, np.maximum.reduceat(padded, pairs)[::2], -np.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +306,9 @@ class RadialMesh:
         total = np.zeros_like(y)
         for index in np.unique(first[first < upper.size]):
             here = np.flatnonzero(first == index)
-            kept = index + np.flatnonzero(_worth_keeping(log_mass[:, index:]))
+            # What matters compared with the largest after the first panel, which may be cut short by y.
+            largest = log_mass[:, index + (index + 1 < upper.size) :].max(axis=1, keepdims=True)
+            kept = np.union1d(index, index + np.flatnonzero((log_mass[:, index:] > largest - PRUNED).any(axis=0)))
             for part in np.array_split(here, 1 + here.size * kept.size * ORDER // CHUNK):
                 total[part] = self._over(y[part], lower[kept], upper[kept], log_weight)
         if self.tail is not None:
@@ -403,14 +401,6 @@ class RadialMesh:
         return edges.ravel(), np.concatenate([start, below], axis=1).ravel()
 
 
-def _worth_keeping(log_mass: Float[np.ndarray, "3 P"]) -> np.ndarray:
-    """Panels that matter compared with the largest after the first; the first may be cut short by y."""
-    others = log_mass[:, 1:] if log_mass.shape[1] > 1 else log_mass
-    kept = (log_mass > others.max(axis=1, keepdims=True) - PRUNED).any(axis=0)
-    kept[0] = True
-    return kept
-
-
 def radial_mesh(log_p: Function, dim: int, *, depth: float = DEPTH) -> RadialMesh:
     """Locate the mass of a profile in `dim` dimensions, resolve it in panels, and continue it beyond them.
 
@@ -424,18 +414,20 @@ def radial_mesh(log_p: Function, dim: int, *, depth: float = DEPTH) -> RadialMes
         found = log_p(r)
         return np.where(found < floor, -np.inf, found)
 
-    first, last = _extent(log_r, values, dim)
+    inner, outer = values + max(dim - 1, 1) * log_r, values + (dim + 1) * log_r
+    first = max(int(np.argmax(inner > inner.max() - INNER_REACH)) - 1, 0)
+    last = int(np.flatnonzero(outer > outer.max() - OUTER_REACH)[-1])
     r = np.exp(log_r)
     tail = _power_tail(cut, r, values, last, max(floor, -depth))
     end = r[last] if tail is not None else r[min(last + 1, r.size - 1)]
     edges = np.geomspace(r[first], end, 2 + int(np.log2(end / r[first])))
     lower, upper = resolve(lambda r: cut(r) + (dim - 1) * np.log(r), edges, r, values + (dim - 1) * log_r)
-    inner = _inner_law(r, values, first)
-    mesh = RadialMesh(log_p=cut, dim=dim, lower=lower, upper=upper, inner=inner, tail=tail)
+    core = _inner_law(r, values, first)
+    mesh = RadialMesh(log_p=cut, dim=dim, lower=lower, upper=upper, inner=core, tail=tail)
     share, _ = mesh.shares_outside(dim)
-    if inner is not None and share > TAIL_TOLERANCE:
+    if core is not None and share > TAIL_TOLERANCE:
         raise AssumptionError(
-            f"The profile cannot be normalised: p0 grows like r^{inner.exponent:.6g} towards r = 0, near or past "
+            f"The profile cannot be normalised: p0 grows like r^{core.exponent:.6g} towards r = 0, near or past "
             f"the r^-{dim} at which {dim} dimensions cease to bear it. Cut the profile off near zero."
         )
     require_tail(mesh, dim, "The profile cannot be normalised")
@@ -460,15 +452,6 @@ def require_tail(mesh: RadialMesh, power: int, trouble: str) -> None:
             f"{trouble}: p0 is followed to r = {mesh.tail.start:.3g}; the tail beyond is uncertain by {error:.1e}. "
             "Where p0 underflows, pass its logarithm with `in_log=True`; else give it a lighter tail."
         )
-
-
-def _extent(log_r: np.ndarray, values: np.ndarray, dim: int) -> tuple[int, int]:
-    """First and last index of the scan between which panels are laid."""
-    inner = values + max(dim - 1, 1) * log_r
-    outer = values + (dim + 1) * log_r
-    first = int(np.argmax(inner > inner.max() - INNER_REACH))
-    last = int(np.flatnonzero(outer > outer.max() - OUTER_REACH)[-1])
-    return max(first - 1, 0), last
 
 
 def _inner_law(r: np.ndarray, values: np.ndarray, first: int) -> PowerLaw | None:

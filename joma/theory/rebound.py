@@ -25,7 +25,7 @@ from joma.errors import finite, positive, shaped
 from joma.theory.convergence import TiedFlow
 from joma.types import Tabular, as_columns
 
-LOGITS_OF_THEOREM_1 = 2.0
+LOGITS_OF_THM_1 = 2.0
 """T for which softmax(v²/T) is the attention that Theorem 1 ties to v, z = v²/2; figure 4's caption has T = 1."""
 SETTLED = 40.0
 """E-folds after which a gap is below the spacing of floats."""
@@ -74,9 +74,7 @@ class Rebound(Tabular):
         return as_columns({name: np.ravel(getattr(self, name)) for name in names})
 
 
-def attention_entropy(
-    v: Float[np.ndarray, "*T M"], temperature: float = LOGITS_OF_THEOREM_1
-) -> Float[np.ndarray, "*T"]:
+def attention_entropy(v: Float[np.ndarray, "*T M"], temperature: float = LOGITS_OF_THM_1) -> Float[np.ndarray, "*T"]:
     r"""Entropy of $\mathrm{softmax}(v^2/T)$ over the tokens, in nats.
 
     >>> attention_entropy(np.zeros(10)).round(4)
@@ -97,7 +95,7 @@ def entropy_gradient(s: Float[np.ndarray, "*T M"]) -> Float[np.ndarray, "*T M"]:
     return -p * (log_p - (p * log_p).sum(axis=-1, keepdims=True))
 
 
-def entropy_finally_rises(mu: Float[np.ndarray, " M"], temperature: float = LOGITS_OF_THEOREM_1) -> bool:
+def entropy_finally_rises(mu: Float[np.ndarray, " M"], temperature: float = LOGITS_OF_THM_1) -> bool:
     r"""Whether the entropy of $\mathrm{softmax}(v^2/T)$ rises at the end: $\ln p_{i^*}(\mu) + H(p(\mu)) < 0$.
 
     `mu` is where the flow ends, from a zero start, and $i^*$ its smallest entry that is not zero: the slowest token

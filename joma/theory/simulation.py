@@ -27,10 +27,7 @@ from joma.types import BlowUp, Trajectory, as_columns, keep
 Values = float | int | str | Sequence[float | int] | np.ndarray
 """Numbers as a user gives them: one, several, `"1,0.5,2"`, or a seeded law such as `"uniform:1:4"`."""
 
-LAWS: dict[str, Callable[..., np.ndarray]] = {
-    "uniform": np.random.Generator.uniform,
-    "normal": np.random.Generator.normal,
-}
+LAWS: dict[str, Callable[..., Any]] = {"uniform": np.random.Generator.uniform, "normal": np.random.Generator.normal}
 """Laws to draw from, each with two parameters: low and high, or mean and standard deviation."""
 DEFAULT_NUM_COMPONENTS = 10
 SPACINGS = ("linear", "log")
@@ -86,7 +83,6 @@ class SimulationConfig:
     """Reported times evenly spaced, `linear`, or in their logarithm, `log`; when None the one that suits the flow."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names, numbers out of range, and options that the flow does not have."""
         keep(self, **{name: _plain(name, getattr(self, name)) for name in ("targets", "v0", "z0")})
         cls = self._flow_class()
         if self.activation is not None and activation(self.activation).name not in cls.activations:
@@ -250,10 +246,9 @@ NUM_DIP_POINTS = 401
 class IntegratorGivesUp(ArithmeticError):
     """The integrator stopped early: why, and what a user can do."""
 
-    def __init__(self, reason: str, advice: str) -> None:
-        """Keep the reason, which a run by the closed form reports."""
-        super().__init__(f"{reason[0].upper()}{reason[1:]}. {advice}")
-        self.reason = reason
+    def __str__(self) -> str:
+        reason, advice = self.args
+        return f"{reason[0].upper()}{reason[1:]}. {advice}"
 
 
 def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> tuple[Trajectory, str]:
@@ -268,10 +263,10 @@ def solve(flow: JointFlow, t1: float, num_points: int, first: float | None) -> t
         predicted = flow.predicted_blow_up()
         blow_up = predicted if predicted is not None and t1 >= predicted.time else None
         t = _grid(t1 if blow_up is None else BEFORE_BLOW_UP * blow_up.time, num_points, first)
-        states = _exact_states(flow, t)
+        states = flow.exact(t)
         if states is None or not all(np.isfinite(values).all() for values in states.values()):
             raise
-        return Trajectory(t=t, states=states, blow_up=blow_up), error.reason
+        return Trajectory(t=t, states=states, blow_up=blow_up), error.args[0]
 
 
 def natural_end(flow: JointFlow) -> float:
@@ -316,7 +311,7 @@ def dip(flow: JointFlow, run: Trajectory, *, integrated: bool) -> Rebound:
         return coarse
     t = np.linspace(run.t[lowest - 1], run.t[lowest + 1], NUM_DIP_POINTS)
     before = {name: values[lowest - 1] for name, values in run.states.items()}
-    states = _integrated(flow, t, start=before).states if integrated else _exact_states(flow, t)
+    states = _integrated(flow, t, start=before).states if integrated else flow.exact(t)
     assert states is not None
     fine = rebound(t, entropy(flow.log_attention(states["z"])))
     return replace(coarse, lowest=fine.lowest, time=fine.time)
@@ -338,17 +333,7 @@ def _by_integration(flow: JointFlow, t1: float, num_points: int, first: float | 
     return run
 
 
-def _exact_states(flow: JointFlow, t: Float[np.ndarray, " T"]) -> State | None:
-    """v and z by the closed form; None where there is none."""
-    v = flow.solution(t)
-    with np.errstate(over="ignore"):  # weights too large to be squared
-        z = None if v is None else flow.exact_logits(t, v)
-    return None if v is None or z is None else {"v": v, "z": z}
-
-
-def _integrated(
-    flow: JointFlow, t: Float[np.ndarray, " T"], *, start: State | None = None, **options: Any
-) -> Trajectory:
+def _integrated(flow: JointFlow, t: np.ndarray, *, start: State | None = None, **options: Any) -> Trajectory:
     """Integrate v and z from a state at `t[0]`, in the order v₀, z₀, v₁, …: a banded system where tokens decouple."""
     start = flow.start_state if start is None else start
     options = (RELAXING | flow.coupling if flow.settles else {}) | options

@@ -19,17 +19,17 @@ from scipy.interpolate import make_interp_spline
 from joma.errors import broadcast, finite, positive, shaped
 from joma.types import Tabular
 
+Nodes = Float[np.ndarray, "*T K M"]
+"""$v_k$ of every hidden node, or its rate."""
+Tokens = Float[np.ndarray, "*#T M"]
+"""The mean attention, by itself or at every time."""
+
 DEGREE = 7
 """Degree of the splines through a reported path: errors fall with the eighth power of the spacing of its times."""
 
 
 def logit_velocity(
-    v: Float[np.ndarray, "*T K M"],
-    v_dot: Float[np.ndarray, "*T K M"],
-    b_mean: Float[np.ndarray, "*#T M"],
-    *,
-    temperature: float = 1.0,
-    rate_ratio: float = 1.0,
+    v: Nodes, v_dot: Nodes, b_mean: Tokens, *, temperature: float = 1.0, rate_ratio: float = 1.0
 ) -> Float[np.ndarray, "*T M"]:
     r"""Return Eqn 17, $\dot z = \tfrac{\eta}{T}\sum_k(\dot v_k\circ v_k - \bar b\,\dot v_k^\top v_k)$.
 
@@ -59,13 +59,7 @@ class LogitEstimate(Tabular):
         return self.own + self.mean
 
 
-def estimate(
-    v: Float[np.ndarray, "*T K M"],
-    b_mean: Float[np.ndarray, "*#T M"],
-    *,
-    temperature: float = 1.0,
-    rate_ratio: float = 1.0,
-) -> LogitEstimate:
+def estimate(v: Nodes, b_mean: Tokens, *, temperature: float = 1.0, rate_ratio: float = 1.0) -> LogitEstimate:
     r"""Return the two parts of Eqn 18, $\hat z = \tfrac{\eta}{2T}\sum_k(v_k^2 - \|v_k\|^2\,\bar b)$ up to a constant.
 
     `b_mean` is the mean attention $\bar b$. Figure 2 has the mean token frequencies instead.

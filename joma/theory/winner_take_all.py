@@ -1,13 +1,8 @@
 r"""Theorem 2: linear activation with exp attention, where the most salient token takes all.
 
-With the attention integrated out (Theorem 1, exp case) every token $l$ moves by itself,
-
-$$\dot v_{kl} = \frac{\Delta_{kl}}{A}\, e^{z_l/T}, \qquad
-  \frac{z_l}{T} = \frac{z_l(0)}{T} + \frac{\kappa}{2} \sum_k \left(v_{kl}^2 - v_{kl}(0)^2\right), \qquad
-  \kappa = \frac{\eta_z}{\eta_w T^2},$$
-
-so $v_{\cdot l}$ moves along $\Delta_{\cdot l}$ only. Let $u$ be its component along that direction; then
-$\operatorname{erfc}(u\sqrt{\kappa/2})$ falls linearly in time and reaches zero at the blow-up.
+With the attention integrated out (Theorem 1, exp case) every token $l$ moves by itself, and $v_{\cdot l}$ along
+$\Delta_{\cdot l}$ only. Let $u$ be its component along that direction; then $\operatorname{erfc}(u\sqrt{\kappa/2})$
+with $\kappa = \eta_z/(\eta_wT^2)$ falls linearly in time and reaches zero at the blow-up.
 
 The paper prints $\operatorname{erf}(v/2)$ (Eqns 4 and 22); $\operatorname{erf}(v/\sqrt2)$ is what solves the flow.
 """
@@ -47,7 +42,6 @@ class LinearFlow:
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that disagree, NaN, and scales that are not positive; keep float64 arrays."""
         delta, v0, z0 = shaped("K M, K M, M", delta=self.delta, v0=self.v0, z0=self.z0)
         scales = ("normalisation", "temperature", "rate_ratio")
         keep(self, delta=delta, v0=v0, z0=z0, **{name: float(positive(name, getattr(self, name))) for name in scales})

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -63,10 +63,9 @@ EXP = jt.Attention(kind=jt.AttentionKind.EXP)
 SAMPLES = jt.Samples(x=X, q=np.array([0, 0]))
 U = jt.Embeddings(contextual=np.eye(3)[:, :2], queries=np.eye(3)[:, 2:])
 UNIT = np.array([1.0, 0.0])
+PHIS = (jt.relu, jt.sigmoid, jt.tanh, jt.silu, jt.gelu)
 CALLS = {
-    "activations": (lambda x: [phi.value(x) for phi in (jt.relu, jt.tanh, jt.silu, jt.gelu)], [T2]),
-    "derivatives": (lambda x: [phi.derivative(x) for phi in (jt.relu, jt.tanh, jt.silu, jt.gelu)], [T2]),
-    "curvatures": (lambda x: [phi.curvature(x) for phi in (jt.sigmoid, jt.tanh, jt.silu, jt.gelu)], [T2]),
+    "activations": (lambda x: [f(x) for p in PHIS for f in (p.value, p.derivative, p.curvature) if f], [T2]),
     "scores": (EXP.scores, [Z, X]),
     "pull_back": (EXP.pull_back, [Z, X, V]),
     "score_over_slope": (EXP.score_over_slope, [Z]),
@@ -82,10 +81,7 @@ CALLS = {
     "invariant logits": (jt.Invariant(attention=EXP).logits, [V, V, Z[0]]),
     "step change": (jt.Invariant(attention=EXP).step_change, [V, Z]),
     "total": (lambda g, v, z: jt.Invariant(attention=EXP, gram=g).total(v, z), [2 * np.eye(2), V, Z]),
-    "invariant drift": (
-        lambda v, z: jt.invariant_drift(v, z, jt.Invariant(attention=EXP)),
-        [np.stack([V, 2 * V]), np.stack([Z, Z])],
-    ),
+    "drift": (lambda v, z: jt.invariant_drift(v, z, jt.Invariant(attention=EXP)), [V[None], Z[None]]),
     "logit sums": (jt.logit_sums, [Z]),
     "weight decay": (lambda t: jt.weight_decay_factor(t, 0.1), [T2]),
     "logit velocity": (jt.logit_velocity, [V, V, UNIT]),
@@ -93,48 +89,27 @@ CALLS = {
     "moving mean": (jt.moving_mean_term, [np.arange(9.0), np.ones((9, 1, 2)), np.ones((9, 2))]),
     "anchored": (jt.anchored, [Z, UNIT]),
     "correlation": (jt.normalised_correlation, [np.array([[1.0, 2.0, 4.0]]), np.array([[1.0, 3.0, 4.0]])]),
-    "Theorem 2": (
-        lambda d, t, v: [jt.LinearFlow(delta=d, v0=v).solution(t), jt.LinearFlow(delta=d).field(v)],
-        [V / 4, T2, V],
-    ),
+    "Theorem 2": (lambda d, t, v: [(f := jt.LinearFlow(delta=d, v0=v)).solution(t), f.field(v)], [V / 4, T2, V]),
     "theta": (lambda s: [f(jt.StudentT(), s) for f in (jt.theta1, jt.theta2, jt.mean_activation, jt.mean_ratio)], [T2]),
-    "slopes": (
-        lambda s: [f(jt.Gaussian(), s) for f in (jt.theta1_slope, jt.theta2_slope, jt.mean_ratio_slope)],
-        [T2],
-    ),
-    "levels": (
-        lambda y: [f(jt.Gaussian(), y) for f in (jt.theta1_inverse, jt.mean_at_level, jt.mean_at_level_slope)],
-        [T2],
-    ),
+    "slopes": (lambda s: [jt.theta2_slope(jt.Gaussian(), s), jt.mean_ratio_slope(jt.Gaussian(), s)], [T2]),
+    "levels": (lambda y: [jt.mean_at_level(jt.Gaussian(), y), jt.mean_at_level_slope(jt.Gaussian(), y)], [T2]),
     "gates": (
-        lambda r, n: [
-            f(jt.Gaussian(), r, norm=n, phi=jt.softplus)
-            for f in (jt.gate_mean, jt.gate_mass_slope, jt.gate_moment_slope)
-        ],
+        lambda r, n: [f(jt.Gaussian(), r, norm=n, phi=jt.softplus) for f in (jt.gate_mean, jt.gate_moment_slope)],
         [T2, T2],
     ),
     "gate levels": (lambda y: jt.gate_mean_at_level_slope(jt.Gaussian(), y, phi=jt.softplus), [T2]),
     "half space": (lambda v, c: jt.half_space_mean(jt.Gaussian(dim=2), v, center=c), [V, UNIT]),
     "reflect": (jt.reflect, [V, UNIT]),
     "mixture": (mixture, [X, np.array([1.0, -2.0]), V]),
-    "Theorem 3": (
-        lambda mu, v, t: [
-            jt.LinearisedFlow(mu=mu, beta1=1.0, beta2=0.5).solution(v, t),
-            jt.LinearisedFlow(mu=mu, beta1=1.0, beta2=0.5).field(v),
-        ],
-        [V[0], UNIT, T2],
-    ),
+    "Theorem 3": (lambda mu, v, t: jt.LinearisedFlow(mu=mu, beta1=1.0, beta2=0.5).solution(v, t), [V[0], UNIT, T2]),
     "two clusters": (lambda x: jt.two_clusters(x, noise=jt.Gaussian(dim=2)).growth(), [V[0]]),
     "Eqn 6": (tied(jt.ConvergenceFlow), [V[0], UNIT, T2]),
     "attention flow": (tied(jt.AttentionFlow), [V[0], UNIT, T2]),
     "linear attention": (
-        lambda mu, v, t: [jt.LinearAttentionFlow(mu=mu, v0=v).solution(t), jt.LinearAttentionFlow(mu=mu).field(v)],
+        lambda mu, v, t: [(f := jt.LinearAttentionFlow(mu=mu, v0=v)).solution(t), f.field(v)],
         [V[0], UNIT, T2],
     ),
-    "Theorem 4": (
-        lambda t, mu: [jt.convergence_ratio(t, mu, 1.0), jt.rate_offset(t, mu, mu), jt.fraction_learned(t, mu)],
-        [T2, V[0]],
-    ),
+    "Theorem 4": (lambda t, mu: [jt.convergence_ratio(t, mu, 1.0), jt.fraction_learned(t, mu)], [T2, V[0]]),
     "F": (lambda r, mu: [jt.learning_time(r, mu), jt.rho(r, mu), jt.zeta(r, mu), jt.time_to_efolds(r, mu)], [T2, V[0]]),
     "shared": (lambda t, v, mu: [jt.shared_solution(t, mu), jt.shared_field(v, mu)], [T2, V, V]),
     "normalised": (jt.normalised_field, [V, UNIT]),
@@ -152,29 +127,18 @@ CALLS = {
     ),
     "pairs": (lambda rho: [jt.pair_distribution(rho, rho, rho), jt.chain_parameter(rho), jt.edge_matrix(rho)], [T2]),
     "roots": (lambda p, z: [jt.root_parameter(p, z), jt.root_cooccurrence(3, 0.5, p, z, z)], [X[0], T2]),
-    "note": (
-        lambda c: [f(c, c, c) for f in (jt.angle_sum, jt.backpropagated_correlation_bound)],
-        [np.array([0.95, 0.99])],
-    ),
+    "note": (lambda c: jt.backpropagated_correlation_bound(c, c, c), [np.array([0.95, 0.99])]),
     "recursion": (lambda c: jt.recursed_cosines(1.0, c, c, jt.linear), [np.array([0.99, 0.99])]),
     "bounds": (
         lambda c: [jt.summed_cosine_bound(c), jt.gated_cosine_bound(c, c), jt.sloped_cosine_bound(c, 1.0, 2.0)],
         [np.array([0.9, 0.95])],
     ),
     "edge": (
-        lambda a, b, f, g: [
-            (e := jt.Edge(z_alpha=a, z_beta=b, f=f, gated_gradient=g)).gradient,
-            e.cosines,
-            e.backpropagated_cosine,
-        ],
+        lambda a, b, f, g: [(e := jt.Edge(z_alpha=a, z_beta=b, f=f, gated_gradient=g)).gradient, e.cosines],
         [UNIT, V[0], V[0], UNIT + 1],
     ),
     "two-valued": (
-        lambda p, m, w: [
-            (n := jt.TwoValuedInput(x_plus=p, x_minus=m, p1=0.4, activation=jt.linear)).field(w),
-            n.outputs(w),
-            n.linear_gap_rate(),
-        ],
+        lambda p, m, w: jt.TwoValuedInput(x_plus=p, x_minus=m, p1=0.4, activation=jt.linear).field(w),
         [V[0], UNIT, V],
     ),
     "sigmoid": (jt.sigmoid_learning_time, [T2, T2 + 1]),
@@ -261,25 +225,12 @@ def test_results_are_tables():
 
 
 def test_a_table_refuses_columns_of_different_lengths():
-    @dataclass
-    class Ragged(Tabular):
-        a: np.ndarray
-        b: np.ndarray
-
     with pytest.raises(ValueError, match="length"):
-        Ragged(a=np.ones(2), b=np.ones(3)).columns()
+        as_columns({"a": np.ones(2), "b": np.ones(3)})
     assert as_columns({"a": 1.0})["a"].tolist() == [1.0]
 
 
-UNCHECKED = {
-    "activations",
-    "derivatives",
-    "curvatures",
-    "Eqn 6",
-    "attention flow",
-    "linear attention",
-    "score_over_slope",
-}
+UNCHECKED = {"activations", "Eqn 6", "attention flow", "linear attention", "score_over_slope"}
 """Fields and what they call: an integrator's trial step may overflow."""
 
 
@@ -308,25 +259,15 @@ SCALED = {
     jt.UniformBall: {},
     jt.StudentT: {},
     jt.StepRecipe: {"num_steps": 1, "rate": 0.1},
+    jt.LearningRates: {},
     jt.SimulationConfig: {},
 }
-SCALES = (
-    "temperature",
-    "normalisation",
-    "rate_ratio",
-    "scale",
-    "radius",
-    "dof",
-    "rate",
-    "dim",
-    "num_steps",
-    "batch_size",
-)
+SCALES = {"temperature", "normalisation", "rate_ratio", "scale", "radius", "dof", "rate", "dim", "num_steps", "w", "z"}
 
 
 @pytest.mark.parametrize("cls", SCALED)
 def test_scales_must_be_positive(cls):
-    names = {field.name for field in fields(cls)} & set(SCALES)
+    names = {field.name for field in fields(cls)} & SCALES
     assert names
     for name in names:
         for bad in (0.0, -1.0, np.nan, "much"):
@@ -347,16 +288,6 @@ REFUSED = [
     lambda: jt.ConvergenceFlow(
         mu=[1.0, 2.0], temperature=[[1.0], [2.0]], z0=np.zeros((3, 2, 2)), v0=np.ones((2, 2, 2))
     ),
-    lambda: jt.LinearFlow(delta=[1.0, 2.0]),
-    lambda: jt.Mixture(centers=[1.0, 2.0], weights=[1.0], noise=jt.Gaussian(dim=2)),
-    lambda: jt.two_clusters(1.0, noise=jt.Gaussian()),
-    lambda: jt.LinearisedFlow(mu=[[1.0]], beta1=1.0, beta2=0.0),
-    lambda: jt.shared_solution(1.0, [1.0, 2.0]),
-    lambda: jt.rebound([[1.0, 2.0]], [[1.0, 2.0]]),
-    lambda: jt.entropy_finally_rises([[1.0, 2.0]]),
-    lambda: jt.Samples(x=[1.0, 2.0], q=[0, 0]),
-    lambda: jt.query_interaction([1.0, 2.0]),
-    lambda: jt.LatentTree(parents=[[-1, 0]], rho=[[1.0, 1.0]], class_probabilities=[1.0], zero_given_class=[[0.5]]),
     lambda: jt.activation("rleu"),
     lambda: jt.Attention(kind="softmx"),
     lambda: jt.Attention(kind=jt.AttentionKind.SOFTMAX, normalisation=2.0),
@@ -364,36 +295,28 @@ REFUSED = [
     lambda: SOFTMAX.scores([0.0, 0.0], [0.0, 0.0]),
     lambda: SOFTMAX.score_over_slope(UNIT),
     lambda: BENT.solution(1.0),
+    lambda: jt.gate_level(jt.Gaussian(), 0.9, phi=jt.sigmoid),
+    lambda: jt.token_invariant(Z, V, SOFTMAX),
+    lambda: jt.LearningRates(queries=-0.1),
     BENT.local_rates,
     lambda: jt.ConvergenceFlow(mu=UNIT).solution(-1.0),
-    lambda: jt.LinearAttentionFlow(mu=UNIT, charge=-0.1),
     lambda: jt.LinearFlow(delta=V).solution(2.0),
-    lambda: jt.LinearFlow(delta=V).invariant(V.T),
     lambda: jt.learning_time(1.0, 2.0),
-    lambda: jt.learning_time(1.5, 2.0),
     lambda: jt.time_to_efolds(-1.0, 2.0),
-    lambda: jt.rate_correction(0.0, 1.0, 2.0),
-    lambda: jt.attention_entropy(UNIT, 0.0),
     lambda: jt.stable_rank(np.zeros((2, 2))),
     lambda: jt.rank_rebound(jt.ConvergenceFlow(mu=[0.0, 0.0])),
     lambda: jt.GradientSteps(momentum=2.0),
     lambda: jt.momentum_drift_factor(1.0),
-    lambda: jt.minibatch_drift_factor(0.0, 1.0, 4),
-    lambda: jt.minibatch_drift_factor(1.0, -1.0, 4),
     lambda: jt.minibatch_drift_factor(1.0, 1.0, 0),
-    lambda: jt.Invariant(attention=EXP, query_weights=[0.5, -0.5]),
     lambda: jt.Invariant(attention=EXP, query_weights=[0.5, 0.5]).value(V, Z),
-    lambda: jt.Invariant(attention=EXP, gram=np.eye(3)[:2]),
     lambda: jt.Invariant(attention=EXP, gram=np.diag([1.0, 0.0])),
     lambda: jt.Invariant(attention=EXP, gram=[[1.0, 0.5], [0.1, 1.0]]),
     lambda: jt.Invariant(attention=SOFTMAX).value(V, Z),
     lambda: jt.Invariant(attention=jt.Attention(kind=jt.AttentionKind.LINEAR)).logits(V, V, Z[0]),
     lambda: jt.layer_invariant(replace(LAYER, embeddings=replace(U, queries=U.contextual[:, :1]))),
     lambda: jt.moving_mean_term(np.arange(3.0), np.ones((3, 1, 2)), np.ones((3, 2))),
-    lambda: jt.Samples(x=X, q=[0, -1]),
     lambda: jt.Samples(x=X, q=[0.0, 0.5]),
     lambda: jt.Samples(x=X, q=[0, 0], weights=[1.0, 1.0]),
-    lambda: jt.Samples(x=X, q=[0, 0], weights=[2.0, -1.0]),
     lambda: LAYER.hidden(np.ones((1, 3)), Z, jt.Samples(x=X, q=[0, 1])),
     lambda: LAYER.hidden(np.ones((1, 2)), Z, SAMPLES),
     lambda: LAYER.gradient(np.ones((1, 3)), Z, SAMPLES, np.ones((3, 1))),
@@ -406,7 +329,6 @@ REFUSED = [
     lambda: jt.theta1(jt.Gaussian(), 0.0, jt.tanh),
     lambda: jt.theta1_inverse(jt.Gaussian(), 0.5, jt.linear),
     lambda: jt.theta1_inverse(jt.Gaussian(), 1.0),
-    lambda: jt.gate_mass(jt.Gaussian(), 0.0, norm=-1.0, psi=jt.tanh),
     lambda: jt.gate_mass(jt.Gaussian(), 0.0, psi=lambda x: np.where(x > 1, np.nan, x)),
     lambda: jt.gate_moment(jt.StudentT(dof=1.0), 0.0, psi=jt.tanh),
     lambda: jt.gate_mass_slope(jt.Gaussian(), 0.0, phi=jt.Activation(name="mine", value=np.sin, derivative=np.cos)),
@@ -416,10 +338,7 @@ REFUSED = [
     lambda: jt.Mixture(centers=X, weights=[1.0, 1.0], noise=(jt.Gaussian(dim=2),)),
     lambda: jt.Mixture(centers=X, weights=[1.0, 1.0], noise=jt.Gaussian(dim=3)),
     lambda: PAIR.field([[1.0, 0.0], [0.0, 0.0]], 1.0),
-    lambda: PAIR.potential([0.0, 0.0], 1.0),
-    lambda: THREE.opposed_weights("Lemma 4"),
     lambda: jt.two_clusters(UNIT, x_minus=UNIT, noise=jt.Gaussian(dim=2)).opposed_weights("Lemma 4"),
-    lambda: replace(PAIR, activation=jt.tanh).jacobian(UNIT, 0.0),
     lambda: replace(PAIR, activation=jt.tanh).growth(),
     lambda: jt.critical_points(replace(PAIR, centers=[[1.0, 0.0], [0.5, 0.0]]), -1.0),
     lambda: jt.critical_points(replace(PAIR, activation=jt.tanh), -1.0),
@@ -427,43 +346,23 @@ REFUSED = [
     lambda: jt.critical_points(replace(PAIR, weights=[0.0, -1.0]), -1.0),
     lambda: jt.critical_points(replace(PAIR, weights=[1.0, -1.0]), -1.0),
     lambda: jt.critical_points(PAIR, 0.0),
-    lambda: jt.critical_points(PAIR, np.nan),
     lambda: jt.LinearisedFlow(mu=[0.0, 0.0], beta1=1.0, beta2=0.0),
-    lambda: jt.LinearisedFlow(mu=UNIT, beta1=1.0, beta2=np.inf),
     lambda: jt.LinearisedFlow(mu=UNIT, beta1=-1.0, beta2=0.0).decay_rates,
-    lambda: jt.critical_pairs(jt.StudentT(), 0.0),
-    lambda: jt.critical_pairs(jt.StudentT(), 2.0, jt.tanh),
-    lambda: jt.critical_pairs(jt.StudentT(dof=1.0), 2.0),
     lambda: jt.critical_rays(THREE),
-    lambda: jt.critical_rays(PAIR, tolerance=-1.0),
-    lambda: jt.forced_ray(PAIR, jt.critical_pairs(jt.StudentT(), 2.0)[0]).point(-1.0),
     lambda: jt.straddling_distance(jt.Gaussian()),
-    *(
-        lambda f=f, H=H, L=L: f(H, L)
-        for f in (jt.cooccurrence_limit, jt.cooccurrence_slope)
-        for H, L in ((0, 3), (3, 3))
-    ),
-    lambda: jt.cooccurrence(1, 1, 0.5, 0.5),
-    lambda: jt.cooccurrence(1.5, 3, 0.5, 0.5),
-    lambda: jt.cooccurrence(1, 3, 1.1, 0.5),
-    lambda: jt.cooccurrence(1, 3, 0.5, -1.1),
-    lambda: jt.edge_matrix(1.1),
+    *(lambda H=H: jt.cooccurrence_limit(H, 3) for H in (0, 3)),
     lambda: jt.root_cooccurrence(0, 0.5, [1.0], [0.5], [0.5]),
     lambda: jt.root_parameter([0.5, 0.5], [0.1, 0.2, 0.3]),
     lambda: jt.regular_tree(3, (2, 2), 0.5, class_probabilities=[1.0], zero_given_class=[0.5]),
     lambda: jt.regular_tree(0, 2, 0.5, class_probabilities=[1.0], zero_given_class=[0.5]),
     lambda: jt.LatentTree(**TREE).joint(0, 1),
-    lambda: jt.LatentTree(**TREE).cooccurrence_matrix([1, 4]),
-    lambda: jt.LatentTree(**TREE).cooccurrence_matrix([1.5]),
     *(
         lambda parents=parents: jt.LatentTree(**TREE | {"parents": parents})
         for parents in ([0, 0, 1, 1], [-1], [-1, 0, 3, 1])
     ),
     *(lambda rho=rho: jt.LatentTree(**TREE | {"rho": rho}) for rho in ([1, 1, 0.5], [0.5] * 4, [1, 1, 0.5, np.nan])),
     *(lambda p=p: jt.LatentTree(**TREE | {"class_probabilities": p}) for p in ([0.5, 0.6], [1.0])),
-    lambda: jt.LatentTree(**TREE | {"zero_given_class": [[0.1], [1.9]]}),
     lambda: jt.backpropagated_correlation_bound(0.8, 0.8, 0.8),
-    lambda: jt.least_backpropagated_cosine(0.9, 1.2, 0.9),
     lambda: jt.gated_cosine_bound(0.7, 0.7),
     lambda: jt.sloped_cosine_bound(0.5, 0.01, 1.0),
     lambda: jt.sloped_cosine_bound(0.9, 0.0, 1.0),
@@ -471,13 +370,10 @@ REFUSED = [
     lambda: jt.recursed_cosines(1.0, [0.99], [0.99], jt.tanh),
     lambda: jt.TwoValuedInput(**NODE | {"g_minus": 0.5}).sigmoid_learns(),
     lambda: jt.TwoValuedInput(**NODE).linear_gap_rate(),
-    lambda: jt.TwoValuedInput(**NODE | {"p1": 1.5}),
     lambda: jt.ComputationGraph(precedents=((), (1,)), activations=(jt.linear, jt.linear)),
     lambda: jt.ComputationGraph(precedents=((), (0,)), activations=(jt.linear,)),
     lambda: graph(np.zeros((2, 2)), np.ones((2, 3)), np.ones((2, 3))),
     lambda: jt.integrate(lambda _, s: s, {"v": np.ones(1)}, [1.0, 0.5]),
-    lambda: jt.integrate(lambda _, s: s, {"v": np.ones(1)}, [0.0, 0.0]),
-    lambda: jt.integrate(lambda _, s: s, {"v": np.ones(1)}, [1.0]),
 ]
 
 

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from reference import ACTIVATIONS_IN_TORCH
-from scipy import special
 
 from joma.theory.activations import ACTIVATIONS
 from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
-from joma.theory.convergence import ConvergenceFlow
 
 targets = arrays(np.float64, 4, elements=st.floats(-6, 6))
 starts = arrays(np.float64, 4, elements=st.floats(-1.5, 1.5))
@@ -47,20 +45,6 @@ def test_field_is_the_gradient_of_the_layer(flow, name, v, seed):
 
     tied = replace(flow, uniform_field=uniform_field)
     np.testing.assert_allclose(tied.field(v), weights.grad.numpy(), rtol=1e-10, atol=1e-10)
-
-
-def test_critical_point_is_lambert_of_the_squared_target():
-    mu = np.array([0.0, 1.0, -4.0, 1e3])
-    for normalisation in (1.0, 2.5):
-        v = AttentionFlow(mu=mu, normalisation=normalisation).critical_point()
-        np.testing.assert_allclose(v**2, special.lambertw((normalisation * mu) ** 2).real, rtol=1e-13)
-    assert np.isfinite(AttentionFlow(mu=np.array([1e200])).critical_point()).all()
-
-
-def test_golden_rates_beside_those_of_eqn_6():
-    mu = np.array([1.0, 4.0])
-    np.testing.assert_allclose(AttentionFlow(mu=mu).local_rates(), [2.763, 23.79], rtol=2e-4)
-    np.testing.assert_allclose(ConvergenceFlow(mu=mu).local_rates(), [1.649, 2981], rtol=2e-4)
 
 
 def test_zero_is_stuck_without_a_charge_and_free_with_one():

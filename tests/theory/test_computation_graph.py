@@ -1,20 +1,13 @@
 """The multi-layer note: back-propagation against autograd, the angle bounds, and the node with a two-valued input."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import ACTIVATIONS_IN_TORCH
 
 from joma.theory.activations import linear, sigmoid, silu, tanh
-from joma.theory.computation_graph import (
-    ComputationGraph,
-    Edge,
-    angle_sum,
-    least_backpropagated_cosine,
-    worst_edge,
-)
+from joma.theory.computation_graph import ComputationGraph, angle_sum, least_backpropagated_cosine
 
 ROUNDING = 1e-12
 """Products of a few cosines of order one."""
@@ -62,27 +55,7 @@ def test_passes_agree_with_autograd(parts, seed):
     np.testing.assert_allclose(graph.weight_gradient(forward, g), w_t.grad.numpy(), rtol=1e-10, atol=1e-10)
 
 
-def test_one_step_from_zero_sets_the_weight_to_the_correlation_of_the_edge():
-    rng = np.random.default_rng(0)
-    graph = ComputationGraph(precedents=((), (0,)), activations=(linear, linear))
-    x, g_j = rng.standard_normal((1, 6)), rng.standard_normal(6)
-    forward = graph.forward(np.zeros((2, 2)), x)
-    received = np.stack([np.zeros(6), g_j])
-    w = graph.weight_gradient(forward, graph.backward(np.zeros((2, 2)), forward, received))
-    edge = Edge(z_alpha=g_j, z_beta=x[0], f=x[0], gated_gradient=g_j)
-    assert w[1, 0] == pytest.approx(float(edge.weight), abs=ROUNDING)
-    np.testing.assert_allclose(graph.backward(w, graph.forward(w, x), received)[0], edge.gradient, atol=ROUNDING)
-
-
 # Theorem 1 of the note
-
-
-@given(correlations, correlations, correlations)
-def test_the_worst_edge_attains_the_least_cosine(C1, C2, C3):
-    edge = worst_edge(C1, C2, C3)
-    for found, asked in zip(edge.cosines, (C1, C2, C3), strict=True):
-        assert found >= asked - ROUNDING
-    assert edge.backpropagated_cosine == pytest.approx(least_backpropagated_cosine(C1, C2, C3), abs=ROUNDING)
 
 
 @given(correlations, correlations, correlations)
@@ -90,9 +63,3 @@ def test_the_least_cosine_is_positive_exactly_below_a_right_angle(C1, C2, C3):
     total = angle_sum(C1, C2, C3)
     assume(abs(total - np.pi / 2) > 1e-9)
     assert (least_backpropagated_cosine(C1, C2, C3) > 0) == (total < np.pi / 2)
-
-
-def test_known_numbers_of_theorem_1():
-    C = np.cos(np.deg2rad(31))
-    assert C == pytest.approx(0.857, abs=5e-4)
-    assert least_backpropagated_cosine(C, C, C) == pytest.approx(-0.025, abs=2e-3)

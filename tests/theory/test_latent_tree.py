@@ -18,19 +18,6 @@ from joma.theory.latent_tree import (
 )
 
 
-@given(st.integers(2, 9), st.floats(0.0, 3.0), st.data())
-def test_the_limit_of_eqn_8_and_its_first_order_error(L, c, data):
-    H = data.draw(st.integers(1, L - 1))
-    limit, slope = cooccurrence_limit(H, L, c), cooccurrence_slope(H, L, c)
-
-    def beyond_first_order(epsilon):
-        return cooccurrence(H, L, 1 - epsilon, 1 - c * epsilon) - limit - slope * epsilon
-
-    # What remains is of second order: a tenth of ε leaves a hundredth; 1e-13 is the rounding of the subtraction.
-    assert abs(beyond_first_order(1e-4)) <= 0.011 * abs(beyond_first_order(1e-3)) + 1e-9 * L**2
-    assert abs(beyond_first_order(1e-3)) < 1e-5 * L**2
-
-
 def test_no_digits_are_lost_near_the_limit():
     # 1 − ρ is a power of two, so the floats are the exact inputs.
     epsilon = 2.0**-40

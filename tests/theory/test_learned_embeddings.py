@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from joma.errors import AssumptionError
 from joma.theory.activations import tanh
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.layer import Embeddings, Layer, Samples, fixed_gradient
@@ -36,14 +35,3 @@ def test_laws_take_times_alone_and_together(run):
         together = law(*(run[name] for name in names))
         one_by_one = [law(*(run[name][at] for name in names)) for at in range(3)]
         np.testing.assert_allclose(together, one_by_one, rtol=1e-14)
-
-
-def test_softmax_has_no_law_of_a_token():
-    with pytest.raises(AssumptionError, match="balance"):
-        token_invariant(np.zeros((1, 1)), np.ones((1, 1)), Attention(kind=AttentionKind.SOFTMAX))
-
-
-@pytest.mark.parametrize("wrong", [{"w": 0.0}, {"contextual": -1.0}, {"queries": -0.1}])
-def test_rates_that_are_none_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        LearningRates(**wrong)

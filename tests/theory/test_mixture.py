@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -24,7 +24,6 @@ SLOPES = st.tuples(st.floats(-0.5, 0.9), st.floats(1.0, 2.0))
 
 # Mixtures are built in the tests, not in the strategies: the shape checker draws random numbers of its own.
 StepRecipe = Callable[[], Mixture]
-Node = tuple[StepRecipe, np.ndarray, float]
 
 
 @st.composite
@@ -38,19 +37,6 @@ def recipes(draw, distribution: str | None = None) -> StepRecipe:
         noise=DISTRIBUTIONS[distribution](n),
         activation=homogeneous(*draw(SLOPES)),
     )
-
-
-@st.composite
-def nodes(draw, distribution: str | None = None) -> Node:
-    recipe = draw(recipes(distribution))
-    v = draw(arrays(np.float64, recipe.keywords["centers"].shape[1], elements=st.floats(-2, 2)))
-    assume(np.linalg.norm(v) > 0.2)
-    return recipe, v, draw(st.floats(-2, 2))
-
-
-def built(node: Node) -> tuple[Mixture, np.ndarray, float]:
-    recipe, v, xi = node
-    return recipe(), v, xi
 
 
 def joint_field(mixture: Mixture, x: np.ndarray) -> np.ndarray:
@@ -70,19 +56,6 @@ def test_leading_axes_are_carried_through(recipe, seed):
         np.testing.assert_allclose(xi_dot[i], one[1], atol=1e-13)
         np.testing.assert_allclose(potential[i], mixture.potential(v[i], xi[i]), atol=1e-13)
         np.testing.assert_allclose(jacobian[i], mixture.jacobian(v[i], xi[i]), atol=1e-11)
-
-
-@given(nodes())
-def test_clusters_add_up_whether_they_share_their_distribution_or_not(node):
-    shared, v, xi = built(node)
-    own = tuple(Gaussian(dim=shared.dim, scale=0.5 + j) for j in range(shared.num_clusters))
-    for mixture in (shared, replace(shared, noise=own)):
-        noises = mixture.noise if mixture.noise is own else (mixture.noise,) * mixture.num_clusters
-        single = [
-            joint_field(replace(mixture, centers=center[None], weights=weight[None], noise=noise), np.append(v, xi))
-            for center, weight, noise in zip(mixture.centers, mixture.weights, noises, strict=True)
-        ]
-        np.testing.assert_allclose(joint_field(mixture, np.append(v, xi)), np.sum(single, axis=0), atol=1e-12)
 
 
 @settings(max_examples=10)

@@ -25,12 +25,6 @@ FIGURE_4 = np.array(FIGURE_4_TARGETS)
 logits = arrays(np.float64, 5, elements=st.floats(-5, 5))
 
 
-@given(logits)
-def test_entropy_is_bounded_and_blind_to_a_shift(s):
-    assert -1e-15 <= entropy(s) <= np.log(5) + 1e-14
-    assert entropy(s + 3.0) == pytest.approx(float(entropy(s)), abs=1e-13)
-
-
 @given(logits, st.integers(0, 4))
 def test_entropy_gradient_is_its_derivative(s, i):
     def along(x):
@@ -50,11 +44,6 @@ def test_zeros_or_equal_targets_end_the_rebound():
     assert still.drop == 0 and not still.occurs
     monotone = entropy_rebound(ConvergenceFlow(mu=np.array([0.0, 2.0])), 1.0)
     assert monotone.end == pytest.approx(0.0901, abs=5e-5) and monotone.rise == pytest.approx(0, abs=1e-14)
-
-
-def test_whether_the_entropy_finally_rises_depends_on_the_temperature():
-    mu = np.array([0.0] * 8 + [1.0, 2.0])
-    assert [entropy_finally_rises(mu, temperature) for temperature in (0.5, 2.0, 8.0)] == [True, True, False]
 
 
 @pytest.mark.parametrize("kind", [ConvergenceFlow, AttentionFlow])

@@ -15,12 +15,11 @@ from joma.errors import AssumptionError
 from joma.theory import simulation
 from joma.theory.activations import ACTIVATIONS, activation
 from joma.theory.attention import Attention, AttentionKind
-from joma.theory.attention_flow import AttentionFlow
-from joma.theory.flows import FLOWS, ClusterFlow, SoftmaxSaliencyFlow, flow_class
+from joma.theory.flows import FLOWS, SoftmaxSaliencyFlow, flow_class
 from joma.theory.layer import Embeddings, Layer, Samples
 from joma.theory.rebound import entropy_rebound
 from joma.theory.saliency import saliency
-from joma.theory.simulation import SimulationConfig, figure4, preset_config
+from joma.theory.simulation import SimulationConfig, figure4
 
 CLOSED_FORM = 1e-9
 """Largest distance of a closed form from the ODE."""
@@ -166,22 +165,6 @@ def test_the_default_end_is_where_all_components_have_settled(config):
     assert left.max() > 1e-5  # not far beyond
 
 
-@given(arrays(np.float64, 3, elements=st.floats(0.2, 1.0)), scales, st.floats(-2.0, -0.2))
-def test_cluster_flow_is_the_attention_flow_of_the_mixture(center, scale, bias):
-    attention = Attention(kind=AttentionKind.EXP, temperature=scale)
-    flow = ClusterFlow(targets=center, v0=center, attention=attention, bias=bias)
-    tied = AttentionFlow(
-        mu=center,
-        v0=center,
-        z0=flow.start_state["z"],
-        temperature=scale,
-        uniform_field=lambda u: flow.mixture.field(u, bias)[0],
-    )
-    found = flow.field(0.0, flow.start_state)
-    np.testing.assert_allclose(found["v"], tied.field(center), rtol=1e-12)
-    np.testing.assert_allclose(found["z"], center * found["v"] / scale, rtol=1e-12)
-
-
 def test_clusters_without_a_critical_point_blow_up():
     run = simulate(flow="clusters", targets=[3.0, 2.0], num_points=NUM_POINTS)
     assert run.flow.limits() is None and run.blow_up is not None
@@ -297,37 +280,23 @@ def test_a_flow_too_stiff_to_integrate_is_solved_by_its_closed_form_and_says_so(
     left = np.abs(run.v[-1] - run.flow.limits()) / np.abs(run.flow.limits() - run.v[0])
     assert left.max() <= 1.1e-3  # the default end is where all have settled, if need be within one rounding of t
     assert run.obstacle and not any("drift" in name or "distance" in name for name in run.effects())
+    record = json.loads(json.dumps(run.as_dict(), allow_nan=False))
+    assert record["closed_form_distance"] is record["largest_drift"] is None and record["not_integrated"]
+    assert np.isnan(run.columns()["drift"]).all() and "v_integrated_0" not in run.columns()
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        figure4(),
-        SimulationConfig(attention="linear", targets=[1.0, -0.5], v0=[0.3, 0.2], z0=[0.1, 0.4], rate_ratio=2.0),
-    ],
-    ids=["figure 4", "linear attention"],
-)
-def test_the_closed_form_alone_goes_on_from_where_the_integrator_still_follows(config, monkeypatch):
+def test_the_closed_form_alone_goes_on_from_where_the_integrator_still_follows(monkeypatch):
     """The same run with and without an integrator."""
-    integrated = simulate(config, num_points=NUM_POINTS)
+    options = {"targets": [1.0, -0.5], "v0": [0.3, 0.2], "z0": [0.1, 0.4], "rate_ratio": 2.0, "num_points": NUM_POINTS}
+    integrated = simulate(attention="linear", **options)
     monkeypatch.setattr("joma.theory.simulation.MAX_WITH_CLOSED_FORM", 10)
-    alone = simulate(config, num_points=NUM_POINTS)
+    alone = simulate(attention="linear", **options)
     assert alone.obstacle and not integrated.obstacle
     np.testing.assert_array_equal(alone.t, integrated.t)
     np.testing.assert_array_equal(alone.v, integrated.v)
     np.testing.assert_allclose(alone.z, integrated.z, rtol=1e-9, atol=1e-9)
     assert alone.rebound.time == pytest.approx(integrated.rebound.time)
     assert alone.rebound.lowest == pytest.approx(integrated.rebound.lowest, abs=1e-9)
-
-
-def test_what_was_not_measured_is_null_for_machines_and_empty_in_the_table(monkeypatch):
-    monkeypatch.setattr("joma.theory.simulation.MAX_WITH_CLOSED_FORM", 2000)
-    run = simulate(flow="printed", targets=[30.0, 1.0], num_points=NUM_POINTS)
-    record = json.loads(json.dumps(run.as_dict(), allow_nan=False))
-    assert record["closed_form_distance"] is None and record["largest_drift"] is None
-    assert "too stiff" in record["not_integrated"]
-    columns = run.columns()
-    assert np.isnan(columns["drift"]).all() and "v_integrated_0" not in columns
 
 
 @pytest.mark.parametrize("start", [-30.0, -40.0], ids=["beyond steps", "beyond floats"])
@@ -356,10 +325,3 @@ def test_what_cannot_be_followed_is_given_up_soon_with_advice(options, advice):
     with pytest.raises((ArithmeticError, AssumptionError), match=advice):
         simulate(**options)
     assert time.process_time() - began < 2
-
-
-def test_presets_go_by_name():
-    assert preset_config("figure4") == figure4() and preset_config("figure4", "normalised").t1 == 100.0
-    for bad in (lambda: preset_config("figure5"), lambda: figure4("saliency")):
-        with pytest.raises(ValueError, match=r"figure4|printed"):
-            bad()
