@@ -128,6 +128,16 @@ def stream_similarity(
     return [cosine_similarity(kept(stream), every_pair=every_pair, seed=seed) for stream in layers]
 
 
+def token_spread(x: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*batch"]:
+    r"""Return $\|x - 1\bar x^\top\|/\|x\|$ of each sequence: 0 where all its tokens have the same state.
+
+    >>> token_spread(torch.tensor([[[1.0], [1.0]], [[1.0], [-1.0]]])).tolist()
+    [0.0, 1.0]
+    """
+    apart = x - x.mean(dim=-2, keepdim=True)
+    return torch.linalg.vector_norm(apart, dim=(-2, -1)) / torch.linalg.vector_norm(x, dim=(-2, -1))
+
+
 def _exact_means(unit: Float[Tensor, "N d"]) -> tuple[float, float]:
     """Mean and mean square over all pairs, in float64; each row's product with itself is taken as it came out."""
     num_rows, dim = unit.shape
