@@ -217,11 +217,11 @@ def charts(t: Measured) -> Iterator[Chart]:
     labels = {"mean": "largest rise of a layer (nats)", "condition": "", SPREAD: "token uniformity at the end"}
     common: dict[str, Any] = {"facet": "depth", "labels": labels, "rules": [Rule(VISIBLE)], "error": ("low", "high")}
     caption = "Means over seeds at each arm's rate; bars are two standard errors. Dotted: a rise that counts."
-    common |= {"n": "size", "caption": caption}
-    title = "Largest rise of a layer's entropy by architecture"
-    yield points(means, "condition", "mean", id="architectures-rise", title=title, **common)
+    common, title = common | {"caption": caption}, "Largest rise of a layer's entropy by architecture"
+    yield points(means, "condition", "mean", n="size", id="architectures-rise", title=title, **common)
     title = "Rise and token uniformity over architectures"
-    yield points(means, SPREAD, "mean", id="architectures-uniformity", title=title, **common)
+    arms = means[~means["condition"].isin(CONTROLS)]
+    yield points(arms, SPREAD, "mean", id="architectures-uniformity", title=title, **common)
 
 
 LARGE_SIZE = Experiment(
