@@ -31,12 +31,12 @@ from joma.paper.figures6_8 import FROZEN, SETTING, VISIBLE
 from joma.paper.latent_neurons import of_one_run
 from joma.store import Store, Task
 
-AFTER, BEFORE, RMS, GELU = "layer norms after", "layer norms before", "RMS norms before", "GELU, layer norms before"
-NO_ATTENTION, NO_MLP, BERT = "no residual around attention", "no residual around the MLP", "BERT"
+AFTER, BEFORE, RMS, GELU = "norms after", "norms before", "RMS before", "GELU, norms before"
+NO_ATTENTION, NO_MLP, BERT = "no attention residual", "no MLP residual", "BERT"
 NORMS: dict[str, dict[str, Any]] = {
     AFTER: {"norm_place": "after"},
     BEFORE: {"norm_place": "before"},
-    "RMS norms after": {"norm": "rms"},
+    "RMS after": {"norm": "rms"},
     RMS: {"norm": "rms", "norm_place": "before"},
     "no norms": {"norm": "none"},
 }

@@ -42,8 +42,8 @@ HALF = 0.5
 """Largest share of the steps in which projected logits reach it."""
 REPORTED = {
     "whole": "free logits with all projected ones",
-    "counts": "log pair counts with the token-by-token part",
-    "other_projected": "the token-by-token part with another seed's",
+    "counts": "log pair counts with that part",
+    "other_projected": "that part with another seed's",
     "other_free": "free logits with another seed's",
 }
 """Further correlations, by column."""
@@ -210,10 +210,10 @@ def unseen_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw agreement and loss."""
-    names = {"agreement": "free and projected", "permuted": "keys permuted"} | REPORTED
+    names = {"agreement": "free logits with that part", "permuted": "keys permuted"} | REPORTED
     long = t.seeds.melt(["factor", "seed"], list(names), "pair", "value")
     means = over_seeds(long.assign(pair=long["pair"].map(names)), ["factor", "pair"], "value")
-    caption = "Correlation over pairs seen at least ten times; mean over seeds, two standard errors."
+    caption = "With the token-by-token part of projected logits; mean over seeds, two standard errors."
     labels = {"factor": "learning rate of Z over that of the rest", "mean": "correlation", "condition": "logits"}
     common: dict[str, Any] = {"x_log": True, "labels": labels | {"pair": "", "step": "training step"}}
     title, error = "Agreement of free and projected logits", ("low", "high")
