@@ -31,21 +31,22 @@ from joma.paper.figures6_8 import FROZEN, SETTING, VISIBLE
 from joma.paper.latent_neurons import of_one_run
 from joma.store import Store, Task
 
+Settings = dict[str, Any]
 AFTER, BEFORE, RMS, GELU = "norms after", "norms before", "RMS before", "GELU, norms before"
 NO_ATTENTION, NO_MLP, BERT = "no attention residual", "no MLP residual", "BERT"
-NORMS: dict[str, dict[str, Any]] = {
+NORMS: dict[str, Settings] = {
     AFTER: {"norm_place": "after"},
     BEFORE: {"norm_place": "before"},
     "RMS after": {"norm": "rms"},
     RMS: {"norm": "rms", "norm_place": "before"},
     "no norms": {"norm": "none"},
 }
-TAKEN_AWAY = {NO_ATTENTION: {"residual_attention": False}, NO_MLP: {"residual_mlp": False}}
-BASES: dict[str, dict[str, Any]] = {AFTER: NORMS[AFTER], GELU: {"norm_place": "before", "activation": "gelu"}}
-FACTORS: dict[str, dict[str, Any]] = {"gated": {"gated": True}, "4 heads": {"heads": 4}}
+TAKEN_AWAY: dict[str, Settings] = {NO_ATTENTION: {"residual_attention": False}, NO_MLP: {"residual_mlp": False}}
+BASES: dict[str, Settings] = {AFTER: NORMS[AFTER], GELU: {"norm_place": "before", "activation": "gelu"}}
+FACTORS: dict[str, Settings] = {"gated": {"gated": True}, "4 heads": {"heads": 4}}
 FACTORS |= {"linear": {"activation": "linear"}, "rotary": {"positions": "rotary"}}
-LEARNED = {"positions": "learned", "max_length": 35}
-ARMS: dict[str, dict[str, Any]] = (
+LEARNED: Settings = {"positions": "learned", "max_length": 35}
+ARMS: dict[str, Settings] = (
     NORMS
     | {f"{norm}, {less}": NORMS[norm] | TAKEN_AWAY[less] for norm in NORMS for less in TAKEN_AWAY}
     | {GELU: BASES[GELU]}
@@ -65,8 +66,9 @@ CONTROLS = {f"{norm}, {FROZEN}": norm for norm in (AFTER, BEFORE)}
 SPREAD, SPREAD_START, UNIGRAM = "token_spread", "token_spread_start", "unigram_entropy"
 LEAST_CORRELATION, LEAST_ARMS, NUM_BOOTSTRAPS = 0.5, 5, 2000
 """Threshold of the correlation over arms, arms from which on it is asked, and draws for its error."""
-LONG = {"precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 200, "measure_spacing": "early"}
-"""The common setting of the open questions, next to figure 6's recipe."""
+LONG = Settings(precision="bf16", steps=20_000, epochs=None, measure_every=200, measure_spacing="early")
+CPU: Settings = dict(models.QUICK.settings)
+"""The common setting of the open questions, next to figure 6's recipe, and that of trials on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,16 +91,14 @@ class ArchitecturesConfig:
     needs_gpu: bool = True
 
 
-FEW: dict[str, Any] = {"judged": (AFTER, BEFORE, *list(WITHOUT)[:2]), "depths": (1,), "needs_gpu": False}
-SHORT = {"vocabulary_cap": 1000, "steps": 3000, "measure_every": 50, "measure_spacing": "early", "valid_windows": 10}
-SMALL = ArchitecturesConfig(
-    arms=(), rate=1e-3, seeds=(131, 132, 133, 134), below_unigram=0.5, settings=models.QUICK.settings | SHORT, **FEW
-)
+FEW: Settings = {"judged": (AFTER, BEFORE, *list(WITHOUT)[:2]), "depths": (1,), "needs_gpu": False}
+SHORT = CPU | Settings(vocabulary_cap=1000, steps=3000, measure_every=50, measure_spacing="early", valid_windows=10)
+SMALL = ArchitecturesConfig(arms=(), rate=1e-3, seeds=(131, 132, 133, 134), below_unigram=0.5, settings=SHORT, **FEW)
 """Two arms with and without the residual, 1,000 words, width 64: minutes on one CPU core. Of so few words, pairs of
 neighbours say 0.6 nats more than single ones, so an arm counts from 0.5 nats on."""
-TRIED: dict[str, Any] = {"rates": (1e-3, 1e-2), "choosing_seeds": (1,), "seeds": (2, 3), "below_unigram": -1.0}
+TRIED: Settings = {"rates": (1e-3, 1e-2), "choosing_seeds": (1,), "seeds": (2, 3), "below_unigram": -1.0}
 TINY = {"vocabulary_cap": 500, "width": 32, "hidden": 32, "embedding_scale": 6.0, "steps": 80, "measure_every": 8}
-TRIED |= {"settings": models.QUICK.settings | TINY, "arms": (*FEW["judged"], BERT)}
+TRIED |= {"settings": CPU | TINY, "arms": (*FEW["judged"], BERT)}
 QUICK = ArchitecturesConfig(text=models.EMBEDDED, **TRIED, **FEW)
 
 
@@ -131,7 +131,7 @@ def best_rates(runs: pd.DataFrame) -> dict[tuple[str, int], float]:
 def compute(config: ArchitecturesConfig, store: Store) -> Measured:
     """Choose the rate of every arm, and train the judged arms and the controls at it with fresh seeds."""
     plan = [(arm, depth) for arm in config.arms for depth in config.depths]
-    axes = {"lr": config.rates, "seed": config.choosing_seeds}
+    axes: Settings = {"lr": config.rates, "seed": config.choosing_seeds}
     tasks = [arm_task(config, store.device, *each, **axes) for each in plan]
     chosen = gathered(store, tasks)
     rates = best_rates(chosen.runs) if chosen else {}
@@ -157,7 +157,7 @@ def trained(t: Measured) -> pd.DataFrame:
     return table.assign(counts=gain >= t.config.below_unigram)
 
 
-def rises(t: Measured, arms: Mapping[str, str], **limits: float) -> Iterator[Number]:
+def rises(t: Measured, arms: Mapping[str, str], **limits: Any) -> Iterator[Number]:
     """Return the rise of those arms that count, each with a control on the same seeds, at every depth."""
     table = trained(t)
     for depth, own in table[table["seed"].isin(t.config.seeds)].groupby("depth"):

@@ -28,7 +28,7 @@ from joma.engine.config import RunConfig
 from joma.engine.sources import corpus_of, source_of
 from joma.paper import figures6_8 as models
 from joma.paper import token_pairs as pairs
-from joma.paper.architectures import LONG, SHORT, TINY
+from joma.paper.architectures import CPU, LONG, SHORT, TINY, Settings
 from joma.paper.experiment import Experiment, Measured, gathered, joined, over_seeds, select
 from joma.store import Store, Task, Workspace, info
 
@@ -62,12 +62,10 @@ class FreeLogitsConfig:
     needs_gpu: bool = True
 
 
-FEW: dict[str, Any] = {"rate": 1e-3, "needs_gpu": False}
-SMALL = FreeLogitsConfig(
-    factors=(10, 100), seeds=(151, 152, 153, 154), settings=models.QUICK.settings | SHORT | {"positions": "none"}, **FEW
-)
+FEW: Settings = {"rate": 1e-3, "needs_gpu": False}
+SMALL = FreeLogitsConfig(factors=(10, 100), seeds=(151, 152, 153, 154), settings=SHORT | {"positions": "none"}, **FEW)
 """1,000 words, width 64, two learning rates of Z: minutes on one CPU core."""
-FEW |= {"text": models.EMBEDDED, "settings": models.QUICK.settings | TINY | {"positions": "none"}}
+FEW |= {"text": models.EMBEDDED, "settings": CPU | TINY | {"positions": "none"}}
 QUICK = FreeLogitsConfig(factors=(1, 100), seeds=(1, 2), **FEW)
 
 
@@ -85,7 +83,8 @@ def compared(config: FreeLogitsConfig, ends: Mapping[tuple[float, int], Any], de
     log_counts, decile = counts.double().clamp(min=1).log(), np.arange(vocabulary) * NUM_DECILES // vocabulary
     tokens = torch.cat([batch.tokens[0].cpu() for batch in source_of([run], "cpu").validation()])
     unseen, of_word = pairs.unseen_share(tokens, known).flatten().numpy(), decile[tokens.flatten().numpy()]
-    logits, losses = {}, {}
+    logits: dict[Any, Any] = {}
+    losses: dict[Any, Any] = {}
     for key, (own, parameters) in ends.items():
         losses[key] = pairs.position_losses(own, parameters, device)
         if key[0]:
@@ -131,7 +130,7 @@ def _report(space: Workspace, done: int, num: int, share: float, doing: str) -> 
 
 def compute(config: FreeLogitsConfig, store: Store) -> Measured:
     """Train all models and compare them: one task, since logits of different runs meet."""
-    settings: dict[float, dict[str, Any]] = {0: {}}
+    settings: dict[float, Settings] = {0: {}}
     settings |= {factor: {"attention_logits": "free", "lr_logits": float(factor)} for factor in config.factors}
     parts = {factor: models.one_task(config, store.device, arm(factor), 1, **own) for factor, own in settings.items()}
 
@@ -177,7 +176,7 @@ def speeds(t: Measured, factor: float) -> pd.DataFrame:
 def paired(name: str, own: pd.DataFrame, columns: str, control_name: str, factor: float, **fields: Any) -> Number:
     """Return the mean of the first of two columns, with the second as its control, at one learning rate of Z."""
     values, control = (own[column] for column in columns.split())
-    about = {"control_name": control_name, "paired": True, "setting": f"factor {factor:g}"}
+    about: Settings = {"control_name": control_name, "paired": True, "setting": f"factor {factor:g}"}
     return Number.mean(name, values, control=control, **about, **fields)
 
 
@@ -215,9 +214,9 @@ def charts(t: Measured) -> Iterator[Chart]:
     means = over_seeds(long.assign(pair=long["pair"].map(names)), ["factor", "pair"], "value")
     caption = "With the token-by-token part of projected logits; mean over seeds, two standard errors."
     labels = {"factor": "learning rate of Z over that of the rest", "mean": "correlation", "condition": "logits"}
-    common: dict[str, Any] = {"x_log": True, "labels": labels | {"pair": "", "step": "training step"}}
+    common: Settings = {"x_log": True, "labels": labels | {"pair": "", "step": "training step"}}
     title, error = "Agreement of free and projected logits", ("low", "high")
-    about = {"id": "free-logits-agree", "title": title, "caption": caption, "rules": [Rule(AGREEMENT)]}
+    about: Settings = {"id": "free-logits-agree", "title": title, "caption": caption, "rules": [Rule(AGREEMENT)]}
     yield points(means, "factor", "mean", color="pair", error=error, **about, **common)
     about = {"id": "free-logits-loss", "title": "Validation loss", "caption": models.BANDS}
     yield lines(

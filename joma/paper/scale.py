@@ -21,6 +21,7 @@ from joma.engine.config import RunConfig
 from joma.engine.sources import data_hash
 from joma.models.batch import Parameters
 from joma.paper import figures6_8 as models
+from joma.paper.architectures import CPU
 from joma.paper.experiment import Experiment, Measured, over_seeds, select
 from joma.store import Store, Task
 
@@ -85,7 +86,7 @@ class ScaleConfig:
 ON_WIKITEXT2 = ScaleConfig(text=models.WIKITEXT2, settings=GPT | TRAINING | {"dropout": 0.1}, seeds=(171, 172, 173))
 QUICK = ScaleConfig(
     text=models.EMBEDDED,
-    settings=GPT | TRAINING | models.QUICK.settings | {"vocabulary_cap": 500, "window": 32, "steps": 100, "warmup": 5},
+    settings=GPT | TRAINING | CPU | {"vocabulary_cap": 500, "window": 32, "steps": 100, "warmup": 5},
     sizes={"tiny": {"width": 32, "hidden": 64, "heads": 2, "depth": 2, "embedding_scale": 1.0}},
     rate=1e-2,
     seeds=(1, 2),
@@ -152,7 +153,7 @@ def charts(t: Measured) -> Iterator[Chart]:
     common: dict[str, Any] = {"labels": labels, "facet": "condition"}
     means, title = over_seeds(layers(t), ["condition", "layer"], "rise"), "Rise of the entropy by layer"
     caption = "Mean over seeds; bars are two standard errors. Dotted: a rise that counts."
-    about = {"id": "scale-rise", "title": title, "caption": caption, "rules": [Rule(models.VISIBLE)]}
+    about: dict[str, Any] = {"id": "scale-rise", "title": title, "caption": caption, "rules": [Rule(models.VISIBLE)]}
     yield points(means, "layer", "mean", error=("low", "high"), **about, **common)
     about = {"id": "scale-entropy", "title": "Attention entropy by layer", "caption": models.BANDS, "x_log": True}
     curves = models.mean_curves(t, models.ENTROPY)
