@@ -60,7 +60,10 @@ class TextFolder:
 
 
 def find_text(name_or_folder: str | Path) -> TextFolder | PythonDocs:
-    """Find a text by its name (`python-docs`, `wikitext2`, `wikitext103`) or in a folder; says what is missing."""
+    """Find a text by its name or in a folder; says what is missing.
+
+    Names are `python-docs`, `wikitext2`, `wikitext103` and those of the folders in `$JOMA_DATA`.
+    """
     if name_or_folder == PythonDocs.name:
         return PythonDocs()
     if name_or_folder in KNOWN_CORPORA:
@@ -74,6 +77,8 @@ def find_text(name_or_folder: str | Path) -> TextFolder | PythonDocs:
     name = str(name_or_folder)
     is_path = set(name) & {"/", os.sep} or folder.suffix or name.startswith((".", "~"))
     if isinstance(name_or_folder, str) and not is_path:
+        if (data := os.environ.get("JOMA_DATA")) and (below := Path(data).expanduser() / name).is_dir():
+            return open_folder(below, name)
         raise UnknownNameError("text or folder", name_or_folder, [PythonDocs.name, *KNOWN_CORPORA], remark=OWN_TEXT)
     raise FileNotFoundError(f"There is no folder {folder}. {OWN_TEXT}")
 

@@ -48,6 +48,12 @@ MODULES = {
     "embeddings": "embeddings",
     "convergence-speeds": "convergence_speeds",
     "width": "width",
+    "architectures": "architectures",
+    "architectures-small": "architectures",
+    "free-logits": "free_logits",
+    "free-logits-small": "free_logits",
+    "scale": "scale",
+    "scale-wikitext2": "scale",
 }
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
 

@@ -6,8 +6,9 @@ runs of one condition and depth and keeps one curve for each run, metric and lay
 rise of each curve in nats, with an interval over seeds; they do not depend on how the runs were packed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,16 @@ import pandas as pd
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
 from joma.data.corpora import find_text
+from joma.engine.config import RunConfig
 from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
+from joma.engine.snapshots import load_snapshot, path_of, steps_of
 from joma.engine.training import Progress, runs_of, train
 from joma.measure.effects import describe, name_of
 from joma.metrics import METRICS
+from joma.models.batch import Parameters
 from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
-from joma.store import Store, Task, Workspace, read
+from joma.paper.latent_neurons import of_one_run
+from joma.store import Store, Task, Workspace, info, read
 
 PAPER, UNTRAINED, OTHER_PRECISION = "as in the paper", "untrained", "tf32"
 LINEAR, FROZEN = "linear activation", "frozen attention"
@@ -37,6 +42,8 @@ ENTROPY, WINDOW, RANK, LOSS = "entropy", "entropy_window", "stable_rank", "loss"
 SETTING = ["text", "condition", "depth", "lr", "seed"]
 CURVES = (LOSS, ENTROPY, WINDOW, RANK)
 """Metrics that are kept, unless an experiment asks for others."""
+SAVED = "parameters."
+"""Prefix of the parameters in a snapshot."""
 SHALLOW = 2
 """Up to this depth every layer is judged; above it the upper half."""
 ALL_HEADS = -1
@@ -219,9 +226,45 @@ def _train(
     return {"runs": pd.DataFrame(runs), "curves": pd.concat(curves, ignore_index=True)[columns]}
 
 
+def with_ends(task: Task, table: str, read_end: Callable[[RunConfig, Parameters, str], Mapping[str, Any]]) -> Task:
+    """Return a task of `one_task` with one more table: a row for each run that reached its end.
+
+    Args:
+        task: Trains the runs.
+        table: Name of the table; part of the task's key.
+        read_end: Takes a run's config, its trained parameters and the device, and returns further columns.
+    """
+
+    def work(space: Workspace) -> dict[str, pd.DataFrame]:
+        tables = dict(task.work(space))
+        rows = []
+        for name in task.key["runs"]:
+            folder = space.folder / name
+            if info(folder).status != "finished":
+                continue
+            config, parameters = end_of(folder, space.device)
+            own = {"text": config.data.data, "condition": task.key["condition"]}
+            own |= {name: config.get(name) for name in SETTING[2:]}
+            rows.append(own | dict(read_end(config, parameters, space.device)))
+        return tables | {table: pd.DataFrame(rows)}
+
+    return replace(task, key={**task.key, "table": table}, work=work)
+
+
+def end_of(folder: Path, device: str) -> tuple[RunConfig, Parameters]:
+    """Return the config of a finished run, with the vocabulary of its text, and its parameters at the end."""
+    saved = load_snapshot(path_of(folder, steps_of(folder)[-1])).tensors
+    own = {name.removeprefix(SAVED): tensor for name, tensor in saved.items() if name.startswith(SAVED)}
+    return RunConfig.from_dict(info(folder).config), of_one_run(own, device)
+
+
 def measured(store: Store, tasks: Sequence[Task]) -> Measured:
     """Train what is left, join the tables of finished tasks and describe every curve."""
-    t = gathered(store, tasks)
+    return described(gathered(store, tasks))
+
+
+def described(t: Measured) -> Measured:
+    """Return the tables with fall, dip and rise of every curve, in `effects`."""
     if not t:
         return t
     keys = [*SETTING, "metric", "layer"]

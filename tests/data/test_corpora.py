@@ -97,6 +97,15 @@ def test_a_known_corpus_lies_below_the_data_folder(tmp_path, monkeypatch, nowher
     assert source.files["train"] == (tmp_path / folder / "train.txt",)
 
 
+def test_any_folder_below_the_data_folder_has_a_name(tmp_path, monkeypatch, nowhere):
+    monkeypatch.setenv("JOMA_DATA", str(tmp_path))
+    with pytest.raises(UnknownNameError):
+        find_text("diary")
+    fill(tmp_path / "diary", "{}.txt")
+    source = find_text("diary")
+    assert (source.name, source.files["valid"]) == ("diary", (tmp_path / "diary" / "valid.txt",))
+
+
 def test_a_known_corpus_comes_from_the_hub(tmp_path, monkeypatch, nowhere):
     def download(repository, *, repo_type, allow_patterns):
         assert (repository, repo_type, allow_patterns) == ("Salesforce/wikitext", "dataset", "wikitext-103-v1/*")
