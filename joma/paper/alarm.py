@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from joma.charts import Chart, bars, lines
 from joma.claims import Number, claim
 from joma.data import load_text
-from joma.paper.experiment import Experiment, Measured, as_float32, captions, gathered, joined, one_thread, select
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, gathered, joined, one_thread, select
 from joma.paper.small_models import ARCHITECTURES, LENGTH, OF_TRANSFORMERS, VOCABULARY, EngineModel, build
 from joma.probe import watch
 from joma.probe.alarm import Alarm
@@ -223,28 +223,18 @@ def cure_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (quiet_numbers, warning_numbers, forecast_numbers, cure_numbers)
-CHARTS = {
-    "alarm": (
-        "Driven runs pass a logit of 50, healthy ones stay far below",
-        "The largest attention logit of all layers, a line for each run.",
-    ),
-    "alarm-cures": (
-        "Runs of joma's decoder that collapse, with and without a cure",
-        "The same seeds and rates with each cure.",
-    ),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the largest logit of every run, and the events with each cure."""
-    about, curves = captions(CHARTS), select(t.curves, cure="none")
+    curves = select(t.curves, cure="none")
     curves = curves.assign(run=curves["architecture"] + " " + curves["seed"].astype(str))
     labels = {"largest_logit": "largest attention logit", "event": "share of runs with an event", "cure": ""}
     by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "labels": labels}
-    yield lines(curves, "step", "largest_logit", y_log=True, **by, **about["alarm"])
+    yield lines(curves, "step", "largest_logit", y_log=True, **by, **caption("alarm"))
     runs = driven(t).assign(event=np.isfinite(driven(t)["event"]) * 1.0)
     shares = select(runs, architecture="decoder").groupby(["cure", "drive"], as_index=False, sort=False)["event"].mean()
-    yield bars(shares, "cure", "event", color="drive", labels=labels, **about["alarm-cures"])
+    yield bars(shares, "cure", "event", color="drive", labels=labels, **caption("alarm-cures"))
 
 
 EXPERIMENTS = (

@@ -1,9 +1,12 @@
 """What an experiment is: settings, a seeded computation, claims that can fail, and charts."""
 
 import importlib
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +149,19 @@ def joined(parts: Iterable[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFram
 def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
     """Return the tables of all tasks that are finished, those of one name joined."""
     return Measured(**joined(each.tables for each in store.gather(tasks)))
+
+
+@cache
+def _captions() -> dict[str, dict[str, str]]:
+    text = resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8")
+    return {
+        id: {name: " ".join(words.split()) for name, words in row.items()} for id, row in tomllib.loads(text).items()
+    }
+
+
+def caption(id: str) -> dict[str, Any]:
+    """Return the options of `joma.charts` that name a chart: its id, and its title and caption in `charts.toml`."""
+    return {"id": id, **_captions()[id]}
 
 
 def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:

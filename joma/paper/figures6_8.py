@@ -20,7 +20,7 @@ from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
 from joma.engine.training import Progress, runs_of, train
 from joma.measure.effects import describe, name_of
 from joma.metrics import METRICS
-from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
 from joma.store import Store, Task, Workspace, read
 
 PAPER, UNTRAINED, OTHER_PRECISION = "as in the paper", "untrained", "tf32"
@@ -437,18 +437,6 @@ ABLATION_CLAIMS = (ingredient_numbers,)
 FIGURE8_CLAIMS = (best_numbers, collapse_numbers, dip_numbers, rise_numbers)
 BANDS = "Mean over seeds; bands from the lowest to the highest."
 DOTS = f"{BANDS} Dots: the lowest point of each layer."
-CHARTS = {
-    "figure6-entropy": ("Attention entropy falls and recovers at every depth", DOTS),
-    "figure6-window": ("The same on the paper's single window", DOTS),
-    "figure6-rank": ("The stable rank of the lower matrix falls and stays low", DOTS),
-    "figure6-loss": ("Validation losses agree with the published ones", "Dashed: lowest losses as published."),
-    "rebound-controls": (
-        "A linear MLP recovers too at depth 1, and little at depth 5",
-        "Mean over seeds of the judged layers; bars are two standard errors.",
-    ),
-    "figure8-entropy": ("At large learning rates the bottom layer collapses", BANDS),
-    "figure8-dip": ("The dip comes earlier with a larger learning rate", "Layers that rebound; mean over seeds."),
-}
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
@@ -458,17 +446,17 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def figure6_charts(t: Measured) -> Iterator[Chart]:
     """Draw entropy, rank and loss over training by depth."""
-    about, chosen = captions(CHARTS), {"condition": PAPER, "lr": t.config.rate}
+    chosen = {"condition": PAPER, "lr": t.config.rate}
     dips = _effects(t, **chosen).groupby(["depth", "layer"], as_index=False)[["dip_step", "lowest"]].mean()
     dips = _named(dips.rename(columns={"dip_step": "step", "lowest": ENTROPY}))
     common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
     for metric, id in ((ENTROPY, "figure6-entropy"), (WINDOW, "figure6-window"), (RANK, "figure6-rank")):
         curves, marks = _named(mean_curves(t, metric, **chosen)), dips if metric == ENTROPY else None
-        yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **about[id])
+        yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **caption(id))
     published = PUBLISHED.get(t.config.text, {}).items()
     rules = [Rule(value, f"published, depth {depth}") for depth, value in published]
     curves = mean_curves(t, LOSS, **chosen)
-    yield lines(curves, "step", LOSS, color="depth", rules=rules, **common, **about["figure6-loss"])
+    yield lines(curves, "step", LOSS, color="depth", rules=rules, **common, **caption("figure6-loss"))
 
 
 def ablation_charts(t: Measured) -> Iterator[Chart]:
@@ -478,7 +466,7 @@ def ablation_charts(t: Measured) -> Iterator[Chart]:
     means, labels = over_seeds(judged, ["condition", "depth"], "rise"), {"mean": "rise after the dip (nats)"}
     options: dict[str, Any] = {"facet": "depth", "error": ("low", "high"), "n": "size", "rules": [Rule(0.0)]}
     options |= {"labels": labels | {"condition": ""}}
-    yield points(_named(means), "condition", "mean", **options, **captions(CHARTS)["rebound-controls"])
+    yield points(_named(means), "condition", "mean", **options, **caption("rebound-controls"))
 
 
 def figure8_charts(t: Measured) -> Iterator[Chart]:
@@ -487,10 +475,9 @@ def figure8_charts(t: Measured) -> Iterator[Chart]:
     curves = curves.assign(rate="learning rate " + curves["lr"].map("{:g}".format))
     names = {"step": "training step", "lr": "learning rate", "dip_step": "step of the dip"}
     common: dict[str, Any] = {"color": "layer", "x_log": True, "labels": names}
-    about, band = captions(CHARTS), ("low", "high")
-    yield lines(curves, "step", ENTROPY, facet="rate", band=band, **common, **about["figure8-entropy"])
+    yield lines(curves, "step", ENTROPY, facet="rate", band=("low", "high"), **common, **caption("figure8-entropy"))
     dips = _rates(t, name="rebounding").query("dip_step > 0").groupby(["lr", "layer"], as_index=False)
-    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **common, **about["figure8-dip"])
+    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **common, **caption("figure8-dip"))
 
 
 COMMON: dict[str, Any] = {"presets": {"quick": QUICK, "full": FULL}, "needs": needs, "in_tasks": True}
