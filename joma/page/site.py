@@ -50,13 +50,14 @@ def table(rows: Sequence[dict[str, Any]], *, links: dict[str, str] | None = None
     """Return rows as a sortable table; columns that are empty throughout are left out.
 
     Args:
-        rows: Cells by the name of their column, as text or `Markup`.
+        rows: Cells by the name of their column: text, `Markup`, or numbers, which get few digits.
         links: Addresses for texts of the first column.
         outcomes: Whether the column `outcome` can be filtered and has colours.
     """
-    names = [name for name in (rows[0] if rows else ()) if any(str(row[name]) for row in rows)]
-    numeric = {name: all(NUMBER.fullmatch(str(row[name])) for row in rows) for name in names}
-    return render("table", rows=rows, names=names, numeric=numeric, links=links or {}, outcomes=outcomes)
+    cells = [{name: cell if isinstance(cell, str) else short(cell) for name, cell in row.items()} for row in rows]
+    names = [name for name in (cells[0] if cells else ()) if any(row[name] for row in cells)]
+    numeric = {name: all(NUMBER.fullmatch(row[name]) for row in cells) for name in names}
+    return render("table", rows=cells, names=names, numeric=numeric, links=links or {}, outcomes=outcomes)
 
 
 def figure(chart: Chart) -> Markup:
@@ -131,7 +132,6 @@ def prose(text: str) -> Markup:
 def _environment() -> Environment:
     look: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader("joma", "page"), autoescape=True, **look)
-    environment.filters |= {"number": short, "code": code}
-    environment.filters["slug"] = lambda text: re.sub(r"\W+", "-", str(text)).strip("-")
+    environment.filters |= {"code": code, "slug": lambda text: re.sub(r"\W+", "-", str(text)).strip("-")}
     environment.globals |= {"groups": groups}
     return environment

@@ -180,6 +180,16 @@ def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Data
     return means.assign(low=low, high=high).reset_index()
 
 
+def exponents(table: pd.DataFrame, x: str, y: str) -> pd.Series:
+    """Return, for each seed, the exponent of a column as a power of another: the slope of their logarithms.
+
+    >>> exponents(pd.DataFrame({"seed": [1, 1, 1], "d": [1, 2, 4], "e": [3, 12, 48]}), "d", "e").round(9).tolist()
+    [2.0]
+    """
+    logs = np.log(table.set_index("seed")[[x, y]]).groupby("seed")
+    return logs.apply(lambda own: np.polyfit(own[x], own[y], 1)[0])
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute with one thread: small tensors take less time, and sums do not depend on the machine."""
