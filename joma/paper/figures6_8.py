@@ -116,7 +116,7 @@ def needs(config: Any, device: str) -> str:
     return ""
 
 
-def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Iterable[int]) -> list[Task]:
+def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Sequence[int]) -> list[Task]:
     """Return one task for each condition and depth; at the depth of figure 8 all learning rates are one task.
 
     Args:
@@ -125,19 +125,19 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
         conditions: `PAPER`, `UNTRAINED`, `OTHER_PRECISION` or names of `CONTROLS`.
         depths: Depths of the paper's own condition and of untrained networks; the others have theirs in the config.
     """
-    found = []
-    for condition in conditions:
-        own, of = dict(CONTROLS.get(condition, {})), config.control_depths
-        if condition == OTHER_PRECISION:
-            own, of = {"seed": config.seeds[:1], "precision": OTHER_PRECISION}, config.checked_depths
-        elif condition == UNTRAINED:
-            own, of = {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}, tuple(depths)
-        elif condition == PAPER:
-            of = tuple(depths)
-        for depth in of:
-            rates = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
-            found.append(one_task(config, device, condition, depth, **own, **rates))
-    return found
+    plan: dict[str, tuple[Iterable[int], dict[str, Any]]] = {
+        PAPER: (depths, {}),
+        UNTRAINED: (depths, {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}),
+        OTHER_PRECISION: (config.checked_depths, {"seed": config.seeds[:1], "precision": OTHER_PRECISION}),
+        **{name: (config.control_depths, own) for name, own in CONTROLS.items()},
+    }
+    all_rates = PAPER, config.rate_depth
+    return [
+        one_task(config, device, name, depth, **own | ({"lr": config.rates} if (name, depth) == all_rates else {}))
+        for name in conditions
+        for of, own in [plan[name]]
+        for depth in of
+    ]
 
 
 def one_task(config: Any, device: str, condition: str, depth: int, **own: Any) -> Task:
@@ -150,15 +150,9 @@ def one_task(config: Any, device: str, condition: str, depth: int, **own: Any) -
         depth: Number of blocks.
         own: Settings, or axes of the grid, in which this condition differs.
     """
-    axes = {
-        "data": config.text,
-        **config.settings,
-        "depth": (depth,),
-        "lr": (config.rate,),
-        "seed": config.seeds,
-        **own,
-    }
-    grid = {name: value for name, value in axes.items() if value is not None}
+    axes = {"depth": (depth,), "lr": (config.rate,), "seed": config.seeds}
+    grid = {"data": config.text, **config.settings, **axes, **own}
+    grid = {name: value for name, value in grid.items() if value is not None}
     runs = runs_of(grid, "figure6")
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in grid.items()}
     step = SECONDS_OF_A_STEP[device.partition(":")[0]]
@@ -435,23 +429,16 @@ losses_wikitext103 = claim(
 FIGURE6_CLAIMS = (loss_numbers, rebound_numbers, rank_numbers, bottom_numbers, precision_numbers)
 ABLATION_CLAIMS = (ingredient_numbers,)
 FIGURE8_CLAIMS = (best_numbers, collapse_numbers, dip_numbers, rise_numbers)
-BANDS = "Mean over seeds; bands from the lowest to the highest."
-DOTS = f"{BANDS} Dots: the lowest point of each layer."
-
-
-def _named(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose depths are names, for panels: `depth 5`."""
-    return table.assign(depth="depth " + table["depth"].astype(str))
 
 
 def figure6_charts(t: Measured) -> Iterator[Chart]:
     """Draw entropy, rank and loss over training by depth."""
     chosen = {"condition": PAPER, "lr": t.config.rate}
     dips = _effects(t, **chosen).groupby(["depth", "layer"], as_index=False)[["dip_step", "lowest"]].mean()
-    dips = _named(dips.rename(columns={"dip_step": "step", "lowest": ENTROPY}))
+    dips = dips.rename(columns={"dip_step": "step", "lowest": ENTROPY})
     common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
     for metric, id in ((ENTROPY, "figure6-entropy"), (WINDOW, "figure6-window"), (RANK, "figure6-rank")):
-        curves, marks = _named(mean_curves(t, metric, **chosen)), dips if metric == ENTROPY else None
+        curves, marks = mean_curves(t, metric, **chosen), dips if metric == ENTROPY else None
         yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **caption(id))
     published = PUBLISHED.get(t.config.text, {}).items()
     rules = [Rule(value, f"published, depth {depth}") for depth, value in published]
@@ -466,7 +453,7 @@ def ablation_charts(t: Measured) -> Iterator[Chart]:
     means, labels = over_seeds(judged, ["condition", "depth"], "rise"), {"mean": "rise after the dip (nats)"}
     options: dict[str, Any] = {"facet": "depth", "error": ("low", "high"), "n": "size", "rules": [Rule(0.0)]}
     options |= {"labels": labels | {"condition": ""}}
-    yield points(_named(means), "condition", "mean", **options, **caption("rebound-controls"))
+    yield points(means, "condition", "mean", **options, **caption("rebound-controls"))
 
 
 def figure8_charts(t: Measured) -> Iterator[Chart]:
