@@ -58,7 +58,7 @@ def show_plan(plan: "Plan") -> None:
 def show_training(training: "training.Training") -> None:
     """Print how every run ended, and where to find it."""
     screen = console()
-    rows = [
+    rows: list[dict[str, str | Text]] = [
         {
             "run": run.name,
             "steps": f"{run.step:,}",

@@ -147,10 +147,7 @@ def test_a_traceback_is_shown_where_it_is_asked_for():
 
 @pytest.mark.parametrize(
     ("raising", "words"),
-    [
-        (lambda: json.loads("{"), "joma: JSONDecodeError: Expecting"),
-        (lambda: 1 // 0, "joma: ZeroDivisionError: "),
-    ],
+    [(lambda: json.loads("{"), "joma: JSONDecodeError: Expecting"), (lambda: 1 // 0, "joma: ZeroDivisionError: ")],
     ids=["a library's", "arithmetic"],
 )
 def test_an_error_that_was_not_foreseen_says_how_to_see_more(monkeypatch, capsys, raising, words):

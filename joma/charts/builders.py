@@ -244,7 +244,7 @@ def bars(frame: pd.DataFrame, x: str, y: str, *, error: Ends = None, **options: 
         options: fields of `Options`.
     """
     named = frame.assign(**{x: frame[x].map(_name)}) if x in frame else frame
-    figure = _Figure(named, {"x": x, "y": y} | _ends(error), Options(**{"zero": True} | options))
+    figure = _Figure(named, {"x": x, "y": y, **_ends(error)}, Options(**{"zero": True} | options))
 
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
         base = alt.Chart().encode(x_axis, y_axis, **figure.offset())

@@ -64,10 +64,7 @@ class ExploreServer(LocalServer):
 
     def answers(self) -> dict[str, Callable[[dict[str, str]], dict[str, Any]]]:
         """Return what gives curves for sliders, and the frames of a run."""
-        return {
-            "curves": sliders.answer,
-            "film": lambda asked: playback.film(self.folder, asked.get("run", "")),
-        }
+        return {"curves": sliders.answer, "film": lambda asked: playback.film(self.folder, asked.get("run", ""))}
 
 
 def explore(folder: Path | None, ready: Callable[[str], object]) -> None:

@@ -10,7 +10,6 @@ norms after each part and torch's encoder keep their entropy at these rates, so 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from joma.charts import Chart, bars, lines
 from joma.claims import Number, claim
 from joma.data import load_text
 from joma.paper.experiment import Experiment, Measured, as_float32, caption, gathered, joined, one_thread, select
+from joma.paper.neox import transformers_missing
 from joma.paper.small_models import ARCHITECTURES, LENGTH, OF_TRANSFORMERS, VOCABULARY, EngineModel, build
 from joma.probe import watch
 from joma.probe.alarm import Alarm
@@ -148,12 +148,6 @@ def compute(config: AlarmConfig, store: Store) -> Measured:
     return gathered(store, [task(*each) for each in plan])
 
 
-def needs(config: AlarmConfig, device: str) -> str:
-    """Return that transformers is missing where its models are asked for."""
-    is_missing = find_spec("transformers") is None and {*OF_TRANSFORMERS} & {*config.architectures}
-    return "It needs transformers: pip install 'joma[hf]'." if is_missing else ""
-
-
 def driven(t: Measured) -> pd.DataFrame:
     """Return the driven runs, cured ones too."""
     return t.runs[t.runs["drive"] != "healthy"]
@@ -249,7 +243,7 @@ EXPERIMENTS = (
         claims=CLAIMS,
         charts=charts,
         seconds={"quick": 15.0, "full": 250.0},
-        needs=needs,
+        needs=lambda config, device: transformers_missing() if {*OF_TRANSFORMERS} & {*config.architectures} else "",
         in_tasks=True,
     ),
 )

@@ -203,6 +203,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def gpu_missing(device: str) -> str:
+    """Return that a GPU is missing for runs of the paper's size; empty where there is one."""
+    return "It needs a GPU: on a CPU these runs would take weeks." if device == "cpu" else ""
+
+
 def experiment(name: str) -> Experiment:
     """Return the experiment with this id."""
     if name not in MODULES:

@@ -20,7 +20,7 @@ from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
 from joma.engine.training import Progress, runs_of, train
 from joma.measure.effects import describe, name_of
 from joma.metrics import METRICS
-from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
 from joma.store import Store, Task, Workspace, read
 
 PAPER, UNTRAINED, OTHER_PRECISION = "as in the paper", "untrained", "tf32"
@@ -107,8 +107,8 @@ QUICK = LanguageModelConfig(
 
 def needs(config: Any, device: str) -> str:
     """Return what is missing to train these models here."""
-    if config.needs_gpu and device == "cpu":
-        return "It needs a GPU: on a CPU these runs would take weeks."
+    if config.needs_gpu and (missing := gpu_missing(device)):
+        return missing
     try:
         find_text(config.text)
     except (OSError, ValueError) as error:

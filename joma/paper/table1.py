@@ -26,7 +26,7 @@ from joma.engine.grid import Run, grid
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
-from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.store import Store
 
@@ -101,11 +101,6 @@ def compute(config: Table1Config, store: Store) -> Measured:
     found = gathered(store, pack_tasks(_grids(config), store.device, partial(_scores, config), settings))
     _start.cache_clear()
     return Measured(runs=found.rows) if found and len(found.rows) else Measured()
-
-
-def needs(config: Table1Config, device: str) -> str:
-    """Return that a GPU is missing for the runs of the paper's size."""
-    return "It needs a GPU: on a CPU these runs would take weeks." if config.is_paper_size and device == "cpu" else ""
 
 
 def _grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
@@ -281,7 +276,7 @@ EXPERIMENTS = (
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        needs=needs,
+        needs=lambda config, device: gpu_missing(device) if config.is_paper_size else "",
         in_tasks=True,
     ),
 )
