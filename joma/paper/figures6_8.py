@@ -431,14 +431,19 @@ ABLATION_CLAIMS = (ingredient_numbers,)
 FIGURE8_CLAIMS = (best_numbers, collapse_numbers, dip_numbers, rise_numbers)
 
 
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose depths are names, for panels: `depth 5`."""
+    return table.assign(depth="depth " + table["depth"].astype(str))
+
+
 def figure6_charts(t: Measured) -> Iterator[Chart]:
     """Draw entropy, rank and loss over training by depth."""
     chosen = {"condition": PAPER, "lr": t.config.rate}
     dips = _effects(t, **chosen).groupby(["depth", "layer"], as_index=False)[["dip_step", "lowest"]].mean()
-    dips = dips.rename(columns={"dip_step": "step", "lowest": ENTROPY})
+    dips = _named(dips.rename(columns={"dip_step": "step", "lowest": ENTROPY}))
     common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
     for metric, id in ((ENTROPY, "figure6-entropy"), (WINDOW, "figure6-window"), (RANK, "figure6-rank")):
-        curves, marks = mean_curves(t, metric, **chosen), dips if metric == ENTROPY else None
+        curves, marks = _named(mean_curves(t, metric, **chosen)), dips if metric == ENTROPY else None
         yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **caption(id))
     published = PUBLISHED.get(t.config.text, {}).items()
     rules = [Rule(value, f"published, depth {depth}") for depth, value in published]
@@ -453,7 +458,7 @@ def ablation_charts(t: Measured) -> Iterator[Chart]:
     means, labels = over_seeds(judged, ["condition", "depth"], "rise"), {"mean": "rise after the dip (nats)"}
     options: dict[str, Any] = {"facet": "depth", "error": ("low", "high"), "n": "size", "rules": [Rule(0.0)]}
     options |= {"labels": labels | {"condition": ""}}
-    yield points(means, "condition", "mean", **options, **caption("rebound-controls"))
+    yield points(_named(means), "condition", "mean", **options, **caption("rebound-controls"))
 
 
 def figure8_charts(t: Measured) -> Iterator[Chart]:
