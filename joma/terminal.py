@@ -20,6 +20,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -51,6 +52,11 @@ def console() -> Console:
     return Console(width=width, highlight=False)
 
 
+def moving(*columns: ProgressColumn) -> Progress:
+    """Return bars on standard error, which disappear at the end."""
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
 def progress(label: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[str, int, int], None]]:
     """Show a count with the time left on standard error, by a bar or by lines.
 
@@ -78,7 +84,7 @@ def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn(),
         TextColumn("[dim]{task.fields[latest]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with moving(*columns) as bar:
         task = bar.add_task(label, total=None, latest="")
         yield lambda latest, done, total: bar.update(
             task, completed=done, total=total, latest=escape(printable(latest))
@@ -97,7 +103,7 @@ def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
 def moving_mark(before: str = "") -> Iterator[Callable[[str], None]]:
     """Show a mark that moves and the time that has passed, for what the function is told, with words before it."""
     columns = (SpinnerColumn(), TextColumn(before + "{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with moving(*columns) as bar:
         task = bar.add_task("", total=None)
         yield lambda doing: bar.update(task, description=escape(doing))
 
@@ -163,10 +169,7 @@ def say_written(paths: Iterable[Path], *, quiet: bool = False) -> None:
 
 def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print records of the same fields as a table."""
-    table = Table(*(rows[0] if rows else ()), title=title, title_justify="left", header_style="bold")
-    for row in rows:
-        table.add_row(*map(Text, row.values()))
-    console().print(table)
+    console().print(claims.table_of(rows, title=title))
 
 
 def show_answers(answers: Sequence[Answer], *, explain: bool, texts: bool = False) -> None:
@@ -216,7 +219,7 @@ def work_progress(*, quiet: bool = False) -> "AbstractContextManager[Callable[[s
 @contextmanager
 def _work_bar() -> "Iterator[Callable[[str, WorkProgress], None]]":
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[at]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with moving(*columns) as bar:
         task = bar.add_task("", total=1.0, at="")
 
         def show(id: str, at: "WorkProgress") -> None:
@@ -251,12 +254,10 @@ def _explained(answer: Answer, texts: bool) -> Panel:
 def show_simulation(simulation: "Simulation") -> None:
     """Print how a flow ended and where every component went."""
     screen = console()
-    table = Table(title=simulation.title, title_justify="left", header_style="bold")
-    for name in ("component", f"target {simulation.flow.target_symbol}", "v start", "v end", "limit", "attention"):
-        table.add_column(name, justify="right")
-    for row in simulation.summary_rows():
-        table.add_row(str(row["component"]), *(_digits(row[name]) for name in list(row)[1:]))
-    screen.print(table)
+    names = "component", f"target {simulation.flow.target_symbol}", "v start", "v end", "limit", "attention"
+    cells = [[str(row.pop("component")), *map(_digits, row.values())] for row in simulation.summary_rows()]
+    rows = [dict(zip(names, each, strict=True)) for each in cells]
+    screen.print(claims.table_of(rows, title=simulation.title, numbers=names))
     effects = Table(show_header=False)
     for name, value in simulation.effects().items():
         effects.add_row(name, f"{value:.10g}" if "time" in name else _digits(value))

@@ -6,20 +6,14 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column, Table
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
+from joma.claims.table import table_of
 from joma.formatting import binary_size, counted, duration
-from joma.terminal import LogLines, bars_or_lines, console, moving_mark, say
+from joma.terminal import LogLines, bars_or_lines, console, moving, moving_mark, say
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
     from joma.engine import training
@@ -37,23 +31,20 @@ TIME_WIDTH = len("0:00:00")
 def show_plan(plan: "Plan") -> None:
     """Print packs, memory and estimated time."""
     screen = console()
-    table = Table(title=f"Packs on {plan.device}", title_justify="left", header_style="bold")
-    for name in ("pack", "runs", "steps left", "tokens a step", "memory", "estimated time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("names")
-    for number, each in enumerate(plan.packs, start=1):
-        table.add_row(
-            str(number),
-            str(each.pack.num_runs),
-            f"{each.num_steps - each.num_steps_done:,} of {each.num_steps:,}"
-            if each.num_steps_done
-            else f"{each.num_steps:,}",
-            f"{each.tokens_per_step:,}",
-            binary_size(each.num_bytes),
-            duration(each.seconds),
-            Text(_names(each.pack.names)),
-        )
-    screen.print(table)
+    rows = [
+        {
+            "pack": str(number),
+            "runs": str(each.pack.num_runs),
+            "steps left": (f"{each.num_steps - each.num_steps_done:,} of " if each.num_steps_done else "")
+            + f"{each.num_steps:,}",
+            "tokens a step": f"{each.tokens_per_step:,}",
+            "memory": binary_size(each.num_bytes),
+            "estimated time": duration(each.seconds),
+            "names": _names(each.pack.names),
+        }
+        for number, each in enumerate(plan.packs, start=1)
+    ]
+    screen.print(table_of(rows, title=f"Packs on {plan.device}", numbers=list(rows[0])[:-1] if rows else ()))
     screen.print(
         Text(
             f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; "
@@ -67,24 +58,19 @@ def show_plan(plan: "Plan") -> None:
 def show_training(training: "training.Training") -> None:
     """Print how every run ended, and where to find it."""
     screen = console()
-    table = Table(
-        title=f"Runs, each in the folder of its name in {training.folder}", title_justify="left", header_style="bold"
-    )
-    table.add_column("run")
-    for name in ("steps", "final loss", "best loss"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("entropy by layer", "status"):
-        table.add_column(name)
-    for run in training.runs:
-        table.add_row(
-            Text(run.name),
-            f"{run.step:,}",
-            _loss(run.final_loss),
-            _loss(run.best_loss),
-            _counted(run.entropy_names),
-            _status(run),
-        )
-    screen.print(table)
+    rows: list[dict[str, str | Text]] = [
+        {
+            "run": run.name,
+            "steps": f"{run.step:,}",
+            "final loss": _loss(run.final_loss),
+            "best loss": _loss(run.best_loss),
+            "entropy by layer": _counted(run.entropy_names),
+            "status": _status(run),
+        }
+        for run in training.runs
+    ]
+    title = f"Runs, each in the folder of its name in {training.folder}"
+    screen.print(table_of(rows, title=title, numbers=("steps", "final loss", "best loss")))
     num_old = sum(not run.is_new for run in training.runs)
     before = f", {num_old} of them ended before this call" if num_old else ""
     failed = f", {training.num_failed} diverged" if training.num_failed else ""
@@ -118,7 +104,18 @@ def planning_progress(*, quiet: bool = False) -> AbstractContextManager[Callable
 
 def training_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[["training.Progress"], None]]:
     """Show a bar for all packs and one for those at work, on standard error; in a log a line now and then."""
-    return bars_or_lines(_bars, _Log().show, quiet=quiet)
+    lines = LogLines()
+
+    def log(at: "training.Progress") -> None:
+        if at.pack is not None:
+            runs, step, num_steps, latest = _together([at.pack, *at.others])
+            left = lines.time_left(at.seconds_done, at.plan.seconds)
+            pack = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
+            lines.show(pack, f"{pack} {runs}: step {step:,}/{num_steps:,}, {latest}{left}")
+        elif at.num_packs_done == 0:
+            say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
+
+    return bars_or_lines(_bars, log, quiet=quiet)
 
 
 @contextmanager
@@ -133,7 +130,7 @@ def _bars() -> Iterator[Callable[["training.Progress"], None]]:
         TimeRemainingColumn(table_column=Column(min_width=TIME_WIDTH)),
         TextColumn("[dim]{task.fields[latest]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with moving(*columns) as bar:
         whole = bar.add_task("Training", total=None, count="", latest="")
         part = bar.add_task("Pack", total=None, count="", latest="", visible=False)
         seen = [-1]
@@ -151,23 +148,6 @@ def _bars() -> Iterator[Callable[["training.Progress"], None]]:
                 bar.update(part, latest=escape(latest))
 
         yield show
-
-
-class _Log:
-    """Progress as lines: what there is to do, then when a pack is heard first, and every some seconds."""
-
-    def __init__(self) -> None:
-        self._lines = LogLines()
-
-    def show(self, at: "training.Progress") -> None:
-        """Print a line if one is due."""
-        if at.pack is not None:
-            runs, step, num_steps, latest = _together([at.pack, *at.others])
-            left = self._lines.time_left(at.seconds_done, at.plan.seconds)
-            pack = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
-            self._lines.show(pack, f"{pack} {runs}: step {step:,}/{num_steps:,}, {latest}{left}")
-        elif at.num_packs_done == 0:
-            say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
 
 
 def _together(packs: "Sequence[PackProgress]") -> tuple[str, int, int, str]:

@@ -23,8 +23,9 @@ PROGRESS = ("Checking statements: ", "Solving the flow")
 """How lines of progress begin, which stand on standard error before an error does."""
 
 
-def joma(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "joma", *arguments], capture_output=True, text=True, check=False)
+def joma(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command, environment = [sys.executable, "-m", "joma", *arguments], os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_help_answers_quickly():
@@ -133,13 +134,7 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(arguments):
 
 
 def test_a_traceback_is_shown_where_it_is_asked_for():
-    done = subprocess.run(
-        [sys.executable, "-m", "joma", "verify", "thm22"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {cli.DEBUG: "1"},
-    )
+    done = joma("verify", "thm22", **{cli.DEBUG: "1"})
     assert done.returncode == cli.BAD_INPUT and "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("joma: There is no statement")
     assert cli.DEBUG in joma("--help").stdout
@@ -147,10 +142,7 @@ def test_a_traceback_is_shown_where_it_is_asked_for():
 
 @pytest.mark.parametrize(
     ("raising", "words"),
-    [
-        (lambda: json.loads("{"), "joma: JSONDecodeError: Expecting"),
-        (lambda: 1 // 0, "joma: ZeroDivisionError: "),
-    ],
+    [(lambda: json.loads("{"), "joma: JSONDecodeError: Expecting"), (lambda: 1 // 0, "joma: ZeroDivisionError: ")],
     ids=["a library's", "arithmetic"],
 )
 def test_an_error_that_was_not_foreseen_says_how_to_see_more(monkeypatch, capsys, raising, words):
@@ -193,22 +185,11 @@ def test_a_warning_is_one_line_and_shows_its_place_where_that_is_asked_for(monke
         (("simulate", "--temperature", "0"), "joma: `temperature` must be positive, got 0.0. Pass a value above 0."),
         (("simulate", "--targets", "1,nan"), "`targets` must be finite, got nan at index (1,)"),
         (("simulate", "--targets", "1,2", "--v0", "1,2,3"), "joma: `v0` must be one number or 2, one for each target"),
-        (
-            ("simulate", "--num-points", "2147483648"),
-            "joma: `--num-points` must be at most 1,000,000, got 2,147,483,648",
-        ),
+        (("simulate", "--num-points", "2147483648"), "`--num-points` must be at most 1,000,000, got 2,147,483,648"),
         (("verify", "thm6"), "joma: There is no statement named 'thm6'. `joma verify --list` lists all"),
         (("reproduce", "figure44"), "joma: There is no experiment named 'figure44'. Did you mean 'figure4'?"),
     ],
-    ids=[
-        "unknown statement",
-        "temperature",
-        "nan",
-        "shapes",
-        "too many points",
-        "unknown statement far from all",
-        "unknown experiment",
-    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )
 def test_bad_input_is_one_line_and_no_traceback(arguments, line):
     done = joma(*arguments)

@@ -42,7 +42,7 @@ def test_a_count_is_not_told_if_quiet_or_of_nothing(capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_count_is_a_bar_on_a_terminal(monkeypatch, capsys):
+def test_a_terminal_shows_a_bar_for_a_count_and_a_mark_for_work_without_steps(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
@@ -50,6 +50,10 @@ def test_a_count_is_a_bar_on_a_terminal(monkeypatch, capsys):
         show("step2.pt", 2, 4)
     said = capsys.readouterr().err
     assert "2/4" in said and "━" in said
+    with terminal.busy("Writing [the page]"):
+        pass
+    said = capsys.readouterr()
+    assert "Writing [the page]" in said.err and "0:00:00" in said.err and not said.out
 
 
 def test_work_without_steps_is_told_in_one_line_where_no_mark_can_move(capsys):
@@ -58,13 +62,3 @@ def test_work_without_steps_is_told_in_one_line_where_no_mark_can_move(capsys):
     assert begun.err == "Writing [the page]\n"  # before the work is done, not after it
     assert not begun.out
     assert capsys.readouterr() == ("", "")
-
-
-def test_work_without_steps_is_a_mark_on_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    with terminal.busy("Writing [the page]"):
-        pass
-    said = capsys.readouterr()
-    assert "Writing [the page]" in said.err and "0:00:00" in said.err and not said.out

@@ -39,9 +39,8 @@ LABEL_ROOM, LETTER = 0.07, 6
 EDGE = 0.03
 """Part of the y axis by which crosses stay inside of it."""
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
-MAX_TICKS = 7
-MAX_LETTERS = 40
-"""Letters of all names below an axis before they are slanted."""
+MAX_TICKS, MAX_LETTERS = 7, 40
+"""Ticks of a logarithmic axis, and letters of all names below an axis before they are slanted."""
 DIGITS = 7
 """Significant digits of numbers in a spec."""
 MIN_SPAN = 0.02
@@ -167,6 +166,11 @@ def lines(
     longest = figure.thin(max_points)
     apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
     channels = figure.color("stroke") | ({"detail": apart} if apart else {})
+    dashes = {}
+    if dash:
+        names = _unique(figure.table["dash"])
+        legend, scale = _legend(names, o.label(dash), "stroke"), alt.Scale(domain=names)
+        dashes = {"strokeDash": alt.StrokeDash("dash:N", sort=None, scale=scale, legend=legend)}
     if crosses is not None and len(crosses):
         kept = {key: figure.columns[key] for key in ("x", "y", "color", "facet") if key in figure.columns}
         figure.crosses = figure.tidy(crosses.iloc[:: -(-len(crosses) // MAX_CROSSES)], kept | {"flag": "flag"})
@@ -177,9 +181,8 @@ def lines(
         base = alt.Chart().encode(x_axis, y_axis, **channels)
         base = base.transform_filter(f"datum.choose == {signal}") if choose else base
         area = base.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
-        line = base.mark_line(strokeWidth=1.8).encode(**figure.named("dash", alt.StrokeDash, "stroke"))
-        dots = base.mark_circle(**dot).encode(tooltip=figure.tooltip)
-        return [*([area] if band else []), line, dots]
+        line, dots = base.mark_line(strokeWidth=1.8).encode(**dashes), base.mark_circle(**dot)
+        return [*([area] if band else []), line, dots.encode(tooltip=figure.tooltip)]
 
     chart = figure.chart(draw)
     if choose:
@@ -195,7 +198,6 @@ def points(
     *,
     error: Ends = None,
     n: str | None = None,
-    shape: str | None = None,
     diagonal: bool = False,
     **options: Any,
 ) -> Chart:
@@ -207,19 +209,17 @@ def points(
         y: column of values.
         error: columns of the lower and the upper end of y.
         n: column of sample sizes; written at the foot where x is a name, shown by the pointer otherwise.
-        shape: column of point shapes.
         diagonal: draw the line y = x.
         options: fields of `Options`.
     """
-    figure = _Figure(frame, {"x": x, "y": y, "shape": shape, "n": n} | _ends(error), Options(**options))
+    figure = _Figure(frame, {"x": x, "y": y, "n": n} | _ends(error), Options(**options))
     offset = {} if _is_numeric(figure.table["x"]) else figure.offset()
     color = figure.color("circle")
 
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
         base = alt.Chart().encode(x_axis, y_axis, **color, **offset)
         layers = [base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else []
-        dots = base.mark_point(size=55, opacity=0.9, filled=True)
-        layers.append(dots.encode(tooltip=figure.tooltip, **figure.named("shape", alt.Shape, None)))
+        layers.append(base.mark_point(size=55, opacity=0.9, filled=True).encode(tooltip=figure.tooltip))
         if diagonal:
             (left, right), (low, high) = (axis["scale"]["domain"] for axis in (x_axis, y_axis))
             ends = [{"x": each, "y": each} for each in (max(left, low), min(right, high))]
@@ -233,16 +233,7 @@ def points(
     return figure.chart(draw, free=True)
 
 
-def bars(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    *,
-    error: Ends = None,
-    text: str | None = None,
-    n: str | None = None,
-    **options: Any,
-) -> Chart:
+def bars(frame: pd.DataFrame, x: str, y: str, *, error: Ends = None, **options: Any) -> Chart:
     """Draw a bar for each name, side by side where there are colours.
 
     Args:
@@ -250,20 +241,15 @@ def bars(
         x: column of names.
         y: column of values.
         error: columns of the lower and the upper end of error bars.
-        text: column of a few words above each bar, such as "0 of 6".
-        n: column of sample sizes, shown by the pointer.
         options: fields of `Options`.
     """
     named = frame.assign(**{x: frame[x].map(_name)}) if x in frame else frame
-    columns = {"x": x, "y": y, "text": text, "n": n} | _ends(error)
-    figure = _Figure(named, columns, Options(**{"zero": True} | options))
+    figure = _Figure(named, {"x": x, "y": y, **_ends(error)}, Options(**{"zero": True} | options))
 
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
         base = alt.Chart().encode(x_axis, y_axis, **figure.offset())
         layers = [base.mark_bar(opacity=0.9).encode(tooltip=figure.tooltip, **figure.color("square"))]
-        layers += [base.mark_rule(style="error").encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else []
-        top = base.encode(alt.Y("high:Q")) if error else base
-        return [*layers, *([top.mark_text(baseline="bottom", dy=-3).encode(text="text:N")] if text else [])]
+        return [*layers, *([base.mark_rule(style="error").encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else [])]
 
     return figure.chart(draw)
 
@@ -294,10 +280,9 @@ def heatmap(
     figure = _Figure(frame, {"x": x, "y": y, "value": value}, o)
     figure.table = pd.concat(_merged(own, max_cells) for _, own in figure.panels())
     ends = list(_widened(figure.table["value"].min(), figure.table["value"].max()))
-    most = float(np.abs(ends).max())
-    scale = alt.Scale(
-        domain=[-most, most] if diverging else ends, range="diverging" if diverging else "heatmap", zero=False
-    )
+    if diverging:
+        ends = [-float(np.abs(ends).max()), float(np.abs(ends).max())]
+    scale = alt.Scale(domain=ends, range="diverging" if diverging else "heatmap", zero=False)
     color = alt.Color("value:Q", scale=scale, legend=alt.Legend(title=o.label(value)))
 
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
@@ -438,15 +423,6 @@ class _Figure:
         scale = alt.Scale(domain=self.domain, range=kind)
         return {"color": alt.Color(f"color:{'O' if numeric else 'N'}", scale=scale, legend=legend, sort=None)}
 
-    def named(self, ours: str, channel: Any, symbol: str | None) -> dict[str, Any]:
-        """Return the channel of a column of names, such as line styles; none where the table has no such column."""
-        if ours not in self.table:
-            return {}
-        values = _unique(self.table[ours])
-        legend = _legend(values, self.options.label(self.columns[ours]), symbol)
-        made = channel(f"{ours}:N", sort=None, scale=alt.Scale(domain=values), legend=legend)
-        return {"strokeDash" if ours == "dash" else ours: made}
-
     def offset(self) -> dict[str, Any]:
         """Return the channel that puts colours side by side; none where one colour has a name for itself."""
         if "color" not in self.table or not self.table.duplicated([k for k in ("facet", "x") if k in self.table]).any():
@@ -463,7 +439,6 @@ class _Figure:
                 **({"format": NUMBER} if _is_numeric(self.table[ours]) else {}),
             )
             for ours, name in self.columns.items()
-            if ours != "text"
         ]
 
     def chart(self, draw: Draw, *, cells: bool = False, free: bool = False) -> Chart:
@@ -515,19 +490,17 @@ class _Figure:
             layers = [base.mark_rule(style="alert" if rule.alert else "guide", strokeDash=[2, 3])]
         else:
             layers = [base.mark_rule(strokeDash=[6, 4], strokeWidth=1.2).encode(**self.color("stroke"))]
-        if rule.label:
-            style = "alert-text" if rule.alert else "guide-text"
-            if rule.axis == "y":
-                words = base.mark_text(style=style, align="left", baseline="bottom", dy=-3).encode(
-                    x=alt.value(4 + shift)
-                )
-            else:
-                low, high = axis["scale"]["domain"]
-                middle = math.sqrt(low * high) if axis["scale"]["type"] == "log" else (low + high) / 2
-                side = {"align": "right", "dx": -5} if rule.value > middle else {"align": "left", "dx": 5}
-                words = base.mark_text(style=style, baseline="top", **side).encode(y=alt.value(2))
-            layers.append(words.encode(text="label:N"))
-        return layers
+        if not rule.label:
+            return layers
+        if rule.axis == "y":
+            side, place = {"align": "left", "baseline": "bottom", "dy": -3}, {"x": alt.value(4 + shift)}
+        else:
+            low, high = axis["scale"]["domain"]
+            middle = math.sqrt(low * high) if axis["scale"]["type"] == "log" else (low + high) / 2
+            side = {"align": "right", "dx": -5} if rule.value > middle else {"align": "left", "dx": 5}
+            side, place = side | {"baseline": "top"}, {"y": alt.value(2)}
+        style = "alert-text" if rule.alert else "guide-text"
+        return [*layers, base.mark_text(style=style, **side).encode(text="label:N", **place)]
 
     def _crossed(self, value: Any, x: Any, y: Any) -> list[Any]:
         own = _in_panel(self.crosses, value)
@@ -547,12 +520,11 @@ class _Figure:
         if own is None or own.empty:
             return []
         base = alt.Chart(_own_data(own)).encode(x, y)
-        look = {} if "color" in own else {"style": "alert"}
-        color = self.color("stroke") if "color" in own else {}
+        look, color = ({}, self.color("stroke")) if "color" in own else ({"style": "alert"}, {})
         bar = base.mark_rule(strokeWidth=2, **look)
         layers = [bar.encode(alt.Y("low:Q"), alt.Y2("high:Q"), **color)] if "low" in own else []
-        tips = {"tooltip": "label:N"} if "label" in own else {"tooltip": self.tooltip[:2]}
-        layers.append(base.mark_point(size=60, filled=True, opacity=1, **look).encode(**color, **tips))
+        tips = "label:N" if "label" in own else self.tooltip[:2]
+        layers.append(base.mark_point(size=60, filled=True, opacity=1, **look).encode(tooltip=tips, **color))
         if "label" in own and len(own) <= MAX_LABELS:
             words = base.mark_text(style="alert-text", align="left", baseline="top", dx=6, dy=4)
             layers.append(words.encode(text="label:N"))
@@ -651,17 +623,14 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return middle - span / 2, middle + span / 2
 
 
-def _legend(values: Sequence[Any], title: str, symbol: str | None = None) -> Any:
+def _legend(values: Sequence[Any], title: str, symbol: str) -> Any:
     """Return a legend in columns that fit a width of `LEGEND_ROOM`; none for a single value or very many."""
     if not 1 < len(values) <= MAX_LEGEND:
         return None
-    longest = max(len(_name(value)) for value in values)
-    columns = max(1, LEGEND_ROOM // (34 + 7 * longest))
+    columns = max(1, LEGEND_ROOM // (34 + 7 * max(len(_name(value)) for value in values)))
     expression = TICK if all(isinstance(value, int | float) for value in values) else alt.Undefined
-    kind: Any = symbol or alt.Undefined
-    return alt.Legend(
-        title=title, columns=columns, symbolType=kind, symbolOpacity=1, values=list(values), labelExpr=expression
-    )
+    look = {"symbolType": symbol, "symbolOpacity": 1, "labelExpr": expression}
+    return alt.Legend(title=title, columns=columns, values=list(values), **look)
 
 
 def _concat(views: list[dict[str, Any]], scales: str, columns: int) -> dict[str, Any]:
@@ -696,8 +665,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _ends(ends: Ends, prefix: str = "") -> dict[str, str | None]:
-    return {} if ends is None else {f"{prefix}low": ends[0], f"{prefix}high": ends[1]}
+def _ends(ends: Ends) -> dict[str, str | None]:
+    return {} if ends is None else {"low": ends[0], "high": ends[1]}
 
 
 def _unique(values: pd.Series) -> list[Any]:

@@ -126,16 +126,6 @@ class Chart:
             f'<script type="application/json">{_script_json(self.spec)}</script></figure>'
         )
 
-    def standalone_html(self) -> str:
-        """Return a complete page with this chart alone; it needs no network."""
-        return (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.title)}</title><style>:root{{color-scheme:light dark}}"
-            "body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:60rem}</style></head>"
-            f"<body>{self.html()}{bundle()}</body></html>"
-        )
-
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return {MIME: self.to_dict(), "text/html": self._repr_html_(), "text/plain": f"{self.title}\n{self.caption}"}
 

@@ -84,11 +84,8 @@ def simulation_charts(run: Simulation) -> list[Chart]:
     if run.blow_up is not None:
         label = f"blow-up at t = {run.blow_up.time:.5g}, component {run.blow_up.component[0]}"
         stops, named_stops = ([Rule(run.blow_up.time, each, axis="x", alert=True)] for each in ("", label))
-    shades: dict[str, Any] = {
-        "color": "component",
-        "shades": True,
-        "order": [entries[index] for index in order] if is_named else (),
-    }
+    shades: dict[str, Any] = {"color": "component", "shades": True}
+    shades["order"] = [entries[index] for index in order] if is_named else ()
     dip = run.rebound
     mark = pd.DataFrame({"t": [dip.time], "entropy": [dip.lowest], "label": [f"dip at t = {dip.time:.4g}"]})
     marks: dict[str, Any] = {"marks": mark} if dip.occurs else {}

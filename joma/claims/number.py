@@ -65,13 +65,7 @@ class Number(BaseModel):
 
     @classmethod
     def mean(
-        cls,
-        name: str,
-        values: Values,
-        *,
-        control: Values | None = None,
-        paired: bool = False,
-        **fields: Any,
+        cls, name: str, values: Values, *, control: Values | None = None, paired: bool = False, **fields: Any
     ) -> "Number":
         """Return the mean over runs with its standard error, and its difference from the control's runs.
 

@@ -1,7 +1,7 @@
 """The table of claims: the same rows in the terminal, on the page and in the documents."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -94,18 +94,23 @@ def markdown(table: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def terminal(table: Sequence[dict[str, str]], *, title: str = "") -> Table:
+def terminal(table: Sequence[dict[str, str]]) -> Table:
     """Return rows as a table for the terminal, without columns that are empty throughout."""
-    shown = Table(title=title or None, title_justify="left", header_style="bold")
     names = [name for name in (table[0] if table else ()) if any(row[name] for row in table)]
-    for name in names:
-        is_number = name in NUMBERS
-        shown.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
-    styles = {outcome.value: style for outcome, style in STYLES.items()}
-    for row in table:
-        cells = [Text(row[name], style=styles.get(row[name], "") if name == "outcome" else "") for name in names]
-        shown.add_row(*cells)
-    return shown
+    styles = {("outcome", outcome.value): style for outcome, style in STYLES.items()}
+    cells = [{name: Text(row[name], style=styles.get((name, row[name]), "")) for name in names} for row in table]
+    return table_of(cells, numbers=NUMBERS)
+
+
+def table_of(rows: Sequence[Mapping[str, str | Text]], *, title: str = "", numbers: Iterable[str] = ()) -> Table:
+    """Return rows with the same names as a table for the terminal; columns of `numbers` are set flush right."""
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for name in rows[0] if rows else ():
+        is_number = name in numbers
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row.values()))
+    return table
 
 
 def _has_interval(number: Number) -> bool:

@@ -9,16 +9,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-import joma
 from joma.charts import bundle_files
 from joma.checks.check import checks
 from joma.claims import statements
 from joma.explore import playback, sliders
 from joma.page.live import LocalServer
-from joma.page.site import table
+from joma.page.site import table, templates
 from joma.store.files import write_text
 
 ASSETS = (("joma.page", "page.css"), ("joma.explore", "explore.css"), ("joma.explore", "explore.js"))
@@ -66,10 +64,7 @@ class ExploreServer(LocalServer):
 
     def answers(self) -> dict[str, Callable[[dict[str, str]], dict[str, Any]]]:
         """Return what gives curves for sliders, and the frames of a run."""
-        return {
-            "curves": sliders.answer,
-            "film": lambda asked: playback.film(self.folder, asked.get("run", "")),
-        }
+        return {"curves": sliders.answer, "film": lambda asked: playback.film(self.folder, asked.get("run", ""))}
 
 
 def explore(folder: Path | None, ready: Callable[[str], object]) -> None:
@@ -80,8 +75,7 @@ def explore(folder: Path | None, ready: Callable[[str], object]) -> None:
         ready: called with the address once the server listens.
     """
     with ExploreServer(folder) as server:
-        ready(server.address)
-        server.serve_forever()
+        server.run(ready)
 
 
 def write_static(path: Path | str, folder: Path | None = None) -> Path:
@@ -98,22 +92,18 @@ def write_static(path: Path | str, folder: Path | None = None) -> Path:
 
 def render(controls: Any, folder: Path | None, **values: Any) -> str:
     """Fill the template."""
-    environment = Environment(
-        loader=PackageLoader("joma", "explore"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = None if folder is None else os.fsencode(folder).decode("utf-8", "replace")
     look = {"styles": (), "scripts": (), "inline": (), "style": "", "data": ""}
-    return environment.get_template("explore.html.jinja").render(
-        controls=controls,
-        folder=shown,
-        starts=sliders.STARTS,
-        statements=[(each, TRY.get(each.id), _checks(each.id)) for each in statements().values()],
-        version=joma.__version__,
-        **look | values,
+    return (
+        templates("explore")
+        .get_template("explore.html.jinja")
+        .render(
+            controls=controls,
+            folder=shown,
+            starts=sliders.STARTS,
+            statements=[(each, TRY.get(each.id), _checks(each.id)) for each in statements().values()],
+            **look | values,
+        )
     )
 
 

@@ -23,7 +23,6 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-import joma
 from joma.charts import bundle_files
 from joma.formatting import duration
 from joma.page.runs import ALL_HEADS, Group, leading, leading_charts, load, run_name, status_of
@@ -34,7 +33,6 @@ from joma.store.record import FILE_NAME
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 """Names by which a browser may ask; the port is any, since ssh may forward another one."""
-SLUG = "live"
 POLL_SECONDS, SHARE = 2.0, 5
 """The page asks every two seconds, and less often where drawing would take more than a fifth of a core."""
 MAX_POINTS, MAX_CURVE, FEWEST_POINTS = 40_000, 1000, 50
@@ -158,6 +156,11 @@ class LocalServer(ThreadingTCPServer):
         self.token = secrets.token_urlsafe(24)
         self.address = f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
 
+    def run(self, ready: Callable[[str], object]) -> None:
+        """Call `ready` with the address, and answer until Ctrl-C."""
+        ready(self.address)
+        self.serve_forever()
+
     def page(self) -> str:
         """Return the HTML of the page."""
         raise NotImplementedError
@@ -192,7 +195,7 @@ class LiveServer(LocalServer):
     def page(self) -> str:
         """Return the page, which asks for its data."""
         folder = os.fsencode(self.live.folder).decode("utf-8", "replace")
-        return render("live", folder=folder, version=joma.__version__)
+        return render("live", folder=folder)
 
     def answers(self) -> dict[str, Callable[[dict[str, str]], dict[str, Any]]]:
         """Return the state of a run."""
@@ -248,5 +251,4 @@ def serve(folder: Path | str, ready: Callable[[str], object], *, until_eof: bool
                 server.shutdown()
 
             threading.Thread(target=wait_for_end, daemon=True).start()
-        ready(server.address)
-        server.serve_forever()
+        server.run(ready)

@@ -212,30 +212,29 @@ def metrics_of(groups: Sequence[Group]) -> list[str]:
 # --- overview and comparison ---------------------------------------------------------------------------------------
 
 
-def _overview(run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, str]:
+def _overview(run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, Any]:
     values = run.values
     losses = values[(values["metric"] == "loss") & np.isfinite(values["value"])]
     held_out = losses[losses["site"] == "validation"]
     losses = (held_out if len(held_out) else losses).sort_values("step")["value"]
     happened = Counter(run.events["kind"])
-    numbers = {
-        "last step": values["step"].max() if len(values) else None,
-        "measured steps": values["step"].nunique(),
-        "layers": values.loc[values["layer"] != NO_LAYER, "layer"].nunique(),
-        "best loss": losses.min() if len(losses) else None,
-        "last loss": losses.iloc[-1] if len(losses) else None,
-    }
-    troubles = {"alarms": happened["alarm"], "findings": happened["audit"], "not measured": happened["unseen"]}
-    troubles |= {"flagged values": (~values["trusted"]).sum(), "seconds measuring": run.cost.sum()}
     return {
         "run": run.name,
         "kind": run.info.kind,
         "status": run.status,
         "seed": run.seed,
-        **{name: "" if value is None else short(float(value)) for name, value in numbers.items()},
+        "last step": values["step"].max() if len(values) else "",
+        "measured steps": values["step"].nunique(),
+        "layers": values.loc[values["layer"] != NO_LAYER, "layer"].nunique(),
+        "best loss": losses.min() if len(losses) else "",
+        "last loss": losses.iloc[-1] if len(losses) else "",
         "entropy": _counted([each.name.value for each in effects if each.metric == "entropy"]),
         "stable rank": _counted([each.name.value for each in effects if each.metric == "stable_rank"]),
-        **{name: short(float(value)) if value else "" for name, value in troubles.items()},
+        "alarms": happened["alarm"] or "",
+        "findings": happened["audit"] or "",
+        "not measured": happened["unseen"] or "",
+        "flagged values": (~values["trusted"]).sum() or "",
+        "seconds measuring": run.cost.sum() or "",
     }
 
 

@@ -43,20 +43,21 @@ class Page:
 
 def render(template: str, **values: Any) -> Markup:
     """Fill one of the templates in this folder."""
-    return Markup(_environment().get_template(f"{template}.html.jinja").render(**values))
+    return Markup(templates("page").get_template(f"{template}.html.jinja").render(**values))
 
 
 def table(rows: Sequence[dict[str, Any]], *, links: dict[str, str] | None = None, outcomes: bool = False) -> Markup:
     """Return rows as a sortable table; columns that are empty throughout are left out.
 
     Args:
-        rows: Cells by the name of their column, as text or `Markup`.
+        rows: Cells by the name of their column: text, `Markup`, or numbers, which get few digits.
         links: Addresses for texts of the first column.
         outcomes: Whether the column `outcome` can be filtered and has colours.
     """
-    names = [name for name in (rows[0] if rows else ()) if any(str(row[name]) for row in rows)]
-    numeric = {name: all(NUMBER.fullmatch(str(row[name])) for row in rows) for name in names}
-    return render("table", rows=rows, names=names, numeric=numeric, links=links or {}, outcomes=outcomes)
+    cells = [{name: cell if isinstance(cell, str) else short(cell) for name, cell in row.items()} for row in rows]
+    names = [name for name in (cells[0] if cells else ()) if any(row[name] for row in cells)]
+    numeric = {name: all(NUMBER.fullmatch(row[name]) for row in cells) for name in names}
+    return render("table", rows=cells, names=names, numeric=numeric, links=links or {}, outcomes=outcomes)
 
 
 def figure(chart: Chart) -> Markup:
@@ -71,7 +72,7 @@ def write(folder: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path
         write_text(folder / "assets" / name, content)
     styles = [name for name in shared if name.endswith(".css")]
     scripts = [name for name in shared if name.endswith(".js")]
-    common = {"title": title, "lead": lead, "version": joma.__version__, "pages": pages, "single": False}
+    common = {"title": title, "lead": lead, "pages": pages, "single": False}
     common["assets"] = render("assets", styles=styles, scripts=scripts)
     for page in pages:
         _write(folder / f"{page.slug}.html", render("page", page=page, **common))
@@ -81,8 +82,7 @@ def write(folder: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path
 def write_single(path: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path:
     """Write all pages as one self-contained file."""
     assets = Markup(f"<style>{_file('page.css')}</style>{bundle()}<script type=module>{_file('page.js')}</script>")
-    common = {"title": title, "lead": lead, "version": joma.__version__, "pages": pages, "single": True}
-    return _write(path, render("single", assets=assets, **common))
+    return _write(path, render("single", assets=assets, title=title, lead=lead, pages=pages, single=True))
 
 
 def _file(name: str) -> str:
@@ -128,10 +128,10 @@ def prose(text: str) -> Markup:
 
 
 @cache
-def _environment() -> Environment:
+def templates(folder: str) -> Environment:
+    """Return the templates of a folder of joma. They escape what they are given and refuse names without a value."""
     look: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=PackageLoader("joma", "page"), autoescape=True, **look)
-    environment.filters |= {"number": short, "code": code}
-    environment.filters["slug"] = lambda text: re.sub(r"\W+", "-", str(text)).strip("-")
-    environment.globals |= {"groups": groups}
+    environment = Environment(loader=PackageLoader("joma", folder), autoescape=True, **look)
+    environment.filters |= {"code": code, "slug": lambda text: re.sub(r"\W+", "-", str(text)).strip("-")}
+    environment.globals |= {"groups": groups, "version": joma.__version__}
     return environment

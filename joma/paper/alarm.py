@@ -10,7 +10,6 @@ norms after each part and torch's encoder keep their entropy at these rates, so 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,8 @@ from torch import Tensor, nn
 from joma.charts import Chart, bars, lines
 from joma.claims import Number, claim
 from joma.data import load_text
-from joma.paper.experiment import Experiment, Measured, as_float32, captions, gathered, joined, one_thread, select
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, gathered, joined, one_thread, select
+from joma.paper.neox import transformers_missing
 from joma.paper.small_models import ARCHITECTURES, LENGTH, OF_TRANSFORMERS, VOCABULARY, EngineModel, build
 from joma.probe import watch
 from joma.probe.alarm import Alarm
@@ -148,12 +148,6 @@ def compute(config: AlarmConfig, store: Store) -> Measured:
     return gathered(store, [task(*each) for each in plan])
 
 
-def needs(config: AlarmConfig, device: str) -> str:
-    """Return that transformers is missing where its models are asked for."""
-    is_missing = find_spec("transformers") is None and {*OF_TRANSFORMERS} & {*config.architectures}
-    return "It needs transformers: pip install 'joma[hf]'." if is_missing else ""
-
-
 def driven(t: Measured) -> pd.DataFrame:
     """Return the driven runs, cured ones too."""
     return t.runs[t.runs["drive"] != "healthy"]
@@ -223,28 +217,18 @@ def cure_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (quiet_numbers, warning_numbers, forecast_numbers, cure_numbers)
-CHARTS = {
-    "alarm": (
-        "Driven runs pass a logit of 50, healthy ones stay far below",
-        "The largest attention logit of all layers, a line for each run.",
-    ),
-    "alarm-cures": (
-        "Runs of joma's decoder that collapse, with and without a cure",
-        "The same seeds and rates with each cure.",
-    ),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the largest logit of every run, and the events with each cure."""
-    about, curves = captions(CHARTS), select(t.curves, cure="none")
+    curves = select(t.curves, cure="none")
     curves = curves.assign(run=curves["architecture"] + " " + curves["seed"].astype(str))
     labels = {"largest_logit": "largest attention logit", "event": "share of runs with an event", "cure": ""}
     by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "labels": labels}
-    yield lines(curves, "step", "largest_logit", y_log=True, **by, **about["alarm"])
+    yield lines(curves, "step", "largest_logit", y_log=True, **by, **caption("alarm"))
     runs = driven(t).assign(event=np.isfinite(driven(t)["event"]) * 1.0)
     shares = select(runs, architecture="decoder").groupby(["cure", "drive"], as_index=False, sort=False)["event"].mean()
-    yield bars(shares, "cure", "event", color="drive", labels=labels, **about["alarm-cures"])
+    yield bars(shares, "cure", "event", color="drive", labels=labels, **caption("alarm-cures"))
 
 
 EXPERIMENTS = (
@@ -259,7 +243,7 @@ EXPERIMENTS = (
         claims=CLAIMS,
         charts=charts,
         seconds={"quick": 15.0, "full": 250.0},
-        needs=needs,
+        needs=lambda config, device: transformers_missing() if {*OF_TRANSFORMERS} & {*config.architectures} else "",
         in_tasks=True,
     ),
 )

@@ -31,7 +31,7 @@ from joma.engine.step import Stepper
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, gathered
+from joma.paper.experiment import Experiment, Measured, caption, gathered
 from joma.paper.figures6_8 import EMBEDDED, QUICK, WIKITEXT2, needs
 from joma.store import Store, Task, Workspace
 
@@ -203,9 +203,8 @@ def charts(t: Measured) -> Iterator[Chart]:
     """Draw the cosine with the end over training, layer by layer."""
     means = t.drift.groupby(["mode", "layer", "step"], as_index=False)["cosine"].mean()
     labels = {"cosine": "cosine with E[g x] of the end", "step": "training step"}
-    options: dict[str, Any] = {"color": "layer", "facet": "mode", "x_log": True, "labels": labels, "id": "assumption1"}
-    options |= {"caption": "Mean over seeds. A constant E[g x] would stay at one."}
-    yield lines(means, "step", "cosine", title="E[g x] turns while the model learns", **options)
+    by: dict[str, Any] = {"color": "layer", "facet": "mode", "x_log": True, "labels": labels}
+    yield lines(means, "step", "cosine", **by, **caption("assumption1"))
 
 
 EXPERIMENTS = (

@@ -26,12 +26,13 @@ from scipy import special
 
 from joma.charts import Chart, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, select
+from joma.paper.experiment import Experiment, Measured, caption, select
 from joma.paper.width import contexts
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionFlow, AttentionKind, Embeddings, Layer, learning_time
 from joma.theory.activations import relu
 
+SOURCE = "Section 4, Eqn 6 and Theorem 4; open question 2"
 TRAINED, FROZEN = "trained attention", "frozen attention"
 RATES = {TRAINED: 1.0, FROZEN: 1e-12}
 """Learning rate of the logits over that of the weights: frozen logits stay below 1e-8."""
@@ -152,58 +153,38 @@ def numbers_of(t: Measured, flow: str) -> Iterator[Number]:
         yield Number.mean(f"slowest over fastest token, time to one half, {column}", ratio, key=key)
 
 
-@claim(
-    "speeds-printed",
-    "Times to learn a token, predicted by Eqn 6",
-    says="The convergence speed towards salient components is much faster than towards non-salient ones (Eqn 6).",
-    source="Section 4, Eqn 6 and Theorem 4; open question 2",
-)
+@claim("speeds-printed", "Times to learn a token, predicted by Eqn 6", source=SOURCE)
 def printed_numbers(t: Measured) -> Iterator[Number]:
-    """Return the slope for Eqn 6."""
+    """The convergence speed towards salient components is much faster than towards non-salient ones (Eqn 6)."""
     yield from numbers_of(t, PRINTED)
 
 
 @claim(
     "speeds-model",
     "Times to learn a token, predicted by the flow that exp attention gives",
-    says="The same with attention inside of the activation too, as the model of Eqn 1 has it.",
     source="Section 4; open question 2",
     ours=True,
 )
 def model_numbers(t: Measured) -> Iterator[Number]:
-    """Return the slope for the corrected flow."""
+    """The same with attention inside of the activation too, as the model of Eqn 1 has it."""
     yield from numbers_of(t, MODEL)
 
 
 def charts(t: Measured) -> list[Chart]:
     """Draw measured over predicted times of all tokens, for half of the way."""
-    half = select(t.times, fraction=0.5).melt(
-        ["kind", "seed", "token", "measured"], [PRINTED, MODEL], var_name="flow", value_name="predicted"
-    )
-    return [
-        points(
-            half,
-            "predicted",
-            "measured",
-            color="kind",
-            order=tuple(RATES),
-            facet="flow",
-            x_log=True,
-            y_log=True,
-            share_x=False,
-            id="convergence-speeds",
-            labels={"predicted": "predicted time to half", "measured": "measured time to half", "kind": "", "flow": ""},
-            title="Time to learn half of a token's weights, measured and predicted",
-            caption="One point for each token of every seed. Predictions have an unknown unit of time: slopes count.",
-        )
-    ]
+    half = select(t.times, fraction=0.5)
+    half = half.melt(["kind", "seed", "token", "measured"], [PRINTED, MODEL], "flow", "predicted")
+    labels = {"predicted": "predicted time to half", "measured": "measured time to half", "kind": "", "flow": ""}
+    by: dict[str, Any] = {"color": "kind", "order": tuple(RATES), "facet": "flow", "labels": labels}
+    by |= {"x_log": True, "y_log": True, "share_x": False}
+    return [points(half, "predicted", "measured", **by, **caption("convergence-speeds"))]
 
 
 EXPERIMENTS = (
     Experiment(
         id="convergence-speeds",
         title="Convergence speeds of tokens in a trained layer",
-        source="Section 4, Eqn 6 and Theorem 4; open question 2",
+        source=SOURCE,
         question="Do the tokens of a trained layer converge at the speeds that Eqn 6 predicts from where they end?",
         presets={"quick": SpeedsConfig(num_tokens=10, num_classes=3, seeds=(1, 2, 3)), "full": SpeedsConfig()},
         compute=compute,

@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
 from joma.paper.figures6_8 import EMBEDDED, ENTROPY, LOSS, PAPER, WIKITEXT2, needs, one_task
 from joma.store import Store
 
@@ -204,25 +204,17 @@ def predictor_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"regret, {name}", own["regret"], unit="nats", setting=setting)
 
 
-BANDS = "Mean over seeds; bands and bars are two standard errors."
-CHARTS = captions({
-    "early-choice": ("Regret of choosing the learning rate early", BANDS),
-    "early-choice-rates": ("Final loss over the learning rate", BANDS),
-    "early-choice-entropy": ("Slope of the bottom layer's entropy after 10 % of training", BANDS),
-})  # fmt: skip
-
-
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw regrets over time, and final loss and early entropy over rates."""
     regrets = over_seeds(t.choices, ["predictor", "depth", "time"], "regret")
     named = {"mean": "regret (nats)", "time": "part of training", "predictor": ""}
     by: dict[str, Any] = {"color": "time", "facet": "depth", "error": ("low", "high"), "labels": named}
-    yield points(regrets, "predictor", "mean", **by, **CHARTS["early-choice"])
+    yield points(regrets, "predictor", "mean", **by, **caption("early-choice"))
     look: dict[str, Any] = {"band": ("low", "high"), "x_log": True}
     early = select(t.features, time=JUDGED_TIME)
     for id, column, label in (("rates", "final", "final loss (nats)"), ("entropy", ENTROPY_SLOPE, "slope (nats)")):
         own, named = over_seeds(early, ["depth", "lr"], column), {"mean": label, "lr": "learning rate"}
-        yield lines(own, "lr", "mean", color="depth", labels=named, **look, **CHARTS[f"early-choice-{id}"])
+        yield lines(own, "lr", "mean", color="depth", labels=named, **look, **caption(f"early-choice-{id}"))
 
 
 CLAIMS = (entropy_numbers, predictor_numbers)

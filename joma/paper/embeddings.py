@@ -14,6 +14,7 @@ learned embeddings conserve is `joma verify thm1-learned`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, exponents, over_seeds, select
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionKind, Embeddings, Invariant, Layer, Samples, fixed_gradient
 from joma.theory.activations import linear
@@ -32,6 +33,7 @@ OVERLAP = 0.3
 WHEN = 0.6
 """Part of the time to divergence at which the error is read."""
 DIVERGED = 1e6
+SOURCE = "Section 7, almost orthogonal embeddings"
 EXPONENT, TOLERANCE = -0.5, 0.1
 """The largest of M² random overlaps is proportional to d^−½, so an error of order ε is too."""
 
@@ -62,17 +64,12 @@ def draw(kind: str, num_tokens: int, dim: int, rng: np.random.Generator) -> Floa
 
 def one_run(config: EmbeddingsConfig, kind: str, dim: int, seed: int) -> dict[str, float]:
     """Return overlap and error of Theorem 1 of one layer."""
-    rng = np.random.default_rng([seed, 2310])  # the same data for every kind and dimension
-    samples = Samples(
-        x=rng.dirichlet(np.ones(config.num_tokens), config.num_samples), q=np.zeros(config.num_samples, int)
-    )
-    g = rng.standard_normal((config.num_samples, config.num_nodes))
+    rng, M, num_samples = np.random.default_rng([seed, 2310]), config.num_tokens, config.num_samples
+    samples = Samples(x=rng.dirichlet(np.ones(M), num_samples), q=np.zeros(num_samples, int))  # the same data for all
+    g = rng.standard_normal((num_samples, config.num_nodes))
     g -= g.mean(axis=0)
-    v0, z0 = (
-        0.3 * rng.standard_normal((config.num_nodes, config.num_tokens)),
-        0.2 * rng.standard_normal(config.num_tokens),
-    )
-    u = draw(kind, config.num_tokens + 1, dim, np.random.default_rng([seed, dim]))
+    v0, z0 = 0.3 * rng.standard_normal((config.num_nodes, M)), 0.2 * rng.standard_normal(M)
+    u = draw(kind, M + 1, dim, np.random.default_rng([seed, dim]))
     tokens = Embeddings(contextual=u[:, :-1], queries=u[:, -1:])
     layer = Layer(embeddings=tokens, attention=Attention(kind=AttentionKind.EXP), activation=linear)
     w0 = v0 @ u[:, :-1].T
@@ -81,7 +78,7 @@ def one_run(config: EmbeddingsConfig, kind: str, dim: int, seed: int) -> dict[st
     assert end is not None, "exp attention with a linear activation diverges"
     run = layer.flow(*flow, np.array([0.0, WHEN * end.time]))
     charge = Invariant(attention=layer.attention).value(tokens.contextual_part(run["w"]), run["z"])
-    overlap = u[:, :-1].T @ u[:, :-1] - np.eye(config.num_tokens)
+    overlap = u[:, :-1].T @ u[:, :-1] - np.eye(M)
     return {
         "overlap": float(np.abs(overlap).max()),
         "error": float(np.linalg.norm(charge[-1] - charge[0]) / np.linalg.norm(run["z"][-1] - run["z"][0])),
@@ -100,22 +97,10 @@ def compute(config: EmbeddingsConfig, space: Workspace) -> Measured:
     return Measured(runs=pd.DataFrame(rows))
 
 
-def exponents(runs: pd.DataFrame, kind: str) -> pd.Series:
-    """Return, for each seed, the exponent of the error as a power of the dimension."""
-    own = select(runs, kind=kind)
-    return own.groupby("seed")[["dim", "error"]].apply(
-        lambda of: np.polyfit(np.log(of["dim"]), np.log(of["error"]), 1)[0]
-    )
-
-
-@claim(
-    "embeddings-order",
-    "Theorem 1 with almost orthogonal embeddings",
-    source="Section 7, almost orthogonal embeddings",
-)
+@claim("embeddings-order", "Theorem 1 with almost orthogonal embeddings", source=SOURCE)
 def order_numbers(t: Measured) -> Iterator[Number]:
     """With almost orthogonal embeddings Theorem 1 will have additional terms of order ε."""
-    own, paired = (exponents(t.runs, kind) for kind in (RANDOM, PAIRED))
+    own, paired = (exponents(select(t.runs, kind=kind), "dim", "error") for kind in (RANDOM, PAIRED))
     limits = {"at_least": EXPONENT - TOLERANCE, "at_most": EXPONENT + TOLERANCE, "key": "exponent"}
     yield Number.mean("exponent of the error over d", own, control=paired, control_name=PAIRED, paired=True, **limits)
     for key, dim in (("few", t.runs["dim"].min()), ("many", t.runs["dim"].max())):
@@ -124,11 +109,7 @@ def order_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean(f"error at {dim} dimensions", errors, control=exact, control_name=ORTHONORMAL, key=key)
 
 
-@claim(
-    "embeddings-dimensions",
-    "Dimensions that almost orthogonal embeddings need",
-    source="Section 7, almost orthogonal embeddings",
-)
+@claim("embeddings-dimensions", "Dimensions that almost orthogonal embeddings need", source=SOURCE)
 def dimension_numbers(t: Measured) -> Iterator[Number]:
     """For M embedding vectors to achieve |u_lᵀu_l'| ≤ ε only d ≤ 8 ε⁻² log M is needed."""
     factor = t.runs["overlap"] ** 2 * t.runs["dim"] / (8 * np.log(t.config.num_tokens))
@@ -140,22 +121,10 @@ def dimension_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> list[Chart]:
     """Draw the error over dimensions."""
-    kept = t.runs[t.runs["kind"] != ORTHONORMAL]
-    return [
-        lines(
-            over_seeds(kept, ["kind", "dim"], "error"),
-            "dim",
-            "mean",
-            color="kind",
-            band=("low", "high"),
-            x_log=True,
-            y_log=True,
-            id="embeddings",
-            labels={"dim": "dimensions of the embedding", "mean": "relative error of Theorem 1", "kind": "embeddings"},
-            title="Theorem 1 is off by less the more dimensions random embeddings have",
-            caption="Mean over seeds; bands are two standard errors.",
-        )
-    ]
+    errors = over_seeds(t.runs[t.runs["kind"] != ORTHONORMAL], ["kind", "dim"], "error")
+    look: dict[str, Any] = {"color": "kind", "band": ("low", "high"), "x_log": True, "y_log": True}
+    labels = {"dim": "dimensions of the embedding", "mean": "relative error of Theorem 1", "kind": "embeddings"}
+    return [lines(errors, "dim", "mean", labels=labels, **look, **caption("embeddings"))]
 
 
 EXPERIMENTS = (

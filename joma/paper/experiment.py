@@ -1,9 +1,12 @@
 """What an experiment is: settings, a seeded computation, claims that can fail, and charts."""
 
 import importlib
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,13 +165,17 @@ def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
     return Measured(**joined(each.tables for each in store.gather(tasks)))
 
 
-def captions(texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Return the options of `joma.charts` that name a chart, by its id; given are title and caption.
+@cache
+def _captions() -> dict[str, dict[str, str]]:
+    text = resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8")
+    return {
+        id: {name: " ".join(words.split()) for name, words in row.items()} for id, row in tomllib.loads(text).items()
+    }
 
-    >>> captions({"figure4": ("The entropy falls", "One random target.")})["figure4"]["title"]
-    'The entropy falls'
-    """
-    return {id: {"id": id, "title": title, "caption": caption} for id, (title, caption) in texts.items()}
+
+def caption(id: str) -> dict[str, Any]:
+    """Return the options of `joma.charts` that name a chart: its id, and its title and caption in `charts.toml`."""
+    return {"id": id, **_captions()[id]}
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:
@@ -176,6 +183,16 @@ def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Data
     means = table.groupby([*keys, "seed"])[column].mean().groupby(list(keys)).agg(["mean", "sem", "size"])
     low, high = (means["mean"] + factor * means["sem"] for factor in (-2, 2))
     return means.assign(low=low, high=high).reset_index()
+
+
+def exponents(table: pd.DataFrame, x: str, y: str) -> pd.Series:
+    """Return, for each seed, the exponent of a column as a power of another: the slope of their logarithms.
+
+    >>> exponents(pd.DataFrame({"seed": [1, 1, 1], "d": [1, 2, 4], "e": [3, 12, 48]}), "d", "e").round(9).tolist()
+    [2.0]
+    """
+    logs = np.log(table.set_index("seed")[[x, y]]).groupby("seed")
+    return logs.apply(lambda own: np.polyfit(own[x], own[y], 1)[0])
 
 
 @contextmanager
@@ -189,6 +206,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def gpu_missing(device: str) -> str:
+    """Return that a GPU is missing for runs of the paper's size; empty where there is one."""
+    return "It needs a GPU: on a CPU these runs would take weeks." if device == "cpu" else ""
 
 
 def experiment(name: str) -> Experiment:

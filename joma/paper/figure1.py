@@ -23,11 +23,9 @@ from joma.charts import Chart, bars
 from joma.claims import Number, claim
 from joma.models.batch import Batch
 from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, captions, crossed, joined
+from joma.paper.experiment import Experiment, Measured, caption, crossed, joined
 from joma.store.work import Workspace
-from joma.theory.activations import activation
-from joma.theory.attention import Attention, AttentionKind
-from joma.theory.layer import Embeddings, Layer, Samples
+from joma.theory import Attention, AttentionKind, Embeddings, Layer, Samples, activation
 
 ROUNDING = 1e-12
 """Largest difference of the two layers in float64, for numbers of order one."""
@@ -70,7 +68,7 @@ class Figure1Config:
     def layer(self, attention: str, **settings: Any) -> LayerConfig:
         """Return the settings of a layer of the engine with this attention."""
         settings |= {"temperature": 1.0, "normalisation": self.attention(attention).normalisation, "start_scale": 1.0}
-        return LayerConfig(**settings | {"attention": attention})
+        return LayerConfig(attention=attention, **settings)
 
 
 def compute(config: Figure1Config, space: Workspace) -> Measured:
@@ -199,26 +197,16 @@ def softmax_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (layer_numbers, softmax_numbers)
-CHARTS = {
-    "figure1": (
-        "The same logits give different scores under the three attentions",
-        "A token that is not in the sentence gets no score whatever its logit. Linear attention has negative scores; "
-        "softmax scores sum to one in every sentence.",
-    ),
-    "figure1-logits": ("The query's logits, shared by all three attentions", "One logit for each token."),
-    "figure1-nodes": ("Hidden nodes under the three attentions", "The same weights, six hidden nodes."),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the scores of each sentence under the three attentions, and the hidden nodes."""
     names: dict[str, Any] = {"labels": {"b": "attention score b", "h": "hidden value h", "z": "logit z"}}
-    about = captions(CHARTS)
     scores, nodes = (frame.assign(sentence="“" + frame["sentence"] + "”") for frame in (t.scores, t.nodes))
     by: dict[str, Any] = {"color": "attention", "facet": "sentence", **names}
-    yield bars(scores, "token", "b", **by, **about["figure1"])
-    yield bars(scores.drop_duplicates("token"), "token", "z", **names, **about["figure1-logits"])
-    yield bars(nodes.astype({"node": str}), "node", "h", **by, **about["figure1-nodes"])
+    yield bars(scores, "token", "b", **by, **caption("figure1"))
+    yield bars(scores.drop_duplicates("token"), "token", "z", **names, **caption("figure1-logits"))
+    yield bars(nodes.astype({"node": str}), "node", "h", **by, **caption("figure1-nodes"))
 
 
 EXPERIMENTS = (

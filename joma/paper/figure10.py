@@ -35,7 +35,7 @@ from joma.measure.superposition import (
     superposed_neurons,
 )
 from joma.paper import neox
-from joma.paper.experiment import Experiment, Measured, gathered, one_thread
+from joma.paper.experiment import Experiment, Measured, caption, gathered, one_thread
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.hub import hub_errors
 from joma.probe.neurons import NeuronReading, read_neurons
@@ -310,10 +310,7 @@ def charts(t: Measured) -> Iterator[Chart]:
             ("unrelated_pairs", "two strongest contexts unrelated", "share of the neurons"),
         )
     ]
-    title = "Training gives neurons patterns; unrelated pairs of contexts need none"
-    caption = "A pattern is a group of contexts that attend alike, larger than chance makes it. Attention is that of "
-    caption += "the layer below: here, as in Pythia, MLP and attention of a layer run side by side."
-    yield beside(*panels, id="figure10", title=title, caption=caption)
+    yield beside(*panels, **caption("figure10"))
 
 
 EXPERIMENTS = (

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32, captions, crossed
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, crossed
 from joma.store.work import Workspace
 from joma.theory.convergence import ConvergenceFlow, normalised_field
 from joma.theory.integrate import integrate
@@ -310,39 +310,16 @@ def script_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (rebound_numbers, order_numbers, condition_numbers, script_numbers)
-CHARTS = {
-    "figure4": (
-        "Large components are learned first under all three flows",
-        "Each line is one component of v; darker to lighter with growing target.",
-    ),
-    "figure4-entropy": (
-        "Attention entropy dips and recovers under the printed flow and hardly moves under the model's own",
-        "Entropy of softmax(v²/T). Dashed: the same targets without attention.",
-    ),
-    "figure4-rise": (
-        "The rise needs attention",
-        "How far the entropy rises after its lowest point, with and without attention.",
-    ),
-    "figure4-refused": (
-        "No rebound where the condition says so",
-        "Entropy under Eqn 6 for targets that are all equal, and for targets of which one is zero.",
-    ),
-    "figure4-script": (
-        "The scripts' steps follow their own flow",
-        "Explicit steps of the scripts' variant and the exact flow. The same steps on Eqn 6 overflow.",
-    ),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw components and entropies, and the controls."""
     names = {"t": "time", "rise": "rise after the dip (nats)", "curve": ""}
     names |= dict.fromkeys(("entropy", "nats"), "attention entropy (nats)")
-    about = captions(CHARTS)
     by: dict[str, Any] = {"facet": "flow", "x_log": True, "share_x": False}
     labels: dict[str, Any] = {"labels": names}
     paths = t.paths[t.paths["t"] > 0].replace({"flow": LABELS})
-    yield lines(paths, "t", "v", color="component", **by, **labels, **about["figure4"])
+    yield lines(paths, "t", "v", color="component", **by, **labels, **caption("figure4"))
     panels = {name: with_control(t.entropies, name) for name in FLOWS}
     shown = pd.concat(
         panel[panel["t"] >= t.facts[f"entropy moves, {name}"]].assign(flow=LABELS[name], own=panel["flow"])
@@ -351,16 +328,16 @@ def charts(t: Measured) -> Iterator[Chart]:
     shown["attention"] = np.where(shown["own"] == WITHOUT, WITHOUT, "with attention")
     shown["curve"] = "softmax(v²/" + shown["temperature"].map("{:g}".format) + ")"
     by |= {"color": "curve", "dash": "attention", "labels": names | {"curve": "curve"}}
-    yield lines(shown, "t", "entropy", **by, **about["figure4-entropy"])
+    yield lines(shown, "t", "entropy", **by, **caption("figure4-entropy"))
     dips = t.dips.assign(curve=t.dips["flow"].replace(LABELS) + ", T = " + t.dips["temperature"].map("{:g}".format))
     dips = pd.concat(
         [dips.assign(attention="with attention"), dips.assign(attention=WITHOUT, rise=dips["control_rise"])]
     )
-    yield points(dips, "curve", "rise", color="attention", **labels, **about["figure4-rise"])
-    yield lines(t.no_rebound, "t", "entropy", color="targets", **labels, **about["figure4-refused"])
+    yield points(dips, "curve", "rise", color="attention", **labels, **caption("figure4-rise"))
+    yield lines(t.no_rebound, "t", "entropy", color="targets", **labels, **caption("figure4-refused"))
     script = t.script.rename(columns={"entropy": "explicit steps", "flow": "exact flow"})
     script = script.melt("step", ["explicit steps", "exact flow"], "run", "nats")
-    yield lines(script, "step", "nats", color="run", dash="run", **labels, **about["figure4-script"])
+    yield lines(script, "step", "nats", color="run", dash="run", **labels, **caption("figure4-script"))
 
 
 EXPERIMENTS = (

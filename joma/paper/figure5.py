@@ -32,7 +32,7 @@ from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
 from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, captions, gathered, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.randomness import run_keys
 from joma.store import Store
@@ -443,32 +443,11 @@ def depth_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (theorem_numbers, limit_numbers, order_numbers, attention_numbers, depth_numbers, level_numbers, block_numbers)
-CHARTS = {
-    "figure5-cooccurrence": (
-        "Tokens with a near common ancestor occur together more often",
-        "Large dots are samples with two standard errors. Co-occurrence comes near the limit 1 − H/L only for small ε. "
-        "Theorem 5 does not apply to the last height of a tree, its root.",
-    ),
-    "figure5-flow": (
-        "By the flows, near tokens gain attention first; on the deep tree the others regain some",
-        "Saliency is proportional to co-occurrence; the query itself is left out. Dotted: uniform.",
-    ),
-    "figure5-attention": (
-        "In block 0, near tokens clearly gain attention on the shallow tree only",
-        "Attention to the other tokens by the height of the common ancestor. Bands are one standard error between "
-        "seeds. Dashed: the same attention with the leaves dealt to other places in the tree.",
-    ),
-    "figure5-levels": (
-        "Training adds to all levels of latents, in no clear order",
-        "NCorr is the largest correlation of a latent with a neuron of the block, averaged over the latents of height "
-        "H. Bands are one standard error of NCorr itself between seeds. Dashed: shuffled.",
-    ),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw co-occurrence and its limit, the flows, and attention and neurons over training."""
-    about, names = captions(CHARTS), {"exact": "exact", "limit": "1 − H/L", "control": "ρ = 0"}
+    names = {"exact": "exact", "limit": "1 − H/L", "control": "ρ = 0"}
     table = t.cooccurrence.assign(panel=t.cooccurrence["tree"] + " tree")
     low, high = (table["sampled"] + factor * table["error"] for factor in (-2, 2))
     limit = t.limit.assign(panel="Theorem 5 with ρ near 1", by="ε = " + t.limit["epsilon"].map("{:g}".format))
@@ -479,15 +458,25 @@ def charts(t: Measured) -> Iterator[Chart]:
     by: dict[str, Any] = {"color": "by", "order": order, "facet": "panel", "share_x": False, "marks": marks}
     labels = {"height": "height H of the common ancestor", "chance": "P[l | m]", "by": ""}
     curves = pd.concat([curves, ends, limit.assign(chance=limit["exact"])])
-    yield lines(curves, "height", "chance", labels=labels, **by, **about["figure5-cooccurrence"])
+    yield lines(curves, "height", "chance", labels=labels, **by, **caption("figure5-cooccurrence"))
     flow, labels = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]), {"height": "height H"}
     by, shown = {"color": "height", "facet": "panel"}, "attention / uniform"
     uniform: dict[str, Any] = {"rules": [Rule(1.0)]}
     names = labels | {"t": "time", "attention": shown}
-    yield lines(flow, "t", "attention", labels=names, **by, **uniform, **about["figure5-flow"])
+    yield lines(flow, "t", "attention", labels=names, **by, **uniform, **caption("figure5-flow"))
     for what, kinds, label, options in (
-        (ATTENTION, {"value": "measured", "control": "relabelled leaves"}, shown, uniform | about["figure5-attention"]),
-        (NCORR, {"added": "measured", "added_control": SHUFFLED}, "NCorr added since step 0", about["figure5-levels"]),
+        (
+            ATTENTION,
+            {"value": "measured", "control": "relabelled leaves"},
+            shown,
+            uniform | caption("figure5-attention"),
+        ),
+        (
+            NCORR,
+            {"added": "measured", "added_control": SHUFFLED},
+            "NCorr added since step 0",
+            caption("figure5-levels"),
+        ),
     ):
         if "curves" not in t:
             return

@@ -25,7 +25,7 @@ from scipy.optimize import elementwise
 from joma.charts import Chart, lines
 from joma.checks.quadrature import GROWTH, panels
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32, captions, joined, select
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, joined, select
 from joma.store.work import Workspace
 from joma.theory.critical_points import critical_pairs
 from joma.theory.hyperplane import central_product, line_intersections, mean_activation, theta1_inverse
@@ -324,24 +324,13 @@ def critical_points(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (convexity, intersections, critical_points)
-CHARTS = {
-    "figure9": (
-        "Some lines through zero meet G twice or three times",
-        "The curve is G; dots are where lines through zero meet it. A line that meets G twice gives a critical point "
-        "if the clusters are as far apart as the two dots say.",
-    ),
-    "figure9-ratio": (
-        "Every turn of G(y)/y allows one more intersection",
-        "Slope of the line from zero to each point of G. Where it rises throughout, no line meets G twice.",
-    ),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw G with its lines, and the slope of the line to each point of G."""
     labels = {"y": "level y", "height": "G(y)", "ratio": "G(y)/y"}
     common: dict[str, Any] = {"facet": "title", "share_y": False, "labels": labels}
-    about, drawn, met = captions(CHARTS), [], []
+    drawn, met = [], []
     for title, curve in t.curves.groupby("title", sort=False):
         top = float(curve["y"].iloc[-1]), float(curve["G"].iloc[-1])
         drawn.append(pd.DataFrame({"title": title, "y": curve["y"], "height": curve["G"], "line": "G"}))
@@ -353,8 +342,8 @@ def charts(t: Measured) -> Iterator[Chart]:
             met.append(pd.DataFrame({"y": levels, "height": levels * float(k), **own}))
     frame, marks = (pd.concat(parts, ignore_index=True) for parts in (drawn, met))
     order = ["G", *sorted(set(frame["line"]) - {"G"})]
-    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **common, **about["figure9"])
-    yield lines(t.curves, "y", "ratio", **common, **about["figure9-ratio"])
+    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **common, **caption("figure9"))
+    yield lines(t.curves, "y", "ratio", **common, **caption("figure9-ratio"))
 
 
 EXPERIMENTS = (

@@ -28,7 +28,7 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, as_float32, captions, crossed, joined, one_thread, select
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, crossed, joined, one_thread, select
 from joma.store.work import Workspace
 from joma.theory.softmax_estimate import anchored, estimate, normalised_correlation
 from joma.theory.winner_take_all import LinearFlow
@@ -317,38 +317,21 @@ def winner_numbers(t: Measured) -> Iterator[Number]:
 CLAIMS = (correlation_numbers, error_numbers, component_numbers, winner_numbers)
 
 
-CHARTS = {
-    "figure2": (
-        "The estimate correlates with the logits, and on smooth tokens with those of another run too",
-        "Mean over seeds; bands from the lowest to the highest.",
-    ),
-    "figure2-error": (
-        "The error of the estimate ends far above that of no estimate at all",
-        "Mean over seeds; bands from the lowest to the highest. The constant alone is no estimate.",
-    ),
-    "figure3": (
-        "Few weights of node 0 keep growing, and not only Theorem 2's winner",
-        "First run. Dashed: Theorem 2 with the saliencies of the start, until its winner blows up.",
-    ),
-    "figure3-matrices": ("All weights at the start and at the end", "First run."),
-}
-
-
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw correlations and errors over training, the weights of node 0, and all weights at start and end."""
-    about, curves = captions(CHARTS), t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
+    curves = t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
     names = {"correlation_mean": "correlation with the logits", "relative_error_mean": "relative error"}
     common: dict[str, Any] = {"facet": "law", "labels": names | {"step": "training step", "weight": "weight v₀"}}
     by = common | {"color": "estimate", "order": CURVES}
     for column, id in (("correlation", "figure2"), ("relative_error", "figure2-error")):
         shown, band = curves.dropna(subset=f"{column}_mean"), (f"{column}_min", f"{column}_max")
-        yield lines(shown, "step", f"{column}_mean", band=band, y_log=id == "figure2-error", **by, **about[id])
+        yield lines(shown, "step", f"{column}_mean", band=band, y_log=id == "figure2-error", **by, **caption(id))
     growth = t.growth.melt(["law", "step", "token"], ["v", "theorem2"], "by", "weight").dropna()
     growth = growth.replace({"by": {"v": "trained", "theorem2": "Theorem 2"}})
     growth = growth.assign(law=growth["law"] + " tokens", token="token " + growth["token"].astype(str))
-    yield lines(growth, "step", "weight", color="token", dash="by", share_y=False, **common, **about["figure3"])
+    yield lines(growth, "step", "weight", color="token", dash="by", share_y=False, **common, **caption("figure3"))
     matrices = t.matrices.assign(panel=t.matrices["law"] + " tokens, " + t.matrices["when"])
-    yield heatmap(matrices, "token", "node", "v", facet="panel", diverging=True, **about["figure3-matrices"])
+    yield heatmap(matrices, "token", "node", "v", facet="panel", diverging=True, **caption("figure3-matrices"))
 
 
 EXPERIMENTS = (

@@ -24,7 +24,7 @@ from joma.engine.training import Progress, runs_of, train
 from joma.measure.effects import describe, name_of
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
-from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
 from joma.paper.latent_neurons import of_one_run
 from joma.store import Store, Task, Workspace, info, read
 
@@ -116,8 +116,8 @@ QUICK = LanguageModelConfig(
 
 def needs(config: Any, device: str) -> str:
     """Return what is missing to train these models here."""
-    if config.needs_gpu and device == "cpu":
-        return "It needs a GPU: on a CPU these runs would take weeks."
+    if config.needs_gpu and (missing := gpu_missing(device)):
+        return missing
     try:
         find_text(config.text)
     except (OSError, ValueError) as error:
@@ -125,7 +125,7 @@ def needs(config: Any, device: str) -> str:
     return ""
 
 
-def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Iterable[int]) -> list[Task]:
+def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Sequence[int]) -> list[Task]:
     """Return one task for each condition and depth; at the depth of figure 8 all learning rates are one task.
 
     Args:
@@ -134,19 +134,19 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
         conditions: `PAPER`, `UNTRAINED`, `OTHER_PRECISION` or names of `CONTROLS`.
         depths: Depths of the paper's own condition and of untrained networks; the others have theirs in the config.
     """
-    found = []
-    for condition in conditions:
-        own, of = dict(CONTROLS.get(condition, {})), config.control_depths
-        if condition == OTHER_PRECISION:
-            own, of = {"seed": config.seeds[:1], "precision": OTHER_PRECISION}, config.checked_depths
-        elif condition == UNTRAINED:
-            own, of = {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}, tuple(depths)
-        elif condition == PAPER:
-            of = tuple(depths)
-        for depth in of:
-            rates: dict[str, Any] = {"lr": config.rates} if condition == PAPER and depth == config.rate_depth else {}
-            found.append(one_task(config, device, condition, depth, **own, **rates))
-    return found
+    plan: dict[str, tuple[Iterable[int], dict[str, Any]]] = {
+        PAPER: (depths, {}),
+        UNTRAINED: (depths, {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}),
+        OTHER_PRECISION: (config.checked_depths, {"seed": config.seeds[:1], "precision": OTHER_PRECISION}),
+        **{name: (config.control_depths, own) for name, own in CONTROLS.items()},
+    }
+    all_rates = PAPER, config.rate_depth
+    return [
+        one_task(config, device, name, depth, **own | ({"lr": config.rates} if (name, depth) == all_rates else {}))
+        for name in conditions
+        for of, own in [plan[name]]
+        for depth in of
+    ]
 
 
 def one_task(
@@ -170,15 +170,9 @@ def one_task(
         by: Columns of the record in which the curves of one metric and run differ.
         own: Settings, or axes of the grid, in which this condition differs.
     """
-    axes = {
-        "data": config.text,
-        **config.settings,
-        "depth": (depth,),
-        "lr": (config.rate,),
-        "seed": config.seeds,
-        **own,
-    }
-    grid = {name: value for name, value in axes.items() if value is not None}
+    axes = {"depth": (depth,), "lr": (config.rate,), "seed": config.seeds}
+    grid = {"data": config.text, **config.settings, **axes, **own}
+    grid = {name: value for name, value in grid.items() if value is not None}
     runs = runs_of(grid, "figure6")
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in grid.items()}
     step = SECONDS_OF_A_STEP[device.partition(":")[0]]
@@ -498,20 +492,6 @@ losses_wikitext103 = claim(
 FIGURE6_CLAIMS = (loss_numbers, rebound_numbers, rank_numbers, bottom_numbers, precision_numbers)
 ABLATION_CLAIMS = (ingredient_numbers,)
 FIGURE8_CLAIMS = (best_numbers, collapse_numbers, dip_numbers, rise_numbers)
-BANDS = "Mean over seeds; bands from the lowest to the highest."
-DOTS = f"{BANDS} Dots: the lowest point of each layer."
-CHARTS = {
-    "figure6-entropy": ("Attention entropy falls and recovers at every depth", DOTS),
-    "figure6-window": ("The same on the paper's single window", DOTS),
-    "figure6-rank": ("The stable rank of the lower matrix falls and stays low", DOTS),
-    "figure6-loss": ("Validation losses agree with the published ones", "Dashed: lowest losses as published."),
-    "rebound-controls": (
-        "A linear MLP recovers too at depth 1, and little at depth 5",
-        "Mean over seeds of the judged layers; bars are two standard errors.",
-    ),
-    "figure8-entropy": ("At large learning rates the bottom layer collapses", BANDS),
-    "figure8-dip": ("The dip comes earlier with a larger learning rate", "Layers that rebound; mean over seeds."),
-}
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
@@ -521,17 +501,17 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def figure6_charts(t: Measured) -> Iterator[Chart]:
     """Draw entropy, rank and loss over training by depth."""
-    about, chosen = captions(CHARTS), {"condition": PAPER, "lr": t.config.rate}
+    chosen = {"condition": PAPER, "lr": t.config.rate}
     dips = _effects(t, **chosen).groupby(["depth", "layer"], as_index=False)[["dip_step", "lowest"]].mean()
     dips = _named(dips.rename(columns={"dip_step": "step", "lowest": ENTROPY}))
     common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
     for metric, id in ((ENTROPY, "figure6-entropy"), (WINDOW, "figure6-window"), (RANK, "figure6-rank")):
         curves, marks = _named(mean_curves(t, metric, **chosen)), dips if metric == ENTROPY else None
-        yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **about[id])
+        yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **caption(id))
     published = PUBLISHED.get(t.config.text, {}).items()
     rules = [Rule(value, f"published, depth {depth}") for depth, value in published]
     curves = mean_curves(t, LOSS, **chosen)
-    yield lines(curves, "step", LOSS, color="depth", rules=rules, **common, **about["figure6-loss"])
+    yield lines(curves, "step", LOSS, color="depth", rules=rules, **common, **caption("figure6-loss"))
 
 
 def ablation_charts(t: Measured) -> Iterator[Chart]:
@@ -541,7 +521,7 @@ def ablation_charts(t: Measured) -> Iterator[Chart]:
     means, labels = over_seeds(judged, ["condition", "depth"], "rise"), {"mean": "rise after the dip (nats)"}
     options: dict[str, Any] = {"facet": "depth", "error": ("low", "high"), "n": "size", "rules": [Rule(0.0)]}
     options |= {"labels": labels | {"condition": ""}}
-    yield points(_named(means), "condition", "mean", **options, **captions(CHARTS)["rebound-controls"])
+    yield points(_named(means), "condition", "mean", **options, **caption("rebound-controls"))
 
 
 def figure8_charts(t: Measured) -> Iterator[Chart]:
@@ -550,10 +530,9 @@ def figure8_charts(t: Measured) -> Iterator[Chart]:
     curves = curves.assign(rate="learning rate " + curves["lr"].map("{:g}".format))
     names = {"step": "training step", "lr": "learning rate", "dip_step": "step of the dip"}
     common: dict[str, Any] = {"color": "layer", "x_log": True, "labels": names}
-    about, band = captions(CHARTS), ("low", "high")
-    yield lines(curves, "step", ENTROPY, facet="rate", band=band, **common, **about["figure8-entropy"])
+    yield lines(curves, "step", ENTROPY, facet="rate", band=("low", "high"), **common, **caption("figure8-entropy"))
     dips = _rates(t, name="rebounding").query("dip_step > 0").groupby(["lr", "layer"], as_index=False)
-    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **common, **about["figure8-dip"])
+    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **common, **caption("figure8-dip"))
 
 
 COMMON: dict[str, Any] = {"presets": {"quick": QUICK, "full": FULL}, "needs": needs, "in_tasks": True}

@@ -29,7 +29,7 @@ from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
 from joma.measure.effects import describe
 from joma.metrics import METRICS
-from joma.paper.experiment import Experiment, Measured, captions, gathered, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, select
 from joma.paper.figures6_8 import EMBEDDED, SETTING, WIKITEXT2, needs, one_task, per_run
 from joma.store import Store
 
@@ -181,22 +181,6 @@ def change_numbers(t: Measured) -> Iterator[Number]:
             yield Number.mean(f"{name}, {SHUFFLED}", shuffled, **about)
 
 
-CHARTS = captions({
-    "gradient-rank": (
-        "Stable rank of the gradient while the model learns",
-        "Geometric mean over matrices; mean over seeds, bands from the lowest to the highest.",
-    ),
-    "gradient-rank-matrices": (
-        "Last over first tenth of training, matrix by matrix",
-        "Adam. Geometric mean over seeds. Dotted: 1 and the threshold.",
-    ),
-    "gradient-rank-change": (
-        "Stable rank of the change of the lower matrix",
-        "Mean over layers and seeds; bands from the lowest to the highest seed.",
-    ),
-})  # fmt: skip
-
-
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the rank of gradients over training and by matrix, and that of the change."""
     names = {f"{source}_{RANK}": each for source, each in SOURCES.items()} | {CHANGE: CHANGE}
@@ -211,14 +195,14 @@ def charts(t: Measured) -> Iterator[Chart]:
     labels = {"mean": "stable rank", "step": "training step", "condition": "", "panel": ""}
     look: dict[str, Any] = {"band": ("min", "max"), "x_log": True, "color": "condition", "order": tuple(ARMS)}
     for some, id in ((means[~is_change], "gradient-rank"), (means[is_change], "gradient-rank-change")):
-        yield lines(some, "step", "mean", facet="panel", labels=labels, **look, **CHARTS[id])
+        yield lines(some, "step", "mean", facet="panel", labels=labels, **look, **caption(id))
     short = t.ratios["site"].str.replace(r"blocks\.(\d+)\.(attention\.qkv:)?", r"\1 ", regex=True)
     matrices = select(t.ratios.assign(site=short), condition=ADAM)
     matrices = matrices.groupby(["depth", "source", "site"], as_index=False, sort=False)
     yield points(
         matrices[RANK].agg(lambda of: np.exp(np.log(of).mean())), "site", RANK, color="source", facet="depth",
         y_log=True, rules=[Rule(1.0), Rule(FALLEN)], labels={RANK: "last over first tenth", "site": ""},
-        **CHARTS["gradient-rank-matrices"],
+        **caption("gradient-rank-matrices"),
     )  # fmt: skip
 
 

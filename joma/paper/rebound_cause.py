@@ -18,7 +18,7 @@ import pandas as pd
 
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
 from joma.paper.figures6_8 import EMBEDDED, ENTROPY, NEEDED, WIKITEXT2, measured, needs, one_task, per_run
 from joma.store import Store
 
@@ -201,10 +201,6 @@ def ladder_numbers(t: Measured) -> Iterator[Number]:
             yield Number.mean(f"comparable runs, {arm}", of["comparable"].astype(float), unit="share", setting=setting)
 
 
-BARS = "Mean over seeds; bars are two standard errors. Dotted: the base, and a third of it."
-CURVES = "Mean over seeds; bands are two standard errors. Dots: the lowest point after the short first dip."
-
-
 def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
     """Draw the entropy of the positions' arms over training, and the rises of all arms, ingredients and positions."""
     named = {"what": lambda table: table["condition"].map(POSITION_NAMES).fillna(table["condition"])}
@@ -217,18 +213,16 @@ def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
         over_seeds(drawn, ["what", "step"], "value"), "step", "mean", color="what", band=("low", "high"), x_log=True,
         marks=dips.groupby("what", as_index=False)[["step", "mean"]].mean(), order=list(POSITION_NAMES.values()),
         labels={"mean": "attention entropy (nats)", "step": "training step", "what": "positions"},
-        id=f"{name}-curves", title="Attention entropy with other positions", caption=CURVES,
+        **caption(f"{name}-curves"),
     )  # fmt: skip
     base = float(np.mean(runs.loc[runs["arm"] == BASE, "rise"]))
-    for id, arms, what in (("positions", {BASE: {}} | POSITIONS, "other positions"),
-                           ("ladder", LADDER, "one ingredient changed")):  # fmt: skip
+    for id, arms in (("positions", {BASE: {}} | POSITIONS), ("ladder", LADDER)):
         own = over_seeds(runs[runs["arm"].isin(arms)], ["arm", "setting"], "rise")
         if len(own) > 1:
             yield points(
                 own, "arm", "mean", facet="setting", error=("low", "high"), n="size",
-                labels={"mean": "rise after the dip (nats)", "arm": ""}, id=f"{name}-{id}", caption=BARS,
+                labels={"mean": "rise after the dip (nats)", "arm": ""}, **caption(f"{name}-{id}"),
                 rules=[Rule(base, "base"), Rule(NEEDED * base, "a third")],
-                title=f"Rise of the first layer's entropy with {what}",
             )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from joma.engine.grid import Run, grid
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
-from joma.paper.experiment import Experiment, Measured, captions, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.store import Store
 
@@ -101,11 +101,6 @@ def compute(config: Table1Config, store: Store) -> Measured:
     found = gathered(store, pack_tasks(_grids(config), store.device, partial(_scores, config), settings))
     _start.cache_clear()
     return Measured(runs=found.rows) if found and len(found.rows) else Measured()
-
-
-def needs(config: Table1Config, device: str) -> str:
-    """Return that a GPU is missing for the runs of the paper's size."""
-    return "It needs a GPU: on a CPU these runs would take weeks." if config.is_paper_size and device == "cpu" else ""
 
 
 def _grids(config: Table1Config) -> Iterator[tuple[Run, ...]]:
@@ -254,16 +249,6 @@ def complexity_numbers(t: Measured) -> Iterator[Number]:
 
 
 CLAIMS = (cell_numbers, training_numbers, tree_numbers, chance_numbers, complexity_numbers)
-CHARTS = {
-    "table1": (
-        "Untrained networks score as well as trained ones",
-        "Each point is a setting; on the diagonal training adds nothing. Bars are two standard errors.",
-    ),
-    "table1-training": (
-        "Training adds little, and only on trees",
-        "What training adds beyond what shuffled latents gain; bars are two standard errors.",
-    ),
-}
 
 
 def charts(t: Measured) -> Iterator[Chart]:
@@ -273,12 +258,11 @@ def charts(t: Measured) -> Iterator[Chart]:
     wide["level"] = "level " + wide["level"].astype(str)
     names = {"trained": "NCorr, trained", "untrained": "NCorr, untrained", "mean": "NCorr that training adds"}
     common: dict[str, Any] = {"color": "choice", "error": ("low", "high"), "labels": names | {"level": ""}}
-    about = captions(CHARTS)
     trained, untrained = (over_seeds(wide, [*KEYS, "choice"], name) for name in ("trained", "untrained"))
     both = trained.assign(trained=trained["mean"], untrained=untrained["mean"])
-    yield points(both, "untrained", "trained", facet="level", diagonal=True, **common, **about["table1"])
+    yield points(both, "untrained", "trained", facet="level", diagonal=True, **common, **caption("table1"))
     added = over_seeds(wide, ["data", "hidden", "lr", "level", "choice"], "added")
-    yield points(added, "level", "mean", n="size", rules=[Rule(0.0)], **common, **about["table1-training"])
+    yield points(added, "level", "mean", n="size", rules=[Rule(0.0)], **common, **caption("table1-training"))
 
 
 EXPERIMENTS = (
@@ -292,7 +276,7 @@ EXPERIMENTS = (
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        needs=needs,
+        needs=lambda config, device: gpu_missing(device) if config.is_paper_size else "",
         in_tasks=True,
     ),
 )

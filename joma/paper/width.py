@@ -29,11 +29,12 @@ from scipy import special
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, exponents, over_seeds, select
 from joma.store.work import Workspace
 from joma.theory import Samples, integrate
 from joma.theory.rebound import entropy
 
+TITLE = "Time at which attention becomes sparse, upper weights"
 ONE, ROOT = "size 1", "size K^−½"
 POWERS = {ONE: 0.0, ROOT: -0.5}
 """Size of the upper weights in each arm, as a power of K."""
@@ -152,84 +153,41 @@ def compute(config: WidthConfig, space: Workspace) -> Measured:
     return Measured(runs=pd.DataFrame(rows), curves=pd.concat(curves, ignore_index=True))
 
 
-def exponents(runs: pd.DataFrame, arm: str, column: str = "half_time") -> pd.Series:
-    """Return, for each seed, the exponent of a column as a power of the number of nodes."""
-    own = select(runs, arm=arm)
-    return own.groupby("seed")[["nodes", column]].apply(
-        lambda of: np.polyfit(np.log(of["nodes"]), np.log(of[column]), 1)[0]
-    )
-
-
 def numbers_of(t: Measured, arm: str, control: str, guess: float) -> Iterator[Number]:
     """Return the exponent of the time, judged by a guess, that of the loss, and the fall of the entropy."""
-    own, other = exponents(t.runs, arm), exponents(t.runs, control)
+    runs, others = (select(t.runs, arm=each) for each in (arm, control))
+    own, other = (exponents(each, "nodes", "half_time") for each in (runs, others))
     limits = {"at_least": guess - TOLERANCE, "at_most": guess + TOLERANCE, "key": "exponent"}
     yield Number.mean("exponent of the time over K", own, control=other, control_name=control, paired=True, **limits)
-    yield Number.mean("exponent of the time to half of the loss", exponents(t.runs, arm, "loss_time"), key="loss")
+    yield Number.mean("exponent of the time to half of the loss", exponents(runs, "nodes", "loss_time"), key="loss")
     for key, nodes in (("few", t.runs["nodes"].min()), ("many", t.runs["nodes"].max())):
-        falls, others = (select(t.runs, arm=each, nodes=nodes)["fall"] for each in (arm, control))
-        about = {"unit": "nats", "control": others, "control_name": control, "key": key}
+        falls, idle = (select(each, nodes=nodes)["fall"] for each in (runs, others))
+        about = {"unit": "nats", "control": idle, "control_name": control, "key": key}
         yield Number.mean(f"fall of the entropy with {nodes} nodes", falls, paired=True, **about)
 
 
-@claim(
-    "width-one",
-    "Time at which attention becomes sparse, upper weights of size 1",
-    says="Why do we need over-parametrisation? Our guess: attention becomes sparse after a time ∝ K^−½.",
-    source="Slides, future work",
-    ours=True,
-)
+@claim("width-one", f"{TITLE} of size 1", source="Slides, future work", ours=True)
 def one_numbers(t: Measured) -> Iterator[Number]:
-    """Return the exponent for upper weights of size 1, next to those that shrink with K."""
+    """Why do we need over-parametrisation? Our guess: attention becomes sparse after a time ∝ K^−½."""
     yield from numbers_of(t, ONE, ROOT, -0.5)
 
 
-@claim(
-    "width-root",
-    "Time at which attention becomes sparse, upper weights of size K^−½",
-    says="Why do we need over-parametrisation? Our guess: with such upper weights the time does not depend on K.",
-    source="Slides, future work",
-    ours=True,
-)
+@claim("width-root", f"{TITLE} of size K^−½", source="Slides, future work", ours=True)
 def root_numbers(t: Measured) -> Iterator[Number]:
-    """Return the exponent for upper weights that shrink with K, next to those that do not."""
+    """Why do we need over-parametrisation? Our guess: with such upper weights the time does not depend on K."""
     yield from numbers_of(t, ROOT, ONE, 0.0)
 
 
-def charts(t: Measured) -> list[Chart]:
+def charts(t: Measured) -> Iterator[Chart]:
     """Draw time and fall over the number of nodes, and the entropy over time of one seed."""
-    about: dict[str, Any] = {"x_log": True, "color": "arm", "order": tuple(POWERS), "band": ("low", "high")}
-    labels = {"nodes": "hidden nodes K", "arm": "upper weights", "t": "time", "entropy": "attention entropy (nats)"}
-    made = [
-        lines(
-            over_seeds(t.runs, ["arm", "nodes"], column),
-            "nodes",
-            "mean",
-            y_log=column == "half_time",
-            id=f"width-{column.replace('_', '-')}",
-            labels=labels | {"mean": label},
-            title=title,
-            caption="Mean over seeds, two standard errors.",
-            **about,
-        )
-        for column, label, title in (
-            ("half_time", "time to half of the fall", "When attention becomes sparse"),
-            ("fall", "fall of the attention entropy (nats)", "How sparse attention becomes"),
-        )
-    ]
-    curves = lines(
-        t.curves[t.curves["t"] > 0],
-        "t",
-        "entropy",
-        color="nodes",
-        facet="arm",
-        x_log=True,
-        id="width-curves",
-        labels=labels,
-        title="Attention entropy over time, one seed",
-        caption="Each run ends when its loss is 0.02 nats above the minimum.",
-    )
-    return [*made, curves]
+    names = {"nodes": "hidden nodes K", "arm": "upper weights", "t": "time", "entropy": "attention entropy (nats)"}
+    by: dict[str, Any] = {"x_log": True, "color": "arm", "order": tuple(POWERS), "band": ("low", "high")}
+    shown = ("half_time", "time to half of the fall"), ("fall", "fall of the attention entropy (nats)")
+    for column, label in shown:
+        means, look = over_seeds(t.runs, ["arm", "nodes"], column), caption(f"width-{column.replace('_', '-')}")
+        yield lines(means, "nodes", "mean", y_log=column != "fall", labels=names | {"mean": label}, **by, **look)
+    by = {"color": "nodes", "facet": "arm", "x_log": True, "labels": names}
+    yield lines(t.curves[t.curves["t"] > 0], "t", "entropy", **by, **caption("width-curves"))
 
 
 EXPERIMENTS = (

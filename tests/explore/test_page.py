@@ -117,20 +117,16 @@ def browser(tmp_path_factory):
         ({"path": "curves?flow=saliency&attention=linear"}, 200),
         ({"path": "film?run=../../etc"}, 200),
         ({"path": "data"}, 404),
-        ({"path": "assets/../page.py"}, 404),
         ({"path": "/guessed/curves"}, 403),
-        ({"path": "/"}, 403),
-        ({"path": "curves", "host": "rebound.example"}, 403),
-        *[({"method": method, "path": "curves"}, 501) for method in ("POST", "PUT", "DELETE", "OPTIONS")],
     ],
 )
 def test_only_the_page_is_served_to_who_has_the_token(address, asked, status):
+    """What else the server refuses is tested with the live view, which has the same one."""
     assert ask(address, **asked)[0] == status
 
 
-def test_the_server_listens_to_this_machine_alone_and_has_a_token_of_its_own():
+def test_every_server_has_a_token_of_its_own():
     with ExploreServer() as one, ExploreServer() as other:
-        assert one.server_address[0] == "127.0.0.1"
         assert len(one.token) >= 32
         assert one.token != other.token
         assert one.answers()["film"]({"run": "a"}) == {"runs": []}

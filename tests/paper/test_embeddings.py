@@ -46,10 +46,7 @@ def made(power: float, overlap: float) -> Measured:
 
 @pytest.mark.parametrize(
     ("power", "overlap", "order", "dimensions"),
-    [
-        (-0.5, 4.0, Outcome.HOLDS, Outcome.HOLDS),
-        (-1.0, 7.0, Outcome.REFUTED, Outcome.REFUTED),
-    ],
+    [(-0.5, 4.0, Outcome.HOLDS, Outcome.HOLDS), (-1.0, 7.0, Outcome.REFUTED, Outcome.REFUTED)],
 )
 def test_claims_follow_the_exponent_and_the_overlap(power, overlap, order, dimensions):
     answers = judge(EXPERIMENTS[0].claims, made(power, overlap), tested_by="embeddings")

@@ -64,10 +64,7 @@ def toys(text, sentences):
         "figure5": (figure5.compute, replace(figure5.QUICK, **networks, **curves)),
         "figure6": (figures6_8.compute_figure6, models),
         "ablations": (figures6_8.compute_ablations, replace(models, controls=tuple(figures6_8.CONTROLS))),
-        "assumption1": (
-            assumption1.compute,
-            replace(assumption1.SMALL, **on_text, steps=(0, 10, 40), num_windows=4),
-        ),
+        "assumption1": (assumption1.compute, replace(assumption1.SMALL, **on_text, steps=(0, 10, 40), num_windows=4)),
         "figure7": (figure7.compute, figure7.Figure7Config(model=neox, num_windows=2)),
         "figure10": (figure10.compute, figure10.Figure10Config(model=neox, num_contexts=80, length=12)),
     }

@@ -1,5 +1,6 @@
 """The pages on the kept results are what they give now, and every text has its numbers."""
 
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -48,6 +49,13 @@ def test_every_experiment_has_presets_and_claims_with_ids_of_their_own(name):
     assert {"quick", "full"} <= made.presets.keys()
     assert len({claim.id for claim in made.claims}) == len(made.claims) > 0
     assert not made.draw(Measured()) and not made.draw(Measured(facts={}, curves=pd.DataFrame({"step": []})))
+
+
+def test_every_caption_is_that_of_a_kept_chart_or_of_an_experiment_that_is_not_kept():
+    captions = tomllib.loads((ROOT / "joma" / "paper" / "charts.toml").read_text(encoding="utf-8"))
+    waiting = tuple(MODULES.keys() - {result.id for result in kept(ROOT)})
+    drawn = {chart.id for result in kept(ROOT) for chart in result.charts}
+    assert not {id for id in captions if id not in drawn and not id.startswith(waiting)}
 
 
 def test_keeping_copies_results_and_tables_and_writes_of_them(tmp_path):
