@@ -95,7 +95,6 @@ class Alarm:
     """A gradient that has been above this stable rank once had several directions."""
 
     def __post_init__(self) -> None:
-        """Refuse thresholds out of order, intervals narrower than their fit and no patience at all."""
         ordered = 0 <= self.collapse < self.alive <= self.uniform <= 1
         wide = min(self.logit_faster, self.logit_slower) >= 1  # an interval is never narrower than its fit
         enough = self.patience >= 1 and self.logit_points >= MIN_POINTS

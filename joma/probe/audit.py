@@ -23,8 +23,7 @@ from joma.probe.trajectory import OffPath, off_path
 MATRIX_AXES = 2
 NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.PREFIX, Fault.NO_ENTROPY}
 """Faults that leave measured values as they are."""
-_OF_TENSORS = {Fault.IDENTICAL_TENSOR}
-"""Faults that concern the values measured from the tensors named, and no others."""
+_OF_TENSORS = {Fault.IDENTICAL_TENSOR}  # faults that concern the values measured from the tensors named, and no others
 CONSTANT_SHARE = 0.8
 """A tensor that is the same in so much of the series is meant to be: rotary frequencies, masks, frozen layers."""
 _SHOWN_DIGITS = 4

@@ -30,12 +30,10 @@ class CallKind(StrEnum):
 class CallSource(StrEnum):
     """Where a call was seen."""
 
-    SDPA = "sdpa"
-    """`torch.nn.functional.scaled_dot_product_attention`."""
+    SDPA = "sdpa"  # `torch.nn.functional.scaled_dot_product_attention`
     INTERFACE = "interface"
     """Hugging Face's attention interface: flash_attention_2, flex_attention and others registered there."""
-    SOFTMAX = "softmax"
-    """The softmax of an eager model; the call carries its logits."""
+    SOFTMAX = "softmax"  # the softmax of an eager model; the call carries its logits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -77,7 +75,6 @@ class AttentionCall:
     """How many softmaxes this run of the module computed before."""
 
     def __post_init__(self) -> None:
-        """Refuse a call with neither or both of queries and logits."""
         if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):
             given = [name for name in ("q", "k", "logits") if getattr(self, name) is not None]
             raise ValueError(f"An AttentionCall needs `q` and `k`, or `logits`, got {given}. Pass one of the two.")
@@ -353,7 +350,6 @@ class Products:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Start with the model's buffers as weights; its parameters are known by their type."""
         self._weights = WeakIdKeyDictionary({buffer: True for buffer in model.buffers()})
         self._products: MutableMapping[Tensor, _Product] = WeakIdKeyDictionary()
 

@@ -38,8 +38,7 @@ _NO_WEIGHTS = re.compile(
     r"optimizer|scheduler|rng_state|random_states|training_args|scaler|sampler|dataloader|.*optim_states", re.IGNORECASE
 )
 _NESTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
-_WRAPPERS = ("module.", "_orig_mod.")
-"""Prefixes that DistributedDataParallel and torch.compile put before every name."""
+_WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DistributedDataParallel and torch.compile put before every name
 _LFS_POINTER = b"version https://git-lfs.github.com"
 _ZIP_MAGIC = b"PK\x03\x04"
 HEADER_PREFIX = 8  # bytes at the start of a safetensors file that hold the length of its header
@@ -99,8 +98,7 @@ class Weights:
     is_local: bool = True  # whether looking at a few bytes of a tensor is cheap
     notes: tuple[str, ...] = ()  # remarks on how it was opened
     owners: Mapping[str, WeightFile] = field(default_factory=dict)  # the file of each tensor
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """Step, epoch and the like that the checkpoint holds."""
+    counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that the checkpoint holds
     prefix: str = ""  # what wrappers put before every name; the names here are without it
 
     def read(self, name: str) -> Tensor:

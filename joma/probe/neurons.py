@@ -48,12 +48,9 @@ class NeuronReading:
     """Hidden neurons of one MLP at the query of every context, and what the query attends to."""
 
     layer: int
-    site: str
-    """The matrix that the neurons go into."""
-    activations: Float[Tensor, "C J"]
-    """After the nonlinearity; of a gated MLP, gate times what it gates."""
-    attended: Attended
-    """Mean over the heads of the last attention that the MLP sees."""
+    site: str  # the matrix that the neurons go into
+    activations: Float[Tensor, "C J"]  # after the nonlinearity; of a gated MLP, gate times what it gates
+    attended: Attended  # mean over the heads of the last attention that the MLP sees
     attention_layer: int
     """Layer of that attention: its own, or the one below where MLP and attention of a layer run side by side."""
 
@@ -62,10 +59,8 @@ class NeuronReading:
 class NeuronReadings:
     """What could be read of a model, layer by layer, and what could not."""
 
-    layers: tuple[NeuronReading, ...]
-    """In the order of the layers; a layer with two MLPs has two."""
-    position: Int[Tensor, " C"]
-    """Of the query of each context."""
+    layers: tuple[NeuronReading, ...]  # in the order of the layers; a layer with two MLPs has two
+    position: Int[Tensor, " C"]  # of the query of each context
     unseen: tuple[Unseen, ...]
 
 

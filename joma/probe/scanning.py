@@ -45,10 +45,8 @@ class ScanProgress(NamedTuple):
     """How far a scan is."""
 
     done: int
-    total: int
-    """Checkpoints that this call has to inspect."""
-    name: str = ""
-    """The one that was just done."""
+    total: int  # checkpoints that this call has to inspect
+    name: str = ""  # the one that was just done
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,7 +33,6 @@ class Every(Schedule):
     n: int
 
     def __post_init__(self) -> None:
-        """Refuse intervals that are no positive integer."""
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
             raise ValueError(f"`every` must be a whole number of steps, at least 1, got {self.n!r}.")
 
@@ -56,7 +55,6 @@ class Logarithmic(Schedule):
     """Points of the first decade."""
 
     def __post_init__(self) -> None:
-        """Refuse points outside of the first decade."""
         bad = [point for point in self.points if not 1 <= point < DECADE]
         if bad or not self.points:
             raise ValueError(f"`points` must be digits from 1 to 9, got {self.points}. (1, 2, 5) is usual.")

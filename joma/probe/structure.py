@@ -51,12 +51,10 @@ _KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_hea
 class Role(StrEnum):
     """What a matrix does."""
 
-    LOWER = "lower"
-    """Into the hidden neurons of an MLP without gate."""
+    LOWER = "lower"  # into the hidden neurons of an MLP without gate
     GATE = "gate"
     UP = "up"
-    GATE_AND_UP = "gate_and_up"
-    """Both in one tensor, in unknown order."""
+    GATE_AND_UP = "gate_and_up"  # both in one tensor, in unknown order
     QUERY = "query"
     KEY = "key"
 
@@ -80,22 +78,16 @@ def by_reason(unseen: Iterable[Unseen]) -> dict[str, list[str]]:
 class WeightRef:
     """A matrix (outputs, inputs) somewhere in a state dict, and how to take it out."""
 
-    name: str
-    """Name of the tensor."""
+    name: str  # name of the tensor
     site: str
     """What to call the matrix: the module's path, an expert in brackets, the half of a fused one after a colon."""
     layer: int
     role: Role
-    shape: tuple[int, int]
-    """(outputs, inputs) of the matrix taken out."""
-    expert: int | None = None
-    """Which expert it is of."""
-    stacked: bool = False
-    """Whether the experts are stacked along the tensor's first axis."""
-    transposed: bool = False
-    """Stored as (inputs, outputs)."""
-    rows: Rows = ()
-    """Which outputs of the tensor; all if empty."""
+    shape: tuple[int, int]  # (outputs, inputs) of the matrix taken out
+    expert: int | None = None  # which expert it is of
+    stacked: bool = False  # whether the experts are stacked along the tensor's first axis
+    transposed: bool = False  # stored as (inputs, outputs)
+    rows: Rows = ()  # which outputs of the tensor; all if empty
     updates: tuple[tuple[str, str, float], ...] = ()
     """LoRA adapters, as names of A and B and the scaling: scaling · B A is added to the weight."""
 
@@ -124,8 +116,7 @@ class QueryKey:
     site: str
     query: WeightRef
     key: WeightRef
-    num_heads: int | None
-    """None if unknown."""
+    num_heads: int | None  # None if unknown
     num_key_heads: int | None
 
 
@@ -133,18 +124,15 @@ class QueryKey:
 class ModelLayout:
     """Layers of a model in order (an encoder's before its decoder's), what they hold, and what could not be seen."""
 
-    layers: tuple[str, ...]
-    """Paths of the blocks; the position is the layer."""
-    sites: tuple[tuple[int, str], ...]
-    """Layer and path of every attention module."""
+    layers: tuple[str, ...]  # paths of the blocks; the position is the layer
+    sites: tuple[tuple[int, str], ...]  # layer and path of every attention module
     lower: tuple[WeightRef, ...]
     """Matrices into hidden neurons, of all layers and those outside of them that a pattern picked."""
     query_keys: tuple[QueryKey, ...]
     unseen: tuple[Unseen, ...]
     quantised: frozenset[str] = frozenset()
     """Names of weights that are stored as codes of few bits, which are not measured."""
-    unmeasured: tuple[WeightRef, ...] = ()
-    """Matrices into hidden neurons that are quantised: the neurons can be read."""
+    unmeasured: tuple[WeightRef, ...] = ()  # matrices into hidden neurons that are quantised: the neurons can be read
 
     @property
     def attention(self) -> tuple[str, ...]:
@@ -473,8 +461,7 @@ class _Tensors:
 
     def __init__(self, shapes: Shapes, hints: Hints | None) -> None:
         self.shapes, self.hints = shapes, hints or Hints()
-        self._adapters: dict[str, list[str]] = defaultdict(list)
-        """Names of the low-rank adapters at a module path."""
+        self._adapters: dict[str, list[str]] = defaultdict(list)  # names of the low-rank adapters at a module path
         for name in shapes:
             path, found, adapter = name.partition(".lora_A.")
             if found:

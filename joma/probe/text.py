@@ -28,8 +28,7 @@ MOST_TOKENS = 4096  # of one forward on a GPU
 _CHARACTERS_PER_TOKEN = 8
 """Of the text as much is read first as will do for most tokenizers; then twice as much, and so on."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
-_UNUSED = ("pooler", "lm_head", "classifier")
-"""Modules that attention does not depend on, which a checkpoint may lack."""
+_UNUSED = ("pooler", "lm_head", "classifier")  # modules that attention does not depend on, which a checkpoint may lack
 
 
 def windows_key(windows: Int[Tensor, "windows length"]) -> str:

@@ -33,8 +33,7 @@ class OffPath:
     """A checkpoint that the run does not pass; checkpoints are given by their position in the series."""
 
     index: int
-    before: int | None
-    """The checkpoints before and after it that are on the path."""
+    before: int | None  # the checkpoints before and after it that are on the path
     after: int | None
     nearest: int | None = None
     """The one elsewhere in the series where the weights belong: nearer than τ times the neighbours, or exchanged."""

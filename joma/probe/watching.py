@@ -203,8 +203,7 @@ class Watch:
         self._measurement: Measurement | None = None  # of the step that is running, if it is to be measured
         self._known_sites: Sites | None = None  # where the last measurement saw attention
         self._forward = TrainingForward(model.root, self._failed)
-        self._ran = False
-        """Whether the sites were seen in a forward pass; else they are those of the model's structure."""
+        self._ran = False  # whether the sites were seen in a forward pass; else they are those of the model's structure
         self._look()
 
     def attach(self, record: "RunWriter | MemoryRecord", *, is_resumed: bool) -> None:

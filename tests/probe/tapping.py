@@ -40,7 +40,6 @@ class Sdpa(nn.Module):
     """One call, made with whatever function and arguments it is given."""
 
     def __init__(self, function, **arguments):
-        """Keep the parts."""
         super().__init__()
         self.function, self.arguments = function, arguments
 
@@ -52,7 +51,6 @@ class Eager(nn.Module):
     """Attention of one head, its softmax written in different ways."""
 
     def __init__(self, way):
-        """Keep the parts."""
         super().__init__()
         self.way, self.linear = way, nn.Linear(8, 24)
 

@@ -119,7 +119,6 @@ class Module(lightning.LightningModule):
     """A model inside of a module whose own forward never runs."""
 
     def __init__(self, bad_step=-1):
-        """Raise at one step."""
         super().__init__()
         self.model = models.HandWritten(dropout=0.2)
         self.bad_step, self.losses = bad_step, []

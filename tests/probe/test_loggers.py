@@ -14,7 +14,6 @@ class Collecting:
     """Keeps what it receives; raises at one step."""
 
     def __init__(self, bad_step=-1):
-        """Start with nothing received."""
         self.received, self.closed, self.bad_step = {}, False, bad_step
 
     def __call__(self, step, values):
@@ -42,7 +41,6 @@ class FakeRun:
     """A run of W&B as far as its documentation goes: rows are filled until something commits them."""
 
     def __init__(self):
-        """Start at row 0."""
         self.step, self.rows, self.defined, self.open = 0, [], {}, {}
 
     def define_metric(self, name, step_metric=None):

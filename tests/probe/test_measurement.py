@@ -284,7 +284,6 @@ class SequenceFirst(nn.Module):
     """PyTorch's encoder as it comes: the batch is the second axis."""
 
     def __init__(self):
-        """Take the sizes of all models here."""
         super().__init__()
         self.encoder = nn.TransformerEncoder(
             nn.TransformerEncoderLayer(models.WIDTH, models.HEADS, 64), models.LAYERS, enable_nested_tensor=False

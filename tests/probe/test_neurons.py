@@ -211,7 +211,6 @@ class SequenceFirst(nn.Module):
     """PyTorch's encoder with positions in the first axis."""
 
     def __init__(self):
-        """Build it."""
         super().__init__()
         self.embedding = nn.Embedding(models.VOCABULARY, 16)
         layer = nn.TransformerEncoderLayer(16, 2, 24)
@@ -368,7 +367,6 @@ class Bare(models.HandWrittenBlock):
     """A block whose MLP multiplies by bare parameters."""
 
     def __init__(self, *sizes):
-        """Replace the MLP."""
         super().__init__(*sizes)
         self.w_up = nn.Parameter(torch.randn(64, models.WIDTH))
         self.w_down = nn.Parameter(torch.randn(models.WIDTH, 64))
@@ -393,7 +391,6 @@ class Broken(models.HandWrittenBlock):
     """A block whose attention is NaN."""
 
     def __init__(self, *sizes):
-        """Spoil its weights."""
         super().__init__(*sizes)
         nn.init.constant_(self.qkv.weight, torch.nan)
 
@@ -402,7 +399,6 @@ class WithoutMlp(models.HandWrittenBlock):
     """A block of attention alone."""
 
     def __init__(self, *sizes):
-        """Take the MLP out."""
         super().__init__(*sizes)
         self.mlp = nn.Identity()
 
@@ -500,7 +496,6 @@ class MadeLayer(nn.Module):
     """The query attends to tokens that are marked in the first entry, and each neuron fires for some topics."""
 
     def __init__(self, u, topics, held):
-        """Write the patterns into the weights."""
         super().__init__()
         width = u.shape[1]
         self.qkv = nn.Linear(width, 3 * width)

@@ -34,7 +34,6 @@ class Masked(nn.Module):
     """Attention that hides padding in the way it is given, and passes its mask through modules."""
 
     def __init__(self, way):
-        """Keep the way."""
         super().__init__()
         self.inner = Sdpa(way)
 
@@ -157,7 +156,6 @@ class Sunk(Eager):
     """Attention with columns next to those of the keys."""
 
     def __init__(self, join):
-        """Keep the way to join them."""
         super().__init__(None)
         self.join, self.sink = join, nn.Parameter(torch.tensor([[1.5]]))
 

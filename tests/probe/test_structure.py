@@ -232,7 +232,6 @@ class Adapted(nn.Module):
     """A linear layer with LoRA, laid out as PEFT does."""
 
     def __init__(self, base, rank=2):
-        """Wrap a layer."""
         super().__init__()
         self.base_layer = base
         self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})

@@ -19,8 +19,7 @@ from joma.measure import entropy
 from joma.probe.calls import AttentionCall, CallKind, CallSource, interface_fields, measure_call
 from joma.probe.taps import tap
 
-EAGER = ("gemma2", "bloom", "mpt")
-"""Families without `scaled_dot_product_attention`."""
+EAGER = ("gemma2", "bloom", "mpt")  # families without `scaled_dot_product_attention`
 
 
 @pytest.mark.parametrize("family", models.FAMILIES)
@@ -31,11 +30,7 @@ def test_sites_layers_kinds_and_sources(family):
     assert {call.source for call in calls} == {CallSource.SOFTMAX if family in EAGER else CallSource.SDPA}
     if family == "t5":
         assert [call.layer for call in calls] == [0, 1, 2, 2, 3, 3]
-        assert [call.kind for call in calls] == [CallKind.SELF] * 3 + [
-            CallKind.CROSS,
-            CallKind.SELF,
-            CallKind.CROSS,
-        ]
+        assert [call.kind for call in calls] == [CallKind.SELF] * 3 + [CallKind.CROSS, CallKind.SELF, CallKind.CROSS]
         assert calls[3].site == "decoder.block.0.layer.1.EncDecAttention"
     else:
         assert [call.layer for call in calls] == [0, 1]
@@ -270,7 +265,6 @@ class Latents(Eager):
     """Learnt queries (Perceiver): the keys are activations, so it is attention."""
 
     def __init__(self):
-        """Keep the parts."""
         super().__init__(None)
         self.latents = nn.Parameter(torch.randn(3, 8))
 
@@ -288,7 +282,6 @@ class Routers(nn.Module):
     """Every softmax that is not attention."""
 
     def __init__(self):
-        """Keep the parts."""
         super().__init__()
         self.attention = Eager(WAYS["method"])
         self.gate = nn.Linear(8, 4)
@@ -436,7 +429,6 @@ class Hidden(nn.Module):
     """Attention in a kernel that is invisible from Python."""
 
     def __init__(self):
-        """Keep the parts."""
         super().__init__()
         self.q_proj, self.k_proj, self.v_proj = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
 

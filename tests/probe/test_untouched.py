@@ -429,8 +429,7 @@ def test_two_processes_that_share_the_weights(tmp_path):
     assert "entropy" in set(read(folders[-1])["metric"]) and "stable_rank" not in set(read(folders[-1])["metric"])
 
 
-SHORT = 3
-"""Tokens of the validation batch: its entropy lies below that of the training batch."""
+SHORT = 3  # tokens of the validation batch: its entropy lies below that of the training batch
 
 
 def build():
@@ -505,10 +504,7 @@ VALIDATIONS = {
     "in eval mode with gradients": {"validate": validation(mode=False, gradients=True)},
     "in training mode": {"validate": validation(mode=True)},
     "by parts": {"validate": validation(mode=False, calls=by_parts), "calls": by_parts},
-    "by parts with gradients": {
-        "validate": validation(mode=False, gradients=True, calls=by_parts),
-        "calls": by_parts,
-    },
+    "by parts with gradients": {"validate": validation(mode=False, gradients=True, calls=by_parts), "calls": by_parts},
     "that raises": {"validate": raising},
     "that is interrupted": {"validate": interrupted},
     "of a model trained in eval mode": {"attached": False, "validate": validation()},
@@ -533,16 +529,7 @@ def test_a_model_put_into_eval_mode_after_attaching_is_reported():
     assert seen.frame().query("metric == 'entropy'").empty
 
 
-DEVELOPERS_ONLY = (
-    "hypothesis",
-    "beartype",
-    "xdist",
-    "lightning",
-    "accelerate",
-    "ray",
-    "tensorboard",
-    "duckdb",
-)
+DEVELOPERS_ONLY = ("hypothesis", "beartype", "xdist", "lightning", "accelerate", "ray", "tensorboard", "duckdb")
 """What the `dev` extra brings beyond what joma and the extra `hf` need."""
 
 

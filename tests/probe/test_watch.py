@@ -65,7 +65,6 @@ class NoAttention(nn.Module):
     """Linear layers with a softmax between them."""
 
     def __init__(self):
-        """Make three layers."""
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
 

@@ -32,7 +32,6 @@ class Linears(nn.Module):
     """Two layers in a row: ranks alone, and cheap."""
 
     def __init__(self, width=6, hidden=8):
-        """Have sizes of which others have the same number of parameters."""
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, width, bias=False)
