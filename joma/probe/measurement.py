@@ -55,13 +55,13 @@ class Measurement:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
     def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
-        """Prepare for one measurement; the `sites` of an earlier one make it cheaper."""
         self.readings = Readings()
         self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: set[tuple[str, CallSource]] = set()
-        self._model, self._measures, self._earlier = model, measures, earlier
+        self._model, self._measures = model, measures
+        self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
         self._devices = model.devices
         self._has_gradients = False
         self.stopwatch = _Stopwatch(self._devices[0])  # runs inside of the training's own step
@@ -154,32 +154,26 @@ class Measurement:
                     stack.enter_context(random_state_kept(self._devices))
                 for device in {device.type for device in self._devices}:
                     stack.enter_context(torch.autocast(device, enabled=False))
-                for site, layer, found in self._apply(measure, function, subjects):
-                    named = found if isinstance(found, Mapping) else {measure.name: found}
-                    try:
-                        self.readings.add(site, kind, layer, named, measure.reductions)
-                    except Exception as error:
-                        self.failures.append((site, error))
+                for group in [subjects] if measure.together else [[each] for each in subjects]:
+                    self._apply(measure, function, kind, group)
 
-    def _apply(
-        self, measure: Measure, function: Function, subjects: list[tuple[str, int, Any]]
-    ) -> Iterator[tuple[str, int, Any]]:
-        """Yield what a measure finds; of subjects measured together, those that fail do not spoil the others."""
-        if measure.together and len(subjects) > 1:
-            try:
-                found = function([subject for _, _, subject in subjects])
-                yield from [(site, layer, each) for (site, layer, _), each in zip(subjects, found, strict=True)]
-            except Exception:
-                for each in subjects:
-                    yield from self._apply(measure, function, [each])
-            return
-        for site, layer, subject in subjects:
-            try:
-                found = function([subject])[0] if measure.together else function(subject)
-            except Exception as error:
-                self.failures.append((site, error))
+    def _apply(self, measure: Measure, function: Function, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+        """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
+        try:
+            things = [subject for _, _, subject in subjects]
+            found = function(things) if measure.together else [function(*things)]
+            for (site, layer, _), each in list(zip(subjects, found, strict=True)):
+                named = each if isinstance(each, Mapping) else {measure.name: each}
+                try:
+                    self.readings.add(site, kind, layer, named, measure.reductions)
+                except Exception as error:
+                    self.failures.append((site, error))
+        except Exception as error:
+            if len(subjects) == 1:
+                self.failures.append((subjects[0][0], error))
             else:
-                yield site, layer, found
+                for each in subjects:
+                    self._apply(measure, function, kind, [each])
 
 
 class _Reduced(NamedTuple):

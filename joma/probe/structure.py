@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from joma.formatting import NO_LAYER
+
 Shapes = Mapping[str, tuple[int, ...]]  # names of tensors, as in a state dict, with their shapes
 Rows = tuple[tuple[int, int, int], ...]  # slices (start, stop, step) of a matrix's outputs, in order
 
-OUTSIDE = -1  # the layer of what belongs to none
 MATRIX_AXES, STACKED_AXES = 2, 3  # axes of a matrix, and of matrices stacked along a first axis (experts)
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Names that wrappers of a module (torch.compile, checkpointing, FSDP) put into the paths of what is inside."""
@@ -152,7 +153,7 @@ class ModelLayout:
 
     def layer_of(self, site: str) -> int:
         """Return the layer that a module belongs to, -1 if none."""
-        return next((i for i, path in enumerate(self.layers) if is_inside(site, path)), OUTSIDE)
+        return next((i for i, path in enumerate(self.layers) if is_inside(site, path)), NO_LAYER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -669,7 +670,7 @@ def _layer_outside(name: str, blocks: list[Block]) -> int:
     if of_number:
         return max(of_number, key=lambda block: _num_shared(name, block.path)).index
     is_free = number not in {block.index for block in blocks if first_number(block.path) is not None}
-    return number if number is not None and is_free else OUTSIDE
+    return number if number is not None and is_free else NO_LAYER
 
 
 # Queries and keys
