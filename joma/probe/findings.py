@@ -75,3 +75,12 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     """
     listed = ", ".join(names[:limit])
     return listed if len(names) <= limit else f"{listed} and {len(names) - limit} more"
+
+
+def first_sentence(error: Exception) -> str:
+    r"""Return the start of an error's message, or its kind where it has none.
+
+    >>> first_sentence(ValueError("no such\n  file. Pass another.")), first_sentence(EOFError())
+    ('no such file', 'EOFError')
+    """
+    return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__

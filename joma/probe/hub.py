@@ -18,20 +18,8 @@ from urllib.parse import urlsplit
 from safetensors.torch import load
 from torch import Tensor
 
-from joma.probe.checkpoint import (
-    HEADER_PREFIX,
-    SAFETENSORS,
-    FileSet,
-    TensorInfo,
-    WeightFile,
-    Weights,
-    choose_files,
-    dtype_name,
-    gather,
-    open_file,
-    open_local,
-    read_header,
-)
+from joma.probe import checkpoint
+from joma.probe.checkpoint import HEADER_PREFIX, SAFETENSORS, TensorInfo, WeightFile, Weights, dtype_name, read_header
 from joma.probe.findings import Fault, Flaw, some
 
 SECONDS = 30.0  # how long the hub may be silent before a request is made again
@@ -70,7 +58,7 @@ class HubPlace:
         """
         with hub_errors(self.repository):
             listing = list_files(self)  # size and content hash of every file
-            chosen = choose_files(listing, self._read_text)
+            chosen = checkpoint.choose_files(listing, self._read_text)
         if chosen is None:
             raise Flaw(Fault.MISSING_FILE, f"{self.revision} holds no weights.", files=sorted(listing))
         digests = {name: listing[name][1] for name in chosen.files}
@@ -86,24 +74,25 @@ class HubPlace:
             size = sum(listing[name][0] for name in chosen.files)
             reason = "the server sends no ranges of files" if is_safe else "it has no safetensors"
             note = f"{self.revision} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
-            yield replace(open_local(folder), digests=digests, notes=() if whole else (note,))
+            yield replace(checkpoint.open_local(folder), digests=digests, notes=() if whole else (note,))
         finally:
             if not keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _remote(self, chosen: FileSet, listing: Mapping[str, tuple[int, str]]) -> Weights | None:
+    def _remote(self, chosen: checkpoint.FileSet, listing: Mapping[str, tuple[int, str]]) -> Weights | None:
         """Open safetensors where they are; None when ranges are refused."""
         from huggingface_hub import try_to_load_from_cache
 
         cached = {name: try_to_load_from_cache(self.repository, name, revision=self.commit) for name in chosen.files}
+        local = {name: Path(path) for name, path in cached.items() if isinstance(path, str)}
         openers = [
-            partial(open_file, Path(path))
-            if isinstance(path, str)
+            partial(checkpoint.open_file, local[name])
+            if name in local
             else partial(_open_remote, self, name, listing[name][0])
-            for name, path in cached.items()
+            for name in cached
         ]
         try:
-            return gather(openers, chosen, is_local=all(isinstance(path, str) for path in cached.values()))
+            return checkpoint.gather(openers, chosen, is_local=len(local) == len(cached))
         except RangesRefusedError:
             return None
 
@@ -119,60 +108,51 @@ class HubPlace:
 
 def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
     """Read the header of a safetensors file on the hub; its tensors are fetched one by one."""
-    file = _RemoteFile(place, name)
-    entries, data = read_header(name, size, file.range)
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+
+    url, location = hf_hub_url(place.repository, name, revision=place.commit), ""
+
+    def request(start: int, stop: int) -> bytes:
+        host = urlsplit(location).netloc
+        at_home = host == urlsplit(url).netloc
+        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
+        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        with http_stream_backoff("GET", location, headers=headers, timeout=SECONDS) as response:
+            hf_raise_for_status(response)
+            if response.status_code != _PARTIAL:
+                raise RangesRefusedError(f"{host} answers a request for a range with the complete file.")
+            content = response.read()
+        if len(content) != stop - start:
+            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {url}. Try again.")
+        return content
+
+    def fetch(start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`; the location expires after an hour and is then asked for again."""
+        nonlocal location
+        with hub_errors(place.repository):
+            if location:
+                try:
+                    return request(start, stop)
+                except HfHubHTTPError as error:
+                    if error.response.status_code not in _EXPIRED:
+                        raise
+            location = get_hf_file_metadata(url, timeout=SECONDS, retry_on_errors=True).location
+            return request(start, stop)
+
+    entries, data = read_header(name, size, fetch)
 
     def read(tensor: str) -> Tensor:
         entry = entries[tensor]
         start, stop = entry["data_offsets"]
-        content = file.range(data + start, data + stop) if stop > start else b""
+        content = fetch(data + start, data + stop) if stop > start else b""
         header = json.dumps({tensor: entry | {"data_offsets": [0, stop - start]}}).encode()
         # a file of this one tensor, so that the library decodes its type
         return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[tensor]
 
     tensors = {key: TensorInfo(tuple(each["shape"]), dtype_name(each["dtype"])) for key, each in entries.items()}
     return WeightFile(tensors, read)
-
-
-class _RemoteFile:
-    """A file on the hub, of which ranges are read; its location expires after an hour and is then asked for again."""
-
-    def __init__(self, place: HubPlace, name: str) -> None:
-        from huggingface_hub import hf_hub_url
-
-        self._repository, self._location = place.repository, ""
-        self._url = hf_hub_url(place.repository, name, revision=place.commit)
-
-    def range(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop`."""
-        from huggingface_hub import get_hf_file_metadata
-        from huggingface_hub.errors import HfHubHTTPError
-
-        with hub_errors(self._repository):
-            if self._location:
-                try:
-                    return self._request(start, stop)
-                except HfHubHTTPError as error:
-                    if error.response.status_code not in _EXPIRED:
-                        raise
-            self._location = get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
-            return self._request(start, stop)
-
-    def _request(self, start: int, stop: int) -> bytes:
-        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
-
-        host = urlsplit(self._location).netloc
-        at_home = host == urlsplit(self._url).netloc
-        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
-        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        with http_stream_backoff("GET", self._location, headers=headers, timeout=SECONDS) as response:
-            hf_raise_for_status(response)
-            if response.status_code != _PARTIAL:
-                raise RangesRefusedError(f"{host} answers a request for a range with the complete file.")
-            content = response.read()
-        if len(content) != stop - start:
-            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
-        return content
 
 
 def list_revisions(repository: str, pattern: str) -> list[HubPlace]:

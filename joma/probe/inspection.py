@@ -18,16 +18,7 @@ from joma.probe.findings import Flaw
 from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
 from joma.probe.measurement import ALL_HEADS, Row
 from joma.probe.series import Checkpoint
-from joma.probe.structure import (
-    Hints,
-    QueryKey,
-    Unseen,
-    WeightRef,
-    head_count,
-    lower_matrices,
-    query_keys,
-    without_quantised,
-)
+from joma.probe.structure import Hints, QueryKey, Unseen, head_count, lower_matrices, query_keys, without_quantised
 from joma.probe.text import measure_text, windows_key
 
 RANKS = "ranks"
@@ -108,7 +99,7 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         refs, unseen = without_quantised(*lower_matrices(shapes, mlp_pattern=task.mlp_pattern), codes)
         for ref in refs:
             sources[ref.site] = ref.tensors
-            rows += _ranks(ref, ref.take(read))
+            rows += _ranks(ref.site, ref.layer, ref.take(read))
         if refs and isinstance(task.checkpoint.place, LocalPlace):  # of the hub as little as possible is fetched
             pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
             unseen += not_paired
@@ -127,20 +118,13 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         if name not in prints:
             unread = TensorPrint(shape=info.shape, dtype=info.dtype)
             prints[name] = tensor_print(weights.read(name)) if weights.is_local else unread
-    fingerprint = replace(
-        blank,
-        tensors=prints,
-        files=dict(weights.digests),
-        counters=weights.counters,
-        prefix=weights.prefix,
-        sources=sources,
-        unseen={each.site: each.reason for each in unseen},
-        findings=tuple(findings),
-    )
-    return Inspection(fingerprint, tuple(rows), weights.notes)
+    reasons = {each.site: each.reason for each in unseen}
+    about = replace(blank, tensors=prints, sources=sources, unseen=reasons, findings=tuple(findings))
+    about = replace(about, files=dict(weights.digests), counters=weights.counters, prefix=weights.prefix)
+    return Inspection(about, tuple(rows), weights.notes)
 
 
-def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:
+def _ranks(site: str, layer: int, weight: Tensor) -> list[Row]:
     is_coarse = weight.element_size() == 1
     dtype = str(weight.dtype).removeprefix("torch.")
     weight = weight.float() if is_coarse else weight
@@ -150,7 +134,7 @@ def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:
     values = {"stable_rank": rank, "spectral_norm": spectral, "frobenius_norm": frobenius}
     flag = f"approximate: stored as {dtype}, without scales" if is_coarse else ""
     flag = why_undefined(weight) if rank != rank else flag  # noqa: PLR0124 (NaN)
-    return [Row(ref.site, "mlp", ref.layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]
+    return [Row(site, "mlp", layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]
 
 
 def _heads(folder: Path | None) -> Hints:
