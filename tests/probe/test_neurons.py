@@ -9,7 +9,7 @@ import models
 import numpy as np
 import pytest
 import torch
-from tapping import snapshot
+from tapping import Largest, snapshot
 from torch import nn
 from torch.nn import functional
 from transformers import (
@@ -286,23 +286,10 @@ def test_a_row_after_cached_keys_is_that_of_the_whole_sequence(window):
 
 
 def test_no_matrix_of_the_length_squared_is_built():
-    model = models.HandWritten(layers=1).eval()
-    length, largest = 512, 0
-
-    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        """Notes the largest tensor that anything makes."""
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal largest
-            made = func(*args, **(kwargs or {}))
-            largest = max(
-                [largest, *(each.numel() for each in torch.utils._pytree.tree_leaves(made) if torch.is_tensor(each))]
-            )
-            return made
-
-    with Largest():
+    model, length = models.HandWritten(layers=1).eval(), 512
+    with Largest() as record:
         read_neurons(model, torch.arange(2 * length).reshape(2, length) % models.VOCABULARY)
-    assert largest < length**2
+    assert record.largest < length**2
 
 
 @pytest.mark.usefixtures("as_a_user_runs_it")
