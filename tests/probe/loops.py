@@ -141,3 +141,11 @@ def assert_same(left, right, where=""):
         ), where
     else:
         assert left == right, where
+
+
+def watched(name, num_steps=1, model=None, **settings):
+    """Return a closed watch that has seen some steps of a model."""
+    model = build(name) if model is None else model
+    with watch(model, **{"every": 1} | settings) as seen:
+        run(model, name, seen, range(num_steps))
+    return seen
