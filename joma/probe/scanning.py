@@ -83,17 +83,17 @@ class Scan:
         return not self.num_measured and not self.num_known
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types, for JSON."""
-        named = {each.name: getattr(self, each.name) for each in fields(self)}
-        return named | {
-            "folder": str(self.folder),
-            "not_loaded": list(self.not_loaded),
-            "without_values": list(self.without_values),
-            "sound": self.sound,
-            "layers": self._layers(),
-            "findings": [finding.as_dict() for finding in self.findings],
-            "failures": dict(self.failures),
-        }
+        """Return plain types, for JSON; first, lowest and last value, fall and rise of each metric and layer."""
+        table = self._trusted()
+        effects, layers = effects_of(table), first_lowest_last(table, SCANNED).to_dict("records")
+        for each in layers:
+            found = effects.get((each["metric"], each["layer"]))
+            each["effect"] = None if found is None else {"fall": found.fall.value, "rise": found.rise.value}
+        lists = {"not_loaded": list(self.not_loaded), "without_values": list(self.without_values)}
+        named = {each.name: getattr(self, each.name) for each in fields(self)} | lists
+        findings = [finding.as_dict() for finding in self.findings]
+        about = {"folder": str(self.folder), "sound": self.sound, "layers": layers}
+        return named | about | {"findings": findings, "failures": dict(self.failures)}
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return all rows of the record: step, site, layer, head, metric and value."""
@@ -125,16 +125,6 @@ class Scan:
     def _repr_html_(self) -> str:
         remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)
         return as_html(self._trusted(), remarks, SCANNED)
-
-    def _layers(self) -> list[dict[str, Any]]:
-        """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
-        table = self._trusted()
-        effects = effects_of(table)
-        records = first_lowest_last(table, SCANNED).to_dict("records")
-        for each in records:
-            found = effects.get((each["metric"], each["layer"]))
-            each["effect"] = None if found is None else {"fall": found.fall.value, "rise": found.rise.value}
-        return records
 
 
 def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
@@ -184,23 +174,15 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     demand_writable(out)
     demand_closed(out)
     windows = None if text is None else _windows(checkpoints, Path(text), tokenizer, window, num_windows)
-    wanted = [
-        InspectionTask(
-            checkpoint=checkpoint,
-            downloads=(out / DOWNLOADS).resolve(),
-            windows=windows,
-            mlp_pattern=mlp_pattern,
-            per_head=per_head,
-            keep=keep,
-        )
-        for checkpoint in checkpoints
-    ]
+    settings: dict[str, Any] = {"windows": windows, "mlp_pattern": mlp_pattern, "per_head": per_head, "keep": keep}
+    downloads = (out / DOWNLOADS).resolve()
+    wanted = [InspectionTask(checkpoint=each, downloads=downloads, **settings) for each in checkpoints]
     tasks = list(_missing(wanted, out))
     config = {
         "sources": list(map(str, listed)),
         "steps": steps if steps is None or isinstance(steps, str) else list(steps),
-        "text": text if text is None else Path(text),
-        "tokenizer": tokenizer if tokenizer is None else Path(tokenizer),
+        "text": text and Path(text),
+        "tokenizer": tokenizer and Path(tokenizer),
         **{"on": on, "revisions": revisions, "window": window, "num_windows": num_windows},
         **{"per_head": per_head, "mlp_pattern": mlp_pattern, "keep": keep},
     }
@@ -304,7 +286,6 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
 
 @contextmanager
 def _downloads_removed(out: Path) -> Iterator[None]:
-    """Remove what was downloaded, also by a call that was killed, and the folder if nothing else came into it."""
     try:
         yield
     finally:
@@ -323,7 +304,6 @@ def _open(out: Path, config: Mapping[str, Any], about: Mapping[str, Any], stack:
 
 
 def _demand_something(held: Sequence[Inspection], failures: Mapping[str, str]) -> None:
-    """Refuse to make a record of nothing."""
     if any(inspection.fingerprint.findings for inspection in held):
         return
     for name, reason in failures.items():

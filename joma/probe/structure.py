@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 import torch
@@ -280,17 +280,15 @@ def _leaf(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _above(path: str) -> Iterator[str]:
-    """Yield the modules that a module lies in."""
-    while path:
-        path = parent(path)
-        yield path
+def _above(path: str) -> list[str]:
+    """Return the modules that a module lies in, from the model on."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:i]) for i in range(len(parts))]
 
 
 def _numbered(name: str) -> Iterator[str]:
     """Yield the numbered modules that a name lies in, outermost first."""
-    parts = name.split(".")
-    return (".".join(parts[: i + 1]) for i, part in enumerate(parts[:-1]) if part.isdigit())
+    return (path for path in _above(name) if _leaf(path).isdigit())
 
 
 def _family(path: str) -> str:
@@ -300,8 +298,8 @@ def _family(path: str) -> str:
 
 def _num_shared(a: str, b: str) -> int:
     """Count the modules that two names share from the left."""
-    pairs = list(zip(a.split("."), b.split("."), strict=False))
-    return next((i for i, (left, right) in enumerate(pairs) if left != right), len(pairs))
+    pairs = zip(a.split("."), b.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
@@ -363,20 +361,14 @@ def find_blocks(shapes: Shapes) -> list[Block]:
         return []
     owners = _owners(matrices, shapes)
     holders = {path for owner in owners for path in _numbered(f"{owner}.")}
-    whole = {
-        path
-        for name in matrices
-        for path in _numbered(name)
-        if path in holders and not _belongs(module_path(name), path, set(owners))
-    }
-    layers = whole - {outer for path in whole for outer in _numbered(path)}
+    pairs = [(path, name) for name in matrices for path in _numbered(name) if path in holders]
+    complete = {path for path, name in pairs if not _belongs(module_path(name), path, set(owners))}
+    layers = complete - {outer for path in complete for outer in _numbered(path)}
     outermost = Counter(next(_numbered(name), "") for name in matrices)
+    paths = {path for path, count in outermost.items() if path and count > 1} or {""}
     if layers:
         families = {_family(path) for path in layers}
         paths = layers | {path for path in outermost if _family(path) in families}
-    else:
-        paths = {path for path, count in outermost.items() if path and count > 1} or {""}
-
     mixers = {
         parent(module_path(name))
         for name, shape in shapes.items()
@@ -628,16 +620,12 @@ def _sides(matrices: Iterable[_Matrix], width: int) -> tuple[list[_Matrix], list
 
 
 def _with_common_way_back(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[list[tuple[_Matrix, int]]]:
-    """Give every map d → m the nearest map m → d; return those with a common way back, and their neurons.
-
-    A map twice as wide as the way back holds a gate and what it gates.
-    """
+    """Give every map d → m (of a fused gate d → 2m) the nearest map m → d; return those with a common way back."""
     groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
     for lower in lowers:
         holder = parent(module_path(lower.name))
-        fitting = [
-            u for u in uppers if u.num_stacked == lower.num_stacked and lower.outputs in (u.inputs, 2 * u.inputs)
-        ]
+        alike = [upper for upper in uppers if upper.num_stacked == lower.num_stacked]
+        fitting = [upper for upper in alike if lower.outputs in (upper.inputs, 2 * upper.inputs)]
         near = [upper for upper in fitting if parent(module_path(upper.name)) == holder]
         if fitting:
             nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
@@ -662,15 +650,15 @@ def _layer_outside(name: str, blocks: list[Block]) -> int:
     that no block has is the layer itself, unless that is the place of a block with another number.
     """
 
-    def first_number(path: str) -> int | None:
-        return next((int(part) for part in path.split(".") if part.isdigit()), None)
+    def first_number(path: str) -> int:
+        return next((int(part) for part in path.split(".") if part.isdigit()), NO_LAYER)
 
     number = first_number(name)
-    of_number = [block for block in blocks if number is not None and first_number(block.path) == number]
+    of_number = [block for block in blocks if first_number(block.path) == number != NO_LAYER]
     if of_number:
         return max(of_number, key=lambda block: _num_shared(name, block.path)).index
-    is_free = number not in {block.index for block in blocks if first_number(block.path) is not None}
-    return number if number is not None and is_free else NO_LAYER
+    is_taken = number in {block.index for block in blocks if first_number(block.path) != NO_LAYER}
+    return NO_LAYER if is_taken else number
 
 
 # Queries and keys

@@ -55,55 +55,37 @@ def test_weights_are_identical_bit_for_bit(name, measures, kind):
     assert seen.events().empty
 
 
-def test_the_comparison_would_notice_one_bit():
-    plain, _ = loops.train(loops.build("gpt2"), "gpt2")
-    other = copy.deepcopy(plain)
-    weight = next(iter(other["weights"].values()))
-    weight.view(-1).view(torch.uint8)[0] ^= 1
-    with pytest.raises(AssertionError, match="weights"):
-        loops.assert_same(plain, other)
-
-
-def test_a_forward_pass_that_is_not_isolated_would_be_noticed():
+def test_the_comparison_would_notice_one_bit_and_a_forward_pass_that_is_not_isolated():
     model, other = loops.build("with_buffers"), loops.build("with_buffers")
+    plain, _ = loops.train(loops.build("with_buffers"), "with_buffers")
     with torch.no_grad():
         model(**loops.batch("with_buffers", 0))
-    plain, _ = loops.train(other, "with_buffers")
     changed, _ = loops.train(model, "with_buffers")
-    with pytest.raises(AssertionError, match="weights"):
-        loops.assert_same(plain, changed)
+    flipped, _ = loops.train(other, "with_buffers")
+    next(iter(flipped["weights"].values())).view(-1).view(torch.uint8)[0] ^= 1
+    for each in (changed, flipped):
+        with pytest.raises(AssertionError, match="weights"):
+            loops.assert_same(plain, each)
 
 
-def test_the_tools_that_a_tap_uses_are_put_back():
-    before = functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
-    registered = dict(AttentionInterface._global_mapping)
-    model = loops.build("gpt2")
-    modules = {module: dict(vars(module)) for module in model.modules()}
-    with watch(model, every=1) as seen:
-        for step in range(2):
-            loops.loss_of(model, loops.batch("gpt2", step)).backward()
-            seen.step()
-    assert before == (functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled())
-    assert registered == dict(AttentionInterface._global_mapping)
-    assert not torch._C._len_torch_function_stack()
-    for module, attributes in modules.items():
-        assert {name: id(value) for name, value in vars(module).items()} == {
-            name: id(value) for name, value in attributes.items()
-        }
-
-
-def test_between_measured_steps_there_is_no_hook_and_never_one_of_the_model():
+def test_what_a_tap_uses_is_put_back_and_between_measured_steps_there_is_no_hook():
     def waits():
         return len(module_hooks._global_forward_hooks) + len(module_hooks._global_forward_pre_hooks)
 
-    model = loops.build("hand_written")
+    def state():
+        tools = functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+        attributes = [{name: id(value) for name, value in vars(module).items()} for module in model.modules()]
+        return tools, dict(AttentionInterface._global_mapping), attributes, torch._C._len_torch_function_stack()
+
+    model = loops.build("gpt2")
+    before = state()
     with watch(model, every=3) as seen:
         for step in range(7):
             assert waits() == (2 if step % 3 == 0 else 0)
             assert not any(map(sum, map(loops.hooks_of, model.modules())))
-            loops.loss_of(model, loops.batch("hand_written", step))
+            loops.loss_of(model, loops.batch("gpt2", step))
             seen.step(step)
-    assert waits() == 0
+    assert waits() == 0 and state() == before
 
 
 class Merging(models.HandWritten):
@@ -125,27 +107,25 @@ def test_modes_are_set_without_calling_eval():
     assert all(module.training for module in model.modules())
 
 
-def test_modes_of_single_modules_are_kept():
+def test_modes_of_single_modules_and_random_states_are_kept():
+    def draw():
+        return random.random(), np.random.random(), torch.rand(3).tolist()
+
+    def seed():
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
     model = models.HandWritten()
     model.blocks[1].eval()
     model.blocks[1].norm.train()
     before = [module.training for module in model.modules()]
-    with pytest.raises(KeyError), on_the_side(model):
-        raise KeyError
-    assert [module.training for module in model.modules()] == before
-
-
-def test_random_states_are_kept():
-    def draw():
-        return random.random(), np.random.random(), torch.rand(3).tolist()
-
-    model = models.HandWritten()
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    seed()
     expected = draw()
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    with on_the_side(model):
+    seed()
+    with pytest.raises(KeyError), on_the_side(model):
         draw()
+        raise KeyError
     assert draw() == expected
+    assert [module.training for module in model.modules()] == before
 
 
 @pytest.mark.parametrize("kind", ["training", "probe"])
@@ -209,31 +189,20 @@ def test_of_accumulated_batches_the_first_is_measured():
     assert entropies(loss_of, whole) == entropies(loops.loss_of, {"tokens": whole["tokens"][:1]})
 
 
-def test_modes_that_end_between_steps_do_not_disturb_the_tap():
+def test_modes_that_end_between_steps_and_passes_that_raise_leave_no_tap_open():
     """`with torch.device(...)` is a mode on a stack: a tap that outlived it would be popped in its place."""
     model = loops.build("hand_written")
-    seen = watch(model, every=1, measures="entropy")
-    for step in range(3):
-        with torch.device("cpu"):
-            seen.step(step)
-        loops.loss_of(model, loops.batch("hand_written", step)).backward()
-        assert not torch._C._len_torch_function_stack()
-    seen.step(3)
-    assert set(seen.frame().query("metric == 'entropy'")["step"]) == {1, 2, 3}
-    seen.close()
-
-
-def test_a_forward_pass_that_raises_closes_the_tap():
-    model = loops.build("hand_written")
-    with watch(model, every=1) as seen:
+    with watch(model, every=1, measures="entropy") as seen:
         with pytest.raises(IndexError):
             model(torch.tensor([[models.VOCABULARY]]))
-        assert not torch._C._len_torch_function_stack()
-        assert not any(map(sum, map(loops.hooks_of, model.modules())))
-        seen.step()
-        loops.loss_of(model, loops.batch("hand_written", 0))
-        seen.step()
-    assert seen.frame().query("metric == 'entropy'")["step"].unique().tolist() == [1]
+        for step in range(3):
+            assert not torch._C._len_torch_function_stack()
+            assert not any(map(sum, map(loops.hooks_of, model.modules())))
+            with torch.device("cpu"):
+                seen.step(step)
+            loops.loss_of(model, loops.batch("hand_written", step)).backward()
+        seen.step(3)
+    assert set(seen.frame().query("metric == 'entropy'")["step"]) == {1, 2, 3}
 
 
 def test_a_copy_or_a_pickle_of_a_waiting_model_has_no_part_in_it(measure):
@@ -332,15 +301,17 @@ def test_a_model_compiled_as_part_of_a_function_trains_on_and_is_reported_as_uns
 
 
 def test_two_models_that_train_in_turn():
-    first, second = loops.build("hand_written"), loops.build("llama")
-    with watch(first, every=1, measures="entropy") as one, watch(second, every=1, measures="entropy") as other:
-        for step in range(2):
-            loops.loss_of(first, loops.batch("hand_written", step)).backward()
-            loops.loss_of(second, loops.batch("llama", step)).backward()
-            one.step(), other.step()
-    for seen, site in ((one, "blocks.1"), (other, "model.layers.1.self_attn")):
+    trained = {name: loops.build(name) for name in ("hand_written", "llama")}
+    watches = {name: watch(model, every=1, measures="entropy") for name, model in trained.items()}
+    for step in range(2):
+        for name, model in trained.items():
+            loops.loss_of(model, loops.batch(name, step)).backward()
+        for seen in watches.values():
+            seen.step()
+    for (name, seen), site in zip(watches.items(), ("blocks.1", "model.layers.1.self_attn"), strict=True):
+        seen.close()
         assert seen.events().empty
-        assert seen.frame().query(f"metric == 'entropy' and site == '{site}'")["step"].tolist() == [0, 1]
+        assert seen.frame().query(f"site == '{site}' and metric == 'entropy'")["step"].tolist() == [0, 1], name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -387,9 +358,8 @@ def test_two_processes_that_train_together(tmp_path):
     for weights in saved:
         for way in weights.values():
             loops.assert_same(dict(saved[0]["unwatched"]), dict(way))
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)) == [
-        "all/rank-0", "all/rank-1", "first/rank-0", "probe/rank-0",
-    ]  # fmt: skip
+    runs = ["all/rank-0", "all/rank-1", "first/rank-0", "probe/rank-0"]
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)) == runs
     tables = [read(tmp_path / "all" / f"rank-{rank}").query("metric != 'seconds'") for rank in (0, 1)]
     assert [info(tmp_path / "all" / f"rank-{rank}").about["rank"] for rank in (0, 1)] == [0, 1]
     columns = ["step", "site", "kind", "metric"]
