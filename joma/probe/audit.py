@@ -467,8 +467,12 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
 
 def _never_changing(series: Sequence[Fingerprint]) -> set[str]:
     """Names of tensors that are the same in nearly all of a series, those of another type left aside."""
+    seen: dict[str, Counter[str]] = defaultdict(Counter)
     dtypes = _usual(series, lambda tensor: tensor.dtype)
-    seen = _counts(series, lambda tensor: tensor.digest, lambda name, tensor: tensor.dtype == dtypes[name])
+    for each in series:
+        for name, tensor in each.tensors.items():
+            if tensor.dtype == dtypes[name]:
+                seen[name][tensor.digest] += 1
     return {name for name, counts in seen.items() if max(counts.values()) >= CONSTANT_SHARE * counts.total()}
 
 
