@@ -12,7 +12,7 @@ from torch import Tensor
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading
+from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading, first_sequence
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -27,11 +27,7 @@ SHARDED = (
 AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
 _ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
-_JOIN: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
-    Reduction.MEAN: torch.add,
-    Reduction.MAX: torch.maximum,
-    Reduction.MIN: torch.minimum,
-}
+_JOIN: dict[str, Callable[..., Tensor]] = {"mean": torch.add, "max": torch.maximum, "min": torch.minimum}
 _BEST: dict[Reduction, Callable[[Sequence[float]], float]] = {Reduction.MAX: max, Reduction.MIN: min}
 CLEARED = (
     "Gradients are already cleared when `step` is called. Call it before `zero_grad`, or `watch.gradients()` after "
@@ -129,7 +125,8 @@ class Measurement:
                 self.failures.append((site, error))
                 continue
             subjects.append((site, matrix.layer, matrix))
-            num_numbers += matrix.num_numbers
+            weights = (getattr(matrix, name, None) for name in ("weight", "query", "key"))
+            num_numbers += sum(weight.numel() for weight in weights if weight is not None)
             if num_numbers > TOGETHER:
                 yield subjects
                 subjects, num_numbers = [], 0
@@ -160,7 +157,7 @@ class Measurement:
     def _apply(self, measure: Measure, function: Function, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
         try:
-            things = [subject for _, _, subject in subjects]
+            things = [first_sequence(each) if measure.first_sequence else each for _, _, each in subjects]
             found = function(things) if measure.together else [function(*things)]
             for (site, layer, _), each in list(zip(subjects, found, strict=True)):
                 named = each if isinstance(each, Mapping) else {measure.name: each}
@@ -189,7 +186,6 @@ class Readings:
     """Readings of one measurement by site and metric, reduced over rows; tensors stay on their devices until read."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._found: dict[tuple[str, str, int, str], _Reduced] = {}
 
     def add(
@@ -216,10 +212,11 @@ class Readings:
                 flags: tuple[str, ...] = (flag,) if flag else ()
                 known = self._found.get(key)
                 if known is not None:
-                    if (known.has_heads, known.numbers.shape) != (has_heads, numbers.shape):
-                        old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
-                        change = f"shape {old} and then {new}"
-                        raise ValueError(f"A site gave readings of {change}. Its heads must not change.")
+                    old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
+                    if (known.has_heads, old) != (has_heads, new):
+                        raise ValueError(
+                            f"A site gave readings of shape {old} and then {new}. Its heads must not change."
+                        )
                     value, count = known.numbers
                     numbers = torch.stack((_JOIN[reduction](value, numbers[0]), count + numbers[1]))
                     flags = known.flags + flags
@@ -270,13 +267,11 @@ class _Stopwatch:
     """Adds up the time of the blocks it is put around; a GPU is waited for only when it is read."""
 
     def __init__(self, device: torch.device) -> None:
-        """Time work on `device` that this thread starts."""
         self._device = device
         self._blocks: list[tuple[float, list[torch.cuda.Event]]] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time a block."""
         begun = time.perf_counter()
         on_gpu = self._device.type == "cuda"
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
