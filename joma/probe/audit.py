@@ -107,7 +107,6 @@ def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Se
 
 
 def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> dict[tuple[int, str], Fault]:
-    """Compare each tensor with the ones before and after it; return what is odd by step and name."""
     found: dict[tuple[int, str], Fault] = {}
     for name, shape in shapes.items():
         there = [(each.step, tensor) for each in series if (tensor := _comparable(each, name, shape)) is not None]

@@ -319,7 +319,6 @@ def _check_archive(path: Path) -> list[zipfile.ZipInfo]:
 
 
 def _crc(path: Path, entry: zipfile.ZipInfo) -> int:
-    """Return the checksum of the bytes of an entry that is not compressed."""
     crc = 0
     with path.open("rb") as file:
         file.seek(entry.header_offset + _LOCAL_HEADER - 4)

@@ -138,7 +138,6 @@ def _ranks(site: str, layer: int, weight: Tensor) -> list[Row]:
 
 
 def _heads(folder: Path | None) -> Hints:
-    """Read the number of query and key heads from a configuration, if there is one."""
     try:
         config = json.loads(((folder or Path()) / "config.json").read_text(encoding="utf-8")) if folder else {}
     except (OSError, ValueError, RecursionError):

@@ -168,7 +168,6 @@ def _alike(matrices: Sequence[Matrix]) -> dict[tuple[Any, ...], list[tuple[int, 
 
 
 def _norms(weights: Sequence[Tensor]) -> list[tuple[float, float]]:
-    """Return spectral norm and residual of matrices of one shape."""
     if not weights:
         return []
     start = torch.randn(weights[0].shape[1], generator=torch.Generator().manual_seed(SEED))

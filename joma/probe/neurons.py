@@ -217,7 +217,6 @@ class _Reader:
         self._doubt: Exception | None = None  # why that is not known
 
     def _contexts_at(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
-        """Cut some contexts out of every argument that has one row for each."""
         if isinstance(self._contexts, Tensor):
             return self._contexts[first:stop]
         return {

@@ -100,7 +100,6 @@ class Scan:
         return read(self.folder)
 
     def _trusted(self) -> "pandas.DataFrame":
-        """Return the rows that no finding speaks against."""
         table = self.to_frame()
         return table[table["flag"] == ""]
 

@@ -287,12 +287,10 @@ def _above(path: str) -> list[str]:
 
 
 def _numbered(name: str) -> Iterator[str]:
-    """Yield the numbered modules that a name lies in, outermost first."""
     return (path for path in _above(name) if _leaf(path).isdigit())
 
 
 def _family(path: str) -> str:
-    """Return a path with its numbers blotted out."""
     return ".".join("#" if part.isdigit() else part for part in path.split("."))
 
 

@@ -166,8 +166,6 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A module that is running, and what it was called with."""
-
     name: str
     module: nn.Module
     args: tuple
@@ -243,7 +241,6 @@ class _Tap(TorchFunctionMode):
 
     @contextmanager
     def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
-        """Hook every module except `idle`, and take all hooks off again."""
         modules = dict(model.named_modules())
         scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
 
@@ -314,7 +311,6 @@ class _Tap(TorchFunctionMode):
         return result
 
     def report_unseen(self) -> None:
-        """Report attention modules that ran without a call that was seen."""
         silent = [path for path in self._layout.attention if path in self._started - self._accounted]
         if self._started and not silent and not self._num_seen:
             silent = [""]

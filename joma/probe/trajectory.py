@@ -115,7 +115,6 @@ def _homes(d: Float[np.ndarray, "n n"], others: Sequence[int], runs: list[list[i
 
 
 def _runs(indices: Sequence[int]) -> list[list[int]]:
-    """Split into runs of consecutive numbers."""
     starts = [position for position, index in enumerate(indices) if not position or indices[position - 1] != index - 1]
     return [list(indices[start:stop]) for start, stop in zip(starts, [*starts[1:], len(indices)], strict=True)]
 

@@ -310,7 +310,6 @@ class Watch:
         return as_html(self.frame(), self._remarks())
 
     def _plan(self) -> list[str]:
-        """Return what will be measured, before there is a value."""
         lower, pairs = self._model.layout.lower, self._model.layout.query_keys
         subjects = {
             On.ATTENTION: [(layer, f"attention   {site or '(the model itself)'}") for layer, site in self.sites],
@@ -499,7 +498,6 @@ class Watch:
         return alerts
 
     def _note(self, number: int, rows: Iterable[Row]) -> None:
-        """Add values to the curves that the alarm looks at."""
         for row in rows:
             if row.metric in WATCHED:
                 curve = self._curves.setdefault((row.site, row.metric, row.head), MetricCurve(layer=row.layer))
@@ -537,7 +535,6 @@ class Watch:
 
     @contextmanager
     def _going_on(self, site: str = "", step: int | None = None) -> Iterator[None]:
-        """Go on after an exception inside the context, which is recorded."""
         try:
             yield
         except Exception as error:
