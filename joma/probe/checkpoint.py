@@ -120,7 +120,7 @@ class FileSet(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalPlace:
+class LocalFiles:
     """A checkpoint on this machine: a file, or a folder of files."""
 
     path: Path

@@ -38,11 +38,11 @@ class RangesRefusedError(HubError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HubPlace:
+class HubRevision:
     """A revision of a repository, pinned to a commit."""
 
     repository: str
-    revision: str
+    name: str
     commit: str
 
     def identity(self) -> str:
@@ -60,7 +60,7 @@ class HubPlace:
             listing = list_files(self)  # size and content hash of every file
             chosen = checkpoint.choose_files(listing, self._read_text)
         if chosen is None:
-            raise Flaw(Fault.MISSING_FILE, f"{self.revision} holds no weights.", files=sorted(listing))
+            raise Flaw(Fault.MISSING_FILE, f"{self.name} holds no weights.", files=sorted(listing))
         digests = {name: listing[name][1] for name in chosen.files}
         is_safe = all(name.endswith(SAFETENSORS) for name in chosen.files)
         remote = self._remote(chosen, listing) if is_safe and not whole else None
@@ -73,7 +73,7 @@ class HubPlace:
         try:
             size = sum(listing[name][0] for name in chosen.files)
             reason = "the server sends no ranges of files" if is_safe else "it has no safetensors"
-            note = f"{self.revision} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
+            note = f"{self.name} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
             yield replace(checkpoint.open_local(folder), digests=digests, notes=() if whole else (note,))
         finally:
             if not keep:
@@ -106,13 +106,13 @@ class HubPlace:
         return response.text
 
 
-def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
+def _open_remote(revision: HubRevision, name: str, size: int) -> WeightFile:
     """Read the header of a safetensors file on the hub; its tensors are fetched one by one."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
-    url, location = hf_hub_url(place.repository, name, revision=place.commit), ""
+    url, location = hf_hub_url(revision.repository, name, revision=revision.commit), ""
 
     def request(start: int, stop: int) -> bytes:
         host = urlsplit(location).netloc
@@ -131,7 +131,7 @@ def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
     def fetch(start: int, stop: int) -> bytes:
         """Return the bytes from `start` to `stop`; the location expires after an hour and is then asked for again."""
         nonlocal location
-        with hub_errors(place.repository):
+        with hub_errors(revision.repository):
             if location:
                 try:
                     return request(start, stop)
@@ -155,7 +155,7 @@ def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
     return WeightFile(tensors, read)
 
 
-def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
+def list_revisions(repository: str, pattern: str) -> list[HubRevision]:
     """Return the branches and tags of a repository whose names fit a pattern such as `step*`."""
     from huggingface_hub import HfApi
 
@@ -165,15 +165,15 @@ def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
     fitting = {name: commit for name, commit in found.items() if fnmatch.fnmatchcase(name, pattern)}
     if not fitting:
         raise ValueError(f"No revision of {repository} fits {pattern!r}. It has {some(sorted(found), limit=5)}.")
-    return [HubPlace(repository=repository, revision=name, commit=commit) for name, commit in fitting.items()]
+    return [HubRevision(repository=repository, name=name, commit=commit) for name, commit in fitting.items()]
 
 
-def list_files(place: HubPlace) -> dict[str, tuple[int, str]]:
+def list_files(revision: HubRevision) -> dict[str, tuple[int, str]]:
     """Return size and content hash of the files at the root of a revision."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    entries = HfApi().list_repo_tree(place.repository, revision=place.commit)
+    entries = HfApi().list_repo_tree(revision.repository, revision=revision.commit)
     return {
         entry.path: (entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
         for entry in entries
@@ -181,17 +181,17 @@ def list_files(place: HubPlace) -> dict[str, tuple[int, str]]:
     }
 
 
-def download_tokenizer(place: HubPlace, folder: Path) -> Path:
+def download_tokenizer(revision: HubRevision, folder: Path) -> Path:
     """Download configuration and tokenizer of a revision into a folder."""
-    with hub_errors(place.repository):
-        return _download(place, _model_files(list_files(place)), folder)
+    with hub_errors(revision.repository):
+        return _download(revision, _model_files(list_files(revision)), folder)
 
 
 def _model_files(names: Iterable[str]) -> list[str]:
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in _MODEL_FILES)]
 
 
-def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Path:
+def _download(revision: HubRevision, names: Sequence[str], folder: Path | None) -> Path:
     """Download files into a folder, or into the hub's cache when that is None; going on with what is there."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import tqdm
@@ -199,7 +199,7 @@ def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Pat
     # a progress bar that is not shown: the scan shows its own
     silent = type("Silent", (tqdm,), {"__init__": lambda self, *_, **__: tqdm.__init__(self, disable=True)})
     paths = [
-        Path(hf_hub_download(place.repository, name, revision=place.commit, local_dir=folder, tqdm_class=silent))
+        Path(hf_hub_download(revision.repository, name, revision=revision.commit, local_dir=folder, tqdm_class=silent))
         for name in names
     ]
     return folder if folder is not None else paths[0].parent

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from joma.measure.rank import qk_cores, spectral_norm, stable_rank, why_undefined
-from joma.probe.checkpoint import LocalPlace, Weights
+from joma.probe.checkpoint import LocalFiles, Weights
 from joma.probe.findings import Flaw
 from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
 from joma.probe.measurement import ALL_HEADS, Row
@@ -65,8 +65,8 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
     checkpoint = task.checkpoint
     blank = Fingerprint(step=checkpoint.step, name=checkpoint.name, identity="")
     try:
-        blank = replace(blank, identity=checkpoint.place.identity(), measured=task.settings())
-        with checkpoint.place.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
+        blank = replace(blank, identity=checkpoint.files.identity(), measured=task.settings())
+        with checkpoint.files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
             inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(replace(blank, findings=(flaw.at(checkpoint.step),)))
@@ -100,7 +100,7 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         for ref in refs:
             sources[ref.site] = ref.tensors
             rows += _ranks(ref.site, ref.layer, ref.take(read))
-        if refs and isinstance(task.checkpoint.place, LocalPlace):  # of the hub as little as possible is fetched
+        if refs and isinstance(task.checkpoint.files, LocalFiles):  # of the hub as little as possible is fetched
             pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
             unseen += not_paired
             for pair in pairs:

@@ -18,7 +18,7 @@ from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint, TensorPrint
-from joma.probe.hub import HubPlace, download_tokenizer
+from joma.probe.hub import HubRevision, download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
 from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint, find_series
@@ -253,10 +253,10 @@ def _windows(
     """Tokenize the text once for all checkpoints, by the first that has a configuration."""
     with TemporaryDirectory() as spare:
         for checkpoint in checkpoints:
-            place = checkpoint.place
-            folder = place.path if not isinstance(place, HubPlace) else Path(spare) / place.commit
-            if isinstance(place, HubPlace):
-                download_tokenizer(place, folder)
+            files = checkpoint.files
+            folder = files.path if not isinstance(files, HubRevision) else Path(spare) / files.commit
+            if isinstance(files, HubRevision):
+                download_tokenizer(files, folder)
             if (folder / "config.json").exists():
                 return windows_of(text, folder, Path(tokenizer or folder), window=window, num_windows=num_windows)
     raise ValueError(
@@ -275,7 +275,7 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
     for task in wanted:
         print_ = known.get(task.checkpoint.step)
         there: Mapping[str, str] = {}
-        if print_ is not None and print_.identity == task.checkpoint.place.identity():
+        if print_ is not None and print_.identity == task.checkpoint.files.identity():
             complete = all((print_.step, site) in keys for site in print_.sources)
             there = print_.measured if complete else {}
         missing = {measure for measure, setting in task.settings().items() if there.get(measure) != setting}

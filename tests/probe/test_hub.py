@@ -32,8 +32,8 @@ def opened(tmp_path):
     """Open the first revision that is served."""
 
     def open_first(*, whole=False, keep=False):
-        (place,) = list_revisions(REPOSITORY, "step1")
-        return place.open(whole=whole, downloads=tmp_path / "downloads", keep=keep)
+        (revision,) = list_revisions(REPOSITORY, "step1")
+        return revision.open(whole=whole, downloads=tmp_path / "downloads", keep=keep)
 
     return open_first
 
