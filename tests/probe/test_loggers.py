@@ -71,10 +71,3 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, adapter):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=f"pip install {name}"):
         adapter()
-
-
-def test_a_logger_is_any_function():
-    model, received = loops.build("hand_written"), {}
-    with watch(model, every=1, loggers=[received.__setitem__]) as seen:
-        run(model, "hand_written", seen, range(2))
-    assert received.keys() == {0, 1} and "max_logit/blocks.1" in received[1]

@@ -336,14 +336,6 @@ def test_queries_and_keys_are_those_of_the_attention_call(name):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_a_wrong_order_of_fused_heads_would_show():
-    model = models.build("gpt_neox")
-    pair, call, x = first_call("gpt_neox", model, models.inputs("gpt_neox"))
-    fused = model.gpt_neox.layers[0].attention.query_key_value.weight
-    q = (x @ fused[: models.WIDTH].T).unflatten(-1, (pair.num_heads, -1)).transpose(1, 2)
-    assert (call.q.norm(dim=-1) / q.norm(dim=-1)).std() > 0.1
-
-
 def test_hints_give_the_number_of_heads():
     fused, apart = (shapes_of(models.build(name)) for name in ("gpt_neox", "qwen3"))
     for shapes, heads, found, words in (
