@@ -490,8 +490,9 @@ def _misplaced(
     me = series[off.index].step
     sides = {role: i for role, i in asdict(off).items() if role != "index" and i is not None}
     steps = {role: series[i].step for role, i in sides.items()}
-    has_both = off.before is not None and off.after is not None
-    across = _rounded(distances[off.before, off.after]) if has_both else None
+    across = None
+    if off.before is not None and off.after is not None:
+        across = _rounded(distances[off.before, off.after])
     evidence = {
         "steps": steps,
         "distances": {role: _rounded(distances[off.index, i]) for role, i in sides.items()},
