@@ -3,8 +3,9 @@
 Names are imported when they are first asked for, so that `import joma` stays light.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from joma.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from joma.probe.alarm import Alarm, Alert
@@ -50,7 +51,7 @@ __all__ = [
     "watch",
 ]
 
-_MODULES = {
+_HOMES = {
     "alarm": ("Alarm", "Alert"),
     "callbacks_hf": ("HuggingFaceCallback",),
     "callbacks_lightning": ("LightningCallback",),
@@ -64,10 +65,4 @@ _MODULES = {
     "taps": ("count_rows", "tap"),
     "watching": ("Watch", "watch"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"joma.probe.{module}"), name)
-    raise AttributeError(f"module 'joma.probe' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -7,7 +7,7 @@ became uniform, and for attention that is still uniform long after the loss has 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import combinations
 from math import isfinite, log, sqrt
@@ -95,7 +95,6 @@ class Alarm:
     """A gradient that has been above this stable rank once had several directions."""
 
     def __post_init__(self) -> None:
-        """Refuse thresholds out of order, intervals narrower than their fit and no patience at all."""
         ordered = 0 <= self.collapse < self.alive <= self.uniform <= 1
         wide = min(self.logit_faster, self.logit_slower) >= 1  # an interval is never narrower than its fit
         enough = self.patience >= 1 and self.logit_points >= MIN_POINTS
@@ -153,15 +152,8 @@ class Alert:
         Layer 3 (h.3.attn): the largest logit is 71 at step 9,000 and reaches 100 at about step 12,410 ± 620.
         """
         name = layer_name(self.layer)
-        return _MESSAGES[self.kind].format(
-            where=f"{name[0].upper()}{name[1:]} ({self.site})",
-            step=self.step,
-            since=self.since,
-            value=self.value,
-            threshold=self.threshold,
-            heads=", ".join(map(str, self.heads)),
-            forecast=self.forecast,
-        )
+        where, heads = f"{name[0].upper()}{name[1:]} ({self.site})", ", ".join(map(str, self.heads))
+        return _MESSAGES[self.kind].format(**asdict(self) | {"where": where, "heads": heads})
 
 
 @dataclass(slots=True)
@@ -174,10 +166,9 @@ class MetricCurve:
 
     def add(self, step: int, value: float) -> None:
         """Take a measurement; a value that is not finite is passed over."""
-        if not isfinite(value):
-            return
-        self.steps.append(step)
-        self.values.append(value)
+        if isfinite(value):
+            self.steps.append(step)
+            self.values.append(value)
         if len(self.steps) > LONGEST:
             del self.steps[1 : LONGEST // 2 : 2], self.values[1 : LONGEST // 2 : 2]
 
@@ -317,7 +308,7 @@ def alerts_of(curves: Curves, alarm: Alarm) -> Iterator[Alert]:
             found = [(AlertKind.GRADIENT, since, alarm.gradient_rank, {})]
         else:
             continue
-        where: dict[str, Any] = {"site": site, "layer": curve.layer, "step": curve.steps[-1]}
-        for kind, since, limit, more in found:
+        more: dict[str, Any] = {"site": site, "layer": curve.layer, "step": curve.steps[-1], "value": curve.values[-1]}
+        for kind, since, limit, own in found:
             if since is not None:
-                yield Alert(kind=kind, since=since, value=curve.values[-1], threshold=limit, **where, **more)
+                yield Alert(kind=kind, since=since, threshold=limit, **more, **own)

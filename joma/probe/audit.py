@@ -23,8 +23,7 @@ from joma.probe.trajectory import OffPath, off_path
 MATRIX_AXES = 2
 NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.PREFIX, Fault.NO_ENTROPY}
 """Faults that leave measured values as they are."""
-_OF_TENSORS = {Fault.IDENTICAL_TENSOR}
-"""Faults that concern the values measured from the tensors named, and no others."""
+_OF_TENSORS = {Fault.IDENTICAL_TENSOR}  # faults that concern the values measured from the tensors named, and no others
 CONSTANT_SHARE = 0.8
 """A tensor that is the same in so much of the series is meant to be: rotary frequencies, masks, frozen layers."""
 _SHOWN_DIGITS = 4
@@ -95,7 +94,6 @@ MESSAGES = {
 
 
 def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Sequence[str]) -> Finding:
-    """Describe a fault of some tensors of a checkpoint."""
     index = [each.step for each in series].index(step)
     each, around = series[index], series[max(0, index - 1) : index + 2]
     message = MESSAGES[kind].format(name=each.name, tensors=f"{counted(len(names), 'tensor')}: {some(names)}")
@@ -109,7 +107,6 @@ def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Se
 
 
 def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> dict[tuple[int, str], Fault]:
-    """Compare each tensor with the ones before and after it; return what is odd by step and name."""
     found: dict[tuple[int, str], Fault] = {}
     for name, shape in shapes.items():
         there = [(each.step, tensor) for each in series if (tensor := _comparable(each, name, shape)) is not None]
@@ -140,8 +137,7 @@ def _oddity(  # noqa: C901, PLR0911 (a rule for each kind)
     at_end = len(sides) == 1
     not_finite = tensor.num_nan + tensor.num_inf
 
-    def everywhere(holds: Callable[[TensorPrint], bool]) -> bool:
-        """Whether it holds for some neighbour on each side."""
+    def everywhere(holds: Callable[[TensorPrint], bool]) -> bool:  # for some neighbour on each side
         return bool(sides) and all(any(map(holds, side)) for side in sides)
 
     steady = not at_end or len(sides[0]) > 1
@@ -163,13 +159,12 @@ def _oddity(  # noqa: C901, PLR0911 (a rule for each kind)
         return None
     least = SCALED_AT_END if at_end else SCALED
     for sign in (1, -1):
-        if all(
-            any(
-                (tensor.norm / o.norm) ** sign > least and _cosine(tensor.sketch, o.sketch) > SAME_DIRECTION
-                for o in side
-            )
-            for side in others
-        ) and (not at_end or (len(others[0]) > 1 and _ratio(*others[0]) < SCALED_AT_END**0.5)):
+
+        def is_multiple(o: TensorPrint, sign: int = sign) -> bool:
+            return (tensor.norm / o.norm) ** sign > least and _cosine(tensor.sketch, o.sketch) > SAME_DIRECTION
+
+        is_steady = not at_end or (len(others[0]) > 1 and _ratio(*others[0]) < SCALED_AT_END**0.5)
+        if is_steady and all(any(map(is_multiple, side)) for side in others):
             return Fault.SCALED
     if tensor.entries.size and all(
         (all if at_end else any)(
@@ -205,7 +200,6 @@ def _ratio(a: TensorPrint, b: TensorPrint) -> float:
 
 
 def _prefixes(series: Sequence[Fingerprint]) -> Iterator[Finding]:
-    """Find checkpoints whose names differ from most of the others' by a prefix."""
     counts = Counter(each.prefix for each in series if each.tensors)
     usual = counts.most_common(1)[0][0] if counts else ""
     for each in series:
@@ -246,8 +240,7 @@ def _agreeing(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -
         if 3 * count >= 2 * np.count_nonzero(~np.isnan(relation)) and count > 1:
             return [bool(each == usual or np.isnan(each)) for each in relation]
 
-    def chains(values: Float[np.ndarray, " n"]) -> np.ndarray:
-        """Length of the longest rising chain that ends at each value."""
+    def chains(values: Float[np.ndarray, " n"]) -> np.ndarray:  # length of the longest rising one to each value
         lengths = np.ones(len(values), dtype=int)
         for i, value in enumerate(values):
             lengths[i] += lengths[:i][values[:i] <= value].max(initial=0)
@@ -378,9 +371,8 @@ def _is_stranger(
 
 
 def _gaps(steps: Sequence[int]) -> Iterator[Finding]:
-    """Find the steps that are missing from the grid of the others."""
     for before, after, missing in missing_steps(steps):
-        message = f"Between steps {before} and {after} the grid has {some([str(step) for step in missing])}."
+        message = f"Between steps {before} and {after} the grid has {some(list(map(str, missing)))}."
         evidence = {"before": before, "after": after, "missing": missing}
         yield Finding(Fault.GAP, missing[0], message, evidence=evidence)
 
@@ -495,7 +487,6 @@ def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> d
 def _misplaced(
     off: OffPath, series: Sequence[Fingerprint], distances: Float[np.ndarray, "n n"], num_tensors: int
 ) -> Finding:
-    """Describe a checkpoint that is off the path, with the distances that show it."""
     me = series[off.index].step
     sides = {role: i for role, i in asdict(off).items() if role != "index" and i is not None}
     steps = {role: series[i].step for role, i in sides.items()}

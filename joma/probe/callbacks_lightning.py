@@ -26,7 +26,6 @@ class LightningCallback(Callback):
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Keep the settings until training begins."""
         self.watch: Watch | None = None
         """The watch of the last or current training."""
         self._settings = settings

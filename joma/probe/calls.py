@@ -30,12 +30,10 @@ class CallKind(StrEnum):
 class CallSource(StrEnum):
     """Where a call was seen."""
 
-    SDPA = "sdpa"
-    """`torch.nn.functional.scaled_dot_product_attention`."""
+    SDPA = "sdpa"  # `torch.nn.functional.scaled_dot_product_attention`
     INTERFACE = "interface"
     """Hugging Face's attention interface: flash_attention_2, flex_attention and others registered there."""
-    SOFTMAX = "softmax"
-    """The softmax of an eager model; the call carries its logits."""
+    SOFTMAX = "softmax"  # the softmax of an eager model; the call carries its logits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -77,7 +75,6 @@ class AttentionCall:
     """How many softmaxes this run of the module computed before."""
 
     def __post_init__(self) -> None:
-        """Refuse a call with neither or both of queries and logits."""
         if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):
             given = [name for name in ("q", "k", "logits") if getattr(self, name) is not None]
             raise ValueError(f"An AttentionCall needs `q` and `k`, or `logits`, got {given}. Pass one of the two.")
@@ -117,13 +114,8 @@ def measure_call(call: AttentionCall, *, companions: bool = True, moments: bool 
     >>> measure_call(call).entropy.exp().flatten().round(decimals=4)
     tensor([1., 2., 3., 4.])
     """
-    common: dict[str, Any] = {
-        "offset": call.offset,
-        "rows": call.rows,
-        "sink": call.sink,
-        "companions": companions,
-        "moments": moments,
-    }
+    common: dict[str, Any] = {"offset": call.offset, "rows": call.rows, "sink": call.sink}
+    common |= {"companions": companions, "moments": moments}
     if call.logits is not None:
         return logits_entropy(call.logits, **common)
     assert call.q is not None and call.k is not None
@@ -170,7 +162,7 @@ def rows_with_keys(fields: Mapping[str, Any], offset: int) -> Bool[Tensor, "B ro
     """
     logits, mask = fields.get("logits"), fields.get("mask")
     (batch, _, num_rows), num_keys = (logits if logits is not None else fields["q"]).shape[:3], 0
-    if logits is not None:
+    if logits is not None:  # all of which may be NaN
         num_keys, seen = logits.shape[-1], ~(logits.amax(dim=(1, 2)) <= HIDDEN_BELOW)
     elif mask is None or mask.shape[-1] == 1:
         return None
@@ -195,6 +187,8 @@ def rows_of_padding(name: str, mask: Tensor) -> Bool[Tensor, "B keys"]:
 
 def without_extra_keys(fields: dict[str, Any], count: int) -> dict[str, Any]:
     """Turn the last keys of a call, which a module has added to those of its sequence, into a sink."""
+    if count == 0:
+        return fields
     q, k, logits, mask = (fields.get(name) for name in ("q", "k", "logits", "mask"))
     if logits is not None:
         return fields | {"logits": logits[..., :-count], "sink": logits[..., -count:].float().logsumexp(dim=-1)}
@@ -329,8 +323,6 @@ SOFTMAX = frozenset({"softmax", "_softmax", "special_softmax"})
 _PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "addmm", "einsum"})
 _MAPS = frozenset({"linear", "bilinear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "embedding"})
 """Functions with weights of their own: what they make of activations is no product of activations."""
-
-
 _JOINS = frozenset({"cat", "concat", "concatenate"})
 
 
@@ -353,7 +345,6 @@ class Products:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Start with the model's buffers as weights; its parameters are known by their type."""
         self._weights = WeakIdKeyDictionary({buffer: True for buffer in model.buffers()})
         self._products: MutableMapping[Tensor, _Product] = WeakIdKeyDictionary()
 

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from joma.formatting import counted
-from joma.probe.findings import Fault, Flaw, some
+from joma.probe.findings import Fault, Flaw, first_sentence, some
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
@@ -38,8 +38,7 @@ _NO_WEIGHTS = re.compile(
     r"optimizer|scheduler|rng_state|random_states|training_args|scaler|sampler|dataloader|.*optim_states", re.IGNORECASE
 )
 _NESTS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
-_WRAPPERS = ("module.", "_orig_mod.")
-"""Prefixes that DistributedDataParallel and torch.compile put before every name."""
+_WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DistributedDataParallel and torch.compile put before every name
 _LFS_POINTER = b"version https://git-lfs.github.com"
 _ZIP_MAGIC = b"PK\x03\x04"
 HEADER_PREFIX = 8  # bytes at the start of a safetensors file that hold the length of its header
@@ -99,8 +98,7 @@ class Weights:
     is_local: bool = True  # whether looking at a few bytes of a tensor is cheap
     notes: tuple[str, ...] = ()  # remarks on how it was opened
     owners: Mapping[str, WeightFile] = field(default_factory=dict)  # the file of each tensor
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """Step, epoch and the like that the checkpoint holds."""
+    counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that the checkpoint holds
     prefix: str = ""  # what wrappers put before every name; the names here are without it
 
     def read(self, name: str) -> Tensor:
@@ -122,7 +120,7 @@ class FileSet(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalPlace:
+class LocalFiles:
     """A checkpoint on this machine: a file, or a folder of files."""
 
     path: Path
@@ -251,14 +249,13 @@ def open_file(path: Path) -> WeightFile:
 
 
 def _open_safetensors(path: Path) -> WeightFile:
-    """Map a safetensors file into memory; the library checks that its header fits the file."""
     try:
-        file = safe_open(path, framework="pt")
+        file = safe_open(path, framework="pt")  # maps it; the library checks that its header fits the file
     except SafetensorError as error:
         size = path.stat().st_size
         with path.open("rb") as broken:
             read_header(path.name, size, lambda start, stop: broken.read(stop - start))  # from the start on
-        raise _flaw(path, Fault.UNREADABLE, f"cannot be read: {_one_line(error)}.", bytes=size) from None
+        raise _flaw(path, Fault.UNREADABLE, f"cannot be read: {first_sentence(error)}.", bytes=size) from None
     slices = {name: file.get_slice(name) for name in file.keys()}
     tensors = {name: TensorInfo(tuple(each.get_shape()), dtype_name(each.get_dtype())) for name, each in slices.items()}
     return WeightFile(tensors, file.get_tensor, counters_in(file.metadata()))
@@ -279,23 +276,20 @@ def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
     if size > limit or any(tensor.untyped_storage().nbytes() > limit for tensor in dense):
         what = f"was not read: its tensors have {size} bytes, and the file {path.stat().st_size}."
         raise _flaw(path, Fault.UNSAFE, what)
-    tensors = {
-        name: TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in state.items()
-    }
+    tensors = {n: TensorInfo(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in state.items()}
 
     def check() -> list[Flaw]:
         found = {entry.filename: (entry.file_size, _crc(path, entry)) for entry in entries}
         bad = {entry.filename for entry in entries if found[entry.filename][1] != entry.CRC}
         if not bad:
             return []
+
+        def content(tensor: Tensor) -> tuple[int, int]:
+            stored = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+            return len(stored), zlib.crc32(stored.numpy().data)
+
         contents = {found[name] for name in bad}
-        storages = {name: tensor.untyped_storage() for name, tensor in state.items()}
-        sites = [
-            name
-            for name, storage in storages.items()
-            if (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data)) in contents
-        ]
+        sites = [name for name, tensor in state.items() if content(tensor) in contents]
         failing = [name for name in found if name in bad]
         message = f"{counted(len(sites), 'tensor')} of {path.name} with a wrong checksum: {some(sites or failing)}."
         return [Flaw(Fault.DAMAGED, message, sites=tuple(sites), file=path.name, entries=failing)]
@@ -319,13 +313,12 @@ def _check_archive(path: Path) -> list[zipfile.ZipInfo]:
                 what = f"is damaged: {entry.filename} fails its checksum."
                 raise _flaw(path, Fault.DAMAGED, what, entries=[entry.filename])
     except (zipfile.BadZipFile, NotImplementedError, struct.error, UnicodeDecodeError) as error:
-        what = f"is damaged: the directory of its archive cannot be read ({_one_line(error)})."
+        what = f"is damaged: the directory of its archive cannot be read ({first_sentence(error)})."
         raise _flaw(path, Fault.DAMAGED, what) from None
     return entries
 
 
 def _crc(path: Path, entry: zipfile.ZipInfo) -> int:
-    """Return the checksum of the bytes of an entry that is not compressed."""
     crc = 0
     with path.open("rb") as file:
         file.seek(entry.header_offset + _LOCAL_HEADER - 4)
@@ -395,7 +388,7 @@ def _indexed(names: Collection[str], name: str, read_text: Callable[[str], str])
     try:
         index = json.loads(read_text(name))
     except (ValueError, RecursionError) as error:
-        raise Flaw(Fault.UNREADABLE, f"{name} is not JSON: {_one_line(error)}.", file=name) from None
+        raise Flaw(Fault.UNREADABLE, f"{name} is not JSON: {first_sentence(error)}.", file=name) from None
     if not isinstance(index, dict):
         raise Flaw(Fault.UNREADABLE, f"{name} holds no JSON object.", file=name)
     shards = index.get("weight_map")
@@ -456,7 +449,7 @@ def _load_pickle(path: Path, *, is_zip: bool) -> Any:
         raise _flaw(path, Fault.UNSAFE, what, calls=named) from None
     except Exception as error:  # whatever a broken file makes the loader do
         kind = Fault.TRUNCATED if "EOF" in str(error) or isinstance(error, EOFError) else Fault.UNREADABLE
-        what = f"cannot be read: {_one_line(error) or type(error).__name__}."
+        what = f"cannot be read: {first_sentence(error)}."
         raise _flaw(path, kind, what, bytes=path.stat().st_size) from None
 
 
@@ -492,7 +485,3 @@ def _globals_of(path: Path, *, is_zip: bool) -> list[str]:
     if "builtins.bytearray" in found:  # one number makes it as long as one likes
         raise _flaw(path, Fault.UNSAFE, "was not loaded: the pickle calls for bytearray.")
     return [name for name in found if not name.startswith(("torch.", "collections."))]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).split(". ")[0].rstrip(".")

@@ -9,45 +9,30 @@ from typing import Any
 class Fault(StrEnum):
     """Kinds of findings."""
 
-    MISSING_FILE = "missing file"
-    """A shard that the index names, or all weights, are not there."""
-    TRUNCATED = "truncated"
-    """A file ends before its content does."""
-    DAMAGED = "damaged"
-    """Bytes that fail their checksum, or entries far beyond those of the neighbours."""
-    COMPRESSED = "compressed"
-    """An archive whose tensors are compressed; it was not loaded."""
+    MISSING_FILE = "missing file"  # a shard that the index names, or all weights, are not there
+    TRUNCATED = "truncated"  # a file ends before its content does
+    DAMAGED = "damaged"  # bytes that fail their checksum, or entries far beyond those of the neighbours
+    COMPRESSED = "compressed"  # an archive whose tensors are compressed; it was not loaded
     UNREADABLE = "unreadable"
-    UNSAFE = "unsafe"
-    """A pickle that calls for more than tensors; it was not loaded."""
+    UNSAFE = "unsafe"  # a pickle that calls for more than tensors; it was not loaded
     MISSING_TENSOR = "missing tensor"
-    NOT_FINITE = "not finite"
-    """NaN or infinity among the weights."""
-    ZEROED = "zeroed"
-    """Entries that are zero here and not in the neighbours."""
-    SCALED = "scaled"
-    """Tensors that are a multiple of what the neighbours have."""
+    NOT_FINITE = "not finite"  # NaN or infinity among the weights
+    ZEROED = "zeroed"  # entries that are zero here and not in the neighbours
+    SCALED = "scaled"  # tensors that are a multiple of what the neighbours have
     TRANSPOSED = "transposed"
-    JUMP = "jump"
-    """Tensors that left the path of the others and came back: permuted heads, or tensors of another model."""
-    STEP = "step inside"
-    """A checkpoint that holds another step or epoch than its name shows."""
-    PREFIX = "prefix"
-    """Names of tensors that differ from the others' by a prefix; they were matched."""
+    JUMP = "jump"  # tensors that left the path of the others and came back: permuted heads, or tensors of another model
+    STEP = "step inside"  # a checkpoint that holds another step or epoch than its name shows
+    PREFIX = "prefix"  # names of tensors that differ from the others' by a prefix; they were matched
     SHAPE = "shape"
     DTYPE = "dtype"
     IDENTICAL_CHECKPOINT = "identical checkpoint"
     IDENTICAL_FILE = "identical file"
     """A file that the hub says is the same at several steps, in checkpoints that are not."""
     IDENTICAL_TENSOR = "identical tensor"
-    OUT_OF_PLACE = "out of place"
-    """Weights that belong to another step, or to none of the series."""
-    GAP = "gap"
-    """Steps that the grid of the others demands."""
-    NAME = "name"
-    """A checkpoint whose name shows no step, or several."""
-    NO_ENTROPY = "no entropy"
-    """The model could not be built from the checkpoint, or its attention could not be seen."""
+    OUT_OF_PLACE = "out of place"  # weights that belong to another step, or to none of the series
+    GAP = "gap"  # steps that the grid of the others demands
+    NAME = "name"  # a checkpoint whose name shows no step, or several
+    NO_ENTROPY = "no entropy"  # the model could not be built from the checkpoint, or its attention could not be seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +40,9 @@ class Finding:
     """What is wrong with one checkpoint, or with the series at one step."""
 
     kind: Fault
-    step: int
-    """The step it is about; -1 when it is about none."""
+    step: int  # the step it is about; -1 when it is about none
     message: str
-    sites: tuple[str, ...] = ()
-    """Tensors it is about; empty when it is about the checkpoint."""
+    sites: tuple[str, ...] = ()  # tensors it is about; empty when it is about the checkpoint
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,7 +59,6 @@ class Flaw(Exception):
     """A checkpoint, or a file of it, that cannot be read as it should; becomes a finding when the step is known."""
 
     def __init__(self, kind: Fault, message: str, *, sites: tuple[str, ...] = (), **evidence: Any) -> None:
-        """Say what kind of finding it makes, in one line, with the evidence."""
         super().__init__(message)
         self.kind, self.message, self.sites, self.evidence = kind, message, sites, evidence
 
@@ -93,3 +75,12 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     """
     listed = ", ".join(names[:limit])
     return listed if len(names) <= limit else f"{listed} and {len(names) - limit} more"
+
+
+def first_sentence(error: Exception) -> str:
+    r"""Return the start of an error's message, or its kind where it has none.
+
+    >>> first_sentence(ValueError("no such\n  file. Pass another.")), first_sentence(EOFError())
+    ('no such file', 'EOFError')
+    """
+    return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__

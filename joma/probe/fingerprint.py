@@ -27,10 +27,8 @@ from joma.probe.findings import Finding
 from joma.store.files import write_text
 
 FOLDER = "fingerprints"
-SKETCH_LENGTH = 64
-"""k of each sketch: a distance comes out within 9 %, and over a model's 20 matrices within 2 %."""
-_CHUNK = 2**16
-"""Entries that are looked at together, while they are in the cache; a multiple of the sketch's length."""
+SKETCH_LENGTH = 64  # k of each sketch: a distance comes out within 9 %, and over a model's 20 matrices within 2 %
+_CHUNK = 2**16  # entries that are looked at together, while they are in the cache; a multiple of the sketch's length
 _SMALLEST_SQUARE = 16
 
 
@@ -71,8 +69,7 @@ class Fingerprint:
     files: Mapping[str, str] = field(default_factory=dict)  # hashes of its files, as on the hub
     counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that it holds inside
     prefix: str = ""  # how the names of its tensors differ from those in the record
-    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Tensors from which each site was measured."""
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tensors from which each site was measured
     unseen: Mapping[str, str] = field(default_factory=dict)  # sites that could not be measured, with the reason
     findings: tuple[Finding, ...] = ()  # what is wrong with it by itself
 

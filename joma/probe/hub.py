@@ -18,20 +18,8 @@ from urllib.parse import urlsplit
 from safetensors.torch import load
 from torch import Tensor
 
-from joma.probe.checkpoint import (
-    HEADER_PREFIX,
-    SAFETENSORS,
-    FileSet,
-    TensorInfo,
-    WeightFile,
-    Weights,
-    choose_files,
-    dtype_name,
-    gather,
-    open_file,
-    open_local,
-    read_header,
-)
+from joma.probe import checkpoint
+from joma.probe.checkpoint import HEADER_PREFIX, SAFETENSORS, TensorInfo, WeightFile, Weights, dtype_name, read_header
 from joma.probe.findings import Fault, Flaw, some
 
 SECONDS = 30.0  # how long the hub may be silent before a request is made again
@@ -50,11 +38,11 @@ class RangesRefusedError(HubError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HubPlace:
+class HubRevision:
     """A revision of a repository, pinned to a commit."""
 
     repository: str
-    revision: str
+    name: str
     commit: str
 
     def identity(self) -> str:
@@ -70,9 +58,9 @@ class HubPlace:
         """
         with hub_errors(self.repository):
             listing = list_files(self)  # size and content hash of every file
-            chosen = choose_files(listing, self._read_text)
+            chosen = checkpoint.choose_files(listing, self._read_text)
         if chosen is None:
-            raise Flaw(Fault.MISSING_FILE, f"{self.revision} holds no weights.", files=sorted(listing))
+            raise Flaw(Fault.MISSING_FILE, f"{self.name} holds no weights.", files=sorted(listing))
         digests = {name: listing[name][1] for name in chosen.files}
         is_safe = all(name.endswith(SAFETENSORS) for name in chosen.files)
         remote = self._remote(chosen, listing) if is_safe and not whole else None
@@ -85,25 +73,26 @@ class HubPlace:
         try:
             size = sum(listing[name][0] for name in chosen.files)
             reason = "the server sends no ranges of files" if is_safe else "it has no safetensors"
-            note = f"{self.revision} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
-            yield replace(open_local(folder), digests=digests, notes=() if whole else (note,))
+            note = f"{self.name} was downloaded completely ({some(chosen.files)}, {size} bytes): {reason}."
+            yield replace(checkpoint.open_local(folder), digests=digests, notes=() if whole else (note,))
         finally:
             if not keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _remote(self, chosen: FileSet, listing: Mapping[str, tuple[int, str]]) -> Weights | None:
+    def _remote(self, chosen: checkpoint.FileSet, listing: Mapping[str, tuple[int, str]]) -> Weights | None:
         """Open safetensors where they are; None when ranges are refused."""
         from huggingface_hub import try_to_load_from_cache
 
         cached = {name: try_to_load_from_cache(self.repository, name, revision=self.commit) for name in chosen.files}
+        local = {name: Path(path) for name, path in cached.items() if isinstance(path, str)}
         openers = [
-            partial(open_file, Path(path))
-            if isinstance(path, str)
+            partial(checkpoint.open_file, local[name])
+            if name in local
             else partial(_open_remote, self, name, listing[name][0])
-            for name, path in cached.items()
+            for name in cached
         ]
         try:
-            return gather(openers, chosen, is_local=all(isinstance(path, str) for path in cached.values()))
+            return checkpoint.gather(openers, chosen, is_local=len(local) == len(cached))
         except RangesRefusedError:
             return None
 
@@ -117,15 +106,47 @@ class HubPlace:
         return response.text
 
 
-def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
+def _open_remote(revision: HubRevision, name: str, size: int) -> WeightFile:
     """Read the header of a safetensors file on the hub; its tensors are fetched one by one."""
-    file = _RemoteFile(place, name)
-    entries, data = read_header(name, size, file.range)
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+
+    url, location = hf_hub_url(revision.repository, name, revision=revision.commit), ""
+
+    def request(start: int, stop: int) -> bytes:
+        host = urlsplit(location).netloc
+        at_home = host == urlsplit(url).netloc
+        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
+        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        with http_stream_backoff("GET", location, headers=headers, timeout=SECONDS) as response:
+            hf_raise_for_status(response)
+            if response.status_code != _PARTIAL:
+                raise RangesRefusedError(f"{host} answers a request for a range with the complete file.")
+            content = response.read()
+        if len(content) != stop - start:
+            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {url}. Try again.")
+        return content
+
+    def fetch(start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`; the location expires after an hour and is then asked for again."""
+        nonlocal location
+        with hub_errors(revision.repository):
+            if location:
+                try:
+                    return request(start, stop)
+                except HfHubHTTPError as error:
+                    if error.response.status_code not in _EXPIRED:
+                        raise
+            location = get_hf_file_metadata(url, timeout=SECONDS, retry_on_errors=True).location
+            return request(start, stop)
+
+    entries, data = read_header(name, size, fetch)
 
     def read(tensor: str) -> Tensor:
         entry = entries[tensor]
         start, stop = entry["data_offsets"]
-        content = file.range(data + start, data + stop) if stop > start else b""
+        content = fetch(data + start, data + stop) if stop > start else b""
         header = json.dumps({tensor: entry | {"data_offsets": [0, stop - start]}}).encode()
         # a file of this one tensor, so that the library decodes its type
         return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[tensor]
@@ -134,48 +155,7 @@ def _open_remote(place: HubPlace, name: str, size: int) -> WeightFile:
     return WeightFile(tensors, read)
 
 
-class _RemoteFile:
-    """A file on the hub, of which ranges are read; its location expires after an hour and is then asked for again."""
-
-    def __init__(self, place: HubPlace, name: str) -> None:
-        from huggingface_hub import hf_hub_url
-
-        self._repository, self._location = place.repository, ""
-        self._url = hf_hub_url(place.repository, name, revision=place.commit)
-
-    def range(self, start: int, stop: int) -> bytes:
-        """Return the bytes from `start` to `stop`."""
-        from huggingface_hub import get_hf_file_metadata
-        from huggingface_hub.errors import HfHubHTTPError
-
-        with hub_errors(self._repository):
-            if self._location:
-                try:
-                    return self._request(start, stop)
-                except HfHubHTTPError as error:
-                    if error.response.status_code not in _EXPIRED:
-                        raise
-            self._location = get_hf_file_metadata(self._url, timeout=SECONDS, retry_on_errors=True).location
-            return self._request(start, stop)
-
-    def _request(self, start: int, stop: int) -> bytes:
-        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
-
-        host = urlsplit(self._location).netloc
-        at_home = host == urlsplit(self._url).netloc
-        headers = build_hf_headers(token=None if at_home else False)  # the token is the hub's, not its storage's
-        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        with http_stream_backoff("GET", self._location, headers=headers, timeout=SECONDS) as response:
-            hf_raise_for_status(response)
-            if response.status_code != _PARTIAL:
-                raise RangesRefusedError(f"{host} answers a request for a range with the complete file.")
-            content = response.read()
-        if len(content) != stop - start:
-            raise HubError(f"The hub sent {len(content)} bytes of {stop - start} of {self._url}. Try again.")
-        return content
-
-
-def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
+def list_revisions(repository: str, pattern: str) -> list[HubRevision]:
     """Return the branches and tags of a repository whose names fit a pattern such as `step*`."""
     from huggingface_hub import HfApi
 
@@ -185,15 +165,15 @@ def list_revisions(repository: str, pattern: str) -> list[HubPlace]:
     fitting = {name: commit for name, commit in found.items() if fnmatch.fnmatchcase(name, pattern)}
     if not fitting:
         raise ValueError(f"No revision of {repository} fits {pattern!r}. It has {some(sorted(found), limit=5)}.")
-    return [HubPlace(repository=repository, revision=name, commit=commit) for name, commit in fitting.items()]
+    return [HubRevision(repository=repository, name=name, commit=commit) for name, commit in fitting.items()]
 
 
-def list_files(place: HubPlace) -> dict[str, tuple[int, str]]:
+def list_files(revision: HubRevision) -> dict[str, tuple[int, str]]:
     """Return size and content hash of the files at the root of a revision."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    entries = HfApi().list_repo_tree(place.repository, revision=place.commit)
+    entries = HfApi().list_repo_tree(revision.repository, revision=revision.commit)
     return {
         entry.path: (entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256)
         for entry in entries
@@ -201,17 +181,17 @@ def list_files(place: HubPlace) -> dict[str, tuple[int, str]]:
     }
 
 
-def download_tokenizer(place: HubPlace, folder: Path) -> Path:
+def download_tokenizer(revision: HubRevision, folder: Path) -> Path:
     """Download configuration and tokenizer of a revision into a folder."""
-    with hub_errors(place.repository):
-        return _download(place, _model_files(list_files(place)), folder)
+    with hub_errors(revision.repository):
+        return _download(revision, _model_files(list_files(revision)), folder)
 
 
 def _model_files(names: Iterable[str]) -> list[str]:
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in _MODEL_FILES)]
 
 
-def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Path:
+def _download(revision: HubRevision, names: Sequence[str], folder: Path | None) -> Path:
     """Download files into a folder, or into the hub's cache when that is None; going on with what is there."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import tqdm
@@ -219,7 +199,7 @@ def _download(place: HubPlace, names: Sequence[str], folder: Path | None) -> Pat
     # a progress bar that is not shown: the scan shows its own
     silent = type("Silent", (tqdm,), {"__init__": lambda self, *_, **__: tqdm.__init__(self, disable=True)})
     paths = [
-        Path(hf_hub_download(place.repository, name, revision=place.commit, local_dir=folder, tqdm_class=silent))
+        Path(hf_hub_download(revision.repository, name, revision=revision.commit, local_dir=folder, tqdm_class=silent))
         for name in names
     ]
     return folder if folder is not None else paths[0].parent

@@ -13,21 +13,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from joma.measure.rank import qk_cores, spectral_norm, stable_rank, why_undefined
-from joma.probe.checkpoint import LocalPlace, Weights
+from joma.probe.checkpoint import LocalFiles, Weights
 from joma.probe.findings import Flaw
 from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
 from joma.probe.measurement import ALL_HEADS, Row
 from joma.probe.series import Checkpoint
-from joma.probe.structure import (
-    Hints,
-    QueryKey,
-    Unseen,
-    WeightRef,
-    head_count,
-    lower_matrices,
-    query_keys,
-    without_quantised,
-)
+from joma.probe.structure import Hints, QueryKey, Unseen, head_count, lower_matrices, query_keys, without_quantised
 from joma.probe.text import measure_text, windows_key
 
 RANKS = "ranks"
@@ -74,8 +65,8 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
     checkpoint = task.checkpoint
     blank = Fingerprint(step=checkpoint.step, name=checkpoint.name, identity="")
     try:
-        blank = replace(blank, identity=checkpoint.place.identity(), measured=task.settings())
-        with checkpoint.place.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
+        blank = replace(blank, identity=checkpoint.files.identity(), measured=task.settings())
+        with checkpoint.files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
             inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(replace(blank, findings=(flaw.at(checkpoint.step),)))
@@ -108,8 +99,8 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         refs, unseen = without_quantised(*lower_matrices(shapes, mlp_pattern=task.mlp_pattern), codes)
         for ref in refs:
             sources[ref.site] = ref.tensors
-            rows += _ranks(ref, ref.take(read))
-        if refs and isinstance(task.checkpoint.place, LocalPlace):  # of the hub as little as possible is fetched
+            rows += _ranks(ref.site, ref.layer, ref.take(read))
+        if refs and isinstance(task.checkpoint.files, LocalFiles):  # of the hub as little as possible is fetched
             pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
             unseen += not_paired
             for pair in pairs:
@@ -127,20 +118,13 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         if name not in prints:
             unread = TensorPrint(shape=info.shape, dtype=info.dtype)
             prints[name] = tensor_print(weights.read(name)) if weights.is_local else unread
-    fingerprint = replace(
-        blank,
-        tensors=prints,
-        files=dict(weights.digests),
-        counters=weights.counters,
-        prefix=weights.prefix,
-        sources=sources,
-        unseen={each.site: each.reason for each in unseen},
-        findings=tuple(findings),
-    )
-    return Inspection(fingerprint, tuple(rows), weights.notes)
+    reasons = {each.site: each.reason for each in unseen}
+    about = replace(blank, tensors=prints, sources=sources, unseen=reasons, findings=tuple(findings))
+    about = replace(about, files=dict(weights.digests), counters=weights.counters, prefix=weights.prefix)
+    return Inspection(about, tuple(rows), weights.notes)
 
 
-def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:
+def _ranks(site: str, layer: int, weight: Tensor) -> list[Row]:
     is_coarse = weight.element_size() == 1
     dtype = str(weight.dtype).removeprefix("torch.")
     weight = weight.float() if is_coarse else weight
@@ -150,11 +134,10 @@ def _ranks(ref: WeightRef, weight: Tensor) -> list[Row]:
     values = {"stable_rank": rank, "spectral_norm": spectral, "frobenius_norm": frobenius}
     flag = f"approximate: stored as {dtype}, without scales" if is_coarse else ""
     flag = why_undefined(weight) if rank != rank else flag  # noqa: PLR0124 (NaN)
-    return [Row(ref.site, "mlp", ref.layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]
+    return [Row(site, "mlp", layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]
 
 
 def _heads(folder: Path | None) -> Hints:
-    """Read the number of query and key heads from a configuration, if there is one."""
     try:
         config = json.loads(((folder or Path()) / "config.json").read_text(encoding="utf-8")) if folder else {}
     except (OSError, ValueError, RecursionError):

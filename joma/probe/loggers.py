@@ -33,7 +33,6 @@ class TensorBoard:
     """Writes scalars to a folder, or through a `SummaryWriter` that is open already."""
 
     def __init__(self, target: Any) -> None:
-        """Take a folder, or an object with `add_scalar`."""
         self._is_own = isinstance(target, str | Path)
         if not self._is_own and not hasattr(target, "add_scalar"):
             raise TypeError(f"TensorBoard needs a folder or a SummaryWriter, got {type(target).__name__}.")
@@ -60,7 +59,6 @@ class WandB:
     """
 
     def __init__(self, run: Any = None) -> None:
-        """Take a run, or the one that is active."""
         self._run = _package("wandb", "wandb").run if run is None else run
         if self._run is None:
             raise ValueError("There is no active W&B run. Call `wandb.init()` first, or pass a run.")
@@ -80,7 +78,6 @@ class Trackio:
     """Adds values to the run that `trackio.init` started."""
 
     def __init__(self) -> None:
-        """Find the package."""
         self._trackio = _package("trackio", "trackio")
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
@@ -92,7 +89,6 @@ class MLflow:
     """Adds values to the active run of MLflow. Characters that it refuses in names become underscores."""
 
     def __init__(self) -> None:
-        """Find the package."""
         self._mlflow = _package("mlflow", "mlflow")
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading
+from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading, first_sequence
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -27,11 +27,7 @@ SHARDED = (
 AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
 _ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
-_JOIN: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
-    Reduction.MEAN: torch.add,
-    Reduction.MAX: torch.maximum,
-    Reduction.MIN: torch.minimum,
-}
+_JOIN: dict[str, Callable[..., Tensor]] = {"mean": torch.add, "max": torch.maximum, "min": torch.minimum}
 _BEST: dict[Reduction, Callable[[Sequence[float]], float]] = {Reduction.MAX: max, Reduction.MIN: min}
 CLEARED = (
     "Gradients are already cleared when `step` is called. Call it before `zero_grad`, or `watch.gradients()` after "
@@ -55,13 +51,13 @@ class Measurement:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
     def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
-        """Prepare for one measurement; the `sites` of an earlier one make it cheaper."""
         self.readings = Readings()
         self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: set[tuple[str, CallSource]] = set()
-        self._model, self._measures, self._earlier = model, measures, earlier
+        self._model, self._measures = model, measures
+        self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
         self._devices = model.devices
         self._has_gradients = False
         self.stopwatch = _Stopwatch(self._devices[0])  # runs inside of the training's own step
@@ -129,7 +125,8 @@ class Measurement:
                 self.failures.append((site, error))
                 continue
             subjects.append((site, matrix.layer, matrix))
-            num_numbers += matrix.num_numbers
+            weights = (getattr(matrix, name, None) for name in ("weight", "query", "key"))
+            num_numbers += sum(weight.numel() for weight in weights if weight is not None)
             if num_numbers > TOGETHER:
                 yield subjects
                 subjects, num_numbers = [], 0
@@ -154,32 +151,26 @@ class Measurement:
                     stack.enter_context(random_state_kept(self._devices))
                 for device in {device.type for device in self._devices}:
                     stack.enter_context(torch.autocast(device, enabled=False))
-                for site, layer, found in self._apply(measure, function, subjects):
-                    named = found if isinstance(found, Mapping) else {measure.name: found}
-                    try:
-                        self.readings.add(site, kind, layer, named, measure.reductions)
-                    except Exception as error:
-                        self.failures.append((site, error))
+                for group in [subjects] if measure.together else [[each] for each in subjects]:
+                    self._apply(measure, function, kind, group)
 
-    def _apply(
-        self, measure: Measure, function: Function, subjects: list[tuple[str, int, Any]]
-    ) -> Iterator[tuple[str, int, Any]]:
-        """Yield what a measure finds; of subjects measured together, those that fail do not spoil the others."""
-        if measure.together and len(subjects) > 1:
-            try:
-                found = function([subject for _, _, subject in subjects])
-                yield from [(site, layer, each) for (site, layer, _), each in zip(subjects, found, strict=True)]
-            except Exception:
-                for each in subjects:
-                    yield from self._apply(measure, function, [each])
-            return
-        for site, layer, subject in subjects:
-            try:
-                found = function([subject])[0] if measure.together else function(subject)
-            except Exception as error:
-                self.failures.append((site, error))
+    def _apply(self, measure: Measure, function: Function, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+        """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
+        try:
+            things = [first_sequence(each) if measure.first_sequence else each for _, _, each in subjects]
+            found = function(things) if measure.together else [function(*things)]
+            for (site, layer, _), each in list(zip(subjects, found, strict=True)):
+                named = each if isinstance(each, Mapping) else {measure.name: each}
+                try:
+                    self.readings.add(site, kind, layer, named, measure.reductions)
+                except Exception as error:
+                    self.failures.append((site, error))
+        except Exception as error:
+            if len(subjects) == 1:
+                self.failures.append((subjects[0][0], error))
             else:
-                yield site, layer, found
+                for each in subjects:
+                    self._apply(measure, function, kind, [each])
 
 
 class _Reduced(NamedTuple):
@@ -195,7 +186,6 @@ class Readings:
     """Readings of one measurement by site and metric, reduced over rows; tensors stay on their devices until read."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._found: dict[tuple[str, str, int, str], _Reduced] = {}
 
     def add(
@@ -222,10 +212,11 @@ class Readings:
                 flags: tuple[str, ...] = (flag,) if flag else ()
                 known = self._found.get(key)
                 if known is not None:
-                    if (known.has_heads, known.numbers.shape) != (has_heads, numbers.shape):
-                        old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
-                        change = f"shape {old} and then {new}"
-                        raise ValueError(f"A site gave readings of {change}. Its heads must not change.")
+                    old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
+                    if (known.has_heads, old) != (has_heads, new):
+                        raise ValueError(
+                            f"A site gave readings of shape {old} and then {new}. Its heads must not change."
+                        )
                     value, count = known.numbers
                     numbers = torch.stack((_JOIN[reduction](value, numbers[0]), count + numbers[1]))
                     flags = known.flags + flags
@@ -276,13 +267,11 @@ class _Stopwatch:
     """Adds up the time of the blocks it is put around; a GPU is waited for only when it is read."""
 
     def __init__(self, device: torch.device) -> None:
-        """Time work on `device` that this thread starts."""
         self._device = device
         self._blocks: list[tuple[float, list[torch.cuda.Event]]] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time a block."""
         begun = time.perf_counter()
         on_gpu = self._device.type == "cuda"
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []

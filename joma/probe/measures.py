@@ -22,7 +22,6 @@ from torch import Tensor
 
 from joma.errors import UnknownNameError
 from joma.measure.directions import overlap, top_directions
-from joma.measure.entropy import AttentionStatistics
 from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_rank, why_undefined
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
@@ -42,18 +41,12 @@ TOP = 4  # directions of a gradient whose energy and overlap are measured
 class On(StrEnum):
     """What a measure looks at."""
 
-    ATTENTION = "attention"
-    """An `AttentionCall`, during the forward pass."""
-    MATRIX = "matrix"
-    """A `Matrix`: the lower one of an MLP."""
-    EVERY_MATRIX = "every_matrix"
-    """A `Matrix`: any parameter with two axes that is not the lower one of an MLP."""
-    GRADIENT = "gradient"
-    """A `Matrix` that holds the gradient of the lower one of an MLP."""
-    QUERY_KEY = "query_key"
-    """A `QueryKeyMatrices` of one attention module."""
-    MODEL = "model"
-    """The `torch.nn.Module`, without wrappers."""
+    ATTENTION = "attention"  # an `AttentionCall`, during the forward pass
+    MATRIX = "matrix"  # a `Matrix`: the lower one of an MLP
+    EVERY_MATRIX = "every_matrix"  # a `Matrix`: any parameter with two axes that is not the lower one of an MLP
+    GRADIENT = "gradient"  # a `Matrix` that holds the gradient of the lower one of an MLP
+    QUERY_KEY = "query_key"  # a `QueryKeyMatrices` of one attention module
+    MODEL = "model"  # the `torch.nn.Module`, without wrappers
 
 
 class Flagged(NamedTuple):
@@ -76,11 +69,6 @@ class Matrix:
     layer: int
     weight: Float[Tensor, "outputs inputs"]
 
-    @property
-    def num_numbers(self) -> int:
-        """How large it is."""
-        return self.weight.numel()
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueryKeyMatrices:
@@ -93,11 +81,6 @@ class QueryKeyMatrices:
     num_heads: int
     num_key_heads: int
 
-    @property
-    def num_numbers(self) -> int:
-        """How large both are."""
-        return self.query.numel() + self.key.numel()
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Measure:
@@ -108,46 +91,32 @@ class Measure:
     make: Callable[[], Function]
     reductions: Mapping[str, Reduction] = field(default_factory=dict)
     """Of its metrics that are not in `joma.metrics` and are no means over rows."""
-    together: bool = False
-    """Whether the function takes a list of subjects at once and returns as many results."""
-    draws: bool = False
-    """Whether it may draw random numbers, so that random states must be restored afterwards."""
-    first_sequence: bool = False
-    """Whether the first sequence of a batch is all that matters to it."""
-    from_start: bool = False
-    """Whether it is called once when the watch is attached, before there is anything to record."""
+    together: bool = False  # whether the function takes a list of subjects at once and returns as many results
+    draws: bool = False  # whether it may draw random numbers, so that random states must be restored afterwards
+    first_sequence: bool = False  # whether the first sequence of a batch is all that matters to it
+    from_start: bool = False  # whether it is called once when the watch is attached, before there is anything to record
 
 
 Functions = Mapping[On, Mapping[Measure, Function]]
 """The measures of one watch by what they look at, with their functions, which may remember."""
 
 
-def _named(stats: AttentionStatistics) -> dict[str, Reading]:
-    """Name the numbers of an attention call as the record does; companions that were not asked for are left out."""
-    named = {
-        "entropy": stats.entropy,
-        "entropy_fraction": stats.fraction,
-        "entropy_lowest_before_clamp": stats.lowest_before_clamp,
-    }
+def entropy(call: AttentionCall, *, moments: bool = False) -> dict[str, Reading]:
+    """Entropy and its companions, by the names that they have in the record."""
+    stats = measure_call(call, moments=moments)
+    named = {"entropy": stats.entropy, "entropy_fraction": stats.fraction}
+    named["entropy_lowest_before_clamp"] = stats.lowest_before_clamp
     return named | {name: value for name in COMPANIONS if (value := getattr(stats, name)) is not None}
 
 
 def full_attention(call: AttentionCall) -> dict[str, Reading]:
-    """Entropy, its companions, the moments of the logits and the states of the layer, over all sequences."""
-    return _named(measure_call(call, moments=True)) | measure_state(call)
+    """Entropy, its companions, the moments of the logits and the states of the layer."""
+    return entropy(call, moments=True) | measure_state(call)
 
 
-def cheap_entropy(call: AttentionCall) -> dict[str, Reading]:
-    """Entropy and its companions, of the first sequence of the batch, all of its rows and heads."""
-    return _named(measure_call(_first_sequence(call)))
+def first_sequence(call: AttentionCall) -> AttentionCall:
+    """Return the call of the first sequence of the batch, all of its rows and heads."""
 
-
-def first_attention(call: AttentionCall) -> dict[str, Reading]:
-    """All there is to measure, of the first sequence of the batch."""
-    return full_attention(_first_sequence(call))
-
-
-def _first_sequence(call: AttentionCall) -> AttentionCall:
     def first(name: str, num_axes: int) -> Tensor | None:
         tensor = getattr(call, name)
         return tensor if tensor is None or tensor.ndim < num_axes or len(tensor) == 1 else tensor[:1]
@@ -199,7 +168,6 @@ def _alike(matrices: Sequence[Matrix]) -> dict[tuple[Any, ...], list[tuple[int, 
 
 
 def _norms(weights: Sequence[Tensor]) -> list[tuple[float, float]]:
-    """Return spectral norm and residual of matrices of one shape."""
     if not weights:
         return []
     start = torch.randn(weights[0].shape[1], generator=torch.Generator().manual_seed(SEED))
@@ -269,8 +237,8 @@ def update_measure() -> Function:
 BUILT_IN = {
     measure.name: measure
     for measure in (
-        Measure(name="entropy", on=On.ATTENTION, make=lambda: cheap_entropy, first_sequence=True),
-        Measure(name="first_attention", on=On.ATTENTION, make=lambda: first_attention, first_sequence=True),
+        Measure(name="entropy", on=On.ATTENTION, make=lambda: entropy, first_sequence=True),
+        Measure(name="first_attention", on=On.ATTENTION, make=lambda: full_attention, first_sequence=True),
         Measure(name="attention", on=On.ATTENTION, make=lambda: full_attention),
         Measure(name="ranks", on=On.MATRIX, make=lambda: ranks, together=True),
         Measure(name="updates", on=On.MATRIX, make=update_measure, together=True, from_start=True),

@@ -203,7 +203,6 @@ class ProbedModel:
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:
-    """Return the devices that hold a parameter or buffer."""
     tensors = (
         tensor for module in model.modules() for tensor in (*module._parameters.values(), *module._buffers.values())
     )

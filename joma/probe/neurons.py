@@ -10,31 +10,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from joma.errors import positive
+from joma.formatting import NO_LAYER
 from joma.measure.masks import Visibility, split_mask, visible_logits
 from joma.measure.superposition import Attended
 from joma.measure.tensors import tensor_with_axes
 from joma.probe.calls import AttentionCall, CallKind
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
-from joma.probe.structure import (
-    MATRIX_AXES,
-    OUTSIDE,
-    Unseen,
-    WeightRef,
-    by_reason,
-    is_inside,
-    module_path,
-    parent,
-    plain_site,
-)
+from joma.probe.structure import MATRIX_AXES, Unseen, WeightRef, by_reason, is_inside, module_path, parent, plain_site
 from joma.probe.taps import hooked
 
 LOG = logging.getLogger("joma")
@@ -48,12 +39,9 @@ class NeuronReading:
     """Hidden neurons of one MLP at the query of every context, and what the query attends to."""
 
     layer: int
-    site: str
-    """The matrix that the neurons go into."""
-    activations: Float[Tensor, "C J"]
-    """After the nonlinearity; of a gated MLP, gate times what it gates."""
-    attended: Attended
-    """Mean over the heads of the last attention that the MLP sees."""
+    site: str  # the matrix that the neurons go into
+    activations: Float[Tensor, "C J"]  # after the nonlinearity; of a gated MLP, gate times what it gates
+    attended: Attended  # mean over the heads of the last attention that the MLP sees
     attention_layer: int
     """Layer of that attention: its own, or the one below where MLP and attention of a layer run side by side."""
 
@@ -62,10 +50,8 @@ class NeuronReading:
 class NeuronReadings:
     """What could be read of a model, layer by layer, and what could not."""
 
-    layers: tuple[NeuronReading, ...]
-    """In the order of the layers; a layer with two MLPs has two."""
-    position: Int[Tensor, " C"]
-    """Of the query of each context."""
+    layers: tuple[NeuronReading, ...]  # in the order of the layers; a layer with two MLPs has two
+    position: Int[Tensor, " C"]  # of the query of each context
     unseen: tuple[Unseen, ...]
 
 
@@ -107,7 +93,7 @@ def read_neurons(
     reader = _Reader(probed, contexts, position, ids.shape[1])
     reader.find_parallel_layers(int(seen.sum(dim=1).argmax()))
     reader.read(at_once)
-    readings = NeuronReadings(layers=tuple(reader.readings(ids)), position=position, unseen=tuple(reader.all_unseen()))
+    readings = NeuronReadings(layers=tuple(reader.readings(ids)), position=position, unseen=tuple(reader.unseen))
     if not readings.layers:
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
         raise ValueError(f"joma can read no hidden neurons of this {probed.name}. {reason}")
@@ -196,7 +182,7 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
 def _why_not(ref: WeightRef, module: nn.Module | None) -> str:
     if ref.expert is not None:
         return "Its neurons belong to experts, of which every token has its own."
-    if ref.layer == OUTSIDE:
+    if ref.layer == NO_LAYER:
         return "It belongs to no layer, so which attention it sees is not known."
     if module is None or isinstance(module, torch.jit.ScriptModule):
         return "Its lower matrix is no module that takes hooks, so its neurons cannot be seen."
@@ -217,20 +203,20 @@ def _ways_back(mlp: _Mlp, model: ProbedModel) -> Iterator[str]:
 
 
 class _Reader:
-    """Sees neurons and attention during forward passes."""
+    """Sees neurons and attention during forward passes, at the `position` of the query of each context."""
 
     def __init__(
         self, model: ProbedModel, contexts: Mapping[str, Any] | Tensor, position: Int[Tensor, " C"], length: int
     ) -> None:
-        """Read the contexts at the `position` of their queries; a context has `length` tokens, padding included."""
-        self._model, self._contexts, self._position, self._length = model, contexts, position, length
+        self._model, self._contexts, self._position = model, contexts, position
+        self._length = length  # of a context in tokens, padding included
+        self._modules = dict(model.root.named_modules())
         self._mlps, unseen = _find_mlps(model)
-        self._unseen: dict[Unseen, None] = dict.fromkeys(unseen)
-        self._parallel: frozenset[int] = frozenset()
-        """Layers whose MLP runs next to their attention and does not see it."""
+        self.unseen: dict[Unseen, None] = dict.fromkeys(unseen)
+        self._parallel: frozenset[int] = frozenset()  # layers whose MLP runs next to their attention, not after it
+        self._doubt: Exception | None = None  # why that is not known
 
     def _contexts_at(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
-        """Cut some contexts out of every argument that has one row for each."""
         if isinstance(self._contexts, Tensor):
             return self._contexts[first:stop]
         return {
@@ -240,7 +226,7 @@ class _Reader:
             for name, value in self._contexts.items()
         }
 
-    def find_parallel_layers(self, context: int) -> None:
+    def find_parallel_layers(self, context: int) -> None:  # noqa: C901 (three hooks in one place)
         """Find the layers whose MLP runs next to their attention and does not see it, by poisoning with NaN.
 
         Where an MLP comes after the attention of its layer, its input at one position depends on the layer's input at
@@ -275,44 +261,41 @@ class _Reader:
                 there = args[0].select(args[0].shape.index(length), position)
                 reached[layer] = reached.get(layer, False) or bool(there.isnan().any())
 
-        def ignore(*_: object) -> None:
-            """Attention is not looked at."""
+        def ignore(*_: object) -> None: ...
 
-        modules = dict(self._model.root.named_modules())
-        before = (
-            modules[path].register_forward_pre_hook(partial(poison, layer), with_kwargs=True, prepend=True)
-            for layer, path in enumerate(self._model.layout.layers)
-            if path
-        )
-        inside = (
-            modules[name].register_forward_pre_hook(partial(look, mlp.layer))
-            for mlp in self._mlps
-            for name in mlp.lower
-        )
+        def hooks() -> Iterator[RemovableHandle]:
+            for layer, path in enumerate(self._model.layout.layers):
+                if path:
+                    hook = partial(poison, layer)
+                    yield self._modules[path].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+            for mlp in self._mlps:
+                for name in mlp.lower:
+                    yield self._modules[name].register_forward_pre_hook(partial(look, mlp.layer))
+
         try:
-            with hooked(chain(before, inside)), self._model.tap(ignore, on_error=ignore, eagerly=True):
+            with hooked(hooks()), self._model.tap(ignore, on_error=ignore, eagerly=True):
                 self._model.forward(self._contexts_at(context, context + 1))
         except Exception as error:  # a model that does not run on the contexts either raises again when it is read
-            self._doubt: Exception | None = error
+            self._doubt = error
         else:
-            self._doubt = None
             self._parallel = frozenset(layer for layer in poisoned if reached.get(layer) is False)
 
     def read(self, at_once: int) -> None:
         """Run all contexts, never as many together as they have tokens: that would hide which axis is which."""
-        modules = dict(self._model.root.named_modules())
-        ran = (
-            modules[name].register_forward_hook(partial(self._lower_ran, mlp, name))
-            for mlp in self._mlps
-            for name in mlp.lower
-        )
-        taking = (
-            modules[name].register_forward_pre_hook(partial(self._comes_next, mlp, name), with_kwargs=True)
-            for mlp in self._mlps
-            for name in _ways_back(mlp, self._model)
-        )
+
+        def ran(mlp: _Mlp, name: str, *_: object) -> None:
+            self._to_run[mlp].discard(name)
+
+        def hooks() -> Iterator[RemovableHandle]:
+            for mlp in self._mlps:
+                for name in mlp.lower:
+                    yield self._modules[name].register_forward_hook(partial(ran, mlp, name))
+                for name in _ways_back(mlp, self._model):
+                    hook = partial(self._comes_next, mlp, name)
+                    yield self._modules[name].register_forward_pre_hook(hook, with_kwargs=True)
+
         options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
-        with hooked(chain(ran, taking)), self._model.tap(self._on_call, eagerly=True, **options):
+        with hooked(hooks()), self._model.tap(self._on_call, eagerly=True, **options):
             stop = 0
             while (first := stop) < len(self._position):
                 stop = min(first + at_once, len(self._position))
@@ -341,9 +324,6 @@ class _Reader:
             ) from error
         for mlp in self._mlps:
             mlp.failure = mlp.failure or self._keep(mlp, self._seen[mlp])
-
-    def _lower_ran(self, mlp: _Mlp, name: str, module: nn.Module, args: tuple, output: Any) -> None:
-        self._to_run[mlp].discard(name)
 
     def _comes_next(self, mlp: _Mlp, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         given = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)), None)
@@ -375,20 +355,18 @@ class _Reader:
             return
         batch, _, rows, keys = call.shape
         found, wanted = (batch, rows, keys), (len(self._queries), self._length, self._length)
+        given: Tensor | str = f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
         if call.kind is CallKind.CROSS:
-            reason = "The last attention that its MLP sees looks at another sequence than that of the query."
-            self._rows[call.layer] = reason
-        elif found != wanted:
-            reason = f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
-            self._rows[call.layer] = reason
-        else:
-            self._rows[call.layer] = mean_weights(call, self._queries.to(call.device))
+            given = "The last attention that its MLP sees looks at another sequence than that of the query."
+        elif found == wanted:
+            given = mean_weights(call, self._queries.to(call.device))
+        self._rows[call.layer] = given
 
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
         self._rows[call.layer] = f"Its attention was not read: {type(error).__name__}: {error}"
 
     def _on_unseen(self, unseen: Unseen) -> None:
-        self._unseen[unseen._replace(site=plain_site(unseen.site))] = None
+        self.unseen[unseen._replace(site=plain_site(unseen.site))] = None
 
     def _keep(self, mlp: _Mlp, seen: list[tuple[str, Tensor | str, Tensor | str]]) -> str:
         """Keep what a forward pass showed of an MLP, or return why it showed nothing."""
@@ -408,7 +386,9 @@ class _Reader:
         """Yield what was read, each site once: two maps into the same neurons in different modules read them twice."""
         sites = set()
         for mlp in self._mlps:
-            if not mlp.failure and mlp.site not in sites:
+            if mlp.failure:
+                self.unseen[Unseen(plain_site(mlp.lower[0]), mlp.failure)] = None
+            elif mlp.site not in sites:
                 sites.add(mlp.site)
                 yield NeuronReading(
                     layer=mlp.layer,
@@ -417,10 +397,6 @@ class _Reader:
                     attended=Attended(ids=tokens, weights=torch.cat(mlp.attention)),
                     attention_layer=self._attention_layer(mlp),
                 )
-
-    def all_unseen(self) -> list[Unseen]:
-        """Return what could not be seen, and why."""
-        return [*self._unseen, *(Unseen(plain_site(mlp.lower[0]), mlp.failure) for mlp in self._mlps if mlp.failure)]
 
 
 # One row of an attention call
@@ -445,27 +421,26 @@ def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "
 
 def _row_logits(call: AttentionCall, sequences: Tensor, row: int) -> Float[Tensor, "b H keys"]:
     """Logits of one row of these sequences, hidden ones minus infinity; half precision is computed in float32."""
+
+    def exact(tensor: Tensor) -> Tensor:
+        return tensor if tensor.dtype == torch.float64 else tensor.float()
+
     if call.logits is not None:
-        given = _at_least_single(call.logits[sequences, :, row])
+        given = exact(call.logits[sequences, :, row])
         return given.masked_fill(~visible_logits(given), -torch.inf)
     assert call.q is not None and call.k is not None
-    q, k = _at_least_single(call.q[sequences, :, row]), _at_least_single(call.k[sequences])
+    q, k = exact(call.q[sequences, :, row]), exact(call.k[sequences])
     scale = q.shape[-1] ** -0.5 if call.scale is None else call.scale
     grouped = scale * q.unflatten(1, (k.shape[1], -1))  # heads of a group share their keys
     s = torch.einsum("bghd,bgkd->bghk", grouped, k).flatten(1, 2)
     if call.softcap is not None:
         s = call.softcap * (s / call.softcap).tanh()
-    parts = split_mask(_of_row(call.mask, sequences, row))
-    for added in (parts.added, _of_row(call.bias, sequences, row)):
-        if added is not None:
-            s = s + added[:, :, 0]
+    mask, added = split_mask(_of_row(call.mask, sequences, row))
+    for term in (added, _of_row(call.bias, sequences, row)):
+        if term is not None:
+            s = s + term[:, :, 0]
     visibility = Visibility(
-        num_rows=1,
-        num_keys=k.shape[2],
-        causal=call.causal,
-        window=call.window,
-        offset=call.offset + row,
-        mask=parts.visible,
+        num_rows=1, num_keys=k.shape[2], causal=call.causal, window=call.window, offset=call.offset + row, mask=mask
     )
     start, stop = visibility.key_range(0, 1)
     seen = visibility.block(0, 1, s.device)
@@ -482,7 +457,3 @@ def _of_row(given: Tensor | None, sequences: Tensor, row: int) -> Float[Tensor, 
     given = given.reshape((1,) * (4 - given.ndim) + given.shape)
     given = given if given.shape[0] == 1 else given[sequences]
     return given if given.shape[2] == 1 else given[:, :, row : row + 1]
-
-
-def _at_least_single(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

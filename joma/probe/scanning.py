@@ -18,7 +18,7 @@ from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint, TensorPrint
-from joma.probe.hub import HubPlace, download_tokenizer
+from joma.probe.hub import HubRevision, download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
 from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint, find_series
@@ -45,10 +45,8 @@ class ScanProgress(NamedTuple):
     """How far a scan is."""
 
     done: int
-    total: int
-    """Checkpoints that this call has to inspect."""
-    name: str = ""
-    """The one that was just done."""
+    total: int  # checkpoints that this call has to inspect
+    name: str = ""  # the one that was just done
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,24 +83,23 @@ class Scan:
         return not self.num_measured and not self.num_known
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types, for JSON."""
-        named = {each.name: getattr(self, each.name) for each in fields(self)}
-        return named | {
-            "folder": str(self.folder),
-            "not_loaded": list(self.not_loaded),
-            "without_values": list(self.without_values),
-            "sound": self.sound,
-            "layers": self._layers(),
-            "findings": [finding.as_dict() for finding in self.findings],
-            "failures": dict(self.failures),
-        }
+        """Return plain types, for JSON; first, lowest and last value, fall and rise of each metric and layer."""
+        table = self._trusted()
+        effects, layers = effects_of(table), first_lowest_last(table, SCANNED).to_dict("records")
+        for each in layers:
+            found = effects.get((each["metric"], each["layer"]))
+            each["effect"] = None if found is None else {"fall": found.fall.value, "rise": found.rise.value}
+        lists = {"not_loaded": list(self.not_loaded), "without_values": list(self.without_values)}
+        named = {each.name: getattr(self, each.name) for each in fields(self)} | lists
+        findings = [finding.as_dict() for finding in self.findings]
+        about = {"folder": str(self.folder), "sound": self.sound, "layers": layers}
+        return named | about | {"findings": findings, "failures": dict(self.failures)}
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return all rows of the record: step, site, layer, head, metric and value."""
         return read(self.folder)
 
     def _trusted(self) -> "pandas.DataFrame":
-        """Return the rows that no finding speaks against."""
         table = self.to_frame()
         return table[table["flag"] == ""]
 
@@ -127,16 +124,6 @@ class Scan:
     def _repr_html_(self) -> str:
         remarks = (f"Step {each.step:,}: {each.message}" for each in self.findings)
         return as_html(self._trusted(), remarks, SCANNED)
-
-    def _layers(self) -> list[dict[str, Any]]:
-        """Return first, lowest and last value of each metric and layer, with fall and rise where they are resolved."""
-        table = self._trusted()
-        effects = effects_of(table)
-        records = first_lowest_last(table, SCANNED).to_dict("records")
-        for each in records:
-            found = effects.get((each["metric"], each["layer"]))
-            each["effect"] = None if found is None else {"fall": found.fall.value, "rise": found.rise.value}
-        return records
 
 
 def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
@@ -186,23 +173,15 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     demand_writable(out)
     demand_closed(out)
     windows = None if text is None else _windows(checkpoints, Path(text), tokenizer, window, num_windows)
-    wanted = [
-        InspectionTask(
-            checkpoint=checkpoint,
-            downloads=(out / DOWNLOADS).resolve(),
-            windows=windows,
-            mlp_pattern=mlp_pattern,
-            per_head=per_head,
-            keep=keep,
-        )
-        for checkpoint in checkpoints
-    ]
+    settings: dict[str, Any] = {"windows": windows, "mlp_pattern": mlp_pattern, "per_head": per_head, "keep": keep}
+    downloads = (out / DOWNLOADS).resolve()
+    wanted = [InspectionTask(checkpoint=each, downloads=downloads, **settings) for each in checkpoints]
     tasks = list(_missing(wanted, out))
     config = {
         "sources": list(map(str, listed)),
         "steps": steps if steps is None or isinstance(steps, str) else list(steps),
-        "text": text if text is None else Path(text),
-        "tokenizer": tokenizer if tokenizer is None else Path(tokenizer),
+        "text": text and Path(text),
+        "tokenizer": tokenizer and Path(tokenizer),
         **{"on": on, "revisions": revisions, "window": window, "num_windows": num_windows},
         **{"per_head": per_head, "mlp_pattern": mlp_pattern, "keep": keep},
     }
@@ -274,10 +253,10 @@ def _windows(
     """Tokenize the text once for all checkpoints, by the first that has a configuration."""
     with TemporaryDirectory() as spare:
         for checkpoint in checkpoints:
-            place = checkpoint.place
-            folder = place.path if not isinstance(place, HubPlace) else Path(spare) / place.commit
-            if isinstance(place, HubPlace):
-                download_tokenizer(place, folder)
+            files = checkpoint.files
+            folder = files.path if not isinstance(files, HubRevision) else Path(spare) / files.commit
+            if isinstance(files, HubRevision):
+                download_tokenizer(files, folder)
             if (folder / "config.json").exists():
                 return windows_of(text, folder, Path(tokenizer or folder), window=window, num_windows=num_windows)
     raise ValueError(
@@ -296,7 +275,7 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
     for task in wanted:
         print_ = known.get(task.checkpoint.step)
         there: Mapping[str, str] = {}
-        if print_ is not None and print_.identity == task.checkpoint.place.identity():
+        if print_ is not None and print_.identity == task.checkpoint.files.identity():
             complete = all((print_.step, site) in keys for site in print_.sources)
             there = print_.measured if complete else {}
         missing = {measure for measure, setting in task.settings().items() if there.get(measure) != setting}
@@ -306,7 +285,6 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
 
 @contextmanager
 def _downloads_removed(out: Path) -> Iterator[None]:
-    """Remove what was downloaded, also by a call that was killed, and the folder if nothing else came into it."""
     try:
         yield
     finally:
@@ -325,7 +303,6 @@ def _open(out: Path, config: Mapping[str, Any], about: Mapping[str, Any], stack:
 
 
 def _demand_something(held: Sequence[Inspection], failures: Mapping[str, str]) -> None:
-    """Refuse to make a record of nothing."""
     if any(inspection.fingerprint.findings for inspection in held):
         return
     for name, reason in failures.items():

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-DECADE = 10
 SHOWN = 6  # of a list of steps so many are written out
 
 
@@ -33,7 +32,6 @@ class Every(Schedule):
     n: int
 
     def __post_init__(self) -> None:
-        """Refuse intervals that are no positive integer."""
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
             raise ValueError(f"`every` must be a whole number of steps, at least 1, got {self.n!r}.")
 
@@ -56,19 +54,17 @@ class Logarithmic(Schedule):
     """Points of the first decade."""
 
     def __post_init__(self) -> None:
-        """Refuse points outside of the first decade."""
-        bad = [point for point in self.points if not 1 <= point < DECADE]
-        if bad or not self.points:
+        if not self.points or not set(self.points) <= set(range(1, 10)):
             raise ValueError(f"`points` must be digits from 1 to 9, got {self.points}. (1, 2, 5) is usual.")
 
     def due(self, step: int) -> bool:
         """Whether `step` is a point times a power of ten."""
-        while step >= DECADE and step % DECADE == 0:
-            step //= DECADE
+        while step and step % 10 == 0:
+            step //= 10
         return step == 0 or step in self.points
 
     def __str__(self) -> str:
-        return f"steps {', '.join(map(str, (0, *self.points, DECADE)))} and so on"
+        return f"steps {', '.join(map(str, (0, *self.points, 10)))} and so on"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joma.formatting import counted
-from joma.probe.checkpoint import BUNDLES, PICKLED, SAFETENSORS, LocalPlace, choose_files, is_weight_file
+from joma.probe.checkpoint import BUNDLES, PICKLED, SAFETENSORS, LocalFiles, choose_files, is_weight_file
 from joma.probe.findings import Fault, Finding, Flaw, some
-from joma.probe.hub import HubPlace, list_revisions
+from joma.probe.hub import HubRevision, list_revisions
 from joma.probe.structure import demand_pattern
 
 UNITS = {
@@ -37,7 +37,7 @@ class Checkpoint:
 
     step: int
     name: str  # name of the file, folder or revision
-    place: LocalPlace | HubPlace
+    files: LocalFiles | HubRevision
 
 
 def find_series(
@@ -53,15 +53,15 @@ def find_series(
     """
     if not sources:
         raise ValueError("There is nothing to scan. Pass a folder, a file, or a hub repository with `revisions`.")
-    places: dict[str, LocalPlace | HubPlace] = {}
+    found: dict[str, LocalFiles | HubRevision] = {}
     findings: list[Finding] = []
     for source in sources:
-        for name, place in _places(source, revisions, findings):
-            unique = name if places.get(name, place) == place else f"{source}/{name}"
-            places[unique] = place
-    known, unknown = read_steps(places) if steps is None else given_steps(list(places), steps)
-    if len(places) == 1 and not known:
-        (name,) = places
+        for name, files in _files_at(source, revisions, findings):
+            unique = name if found.get(name, files) == files else f"{source}/{name}"
+            found[unique] = files
+    known, unknown = read_steps(found) if steps is None else given_steps(list(found), steps)
+    if len(found) == 1 and not known:
+        (name,) = found
         known, unknown = {name: 0}, {}
         findings.append(Finding(Fault.NAME, 0, f"{name} shows no step: it is taken as step 0."))
     for name, reason in unknown.items():
@@ -77,7 +77,7 @@ def find_series(
             raise ValueError(
                 f"Step {step} is claimed by {claimants}. Scan one series at a time, each into its own folder."
             )
-    checkpoints = [Checkpoint(step=step, name=name, place=places[name]) for name, step in known.items()]
+    checkpoints = [Checkpoint(step=step, name=name, files=found[name]) for name, step in known.items()]
     return sorted(checkpoints, key=lambda checkpoint: checkpoint.step), findings
 
 
@@ -168,28 +168,28 @@ def _stem(name: str) -> str:
     return name
 
 
-def _places(
+def _files_at(
     source: Path | str, revisions: str | None, findings: list[Finding]
-) -> Iterable[tuple[str, LocalPlace | HubPlace]]:
+) -> Iterable[tuple[str, LocalFiles | HubRevision]]:
     path = Path(source)
     if path.exists():
         if revisions is not None:
             raise ValueError(f"`revisions` is for repositories of the hub, and {source} lies on this machine. Drop it.")
-        return _local_places(path.resolve(), findings)
+        return _local_files(path.resolve(), findings)
     if revisions is None or not _REPOSITORY.fullmatch(str(source)):
         hint = " For a repository of the hub pass `revisions` too, such as 'step*'." if revisions is None else ""
         raise FileNotFoundError(f"There is no file or folder {source}.{hint}")
-    return [(place.revision, place) for place in list_revisions(str(source), revisions)]
+    return [(revision.name, revision) for revision in list_revisions(str(source), revisions)]
 
 
-def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalPlace | HubPlace]]:
+def _local_files(path: Path, findings: list[Finding]) -> list[tuple[str, LocalFiles | HubRevision]]:
     if path.is_file():
         if not is_weight_file(path.name):
             raise ValueError(f"{path} is no checkpoint: needed is {SAFETENSORS} or one of {', '.join(PICKLED)}.")
         name = f"{path.parent.name}/{path.name}" if path.name in BUNDLES else path.name
-        return [(name, LocalPlace(path=path))]
+        return [(name, LocalFiles(path=path))]
     if _is_record(path) and (path / CHECKPOINTS).is_dir():
-        return _local_places(path / CHECKPOINTS, findings)
+        return _local_files(path / CHECKPOINTS, findings)
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_checkpoint(entry))
     files = [entry.name for entry in path.iterdir() if entry.is_file()]
     inside = [folder for folder in folders if _is_checkpoint(folder)]
@@ -199,9 +199,9 @@ def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalP
             findings.append(Finding(Fault.NAME, -1, message))
         steps, _ = read_steps([folder.name for folder in folders])
         kept = [folder for folder in folders if folder in inside or folder.name in steps]
-        return [(folder.name, LocalPlace(path=folder)) for folder in kept]
+        return [(folder.name, LocalFiles(path=folder)) for folder in kept]
     if _bundle(path, files):
-        return [(path.name, LocalPlace(path=path))]
+        return [(path.name, LocalFiles(path=path))]
     weights = sorted(filter(is_weight_file, files), key=lambda name: (name.endswith(SAFETENSORS), name))
     states = sorted({_stem(name): name for name in weights}.values())  # of two formats of one file the safetensors
     if not states:
@@ -214,7 +214,7 @@ def _local_places(path: Path, findings: list[Finding]) -> list[tuple[str, LocalP
             f"{path} holds no checkpoint: needed are folders with model.safetensors or pytorch_model.bin, or files "
             f"{SAFETENSORS}, {', '.join(PICKLED)}.{hint}"
         )
-    return [(name, LocalPlace(path=path / name)) for name in states]
+    return [(name, LocalFiles(path=path / name)) for name in states]
 
 
 def _is_no_checkpoint(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 import torch
@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from joma.formatting import NO_LAYER
+
 Shapes = Mapping[str, tuple[int, ...]]  # names of tensors, as in a state dict, with their shapes
 Rows = tuple[tuple[int, int, int], ...]  # slices (start, stop, step) of a matrix's outputs, in order
 
-OUTSIDE = -1  # the layer of what belongs to none
 MATRIX_AXES, STACKED_AXES = 2, 3  # axes of a matrix, and of matrices stacked along a first axis (experts)
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Names that wrappers of a module (torch.compile, checkpointing, FSDP) put into the paths of what is inside."""
@@ -51,12 +52,10 @@ _KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_hea
 class Role(StrEnum):
     """What a matrix does."""
 
-    LOWER = "lower"
-    """Into the hidden neurons of an MLP without gate."""
+    LOWER = "lower"  # into the hidden neurons of an MLP without gate
     GATE = "gate"
     UP = "up"
-    GATE_AND_UP = "gate_and_up"
-    """Both in one tensor, in unknown order."""
+    GATE_AND_UP = "gate_and_up"  # both in one tensor, in unknown order
     QUERY = "query"
     KEY = "key"
 
@@ -80,22 +79,16 @@ def by_reason(unseen: Iterable[Unseen]) -> dict[str, list[str]]:
 class WeightRef:
     """A matrix (outputs, inputs) somewhere in a state dict, and how to take it out."""
 
-    name: str
-    """Name of the tensor."""
+    name: str  # name of the tensor
     site: str
     """What to call the matrix: the module's path, an expert in brackets, the half of a fused one after a colon."""
     layer: int
     role: Role
-    shape: tuple[int, int]
-    """(outputs, inputs) of the matrix taken out."""
-    expert: int | None = None
-    """Which expert it is of."""
-    stacked: bool = False
-    """Whether the experts are stacked along the tensor's first axis."""
-    transposed: bool = False
-    """Stored as (inputs, outputs)."""
-    rows: Rows = ()
-    """Which outputs of the tensor; all if empty."""
+    shape: tuple[int, int]  # (outputs, inputs) of the matrix taken out
+    expert: int | None = None  # which expert it is of
+    stacked: bool = False  # whether the experts are stacked along the tensor's first axis
+    transposed: bool = False  # stored as (inputs, outputs)
+    rows: Rows = ()  # which outputs of the tensor; all if empty
     updates: tuple[tuple[str, str, float], ...] = ()
     """LoRA adapters, as names of A and B and the scaling: scaling · B A is added to the weight."""
 
@@ -124,8 +117,7 @@ class QueryKey:
     site: str
     query: WeightRef
     key: WeightRef
-    num_heads: int | None
-    """None if unknown."""
+    num_heads: int | None  # None if unknown
     num_key_heads: int | None
 
 
@@ -133,18 +125,15 @@ class QueryKey:
 class ModelLayout:
     """Layers of a model in order (an encoder's before its decoder's), what they hold, and what could not be seen."""
 
-    layers: tuple[str, ...]
-    """Paths of the blocks; the position is the layer."""
-    sites: tuple[tuple[int, str], ...]
-    """Layer and path of every attention module."""
+    layers: tuple[str, ...]  # paths of the blocks; the position is the layer
+    sites: tuple[tuple[int, str], ...]  # layer and path of every attention module
     lower: tuple[WeightRef, ...]
     """Matrices into hidden neurons, of all layers and those outside of them that a pattern picked."""
     query_keys: tuple[QueryKey, ...]
     unseen: tuple[Unseen, ...]
     quantised: frozenset[str] = frozenset()
     """Names of weights that are stored as codes of few bits, which are not measured."""
-    unmeasured: tuple[WeightRef, ...] = ()
-    """Matrices into hidden neurons that are quantised: the neurons can be read."""
+    unmeasured: tuple[WeightRef, ...] = ()  # matrices into hidden neurons that are quantised: the neurons can be read
 
     @property
     def attention(self) -> tuple[str, ...]:
@@ -164,7 +153,7 @@ class ModelLayout:
 
     def layer_of(self, site: str) -> int:
         """Return the layer that a module belongs to, -1 if none."""
-        return next((i for i, path in enumerate(self.layers) if is_inside(site, path)), OUTSIDE)
+        return next((i for i, path in enumerate(self.layers) if is_inside(site, path)), NO_LAYER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,28 +280,24 @@ def _leaf(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _above(path: str) -> Iterator[str]:
-    """Yield the modules that a module lies in."""
-    while path:
-        path = parent(path)
-        yield path
+def _above(path: str) -> list[str]:
+    """Return the modules that a module lies in, from the model on."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:i]) for i in range(len(parts))]
 
 
 def _numbered(name: str) -> Iterator[str]:
-    """Yield the numbered modules that a name lies in, outermost first."""
-    parts = name.split(".")
-    return (".".join(parts[: i + 1]) for i, part in enumerate(parts[:-1]) if part.isdigit())
+    return (path for path in _above(name) if _leaf(path).isdigit())
 
 
 def _family(path: str) -> str:
-    """Return a path with its numbers blotted out."""
     return ".".join("#" if part.isdigit() else part for part in path.split("."))
 
 
 def _num_shared(a: str, b: str) -> int:
     """Count the modules that two names share from the left."""
-    pairs = list(zip(a.split("."), b.split("."), strict=False))
-    return next((i for i, (left, right) in enumerate(pairs) if left != right), len(pairs))
+    pairs = zip(a.split("."), b.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
@@ -374,20 +359,14 @@ def find_blocks(shapes: Shapes) -> list[Block]:
         return []
     owners = _owners(matrices, shapes)
     holders = {path for owner in owners for path in _numbered(f"{owner}.")}
-    whole = {
-        path
-        for name in matrices
-        for path in _numbered(name)
-        if path in holders and not _belongs(module_path(name), path, set(owners))
-    }
-    layers = whole - {outer for path in whole for outer in _numbered(path)}
+    pairs = [(path, name) for name in matrices for path in _numbered(name) if path in holders]
+    complete = {path for path, name in pairs if not _belongs(module_path(name), path, set(owners))}
+    layers = complete - {outer for path in complete for outer in _numbered(path)}
     outermost = Counter(next(_numbered(name), "") for name in matrices)
+    paths = {path for path, count in outermost.items() if path and count > 1} or {""}
     if layers:
         families = {_family(path) for path in layers}
         paths = layers | {path for path in outermost if _family(path) in families}
-    else:
-        paths = {path for path, count in outermost.items() if path and count > 1} or {""}
-
     mixers = {
         parent(module_path(name))
         for name, shape in shapes.items()
@@ -473,8 +452,7 @@ class _Tensors:
 
     def __init__(self, shapes: Shapes, hints: Hints | None) -> None:
         self.shapes, self.hints = shapes, hints or Hints()
-        self._adapters: dict[str, list[str]] = defaultdict(list)
-        """Names of the low-rank adapters at a module path."""
+        self._adapters: dict[str, list[str]] = defaultdict(list)  # names of the low-rank adapters at a module path
         for name in shapes:
             path, found, adapter = name.partition(".lora_A.")
             if found:
@@ -640,16 +618,12 @@ def _sides(matrices: Iterable[_Matrix], width: int) -> tuple[list[_Matrix], list
 
 
 def _with_common_way_back(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[list[tuple[_Matrix, int]]]:
-    """Give every map d → m the nearest map m → d; return those with a common way back, and their neurons.
-
-    A map twice as wide as the way back holds a gate and what it gates.
-    """
+    """Give every map d → m (of a fused gate d → 2m) the nearest map m → d; return those with a common way back."""
     groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
     for lower in lowers:
         holder = parent(module_path(lower.name))
-        fitting = [
-            u for u in uppers if u.num_stacked == lower.num_stacked and lower.outputs in (u.inputs, 2 * u.inputs)
-        ]
+        alike = [upper for upper in uppers if upper.num_stacked == lower.num_stacked]
+        fitting = [upper for upper in alike if lower.outputs in (upper.inputs, 2 * upper.inputs)]
         near = [upper for upper in fitting if parent(module_path(upper.name)) == holder]
         if fitting:
             nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
@@ -674,15 +648,15 @@ def _layer_outside(name: str, blocks: list[Block]) -> int:
     that no block has is the layer itself, unless that is the place of a block with another number.
     """
 
-    def first_number(path: str) -> int | None:
-        return next((int(part) for part in path.split(".") if part.isdigit()), None)
+    def first_number(path: str) -> int:
+        return next((int(part) for part in path.split(".") if part.isdigit()), NO_LAYER)
 
     number = first_number(name)
-    of_number = [block for block in blocks if number is not None and first_number(block.path) == number]
+    of_number = [block for block in blocks if first_number(block.path) == number != NO_LAYER]
     if of_number:
         return max(of_number, key=lambda block: _num_shared(name, block.path)).index
-    is_free = number not in {block.index for block in blocks if first_number(block.path) is not None}
-    return number if number is not None and is_free else OUTSIDE
+    is_taken = number in {block.index for block in blocks if first_number(block.path) != NO_LAYER}
+    return NO_LAYER if is_taken else number
 
 
 # Queries and keys

@@ -29,18 +29,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily, has_torch_function
 from torch.utils.hooks import RemovableHandle
 
-from joma.probe.calls import (
-    SOFTMAX,
-    AttentionCall,
-    CallKind,
-    CallSource,
-    Products,
-    interface_fields,
-    rows_of_padding,
-    rows_with_keys,
-    sdpa_fields,
-    without_extra_keys,
-)
+from joma.probe import calls
+from joma.probe.calls import AttentionCall, CallKind, CallSource
 from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
 
 OnCall = Callable[[AttentionCall], None]
@@ -122,7 +112,7 @@ def tap(
         )
     layout = find_layout(model) if layout is None else layout
     follows_softmax = sites is None or any(source is CallSource.SOFTMAX for _, source in sites)
-    mode = _Tap(layout, on_call, on_unseen, on_error, Products(model) if follows_softmax else None)
+    mode = _Tap(layout, on_call, on_unseen, on_error, calls.Products(model) if follows_softmax else None)
     idle: set[str] = set()
     if sites is not None:  # modules that hold no others, and from which no call came
         known = {site for site, _ in sites}.union(layout.attention)
@@ -176,8 +166,6 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A module that is running, and what it was called with."""
-
     name: str
     module: nn.Module
     args: tuple
@@ -198,12 +186,6 @@ class _Frame:
             if parameter.kind is parameter.VAR_KEYWORD:
                 named |= named.pop(parameter.name, {})
         return named
-
-    def num_extra_keys(self) -> int:
-        """Return how many keys the module adds to those of its sequence, as PyTorch's attention may."""
-        if not isinstance(self.module, nn.MultiheadAttention):
-            return 0
-        return (self.module.bias_k is not None) + bool(self.module.add_zero_attn)
 
     def sees_another_sequence(self, num_rows: int, num_keys: int) -> bool:
         """Whether the module attends to something else than its own input.
@@ -241,11 +223,10 @@ class _Tap(TorchFunctionMode):
         on_call: OnCall,
         on_unseen: OnUnseen,
         on_error: OnError | None,
-        products: Products | None,
+        products: calls.Products | None,
     ) -> None:
-        """Without `products`, softmaxes are passed over."""
         super().__init__()
-        self._layout, self._products = layout, products
+        self._layout, self._products = layout, products  # without `products`, softmaxes are passed over
         self._on_call, self._on_unseen, self._on_error = on_call, on_unseen, on_error
         self._thread = threading.get_ident()
         self._frames: list[_Frame] = []
@@ -260,7 +241,6 @@ class _Tap(TorchFunctionMode):
 
     @contextmanager
     def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
-        """Hook every module except `idle`, and take all hooks off again."""
         modules = dict(model.named_modules())
         scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
 
@@ -313,8 +293,8 @@ class _Tap(TorchFunctionMode):
             name = getattr(func, "__name__", "").partition(".")[0]
             heads = partial(head_count, self._frames[-1].module)
             if name == "scaled_dot_product_attention":
-                self._report(CallSource.SDPA, lambda: sdpa_fields(*args, **kwargs, num_heads=heads()))
-            elif self._products is not None and name in SOFTMAX:
+                self._report(CallSource.SDPA, lambda: calls.sdpa_fields(*args, **kwargs, num_heads=heads()))
+            elif self._products is not None and name in calls.SOFTMAX:
                 fields = self._products.logits(args, kwargs, heads)
                 if fields:
                     self._report(CallSource.SOFTMAX, lambda: fields)
@@ -331,7 +311,6 @@ class _Tap(TorchFunctionMode):
         return result
 
     def report_unseen(self) -> None:
-        """Report attention modules that ran without a call that was seen."""
         silent = [path for path in self._layout.attention if path in self._started - self._accounted]
         if self._started and not silent and not self._num_seen:
             silent = [""]
@@ -363,10 +342,9 @@ class _Tap(TorchFunctionMode):
                     self._in_on_call = False
 
     def _call(self, source: CallSource, fields: dict[str, Any]) -> AttentionCall:
-        frame = self._frames[-1]
-        extra = frame.num_extra_keys()
-        if extra:
-            fields = without_extra_keys(fields, extra)
+        frame, module = self._frames[-1], self._frames[-1].module
+        if isinstance(module, nn.MultiheadAttention):  # which may add keys to those of its sequence
+            fields = calls.without_extra_keys(fields, (module.bias_k is not None) + bool(module.add_zero_attn))
         logits = fields.get("logits")
         batch, _, rows = (fields["q"] if logits is None else logits).shape[:3]
         keys = fields["k"].shape[2] if logits is None else logits.shape[3]
@@ -396,7 +374,7 @@ class _Tap(TorchFunctionMode):
             counted = self._counted.get(layer)
             return counted if counted is not None and counted.shape == (batch, rows) else None
         tokens, offset = self._padding_mask(batch, keys), fields["offset"]
-        counted = rows_with_keys(fields, offset) if tokens is None else tokens[:, offset : offset + rows]
+        counted = calls.rows_with_keys(fields, offset) if tokens is None else tokens[:, offset : offset + rows]
         self._counted.pop(layer, None)
         if counted is not None:
             self._counted[layer] = counted
@@ -419,7 +397,7 @@ class _Tap(TorchFunctionMode):
                         return None
                     # A square one may be for rows and keys.
                     if isinstance(value, Tensor) and value.shape == (batch, num_keys) and batch != num_keys:
-                        return rows_of_padding(name, value.detach())
+                        return calls.rows_of_padding(name, value.detach())
         return None
 
 
@@ -454,7 +432,7 @@ def _interface_followed(follow: Callable[[Callable[[], Any], Callable[[], dict[s
                     return function(module, query, key, value, *args, **kwargs)
 
             mask = args[0] if args else kwargs.get("attention_mask")
-            return follow(run, lambda: interface_fields(module, query, key, mask, kwargs))
+            return follow(run, lambda: calls.interface_fields(module, query, key, mask, kwargs))
 
         return function if name == "sdpa" else attention
 
@@ -485,8 +463,7 @@ class TrainingForward:
     """
 
     def __init__(self, root: nn.Module, on_error: Callable[[Exception], None]) -> None:
-        """What goes wrong with a tap is passed to `on_error`; hooks never raise."""
-        self._root, self._on_error = root, on_error
+        self._root, self._on_error = root, on_error  # which gets what goes wrong with a tap: hooks never raise
         self._open_tap: Callable[[], AbstractContextManager[None]] = nullcontext
         self._waiting: set[nn.Module] = set()
         self._handles: list[RemovableHandle] = []
@@ -520,7 +497,10 @@ class TrainingForward:
     def _enter(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._owner is not None and not self._was_never_left(module):
+        # A validation that ended without being left, as by Ctrl-C, is over when the root trains again.
+        if self._owner is not None and (
+            module is not self._root or self._owner_counts or not self._is_training(module)
+        ):
             self._depth += module is self._owner
         elif module in self._waiting and not in_backward():
             self._owner, self._owner_counts, self._depth = module, self._is_training(module), 1
@@ -550,10 +530,6 @@ class TrainingForward:
             return self._root.training or not self._was_in_training_mode
         # Parts called one by one run without gradients under reentrant checkpointing: only the mode counts.
         return module is not self._root and self._root.training
-
-    def _was_never_left(self, entered: nn.Module) -> bool:
-        """Whether the owner is a validation that ended without being left, as by Ctrl-C: the root trains again."""
-        return entered is self._root and not self._owner_counts and self._is_training(entered)
 
     def _close(self) -> None:
         self._owner = None

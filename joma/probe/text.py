@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from joma.errors import positive
 from joma.formatting import counted
-from joma.probe.findings import Fault, Flaw, some
+from joma.probe.findings import Fault, Flaw, first_sentence, some
 from joma.probe.measurement import Readings, Row
 from joma.probe.measures import full_attention
 from joma.probe.structure import Unseen
@@ -28,8 +28,7 @@ MOST_TOKENS = 4096  # of one forward on a GPU
 _CHARACTERS_PER_TOKEN = 8
 """Of the text as much is read first as will do for most tokenizers; then twice as much, and so on."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
-_UNUSED = ("pooler", "lm_head", "classifier")
-"""Modules that attention does not depend on, which a checkpoint may lack."""
+_UNUSED = ("pooler", "lm_head", "classifier")  # modules that attention does not depend on, which a checkpoint may lack
 
 
 def windows_key(windows: Int[Tensor, "windows length"]) -> str:
@@ -74,7 +73,7 @@ def load_config(folder: Path) -> Any:
             return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # transformers raises whatever a foreign file makes it raise
         raise ValueError(
-            f"No model can be built from {folder}: {_first_sentence(error)}. Entropy needs a config.json of an "
+            f"No model can be built from {folder}: {first_sentence(error)}. Entropy needs a config.json of an "
             "architecture that transformers has; code that comes with a checkpoint is not run."
         ) from None
 
@@ -144,7 +143,7 @@ def _build(folder: Path) -> Any:
                 output_loading_info=True,
             )
     except Exception as error:  # as above
-        raise Flaw(Fault.NO_ENTROPY, f"No model can be built: {_first_sentence(error)}.") from None
+        raise Flaw(Fault.NO_ENTROPY, f"No model can be built: {first_sentence(error)}.") from None
     missing = sorted(name for name in loading["missing_keys"] if not any(part in name for part in _UNUSED))
     if missing:
         message = f"No model can be built: {len(missing)} of its tensors are not in the checkpoint, {some(missing)}."
@@ -178,7 +177,7 @@ def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # as above
         raise ValueError(
-            f"There is no tokenizer in {folder} that can be used: {_first_sentence(error)}. Pass `tokenizer`, a folder."
+            f"There is no tokenizer in {folder} that can be used: {first_sentence(error)}. Pass `tokenizer`, a folder."
         ) from None
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made by transformers where there is none
         raise ValueError(f"There is no tokenizer in {folder}. Pass `tokenizer`, a folder with tokenizer.json.")
@@ -192,7 +191,3 @@ def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
             if not more:
                 return ids[:wanted]
             read += more
-
-
-def _first_sentence(error: Exception) -> str:
-    return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__

@@ -33,8 +33,7 @@ class OffPath:
     """A checkpoint that the run does not pass; checkpoints are given by their position in the series."""
 
     index: int
-    before: int | None
-    """The checkpoints before and after it that are on the path."""
+    before: int | None  # the checkpoints before and after it that are on the path
     after: int | None
     nearest: int | None = None
     """The one elsewhere in the series where the weights belong: nearer than τ times the neighbours, or exchanged."""
@@ -116,7 +115,6 @@ def _homes(d: Float[np.ndarray, "n n"], others: Sequence[int], runs: list[list[i
 
 
 def _runs(indices: Sequence[int]) -> list[list[int]]:
-    """Split into runs of consecutive numbers."""
     starts = [position for position, index in enumerate(indices) if not position or indices[position - 1] != index - 1]
     return [list(indices[start:stop]) for start, stop in zip(starts, [*starts[1:], len(indices)], strict=True)]
 

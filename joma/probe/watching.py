@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from operator import index
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex
 from weakref import WeakSet
 
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from joma.charts import Chart
 
 LOG = logging.getLogger("joma")
-EVERY = 100
 _WHAT_IS_MEASURED = ("batch", "mlp_pattern", "attention_pattern")
 """Settings without which values are not comparable. When, how much and with what alarm may change on the way."""
 _RANKS_ALONE = 'For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern` to choose them.'
@@ -74,7 +72,7 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     model: nn.Module,
     *,
     out: Path | str | None = None,
-    every: int = EVERY,
+    every: int = 100,
     schedule: Schedule | int | str | Sequence[int] | None = None,
     probe_batch: ProbeBatch | None = None,
     measures: str | Sequence[str] = "standard",
@@ -128,11 +126,8 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     seen = Watch(
         probed, functions, when, probe_batch=batch, alarm=thresholds, on_alarm=on_alarm, heads=heads, loggers=loggers
     )
-    if dry_run:
-        seen.time_one_measurement()
-        return seen
-    if out is None:
-        seen.attach(MemoryRecord(), is_resumed=False)
+    if dry_run or out is None:
+        seen.time_one_measurement() if dry_run else seen.attach(_MemoryRecord(), is_resumed=False)
         return seen
     config = {
         "schedule": str(when),
@@ -176,7 +171,6 @@ class Watch:
         heads: bool,
         loggers: Sequence[Logger],
     ) -> None:
-        """Look what there is to see, on the probe batch where there is one, else by structure; refuse what is not."""
         self.schedule = schedule
         self.alerts: list[Alert] = []
         """Alarms so far, those of a resumed run's earlier sessions left out."""
@@ -188,7 +182,9 @@ class Watch:
         """What each measurement took."""
         self._model, self._measures, self._probe_batch = model, measures, probe_batch
         self._heads, self._loggers, self._alarm, self._on_alarm = heads, tuple(loggers), alarm, on_alarm
-        self._record: RunWriter | MemoryRecord = MemoryRecord()
+        self._looks = bool(measures[On.ATTENTION])
+        self._by_batch = self._looks and probe_batch is None  # attention is that of the training's own forward pass
+        self._record: RunWriter | _MemoryRecord = _MemoryRecord()
         self._attached = False
         self._earlier: tuple[pandas.DataFrame, pandas.DataFrame] | None = None
         """Values and events of earlier sessions, until the first step shows where this one begins."""
@@ -203,11 +199,10 @@ class Watch:
         self._measurement: Measurement | None = None  # of the step that is running, if it is to be measured
         self._known_sites: Sites | None = None  # where the last measurement saw attention
         self._forward = TrainingForward(model.root, self._failed)
-        self._ran = False
-        """Whether the sites were seen in a forward pass; else they are those of the model's structure."""
+        self._ran = False  # whether the sites were seen in a forward pass; else they are those of the model's structure
         self._look()
 
-    def attach(self, record: "RunWriter | MemoryRecord", *, is_resumed: bool) -> None:
+    def attach(self, record: "RunWriter | _MemoryRecord", *, is_resumed: bool) -> None:
         """Wait for the first forward pass, and write to a record."""
         self._record, self._attached = record, True
         _watched.add(self._model.root)
@@ -273,14 +268,14 @@ class Watch:
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far: step, site, kind, layer, head (-1 over all), metric, value, flag."""
         self._flush()
-        return self._record.frame() if isinstance(self._record, MemoryRecord) else read(self._record.folder)
+        return self._record.frame() if isinstance(self._record, _MemoryRecord) else read(self._record.folder)
 
     to_frame = frame
 
     def events(self) -> "pandas.DataFrame":
         """Return what happened so far: alarms, exceptions inside of measurements, what was not seen."""
         self._flush()
-        return self._record.events() if isinstance(self._record, MemoryRecord) else read_events(self._record.folder)
+        return self._record.events() if isinstance(self._record, _MemoryRecord) else read_events(self._record.folder)
 
     def plot(self) -> "Chart":
         """Draw the entropy, rank, largest logit and loss of every layer over the steps."""
@@ -315,7 +310,6 @@ class Watch:
         return as_html(self.frame(), self._remarks())
 
     def _plan(self) -> list[str]:
-        """Return what will be measured, before there is a value."""
         lower, pairs = self._model.layout.lower, self._model.layout.query_keys
         subjects = {
             On.ATTENTION: [(layer, f"attention   {site or '(the model itself)'}") for layer, site in self.sites],
@@ -345,7 +339,7 @@ class Watch:
 
         The page is for this machine alone, and ends with this process. It needs a folder (`out`) and joma[report].
         """
-        if isinstance(self._record, MemoryRecord):
+        if isinstance(self._record, _MemoryRecord):
             raise ValueError("`live` follows a folder, and this watch keeps its record in memory. Pass `out` to watch.")
         folder = str(self._record.folder.resolve())
         command = [sys.executable, "-m", "joma", "report", "--live", "--until-eof", "--json", folder]
@@ -362,22 +356,20 @@ class Watch:
     def __enter__(self) -> "Watch":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close("finished" if error is None else "failed")
 
     # What there is to see
 
     def _look(self) -> None:
-        model, layout, looks = self._model, self._model.layout, self._looks_at_attention
-        by_batch = looks and self._probe_batch is None
-        if by_batch and model.compiled:
+        """Find what is to be measured, on the probe batch where there is one, else by structure."""
+        model, layout = self._model, self._model.layout
+        if self._by_batch and model.compiled:
             raise ValueError(
                 f"This {model.name} is compiled: its compiled forward pass shows no attention calls, and looking into "
                 "it would compile it anew. Pass `probe_batch`, which is run through the uncompiled module."
             )
-        if by_batch and model.replicated:
+        if self._by_batch and model.replicated:
             raise ValueError(
                 f"This {model.name} is in a DataParallel, whose replicas run in threads. "
                 "Pass `probe_batch`, or use DistributedDataParallel."
@@ -389,9 +381,9 @@ class Watch:
             without = [pair for pair in layout.query_keys if pair.num_heads is None]
             self.unseen |= {Unseen(plain_site(pair.site), reason): None for pair in without}
         seen = Measurement(model, functions_of(()))
-        if by_batch:
+        if self._by_batch:
             self.sites = tuple((layer, plain_site(path)) for layer, path in layout.sites)
-        elif self._probe_batch is not None and looks:
+        elif self._probe_batch is not None and self._looks:
             try:
                 seen.probe(self._probe_batch)
             except Exception as error:
@@ -401,10 +393,10 @@ class Watch:
                 ) from error
             self._saw(seen)
             self.unseen |= seen.unseen
-        if looks and not self.sites and not any(each.site for each in seen.unseen):
+        if self._looks and not self.sites and not any(each.site for each in seen.unseen):
             why = "no_match" if model.attention_pattern else "no_call" if self._ran else "no_module"
             raise ValueError(_NO_ATTENTION[why].format(name=model.name, pattern=model.attention_pattern))
-        if not looks and self._measures[On.MATRIX] and not layout.lower:
+        if not self._looks and self._measures[On.MATRIX] and not layout.lower:
             raise ValueError(f"joma finds no MLP in this {model.name}. {next(iter(self.unseen)).reason}")
 
     def time_one_measurement(self) -> None:
@@ -418,10 +410,6 @@ class Watch:
             found.weights()
             list(found.readings.rows(heads=True))
             self.seconds = [time.perf_counter() - begun]
-
-    @property
-    def _looks_at_attention(self) -> bool:
-        return bool(self._measures[On.ATTENTION])
 
     def _saw(self, found: Measurement) -> None:
         self.sites = tuple(sorted((layer, site) for site, layer in found.layers.items()))
@@ -466,7 +454,7 @@ class Watch:
     def _is_ready(self, number: int) -> bool:
         """Whether to measure now: the step is due, and the forward pass of its training batch was tapped."""
         due = self.schedule.due(number) or self._is_overdue
-        if not due or self._probe_batch is not None or not self._looks_at_attention:
+        if not due or not self._by_batch:
             return due
         self._is_overdue = self._measurement is None
         return not self._is_overdue
@@ -476,12 +464,10 @@ class Watch:
         return self._last is None or self._is_overdue or self.schedule.due(self._last + self._stride)
 
     def _wait_for_forward(self) -> None:
-        """Wait for the next forward pass if it will be measured."""
         self._forward.stop()
-        by_batch = self._probe_batch is None and self._looks_at_attention
-        due = by_batch and self._is_next_due()
-        self._measurement = Measurement(self._model, self._measures, self._known_sites) if due else None
-        if self._measurement is not None:
+        self._measurement = None
+        if self._by_batch and self._is_next_due():
+            self._measurement = Measurement(self._model, self._measures, self._known_sites)
             self._forward.wait(self._measurement.tap)
 
     def _measure(self, number: int, loss: SupportsFloat | None) -> list[Alert]:
@@ -489,7 +475,7 @@ class Watch:
         found = self._measurement or Measurement(self._model, self._measures, self._known_sites)
         wait_for(self._model.devices)  # what training has still to do is not the cost of measuring
         begun = time.perf_counter()
-        if self._probe_batch is not None and self._looks_at_attention:
+        if self._probe_batch is not None and self._looks:
             with self._going_on():
                 found.probe(self._probe_batch)
         self._known_sites = found.sites
@@ -500,7 +486,7 @@ class Watch:
             rows = [row._replace(flag=flag) if row.metric.startswith("update_") else row for row in rows]
         if loss is not None:
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            rows.append(Row(site="", kind="model", layer=NO_LAYER, head=ALL_HEADS, metric="loss", value=value))
+            rows.append(Row("", "model", NO_LAYER, ALL_HEADS, "loss", value))
         self._note(number, rows)
         alerts = list(alerts_of(self._curves, self._alarm)) if self._alarm is not None else []
         alerts = [each for each in alerts if each.step == number and (each.kind, each.site) not in self._rung]
@@ -512,7 +498,6 @@ class Watch:
         return alerts
 
     def _note(self, number: int, rows: Iterable[Row]) -> None:
-        """Add values to the curves that the alarm looks at."""
         for row in rows:
             if row.metric in WATCHED:
                 curve = self._curves.setdefault((row.site, row.metric, row.head), MetricCurve(layer=row.layer))
@@ -527,7 +512,7 @@ class Watch:
             self._failed(error, site)
         if found.layers and not self._ran:
             self._saw(found)
-        if self._looks_at_attention and not found.layers and not any(each.site for each in found.unseen):
+        if self._looks and not found.layers and not any(each.site for each in found.unseen):
             found.unseen[Unseen("", _NO_CALL[self._probe_batch is not None])] = None
         for each in found.unseen:
             if each not in self.unseen:
@@ -536,8 +521,8 @@ class Watch:
                 self._record.event(number, "unseen", each.reason, level="warning", site=each.site)
         values = {}
         for row in rows:
-            parts = (row.metric, row.site, "" if row.head == ALL_HEADS else f"head {row.head}")
-            values["/".join(filter(None, parts))] = row.value
+            head = "" if row.head == ALL_HEADS else f"head {row.head}"
+            values["/".join(filter(None, (row.metric, row.site, head)))] = row.value
         for logger in self._loggers:
             with self._going_on():
                 logger(number, values)
@@ -550,7 +535,6 @@ class Watch:
 
     @contextmanager
     def _going_on(self, site: str = "", step: int | None = None) -> Iterator[None]:
-        """Go on after an exception inside the context, which is recorded."""
         try:
             yield
         except Exception as error:
@@ -575,34 +559,24 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
 
 
-class MemoryRecord:
+class _MemoryRecord:
     """Keeps the rows and events of a run that has no folder; takes what a `RunWriter` takes."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._rows: list[dict[str, Any]] = []
-        self._events: list[dict[str, Any]] = []
+        self._events: list[tuple[Any, ...]] = []
 
     def add(self, step: int, metric: str, value: float, **row: Any) -> None:
-        """Take one value."""
         self._rows.append({"step": step, **Row("", "", NO_LAYER, ALL_HEADS, metric, value)._asdict(), **row})
 
-    def event(
-        self, step: int, kind: str, message: str, *, level: str = "info", site: str = "", evidence: Any = None
-    ) -> None:
-        """Take something that happened."""
-        text = json.dumps(evidence or {}, default=str)
-        self._events.append(
-            {"step": step, "site": site, "level": level, "kind": kind, "message": message, "evidence": text}
-        )
+    def event(self, step: int, kind: str, message: str, *, level: str, site: str = "", evidence: Any = None) -> None:
+        self._events.append((step, site, level, kind, message, json.dumps(evidence or {}, default=str)))
 
-    def _nothing(self, *_: object) -> None:
-        """Keep everything: there is no earlier session and no folder."""
+    def _nothing(self, *_: object) -> None: ...
 
     begin_again = end_step = close = abandon = flush = _nothing
 
     def frame(self) -> "pandas.DataFrame":
-        """Return the values so far, of several for one key the last."""
         import pandas
 
         table = pandas.DataFrame(self._rows, columns=["step", *Row._fields])
@@ -610,7 +584,6 @@ class MemoryRecord:
         return table.sort_values(["step", "layer", "site", "head", "metric"], ignore_index=True)
 
     def events(self) -> "pandas.DataFrame":
-        """Return what happened so far."""
         import pandas
 
         return pandas.DataFrame(self._events, columns=["step", "site", "level", "kind", "message", "evidence"])

@@ -17,8 +17,7 @@ from joma.probe.watching import watch
 
 NUM_PROCESSES = 2
 FULL = {"measures": "full", "every": 2}
-PATIENCE = timedelta(seconds=60)
-"""A collective that not all processes join in fails after this."""
+PATIENCE = timedelta(seconds=60)  # a collective that not all processes join in fails after this
 
 
 def sharded(model):

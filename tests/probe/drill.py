@@ -37,7 +37,7 @@ State = dict[str, Tensor]
 class Attention(nn.Module):
     """Causal attention with a matrix for each of queries, keys, values and outputs."""
 
-    def __init__(self) -> None:  # noqa: D107
+    def __init__(self) -> None:
         super().__init__()
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
@@ -50,7 +50,7 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and an MLP."""
 
-    def __init__(self) -> None:  # noqa: D107
+    def __init__(self) -> None:
         super().__init__()
         self.self_attn, self.norm1, self.norm2 = Attention(), nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
@@ -63,7 +63,7 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """A tiny decoder of two layers."""
 
-    def __init__(self, *, tied: bool) -> None:  # noqa: D107
+    def __init__(self, *, tied: bool) -> None:
         super().__init__()
         self.embed, self.position = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers, self.norm = nn.ModuleList(Layer() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
@@ -145,14 +145,12 @@ class Series:
 
     steps: list[int]
     states: list[State]
-    other: dict[int, State]
-    """The same steps of another training."""
+    other: dict[int, State]  # the same steps of another training
     form: str
     inside: dict[int, int] = field(default_factory=dict)
     """Step that a file holds, by its index, where that is not its own."""
     after_writing: list[Callable[[Path], None]] = field(default_factory=list)
-    taken: set[int] = field(default_factory=set)
-    """Indices that have a fault."""
+    taken: set[int] = field(default_factory=set)  # indices that have a fault
 
 
 def draw_series(seed: int) -> Series:

@@ -11,27 +11,21 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 REPOSITORY = "org/model"
-LARGE_SUFFIXES = (".safetensors", ".bin", ".pt")
-"""Files that the hub keeps in LFS, and serves from another host."""
+LARGE_SUFFIXES = (".safetensors", ".bin", ".pt")  # files that the hub keeps in LFS, and serves from another host
 
 
 class LoopbackHub:
     """Serves folders as revisions of one repository."""
 
     def __init__(self, repository: str, revisions: dict[str, Path], *, ranges: bool = True) -> None:
-        """Serve when it is running."""
         self.repository = repository
         self.revisions = revisions
         self.commits = {hashlib.sha1(name.encode()).hexdigest(): name for name in revisions}
         self.ranges = ranges
-        self.sent: Counter[str] = Counter()
-        """Bytes of content sent, by revision and file."""
-        self.requests: list[tuple[str, str, str]] = []
-        """Method, path and authorization of every request."""
-        self.failing: set[str] = set()
-        """Revisions whose files are refused."""
-        self.expired = 0
-        """How many requests to the storage are still refused as too late."""
+        self.sent: Counter[str] = Counter()  # bytes of content sent, by revision and file
+        self.requests: list[tuple[str, str, str]] = []  # method, path and authorization of every request
+        self.failing: set[str] = set()  # revisions whose files are refused
+        self.expired = 0  # how many requests to the storage are still refused as too late
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self.server.hub = self  # type: ignore[attr-defined]
         self.url = f"http://127.0.0.1:{self.server.server_port}"

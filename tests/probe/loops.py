@@ -18,7 +18,6 @@ class Encoder(nn.Module):
     """PyTorch's own encoder with dropout, on tokens."""
 
     def __init__(self):
-        """Take the sizes of all models here."""
         super().__init__()
         self.embedding = nn.Embedding(models.VOCABULARY, models.WIDTH)
         layer = nn.TransformerEncoderLayer(models.WIDTH, models.HEADS, 64, dropout=0.2, batch_first=True)
@@ -33,7 +32,6 @@ class WithBuffers(models.HandWritten):
     """Writes its buffers in every forward pass, eval mode or not, by each way there is; and draws random numbers."""
 
     def __init__(self):
-        """Have buffers of every kind."""
         super().__init__(dropout=0.1)
         self.norm = nn.BatchNorm1d(models.VOCABULARY)
         self.register_buffer("num_calls", torch.zeros(()))
@@ -143,3 +141,11 @@ def assert_same(left, right, where=""):
         ), where
     else:
         assert left == right, where
+
+
+def watched(name, num_steps=1, model=None, **settings):
+    """Return a closed watch that has seen some steps of a model."""
+    model = build(name) if model is None else model
+    with watch(model, **{"every": 1} | settings) as seen:
+        run(model, name, seen, range(num_steps))
+    return seen

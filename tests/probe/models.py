@@ -76,8 +76,7 @@ def _make(family: str, **changes) -> nn.Module:
 
 
 FAMILIES: dict[str, Callable[..., nn.Module]] = {family: partial(_make, family) for family in _FAMILIES}
-CAUSAL = {family: FAMILIES[family] for family in _FAMILIES if family not in ("bert", "t5", "vit")}
-"""Decoders of text."""
+CAUSAL = {family: FAMILIES[family] for family in _FAMILIES if family not in ("bert", "t5", "vit")}  # decoders of text
 
 
 def build(family: str, *, seed: int = 0, std: float = 0.3, **changes) -> nn.Module:
@@ -120,7 +119,6 @@ class HandWritten(nn.Module):
     """A decoder as a researcher writes it: fused projection, `scaled_dot_product_attention`, an MLP."""
 
     def __init__(self, width: int = WIDTH, heads: int = HEADS, layers: int = LAYERS, dropout: float = 0.0) -> None:
-        """Set the sizes."""
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, width)
         self.blocks = nn.ModuleList(HandWrittenBlock(width, heads, dropout) for _ in range(layers))
@@ -137,7 +135,6 @@ class HandWrittenBlock(nn.Module):
     """Attention and MLP with residuals."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
-        """Set the sizes."""
         super().__init__()
         self.heads, self.dropout = heads, dropout
         self.qkv = nn.Linear(width, 3 * width)
@@ -157,7 +154,6 @@ class Apart(HandWritten):
     """The same with all MLPs in a list of their own, next to that of the blocks."""
 
     def __init__(self) -> None:
-        """Move the MLPs."""
         super().__init__()
         self.mlps = nn.ModuleList(block.mlp for block in self.blocks)
         for block in self.blocks:

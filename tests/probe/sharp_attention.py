@@ -14,7 +14,6 @@ class Scaled(nn.Module):
     """One layer whose queries a test makes as sharp, or as flat, as it likes."""
 
     def __init__(self):
-        """Start ordinary."""
         super().__init__()
         self.block = models.HandWritten(layers=1)
         self.sharpness = 1.0

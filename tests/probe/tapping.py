@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.modeling_utils import AttentionInterface
 
 from joma.probe.calls import measure_call
@@ -40,7 +41,6 @@ class Sdpa(nn.Module):
     """One call, made with whatever function and arguments it is given."""
 
     def __init__(self, function, **arguments):
-        """Keep the parts."""
         super().__init__()
         self.function, self.arguments = function, arguments
 
@@ -52,7 +52,6 @@ class Eager(nn.Module):
     """Attention of one head, its softmax written in different ways."""
 
     def __init__(self, way):
-        """Keep the parts."""
         super().__init__()
         self.way, self.linear = way, nn.Linear(8, 24)
 
@@ -73,3 +72,17 @@ WAYS = {
         torch.ones(5, 5, dtype=torch.bool), -torch.inf
     ).softmax(-1, dtype=torch.float32),
 }  # fmt: skip
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most elements that any operation made; views of what was there take no memory."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        given = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
+        for tensor in torch.utils._pytree.tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in given:
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out

@@ -20,8 +20,7 @@ from joma.probe.structure import Role, find_layout, lower_matrices
 torch.set_num_threads(1)
 
 WIDTH, HEADS, VOCABULARY, LENGTH, PADDING = 32, 4, 61, 12, 4
-SHARP = 0.5
-"""Mean largest attention weight that some head must exceed."""
+SHARP = 0.5  # mean largest attention weight that some head must exceed
 _HF = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "vocab_size": VOCABULARY}
 _HF |= {"max_position_embeddings": 64, "intermediate_size": 48, "pad_token_id": 0}
 _HF |= {"bos_token_id": 1, "eos_token_id": 1, "cls_token_id": 1, "sep_token_id": 1}
@@ -45,17 +44,13 @@ _BERT = r"intermediate\.dense\.weight"
 class Architecture:
     """A class of transformers, a small configuration, and what is to be found in it."""
 
-    name: str
-    """Of the class without "Config" and "Model"."""
+    name: str  # of the class without "Config" and "Model"
     sizes: dict
-    lower: str
-    """Regular expression of exactly those parameters that lead into the hidden neurons."""
+    lower: str  # regular expression of exactly those parameters that lead into the hidden neurons
     model: str = "Model"
-    kind: str = "text"
-    """Or "seq2seq" or "image"."""
+    kind: str = "text"  # or "seq2seq" or "image"
     sink: bool = False
-    changes: dict = field(default_factory=dict)
-    """Of the model that is tapped; the twin has eager attention."""
+    changes: dict = field(default_factory=dict)  # of the model that is tapped; the twin has eager attention
 
     @property
     def gated(self) -> bool:

@@ -52,11 +52,15 @@ def test_neighbours_that_are_copies_are_both_flagged(on_hub):
     states = walk(10)
     states[4] = states[3]
     series = prints_of(states, compared=LOWER if on_hub else None)
+    series = [replace(each, files={"model.safetensors": each.tensors[LOWER[0]].digest}) for each in series]
     (finding,) = audit(series)
+    assert finding.evidence["same_files"]
     assert kinds([finding]) == [(Fault.IDENTICAL_CHECKPOINT, 400)]
     assert finding.evidence["steps"] == [400, 500]
     assert finding.evidence["tensors_compared"] == (len(LOWER) if on_hub else len(states[0]))
     assert flags([finding], series) == {step: {"": "identical checkpoint"} for step in (400, 500)}
+    (finding,) = audit(prints_of(states[:1] * 4))  # nothing but copies
+    assert (finding.kind, finding.evidence["flagged"]) == (Fault.IDENTICAL_CHECKPOINT, [100, 200, 300, 400])
 
 
 def test_a_warm_up_that_begins_at_rate_0_leaves_the_first_two_steps_equal():
@@ -109,13 +113,6 @@ def test_tensors_that_never_change_or_prove_nothing_are_left_out():
     assert [(each.kind, each.sites) for each in audit(prints_of(states))] == [(Fault.JUMP, ("frozen.weight",))]
 
 
-def test_a_series_of_nothing_but_copies():
-    states = walk(1) * 4
-    (finding,) = audit(prints_of(states))
-    assert finding.kind is Fault.IDENTICAL_CHECKPOINT
-    assert finding.evidence["flagged"] == [100, 200, 300, 400]
-
-
 def test_missing_tensors_other_shapes_and_other_types():
     states = walk(8)
     del states[1][LOWER[0]]
@@ -147,16 +144,6 @@ def test_weights_that_are_not_finite_take_no_part_in_distances():
     assert (finding.kind, finding.step, finding.sites) == (Fault.NOT_FINITE, 400, (LOWER[0],))
     states[1] = states[3]
     assert {(Fault.NOT_FINITE, 200), (Fault.NOT_FINITE, 400)} <= set(kinds(audit(prints_of(states))))
-
-
-def test_the_same_files_are_the_same_weights():
-    states = walk(6)
-    states[2] = states[1]
-    series = [
-        replace(each, files={"model.safetensors": str(each.tensors[LOWER[0]].digest)}) for each in prints_of(states)
-    ]
-    (finding,) = audit(series)
-    assert finding.evidence["same_files"]
 
 
 def test_a_file_of_another_step_is_named_though_its_tensors_were_not_compared():
@@ -300,23 +287,6 @@ def test_weights_from_near_the_end_that_the_series_does_not_have(path, n, early,
     assert {off.index for off in hits} <= {i}
 
 
-def test_two_checkpoints_swapped():
-    rng = np.random.default_rng(0)
-    counts = {path: [0, 0] for path in MOVING}
-    for path in MOVING:
-        for _ in range(40):
-            n = int(rng.integers(12, 60))
-            x = path(n, rng)
-            i = int(rng.integers(0, n // 4))
-            x[[i, n - 1]] = x[[n - 1, i]]
-            indices = {off.index for off in found(x)}
-            counts[path][0] += indices == {i, n - 1}
-            counts[path][1] += bool(indices - {i, n - 1})
-    for path, (right, wrong) in counts.items():
-        assert right >= 33, path  # a random walk of few steps does not get far
-        assert wrong <= 3, path
-
-
 @cases
 def test_a_block_of_copies(path, n, early, seed):
     x = path(n, np.random.default_rng(seed))
@@ -329,38 +299,41 @@ def test_a_block_of_copies(path, n, early, seed):
         assert offs in ({i: None, i + 1: None}, {i: n - 1, i + 1: n - 1, n - 1: i})
 
 
-def test_weights_of_another_run():
+def test_two_checkpoints_swapped():
     rng = np.random.default_rng(0)
-    x = random_walk(20, rng)
-    x[7] = 40 * rng.normal(size=DIMENSION)
-    (off,) = found(x)
-    assert (off.index, off.before, off.after, off.nearest) == (7, 6, 8, None)
+    for path in MOVING:
+        right = wrong = 0
+        for _ in range(40):
+            n = int(rng.integers(12, 60))
+            x, i = path(n, rng), int(rng.integers(0, n // 4))
+            x[[i, n - 1]] = x[[n - 1, i]]
+            indices = {off.index for off in found(x)}
+            right += indices == {i, n - 1}
+            wrong += bool(indices - {i, n - 1})
+        assert right >= 33 and wrong <= 3, path  # a random walk of few steps does not get far
 
 
-def test_when_distances_do_not_show_which_of_two_is_wrong_both_are_named():
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(20, DIMENSION))  # settled, without memory: every place is as good
-    x[4] = x[15]
-    offs = {off.index: off.rival for off in found(x)}
-    assert offs == {4: 15, 15: 4}
+def with_row(x, i, row):
+    return np.concatenate([x[:i], row[None], x[i + 1 :]])
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_too_few_to_judge(n):
-    assert off_path(np.ones((n, n)) - np.eye(n)) == []
+WALK, NOISE = (
+    make(20, np.random.default_rng(0)) for make in (random_walk, lambda n, rng: rng.normal(size=(n, DIMENSION)))
+)
+PATHS = {
+    "weights of another run": (with_row(WALK, 7, 40 * NOISE[0]), {7: (6, 8, None, None)}),
+    "settled, where every place is as good": (with_row(NOISE, 4, NOISE[15]), {4: (3, 5, 15, 15), 15: (14, 16, 4, 4)}),
+    "three with one away": (np.array([[0.0], [9.0], [1.0]]), {1: (0, 2, None, None)}),
+    "equal neighbours": (with_row(WALK, 8, WALK[7]), {}),
+    "all equal": (np.zeros((5, 2)), {}),
+    **{f"{n} are too few": (np.arange(n)[:, None].astype(float), {}) for n in (1, 2)},
+}
 
 
-def test_three_with_one_away():
-    x = np.array([[0.0], [9.0], [1.0]])
-    (off,) = found(x)
-    assert (off.index, off.nearest) == (1, None)
-
-
-def test_equal_neighbours_are_on_the_path():
-    x = random_walk(20, np.random.default_rng(0))
-    x[8] = x[7]
-    assert found(x) == []
-    assert found(np.zeros((5, DIMENSION))) == []
+@pytest.mark.parametrize("name", PATHS)
+def test_single_paths(name):
+    x, expected = PATHS[name]
+    assert {off.index: (off.before, off.after, off.nearest, off.rival) for off in found(x)} == expected
 
 
 PYTHIA = [0, *(2**i for i in range(10)), *range(1000, 143_001, 1000)]
@@ -454,6 +427,9 @@ def test_every_type_has_a_print(tensor):
     wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
     assert found.norm == pytest.approx(float(wide.norm()), rel=1e-6)
     assert found.num_zeros == (0 if tensor.is_complex() else int((wide == 0).sum()))
+    assert found.uniform == (tensor.ndim == 0)
+    assert tensor_print(torch.ones(5000)).uniform
+    assert not tensor_print(torch.ones(5000).index_fill(0, torch.tensor(4999), 2)).uniform
 
 
 @given(place=st.integers(0, 999))
@@ -472,14 +448,6 @@ def test_nan_and_infinity_are_counted(dtype):
     assert (found.num_nan, found.num_inf, found.largest) == (1, 1, 1.0)
     large = tensor_print(torch.full((10,), 1e30))  # the squares overflow
     assert (large.num_nan, large.num_inf) == (0, 0) and large.norm == pytest.approx(1e30 * 10**0.5)
-
-
-def test_uniform_tensors_are_recognised():
-    assert tensor_print(torch.ones(5000)).uniform
-    assert not tensor_print(torch.arange(5000.0)).uniform
-    late = torch.ones(5000)
-    late[-1] = 2
-    assert not tensor_print(late).uniform
 
 
 def test_prints_come_back_from_disk(tmp_path):

@@ -38,7 +38,8 @@ def hf_train(folder, callbacks, *, resume_from=None, **changes):
         "gradient_accumulation_steps": 2, "logging_steps": 2, "report_to": [], "save_strategy": "no", "use_cpu": True,
         "disable_tqdm": True, "seed": 3, "learning_rate": 1e-2,
     }  # fmt: skip
-    trainer = Trainer(model, TrainingArguments(**settings | changes), train_dataset=texts(), callbacks=callbacks)
+    data = {"train_dataset": texts(), "eval_dataset": texts(4)}
+    trainer = Trainer(model, TrainingArguments(**settings | changes), **data, callbacks=callbacks)
     trainer.train(resume_from_checkpoint=resume_from)
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -61,18 +62,8 @@ def test_hugging_face(tmp_path):
 
 def test_hugging_face_on_a_probe_batch_with_evaluation_in_between(tmp_path):
     callback = HuggingFaceCallback(every=3, probe_batch=models.inputs("gpt2"))
-    settings = {"eval_strategy": "steps", "eval_steps": 1}
-
-    def train(callbacks):
-        model = loops.build("gpt2")
-        arguments = TrainingArguments(
-            output_dir=str(tmp_path / "trainer"), max_steps=3, report_to=[], save_strategy="no", use_cpu=True,
-            disable_tqdm=True, seed=3, **settings,
-        )  # fmt: skip
-        Trainer(model, arguments, train_dataset=texts(), eval_dataset=texts(4), callbacks=callbacks).train()
-        return {name: value.clone() for name, value in model.state_dict().items()}
-
-    loops.assert_same(train([]), train([callback]))
+    changes = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1}
+    loops.assert_same(hf_train(tmp_path, [], **changes), hf_train(tmp_path, [callback], **changes))
     assert sorted(set(callback.watch.frame().query("metric == 'entropy'")["step"])) == [0]
 
 
@@ -102,24 +93,19 @@ def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_p
     train("run", max_steps=5)  # one step further than the checkpoint
     resumed = train("run", resume_from=str(tmp_path / "trainer" / "checkpoint-4"))
     loops.assert_same(whole, resumed)
-    assert_same_attention(tmp_path / "whole", tmp_path / "run", range(6))
+    expected, found = (read(tmp_path / name).query("metric == 'entropy'") for name in ("whole", "run"))
+    pandas.testing.assert_frame_equal(found.reset_index(drop=True), expected.reset_index(drop=True))
+    assert sorted(set(found["step"])) == list(range(6))
     (message,) = [record.message for record in caplog.records if record.name == "joma"]
     assert "begins again at step 4: what an earlier session recorded at steps 4 to 4 is replaced" in message
     with pytest.raises(ValueError, match="with `seed` 3; this one has `seed` 4"):
         train("run", seed=4)
 
 
-def assert_same_attention(whole, resumed, steps):
-    expected, found = (read(folder).query("metric == 'entropy'").reset_index(drop=True) for folder in (whole, resumed))
-    assert sorted(set(found["step"])) == list(steps)
-    pandas.testing.assert_frame_equal(found, expected)
-
-
 class Module(lightning.LightningModule):
     """A model inside of a module whose own forward never runs."""
 
     def __init__(self, bad_step=-1):
-        """Raise at one step."""
         super().__init__()
         self.model = models.HandWritten(dropout=0.2)
         self.bad_step, self.losses = bad_step, []

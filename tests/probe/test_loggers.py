@@ -14,7 +14,6 @@ class Collecting:
     """Keeps what it receives; raises at one step."""
 
     def __init__(self, bad_step=-1):
-        """Start with nothing received."""
         self.received, self.closed, self.bad_step = {}, False, bad_step
 
     def __call__(self, step, values):
@@ -42,7 +41,6 @@ class FakeRun:
     """A run of W&B as far as its documentation goes: rows are filled until something commits them."""
 
     def __init__(self):
-        """Start at row 0."""
         self.step, self.rows, self.defined, self.open = 0, [], {}, {}
 
     def define_metric(self, name, step_metric=None):
@@ -73,10 +71,3 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, adapter):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=f"pip install {name}"):
         adapter()
-
-
-def test_a_logger_is_any_function():
-    model, received = loops.build("hand_written"), {}
-    with watch(model, every=1, loggers=[received.__setitem__]) as seen:
-        run(model, "hand_written", seen, range(2))
-    assert received.keys() == {0, 1} and "max_logit/blocks.1" in received[1]

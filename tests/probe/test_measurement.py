@@ -7,7 +7,6 @@ import loops
 import models
 import pytest
 import torch
-from loops import run
 from torch import nn
 
 from joma.measure.rank import stable_rank
@@ -42,19 +41,17 @@ def test_measures_of_the_user(measure):
     take("query_key", lambda pair: {"ratio": Flagged(float(pair.query.norm() / pair.key.norm()), "mine")})
     take("model", lambda model: len(list(model.parameters())))
     model = loops.build("llama")
-    with watch(model, every=1, measures=[f"my_{subject}" for subject in seen_by], heads=True) as seen:
-        run(model, "llama", seen, range(1))
-    table = seen.frame().set_index(["site", "metric", "head"])
-    q = seen_by["attention"][0].q
-    assert table.loc[("model.layers.0.self_attn", "query_norm", -1), "value"] == pytest.approx(q.norm(dim=-1).mean())
-    assert table.loc[("model.layers.0.self_attn", "query_norm", 2), "value"] == pytest.approx(
-        q[:, 2].norm(dim=-1).mean()
-    )
-    assert table.loc[("model.layers.0.self_attn", "top", -1), "value"] == pytest.approx(q.max())
-    assert table.loc[("", "my_model", -1), "value"] == len(list(model.parameters()))
-    assert table.loc[("model.layers.1.self_attn", "ratio", -1), "flag"] == "mine"
+    names = [f"my_{subject}" for subject in seen_by]
+    table = loops.watched("llama", model=model, measures=names, heads=True).frame()
+    values = table.set_index(["site", "metric", "head"])["value"]
+    q, site = seen_by["attention"][0].q, "model.layers.0.self_attn"
+    assert values[site, "query_norm", -1] == pytest.approx(q.norm(dim=-1).mean())
+    assert values[site, "query_norm", 2] == pytest.approx(q[:, 2].norm(dim=-1).mean())
+    assert values[site, "top", -1] == pytest.approx(q.max())
+    assert values["", "my_model", -1] == len(list(model.parameters()))
+    assert set(table.query("metric == 'ratio'")["flag"]) == {"mine"}
     assert seen_by["matrix"][0].site == "model.layers.0.mlp.gate_proj"
-    assert ("model.layers.0.mlp.gate_proj", "mean", -1) in table.index
+    assert ("model.layers.0.mlp.gate_proj", "mean", -1) in values.index
 
 
 def test_measures_that_are_refused(as_a_user_runs_it):
@@ -72,29 +69,14 @@ def test_measures_that_are_refused(as_a_user_runs_it):
         forget_measure("mine")
 
 
-def test_readings_are_reduced_over_rows_and_calls_without_nan():
-    readings = Readings()
-    first = torch.tensor([[[1.0, 2.0, torch.nan], [3.0, torch.nan, torch.nan]]])
-    second = torch.tensor([[[6.0], [5.0]]])
-    for rows in (first, second):
-        readings.add("a", "attention", 0, {"mean": rows, "most": rows, "one": 2.0}, {"most": Reduction.MAX})
-    values = {(row.metric, row.head): row.value for row in readings.rows(heads=True)}
-    assert values == {
-        ("mean", -1): 17 / 5, ("mean", 0): 3.0, ("mean", 1): 4.0, ("most", -1): 6.0, ("most", 0): 6.0, ("most", 1): 5.0,
-        ("one", -1): 2.0,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=r"\(B, H, rows\), \(H\) or \(\), got shape \(2, 2\)"):
-        readings.add("a", "attention", 0, {"flat": torch.zeros(2, 2)}, {})
-
-
 @pytest.mark.parametrize("reduction", Reduction)
-def test_readings_of_every_type_come_through_one_transfer(reduction):
-    """Means, largest and smallest agree here, as all rows of a head are alike."""
+def test_readings_of_every_type_are_reduced_over_rows_and_calls_without_nan(reduction):
+    """All rows of a head are alike here, so that means, largest and smallest agree."""
     numbers = torch.tensor([3.0, 1.0, 2.0])
     rows = numbers[None, :, None].expand(2, 3, 5)
     forms = {
         "rows": rows, "half": rows.bfloat16(), "double": rows.double(), "whole": rows.long(), "heads": numbers,
-        "whole heads": numbers.int(),
+        "whole heads": numbers.int(), "padded": rows.masked_fill(torch.arange(5) > 2, torch.nan),
     }  # fmt: skip
     readings = Readings()
     for _ in range(2):
@@ -104,6 +86,18 @@ def test_readings_of_every_type_come_through_one_transfer(reduction):
         assert [found[form, head] for head in range(3)] == [3.0, 1.0, 2.0], form
         assert found[form, -1] == {"mean": 2.0, "max": 3.0, "min": 1.0}[reduction]
     assert found["yes", -1] == 1.0
+
+
+def test_a_mean_counts_every_row_of_every_call_alike():
+    readings = Readings()
+    first = torch.tensor([[[1.0, 2.0, torch.nan], [3.0, torch.nan, torch.nan]]])
+    for rows in (first, torch.tensor([[[6.0], [5.0]]])):
+        readings.add("a", "attention", 0, {"mean": rows, "most": rows}, {"most": Reduction.MAX})
+    values = {(row.metric, row.head): row.value for row in readings.rows(heads=True)}
+    heads = {("mean", 0): 3.0, ("mean", 1): 4.0, ("most", 0): 6.0, ("most", 1): 5.0}
+    assert values == {("mean", -1): 17 / 5, ("most", -1): 6.0} | heads
+    with pytest.raises(ValueError, match=r"\(B, H, rows\), \(H\) or \(\), got shape \(2, 2\)"):
+        readings.add("a", "attention", 0, {"flat": torch.zeros(2, 2)}, {})
 
 
 def test_heads_that_change_are_refused_and_the_rest_is_kept():
@@ -124,27 +118,37 @@ def test_a_value_of_nothing_is_flagged():
     assert [row.head for row in rows] == [-1, 0, 1]
 
 
-def matrix(weight, site="w", layer=0):
-    return Matrix(site=site, layer=layer, weight=weight)
+RANDOM = torch.Generator().manual_seed(0)
+MATRICES = {
+    "tall": torch.randn(300, 220, generator=RANDOM),
+    "another": torch.randn(300, 220, generator=RANDOM),
+    "wide": torch.randn(220, 300, generator=RANDOM),
+    "decaying": torch.randn(64, 200, generator=RANDOM) * torch.exp(-0.05 * torch.arange(200)),
+    "row": torch.randn(1, 5, generator=RANDOM),
+    "zero": torch.zeros(300, 220),
+    "broken": torch.full((4, 3), torch.nan),
+}
 
 
-@pytest.mark.parametrize("shape", [(300, 220), (64, 200), (1, 5)])
-@pytest.mark.parametrize("decay", [0.0, 0.05])
-def test_ranks_agree_with_a_decomposition_up_to_their_residual(shape, decay):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(shape, generator=generator) * torch.exp(-decay * torch.arange(shape[1]))
-    (found,) = ranks([matrix(weight)])
-    exact = torch.linalg.svdvals(weight.double())
-    value = found["stable_rank"].value
-    assert value == pytest.approx(float(exact.square().sum() / exact[0] ** 2), rel=0.02)
-    assert value >= stable_rank(weight).item() * (1 - 1e-5)  # a norm from products never exceeds the true one
-    assert bool(found["stable_rank"].flag) == (found["rank_residual"] > 0.02)
+def test_ranks_agree_with_a_decomposition_up_to_their_residual_alone_and_together():
+    matrices = [Matrix(site=site, layer=0, weight=weight) for site, weight in MATRICES.items()]
+    together = dict(zip(MATRICES, ranks(matrices), strict=True))
+    for each in matrices[:-2]:
+        rank, (alone,) = together[each.site]["stable_rank"], ranks([each])
+        exact = torch.linalg.svdvals(each.weight.double())
+        assert rank.value == pytest.approx(float(exact.square().sum() / exact[0] ** 2), rel=0.04)  # 2 % of the norm
+        assert rank.value >= stable_rank(each.weight).item() * (1 - 1e-5)  # products never give more than the true norm
+        assert bool(rank.flag) == (together[each.site]["rank_residual"] > 0.02)
+        assert alone["stable_rank"].value == pytest.approx(rank.value, rel=1e-4)
+    assert math.isnan(together["zero"]["stable_rank"].value)
+    assert together["zero"]["spectral_norm"] == Flagged(0.0, "every entry is 0")
+    assert math.isnan(together["broken"]["spectral_norm"].value)
+    assert together["broken"]["stable_rank"].flag == "12 of 12 entries are NaN or infinite"
 
 
 def test_ranks_depend_on_the_weights_alone():
     """After a restart, and whatever was measured before, the same weights give the same bits."""
-    model = loops.build("hand_written")
-    values = []
+    model, values = loops.build("hand_written"), []
     for first in (0, 3):
         with watch(model, schedule=range(first, 5), measures="ranks") as seen:
             for step in range(first, 5):
@@ -154,28 +158,6 @@ def test_ranks_depend_on_the_weights_alone():
                 seen.step(step)
         values.append(seen.frame().query("step >= 3 and kind == 'mlp'")["value"].tolist())
     assert values[0] == values[1] and values[0]
-
-
-def test_matrices_without_a_rank_are_flagged():
-    (zero,) = ranks([matrix(torch.zeros(4, 3))])
-    assert math.isnan(zero["stable_rank"].value) and zero["spectral_norm"] == Flagged(0.0, "every entry is 0")
-    (broken,) = ranks([matrix(torch.full((4, 3), torch.nan))])
-    assert math.isnan(broken["spectral_norm"].value)
-    assert broken["stable_rank"].flag == "12 of 12 entries are NaN or infinite"
-
-
-def test_ranks_of_many_matrices_are_those_of_each():
-    """Two shapes, one of them lying, one without a rank."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"a": (60, 40), "b": (60, 40), "lying": (40, 60), "c": (50, 30)}
-    matrices = [matrix(torch.randn(shape, generator=generator), site) for site, shape in shapes.items()]
-    matrices.append(matrix(torch.zeros(60, 40), "zero"))
-    for found, each in zip(ranks(matrices), matrices, strict=True):
-        (alone,) = ranks([each])
-        assert found.keys() == alone.keys()
-        for name, value in found.items():
-            one, other = (v.value if isinstance(v, Flagged) else v for v in (value, alone[name]))
-            assert one == pytest.approx(other, rel=1e-4, nan_ok=True), (each.site, name)
 
 
 def trained(steps, measures, *, clears=False, calls_gradients=False):
@@ -237,8 +219,7 @@ def test_gradients_that_are_cleared_are_reported_and_can_be_measured_earlier(cle
 
 def test_ranks_of_all_matrices_on_request():
     model = loops.build("llama")
-    with watch(model, every=1, measures=("ranks", "all_ranks")) as seen:
-        seen.step(0)
+    seen = loops.watched("llama", model=model, measures=("ranks", "all_ranks"))
     table = seen.frame().query("metric == 'stable_rank'").set_index("site")
     matrices = {name.removesuffix(".weight"): each for name, each in model.named_parameters() if each.ndim == 2}
     assert set(table.index) == set(matrices)
@@ -248,16 +229,13 @@ def test_ranks_of_all_matrices_on_request():
 
 
 def test_a_matrix_that_cannot_be_measured_does_not_spoil_the_others(monkeypatch):
-    model = models.HandWritten()
-
     def fragile(matrices):
         if any(matrix.layer == 1 for matrix in matrices):
             raise RuntimeError("broken")
         return ranks(matrices)
 
     monkeypatch.setitem(BUILT_IN, "ranks", replace(BUILT_IN["ranks"], make=lambda: fragile))
-    with watch(model, every=1, measures="ranks") as seen:
-        seen.step(0)
+    seen = loops.watched("hand_written", measures="ranks")
     assert set(seen.frame().query("kind == 'mlp'")["layer"]) == {0}
     assert seen.events()[["site", "message"]].to_numpy().tolist() == [["blocks.1.mlp.0", "RuntimeError: broken"]]
 
@@ -280,18 +258,10 @@ class Mixing(models.HandWritten):
         return self.head(x)
 
 
-class SequenceFirst(nn.Module):
-    """PyTorch's encoder as it comes: the batch is the second axis."""
-
-    def __init__(self):
-        """Take the sizes of all models here."""
-        super().__init__()
-        self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(models.WIDTH, models.HEADS, 64), models.LAYERS, enable_nested_tensor=False
-        )
-
-    def forward(self, x):
-        return self.encoder(x)
+def positions_first():
+    """Build PyTorch's encoder as it comes: the batch is the second axis."""
+    layer = nn.TransformerEncoderLayer(models.WIDTH, models.HEADS, 64)
+    return nn.TransformerEncoder(layer, models.LAYERS, enable_nested_tensor=False)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "gemma2"])
@@ -312,7 +282,7 @@ def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
         (models.HandWritten(), torch.randint(1, 20, (3, 8)), "full"),
         (models.HandWritten(), lambda model: model(torch.ones(3, 8, dtype=torch.long)), "cheap"),
         (Mixing(), torch.randint(1, 20, (3, 8)), "cheap"),
-        (SequenceFirst(), torch.randn(8, 3, models.WIDTH), "cheap"),
+        (positions_first(), torch.randn(8, 3, models.WIDTH), "cheap"),
         (models.HandWritten(), torch.ones(3, 8), "cheap"),
     ],
     ids=["one", "full", "function", "mixing", "sequence first", "does not run"],

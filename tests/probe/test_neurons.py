@@ -9,21 +9,10 @@ import models
 import numpy as np
 import pytest
 import torch
-from tapping import snapshot
+import transformers
+from tapping import Largest, snapshot
 from torch import nn
 from torch.nn import functional
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    FalconConfig,
-    FalconForCausalLM,
-    GPTJConfig,
-    GPTJForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PhiConfig,
-    PhiForCausalLM,
-)
 
 from joma.measure.superposition import superposed_neurons
 from joma.probe.calls import AttentionCall, CallKind, CallSource
@@ -99,15 +88,6 @@ def test_neurons_and_attention_are_those_of_a_float64_twin(family, left):
         assert torch.equal(each.attended.ids, call["input_ids"])
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama", "bert"])
-def test_neurons_are_bit_for_bit_what_a_hook_sees_in_the_same_pass(family):
-    model, call = models.build(family), models.inputs(family, batch=3)
-    found = read_neurons(model, call)
-    sites = [each.site for each in found.layers]
-    for each, hidden in zip(found.layers, hidden_by_hand(model, sites, call), strict=True):
-        assert torch.equal(each.activations, at_queries(hidden, call))
-
-
 @pytest.mark.parametrize("at_once", [1, 3, 7, 12])
 def test_the_size_of_batches_changes_nothing(at_once):
     model, call = models.build("llama"), models.inputs("llama", batch=25)
@@ -116,66 +96,24 @@ def test_the_size_of_batches_changes_nothing(at_once):
 
 def test_a_model_written_by_hand_is_read_from_its_tokens():
     torch.manual_seed(0)
-    model = models.HandWritten().eval()
-    tokens = torch.randint(models.VOCABULARY, (6, 10))
+    model, tokens = models.HandWritten().eval(), torch.randint(models.VOCABULARY, (6, 10))
     found = read_neurons(model, tokens, at_once=4)
-    assert [(each.site, each.attention_layer) for each in found.layers] == [
-        ("blocks.0.mlp.2", 0),
-        ("blocks.1.mlp.2", 1),
-    ]
-    x = model.double().embedding(tokens)
-    for block, each in zip(model.blocks, found.layers, strict=True):
-        q, k, _ = (
-            part.unflatten(-1, (models.HEADS, -1)).transpose(1, 2) for part in block.qkv(block.norm(x)).chunk(3, -1)
-        )
-        weights = (q[:, :, -1:] @ k.mT / q.shape[-1] ** 0.5).softmax(-1).mean(1)[:, 0]
-        torch.testing.assert_close(each.attended.weights.double(), weights.detach(), atol=1e-6, rtol=0)
-        attended = functional.scaled_dot_product_attention(
-            *(part.unflatten(-1, (models.HEADS, -1)).transpose(1, 2) for part in block.qkv(block.norm(x)).chunk(3, -1)),
-            is_causal=True,
-        )
-        x = x + block.out(attended.transpose(1, 2).flatten(2))
-        hidden = block.mlp[:2](x)
-        torch.testing.assert_close(each.activations.double(), hidden[:, -1].detach(), atol=1e-5, rtol=1e-5)
-        x = x + block.mlp[2](hidden)
+    sites = ["blocks.0.mlp.2", "blocks.1.mlp.2"]
+    assert [each.site for each in found.layers] == sites
+    for each, hidden in zip(found.layers, hidden_by_hand(model, sites, {"tokens": tokens}), strict=True):
+        torch.testing.assert_close(each.activations, hidden[:, -1], atol=1e-6, rtol=1e-5)
+    first = model.blocks[0]
+    x = first.norm(model.embedding(tokens).detach())
+    q, k, _ = (part.unflatten(-1, (models.HEADS, -1)).transpose(1, 2) for part in first.qkv(x).chunk(3, -1))
+    weights = (q[:, :, -1:] @ k.mT / q.shape[-1] ** 0.5).softmax(-1).mean(1)[:, 0]
+    torch.testing.assert_close(found.layers[0].attended.weights, weights.detach(), atol=1e-6, rtol=0)
 
 
-SMALL = {"vocab_size": models.VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
-WIDE = SMALL | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-PARALLEL = {
-    "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=True),
-    "gpt_j": lambda: GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **SMALL)),
-    "phi": lambda: PhiForCausalLM(PhiConfig(intermediate_size=64, **WIDE)),
-    "falcon": lambda: FalconForCausalLM(FalconConfig(parallel_attn=True, **WIDE)),
-}
-AFTER = {
-    "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=False),
-    "falcon": lambda: FalconForCausalLM(FalconConfig(parallel_attn=False, new_decoder_architecture=False, **WIDE)),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(intermediate_size=64, num_key_value_heads=2, pad_token_id=0, **WIDE)),
-}
-
-
-@pytest.mark.parametrize("name", PARALLEL)
-def test_an_mlp_parallel_to_attention_sees_that_of_the_layer_below(name):
-    found = read_neurons(PARALLEL[name]().eval(), models.inputs("gpt2"))
-    assert [(each.layer, each.attention_layer) for each in found.layers] == [(1, 0)]
-    (unseen,) = found.unseen
-    assert ".0." in unseen.site and "there is none" in unseen.reason
-
-
-@pytest.mark.parametrize("name", AFTER)
-def test_an_mlp_after_attention_sees_its_own(name):
-    found = read_neurons(AFTER[name]().eval(), models.inputs("gpt2"))
-    assert [(each.layer, each.attention_layer) for each in found.layers] == [(0, 0), (1, 1)]
-    assert found.unseen == ()
-
-
-def test_attention_whose_output_is_zero_so_far_still_belongs_to_its_layer():
-    model = models.HandWritten().eval()
+def zero_output():
+    model = models.HandWritten()
     for block in model.blocks:
         nn.init.zeros_(block.out.weight)
-    found = read_neurons(model, torch.arange(12).reshape(2, 6))
-    assert [each.attention_layer for each in found.layers] == [0, 1]
+    return model
 
 
 class Swapped(models.HandWrittenBlock):
@@ -189,47 +127,62 @@ class Swapped(models.HandWrittenBlock):
             self.mlp = mlp
 
 
-def test_an_mlp_before_attention_sees_that_of_the_layer_below():
-    model = models.HandWritten().eval()
+def mlp_first():
+    model = models.HandWritten()
     model.blocks = nn.ModuleList(Swapped(models.WIDTH, models.HEADS, 0.0) for _ in range(2))
-    found = read_neurons(model, torch.arange(12).reshape(2, 6))
+    return model
+
+
+def of_transformers(name, **changes):
+    sizes = {"vocab_size": models.VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "hidden_size": 32}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4} | changes
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+BELOW = {
+    "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=True),
+    "gpt_j": lambda: of_transformers("GPTJ", rotary_dim=4),
+    "phi": lambda: of_transformers("Phi", intermediate_size=64),
+    "falcon": lambda: of_transformers("Falcon", parallel_attn=True),
+    "MLP before attention": mlp_first,
+}
+"""Models whose MLPs do not see the attention of their own layer."""
+OWN = {
+    "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=False),
+    "falcon": lambda: of_transformers("Falcon", parallel_attn=False, new_decoder_architecture=False),
+    "phi3": lambda: of_transformers("Phi3", intermediate_size=64, num_key_value_heads=2, pad_token_id=0),
+    "attention that puts out zero so far": zero_output,
+    "MLPs outside of the blocks": models.Apart,
+}
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_an_mlp_next_to_or_before_attention_sees_that_of_the_layer_below(name):
+    found = read_neurons(BELOW[name]().eval(), torch.arange(12).reshape(2, 6))
     assert [(each.layer, each.attention_layer) for each in found.layers] == [(1, 0)]
+    (unseen,) = found.unseen
+    assert ".0." in unseen.site and "there is none" in unseen.reason
 
 
-def test_mlps_outside_the_blocks_are_read_by_their_pattern():
-    torch.manual_seed(0)
-    model = models.Apart().eval()
-    tokens = torch.randint(models.VOCABULARY, (4, 6))
-    found = read_neurons(model, tokens, mlp_pattern=r"mlps\.\d\.0\.weight")
-    assert [(each.layer, each.site, each.attention_layer) for each in found.layers] == [
-        (0, "mlps.0.2", 0),
-        (1, "mlps.1.2", 1),
-    ]
-
-
-class SequenceFirst(nn.Module):
-    """PyTorch's encoder with positions in the first axis."""
-
-    def __init__(self):
-        """Build it."""
-        super().__init__()
-        self.embedding = nn.Embedding(models.VOCABULARY, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 24)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, tokens):
-        return self.encoder(self.embedding(tokens).transpose(0, 1))
+@pytest.mark.parametrize("name", OWN)
+def test_an_mlp_after_attention_sees_its_own(name):
+    pattern = r"mlps\.\d\.0\.weight" if "outside" in name else None
+    found = read_neurons(OWN[name]().eval(), torch.arange(12).reshape(2, 6), mlp_pattern=pattern)
+    assert [(each.layer, each.attention_layer) for each in found.layers] == [(0, 0), (1, 1)]
+    assert found.unseen == ()
 
 
 def test_positions_may_stand_in_the_first_axis():
     torch.manual_seed(0)
-    model = SequenceFirst().eval()
-    tokens = torch.randint(models.VOCABULARY, (6, 6))
+    embedding = nn.Embedding(models.VOCABULARY, 16)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 24), 2, enable_nested_tensor=False)
+    model, tokens = nn.Sequential(embedding, encoder).eval(), torch.randint(models.VOCABULARY, (6, 6))
     turned = copy.deepcopy(model)
     for module in turned.modules():
         if hasattr(module, "batch_first"):
             module.batch_first = True
-    turned.forward = lambda tokens: turned.encoder(turned.embedding(tokens))
+    model.forward = lambda tokens: model[1](model[0](tokens).transpose(0, 1))
     assert_same(read_neurons(model, tokens), read_neurons(turned, tokens))
 
 
@@ -287,23 +240,10 @@ def test_a_row_after_cached_keys_is_that_of_the_whole_sequence(window):
 
 
 def test_no_matrix_of_the_length_squared_is_built():
-    model = models.HandWritten(layers=1).eval()
-    length, largest = 512, 0
-
-    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        """Notes the largest tensor that anything makes."""
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal largest
-            made = func(*args, **(kwargs or {}))
-            largest = max(
-                [largest, *(each.numel() for each in torch.utils._pytree.tree_leaves(made) if torch.is_tensor(each))]
-            )
-            return made
-
-    with Largest():
+    model, length = models.HandWritten(layers=1).eval(), 512
+    with Largest() as record:
         read_neurons(model, torch.arange(2 * length).reshape(2, length) % models.VOCABULARY)
-    assert largest < length**2
+    assert record.largest < length**2
 
 
 @pytest.mark.usefixtures("as_a_user_runs_it")
@@ -368,7 +308,6 @@ class Bare(models.HandWrittenBlock):
     """A block whose MLP multiplies by bare parameters."""
 
     def __init__(self, *sizes):
-        """Replace the MLP."""
         super().__init__(*sizes)
         self.w_up = nn.Parameter(torch.randn(64, models.WIDTH))
         self.w_down = nn.Parameter(torch.randn(models.WIDTH, 64))
@@ -393,7 +332,6 @@ class Broken(models.HandWrittenBlock):
     """A block whose attention is NaN."""
 
     def __init__(self, *sizes):
-        """Spoil its weights."""
         super().__init__(*sizes)
         nn.init.constant_(self.qkv.weight, torch.nan)
 
@@ -402,7 +340,6 @@ class WithoutMlp(models.HandWrittenBlock):
     """A block of attention alone."""
 
     def __init__(self, *sizes):
-        """Take the MLP out."""
         super().__init__(*sizes)
         self.mlp = nn.Identity()
 
@@ -427,14 +364,10 @@ def test_a_layer_that_cannot_be_read_is_reported_with_its_reason(block, site, re
 def test_experts_and_layers_used_twice_are_refused_with_the_reason():
     with pytest.raises(ValueError, match=r"no hidden neurons of this MixtralForCausalLM.*experts"):
         read_neurons(models.build("mixtral"), models.inputs("mixtral"))
-    albert = AlbertModel(
-        AlbertConfig(
-            hidden_size=32, embedding_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-            vocab_size=models.VOCABULARY,
-        )
-    )  # fmt: skip
+    sizes = {"hidden_size": 32, "embedding_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.AlbertConfig(**sizes, intermediate_size=64, vocab_size=models.VOCABULARY)
     with pytest.raises(ValueError, match="ran 2 times in one forward pass"):
-        read_neurons(albert.eval(), models.inputs("bert"))
+        read_neurons(transformers.AlbertModel(config).eval(), models.inputs("bert"))
 
 
 @pytest.mark.parametrize(
@@ -500,7 +433,6 @@ class MadeLayer(nn.Module):
     """The query attends to tokens that are marked in the first entry, and each neuron fires for some topics."""
 
     def __init__(self, u, topics, held):
-        """Write the patterns into the weights."""
         super().__init__()
         width = u.shape[1]
         self.qkv = nn.Linear(width, 3 * width)

@@ -25,7 +25,6 @@ class QuantisedLinear(nn.Linear):
     """Keeps codes for its weight, as bitsandbytes and torchao do."""
 
     def __init__(self, linear, kind):
-        """Quantise a layer."""
         super().__init__(linear.in_features, linear.out_features)
         self.full, self.bias = linear.weight.detach(), linear.bias
         codes = (self.full / self.full.abs().max() * 127).to(torch.int8)

@@ -14,7 +14,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from joma.measure.entropy import attention_entropy, logits_entropy
 from joma.probe.calls import AttentionCall, CallKind, CallSource, interface_fields, measure_call, measure_state
-from joma.probe.structure import find_layout
+from joma.probe.structure import lower_matrices
 from joma.probe.taps import count_rows
 from joma.probe.watching import watch
 
@@ -34,7 +34,6 @@ class Masked(nn.Module):
     """Attention that hides padding in the way it is given, and passes its mask through modules."""
 
     def __init__(self, way):
-        """Keep the way."""
         super().__init__()
         self.inner = Sdpa(way)
 
@@ -109,15 +108,6 @@ def test_the_user_may_say_which_rows_count():
     assert not any(found.entropy.isnan().any() for _, found in [*everything, *other])
 
 
-@pytest.mark.parametrize("lowest", [-1e3, -1e4, torch.finfo(torch.float64).min, -torch.inf])
-def test_what_a_mask_hides_is_not_counted_as_visible(lowest):
-    q = normal(1, 1, 4, 8)
-    mask = torch.zeros(4, 4, dtype=torch.float64).masked_fill(torch.ones(4, 4).bool().triu(1), lowest)
-    for found in (attention_entropy(q, q, mask=mask), logits_entropy(q @ q.mT * 8**-0.5 + mask)):
-        assert found.num_visible.flatten().tolist() == [1, 2, 3, 4]
-        torch.testing.assert_close(found.fraction, attention_entropy(q, q, causal=True).fraction, equal_nan=True)
-
-
 def test_large_logits_are_no_mask():
     logits = torch.tensor([[[[-800.0, -400.0, 0.0]]]])
     assert logits_entropy(logits).num_visible.item() == 3
@@ -157,7 +147,6 @@ class Sunk(Eager):
     """Attention with columns next to those of the keys."""
 
     def __init__(self, join):
-        """Keep the way to join them."""
         super().__init__(None)
         self.join, self.sink = join, nn.Parameter(torch.tensor([[1.5]]))
 
@@ -258,23 +247,10 @@ MIXERS = {
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_other_mixers_of_tokens_are_no_mlps(mixer):
     block = {f"{name}.weight" if len(shape) > 1 else name: shape for name, shape in MIXERS[mixer].items()}
-    block |= {"mlp.up.weight": (32, 8), "mlp.down.weight": (8, 32)}
-    model = nn.Module()
-    shapes = {f"layers.0.{name}": shape for name, shape in block.items()}
-    shapes |= {
-        "layers.1.attn.qkv.weight": (24, 8),
-        "layers.1.mlp.up.weight": (32, 8),
-        "layers.1.mlp.down.weight": (8, 32),
-    }
-    for name, shape in shapes.items():
-        *path, leaf = name.split(".")
-        holder = model
-        for part in path:
-            if part not in holder._modules:
-                holder.add_module(part, nn.Module())
-            holder = holder._modules[part]
-        holder.register_parameter(leaf, nn.Parameter(torch.zeros(shape)))
-    assert [ref.site for ref in find_layout(model).lower] == ["layers.0.mlp.up", "layers.1.mlp.up"]
+    mlp = {"mlp.up.weight": (32, 8), "mlp.down.weight": (8, 32)}
+    shapes = {f"layers.0.{name}": shape for name, shape in (block | mlp).items()}
+    shapes |= {f"layers.1.{name}": shape for name, shape in ({"attn.qkv.weight": (24, 8)} | mlp).items()}
+    assert [ref.site for ref in lower_matrices(shapes)[0]] == ["layers.0.mlp.up", "layers.1.mlp.up"]
 
 
 def test_matrices_in_shards_are_gathered(tmp_path):

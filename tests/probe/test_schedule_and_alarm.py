@@ -50,19 +50,19 @@ def test_reading_a_schedule():
     assert schedule_of(Every(3)) == Every(3)
 
 
-@pytest.mark.parametrize("bad", [0, -1, True])
-def test_intervals_that_are_refused(bad):
-    with pytest.raises(ValueError, match="at least 1, got"):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        *((each, "at least 1, got") for each in (0, -1, True)),
+        ("linear", "in words is \"log\", got 'linear'"),
+        ([], "at least one, got none"),
+        ([3, -1], "from 0 on, at least one, got -1"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schedule_is_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
         schedule_of(bad)
-
-
-def test_what_is_no_schedule_is_refused():
-    with pytest.raises(ValueError, match="in words is \"log\", got 'linear'"):
-        schedule_of("linear")
-    with pytest.raises(ValueError, match="at least one, got none"):
-        schedule_of([])
-    with pytest.raises(ValueError, match="from 0 on, at least one, got -1"):
-        schedule_of([3, -1])
     with pytest.raises(ValueError, match="digits from 1 to 9"):
         Logarithmic(points=(1, 20))
     with pytest.raises(TypeError):
@@ -113,19 +113,15 @@ def test_healthy_curves_are_silent(name):
         assert not alerts(noisy(HEALTHY[name], seed)), seed
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_fresh_model_is_silent_however_long_it_stays_uniform_before_the_loss_falls(seed):
-    rng = np.random.default_rng(seed)
-    loss = 10.8 * np.exp(-STEPS / 20000) + 0.05 * rng.normal(size=len(STEPS))  # falls by a fifth
-    assert not alerts(np.full(len(STEPS), 0.9997), loss=loss)
-    assert not alerts(np.full(len(STEPS), 0.9997))  # nothing is known of the loss
-
-
 def test_attention_that_is_uniform_long_after_the_loss_has_fallen_rings():
+    uniform, rng = np.full(len(STEPS), 0.9997), np.random.default_rng(0)
     loss = np.where(STEPS < 500, 10.0, 5.0)
-    (alert,) = alerts(np.full(len(STEPS), 0.9997), loss=loss)
+    (alert,) = alerts(uniform, loss=loss)
     assert (alert.kind, alert.since, alert.step) == (AlertKind.STILL_UNIFORM, 0, 2000)
     assert not alerts(np.where(STEPS < 1900, 0.9997, 0.9), loss=loss)
+    slow = 10.8 * np.exp(-STEPS / 20000) + 0.05 * rng.normal(size=len(STEPS))  # falls by a fifth
+    assert not alerts(uniform, loss=slow)
+    assert not alerts(uniform)  # nothing is known of the loss
 
 
 @pytest.mark.parametrize(("bad", "kind"), [(0.01, AlertKind.COLLAPSE), (0.9999, AlertKind.UNIFORM)])
@@ -170,18 +166,12 @@ def test_growing_logits_are_forecast_and_the_interval_holds_the_step(name):
     assert np.mean(hits) >= 0.8
 
 
-def test_fast_growth_is_warned_of_early():
-    alert = next(each for each in alerts(np.full(len(STEPS), 0.7), max_logit=5 * np.exp(STEPS / 500)))
-    assert alert.kind is AlertKind.GROWING_LOGITS and 20 < alert.value < 30
-    assert alert.forecast.low < 500 * np.log(20) < alert.forecast.high
-
-
-def test_settings_widen_the_interval_of_a_forecast():
-    logits = 5 * np.exp(STEPS / 500)
+def test_fast_growth_is_warned_of_early_and_settings_widen_the_interval():
     alarms = Alarm(logit_faster=1.0, logit_slower=1.0), Alarm(), Alarm(logit_faster=4.0, logit_slower=8.0)
-    exact, usual, wide = (
-        next(each for each in alerts(np.full(len(STEPS), 0.7), alarm, max_logit=logits)).forecast for alarm in alarms
-    )
+    found = [alerts(np.full(len(STEPS), 0.7), alarm, max_logit=5 * np.exp(STEPS / 500))[0] for alarm in alarms]
+    assert all(each.kind is AlertKind.GROWING_LOGITS and 20 < each.value < 30 for each in found)
+    exact, usual, wide = (each.forecast for each in found)
+    assert usual.low < 500 * np.log(20) < usual.high
     assert wide.low < usual.low < exact.low and exact.high < usual.high < wide.high
 
 
@@ -209,14 +199,10 @@ def test_healthy_logits_are_silent(logits):
         assert not alerts(np.full(len(STEPS), 0.7), max_logit=logits * np.exp(0.03 * rng.normal(size=len(STEPS))))
 
 
-def test_logits_above_the_bound_ring():
+def test_logits_above_the_bound_and_a_gradient_that_fell_to_rank_1_ring():
     (alert,) = alerts(np.full(6, 0.7), max_logit=[10, 10, 500, 500, 500, 500])
     assert (alert.kind, alert.since) == (AlertKind.LARGE_LOGITS, STEPS[2])
-
-
-def test_a_gradient_of_rank_1_rings_if_it_had_more():
-    fell = np.where(STEPS < 500, 3.0, 1.001)
-    (alert,) = alerts(np.full(len(STEPS), 0.7), gradient_stable_rank=fell)
+    (alert,) = alerts(np.full(len(STEPS), 0.7), gradient_stable_rank=np.where(STEPS < 500, 3.0, 1.001))
     assert (alert.kind, alert.since) == (AlertKind.GRADIENT, 500)
     assert not alerts(np.full(len(STEPS), 0.7), gradient_stable_rank=np.full(len(STEPS), 1.001))
 
@@ -250,17 +236,11 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert long.steps[-200:] == list(range(4800, 5000)) and long.steps == sorted(set(long.steps))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"collapse": 0.5, "alive": 0.4},
-            r"collapse < alive <= uniform <= 1, got collapse=0\.5, alive=0\.4, uniform=0",
-        ),
+def test_thresholds_out_of_order_are_refused():
+    for settings, message in (
+        ({"collapse": 0.5, "alive": 0.4}, r"alive <= uniform <= 1, got collapse=0\.5, alive=0\.4, uniform=0"),
         ({"logit_slower": 0.5}, r"logit_slower >= 1, got logit_faster=2\.0, logit_slower=0\.5"),
         ({"patience": 0}, "patience >= 1 and logit_points >= 4, got patience=0, logit_points=8"),
-    ],
-)
-def test_thresholds_out_of_order_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Alarm(**settings)
+    ):
+        with pytest.raises(ValueError, match=message):
+            Alarm(**settings)

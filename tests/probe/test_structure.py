@@ -6,21 +6,10 @@ import re
 import models
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from transformers import (
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    FalconConfig,
-    FalconForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    SwinConfig,
-    SwinModel,
-)
 
 from joma.probe.structure import Hints, Role, find_blocks, find_layout, lower_matrices, query_keys
 from joma.probe.taps import tap
@@ -29,6 +18,19 @@ SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 96, "vocab_size": 61, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
+BLOCK = {"attn.qkv.weight": (24, 8), "fc1.weight": (32, 8), "fc2.weight": (8, 32)}
+
+
+def of_transformers(name, **changes):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES | changes)
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+def blocks_at(*paths, **others):
+    """Names and shapes of blocks, and of other matrices."""
+    blocks = {f"{path}.{name}": shape for path in paths for name, shape in BLOCK.items()}
+    return blocks | {name.replace("__", ".") + ".weight": shape for name, shape in others.items()}
 
 
 def shapes_of(model):
@@ -38,10 +40,6 @@ def shapes_of(model):
 def reader(model):
     parameters = dict(model.named_parameters())
     return lambda name: parameters[name].detach()
-
-
-def lower_of(layout, layer):
-    return [ref for ref in layout.lower if ref.layer == layer]
 
 
 # --- Lower matrices
@@ -58,12 +56,72 @@ def test_the_order_of_names_does_not_matter(seed, family):
     assert {pair.site for pair in query_keys(shuffled)[0]} == {pair.site for pair in query_keys(shapes)[0]}
 
 
-def test_layers_are_ordered_as_numbers():
-    shapes = {f"h.{i}.{name}": shape for i in (10, 9, 2, 0, 1) for name, shape in _BLOCK.items()}
-    assert [block.path for block in find_blocks(shapes)] == ["h.0", "h.1", "h.2", "h.9", "h.10"]
+EXPERTS = {
+    f"layers.0.mlp.experts.{e}.{w}.weight": (8, 16) if w == "w2" else (16, 8)
+    for e in range(3)
+    for w in ("w1", "w2", "w3")
+}
+SHAPES = {
+    "layers are ordered as numbers": (
+        blocks_at(*(f"h.{i}" for i in (10, 9, 2, 0, 1))),
+        None,
+        [(f"h.{i}.fc1", layer) for layer, i in enumerate((0, 1, 2, 9, 10))],
+        [],
+    ),
+    "a classifier is no block": (
+        blocks_at("h.0", classifier__0=(8, 8), classifier__2=(2, 8)),
+        None,
+        [("h.0.fc1", 0)],
+        [],
+    ),
+    "a layer without attention in a row with others counts": (
+        blocks_at("h.0", "h.2", h__1__mixer=(8, 8)),
+        None,
+        [("h.0.fc1", 0), ("h.2.fc1", 2)],
+        ["h.1"],
+    ),
+    "experts and a router of the same shape": (  # as many experts as neurons
+        {"layers.0.attn.qkv.weight": (24, 8), "layers.0.mlp.gate.weight": (16, 8)} | EXPERTS,
+        None,
+        [(f"layers.0.mlp.experts.{e}.{w}", 0) for e in range(3) for w in ("w1", "w3")],
+        [],
+    ),
+    "a pattern reaches matrices of no layer and of layers beyond the blocks": (
+        blocks_at("h.0", m__7=(32, 8), last=(32, 8)),
+        "m.7|last",
+        [("last", -1), ("m.7", 7)],
+        ["h.0"],
+    ),
+    "a matrix outside belongs to the block of its number and family": (
+        blocks_at(
+            *(f"{stack}.layers.{i}" for stack in ("encoder", "decoder") for i in (0, 1)),
+            decoder__extra__0=(32, 8),
+            encoder__extra__1=(32, 8),
+        ),
+        "extra",
+        [("encoder.extra.1", 1), ("decoder.extra.0", 2)],
+        ["encoder.layers.0", "decoder.layers.1"],
+    ),
+    "blocks of a shard keep their numbers": (
+        blocks_at("layers.12", "layers.13", adapters__0=(32, 8), adapters__12=(32, 8), adapters__13=(32, 8)),
+        "adapters",
+        [("adapters.0", -1), ("adapters.12", 0), ("adapters.13", 1)],
+        [],
+    ),
+    "vectors alone": ({"norm.weight": (8,)}, None, [], [""]),
+    "no match": (blocks_at("h.0"), r"mlps\.\d", [], [""]),
+}
+"""Shapes, a pattern, sites and layers of the lower matrices, and what has none."""
 
 
-_BLOCK = {"attn.qkv.weight": (24, 8), "fc1.weight": (32, 8), "fc2.weight": (8, 32)}
+@pytest.mark.parametrize("name", SHAPES)
+def test_lower_matrices_of_shapes(name):
+    shapes, pattern, expected, without = SHAPES[name]
+    found, unseen = lower_matrices(shapes, mlp_pattern=pattern)
+    assert [(ref.site, ref.layer) for ref in found] == expected
+    assert [each.site for each in unseen] == without
+    if name == "no match":
+        assert unseen[0].reason == r"No matrix matches `mlp_pattern=mlps\.\d`. Change the pattern."
 
 
 def test_gpt2_matrices_are_transposed_like_its_layer():
@@ -74,50 +132,46 @@ def test_gpt2_matrices_are_transposed_like_its_layer():
     torch.testing.assert_close(x @ weight.T + layer.bias, layer(x))
 
 
-def test_experts_are_their_own_rows():
-    model = models.build("mixtral")
-    experts, read = model.model.layers[1].mlp.experts, reader(model)
-    refs = lower_of(find_layout(model), 1)
-    assert [ref.expert for ref in refs] == [0, 0, 1, 1, 2, 2, 3, 3]
-    gate, up = experts.gate_up_proj[2].chunk(2)
-    assert torch.equal(refs[4].take(read), gate) and torch.equal(refs[5].take(read), up)
+def mixtral(model):
+    gate, up = model.model.layers[0].mlp.experts.gate_up_proj[1].chunk(2)
+    return 2, gate, up
 
 
-def test_numbered_experts_and_a_router_of_the_same_shape():
-    shapes = {"layers.0.attn.qkv.weight": (24, 8), "layers.0.mlp.gate.weight": (16, 8)}  # as many experts as neurons
-    for expert in range(3):
-        names = {"w1": (16, 8), "w2": (8, 16), "w3": (16, 8)}
-        shapes |= {f"layers.0.mlp.experts.{expert}.{name}.weight": shape for name, shape in names.items()}
-    found, _ = lower_matrices(shapes)
-    assert [(ref.expert, ref.role) for ref in found] == [(e, r) for e in range(3) for r in (Role.GATE, Role.UP)]
+def gpt_oss(model):
+    fused = model.model.layers[0].mlp.experts.gate_up_proj[0]
+    return 0, fused[:, ::2].T, fused[:, 1::2].T
 
 
-def test_gates_that_alternate_with_what_they_gate():
-    model = GptOssForCausalLM(
-        GptOssConfig(**SIZES, head_dim=8, num_local_experts=4, layer_types=["full_attention"] * 2)
-    )
-    experts, read = model.model.layers[0].mlp.experts, reader(model)
-    gate, up = find_layout(model).lower[:2]
-    assert torch.equal(gate.take(read), experts.gate_up_proj[0][:, ::2].T)
-    assert torch.equal(up.take(read), experts.gate_up_proj[0][:, 1::2].T)
-    found, unseen = lower_matrices(shapes_of(model))  # names do not give the order
-    assert {ref.role for ref in found} == {Role.GATE_AND_UP} and "unknown order" in unseen[0].reason
+def phi3(model):
+    gate, up = model.model.layers[0].mlp.gate_up_proj.weight.chunk(2)
+    return 0, gate, up
 
 
-def test_a_fused_gate_is_split():
-    model = Phi3ForCausalLM(Phi3Config(**SIZES, pad_token_id=0))
-    gate, up = find_layout(model).lower[:2]
-    fused = model.model.layers[0].mlp.gate_up_proj.weight
-    assert torch.equal(gate.take(reader(model)), fused[:96]) and torch.equal(up.take(reader(model)), fused[96:])
+GATES = {
+    "experts": (lambda: models.build("mixtral"), mixtral),
+    "rows that alternate": (lambda: of_transformers("GptOss", head_dim=8, num_local_experts=4), gpt_oss),
+    "fused": (lambda: of_transformers("Phi3", pad_token_id=0), phi3),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_and_what_it_gates_are_taken_apart(name):
+    make, parts_of = GATES[name]
+    model = make()
+    first, gate, up = parts_of(model)
+    refs = find_layout(model).lower[first : first + 2]
+    assert [ref.role for ref in refs] == [Role.GATE, Role.UP]
+    assert torch.equal(refs[0].take(reader(model)), gate) and torch.equal(refs[1].take(reader(model)), up)
+    if name == "rows that alternate":  # names do not give the order
+        found, unseen = lower_matrices(shapes_of(model))
+        assert {ref.role for ref in found} == {Role.GATE_AND_UP} and "unknown order" in unseen[0].reason
 
 
 def test_neurons_fewer_than_the_width_and_low_rank_attention():
     small = {"moe_intermediate_size": 16, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 8}
-    heads = {"q_lora_rank": 12, "qk_rope_head_dim": 4, "v_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 4}
-    sizes = SIZES | {"num_key_value_heads": 4}
-    model = DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **small, **heads, first_k_dense_replace=1))
-    layout = find_layout(model)
-    assert {ref.shape for ref in lower_of(layout, 1)} == {(16, 32)}
+    small |= {"q_lora_rank": 12, "qk_rope_head_dim": 4, "v_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 4}
+    layout = find_layout(of_transformers("DeepseekV3", num_key_value_heads=4, first_k_dense_replace=1, **small))
+    assert {ref.shape for ref in layout.lower if ref.layer == 1} == {(16, 32)}
     assert layout.attention == ("model.layers.0.self_attn", "model.layers.1.self_attn")
     assert [each.site for each in layout.unseen] == list(layout.attention)
     assert "No query and key matrices" in layout.unseen[0].reason
@@ -125,36 +179,9 @@ def test_neurons_fewer_than_the_width_and_low_rank_attention():
 
 def test_blocks_inside_of_stages():
     small = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 2}
-    layout = find_layout(SwinModel(SwinConfig(**small)))
-    assert list(layout.layers) == [
-        "encoder.layers.0.blocks.0",
-        "encoder.layers.0.blocks.1",
-        "encoder.layers.1.blocks.0",
-    ]
+    layout = find_layout(transformers.SwinModel(transformers.SwinConfig(**small)))
+    assert layout.layers == tuple(f"encoder.layers.{i}" for i in ("0.blocks.0", "0.blocks.1", "1.blocks.0"))
     assert [ref.shape for ref in layout.lower] == [(32, 8), (32, 8), (64, 16)]
-
-
-def test_torch_transformer_and_a_hand_written_one():
-    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    layout = find_layout(nn.TransformerEncoder(layer, 3))
-    assert [ref.site for ref in layout.lower] == [f"layers.{i}.linear1" for i in range(3)]
-    assert layout.attention == tuple(f"layers.{i}.self_attn" for i in range(3))
-    layout = find_layout(models.HandWritten())
-    assert [ref.site for ref in layout.lower] == ["blocks.0.mlp.0", "blocks.1.mlp.0"]
-    assert layout.attention == ("blocks.0", "blocks.1")
-
-
-def test_a_classifier_of_numbered_layers_is_no_block():
-    shapes = {f"h.0.{name}": shape for name, shape in _BLOCK.items()}
-    shapes |= {"classifier.0.weight": (8, 8), "classifier.2.weight": (2, 8)}
-    assert [block.path for block in find_blocks(shapes)] == ["h.0"]
-
-
-def test_a_layer_without_attention_in_a_row_with_others_counts():
-    shapes = {f"h.{i}.{name}": shape for i in (0, 2) for name, shape in _BLOCK.items()}
-    shapes |= {"h.1.mixer.weight": (8, 8)}
-    found, unseen = lower_matrices(shapes)
-    assert [ref.layer for ref in found] == [0, 2] and [each.site for each in unseen] == ["h.1"]
 
 
 def test_patterns_override_what_is_found():
@@ -166,6 +193,17 @@ def test_patterns_override_what_is_found():
     layout = find_layout(model, mlp_pattern=r"layers\.0.*up_proj")
     assert [each.site for each in layout.unseen] == ["model.layers.1"]
     assert layout.unseen[0].reason == r"No matrix of this layer matches `mlp_pattern=layers\.0.*up_proj`."
+    for name in ("mlp_pattern", "attention_pattern"):
+        with pytest.raises(ValueError, match=f"`{name}` must be a regular expression, got '\\[up'"):
+            find_layout(model, **{name: "[up"})
+
+
+def test_parametrised_weights_are_left_alone_and_named():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    assert [ref.site for ref in find_layout(model).lower] == ["layers.0.linear1"]
+    nn.utils.parametrizations.spectral_norm(model.layers[0].linear1)
+    [unseen] = find_layout(model).unseen
+    assert unseen.site == "layers.0" and "parametrised" in unseen.reason
 
 
 def test_a_pattern_reaches_matrices_outside_of_the_blocks():
@@ -181,50 +219,6 @@ def test_a_pattern_reaches_matrices_outside_of_the_blocks():
     assert tuple(found) == layout.lower and unseen == []
 
 
-def test_a_pattern_reaches_matrices_of_no_layer_and_of_layers_beyond_the_blocks():
-    shapes = {f"h.0.{name}": shape for name, shape in _BLOCK.items()} | {"m.7.weight": (32, 8), "last.weight": (32, 8)}
-    found, unseen = lower_matrices(shapes, mlp_pattern="m.7|last")
-    assert [(ref.site, ref.layer) for ref in found] == [("last", -1), ("m.7", 7)]
-    assert [each.site for each in unseen] == ["h.0"]
-
-
-def test_a_matrix_outside_belongs_to_the_block_of_its_number_and_family():
-    paths = ("encoder.layers.0", "encoder.layers.1", "decoder.layers.0", "decoder.layers.1")
-    shapes = {f"{path}.{name}": shape for path in paths for name, shape in _BLOCK.items()}
-    shapes |= {"decoder.extra.0.weight": (32, 8), "encoder.extra.1.weight": (32, 8)}
-    found, _ = lower_matrices(shapes, mlp_pattern="extra")
-    assert {ref.site: ref.layer for ref in found} == {"decoder.extra.0": 2, "encoder.extra.1": 1}
-    shard = {f"layers.{i}.{name}": shape for i in (12, 13) for name, shape in _BLOCK.items()}
-    shard |= {f"adapters.{i}.weight": (32, 8) for i in (0, 12, 13)}
-    found, unseen = lower_matrices(shard, mlp_pattern="adapters")
-    assert {ref.site: ref.layer for ref in found} == {"adapters.0": -1, "adapters.12": 0, "adapters.13": 1}
-    assert unseen == []
-
-
-def test_a_pattern_that_nothing_matches_is_reported_once_and_as_it_was_given():
-    found, [unseen] = lower_matrices(shapes_of(models.HandWritten()), mlp_pattern=r"mlps\.\d")
-    assert found == [] and unseen.site == ""
-    assert unseen.reason == r"No matrix matches `mlp_pattern=mlps\.\d`. Change the pattern."
-
-
-@pytest.mark.parametrize("name", ["mlp_pattern", "attention_pattern"])
-def test_a_pattern_that_is_none_is_refused(name):
-    with pytest.raises(ValueError, match=f"`{name}` must be a regular expression, got '\\[up'"):
-        find_layout(models.HandWritten(), **{name: "[up"})
-
-
-def test_parametrised_weights_are_left_alone_and_named():
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
-    nn.utils.parametrizations.spectral_norm(model.layers[0].linear1)
-    [unseen] = find_layout(model).unseen
-    assert unseen.site == "layers.0" and "parametrised" in unseen.reason
-
-
-def test_nothing_but_vectors_is_said():
-    found, unseen = lower_matrices({"norm.weight": (8,)})
-    assert found == [] and "No matrix was found" in unseen[0].reason
-
-
 # --- Low-rank adapters
 
 
@@ -232,7 +226,6 @@ class Adapted(nn.Module):
     """A linear layer with LoRA, laid out as PEFT does."""
 
     def __init__(self, base, rank=2):
-        """Wrap a layer."""
         super().__init__()
         self.base_layer = base
         self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
@@ -256,23 +249,19 @@ def adapted():
 def test_lora_counts_as_the_effective_weight():
     model = adapted()
     layout, read = find_layout(model), reader(model)
-    gate, up = lower_of(layout, 0)
+    gate, up = layout.lower[:2]
     x = torch.randn(3, models.WIDTH)
     torch.testing.assert_close(x @ up.take(read).T, model.model.layers[0].mlp.up_proj(x))
     torch.testing.assert_close(x @ gate.take(read).T, model.model.layers[0].mlp.gate_proj(x))
     query = layout.query_keys[1].query
     torch.testing.assert_close(x @ query.take(read).T, model.model.layers[1].self_attn.q_proj(x))
     assert layout.unseen == () and up.site == "model.layers.0.mlp.up_proj"
-
-
-@pytest.mark.parametrize(
-    "state", [{"disable_adapters": True}, {"merged_adapters": ["default"]}, {"active_adapters": []}]
-)
-def test_adapters_that_do_not_act_are_not_added(state):
-    model = adapted()
     layer = model.model.layers[0].mlp.up_proj
-    vars(layer).update(state)
-    assert torch.equal(find_layout(model).lower[1].take(reader(model)), layer.base_layer.weight)
+    for idle in ({"disable_adapters": True}, {"merged_adapters": ["default"]}, {"active_adapters": []}):
+        before = dict(vars(layer))
+        vars(layer).update(idle)
+        assert torch.equal(find_layout(model).lower[1].take(read), layer.base_layer.weight)
+        vars(layer).update(before)
 
 
 def test_names_do_not_show_the_scaling_of_an_adapter():
@@ -293,17 +282,11 @@ def test_names_do_not_show_the_scaling_of_an_adapter():
 # --- Queries and keys
 
 
-def falcon(**changes):
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 61}
-    return FalconForCausalLM(FalconConfig(**sizes, **changes)).eval()
-
-
 SEEN_APART = {family: lambda family=family: models.build(family) for family in models.FAMILIES if family != "qwen3"}
 SEEN_APART |= {
-    "falcon, one key head": falcon,
-    "falcon, groups": lambda: falcon(new_decoder_architecture=True, num_kv_heads=2),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SIZES, pad_token_id=0)).eval(),
+    "falcon, one key head": lambda: of_transformers("Falcon"),
+    "falcon, groups": lambda: of_transformers("Falcon", new_decoder_architecture=True, num_kv_heads=2),
+    "phi3": lambda: of_transformers("Phi3", pad_token_id=0),
     "hand-written": models.HandWritten,
     "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval(),
 }
@@ -353,29 +336,19 @@ def test_queries_and_keys_are_those_of_the_attention_call(name):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_a_wrong_order_of_fused_heads_would_show():
-    model = models.build("gpt_neox")
-    pair, call, x = first_call("gpt_neox", model, models.inputs("gpt_neox"))
-    fused = model.gpt_neox.layers[0].attention.query_key_value.weight
-    q = (x @ fused[: models.WIDTH].T).unflatten(-1, (pair.num_heads, -1)).transpose(1, 2)
-    assert (call.q.norm(dim=-1) / q.norm(dim=-1)).std() > 0.1
-
-
-def test_fused_heads_need_their_number():
-    shapes = shapes_of(models.build("gpt_neox"))
-    pairs, unseen = query_keys(shapes)
-    assert pairs == [] and "how many heads there are is not known" in unseen[0].reason
-    pairs, unseen = query_keys(shapes, hints=Hints(heads={"": (4, 4)}))
-    assert unseen == [] and pairs[0].query.rows[1] == (24, 32, 1)
-    _, unseen = query_keys(shapes, hints=Hints(heads={"": (5, 5)}))
-    assert "96 rows do not divide" in unseen[0].reason
-
-
-def test_heads_of_separate_matrices_follow_from_one_count():
-    pairs, _ = query_keys(shapes_of(models.build("qwen3")), hints=Hints(heads={"": (4, 4)}))
-    assert (pairs[0].num_heads, pairs[0].num_key_heads) == (4, 2)
-    pairs, _ = query_keys(shapes_of(models.build("qwen3")))
-    assert (pairs[0].num_heads, pairs[0].num_key_heads) == (None, None)
+def test_hints_give_the_number_of_heads():
+    fused, apart = (shapes_of(models.build(name)) for name in ("gpt_neox", "qwen3"))
+    for shapes, heads, found, words in (
+        (fused, None, None, "how many heads there are is not known"),
+        (fused, (5, 5), None, "96 rows do not divide"),
+        (fused, (4, 4), (4, 4), ""),
+        (apart, (4, 4), (4, 2), ""),  # one count is enough
+        (apart, None, (None, None), ""),
+    ):
+        pairs, unseen = query_keys(shapes, hints=Hints(heads={"": heads} if heads else {}))
+        assert [(pair.num_heads, pair.num_key_heads) for pair in pairs[:1]] == ([found] if found else [])
+        assert words in unseen[0].reason if words else not unseen
+    assert query_keys(fused, hints=Hints(heads={"": (4, 4)}))[0][0].query.rows[1] == (24, 32, 1)
 
 
 # --- The rest
@@ -385,14 +358,3 @@ def test_modules_know_their_layer():
     layout = find_layout(models.build("t5"))
     assert layout.layer_of("decoder.block.1.layer.1.EncDecAttention.q") == 3
     assert layout.layer_of("encoder.final_layer_norm") == layout.layer_of("shared") == -1
-
-
-def test_many_experts_are_found_layer_by_layer():
-    names = {"w1.weight": (16, 8), "w2.weight": (8, 16), "w3.weight": (16, 8)}
-    shapes = {}
-    for layer in range(6):
-        shapes |= {f"layers.{layer}.attn.{part}.weight": (8, 8) for part in ("q_proj", "k_proj", "v_proj", "o_proj")}
-        for expert in range(64):
-            shapes |= {f"layers.{layer}.mlp.experts.{expert}.{name}": shape for name, shape in names.items()}
-    found, unseen = lower_matrices(shapes)
-    assert len(found) == 6 * 64 * 2 and unseen == []

@@ -40,70 +40,57 @@ def by_batch(name, kind):
     return {} if kind == "training" else {"probe_batch": loops.batch(name, seed=99)}
 
 
+def unnoticed(name, settings, build=loops.build, **how):
+    """Train with and without a watch; return the watch where training leaves the same."""
+    plain, _ = loops.train(build(name), name, **how)
+    watched, seen = loops.train(build(name), name, settings=settings, **how)
+    loops.assert_same(plain, watched)
+    return seen
+
+
 @pytest.mark.parametrize("kind", ["training", "probe"])
 @pytest.mark.parametrize(
     ("name", "measures"), [*((name, "full") for name in MODELS), ("gpt2", "cheap"), ("with_buffers", "standard")]
 )
 def test_weights_are_identical_bit_for_bit(name, measures, kind):
-    plain, _ = loops.train(loops.build(name), name)
-    settings = FULL | by_batch(name, kind) | {"measures": measures}
-    watched, seen = loops.train(loops.build(name), name, settings=settings)
-    loops.assert_same(plain, watched)
+    seen = unnoticed(name, FULL | by_batch(name, kind) | {"measures": measures})
     table = seen.frame()
     assert set(table["step"]) == {0, 2, 3}
     assert table.query("metric == 'entropy' and head == -1")["site"].nunique() == (6 if name == "t5" else models.LAYERS)
     assert seen.events().empty
 
 
-def test_the_comparison_would_notice_one_bit():
-    plain, _ = loops.train(loops.build("gpt2"), "gpt2")
-    other = copy.deepcopy(plain)
-    weight = next(iter(other["weights"].values()))
-    weight.view(-1).view(torch.uint8)[0] ^= 1
-    with pytest.raises(AssertionError, match="weights"):
-        loops.assert_same(plain, other)
-
-
-def test_a_forward_pass_that_is_not_isolated_would_be_noticed():
+def test_the_comparison_would_notice_one_bit_and_a_forward_pass_that_is_not_isolated():
     model, other = loops.build("with_buffers"), loops.build("with_buffers")
+    plain, _ = loops.train(loops.build("with_buffers"), "with_buffers")
     with torch.no_grad():
         model(**loops.batch("with_buffers", 0))
-    plain, _ = loops.train(other, "with_buffers")
     changed, _ = loops.train(model, "with_buffers")
-    with pytest.raises(AssertionError, match="weights"):
-        loops.assert_same(plain, changed)
+    flipped, _ = loops.train(other, "with_buffers")
+    next(iter(flipped["weights"].values())).view(-1).view(torch.uint8)[0] ^= 1
+    for each in (changed, flipped):
+        with pytest.raises(AssertionError, match="weights"):
+            loops.assert_same(plain, each)
 
 
-def test_the_tools_that_a_tap_uses_are_put_back():
-    before = functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
-    registered = dict(AttentionInterface._global_mapping)
-    model = loops.build("gpt2")
-    modules = {module: dict(vars(module)) for module in model.modules()}
-    with watch(model, every=1) as seen:
-        for step in range(2):
-            loops.loss_of(model, loops.batch("gpt2", step)).backward()
-            seen.step()
-    assert before == (functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled())
-    assert registered == dict(AttentionInterface._global_mapping)
-    assert not torch._C._len_torch_function_stack()
-    for module, attributes in modules.items():
-        assert {name: id(value) for name, value in vars(module).items()} == {
-            name: id(value) for name, value in attributes.items()
-        }
-
-
-def test_between_measured_steps_there_is_no_hook_and_never_one_of_the_model():
+def test_what_a_tap_uses_is_put_back_and_between_measured_steps_there_is_no_hook():
     def waits():
         return len(module_hooks._global_forward_hooks) + len(module_hooks._global_forward_pre_hooks)
 
-    model = loops.build("hand_written")
+    def state():
+        tools = functional.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+        attributes = [{name: id(value) for name, value in vars(module).items()} for module in model.modules()]
+        return tools, dict(AttentionInterface._global_mapping), attributes, torch._C._len_torch_function_stack()
+
+    model = loops.build("gpt2")
+    before = state()
     with watch(model, every=3) as seen:
         for step in range(7):
             assert waits() == (2 if step % 3 == 0 else 0)
             assert not any(map(sum, map(loops.hooks_of, model.modules())))
-            loops.loss_of(model, loops.batch("hand_written", step))
+            loops.loss_of(model, loops.batch("gpt2", step))
             seen.step(step)
-    assert waits() == 0
+    assert waits() == 0 and state() == before
 
 
 class Merging(models.HandWritten):
@@ -125,38 +112,32 @@ def test_modes_are_set_without_calling_eval():
     assert all(module.training for module in model.modules())
 
 
-def test_modes_of_single_modules_are_kept():
+def test_modes_of_single_modules_and_random_states_are_kept():
+    def draw():
+        return random.random(), np.random.random(), torch.rand(3).tolist()
+
+    def seed():
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
     model = models.HandWritten()
     model.blocks[1].eval()
     model.blocks[1].norm.train()
     before = [module.training for module in model.modules()]
-    with pytest.raises(KeyError), on_the_side(model):
-        raise KeyError
-    assert [module.training for module in model.modules()] == before
-
-
-def test_random_states_are_kept():
-    def draw():
-        return random.random(), np.random.random(), torch.rand(3).tolist()
-
-    model = models.HandWritten()
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    seed()
     expected = draw()
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    with on_the_side(model):
+    seed()
+    with pytest.raises(KeyError), on_the_side(model):
         draw()
+        raise KeyError
     assert draw() == expected
+    assert [module.training for module in model.modules()] == before
 
 
 @pytest.mark.parametrize("kind", ["training", "probe"])
 def test_inside_autocast(kind):
     """Weights cast without gradients must not reach the next step through autocast's cache."""
     with torch.autocast("cpu", torch.bfloat16):
-        plain, _ = loops.train(loops.build("hand_written"), "hand_written")
-        settings = FULL | by_batch("hand_written", kind)
-        watched, seen = loops.train(loops.build("hand_written"), "hand_written", settings=settings)
-    loops.assert_same(plain, watched)
-    assert all(gradient is not None for gradient in watched["gradients"])
+        seen = unnoticed("hand_written", FULL | by_batch("hand_written", kind))
     assert seen.events().empty
 
 
@@ -178,15 +159,14 @@ def test_recomputation_of_checkpoints_counts_once(measure, name, reentrant):
             x = checkpoint(block, x, use_reentrant=reentrant)
         return functional.cross_entropy(model.head(x).flatten(0, 1), inputs["tokens"].flatten())
 
-    def train(settings):
+    def build(name):
         model = loops.build(name)
         if name == "gpt2":
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        return loops.train(model, name, settings=settings, loss_of=loops.loss_of if name == "gpt2" else by_blocks)
+        return model
 
-    plain, _ = train(None)
-    watched, seen = train({"measures": ("attention", "list"), "every": 1})
-    loops.assert_same(plain, watched)
+    loss_of = loops.loss_of if name == "gpt2" else by_blocks
+    seen = unnoticed(name, {"measures": ("attention", "list"), "every": 1}, build, loss_of=loss_of)
     path = "transformer.h.{}.attn" if name == "gpt2" else "blocks.{}"
     assert sites == [path.format(i) for i in range(models.LAYERS)] * loops.NUM_STEPS
     assert seen.events().empty
@@ -209,31 +189,20 @@ def test_of_accumulated_batches_the_first_is_measured():
     assert entropies(loss_of, whole) == entropies(loops.loss_of, {"tokens": whole["tokens"][:1]})
 
 
-def test_modes_that_end_between_steps_do_not_disturb_the_tap():
+def test_modes_that_end_between_steps_and_passes_that_raise_leave_no_tap_open():
     """`with torch.device(...)` is a mode on a stack: a tap that outlived it would be popped in its place."""
     model = loops.build("hand_written")
-    seen = watch(model, every=1, measures="entropy")
-    for step in range(3):
-        with torch.device("cpu"):
-            seen.step(step)
-        loops.loss_of(model, loops.batch("hand_written", step)).backward()
-        assert not torch._C._len_torch_function_stack()
-    seen.step(3)
-    assert set(seen.frame().query("metric == 'entropy'")["step"]) == {1, 2, 3}
-    seen.close()
-
-
-def test_a_forward_pass_that_raises_closes_the_tap():
-    model = loops.build("hand_written")
-    with watch(model, every=1) as seen:
+    with watch(model, every=1, measures="entropy") as seen:
         with pytest.raises(IndexError):
             model(torch.tensor([[models.VOCABULARY]]))
-        assert not torch._C._len_torch_function_stack()
-        assert not any(map(sum, map(loops.hooks_of, model.modules())))
-        seen.step()
-        loops.loss_of(model, loops.batch("hand_written", 0))
-        seen.step()
-    assert seen.frame().query("metric == 'entropy'")["step"].unique().tolist() == [1]
+        for step in range(3):
+            assert not torch._C._len_torch_function_stack()
+            assert not any(map(sum, map(loops.hooks_of, model.modules())))
+            with torch.device("cpu"):
+                seen.step(step)
+            loops.loss_of(model, loops.batch("hand_written", step)).backward()
+        seen.step(3)
+    assert set(seen.frame().query("metric == 'entropy'")["step"]) == {1, 2, 3}
 
 
 def test_a_copy_or_a_pickle_of_a_waiting_model_has_no_part_in_it(measure):
@@ -260,10 +229,7 @@ def test_an_exception_inside_a_measurement_is_recorded_and_training_goes_on(meas
         raise ArithmeticError("no such number")
 
     measure("broken", broken, on=on)
-    plain, _ = loops.train(loops.build("llama"), "llama")
-    settings = {"measures": ("full", "broken"), "every": 2} | by_batch("llama", kind)
-    watched, seen = loops.train(loops.build("llama"), "llama", settings=settings)
-    loops.assert_same(plain, watched)
+    seen = unnoticed("llama", {"measures": ("full", "broken"), "every": 2} | by_batch("llama", kind))
     events = seen.events()
     assert set(events["kind"]) == {"exception"}
     assert set(events["step"]) == {0, 2, 4}
@@ -309,7 +275,7 @@ def test_compiled_models(form):
         torch.use_deterministic_algorithms(False)
     loops.assert_same(plain, watched)
     assert num_graphs == num_graphs_watched > 0
-    assert seen.events()["message"].tolist() == []
+    assert seen.events().empty
     assert set(seen.frame().query("metric == 'entropy'")["site"]) == {"blocks.0", "blocks.1"}
     assert set(seen.frame().query("kind == 'mlp'")["site"]) == {"blocks.0.mlp.0", "blocks.1.mlp.0"}
     with pytest.raises(ValueError, match=r"is compiled: .* Pass `probe_batch`"):
@@ -318,29 +284,25 @@ def test_compiled_models(form):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_a_model_compiled_as_part_of_a_function_trains_on_and_is_reported_as_unseen():
-    def train(settings):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        compiled = torch.compile(loops.loss_of, backend="eager")
-        return loops.train(models.HandWritten(), "hand_written", settings=settings, loss_of=compiled)
-
-    plain, _ = train(None)
-    watched, seen = train({"every": 2})
-    loops.assert_same(plain, watched)
+    torch._dynamo.reset()
+    compiled = torch.compile(loops.loss_of, backend="eager")
+    seen = unnoticed("hand_written", {"every": 2}, lambda name: build(), loss_of=compiled)
     (event,) = seen.events().itertuples()
     assert event.kind == "unseen" and "not compiled as part of a function" in event.message
 
 
 def test_two_models_that_train_in_turn():
-    first, second = loops.build("hand_written"), loops.build("llama")
-    with watch(first, every=1, measures="entropy") as one, watch(second, every=1, measures="entropy") as other:
-        for step in range(2):
-            loops.loss_of(first, loops.batch("hand_written", step)).backward()
-            loops.loss_of(second, loops.batch("llama", step)).backward()
-            one.step(), other.step()
-    for seen, site in ((one, "blocks.1"), (other, "model.layers.1.self_attn")):
+    trained = {name: loops.build(name) for name in ("hand_written", "llama")}
+    watches = {name: watch(model, every=1, measures="entropy") for name, model in trained.items()}
+    for step in range(2):
+        for name, model in trained.items():
+            loops.loss_of(model, loops.batch(name, step)).backward()
+        for seen in watches.values():
+            seen.step()
+    for (name, seen), site in zip(watches.items(), ("blocks.1", "model.layers.1.self_attn"), strict=True):
+        seen.close()
         assert seen.events().empty
-        assert seen.frame().query(f"metric == 'entropy' and site == '{site}'")["step"].tolist() == [0, 1]
+        assert seen.frame().query(f"site == '{site}' and metric == 'entropy'")["step"].tolist() == [0, 1], name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -387,9 +349,8 @@ def test_two_processes_that_train_together(tmp_path):
     for weights in saved:
         for way in weights.values():
             loops.assert_same(dict(saved[0]["unwatched"]), dict(way))
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)) == [
-        "all/rank-0", "all/rank-1", "first/rank-0", "probe/rank-0",
-    ]  # fmt: skip
+    runs = ["all/rank-0", "all/rank-1", "first/rank-0", "probe/rank-0"]
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)) == runs
     tables = [read(tmp_path / "all" / f"rank-{rank}").query("metric != 'seconds'") for rank in (0, 1)]
     assert [info(tmp_path / "all" / f"rank-{rank}").about["rank"] for rank in (0, 1)] == [0, 1]
     columns = ["step", "site", "kind", "metric"]
@@ -429,8 +390,7 @@ def test_two_processes_that_share_the_weights(tmp_path):
     assert "entropy" in set(read(folders[-1])["metric"]) and "stable_rank" not in set(read(folders[-1])["metric"])
 
 
-SHORT = 3
-"""Tokens of the validation batch: its entropy lies below that of the training batch."""
+SHORT = 3  # tokens of the validation batch: its entropy lies below that of the training batch
 
 
 def build():
@@ -505,10 +465,7 @@ VALIDATIONS = {
     "in eval mode with gradients": {"validate": validation(mode=False, gradients=True)},
     "in training mode": {"validate": validation(mode=True)},
     "by parts": {"validate": validation(mode=False, calls=by_parts), "calls": by_parts},
-    "by parts with gradients": {
-        "validate": validation(mode=False, gradients=True, calls=by_parts),
-        "calls": by_parts,
-    },
+    "by parts with gradients": {"validate": validation(mode=False, gradients=True, calls=by_parts), "calls": by_parts},
     "that raises": {"validate": raising},
     "that is interrupted": {"validate": interrupted},
     "of a model trained in eval mode": {"attached": False, "validate": validation()},
@@ -533,16 +490,7 @@ def test_a_model_put_into_eval_mode_after_attaching_is_reported():
     assert seen.frame().query("metric == 'entropy'").empty
 
 
-DEVELOPERS_ONLY = (
-    "hypothesis",
-    "beartype",
-    "xdist",
-    "lightning",
-    "accelerate",
-    "ray",
-    "tensorboard",
-    "duckdb",
-)
+DEVELOPERS_ONLY = ("hypothesis", "beartype", "xdist", "lightning", "accelerate", "ray", "tensorboard", "duckdb")
 """What the `dev` extra brings beyond what joma and the extra `hf` need."""
 
 

@@ -19,13 +19,14 @@ import pytest
 import torch
 from loops import run
 from sharp_attention import ENTROPY_ALONE, Scaled, collapse
+from tapping import tapped
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import joma
 from joma.cli import app
-from joma.measure.rank import qk_cores, spectral_norm, stable_rank
+from joma.measure.rank import stable_rank
 from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
@@ -34,12 +35,10 @@ from joma.probe.summary import SCANNED, layer_lines
 from joma.probe.watching import watch
 from joma.store import info, open_run, read, read_events
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "watch_a_loop.py"
-
 
 def test_the_example_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["watch_a_loop.py", "--steps", "10", "--out", str(tmp_path / "run")])
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_a_loop.py"), run_name="__main__")
     assert "11 steps" in capsys.readouterr().out
     assert sorted(set(read(tmp_path / "run")["step"])) == [0, 1, 2, 5, 10]
 
@@ -61,48 +60,42 @@ def test_steps_that_jump_are_measured_late_rather_than_never():
     assert sorted(set(seen.frame()["step"])) == [0, 1010, 1040]
 
 
-class NoAttention(nn.Module):
-    """Linear layers with a softmax between them."""
-
-    def __init__(self):
-        """Make three layers."""
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x).softmax(-1)
-        return x
-
-
-def test_a_model_without_attention_is_refused_in_one_line(tmp_path):
-    for settings in ({}, {"probe_batch": torch.zeros(1, 4)}, {"attention_pattern": "nowhere"}):
-        with pytest.raises(ValueError, match="attention") as caught:
-            watch(NoAttention(), out=tmp_path / "run", **settings)
-        assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
+NO_MODEL = r"`model` must be a torch\.nn\.Module, got str 'gpt2'\. Build or load the model"
+REFUSED = {
+    "batch": ({"probe_batch": {"token": torch.zeros(1, 3)}}, r"does not run on the probe batch \(TypeError"),
+    "no batch": ({"probe_batch": 3}, "`probe_batch` must be keyword arguments, .* got int"),
+    "every": ({"every": 0}, "at least 1, got 0"),
+    "name": ({"model": "gpt2"}, NO_MODEL),
+    "seed": ({"seed": "three"}, "integer"),
+    "pattern": ({"attention_pattern": "nowhere"}, "No attention of this HandWritten matches 'nowhere'"),
+    "MLPs apart": (
+        {"model": models.Apart(), "measures": "ranks"},
+        r"no MLP in this Apart\. .* Name it by `mlp_pattern=`",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"probe_batch": {"token": torch.zeros(1, 3)}}, ValueError, r"does not run on the probe batch \(TypeError"),
-        ({"probe_batch": 3}, TypeError, "`probe_batch` must be keyword arguments, .* got int"),
-        ({"every": 0}, ValueError, "at least 1, got 0"),
-        (
-            {"model": "gpt2"},
-            TypeError,
-            r"`model` must be a torch\.nn\.Module, got str 'gpt2'\. Build or load the model",
-        ),
-    ],
-    ids=["batch", "no batch", "every", "name"],
-)
-def test_what_is_refused(settings, error, message, as_a_user_runs_it):
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_leaves_nothing(name, tmp_path, as_a_user_runs_it):
+    settings, message = REFUSED[name]
     model = models.HandWritten()
-    with pytest.raises(error, match=message):
-        watch(**{"model": model} | settings)
+    with pytest.raises((ValueError, TypeError), match=message):
+        watch(**{"model": model, "out": tmp_path / "run"} | settings)
+    assert not (tmp_path / "run").exists()
     with watch(model), pytest.raises(ValueError, match="This HandWritten is being watched already"):
         watch(model)
+
+
+def test_a_model_without_attention_is_refused_with_how_to_measure_its_ranks():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Softmax(-1), nn.Linear(16, 8), nn.Softmax(-1))
+    asked = r'made no attention call|has no attention .* For the ranks of its MLP alone, pass `measures="ranks"`'
+    for settings in ({}, {"probe_batch": torch.zeros(1, 8)}):
+        with pytest.raises(ValueError, match=asked) as caught:
+            watch(model, **settings)
+        assert "\n" not in str(caught.value)
+    with watch(model, every=1, measures="ranks") as seen:
+        seen.step()
+    assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
 
 
 def test_closing_twice_and_stepping_after():
@@ -113,37 +106,17 @@ def test_closing_twice_and_stepping_after():
         seen.step()
 
 
-def materialised(name, inputs):
-    """Entropy and its fraction, mean over rows without padding, by float64 attention that the model returns."""
-    model = models.build(name, attn_implementation="eager").double()
-    with torch.no_grad():
-        weights = model(**inputs, output_attentions=True).attentions
-    rows = inputs["attention_mask"].bool()[:, None, :].expand(-1, models.HEADS, -1)
-    length = rows.shape[-1]
-    found = []
-    for p in weights:
-        entropy = torch.special.entr(p).sum(-1)
-        visible = inputs["attention_mask"][:, None, None, :].expand(-1, -1, length, -1).bool()
-        if name != "bert":
-            visible = visible & torch.ones(length, length).tril().bool()
-        count = visible.sum(-1).expand_as(entropy)
-        fraction = entropy / count.double().log()
-        by_head = [entropy[:, head][rows[:, head]].mean().item() for head in range(models.HEADS)]
-        found.append((entropy[rows].mean().item(), fraction[rows & (count > 1)].mean().item(), by_head))
-    return found
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "gpt_neox"])
-def test_values_agree_with_materialised_attention(name):
-    inputs = models.inputs(name)
-    model = models.build(name).train()
+def test_values_are_means_over_the_rows_that_count():
+    model, inputs = models.build("llama"), models.inputs("llama")
     with watch(model, measures="attention", every=1, probe_batch=inputs, heads=True) as seen:
         seen.step(0)
     table = seen.frame().set_index(["metric", "layer", "head"])["value"]
-    for layer, (entropy, fraction, by_head) in enumerate(materialised(name, inputs)):
-        assert table["entropy", layer, -1] == pytest.approx(entropy, abs=1e-4)
-        assert table["entropy_fraction", layer, -1] == pytest.approx(fraction, abs=1e-4)
-        assert [table["entropy", layer, head] for head in range(models.HEADS)] == pytest.approx(by_head, abs=1e-4)
+    for call, found in tapped(model, **inputs)[0]:
+        for metric, values in (("entropy", found.entropy), ("entropy_fraction", found.fraction)):
+            rows = values.double().transpose(0, 1).flatten(1)  # padding is NaN
+            assert table[metric, call.layer, -1] == pytest.approx(rows[~rows.isnan()].mean().item())
+            by_head = [table[metric, call.layer, head] for head in range(models.HEADS)]
+            assert by_head == pytest.approx(rows.nanmean(1).tolist())
 
 
 def test_the_training_batch_gives_the_values_of_its_own_forward_pass():
@@ -161,43 +134,35 @@ def test_the_training_batch_gives_the_values_of_its_own_forward_pass():
 
 def test_matrices_agree_with_a_decomposition():
     model = models.build("llama")
-    with watch(model, measures="full", every=1, heads=True) as seen:
-        run(model, "llama", seen, range(2))
-    table = seen.frame().query("step == 1").set_index(["site", "metric", "head"])["value"]
+    frame = loops.watched("llama", 2, model=model, measures="full", heads=True).frame()
+    table = frame.query("step == 1").set_index(["site", "metric", "head"])["value"]
     for number, layer in enumerate(model.model.layers):
         for part in ("gate_proj", "up_proj"):
             site, weight = f"model.layers.{number}.mlp.{part}", getattr(layer.mlp, part).weight.double()
             # The tolerance is what the tracker allows itself before it flags a value; a rank has the norm squared.
             assert table[site, "stable_rank", -1] == pytest.approx(stable_rank(weight).item(), rel=0.04)
-            assert table[site, "spectral_norm", -1] == pytest.approx(
-                torch.linalg.matrix_norm(weight, 2).item(), rel=0.02
-            )
+            norm = torch.linalg.matrix_norm(weight, 2).item()
+            assert table[site, "spectral_norm", -1] == pytest.approx(norm, rel=0.02)
             assert table[site, "frobenius_norm", -1] == pytest.approx(weight.norm().item(), rel=1e-6)
             assert table[site, "rank_residual", -1] <= 0.02
-        attention = layer.self_attn
-        norms = spectral_norm(qk_cores(attention.q_proj.weight, attention.k_proj.weight, models.HEADS, 2))
+        q, k = layer.self_attn.q_proj.weight.double(), layer.self_attn.k_proj.weight.double()
+        k = k.unflatten(0, (2, -1)).repeat_interleave(models.HEADS // 2, dim=0)
+        values = torch.linalg.svdvals(q.unflatten(0, (models.HEADS, -1)).mT @ k)
         site = f"model.layers.{number}.self_attn"
-        q, k = (
-            attention.q_proj.weight.double().unflatten(0, (models.HEADS, -1)),
-            attention.k_proj.weight.double().unflatten(0, (2, -1)).repeat_interleave(models.HEADS // 2, dim=0),
-        )
-        values = torch.linalg.svdvals(q.mT @ k)
-        naive = (values.square().sum(-1) / values[:, 0] ** 2).tolist()
-        assert [table[site, "qk_stable_rank", head] for head in range(models.HEADS)] == pytest.approx(naive)
-        assert [table[site, "qk_spectral_norm", head] for head in range(models.HEADS)] == pytest.approx(norms.tolist())
-        assert table[site, "qk_spectral_norm", -1] == pytest.approx(norms.max().item())
-    assert (seen.frame().query("not metric.str.startswith('update')")["flag"] == "").all()
+        for name, naive in (
+            ("qk_stable_rank", values.square().sum(-1) / values[:, 0] ** 2),
+            ("qk_spectral_norm", values[:, 0]),
+        ):
+            assert [table[site, name, head] for head in range(models.HEADS)] == pytest.approx(naive.tolist())
+        assert table[site, "qk_spectral_norm", -1] == pytest.approx(values.max().item())
+    assert (frame.query("not metric.str.startswith('update')")["flag"] == "").all()
 
 
 def test_the_presets_measure_one_sequence():
     model = models.HandWritten()
-    inputs = loops.batch("hand_written", 3)
+    inputs = loops.batch("hand_written", 3)["tokens"]
     tables = []
-    for measures, tokens in (
-        ("cheap", inputs["tokens"]),
-        ("standard", inputs["tokens"]),
-        ("attention", inputs["tokens"][:1]),
-    ):
+    for measures, tokens in (("cheap", inputs), ("standard", inputs), ("attention", inputs[:1])):
         with watch(model, every=1, measures=measures) as seen:
             model(tokens=tokens)
             seen.step(0)
@@ -210,24 +175,22 @@ def test_the_presets_measure_one_sequence():
 
 
 def test_a_pattern_picks_sites_and_matrices():
-    model = loops.build("hand_written")
-    with watch(model, every=1, attention_pattern=r"blocks\.1", mlp_pattern=r"out\.weight") as seen:
-        run(model, "hand_written", seen, range(1))
-    table = seen.frame()
+    patterns = {"attention_pattern": r"blocks\.1", "mlp_pattern": r"out\.weight"}
+    table = loops.watched("hand_written", **patterns).frame()
     assert set(table.query("kind == 'attention'")["site"]) == {"blocks.1"}
     assert set(table.query("kind == 'mlp'")["site"]) == {"blocks.0.out", "blocks.1.out"}
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        pytest.param(lambda tokens: {"tokens": tokens}, id="keywords"),
-        pytest.param(lambda tokens: (tokens,), id="arguments"),
-        pytest.param(lambda tokens: [tokens], id="list"),
-        pytest.param(lambda tokens: tokens, id="tensor"),
-        pytest.param(lambda tokens: lambda model: model(tokens), id="function"),
-    ],
-)
+FORMS = {
+    "keywords": lambda tokens: {"tokens": tokens},
+    "arguments": lambda tokens: (tokens,),
+    "list": lambda tokens: [tokens],
+    "tensor": lambda tokens: tokens,
+    "function": lambda tokens: lambda model: model(tokens),
+}
+
+
+@pytest.mark.parametrize("batch", FORMS.values(), ids=FORMS)
 def test_probe_batches_of_every_form(batch):
     tokens = loops.batch("hand_written", 0)["tokens"]
     given = batch(tokens.clone())
@@ -262,25 +225,12 @@ def test_a_measurement_waits_for_the_device_as_often_however_many_layers_there_a
     assert 0 < num_waits(6) == num_waits(2)
 
 
-COLUMNS = ["step", "site", "kind", "layer", "head", "metric", "value", "flag"]
-
-
-ATTENTION = {
-    "entropy",
-    "entropy_fraction",
-    "effective_keys",
-    "first_key_mass",
-    "mean_distance",
-    "max_logit",
-    "logit_variance",
-    "key_bias_share",
-    "state_norm",
-    "token_spread",
-    "entropy_lowest_before_clamp",
-}
-
-
-RANKS = {"stable_rank", "spectral_norm", "frobenius_norm", "rank_residual"}
+COLUMNS = "step site kind layer head metric value flag"
+ATTENTION = (
+    "entropy entropy_fraction effective_keys first_key_mass mean_distance max_logit logit_variance key_bias_share"
+)
+ATTENTION += " state_norm token_spread entropy_lowest_before_clamp qk_spectral_norm qk_stable_rank"
+RANKS = "stable_rank spectral_norm frobenius_norm rank_residual update_norm update_stable_rank"
 
 
 def test_the_record_of_a_run(tmp_path):
@@ -289,12 +239,12 @@ def test_the_record_of_a_run(tmp_path):
         run(model, "hand_written", seen, range(5))
         pandas.testing.assert_frame_equal(seen.frame(), read(tmp_path / "run"))
     table = read(tmp_path / "run")
-    assert table.columns.tolist() == COLUMNS
+    assert table.columns.tolist() == COLUMNS.split()
     assert sorted(set(table["step"])) == [0, 2, 4]
     attention = table.query("kind == 'attention'")
     assert set(attention["site"]) == {"blocks.0", "blocks.1"}
-    assert set(attention["metric"]) == ATTENTION | {"qk_spectral_norm", "qk_stable_rank"}
-    assert set(table.query("kind == 'mlp'")["metric"]) == RANKS | {"update_norm", "update_stable_rank"}
+    assert set(attention["metric"]) == set(ATTENTION.split())
+    assert set(table.query("kind == 'mlp'")["metric"]) == set(RANKS.split())
     assert set(table.query("kind == 'mlp'")["site"]) == {"blocks.0.mlp.0", "blocks.1.mlp.0"}
     assert table.query("metric == 'loss'")["value"].between(1, 10).all()
     assert (table.query("kind == 'cost' and metric == 'seconds'")["value"] > 0).all()
@@ -303,12 +253,6 @@ def test_the_record_of_a_run(tmp_path):
     assert (about.kind, about.status, about.about["model"]) == ("watch", "finished", "HandWritten")
     assert about.config["measures"] == ["attention", "ranks", "qk_norms", "gradients", "updates"]
     assert about.config["batch"] == "training"
-
-
-def test_a_seed_that_is_no_number_is_refused(tmp_path, as_a_user_runs_it):
-    with pytest.raises(TypeError, match="integer"):
-        watch(loops.build("hand_written"), out=tmp_path / "bad", seed="three")
-    assert not (tmp_path / "bad").exists()
 
 
 def test_a_resumed_run_starts_anywhere(tmp_path):
@@ -395,8 +339,7 @@ def test_a_dry_run_reports_and_leaves_nothing(tmp_path, probe):
 def test_what_cannot_be_seen_is_reported(tmp_path, caplog):
     model = models.HandWritten()
     model.blocks[1].mlp = nn.Identity()
-    with watch(model, out=tmp_path, every=1) as seen:
-        run(model, "hand_written", seen, range(2))
+    seen = loops.watched("hand_written", 2, model=model, out=tmp_path)
     events = read_events(tmp_path).query("kind == 'unseen'")
     assert events["site"].tolist() == ["blocks.1"]
     assert "No lower matrix" in events["message"].item() and events["level"].item() == "warning"
@@ -405,24 +348,12 @@ def test_what_cannot_be_seen_is_reported(tmp_path, caplog):
 
 
 def test_the_pattern_that_is_asked_for_is_enough():
-    model = models.Apart()
-    with pytest.raises(ValueError, match=r"finds no MLP in this Apart\. No lower matrix .* Name it by `mlp_pattern=`"):
-        watch(model, measures="ranks")
-    with watch(model, every=1, mlp_pattern=r"mlps\.\d+\.0\.weight") as seen:
-        run(model, "hand_written", seen, range(1))
+    seen = loops.watched("hand_written", model=models.Apart(), mlp_pattern=r"mlps\.\d+\.0\.weight")
     ranks = seen.frame().query("metric == 'stable_rank'")
     assert list(zip(ranks["layer"], ranks["site"], strict=True)) == [(0, "mlps.0.0"), (1, "mlps.1.0")]
     assert seen.events().empty
-
-
-def test_a_model_without_attention_is_refused_with_how_to_measure_its_ranks():
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
-    asked = r'has no attention .* For the ranks of its MLP alone, pass `measures="ranks"`, and `mlp_pattern`'
-    with pytest.raises(ValueError, match=asked):
-        watch(model)
-    with watch(model, every=1, measures="ranks") as seen:
-        seen.step()
-    assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
+    assert watch(models.Apart(), dry_run=True).unseen
+    assert not watch(models.Apart(), dry_run=True, measures="entropy").unseen  # nobody asked for matrices
 
 
 def test_a_step_without_a_forward_pass_is_reported(caplog):
@@ -495,11 +426,6 @@ def test_runs_are_compared_side_by_side(tmp_path):
         joma.compare([tmp_path / "a"])
 
 
-def test_matrices_that_nobody_asked_for_are_not_reported_as_unseen():
-    assert watch(models.Apart(), dry_run=True).unseen
-    assert not watch(models.Apart(), dry_run=True, measures="entropy").unseen
-
-
 @pytest.mark.parametrize(
     ("sharpness", "kind"), [(1e4, AlertKind.COLLAPSE), (0.0, AlertKind.UNIFORM)], ids=["collapse", "uniform"]
 )
@@ -522,25 +448,10 @@ def test_a_fresh_model_that_trains_is_silent(caplog):
     """Attention of a new GPT-2 is uniform for many measurements: that is how every training starts."""
     sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": models.VOCABULARY}
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).train()
-    with watch(model, every=1) as seen:
-        run(model, "gpt2", seen, range(30))
+    seen = loops.watched("gpt2", 30, model=model)
     fractions = seen.frame().query("metric == 'entropy_fraction'")["value"]
     assert (fractions > Alarm().uniform).all()
     assert not seen.alerts and not caplog.records
-
-
-def test_the_alarm_of_a_resumed_run_does_not_ring_again(tmp_path):
-    model, alerts = Scaled(), []
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
-        collapse(seen, model, range(6), first_sharp=4)
-    assert not alerts
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
-        collapse(seen, model, range(6, 9), first_sharp=0)
-    assert [alert.step for alert in alerts] == [6]  # two measurements before the break, one after it
-    with watch(model, out=tmp_path, every=1, alarm=ENTROPY_ALONE, on_alarm=alerts.append) as seen:
-        collapse(seen, model, range(9, 12), first_sharp=0)
-    assert len(alerts) == 1
-    assert len(read_events(tmp_path).query("kind == 'alarm'")) == 1
 
 
 def test_a_hook_may_stop_training_and_the_alarm_can_be_switched_off():
