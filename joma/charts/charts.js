@@ -119,3 +119,5 @@ scheme.addEventListener("change", redraw);
 addEventListener("joma-theme", redraw);
 document.addEventListener("joma-update", ({ target }) => { if (target.view) draw(target); });  // it has another spec
 addEventListener("beforeprint", () => figures.filter((figure) => !figure.view).forEach(draw));
+// Those further down wait until the page is idle, so that they are there when it is printed.
+(window.requestIdleCallback ?? setTimeout)(() => figures.filter((figure) => !figure.view).forEach(draw));

@@ -43,8 +43,6 @@ function show() {
     section.hidden = rows.length ? !found : !has([section.id, ...texts].join(" "));
     claims += found;
     figures += !rows.length && !section.hidden;
-    const folded = rows.length && section.querySelector("details");
-    if (folded && words.length) folded.open = true;
   }
   const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
   const state = search.closest(".search").querySelector("[role=status]");

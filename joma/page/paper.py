@@ -20,18 +20,25 @@ from joma.store.files import write_text
 
 VERIFICATION = "verification.json"
 FULL = "full"
-HEADLINES = ("figure4", "figure6")
-"""Experiments that the index shows first."""
+HEADLINES = ("rebound-answer", "figure6", "figure4")
+"""Experiments whose first chart the index shows, after the table of claims."""
 _ANSWERS = TypeAdapter(list[Answer])
 
 
 def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, full: bool) -> Page:
     """Return the table of all claims, each linked to where it is told in detail."""
-    body = claims_table(answers, addresses, texts=full)
-    summary = Markup("<details><summary>{}</summary>{}</details>").format(
-        ", ".join(f"{count} {outcome}" for outcome, count in _counts(answers)), body
+    found = [{name: row[name] for name in ("claim", "what we found", "outcome")} for row in rows(answers, texts=full)]
+    short = render(
+        "claims", counts=_counts(answers), answers=answers, table=table(found, links=addresses, outcomes=True)
     )
-    return Page(slug="claims", title="All claims", group="Paper", body=body, summary=summary)
+    return Page(
+        slug="claims",
+        title="All claims",
+        group="Paper",
+        body=claims_table(answers, addresses, texts=full),
+        summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(short),
+        headline=1,
+    )
 
 
 def _counts(answers: Sequence[Answer]) -> list[tuple[str, int]]:
@@ -63,15 +70,16 @@ def experiment_page(result: ExperimentResult, reproduction: Path, root: Path) ->
         else "",
         settings=table(settings) if settings else "",
     )
-    summary = render("summary", result=result, chart=charts[0] if charts else "", address=f"{result.id}.html")
+    headline = HEADLINES.index(result.id) + 2 if result.id in HEADLINES else 0
+    chart = charts[0] if charts and headline else ""
     return Page(
         slug=result.id,
         title=result.title,
         group="Paper",
         body=body,
-        summary=summary,
+        summary=render("summary", result=result, chart=chart, address=f"{result.id}.html"),
         label=result.id,
-        headline=result.id in HEADLINES,
+        headline=headline,
     )
 
 

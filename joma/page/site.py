@@ -37,8 +37,8 @@ class Page:
     """What the index shows of it."""
     label: str = ""
     """Its short name in the navigation; the title if empty."""
-    headline: bool = False
-    """Whether the index shows it first."""
+    headline: int = 0
+    """Its place among the pages that the index shows first, from 1; 0 for none of them."""
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -34,8 +34,7 @@ def test_every_claim_is_in_the_table_and_every_link_leads_somewhere(kept):
 
 def test_pages_load_nothing_from_anywhere_and_the_index_is_small(kept):
     index = (kept / "index.html").read_text(encoding="utf8")
-    assert len(index) < 1e6 and sum(path.stat().st_size for path in (kept / "assets").iterdir()) < 1e6
-    assert index.index('id="figure6-entropy"') < index.index("All claims</a></h2>")  # on the first screen
+    assert len(index.encode()) + sum(path.stat().st_size for path in (kept / "assets").iterdir()) < 1.5e6
     for path in kept.glob("*.html"):
         page = path.read_text(encoding="utf8")
         assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
