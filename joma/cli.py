@@ -144,7 +144,12 @@ def simulate(
         str | None, _option("A setting of the paper to start from: figure4, with its own flow, targets and v0.", "none")
     ] = None,
     flow: Annotated[
-        str | None, _option("saliency (Theorem 2), printed (Eqn 6), normalised, model or clusters.", "saliency")
+        str | None,
+        _option(
+            "saliency (Theorem 2), printed (Eqn 6), normalised (Eqn 6 with softmax), model (the flow that exp "
+            "attention really has) or clusters (Theorem 3 with attention).",
+            "saliency",
+        ),
     ] = None,
     targets: Annotated[
         str | None,

@@ -317,8 +317,7 @@ class Watch:
             On.QUERY_KEY: [(p.query.layer, f"W_QᵀW_K     {plain_site(p.site)}") for p in pairs if p.num_heads],
         }
         found = [each for subject, sites in subjects.items() if self._measures[subject] for each in sites]
-        size = f"{self._model.num_parameters / 1e6:.3g} million parameters"
-        lines = [f"{self._model.name}, {size}, to be measured at {self.schedule}."]
+        lines = [f"{self._model.name}, {self._model.num_parameters:,} parameters. Measured: {self.schedule}."]
         return [*lines, *(f"{layer_name(layer):>9}   {what}" for layer, what in sorted(found, key=lambda x: x[0]))]
 
     def _remarks(self) -> list[str]:
@@ -424,7 +423,11 @@ class Watch:
     def _number(self, step: SupportsIndex | None) -> int:
         if step is None and self._earlier is not None and not self._earlier[0].empty:
             raise ValueError("This run goes on an earlier one, of unknown steps. Pass `step`, or another `out`.")
-        number = index(step) if step is not None else 0 if self._last is None else self._last + 1
+        try:
+            number = index(step) if step is not None else 0 if self._last is None else self._last + 1
+        except TypeError:
+            got = type(step).__name__
+            raise TypeError(f"`step` must be a whole number, got a {got}. Pass a loss by its name, `loss=`.") from None
         if self._last is not None and number > self._last:
             self._stride = number - self._last
         self._last = number

@@ -336,6 +336,13 @@ def test_a_dry_run_reports_and_leaves_nothing(tmp_path, probe):
     watch(model).close()  # nothing is left that would refuse another
 
 
+def test_a_loss_in_place_of_the_step_is_refused_with_the_way_to_pass_it():
+    with watch(loops.build("llama")) as seen:
+        with pytest.raises(TypeError, match="Pass a loss by its name, `loss=`"):
+            seen.step(torch.tensor(1.5))
+        seen.step(0, loss=torch.tensor(1.5))
+
+
 def test_what_cannot_be_seen_is_reported(tmp_path, caplog):
     model = models.HandWritten()
     model.blocks[1].mlp = nn.Identity()
