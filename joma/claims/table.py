@@ -56,7 +56,7 @@ def rows(answers: Iterable[Answer], *, texts: bool = True) -> list[dict[str, str
     return [
         {
             "claim": answer.claim,
-            "what we found": heading(answer) if texts else answer.title,
+            "what we found" if texts else "about": heading(answer) if texts else answer.title,
             "outcome": answer.outcome.value,
             "value": _value(answer.main) if answer.main else "",
             "threshold": threshold(answer.main) if answer.main else "",

@@ -27,7 +27,10 @@ _ANSWERS = TypeAdapter(list[Answer])
 
 def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, full: bool) -> Page:
     """Return the table of all claims, each linked to where it is told in detail."""
-    found = [{name: row[name] for name in ("claim", "what we found", "outcome")} for row in rows(answers, texts=full)]
+    found = [
+        {name: row[name] for name in ("claim", "what we found" if full else "about", "outcome")}
+        for row in rows(answers, texts=full)
+    ]
     short = render(
         "claims", counts=_counts(answers), answers=answers, table=table(found, links=addresses, outcomes=True)
     )
