@@ -197,8 +197,10 @@ def _train(
     """Train what is not trained yet, and read the records."""
 
     def report(at: Progress) -> None:
-        total = sum(pack.seconds for pack in at.plan.packs) or 1.0
-        space.progress(min(at.seconds_done / total, 1.0), f"pack {at.num_packs_done + 1} of {len(at.plan.packs)}")
+        packs = at.plan.packs
+        total = sum(pack.seconds for pack in packs) or 1.0
+        number = min(at.num_packs_done + 1, len(packs))
+        space.progress(min(at.seconds_done / total, 1.0), f"pack {number} of {len(packs)}")
 
     done = train(grid, out=space.folder, recipe="figure6", device=space.device, progress=report)
     settings = {run.name: run.config for run in runs_of(grid, "figure6")}
