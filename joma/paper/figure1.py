@@ -68,7 +68,7 @@ class Figure1Config:
     def layer(self, attention: str, **settings: Any) -> LayerConfig:
         """Return the settings of a layer of the engine with this attention."""
         settings |= {"temperature": 1.0, "normalisation": self.attention(attention).normalisation, "start_scale": 1.0}
-        return LayerConfig(attention=attention, **settings)
+        return LayerConfig(**settings | {"attention": attention})
 
 
 def compute(config: Figure1Config, space: Workspace) -> Measured:

@@ -44,6 +44,8 @@ CURVES = (LOSS, ENTROPY, WINDOW, RANK)
 """Metrics that are kept, unless an experiment asks for others."""
 SAVED = "parameters."
 """Prefix of the parameters in a snapshot."""
+BANDS = "Mean over seeds; bands from the lowest to the highest."
+"""Caption of charts whose bands `mean_curves` gives."""
 SHALLOW = 2
 """Up to this depth every layer is judged; above it the upper half."""
 ALL_HEADS = -1

@@ -216,7 +216,7 @@ def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
         **caption(f"{name}-curves"),
     )  # fmt: skip
     base = float(np.mean(runs.loc[runs["arm"] == BASE, "rise"]))
-    for id, arms in (("positions", {BASE: {}} | POSITIONS), ("ladder", LADDER)):
+    for id, arms in (("positions", [BASE, *POSITIONS]), ("ladder", [*LADDER])):
         own = over_seeds(runs[runs["arm"].isin(arms)], ["arm", "setting"], "rise")
         if len(own) > 1:
             yield points(
