@@ -74,7 +74,8 @@ class ReboundCauseConfig:
     text: str = WIKITEXT2
     settings: Mapping[str, Any] = field(
         default_factory=lambda: {
-            "precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 200, "measure_spacing": "early"
+            "precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 200, "measure_spacing": "early",
+            "valid_windows": 200,
         }
     )  # fmt: skip
     rate: float = 1e-4
