@@ -31,6 +31,7 @@ MODULES = {
     "figure8": "figures6_8",
     "figure6-wikitext103": "figures6_8",
     "rebound-cause": "rebound_cause",
+    "rebound-cause-depth1": "rebound_cause",
     "rebound-cause-small": "rebound_cause",
     "rebound-answer": "rebound_cause",
     "rebound-parts": "rebound_parts",

@@ -89,6 +89,11 @@ class ReboundCauseConfig:
     needs_gpu: bool = True
 
 
+ONE_LAYER = ReboundCauseConfig(
+    depths=(1,), deep=None, deep_arms=(), arms=(BASE, CENTRED, MEAN, DISPLACED, NONE, LINEAR)
+)
+"""The part of the ladder that decides on positions, at depth 1: what ten minutes of a GPU can train."""
+
 SMALL = ReboundCauseConfig(
     rate=3e-4, depths=(1,), deep=None, deep_arms=(), seeds=(111, 112, 113, 114), needs_gpu=False,
     arms=(BASE, CENTRED, MEAN, DISPLACED, NONE),
@@ -239,6 +244,20 @@ EXPERIMENTS = (
         claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
         charts=charts,
         seconds={"quick": 20.0, "full": 3600.0},
+        needs=needs,
+        in_tasks=True,
+    ),
+    Experiment(
+        id="rebound-cause-depth1",
+        title="Positions and the rebound in one layer",
+        source="Open question; slides, positional encoding",
+        question="Do the later dip and rise of the attention entropy need a vector common to all positions, or a "
+        "nonlinear MLP? Asked of figure 6's model with one layer.",
+        presets={"quick": QUICK, "full": ONE_LAYER},
+        compute=compute,
+        claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
+        charts=partial(charts, name="rebound-cause-depth1"),
+        seconds={"quick": 20.0, "full": 480.0},
         needs=needs,
         in_tasks=True,
     ),
