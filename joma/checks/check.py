@@ -72,8 +72,7 @@ def _largest(found: Any) -> float:
     return size if np.isfinite(size) else np.inf
 
 
-CHECKS: list[Check] = []
-"""Every check, in the order of the files."""
+CHECKS: list[Check] = []  # every check, in the order of the files
 
 
 def check(

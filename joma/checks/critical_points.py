@@ -20,10 +20,8 @@ from joma.theory import Gaussian, Mixture, StudentT, critical_pairs, homogeneous
 Point = tuple[Mixture, np.ndarray, float]
 """A mixture, v and ξ."""
 
-ZERO = 1e-6
-"""An eigenvalue or a speed below this is zero but for the differences or the integrator."""
-DISTANCES = (0.5, 2.0, 4.0)
-"""Distances of the centers."""
+ZERO = 1e-6  # an eigenvalue or a speed below this is zero but for the differences or the integrator
+DISTANCES = (0.5, 2.0, 4.0)  # distances of the centers
 
 
 def mixtures(rng: np.random.Generator) -> list[Point]:
@@ -208,8 +206,7 @@ def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
 
 LOG_CONCAVE = (Gaussian(scale=1.4), *(theory.UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
 HEAVY = tuple(StudentT(dof=dof, scale=1.3) for dof in (1.5, 2.0, 3.0, 5.0, 10.0))
-DIGITS = 1e-15
-"""Smallest share of active samples at which F, a difference, still has digits."""
+DIGITS = 1e-15  # smallest share of active samples at which F, a difference, still has digits
 
 
 def monotone_ratios(rng):

@@ -15,11 +15,9 @@ from joma.types import Trajectory
 
 NUM_TOKENS, DIM = 4, 8
 TIMES = np.linspace(0.0, 0.8, 5)
-FREQUENCY = 4.0
-"""Of a backpropagated gradient that changes over time."""
+FREQUENCY = 4.0  # of a backpropagated gradient that changes over time
 BOTH = (AttentionKind.LINEAR, AttentionKind.EXP)
-ROUNDING_TOLERANCE = 1e-13
-"""Sums of a few products of numbers of order one."""
+ROUNDING_TOLERANCE = 1e-13  # sums of a few products of numbers of order one
 
 
 @dataclass(frozen=True, kw_only=True)

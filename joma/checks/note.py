@@ -16,8 +16,7 @@ from joma.theory import ComputationGraph, TwoValuedInput, cosine, homogeneous, l
 
 # L-BFGS-B and SLSQP stop when the value moves by less than about 1e-12; corners of the constraints are hit exactly.
 OPTIMUM_TOLERANCE = 1e-6
-SMALL = 0.1
-"""A C that the note's theorem would allow."""
+SMALL = 0.1  # a C that the note's theorem would allow
 
 
 @check("note-eqn1", DIFFERENTIATION, ComputationGraph.weight_gradient)
@@ -221,10 +220,8 @@ def field_of_a_node(field, node, w, exact):
     return field(node, w) - exact
 
 
-FAR = 0.3
-"""An output this far from its latent at the end of the path has not learned it."""
-PATH_LENGTH = 150.0
-"""Length of a flow's path, in the largest component; pre-activations stay where sigmoid slopes are above underflow."""
+FAR = 0.3  # an output this far from its latent at the end of the path has not learned it
+PATH_LENGTH = 150.0  # of a flow's path, in the largest component: sigmoid slopes stay above underflow
 
 
 def sigmoid_runs(rng):

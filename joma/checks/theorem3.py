@@ -15,8 +15,7 @@ from joma.theory import CriticalPoint, Gaussian, Mixture, StudentT, UniformBall,
 
 Point = tuple[CriticalPoint, np.ndarray]
 """A critical point, and what the raw field gives for it: C(μ) by differences, or rates."""
-ASIDE = np.array([0.6, 0.64, 0.48])
-"""Direction in which v is moved off the critical points."""
+ASIDE = np.array([0.6, 0.64, 0.48])  # direction in which v is moved off the critical points
 
 
 def points(_: np.random.Generator) -> tuple[Point, ...]:

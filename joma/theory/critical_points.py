@@ -34,22 +34,14 @@ from joma.theory.mixture import Mixture, Noise
 from joma.theory.radial import Function
 from joma.types import Real, Tabular, keep
 
-REACH = 1e4
-"""How far out solutions are looked for, in units of E|y| + D."""
-NUM_POINTS = 2001
-"""Points of the grid that brackets them; two solutions between neighbours would be missed."""
-TAIL = 1e-280
-"""Below this the functions of a tail lose their digits to underflow, and the point is not used."""
-ROUNDING = 1e-13
-"""Relative residual below which its sign is rounding."""
-SPREAD = 15.0
-"""Half-width of the grid before sinh: the innermost step is about 1e-8 of the reach."""
-FLAT = 1e-8
-"""Mean slope of F/θ₁ over a distance below which it counts as constant: above the rounding of a radial profile ..."""
-FLAT_POINTS = 10
-"""... if so at this many neighbours on the grid: around a pair it is at one or two."""
-RATIO_TOLERANCE = 1e-9
-"""Relative difference up to which a mixture has the forced ratio of weights."""
+REACH = 1e4  # how far out solutions are looked for, in units of E|y| + D
+NUM_POINTS = 2001  # points of the grid that brackets them; two solutions between neighbours would be missed
+TAIL = 1e-280  # below this the functions of a tail lose their digits to underflow, and the point is not used
+ROUNDING = 1e-13  # relative residual below which its sign is rounding
+SPREAD = 15.0  # half-width of the grid before sinh: the innermost step is about 1e-8 of the reach
+FLAT = 1e-8  # mean slope of F/θ₁ below which it counts as constant: above the rounding of a radial profile ...
+FLAT_POINTS = 10  # ... if so at this many neighbours on the grid: around a pair it is at one or two
+RATIO_TOLERANCE = 1e-9  # relative difference up to which a mixture has the forced ratio of weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

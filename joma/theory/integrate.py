@@ -15,12 +15,10 @@ State = dict[str, np.ndarray]
 Field = Callable[[float, State], Mapping[str, np.ndarray]]
 """Time and named states in, the time derivative of each state out."""
 
-TOLERANCE = 1e-12
-"""Default relative and absolute tolerance: tight enough that a closed form is judged, not the solver."""
+TOLERANCE = 1e-12  # default relative and absolute tolerance: tight enough that a closed form is judged, not the solver
 
 FEWEST_TIMES = 2
-EVENT = 1
-"""`solve_ivp`'s status for a terminal event."""
+EVENT = 1  # `solve_ivp`'s status for a terminal event
 
 
 def integrate(

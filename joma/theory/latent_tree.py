@@ -25,11 +25,9 @@ Classes = Float[np.ndarray, " D"]
 Count = int | np.integer | Int[np.ndarray, "..."]
 """An integer or an array of them."""
 
-FLIP = np.array([[1.0, -1.0], [-1.0, 1.0]])
-r"""$ee^\top$ with $e = [1, -1]^\top$."""
+FLIP = np.array([[1.0, -1.0], [-1.0, 1.0]])  # eeᵀ with e = [1, −1]ᵀ
 
-SUM_TOLERANCE = 1e-12
-"""How far the class probabilities may sum from one: rounding of a thousand terms."""
+SUM_TOLERANCE = 1e-12  # how far the class probabilities may sum from one: rounding of a thousand terms
 
 
 def edge_matrix(rho: Real) -> Float[np.ndarray, "*edges 2 2"]:
@@ -212,11 +210,9 @@ Node = int | np.integer
 Nested: TypeAlias = "Sequence[Nested]"
 """The children of a node, each given by its own children; a leaf is the empty tuple."""
 
-ROOT = 0
-"""Index of the class label $y_0$."""
+ROOT = 0  # index of the class label y_0
 
-NO_PARENT = -1
-"""Parent of the root."""
+NO_PARENT = -1  # parent of the root
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ Logits = Float[np.ndarray, "Q M"]
 Hidden = Float[np.ndarray, "N K"]
 """Hidden values, or a gradient of them."""
 
-ROUNDING = 1e-9
-"""Largest distance from 1 at which probabilities still count as summing to one."""
+ROUNDING = 1e-9  # largest distance from 1 at which probabilities still count as summing to one
 
 
 @dataclass(frozen=True, kw_only=True)

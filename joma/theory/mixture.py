@@ -25,12 +25,9 @@ from joma.types import Real, Tabular, as_columns, keep
 Noise = Isotropic | tuple[Isotropic, ...]
 """One distribution for all clusters, or one for each."""
 
-NUM_OPPOSED = 2
-"""Clusters of Lemma 4 and Theorem 3: a positive and a negative one."""
-NUM_DIRECTIONS = 512
-"""Directions of (v, ξ) at which the search for the steepest one begins."""
-NUM_CLIMBS = 6
-"""How many of the best of them are climbed from."""
+NUM_OPPOSED = 2  # clusters of Lemma 4 and Theorem 3: a positive and a negative one
+NUM_DIRECTIONS = 512  # directions of (v, ξ) at which the search for the steepest one begins
+NUM_CLIMBS = 6  # how many of the best of them are climbed from
 GRADIENT_TOLERANCE = 1e-11
 """Slope along the sphere at which a climb ends; the rate is then exact to rounding, being flat there."""
 
