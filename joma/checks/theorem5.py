@@ -20,11 +20,9 @@ class RationalTree:
 
     base: int = 10
     parents: tuple[int, ...]
-    same: tuple[int, ...]
-    """P[child = parent] = (1 + ρ)/2 above every node; `base` for the root and its children."""
+    same: tuple[int, ...]  # P[child = parent] = (1 + ρ)/2 above every node; `base` for the root and its children
     classes: tuple[int, ...]
-    zero: tuple[tuple[int, ...], ...]
-    """P[y_1 = 0 | y_0 = k], a row for every class."""
+    zero: tuple[tuple[int, ...], ...]  # P[y_1 = 0 | y_0 = k], a row for every class
 
     def tree(self) -> LatentTree:
         """Return the same model in floats."""

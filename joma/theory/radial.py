@@ -180,8 +180,7 @@ class DensityTable:
 
     lower: Float[np.ndarray, " P"]
     upper: Float[np.ndarray, " P"]
-    coefficients: Float[np.ndarray, "P K"]
-    """Legendre coefficients on each panel."""
+    coefficients: Float[np.ndarray, "P K"]  # Legendre coefficients on each panel
 
     @classmethod
     def of(cls, density: Function, lower: Float[np.ndarray, " P"], upper: Float[np.ndarray, " P"]) -> "DensityTable":
@@ -234,14 +233,10 @@ CHUNK = 1 << 20  # function values held at once
 class PowerLaw:
     r"""$p_0(r) = p_0(R)\,(r/R)^a$ outside the panels, below the first or beyond the last of them."""
 
-    start: float
-    """R, where the panels begin or end."""
-    log_p: float
-    r"""$\ln p_0(R)$."""
-    exponent: float
-    """a."""
-    doubt: float = 0.0
-    """Change of the exponent over one octave: zero for an exact power law."""
+    start: float  # R, where the panels begin or end
+    log_p: float  # ln p₀(R)
+    exponent: float  # a
+    doubt: float = 0.0  # change of the exponent over one octave: zero for an exact power law
 
     def log_value(self, r: Real) -> np.ndarray:
         r"""$\ln p_0(r)$."""
@@ -265,10 +260,8 @@ class RadialMesh:
     dim: int
     lower: Float[np.ndarray, " P"]
     upper: Float[np.ndarray, " P"]
-    inner: PowerLaw | None
-    """The profile below the first panel; None where it is zero."""
-    tail: PowerLaw | None
-    """The profile beyond the last panel; None where it is zero, or underflows."""
+    inner: PowerLaw | None  # the profile below the first panel; None where it is zero
+    tail: PowerLaw | None  # the profile beyond the last panel; None where it is zero, or underflows
 
     def integrate(self, y: Float[np.ndarray, " N"], log_weight: LogWeight, power: int) -> Float[np.ndarray, " N"]:
         r"""$\int_0^\infty p_0(\sqrt{y^2+l^2})\,w(y, l, r)\,dl$ over the total mass, for $y \ge 0$.
