@@ -103,7 +103,7 @@ def check(
             distance counts.
         name: What is compared; the first line of the function's docstring when empty.
 
-    Long ones of these have decorators of their own, which stand below: `rejects`, `as_printed` and `over`.
+    Long ones of these have decorators of their own, defined below: `rejects`, `as_printed` and `over`.
     """
     errors = "standard errors" if against is MONTE_CARLO and tolerance is None else "max abs error"
     at_most = against.tolerance if tolerance is None else tolerance

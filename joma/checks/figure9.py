@@ -24,7 +24,7 @@ ROUNDING = 1e-9  # p(0)θ₂(0) of the Laplace and of t₂ is 1/4 but for this
 
 @dataclass(frozen=True)
 class Curve:
-    """A distribution, beside the weighted laws of scipy.stats that it is compared with."""
+    """A distribution, and the weighted laws of scipy.stats that it is compared with."""
 
     noise: Isotropic
     laws: tuple[tuple[float, Law], ...]

@@ -82,7 +82,7 @@ def order_of_the_remainder(matrix, point, _):
     return abs(np.log10(sizes[0] / sizes[1]) - 2)
 
 
-# Tolerance: differences behind the linear term, 1e-10, over a remainder of 1e-3
+# Tolerance: differences in the linear term, 1e-10, over a remainder of 1e-3
 @check("thm3", QUADRATURE, lambda point, v: np.stack([point.mu, v - point.mu], axis=-1), 1e-6, unit="share")
 @over(points)
 @as_printed(lambda point, v: point.linearised.field(v)[:, None])

@@ -108,7 +108,7 @@ IRREGULAR = RationalTree(
     zero=((3, 9), (7, 1), (5, 4)),
 )
 UNEVEN = RationalTree(parents=(-1, 0, 1, 1, 2, 2, 3, 3), same=(10, 10, 9, 9, 9, 6, 9, 9), classes=(10,), zero=((6,),))
-"""A weak edge beside strong ones."""
+"""A weak edge among strong ones."""
 CHAIN = RationalTree(parents=(-1, 0, 1, 2, 3, 4), same=(10, 10, 9, 3, 8, 6), classes=(7, 3), zero=((9,), (2,)))
 """One path."""
 

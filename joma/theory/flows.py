@@ -77,7 +77,7 @@ class JointFlow(ABC):
             rates = self.field(0.0, self.start_state)
         if not any(np.any(rate) for rate in rates.values()):
             raise AssumptionError(
-                f"A simulation needs a start that moves: v and z stand still at their start under "
+                f"A simulation needs a start that moves: v and z stay at their start under "
                 f"{self.attention.kind} attention. Pass another `v0`, or targets other than 0."
             )
 

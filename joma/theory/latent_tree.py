@@ -98,10 +98,9 @@ def cooccurrence(H: Count, L: Count, rho: Real, rho0: Real) -> np.ndarray:
     >>> float(cooccurrence(1, 3, 0.8, -0.08).round(5))
     0.82877
     """
-    _require_binary_ancestor(H, L)
-    H, L, rho, rho0 = broadcast(
-        H=np.asarray(H), L=np.asarray(L), rho=within("rho", rho, -1, 1), rho0=within("rho0", rho0, -1, 1)
-    ).values()
+    H, L = _below_a_binary_ancestor(H, L)
+    rho, rho0 = within("rho", rho, -1, 1), within("rho0", rho0, -1, 1)
+    H, L, rho, rho0 = broadcast(H=H, L=L, rho=rho, rho0=rho0).values()
     twice_on = _one_minus(rho, L - 1, rho0)
     if (twice_on == 0).any():
         raise AssumptionError(
@@ -142,9 +141,8 @@ def cooccurrence_limit(H: Count, L: Count, c: Real = 1.0) -> np.ndarray:
     >>> float(cooccurrence_limit(1, 5))
     0.8
     """
-    _require_binary_ancestor(H, L)
-    c = within("c", c, 0, np.inf)
-    return np.asarray(1 - np.asarray(H) / (np.asarray(L) - 1 + c))
+    H, L = _below_a_binary_ancestor(H, L)
+    return np.asarray(1 - H / (L - 1 + within("c", c, 0, np.inf)))
 
 
 def cooccurrence_slope(H: Count, L: Count, c: Real = 1.0) -> np.ndarray:
@@ -156,8 +154,7 @@ def cooccurrence_slope(H: Count, L: Count, c: Real = 1.0) -> np.ndarray:
     >>> float(cooccurrence_slope(1, 5).round(12))
     -0.3
     """
-    _require_binary_ancestor(H, L)
-    H, L, c = np.asarray(H), np.asarray(L), within("c", c, 0, np.inf)
+    (H, L), c = _below_a_binary_ancestor(H, L), within("c", c, 0, np.inf)
     denominator = L - 1 + c
     return np.asarray(-H / denominator * ((L - 1) * (L - 2 + 2 * c) / (2 * denominator) - (2 * H - 1) / 2))
 
@@ -183,7 +180,7 @@ def distribution(name: str, value: np.ndarray) -> np.ndarray:
     return p
 
 
-def _require_binary_ancestor(H: Count, L: Count) -> None:
+def _below_a_binary_ancestor(H: Count, L: Count) -> tuple[np.ndarray, np.ndarray]:
     H, L = broadcast(H=whole("H", H, low=0), L=whole("L", L, low=0)).values()
     bad = (H < 1) | (H > L - 1)
     if bad.any():
@@ -191,6 +188,7 @@ def _require_binary_ancestor(H: Count, L: Count) -> None:
             f"Thm. 5 needs a binary common ancestor, 1 ≤ H ≤ L − 1; got H = {H[bad][0]}, L = {L[bad][0]}. "
             "For a common ancestor at the root use `root_cooccurrence` or a `LatentTree`."
         )
+    return H, L
 
 
 def _one_minus(rho: np.ndarray, n: Count, factor: Real) -> np.ndarray:
