@@ -134,7 +134,8 @@ class Mixture:
         Eqns 42 and 43, with the normalisation corrected.
         """
         pull, push = self.parts(v, xi)
-        v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * self._geometry(v, xi)[1]
+        normal = v / np.hypot.reduce(v, axis=-1, keepdims=True)
+        v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * normal
         return v_dot, np.asarray(pull.sum(axis=-1))
 
     def parts(
