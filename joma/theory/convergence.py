@@ -130,9 +130,7 @@ def _column(scale: Real) -> Real:
 
 def times(t: Real, *, trailing: int = 0) -> np.ndarray:
     """Return `t` as an array with as many more axes of length one, refusing times before the start."""
-    t = finite("t", t)
-    if (t < 0).any():
-        raise ValueError(f"`t` must be at least 0, got {t.min()}. Times count from the start.")
+    t = within("t", t, 0, np.inf)
     return t.reshape(t.shape + (1,) * trailing)
 
 
@@ -278,9 +276,8 @@ def time_to_efolds(efolds: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
 
     $\delta = (\mu - v)/(\mu - v_0)$ is the part of the way that is left; from zero it is Theorem 4's $1 - v/\mu$.
     """
-    y, mu, v0 = broadcast(efolds=finite("efolds", efolds), mu=finite("mu", mu), v0=finite("v0", v0)).values()
-    if (y < 0).any():
-        raise ValueError(f"`efolds` must be at least 0, got {y.min()}. It is ln(1/δ) with δ ≤ 1.")
+    y, mu, v0 = within("efolds", efolds, 0, np.inf), finite("mu", mu), finite("v0", v0)
+    y, mu, v0 = broadcast(efolds=y, mu=mu, v0=v0).values()
     with np.errstate(divide="ignore"):
         return np.asarray(elapsed_time(np.log(y), v0, mu, _log_speed))
 

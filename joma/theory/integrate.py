@@ -44,9 +44,7 @@ def integrate(
     """
     t = shaped("T", t=t)
     if t.size < FEWEST_TIMES or (np.diff(t) <= 0).any():
-        raise ValueError(
-            f"`t` must be ascending times, from a start to an end; got {t.size} of them. Sort them and remove repeats."
-        )
+        raise ValueError(f"`t` must be ascending, two times or more, got {t.size}. Sort them and remove repeats.")
     arrays = {name: finite(name, value) for name, value in start.items()}
     offsets = np.cumsum([0, *(value.size for value in arrays.values())])
 

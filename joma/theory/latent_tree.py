@@ -174,9 +174,7 @@ def distribution(name: str, value: np.ndarray) -> np.ndarray:
     """Return probabilities as an array, refusing numbers that are none or do not sum to one."""
     p = within(name, value, 0, 1)
     if p.ndim != 1 or abs(p.sum() - 1) > SUM_TOLERANCE:
-        raise ValueError(
-            f"`{name}` must be a list of numbers that sum to 1, got a sum of {p.sum():.12g}. Divide by it."
-        )
+        raise ValueError(f"`{name}` must be a list that sums to 1, got a sum of {p.sum():.12g}. Divide by it.")
     return p
 
 
@@ -240,10 +238,8 @@ class LatentTree:
         misplaced = np.flatnonzero((parents[1:] < ROOT) | (parents[1:] >= np.arange(1, parents.size))) + 1
         if misplaced.size:
             node = int(misplaced[0])
-            raise ValueError(
-                f"Every parent must come before its child, got parent {parents[node]} for node {node}. "
-                "Number the nodes from the root down."
-            )
+            found = f"{parents[node]} for node {node}"
+            raise ValueError(f"Parents must come before their children, got {found}. Number from the root down.")
         p = distribution("class_probabilities", self.class_probabilities)
         rho, zero = within("rho", self.rho, -1, 1), within("zero_given_class", self.zero_given_class, 0, 1)
         keep(self, parents=parents, rho=rho, class_probabilities=p, zero_given_class=zero)
@@ -382,17 +378,10 @@ class LatentTree:
         return table
 
     def _nodes(self, nodes: Int[np.ndarray, " n"] | None) -> Int[np.ndarray, " n"]:
-        """Return the nodes asked for, refusing the root and indices out of range."""
+        """Return the nodes asked for, refusing the root, which is not binary, and indices out of range."""
         if nodes is None:
             return self.leaves
-        nodes = whole("nodes", shaped("n", nodes=nodes), low=0)
-        outside = (nodes <= ROOT) | (nodes >= self.num_nodes)
-        if outside.any():
-            raise ValueError(
-                f"Binary nodes are 1 to {self.num_nodes - 1}, got {nodes[outside][0]}. "
-                "Node 0 is the class label, which is not binary."
-            )
-        return nodes
+        return whole("nodes", shaped("n", nodes=nodes), low=ROOT + 1, high=self.num_nodes - 1)
 
     def _chance_of_one(self, nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         chance = self._laws[nodes, 1]

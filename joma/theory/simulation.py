@@ -149,9 +149,7 @@ class SimulationConfig:
             law, *parameters = value.split(":")
             return LAWS[law](np.random.default_rng([self.seed, stream]), *map(float, parameters), size)
         if np.size(value) not in (1, size):
-            raise ValueError(
-                f"`{name}` must be one number or {size}, one for each target; got {np.size(value)}. Match `targets`."
-            )
+            raise ValueError(f"`{name}` must be one number or one for each of {size} targets, got {np.size(value)}.")
         return np.broadcast_to(np.asarray(value, dtype=np.float64), size).copy()
 
 
@@ -532,10 +530,8 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
     if not np.isfinite(t1):
         raise AssumptionError("The flow does not settle at its limits from this start. Pass `t1`, the time to end at.")
     if t1 > flow.latest():
-        raise ArithmeticError(
-            f"The weights grow beyond {LARGEST:.0e} at t = {flow.latest():.6g}, too far to be squared. "
-            "Pass a smaller `t1`."
-        )
+        latest = f"{LARGEST:.0e} at t = {flow.latest():.6g}"
+        raise ArithmeticError(f"The weights grow beyond {latest}, too far to be squared. Pass a smaller `t1`.")
     first = FIRST_TIME * min(t1, natural) if config.log_time(flow) else None
     run, obstacle = solve(flow, t1, config.num_points, first)
     v, z, exact = run["v"], run["z"], flow.solution(run.t)
