@@ -11,7 +11,7 @@ from joma.checks.check import check, over, rejects
 from joma.checks.layers import TIMES, Setup, drift, problem
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE
-from joma.theory import QueriesFlow, common_invariant, common_velocity, dip_window
+from joma.theory import AttentionKind, QueriesFlow, common_invariant, common_velocity, dip_window
 
 
 def trained_matrices(rng):
@@ -88,17 +88,26 @@ def drift_with_a_common_vector(law, run):
 
 def queries(rng):
     """Draw flows of three queries with targets, shares, T, A and rates of their own."""
+    attentions = [
+        theory.Attention(kind=AttentionKind.EXP, temperature=rng.uniform(0.6, 0.9), normalisation=rng.uniform(1.2, 2.0))
+        for _ in range(3)
+    ]
     return [
         QueriesFlow(
             mu=rng.uniform(0.5, 2.0, (3, 4)) * rng.choice([-1, 1], 4), common=rng.uniform(0.2, 3.0),
-            shares=rng.dirichlet(np.full(3, 4.0)), rate_ratio=rng.uniform(0.5, 2.0),
-            temperature=rng.uniform(0.6, 0.9), normalisation=rng.uniform(1.2, 2.0),
+            shares=rng.dirichlet(np.full(3, 4.0)), rate_ratio=rng.uniform(0.5, 2.0), attention=attention,
         )
-        for _ in range(3)
+        for attention in attentions
     ]  # fmt: skip
 
 
-@check("common-vector-flow", DIFFERENTIATION, QueriesFlow.field, over=queries)
+def both_attentions(rng):
+    """Those, and one with softmax attention."""
+    flows = queries(rng)
+    return [*flows, replace(flows[0], attention=theory.Attention(kind=AttentionKind.SOFTMAX, temperature=0.7))]
+
+
+@check("common-vector-flow", DIFFERENTIATION, QueriesFlow.field, over=both_attentions)
 @rejects("‖c‖² 1 % off", lambda flow, *at: replace(flow, common=1.01 * flow.common).field(*at))
 def slope_of_the_loss(field, flow):
     """Field of weights and logits against differences of ½ Σ_m p_m ‖μ_m − v∘a_m‖², A trained."""
@@ -106,7 +115,8 @@ def slope_of_the_loss(field, flow):
     v, z = rng.normal(size=flow.mu.shape[1]), rng.normal(0, 0.5, flow.mu.shape)
 
     def loss(v, z):
-        a = np.exp(z / flow.temperature) / flow.normalisation
+        a = np.exp(z / flow.attention.temperature)
+        a /= a.sum(axis=1, keepdims=True) if flow.attention.kind == "softmax" else flow.attention.normalisation
         return 0.5 * flow.shares @ np.square(flow.mu - v * a).sum(axis=1)
 
     pull = -jacobian(lambda z: loss(v, z), z)

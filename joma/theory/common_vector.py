@@ -14,7 +14,7 @@ the proofs.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -29,7 +29,7 @@ from joma.types import Real, as_columns, keep
 
 __all__ = ["QueriesFlow", "QueriesRun", "common_invariant", "common_velocity", "dip_window", "shared_gain"]
 
-PER_TOKEN = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
+PER_TOKEN: dict[str, Any] = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
 """How the flow is integrated: stiff once a token has settled."""
 
 
@@ -112,12 +112,15 @@ def dip_window(
         return scale / size[..., -1], scale / size[..., -2]
 
 
+EXP = Attention(kind=AttentionKind.EXP)
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueriesFlow:
-    r"""One node, Q queries with targets of their own, exp attention, and a vector that all queries share.
+    r"""One node, Q queries with targets of their own, and a vector that all queries share.
 
-    Gradient flow on $\frac12\sum_mp_m\|\mu_m - v\circ a_m\|^2$ with $a_m = e^{z_m/T}/A$. With
-    $q_m = \mu_m - v\circ a_m$ and $G_m = p_m\,a_m\circ v\circ q_m/T$,
+    Gradient flow on $\frac12\sum_mp_m\|\mu_m - v\circ a_m\|^2$ with the scores $a_m$ of query m, $e^{z_m/T}/A$ for exp
+    attention. With $q_m = \mu_m - v\circ a_m$ and $G_m = p_m(\partial a_m/\partial z_m)^\top(v\circ q_m)$,
 
     $$\dot v = \sum_mp_m\,a_m\circ q_m, \qquad \dot z_m = \frac{\eta_z}{\eta_w}\Big(G_m + s\sum_{m'}G_{m'}\Big).$$
 
@@ -136,41 +139,43 @@ class QueriesFlow:
     r"""$p_m$, how often a query comes; equally often when None."""
     rate_ratio: float = 1.0
     r"""$\eta_z / \eta_w$, the learning rate of the logits' matrix A over that of the weights."""
-    temperature: float = 1.0
-    normalisation: float = 1.0
+    attention: Attention = EXP
+    """Exp or softmax, with its temperature and normalisation. Under linear attention nothing leaves zero."""
 
     def __post_init__(self) -> None:
         mu, shares = shaped("Q M, Q", mu=self.mu, shares=self.shares)
         shares = np.full(len(mu), 1 / len(mu)) if shares is None else positive("shares", shares)
+        if self.attention.kind is AttentionKind.LINEAR:
+            raise AssumptionError("From zero logits linear attention does not move. Use exp or softmax.")
         keep(self, mu=mu, shares=shares / shares.sum(), common=float(within("common", self.common, 0, np.inf)))
-        names = ("rate_ratio", "temperature", "normalisation")
-        keep(self, **{name: float(positive(name, getattr(self, name))) for name in names})
-
-    @cached_property
-    def attention(self) -> Attention:
-        """Exp attention with the flow's constants."""
-        return Attention(kind=AttentionKind.EXP, temperature=self.temperature, normalisation=self.normalisation)
+        keep(self, rate_ratio=float(positive("rate_ratio", self.rate_ratio)))
 
     def field(self, t: float, state: State) -> State:
         r"""$\dot v$ and $\dot z$ from "v" and "z", as `integrate` takes it."""
-        v, a = state["v"], np.exp(state["z"] / self.temperature) / self.normalisation
-        slope = np.asarray(self.shares)[:, None] * a * (self.mu - v * a)
-        pull = slope * v / self.temperature
-        return {"v": slope.sum(axis=0), "z": self.rate_ratio * (pull + self.common * pull.sum(axis=0))}
+        v, z, every = state["v"], state["z"], np.ones_like(self.mu)
+        a = self.attention.scores(z, every, checked=False)
+        error = np.asarray(self.shares)[:, None] * (self.mu - v * a)
+        pull = self.attention.pull_back(z, every, v * error, checked=False)
+        return {"v": (a * error).sum(axis=0), "z": self.rate_ratio * (pull + self.common * pull.sum(axis=0))}
 
     def run(self, t: Float[np.ndarray, " T"]) -> "QueriesRun":
         """Integrate from zero and report at the times `t`, the first of which is the start."""
         start = {"v": np.zeros(self.mu.shape[1]), "z": np.zeros(self.mu.shape)}
-        run = integrate(self.field, start, finite("t", t), **PER_TOKEN)  # type: ignore[arg-type]
+        run = integrate(self.field, start, finite("t", t), **PER_TOKEN)
         return QueriesRun(flow=self, t=run.t, v=run["v"], z=run["z"])
 
     def limit(self) -> AttentionFlow:
         r"""Return the flow of a single query, target $\sum_mp_m\mu_m$ and ratio $\frac{\eta_z}{\eta_w}(\frac1Q + s)$.
 
         It is exact where all queries have one target and are equally frequent, and for any queries as $s\to\infty$.
+        Known for exp attention.
         """
+        if self.attention.kind is not AttentionKind.EXP:
+            raise AssumptionError(
+                f"The flow of a single query needs exp attention, got {self.attention.kind}. Use exp."
+            )
         ratio = self.rate_ratio * float(shared_gain(self.common, len(self.mu))) / len(self.mu)
-        scales = {"temperature": self.temperature, "normalisation": self.normalisation}
+        scales = {"temperature": self.attention.temperature, "normalisation": self.attention.normalisation}
         return AttentionFlow(mu=self.shares @ self.mu, rate_ratio=ratio, **scales)
 
 
@@ -186,7 +191,7 @@ class QueriesRun:
     @property
     def entropies(self) -> Float[np.ndarray, "T Q"]:
         """Attention entropy of every query, in nats."""
-        return np.asarray(entropy(self.z / self.flow.temperature))
+        return np.asarray(entropy(self.z / self.flow.attention.temperature))
 
     @property
     def entropy(self) -> Float[np.ndarray, " T"]:
@@ -196,7 +201,7 @@ class QueriesRun:
     @property
     def shared_entropy(self) -> Float[np.ndarray, " T"]:
         """Entropy of the softmax of the mean logit over queries."""
-        return np.asarray(entropy(self.z.mean(axis=1) / self.flow.temperature))
+        return np.asarray(entropy(self.z.mean(axis=1) / self.flow.attention.temperature))
 
     @property
     def dip(self) -> Rebound:

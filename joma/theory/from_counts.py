@@ -15,14 +15,23 @@ the saliency of a calibrated prediction, $\pi_k = P(k|m)$. A token that comes wi
 $\mu_l = 0$, however often it co-occurs with the query.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from joma.errors import AssumptionError, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.mixture import Mixture, Noise, two_clusters
+from joma.types import Tabular
 
-__all__ = ["centers_from_counts", "clusters_from_counts", "saliency_from_counts", "target_direction"]
+__all__ = [
+    "TokensOfNode", "centers_from_counts", "clusters_from_counts", "saliency_from_counts", "target_direction",
+    "tokens_of_node",
+]  # fmt: skip
+
+ROUNDING = 1e-14
+"""Distance of two centers below which they agree."""
 
 Counts = Float[np.ndarray, "Q K M"]
 """How often query m, next token k and context token l occur together."""
@@ -63,7 +72,7 @@ def centers_from_counts(counts: Counts) -> tuple[Counts, Counts]:
 
 
 def target_direction(counts: Counts) -> Counts:
-    r"""Return $\mu/\|\mu\|$ for every query and node, along $\bar x_+ - \bar x_-$.
+    r"""Return $\mu/\|\mu\|$ for every query and node, along $\bar x_+ - \bar x_-$; zero where the two agree.
 
     >>> target_direction([[[6, 2, 2], [2, 6, 2]]]).round(4) + 0.0
     array([[[ 0.7071, -0.7071,  0.    ],
@@ -71,9 +80,36 @@ def target_direction(counts: Counts) -> Counts:
     """
     x_plus, x_minus = centers_from_counts(counts)
     size = np.linalg.norm(x_plus - x_minus, axis=-1, keepdims=True)
-    if (size == 0).any():
-        raise AssumptionError("A direction needs contexts that differ with the next token, got x̄₊ = x̄₋. Leave it out.")
-    return np.asarray((x_plus - x_minus) / size)
+    return np.asarray((x_plus - x_minus) / np.where(size > ROUNDING, size, np.inf))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensOfNode(Tabular):
+    """What counts say of the context tokens of one node under one query, the most frequent token first."""
+
+    token: Int[np.ndarray, " M"]
+    frequency: Float[np.ndarray, " M"]
+    """P(l|m)."""
+    saliency: Float[np.ndarray, " M"]
+    r"""$\Delta_{mkl}$."""
+    direction: Float[np.ndarray, " M"]
+    r"""$\mu_l/\|\mu\|$."""
+
+
+def tokens_of_node(
+    counts: Counts, query: int, token: int, *, prediction: Float[np.ndarray, "Q K"] | None = None
+) -> TokensOfNode:
+    """Return frequency, saliency and target of every context token, for a table or a chart.
+
+    >>> found = tokens_of_node([[[6, 2, 8], [2, 6, 8]]], 0, 0)
+    >>> found.token, found.frequency, found.direction.round(2) + 0.0
+    (array([2, 0, 1]), array([0.5 , 0.25, 0.25]), array([ 0.  ,  0.71, -0.71]))
+    """
+    frequency = _given_query(counts).sum(axis=1)[query]
+    order = np.argsort(-frequency, kind="stable")
+    saliency, direction = saliency_from_counts(counts, prediction), target_direction(counts)
+    columns = {"saliency": saliency[query, token, order], "direction": direction[query, token, order]}
+    return TokensOfNode(token=order, frequency=frequency[order], **columns)
 
 
 def clusters_from_counts(
