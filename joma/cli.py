@@ -147,7 +147,7 @@ def simulate(
         str | None,
         _option(
             "saliency (Theorem 2), printed (Eqn 6), normalised (Eqn 6 with softmax), model (the flow that exp "
-            "attention really has) or clusters (Theorem 3 with attention).",
+            "attention really has), common (the same for queries that share a vector) or clusters (Theorem 3).",
             "saliency",
         ),
     ] = None,
@@ -171,6 +171,8 @@ def simulate(
     ] = None,
     bias: Annotated[float | None, _option("Frozen bias of `clusters`.", "-1")] = None,
     negative_weight: Annotated[float | None, _option("Weight of the negative cluster of `clusters`.", "4")] = None,
+    common: Annotated[float | None, _option("Squared norm of the vector that queries of `common` share.", "1")] = None,
+    num_queries: Annotated[int | None, _option("Number of queries of `common`.", "100")] = None,
     t1: Annotated[float | None, _option("End time.", "past the blow-up, or when all have settled")] = None,
     num_points: Annotated[int | None, _option("Number of reported times.", "400")] = None,
     spacing: Annotated[

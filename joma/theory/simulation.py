@@ -30,6 +30,8 @@ Values = float | int | str | Sequence[float | int] | np.ndarray
 LAWS: dict[str, Callable[..., Any]] = {"uniform": np.random.Generator.uniform, "normal": np.random.Generator.normal}
 """Laws to draw from, each with two parameters: low and high, or mean and standard deviation."""
 DEFAULT_NUM_COMPONENTS = 10
+OWN_OPTIONS = {"bias": "clusters", "negative_weight": "clusters", "common": "common", "num_queries": "common"}
+"""Options that one flow alone has."""
 SPACINGS = ("linear", "log")
 MIN_POINTS = 3  # start, end and one time between: fewer have no dip
 
@@ -48,7 +50,8 @@ class SimulationConfig:
 
     flow: str = "saliency"
     """`saliency` (Section 3.1, Theorem 2), `printed` (Eqn 6), `normalised` (Eqn 6 with softmax(v²/T)), `model` (the
-    flow that exp attention gives, of which Eqn 6 is an ansatz) or `clusters` (Lemma 2 with attention)."""
+    flow that exp attention gives, of which Eqn 6 is an ansatz), `common` (the same for many queries that share a
+    vector) or `clusters` (Lemma 2 with attention)."""
     targets: Values = "uniform:1:4"
     """Saliencies Δ for `saliency`, the center of the positive cluster for `clusters`, targets μ for the others."""
     num_components: int | None = None
@@ -73,6 +76,10 @@ class SimulationConfig:
     """Frozen bias ξ of `clusters`; -1 when None."""
     negative_weight: float | None = None
     """Weight a₋ of the negative cluster of `clusters`, the positive one having 1; 4 when None."""
+    common: float | None = None
+    """Squared norm s of the vector that queries share, for `common`; 1 when None, 0 for the control."""
+    num_queries: int | None = None
+    """Number of queries Q of `common`; 100 when None."""
     t1: float | None = None
     """End time; when None past the blow-up where one is due, or the time for all components to settle."""
     num_points: int = 400
@@ -89,12 +96,10 @@ class SimulationConfig:
                 f"The flow {self.flow!r} has {known} of activation, got {self.activation!r}. "
                 "Leave it out, or use the flow 'saliency'."
             )
-        for name in ("bias", "negative_weight"):
+        for name, flow in OWN_OPTIONS.items():
             value = getattr(self, name)
             if value is not None and name not in {field.name for field in fields(cls)}:
-                raise ValueError(
-                    f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
-                )
+                raise ValueError(f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use {flow!r}.")
             finite(name, 0.0 if value is None else value)
         for name in ("temperature", "normalisation", "rate_ratio", "t1"):
             positive(name, 1.0 if getattr(self, name) is None else getattr(self, name))
@@ -114,7 +119,7 @@ class SimulationConfig:
         name = self.activation or next(iter(cls.activations), "")
         v0 = cls.default_start(targets, kind, name) if self.v0 is None else self._drawn("v0", 1, targets.size)
         z0 = None if self.z0 is None else self._drawn("z0", 2, targets.size)
-        options: dict[str, Any] = {option: getattr(self, option) for option in ("bias", "negative_weight")}
+        options: dict[str, Any] = {option: getattr(self, option) for option in OWN_OPTIONS}
         options["activation"] = activation(name) if name else None
         own = {field.name for field in fields(cls)}
         options = {option: value for option, value in options.items() if value is not None and option in own}
