@@ -12,7 +12,7 @@ from torch import Tensor
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading, first_sequence
+from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -50,13 +50,14 @@ class Row(NamedTuple):
 class Measurement:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
-    def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
+    def __init__(self, model: ProbedModel, measures: Sequence[Measure], earlier: Sites | None = None) -> None:
         self.readings = Readings()
         self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: set[tuple[str, CallSource]] = set()
-        self._model, self._measures = model, measures
+        self._model = model
+        self._measures = {on: [each for each in measures if each.on is on] for on in On}
         self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
         self._devices = model.devices
         self._has_gradients = False
@@ -144,7 +145,7 @@ class Measurement:
 
     def _measure(self, on: On, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Measure subjects (site, layer, subject) without gradients, autocast and traces in the random states."""
-        for measure, function in self._measures[on].items():
+        for measure in self._measures[on]:
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
@@ -152,13 +153,13 @@ class Measurement:
                 for device in {device.type for device in self._devices}:
                     stack.enter_context(torch.autocast(device, enabled=False))
                 for group in [subjects] if measure.together else [[each] for each in subjects]:
-                    self._apply(measure, function, kind, group)
+                    self._apply(measure, kind, group)
 
-    def _apply(self, measure: Measure, function: Function, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+    def _apply(self, measure: Measure, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
         try:
             things = [first_sequence(each) if measure.first_sequence else each for _, _, each in subjects]
-            found = function(things) if measure.together else [function(*things)]
+            found = measure.function(things) if measure.together else [measure.function(*things)]
             for (site, layer, _), each in list(zip(subjects, found, strict=True)):
                 named = each if isinstance(each, Mapping) else {measure.name: each}
                 try:
@@ -170,7 +171,7 @@ class Measurement:
                 self.failures.append((subjects[0][0], error))
             else:
                 for each in subjects:
-                    self._apply(measure, function, kind, [each])
+                    self._apply(measure, kind, [each])
 
 
 class _Reduced(NamedTuple):
@@ -302,13 +303,13 @@ def wait_for(devices: Iterable[torch.device]) -> None:
             torch.cuda.synchronize(device)
 
 
-def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: ProbeBatch) -> ProbeBatch:
+def first_sequence_if_enough(model: ProbedModel, measures: Sequence[Measure], batch: ProbeBatch) -> ProbeBatch:
     """Return the first sequence of a probe batch if these measures find the same on it as on the batch, else the batch.
 
     Both are measured once: in a model that mixes its sequences (a router with a capacity, say) or whose first axis is
     not the batch, what is found differs, and the batch stays as it is.
     """
-    first = _first(batch) if all(measure.first_sequence for measure in measures[On.ATTENTION]) else None
+    first = _first(batch) if all(each.first_sequence for each in measures if each.on is On.ATTENTION) else None
     if first is None:
         return batch
     tables = []

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from joma.probe.measures import Matrix, On, QueryKeyMatrices
-from joma.probe.structure import ModelLayout, QueryKey, find_layout, module_path, plain_site
+from joma.probe.measures import Matrix, On, QueryKeyMatrices, take_query_key
+from joma.probe.structure import ModelLayout, find_layout, module_path, plain_site
 from joma.probe.taps import OnCall, is_compiled, is_compiled_wrapper, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
@@ -177,19 +177,12 @@ class ProbedModel:
         def matrix(site: str, layer: int, take: Callable[[], Tensor]) -> Matrix:
             return Matrix(site=plain_site(site), layer=layer, weight=take())
 
-        def pair(of: QueryKey) -> QueryKeyMatrices:
-            assert of.num_heads is not None
-            return QueryKeyMatrices(
-                site=plain_site(of.site),
-                layer=of.query.layer,
-                query=of.query.take(read),
-                key=of.key.take(read),
-                num_heads=of.num_heads,
-                num_key_heads=of.num_key_heads or of.num_heads,
-            )
-
         if on is On.QUERY_KEY:
-            yield from ((plain_site(each.site), partial(pair, each)) for each in layout.query_keys if each.num_heads)
+            yield from (
+                (plain_site(each.site), partial(take_query_key, each, read))
+                for each in layout.query_keys
+                if each.num_heads
+            )
         elif on is On.EVERY_MATRIX:
             others = {ref.name for ref in layout.lower} | layout.quantised
             for name, parameter in named.items():

@@ -10,7 +10,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
@@ -49,17 +48,6 @@ _HEAD_COUNTS = ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead"
 _KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_heads")
 
 
-class Role(StrEnum):
-    """What a matrix does."""
-
-    LOWER = "lower"  # into the hidden neurons of an MLP without gate
-    GATE = "gate"
-    UP = "up"
-    GATE_AND_UP = "gate_and_up"  # both in one tensor, in unknown order
-    QUERY = "query"
-    KEY = "key"
-
-
 class Unseen(NamedTuple):
     """Something that is not measured, and why."""
 
@@ -83,7 +71,6 @@ class WeightRef:
     site: str
     """What to call the matrix: the module's path, an expert in brackets, the half of a fused one after a colon."""
     layer: int
-    role: Role
     shape: tuple[int, int]  # (outputs, inputs) of the matrix taken out
     expert: int | None = None  # which expert it is of
     stacked: bool = False  # whether the experts are stacked along the tensor's first axis
@@ -448,10 +435,11 @@ class _Matrix(NamedTuple):
 
 
 class _Tensors:
-    """Names and shapes of a model's tensors, and what is known about them beyond."""
+    """Names and shapes of a model's tensors, what is known about them beyond, and what could not be read."""
 
     def __init__(self, shapes: Shapes, hints: Hints | None) -> None:
         self.shapes, self.hints = shapes, hints or Hints()
+        self.unseen: dict[Unseen, None] = {}
         self._adapters: dict[str, list[str]] = defaultdict(list)  # names of the low-rank adapters at a module path
         for name in shapes:
             path, found, adapter = name.partition(".lora_A.")
@@ -469,36 +457,47 @@ class _Tensors:
         return _Matrix(name, outputs, inputs, shape[0] if len(shape) == STACKED_AXES else None, transposed, certain)
 
     def ref(
-        self, matrix: _Matrix, layer: int, role: Role, suffix: str = "", rows: Rows = (), expert: int | None = None
+        self, matrix: _Matrix, layer: int, suffix: str = "", rows: Rows = (), expert: int | None = None
     ) -> WeightRef:
-        """Name a matrix, or some of its rows, with the adapters that are part of it."""
+        """Name a matrix, or some of its rows, with the adapters that are part of it: those of known scaling."""
         path, stacked = module_path(matrix.name), matrix.num_stacked is not None
-        scalings = {name: self.hints.lora_scaling.get(f"{path}.{name}") for name in self._adapters.get(path, ())}
+        updates = []
+        for adapter in self._adapters.get(path, ()):
+            scaling = self.hints.lora_scaling.get(f"{path}.{adapter}")
+            if scaling is None:
+                reason = f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints."
+                self.unseen[Unseen(path, reason)] = None
+            elif scaling:
+                updates.append((f"{path}.lora_A.{adapter}.weight", f"{path}.lora_B.{adapter}.weight", scaling))
         return WeightRef(
             name=matrix.name,
             site=path + (f"[{expert}]" if stacked else "") + suffix,
             layer=layer,
-            role=role,
             shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
             expert=expert,
             stacked=stacked,
             transposed=matrix.transposed,
             rows=rows,
-            updates=tuple(
-                (f"{path}.lora_A.{name}.weight", f"{path}.lora_B.{name}.weight", scaling)
-                for name, scaling in scalings.items()
-                if scaling
-            ),
+            updates=tuple(updates),
         )
 
-    def left_out(self, names: Iterable[str]) -> list[Unseen]:
-        """Say which adapters at tensors are not part of their matrices because their scaling is not known."""
-        return [
-            Unseen(path, f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints.")
-            for path in map(module_path, dict.fromkeys(names))
-            for adapter in self._adapters.get(path, ())
-            if f"{path}.{adapter}" not in self.hints.lora_scaling
-        ]
+    def refs(self, matrix: _Matrix, layer: int, hidden: int) -> list[WeightRef]:
+        """Name a matrix into hidden neurons, once for each expert and each half of a fused gate.
+
+        The rows of a gate come first, or alternate with what it gates; where that is unknown both stay one matrix.
+        """
+        numbered = _EXPERT_INDEX.search(module_path(matrix.name))
+        experts = [int(numbered[1]) if numbered else None] if matrix.num_stacked is None else range(matrix.num_stacked)
+        halves: dict[str, Rows] = {":gate": ((0, hidden, 1),), ":up": ((hidden, 2 * hidden, 1),)}
+        if matrix.outputs == hidden:
+            halves = {"": ()}
+        elif matrix.name in self.hints.interleaved:
+            halves = {":gate": ((0, 2 * hidden, 2),), ":up": ((1, 2 * hidden, 2),)}
+        elif matrix.num_stacked is not None and matrix.transposed and matrix.name not in self.hints.transposed:
+            halves = {"": ()}
+            reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
+            self.unseen[Unseen(module_path(matrix.name), reason)] = None
+        return [self.ref(matrix, layer, *half, expert) for expert in experts for half in halves.items()]
 
     def is_router(self, name: str) -> bool:
         """Whether a matrix chooses among experts next to it."""
@@ -532,24 +531,23 @@ def lower_matrices(
             return [], [Unseen("", f"No matrix matches `mlp_pattern={mlp_pattern}`. Change the pattern.")]
     found.sort(key=lambda ref: ref.layer)
     seen = {ref.layer for ref in found}
-    both = dict.fromkeys(ref.name for ref in found if ref.role is Role.GATE_AND_UP)
-    reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
-    unseen = [
-        *(Unseen(block.path, _why_none(block, mlp_pattern)) for block in blocks if block.index not in seen),
-        *tensors.left_out(ref.name for ref in found),
-        *(Unseen(module_path(name), reason) for name in both),
-    ]
-    return found, unseen
+    without = [Unseen(block.path, _why_none(block, mlp_pattern)) for block in blocks if block.index not in seen]
+    return found, [*without, *tensors.unseen]
 
 
 def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
+    """Find the maps d → m (of a fused gate d → 2m) that have a map m → d back, in the order of the tensors."""
     names = [name for name in block.matrices if not block.mixes_tokens(name) and not tensors.is_router(name)]
     lowers, uppers = _sides(map(tensors.matrix, names), block.width())
     refs = []
-    for members in _with_common_way_back(lowers, uppers):
-        for (matrix, hidden), role in zip(members, _roles([m.leaf for m, _ in members]), strict=True):
-            refs += _refs(matrix, block.index, role, hidden, tensors)
-    order = {name: position for position, name in enumerate(block.shapes)}
+    for lower in lowers:
+        alike = [upper for upper in uppers if upper.num_stacked == lower.num_stacked]
+        fitting = [upper for upper in alike if lower.outputs in (upper.inputs, 2 * upper.inputs)]
+        near = [upper for upper in fitting if parent(module_path(upper.name)) == parent(module_path(lower.name))]
+        if fitting:
+            nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
+            refs += tensors.refs(lower, block.index, nearest.inputs)
+    order = {name: position for position, name in enumerate(names)}
     return sorted(refs, key=lambda ref: (order[ref.name], -1 if ref.expert is None else ref.expert))
 
 
@@ -565,7 +563,7 @@ def _picked(pattern: str, blocks: list[Block], tensors: _Tensors) -> list[Weight
             matrix = tensors.matrix(name)
             if not matrix.certain and matrix.outputs == width != matrix.inputs:
                 matrix = matrix.flipped()
-            refs += _refs(matrix, layer, Role.LOWER, matrix.outputs, tensors)
+            refs += tensors.refs(matrix, layer, matrix.outputs)
     return refs
 
 
@@ -578,25 +576,6 @@ def _why_none(block: Block, pattern: str | None) -> str:
         "No lower matrix of an MLP: no pair of matrices d → m → d outside of attention. "
         "Name it by `mlp_pattern=`, a regular expression for the names of tensors."
     )
-
-
-def _refs(matrix: _Matrix, layer: int, role: Role, hidden: int, tensors: _Tensors) -> list[WeightRef]:
-    """Name a matrix, once for each expert and each half of a fused gate.
-
-    The rows of a gate come first, or alternate with what it gates; where that is unknown both stay one matrix.
-    """
-    numbered = _EXPERT_INDEX.search(module_path(matrix.name))
-    experts = [int(numbered[1]) if numbered else None] if matrix.num_stacked is None else range(matrix.num_stacked)
-    halves: list[tuple[Role, str, Rows]]
-    if matrix.outputs == hidden:
-        halves = [(role, "", ())]
-    elif matrix.name in tensors.hints.interleaved:
-        halves = [(Role.GATE, ":gate", ((0, 2 * hidden, 2),)), (Role.UP, ":up", ((1, 2 * hidden, 2),))]
-    elif matrix.num_stacked is not None and matrix.transposed and matrix.name not in tensors.hints.transposed:
-        halves = [(Role.GATE_AND_UP, "", ())]
-    else:
-        halves = [(Role.GATE, ":gate", ((0, hidden, 1),)), (Role.UP, ":up", ((hidden, 2 * hidden, 1),))]
-    return [tensors.ref(matrix, layer, *half, expert) for expert in experts for half in halves]
 
 
 def _sides(matrices: Iterable[_Matrix], width: int) -> tuple[list[_Matrix], list[_Matrix]]:
@@ -615,30 +594,6 @@ def _sides(matrices: Iterable[_Matrix], width: int) -> tuple[list[_Matrix], list
         elif matrix.outputs == width:
             uppers.append(matrix)
     return lowers, uppers
-
-
-def _with_common_way_back(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[list[tuple[_Matrix, int]]]:
-    """Give every map d → m (of a fused gate d → 2m) the nearest map m → d; return those with a common way back."""
-    groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
-    for lower in lowers:
-        holder = parent(module_path(lower.name))
-        alike = [upper for upper in uppers if upper.num_stacked == lower.num_stacked]
-        fitting = [upper for upper in alike if lower.outputs in (upper.inputs, 2 * upper.inputs)]
-        near = [upper for upper in fitting if parent(module_path(upper.name)) == holder]
-        if fitting:
-            nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
-            groups[nearest.name].append((lower, nearest.inputs))
-    return list(groups.values())
-
-
-def _roles(leaves: list[str]) -> list[Role]:
-    """One matrix into the neurons is the lower one; of two, the gate is the one called so, else the first by name."""
-    if len(leaves) != 2:  # noqa: PLR2004 (a gate and what it gates)
-        return [Role.LOWER] * len(leaves)
-    gates = ["gate" in name or name.startswith("w1") for name in leaves]
-    if sum(gates) != 1:
-        gates = [name == min(leaves) for name in leaves]
-    return [Role.GATE if gate else Role.UP for gate in gates]
 
 
 def _layer_outside(name: str, blocks: list[Block]) -> int:
@@ -674,21 +629,19 @@ def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[Quer
     """
     tensors = _Tensors(shapes, hints)
     found: list[QueryKey] = []
-    unseen: list[Unseen] = []
     for block in find_blocks(shapes):
         for path, names in block.owners.items():
             try:
                 found.append(_query_key(path, names, block.index, tensors))
-                unseen += tensors.left_out((found[-1].query.name, found[-1].key.name))
             except ValueError as error:
-                unseen.append(Unseen(path, str(error)))
-    return found, unseen
+                tensors.unseen[Unseen(path, str(error))] = None
+    return found, list(tensors.unseen)
 
 
 def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensors) -> QueryKey:
     heads = tensors.hints.heads.get(site, tensors.hints.heads.get(""))
     if "fused" not in names:
-        query, key = (tensors.ref(tensors.matrix(names[role]), layer, role) for role in (Role.QUERY, Role.KEY))
+        query, key = (tensors.ref(tensors.matrix(names[role]), layer) for role in ("query", "key"))
         fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
         heads = (heads[0], key.shape[0] * heads[0] // query.shape[0]) if heads is not None and fits else None
     else:
@@ -710,8 +663,8 @@ def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensor
         starts = [group * (queries_of_group + 2 * keys_of_group) * dim for group in range(num_groups)]
         middle, end = queries_of_group * dim, (queries_of_group + keys_of_group) * dim
         query_rows, key_rows = (tuple((at + a, at + b, 1) for at in starts) for a, b in ((0, middle), (middle, end)))
-        query = tensors.ref(matrix, layer, Role.QUERY, ":query", query_rows)
-        key = tensors.ref(matrix, layer, Role.KEY, ":key", key_rows)
+        query = tensors.ref(matrix, layer, ":query", query_rows)
+        key = tensors.ref(matrix, layer, ":key", key_rows)
     num_heads_known, num_key_heads_known = heads or (None, None)
     return QueryKey(site=site, query=query, key=key, num_heads=num_heads_known, num_key_heads=num_key_heads_known)
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from states import walk
 
-from joma.probe.checkpoint import LocalFiles, TensorInfo, open_local
+from joma.probe.checkpoint import LocalFiles, open_local
 from joma.probe.findings import Fault, Flaw
+from joma.probe.fingerprint import TensorPrint
 from joma.probe.series import find_series, read_steps
 
 
@@ -32,7 +33,7 @@ def state():
 def assert_holds(weights, state):
     assert set(weights.tensors) == set(state)
     for name, tensor in state.items():
-        assert weights.tensors[name] == TensorInfo(shape=tuple(tensor.shape), dtype="float32")
+        assert weights.tensors[name] == TensorPrint(shape=tuple(tensor.shape), dtype="float32")
         assert torch.equal(weights.read(name), tensor)
 
 
