@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils._pytree import tree_map
 
 from joma.probe.measures import Matrix, On, QueryKeyMatrices, take_query_key
 from joma.probe.structure import ModelLayout, find_layout, module_path, plain_site
@@ -280,11 +281,10 @@ def fixed_batch(batch: object) -> ProbeBatch:
 
 def _copied(batch: Any, device: torch.device | None = None) -> Any:
     """Copy the tensors in nested containers, or move them to a device."""
-    if isinstance(batch, Tensor):
-        return batch.detach().clone() if device is None else batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _copied(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [_copied(value, device) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch if device is not None else copy.copy(batch)
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().clone() if device is None else leaf.to(device)
+        return copy.copy(leaf) if device is None else leaf
+
+    return tree_map(copied, batch)

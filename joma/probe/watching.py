@@ -58,10 +58,9 @@ _NO_ATTENTION = {
 }
 _NO_CALL = {
     True: "No attention call was seen on the probe batch.",
-    False: "No attention call was seen in the step's forward pass. Is the watched model the one that is called, by "
-    "this process, in training mode, and not compiled as part of a function? A model that is trained in eval mode is "
-    "to be in eval mode when it is attached; one that is checkpointed as a whole needs use_reentrant=False. A probe "
-    "batch is measured in any case.",
+    False: "No attention call was seen in the step's forward pass. Call the watched model itself, in this process, in "
+    "training mode, and not compiled as part of a function. Put a model that trains in eval mode into it before "
+    "`watch`. Checkpointing of the complete model needs use_reentrant=False. A `probe_batch` works in all these cases.",
 }
 _watched: WeakSet[nn.Module] = WeakSet()
 _live_views: list[subprocess.Popen[bytes]] = []
@@ -254,8 +253,7 @@ class Watch:
         if self._is_next_due():
             with self._going_on():
                 self._measurement = self._measurement or Measurement(self._model, self._measures, self._known_sites)
-                with self._measurement.stopwatch.running():
-                    self._measurement.gradients()
+                self._measurement.gradients()
 
     def record(self, step: int, metric: str, value: float, *, kind: str = "model") -> None:
         """Add a value of your own to the record."""
@@ -421,7 +419,7 @@ class Watch:
 
     def _number(self, step: SupportsIndex | None) -> int:
         if step is None and self._earlier is not None and not self._earlier[0].empty:
-            raise ValueError("This run goes on an earlier one, of unknown steps. Pass `step`, or another `out`.")
+            raise ValueError("The folder has earlier steps of this run. Pass `step`, or choose another `out`.")
         try:
             number = index(step) if step is not None else 0 if self._last is None else self._last + 1
         except TypeError:
@@ -443,8 +441,7 @@ class Watch:
             self._record.begin_again(number)
         if later:
             LOG.warning(
-                "This run begins again at step %d: what an earlier session recorded at steps %d to %d is replaced as "
-                "soon as the first value is measured anew.",
+                "This run starts again at step %d. Its next value overwrites what was recorded for steps %d to %d.",
                 *(number, later[0], later[-1]),
             )
         known = values[(values["step"] < number) & values["metric"].isin(WATCHED)]
@@ -495,7 +492,7 @@ class Watch:
         self._rung |= {(each.kind, each.site) for each in alerts}
         with self._going_on():  # a full disk, say, must not silence the alarm
             self._write(number, [row for row in rows if self._heads or row.head == ALL_HEADS], found)
-        self.seconds.append(found.stopwatch.read() + time.perf_counter() - begun)
+        self.seconds.append(found.seconds() + time.perf_counter() - begun)
         self.record(number, "seconds", self.seconds[-1], kind="cost")
         return alerts
 

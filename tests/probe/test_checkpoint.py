@@ -25,11 +25,6 @@ from joma.probe.fingerprint import TensorPrint
 from joma.probe.series import find_series, read_steps
 
 
-@pytest.fixture
-def state():
-    return walk(1)[0]
-
-
 def assert_holds(weights, state):
     assert set(weights.tensors) == set(state)
     for name, tensor in state.items():

@@ -34,12 +34,6 @@ LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 WHERE = ["disk", "hub"]
 
 
-@pytest.fixture(autouse=True)
-def without_git(monkeypatch):
-    """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
-
-
 @pytest.fixture
 def scan_of(serve, tmp_path):
     """Scan a folder of checkpoints as it lies, or as revisions of a hub."""
