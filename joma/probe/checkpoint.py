@@ -16,7 +16,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -97,22 +96,12 @@ class FileSet(NamedTuple):
     expected: frozenset[str] = frozenset()  # tensors that the index names
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalFiles:
-    """A checkpoint on this machine: a file, or a folder of files."""
-
-    path: Path
-
-    def identity(self) -> str:
-        """Return what changes when the checkpoint does: names, sizes and dates of its weights and configuration."""
-        paths = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
-        files = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
-        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        return blake2b(repr((self.path.name, seen)).encode(), digest_size=16).hexdigest()
-
-    def open(self, **_: object) -> AbstractContextManager[Weights]:
-        """Open the files as they lie; there is nothing to download."""
-        return nullcontext(open_local(self.path))
+def identity_of(checkpoint: Path) -> str:
+    """Return what changes when a checkpoint does: names, sizes and dates of its weights and configuration."""
+    paths = sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+    files = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
+    seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return blake2b(repr((checkpoint.name, seen)).encode(), digest_size=16).hexdigest()
 
 
 def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loose: bool = True) -> FileSet | None:

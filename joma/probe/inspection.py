@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from joma.measure.rank import stable_rank, why_undefined
-from joma.probe.checkpoint import LocalFiles, Weights
+from joma.probe.checkpoint import Weights, open_local
 from joma.probe.findings import Flaw
 from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
 from joma.probe.measurement import Readings, Row
@@ -63,11 +64,15 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
     A checkpoint that is broken gives findings; one that cannot be reached gives an error.
     """
     started = perf_counter()
-    checkpoint = task.checkpoint
+    checkpoint, files = task.checkpoint, task.checkpoint.files
     blank = Fingerprint(step=checkpoint.step, name=checkpoint.name, identity="")
     try:
-        blank = replace(blank, identity=checkpoint.files.identity(), measured=task.settings())
-        with checkpoint.files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
+        blank = replace(blank, identity=checkpoint.identity(), measured=task.settings())
+        with (
+            nullcontext(open_local(files))
+            if isinstance(files, Path)
+            else files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep)
+        ) as weights:
             inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(replace(blank, findings=(flaw.at(checkpoint.step),)))
@@ -101,7 +106,7 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         for ref in refs:
             sources[ref.site] = ref.tensors
             readings.add(ref.site, "mlp", ref.layer, _ranks(ref.take(read)), {})
-        if refs and isinstance(task.checkpoint.files, LocalFiles):  # of the hub as little as possible is fetched
+        if refs and isinstance(task.checkpoint.files, Path):  # of the hub as little as possible is fetched
             pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
             unseen += not_paired
             for pair in pairs:

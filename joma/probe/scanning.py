@@ -19,7 +19,7 @@ from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint, TensorPrint
-from joma.probe.hub import HubRevision, download_tokenizer
+from joma.probe.hub import download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
 from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint, find_series
@@ -253,9 +253,7 @@ def _windows(
     with TemporaryDirectory() as spare:
         for checkpoint in checkpoints:
             files = checkpoint.files
-            folder = files.path if not isinstance(files, HubRevision) else Path(spare) / files.commit
-            if isinstance(files, HubRevision):
-                download_tokenizer(files, folder)
+            folder = files if isinstance(files, Path) else download_tokenizer(files, Path(spare) / files.commit)
             if (folder / "config.json").exists():
                 return windows_of(text, folder, Path(tokenizer or folder), window=window, num_windows=num_windows)
     raise ValueError(
@@ -274,7 +272,7 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
     for task in wanted:
         print_ = known.get(task.checkpoint.step)
         there: Mapping[str, str] = {}
-        if print_ is not None and print_.identity == task.checkpoint.files.identity():
+        if print_ is not None and print_.identity == task.checkpoint.identity():
             complete = all((print_.step, site) in keys for site in print_.sources)
             there = print_.measured if complete else {}
         missing = {measure for measure, setting in task.settings().items() if there.get(measure) != setting}
