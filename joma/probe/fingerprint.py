@@ -22,7 +22,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter
 from torch import Tensor
 
 from joma.probe.findings import Finding
@@ -39,12 +39,14 @@ def _array(text: str) -> Float[np.ndarray, " k"]:
 
 
 _TEXT = PlainSerializer(lambda array: base64.b64encode(array.astype("<f8").tobytes()).decode("ascii"))
+_AS_WRITTEN = ConfigDict(extra="forbid")  # what another version wrote is made again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorPrint:
     """What is kept of one tensor."""
 
+    __pydantic_config__ = _AS_WRITTEN
     shape: tuple[int, ...]
     dtype: str
     digest: str = ""  # checksum of all bytes with the extremes; empty for a tensor that was not looked at
@@ -73,6 +75,7 @@ class TensorPrint:
 class Fingerprint:
     """What is kept of one checkpoint."""
 
+    __pydantic_config__ = _AS_WRITTEN
     step: int
     name: str
     identity: str  # changes when the checkpoint does

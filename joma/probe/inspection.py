@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -68,12 +67,11 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
     blank = Fingerprint(step=checkpoint.step, name=checkpoint.name, identity="")
     try:
         blank = replace(blank, identity=checkpoint.identity(), measured=task.settings())
-        with (
-            nullcontext(open_local(files))
-            if isinstance(files, Path)
-            else files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep)
-        ) as weights:
-            inspection = _inspected(task, weights, blank)
+        if isinstance(files, Path):
+            inspection = _inspected(task, open_local(files), blank)
+        else:
+            with files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
+                inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(replace(blank, findings=(flaw.at(checkpoint.step),)))
     except Exception as error:  # an unforeseen checkpoint must not end the scan of the others
@@ -165,8 +163,9 @@ def _heads(folder: Path | None) -> Hints:
 def _query_key_norms(pair: QueryKey, read: Callable[[str], Tensor]) -> dict[str, Reading]:
     """Measure the product of query and key weights: of each head if their number is known, else of all together."""
     taken = take_query_key(pair, read)
-    query, key = (weight.float() if weight.element_size() == 1 else weight for weight in (taken.query, taken.key))
-    fits = taken.num_heads % taken.num_key_heads == 0 and query.shape[1] == key.shape[1]
-    fits = fits and query.shape[0] * taken.num_key_heads == key.shape[0] * taken.num_heads
-    is_measured = fits and query.is_floating_point()
-    return query_key_norms(replace(taken, query=query, key=key)) if is_measured else {}
+    query, key, num_heads, num_key_heads = taken.query, taken.key, taken.num_heads, taken.num_key_heads
+    fits = num_heads % num_key_heads == 0 and query.shape[0] * num_key_heads == key.shape[0] * num_heads
+    if not query.is_floating_point() or not fits or query.shape[1] != key.shape[1]:
+        return {}
+    query, key = (weight.float() if weight.element_size() == 1 else weight for weight in (query, key))
+    return query_key_norms(replace(taken, query=query, key=key))
