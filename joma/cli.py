@@ -248,7 +248,7 @@ def scan(
     from joma.probe.scanning import scan
 
     with terminal.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
-        done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
+        done = scan(sources, **options, progress=show)
     terminal.show_json(done.as_dict()) if as_json else terminal.show_scan(done)
     raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
 
