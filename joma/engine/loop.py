@@ -23,23 +23,23 @@ from joma.engine import snapshots
 from joma.engine.measuring import (
     LOSS,
     TRAINING,
-    Values,
     gradient_spectra,
     gradients_and_changes,
     is_gated,
-    lower_starts,
     measure,
-    on_host,
+    starts_of,
 )
 from joma.engine.plan import Pack
 from joma.engine.resume import DIVERGED, KIND, Member, RunResult, identity, inspect_run, load_snapshots
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, data_hash, data_size, source_of
+from joma.engine.states import gram_drifts
 from joma.engine.step import NOT_FAILED, Stepper, on_cpu
+from joma.engine.values import Values, on_host
 from joma.measure.effects import curve_effects
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
-from joma.models.decoder import Decoder
+from joma.models.decoder import EMBEDDING, Decoder
 from joma.store import RunLockedError, open_run, read, read_events
 from joma.store.record import plain
 
@@ -197,11 +197,10 @@ class _Trainer:
             if member.state is not None:
                 self._stepper.load_run_state(run, member.state)
                 member.state = None
-        self._starts: dict[str, Tensor] = {}
-        if self._training.measure_extra:
-            decoder, like = Decoder(configs[0].model), self._stepper.state.parameters
-            self._starts = lower_starts(decoder, [config.seed for config in configs], like)
-        """W(0) of the matrices whose change is measured."""
+        own, decoder = self._training, Decoder(configs[0].model)
+        seeds, like = [config.seed for config in configs], self._stepper.state.parameters
+        self._starts = starts_of(decoder, seeds, like, lower=own.measure_extra, embedding=own.measure_states)
+        """Starts of the matrices whose change is measured."""
         self._saved_at = self._reported_at = monotonic()
         self._reported_step, self._save_seconds = group[0].step, 0.0
 
@@ -266,13 +265,16 @@ class _Trainer:
             working=stepper.working_parameters,
             often=len(self._due) >= MANY_MEASUREMENTS,
             with_max_logit=self._training.measure_extra,
+            with_states=self._training.measure_states,
         )
+        found += gram_drifts(stepper.parameters, self._starts)
+        lower = {name: start for name, start in self._starts.items() if name != EMBEDDING}
         num_batches, gated = self._training.gradient_batches, is_gated(stepper.model)
-        if self._starts or num_batches:
+        if lower or num_batches:
             gradients = stepper.gradients(self._source.batch(step))
-            found += gradients_and_changes(gradients, stepper.parameters, self._starts, gated=gated)
+            found += gradients_and_changes(gradients, stepper.parameters, lower, gated=gated)
             if num_batches:
-                found += gradient_spectra(gradients, gated=gated, ranked=self._starts)
+                found += gradient_spectra(gradients, gated=gated, ranked=lower)
         if num_batches > 1:
             gradients = stepper.gradients(*(self._source.batch(step + ahead) for ahead in range(num_batches)))
             found += gradient_spectra(gradients, gated=gated, prefix="mean_gradient")

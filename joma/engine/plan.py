@@ -245,7 +245,8 @@ def make_plan(
         size, step, num_rows = sizes[config.shape], clock(config, pack.num_runs), num_sequences(config.data)
         num_measured = len(config.training.due_steps(size.num_steps))
         num_forwards = size.valid_tokens / (num_rows * config.trained_length)
-        num_steps = config.training.measure_extra + config.training.gradient_batches
+        own = config.training
+        num_steps = own.measure_extra + own.measure_states + own.gradient_batches
         measuring = num_measured * step * (FORWARD_SHARE * num_forwards + num_steps)
         planned.append(
             PackPlan(

@@ -50,6 +50,10 @@ class LayerReading:
     causal: bool
     hidden: Float[Tensor, "R B L F"]
     """Activations of the hidden neurons."""
+    before: Float[Tensor, "R B L D"]
+    """States on their way into the block."""
+    after: Float[Tensor, "R B L D"]
+    """States on their way out of it."""
 
 
 Tap = Callable[[LayerReading], None]
