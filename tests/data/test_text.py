@@ -2,6 +2,7 @@
 
 import os
 import re
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -174,6 +175,16 @@ def test_words_are_numbered_by_count_then_by_alphabet_up_to_the_cap(blocks, cap,
     assert [vocabulary[number] for number in numbers] == [word if word in vocabulary else UNKNOWN for word in written]
     assert look_up([[*written, "new"]], vocabulary).tolist() == [*numbers.tolist(), 0]
     assert build_vocabulary([written[:cut], written[cut:]], cap)[0].tolist() == numbers.tolist()
+
+
+def test_words_are_numbered_in_little_memory():
+    """Bytes at the worst moment over those of the numbers, of a text that comes in many blocks."""
+    chosen, num = [f"word{number}" for number in range(50)], 3_000_000
+    tracemalloc.start()
+    numbers, _ = build_vocabulary(chosen * 1000 for _ in range(num // 50_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert numbers.nbytes == 4 * num and peak < 2.5 * numbers.nbytes
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 60))

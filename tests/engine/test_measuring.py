@@ -310,6 +310,15 @@ def test_windows_of_1024_tokens(text, tmp_path, positions):
         assert found["validation", ALL_HEADS, "loss"][run] == pytest.approx(float(loss), rel=1e-10)
         entropy = float(twin.blocks[0].attention.entropy.mean())
         assert found["blocks.0.attention", ALL_HEADS, "entropy"][run] == pytest.approx(entropy, rel=1e-9)
+    stepper.advance(source.batch(0))
+    assert bool(stepper.losses.isfinite().all())
+    plain = replace(configs[0], model=replace(configs[0].model, dropout=0.0))
+    stepper, batch = Stepper.of([plain], 5, 5), source_of([plain]).batch(0)
+    weights = {name: tensor[0] for name, tensor in stepper.parameters.items()}
+    twin = PlainDecoder(plain.model).double().load(weights)
+    twin.loss(batch.tokens[0], batch.targets[0]).backward()
+    for name, gradient in stepper.gradients(batch).items():
+        torch.testing.assert_close(gradient[0], twin.gradient(name), rtol=1e-7, atol=1e-12)
 
 
 def test_masked_words_are_learned_and_a_pack_changes_nothing(text, tmp_path):
