@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from joma.data.generated import GENERATED
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
 from joma.data.shuffling import shuffled
 from joma.data.text import Corpus, Windows, load_text
-from joma.data.tree_texts import GENERATED, tree_corpus
+from joma.data.tree_texts import tree_corpus
 from joma.engine.config import HIERARCHY, TREE_TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
@@ -108,7 +109,7 @@ def corpus_of(data: str, vocabulary_cap: int | None, shuffle_seed: int | None = 
         return shuffled(in_order, shuffle_seed)
     if data not in TREE_TEXTS:
         return load_text(data, vocabulary_cap=vocabulary_cap)
-    num_words = len(GENERATED.get(data, ()))
+    num_words = len(GENERATED[data].vocabulary) if data in GENERATED else 0
     if vocabulary_cap is not None and vocabulary_cap < num_words:
         raise ValueError(
             f"{data.capitalize()} has {num_words} tokens, and none can be left out, got `vocabulary_cap` "
