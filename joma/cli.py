@@ -50,7 +50,7 @@ WorkPlace = StrEnum("WorkPlace", ["local", "ray"])
 
 
 def _option(words: str, default: str) -> Any:
-    """Return an option whose default is told in words: None, which stands for it, says nothing."""
+    """Return an option whose default is given in words: None, which stands for it, says nothing."""
     return typer.Option(help=words, show_default=default)
 
 
@@ -503,9 +503,9 @@ def _is_debugging() -> bool:
 def _in_one_line(error: Exception) -> str:
     """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
     if isinstance(error, OSError):
-        from joma.store.files import told
+        from joma.store.files import explained
 
-        return " ".join(told(error).split())
+        return " ".join(explained(error).split())
     words, frames = " ".join(str(error).split()), list(traceback.walk_tb(error.__traceback__))
     if frames and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == joma.__name__:
         return words

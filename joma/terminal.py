@@ -257,7 +257,7 @@ def _digits(value: float) -> str:
 
 @contextmanager
 def options_named(names: Iterable[str]) -> Iterator[None]:
-    """Have errors name the options of a command where they name the arguments of the function behind it."""
+    """Have errors name the options of a command where they name the arguments of the function that it calls."""
     try:
         yield
     except (ValueError, OSError) as error:

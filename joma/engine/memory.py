@@ -69,7 +69,7 @@ class StepCost(NamedTuple):
 
     @property
     def peak_bytes(self) -> int:
-        """Memory that has to be there: an evaluation comes beside the gradients and moments of the training."""
+        """Memory that has to be there: an evaluation comes on top of the gradients and moments of the training."""
         return max(self.training_bytes, self.validating_bytes + 2 * self.state_bytes)
 
 
@@ -101,11 +101,11 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
 
 
 def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -> Footprint:
-    """Return the memory of packs of this shape; `data_bytes` lie on the device beside them.
+    """Return the memory of packs of this shape; `data_bytes` lie on the device too.
 
     Everything in a step has the run axis, so that runs add up. On a GPU the memory of a captured step stays its own: an
-    evaluation comes beside it, and the state is there twice while it is captured. On the host, one run's state is there
-    again while it is saved.
+    evaluation comes on top of it, and the state is there twice while it is captured. On the host, one run's state is
+    there again while it is saved.
     """
     cost = step_cost(config, 1, on_a_cpu=device.type == "cpu")
     model, is_extra, num_batches = config.model, config.training.measure_extra, config.training.gradient_batches
@@ -114,8 +114,8 @@ def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -
     more += config.training.measure_states * 5 * model.vocabulary * model.width * torch.float64.itemsize
     more += (num_batches > 1) * cost.state_bytes  # at most that much is the sum of several batches' gradients
     if device.type == "cuda":  # gradients are measured outside the captured step
-        beside = max(cost.validating_bytes, cost.state_bytes, (is_extra or num_batches > 0) * cost.training_bytes)
-        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside + more)
+        extra = max(cost.validating_bytes, cost.state_bytes, (is_extra or num_batches > 0) * cost.training_bytes)
+        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + extra + more)
     return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes + more)
 
 

@@ -102,7 +102,7 @@ class Decoder:
         return x.to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R W D"], Float[Tensor, "R V"]]:
-        """Return matrix and bias of the output layer; the matrix may have rows of zeros behind the words'."""
+        """Return matrix and bias of the output layer; the matrix may have rows of zeros after the words'."""
         return parameters[EMBEDDING if self.config.tied else OUTPUT], parameters[OUTPUT_BIAS]
 
     def read(self, hidden: State, rows: Int[Tensor, "R K"] | None = None) -> Float[Tensor, "R N D"]:

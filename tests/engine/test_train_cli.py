@@ -189,7 +189,7 @@ TEXT = ("--readout", "next_token")
         (("--data", "nothere.txt", *TEXT), "A text of your own is a folder with train.txt"),
         (("--data", "class-tokens"), "Take trees"),
         (("--data", "python-docs"), "Take trees or hierarchy, or `readout` next_token."),
-        (("--num-classes", "9"), "tell 3 classes apart, got 9"),
+        (("--num-classes", "9"), "distinguish 3 classes, got 9"),
         (("--memory", "0.0001"), "may be used of"),
         (("--device", "gpu"), "'gpu'"),
         (("--embedding", "orthonormal"), "`vocabulary` ≤ `width`, got 16 and 8"),  # of the data, not of the recipe
