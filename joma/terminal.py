@@ -81,8 +81,10 @@ class Shown:
         remaining = self._by_pace(done, total or 0) if remaining is None else remaining
         left = "" if remaining is None else f"about {duration(remaining)} left"
         if self._bar is not None and self._task is not None:
-            words = {"description": escape(printable(doing)), "latest": escape(printable(latest))}
-            self._bar.update(self._task, completed=done, total=total, at=at, left=left, **words)
+            doing, latest = escape(printable(doing)), escape(printable(latest))
+            self._bar.update(
+                self._task, description=doing, completed=done, total=total, at=at, left=left, latest=latest
+            )
         elif (doing, done == total) != self._line or monotonic() >= self._due:
             self._line, self._due = (doing, done == total), monotonic() + LINE_SECONDS
             far = ", ".join(filter(None, (at, latest)))

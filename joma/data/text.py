@@ -66,7 +66,7 @@ def build_vocabulary(
     words = list(seen)
     # Some at a time, since NumPy makes an index of 8 bytes of each: a long text is in memory once.
     pieces = np.array_split(numbers, 1 + len(numbers) // AT_ONCE)
-    counts = sum(np.bincount(piece, minlength=len(words)) for piece in pieces).tolist()
+    counts = np.sum([np.bincount(piece, minlength=len(words)) for piece in pieces], axis=0).tolist()
     ranked = sorted(range(1, len(words)), key=lambda number: (-counts[number], words[number]))
     kept = [0, *ranked][:cap]
     rank = np.zeros(len(words), dtype=np.int32)

@@ -70,10 +70,11 @@ def logit_parts(
             k = keys[TOKEN] + keys[POSITION]
             for part, query in queries.items():
                 q = query.expand_as(k).flatten(0, 1)
-                like = {"causal": config.causal, "companions": False, "path": path}
-                found = attention_entropy(q, k.flatten(0, 1), **like, moments=True)
-                assert found.logit_variance is not None
-                for metric, rows in (("part_entropy", found.entropy), ("part_spread", found.logit_variance.sqrt())):
+                stats = attention_entropy(
+                    q, k.flatten(0, 1), causal=config.causal, companions=False, moments=True, path=path
+                )
+                assert stats.logit_variance is not None
+                for metric, rows in (("part_entropy", stats.entropy), ("part_spread", stats.logit_variance.sqrt())):
                     own = rows.double().unflatten(0, (len(each), -1)).sum((1, 3))
                     sums[part, metric] = sums.get((part, metric), 0) + own
         num_rows += each[0].numel()

@@ -29,8 +29,10 @@ def of_heads(
     columns = {ALL_HEADS: by_head.amax(dim=1) if largest else by_head.mean(dim=1)}
     if by_head.shape[1] > 1:
         columns |= dict(enumerate(by_head.unbind(dim=1)))
-    about = {"site": site, "kind": "attention", "layer": layer}
-    return [Values(metric=metric, by_run=by_run, head=head, **about) for head, by_run in columns.items()]
+    return [
+        Values(metric=metric, by_run=by_run, site=site, kind="attention", layer=layer, head=head)
+        for head, by_run in columns.items()
+    ]
 
 
 def on_host(values: list[Values]) -> list[list[float]]:

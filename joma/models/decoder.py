@@ -222,8 +222,19 @@ class Decoder:
             return (compiled(block_state) if x.is_cuda else block_state)(config, own, x, tokens, streams, key_bias)
         inside = compiled(block) if compiled_tap and x.is_cuda else block
         state, q, k, logits, hidden = inside(config, own, x, tokens, streams, key_bias)
-        of_logits = {"q": q, "k": k, "logits": logits, "scale": config.head_width**-0.5, "causal": config.causal}
-        tap(LayerReading(layer=layer, **of_logits, hidden=hidden, before=x, after=state))
+        tap(
+            LayerReading(
+                layer=layer,
+                q=q,
+                k=k,
+                logits=logits,
+                scale=config.head_width**-0.5,
+                causal=config.causal,
+                hidden=hidden,
+                before=x,
+                after=state,
+            )
+        )
         return state
 
 
