@@ -150,7 +150,7 @@ def _measure(
     with one_thread():
         for step, trained in neox.train(model, corpus, training):
             folder = place / f"checkpoint-{step}"
-            part = files.beside(folder)
+            part = files.hidden_name(folder)
             with quiet_transformers():
                 trained.save_pretrained(part)
             files.write_text(part / "loss.json", json.dumps(neox.validation_loss(trained, model, corpus)))
