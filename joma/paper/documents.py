@@ -1,7 +1,7 @@
 """Kept results and the pages on them: `make results` keeps a full reproduction, `make docs` writes the pages.
 
-`results/` holds the small part of a full reproduction: results and tables. `docs/found/` has a page for each experiment
-and a table of all claims, written from them, so every number in the pages is a kept one.
+`results/` holds the small part of a full reproduction: results and tables. Of it are written a page for each experiment
+in `docs/found/`, and all claims and all numbers in `docs/reference/`, so every number in the pages is a kept one.
 """
 
 import re
@@ -14,14 +14,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
-from joma.claims.text import filled, heading
+from joma.claims.text import filled, heading, short_answer
 from joma.paper.experiment import MODULES
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, charts_of
 from joma.store.files import write_text
 
-RESULTS, PAGES, PICTURES = Path("results"), Path("docs/found"), Path("docs/results")
+RESULTS, PAGES, REFERENCE, PICTURES = Path("results"), Path("docs/found"), Path("docs/reference"), Path("docs/results")
 SHORT_COMMIT = 8
 """Letters of a commit that are shown."""
+DATE = 10
+"""Letters of a time that are its date."""
+SHARED = ("number", "setting", "control is", "unit")
+"""Columns of numbers that are written once above a table when all rows share them."""
+SWITCHES = ("is_", "needs_")
+"""Beginnings of settings that choose a preset and are no part of it."""
 MOST_BYTES = 10_000_000
 """What the kept results may take in all."""
 
@@ -48,44 +54,99 @@ def kept(root: Path) -> list[ExperimentResult]:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Return the pages on the kept results by path: all claims, and one for each experiment."""
+    """Return the pages on the kept results by path: one for each experiment, all claims, and all numbers."""
     found = kept(root)
     environment = Environment(loader=PackageLoader("joma.paper", "."), undefined=StrictUndefined, trim_blocks=True)
     homes = {answer.claim: result.id for result in found for answer in result.answers}
     claims = markdown(rows([answer for result in found for answer in result.answers]))
-    made = {PAGES / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes))}
+    made = {
+        REFERENCE / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes)),
+        REFERENCE / "numbers.md": environment.get_template("numbers.md.jinja").render(
+            results=found,
+            title=title,
+            numbers=lambda answer: markdown(number_rows(answer)),
+            provenance=lambda result: markdown([_origin(row) for row in result.provenance]),
+        ),
+    }
     for result in found:
         made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
             result=result,
+            title=title(result),
+            answer=_with_pages(short_answer(result.id, result.answers) or "", homes),
             heading=heading,
             text=lambda answer: text(answer, homes),
-            numbers=lambda answer: markdown(number_rows(answer)) if answer.numbers else "",
-            settings=markdown([{"setting": name, "value": str(value)} for name, value in result.config.items()]),
-            provenance=markdown([_origin(row) for row in result.provenance]) if result.provenance else "",
+            table=judged,
+            settings="; ".join(
+                f"`{name}` {_setting(value)}" for name, value in result.config.items() if not name.startswith(SWITCHES)
+            ),
             tables=sorted(path.name for path in (root / RESULTS / result.id / "tables").glob("*.parquet")),
         )
     return made
+
+
+def title(result: ExperimentResult) -> str:
+    """Return the title of an experiment after the figure or table that it rebuilds, so that a reader finds it.
+
+    >>> title(ExperimentResult(id="figures2-3", title="One wins", preset="full", source="", question=""))
+    'Figures 2 and 3. One wins'
+    """
+    found = re.match(r"(figures?|table)(\d+)(?:-(\d+)$)?", result.id)
+    if not found:
+        return result.title
+    name = found[1].capitalize()
+    return f"{name} {found[2]} and {found[3]}. {result.title}" if found[3] else f"{name} {found[2]}. {result.title}"
+
+
+def judged(answer: Answer) -> str:
+    """Return the numbers that decide a claim, all of them if none does: what they share in a line, then a table."""
+    every = number_rows(answer)
+    chosen = [row for row in every if row["outcome"]] or every
+    if not chosen:
+        return ""
+    shared = {name: row for name, row in chosen[0].items() if name in SHARED and all(row == each[name] for each in chosen)}
+    line = " · ".join(f"*{name.removesuffix(' is')}:* {value}" for name, value in shared.items() if value)
+    for row in chosen:
+        for name, words in (("number", "unit"), ("control", "control is")):
+            if row[words] and words not in shared:
+                row[name] += f" ({row[words]})"
+            del row[words]
+    table = [{name: value for name, value in row.items() if name not in shared} for row in chosen]
+    return f"{line}\n\n{markdown(table)}".strip()
 
 
 def _linked(table: str, homes: dict[str, str]) -> str:
     """Return a table whose first column links to the pages of the claims."""
     return re.sub(
         r"^\| ([\w-]+) \|",
-        lambda row: f"| [{row[1]}]({homes[row[1]]}.md#{row[1]}) |" if row[1] in homes else row[0],
+        lambda row: f"| [{row[1]}](../found/{homes[row[1]]}.md#{row[1]}) |" if row[1] in homes else row[0],
         table,
         flags=re.MULTILINE,
     )
 
 
+def _with_pages(text: str, homes: dict[str, str]) -> str:
+    """Return a text whose links to claims lead to the pages that hold them."""
+    return re.sub(r"\]\(([\w-]+)\.md\)", lambda link: f"]({homes[link[1]]}.md#{link[1]})", text)
+
+
 def text(answer: Answer, homes: dict[str, str]) -> str:
     """Return the text on a claim without its heading; other claims are linked by the pages that hold them."""
     lines = [line for line in (filled(answer) or "").splitlines() if not line.startswith("# ")]
-    return re.sub(r"\]\(([\w-]+)\.md\)", lambda link: f"]({homes[link[1]]}.md#{link[1]})", "\n".join(lines)).strip()
+    return _with_pages("\n".join(lines), homes).strip()
+
+
+def _setting(value: Any) -> str:
+    """Return a setting as it is read best: lists and mappings without brackets."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_setting(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"({_setting(each)})" if isinstance(each, list) else _setting(each) for each in value)
+    return str(value)
 
 
 def _origin(row: dict[str, Any]) -> dict[str, str]:
     shown = {name: str(row.get(name) or "") for name in ("task", "commit", "precision", "device", "computed")}
-    return shown | {"commit": shown["commit"][:SHORT_COMMIT]}
+    return shown | {"commit": shown["commit"][:SHORT_COMMIT], "computed": shown["computed"][:DATE]}
 
 
 def write(root: Path, *, pictures: bool = True) -> None:
