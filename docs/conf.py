@@ -18,10 +18,11 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # notebooks: more threads are many times slower on a busy machine
-os.environ["IPYTHONDIR"] = str(Path(__file__).parents[1] / "build" / "ipython")  # settings of the user's own do not count
-QUIET = Path(os.environ["IPYTHONDIR"], "profile_default", "ipython_kernel_config.py")
-QUIET.parent.mkdir(parents=True, exist_ok=True)
-QUIET.write_text("c.IPKernelApp.log_level = 'ERROR'\n", encoding="utf8")  # or each notebook warns of its own loopback
+# Notebooks run without the user's own settings, and do not warn that they talk over loopback.
+PROFILE = Path(__file__).parents[1] / "build" / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'CRITICAL'\n", encoding="utf8")
+os.environ["IPYTHONDIR"] = str(PROFILE.parent)
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -181,7 +182,7 @@ def shown(value: Any) -> str:
         return ", ".join("×".join(map(str, each)) if isinstance(each, tuple) else shown(each) for each in value)
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}".replace("inf", "none") if isinstance(value, float) else str(value)
 
 
 class CommandHelp(SphinxDirective):
@@ -190,12 +191,12 @@ class CommandHelp(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return the help as it is printed on a terminal of 100 columns."""
+        """Return the help as it is printed on a terminal of 96 columns."""
         from typer.testing import CliRunner
 
         from joma.cli import app
 
-        shown = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(
+        shown = CliRunner(env={"COLUMNS": "96", "NO_COLOR": "1"}).invoke(
             app, [self.arguments[0], "--help"], prog_name="joma"
         )
         return [nodes.literal_block(shown.stdout, shown.stdout, language="text")]

@@ -4,8 +4,8 @@
 key is `rise`; `{rise_low}`, `{rise_high}`, `{rise_ci}` (half the width of the interval), `{rise_control}`,
 `{rise_published}` and `{rise_n}` are what belongs to it. Texts speak of full-size results only.
 
-`texts/answers/<experiment>.md` answers the question of an experiment in two sentences. Its placeholders name the claim as
-well: `{figure6-rebound[rise1]:.2f}`.
+`texts/answers/<experiment>.md` answers the question of an experiment in two sentences. Its placeholders name the claim
+as well: `{figure6-rebound[rise1]:.2f}`.
 """
 
 import re

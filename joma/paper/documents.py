@@ -10,18 +10,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from joma.charts import Chart, lines
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
 from joma.claims.text import filled, heading, short_answer
-from joma.paper.experiment import MODULES
+from joma.paper.experiment import MODULES, select
+from joma.paper.figures6_8 import PAPER
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, charts_of
 from joma.store.files import write_text
 
 RESULTS, PAGES, REFERENCE, PICTURES = Path("results"), Path("docs/found"), Path("docs/reference"), Path("docs/results")
 SHORT_COMMIT = 8
 """Letters of a commit that are shown."""
+SHOWN_DEPTH = 2
+"""Depth of the models in the first picture: two layers can be told apart."""
 DATE = 10
 """Letters of a time that are its date."""
 SHARED = ("number", "setting", "control is", "unit")
@@ -58,7 +63,12 @@ def pages(root: Path) -> dict[Path, str]:
     found = kept(root)
     environment = Environment(loader=PackageLoader("joma.paper", "."), undefined=StrictUndefined, trim_blocks=True)
     homes = {answer.claim: result.id for result in found for answer in result.answers}
-    claims = markdown(rows([answer for result in found for answer in result.answers]))
+    claims = markdown(
+        [
+            {name: value for name, value in row.items() if name != "tested by"}  # the first column leads there
+            for row in rows([answer for result in found for answer in result.answers])
+        ]
+    )
     made = {
         REFERENCE / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes)),
         REFERENCE / "numbers.md": environment.get_template("numbers.md.jinja").render(
@@ -103,7 +113,7 @@ def judged(answer: Answer) -> str:
     chosen = [row for row in every if row["outcome"]] or every
     if not chosen:
         return ""
-    shared = {name: row for name, row in chosen[0].items() if name in SHARED and all(row == each[name] for each in chosen)}
+    shared = {name: chosen[0][name] for name in SHARED if len({row[name] for row in chosen}) == 1}
     line = " · ".join(f"*{name.removesuffix(' is')}:* {value}" for name, value in shared.items() if value)
     for row in chosen:
         for name, words in (("number", "unit"), ("control", "control is")):
@@ -160,6 +170,29 @@ def write(root: Path, *, pictures: bool = True) -> None:
     for result in found if pictures else ():
         for chart in charts_of(root / RESULTS, result)[:1]:
             chart.save(root / PICTURES, ("svg",))
+    if pictures and (curves := root / RESULTS / "figure6" / "tables" / "curves.parquet").exists():
+        rebound(pd.read_parquet(curves)).save(root / PICTURES, ("svg",))
+
+
+def rebound(curves: pd.DataFrame) -> Chart:
+    """Draw the first picture of README: the entropy of each layer at one depth, with its dip and its rise."""
+    chosen = select(curves, condition=PAPER, metric="entropy", depth=SHOWN_DEPTH).sort_values("step")
+    dips = chosen.loc[chosen.groupby("layer")["mean"].idxmin()]
+    ends = chosen.groupby("layer").tail(1).sort_values("layer")
+    rises = [f"rise {rise:+.2f}" for rise in ends["mean"].to_numpy() - dips["mean"].to_numpy()]
+    return lines(
+        chosen,
+        "step",
+        "mean",
+        color="layer",
+        band=("low", "high"),
+        x_log=True,
+        marks=pd.concat([dips.assign(label="dip"), ends.assign(label=rises)]),
+        id="rebound",
+        title="Attention becomes sparse, then dense again",
+        labels={"step": "training step", "mean": "attention entropy (nats)"},
+        height=260,
+    )
 
 
 if __name__ == "__main__":
