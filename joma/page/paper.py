@@ -56,29 +56,26 @@ def _claims_page(results: Sequence[Sequence[ExperimentResult]]) -> Page:
     """Return the table of all claims, each with a link to its text; outcomes of other sizes in further columns."""
     full = all(first.preset == FULL for first, *_ in results if first.answers)
     answers = [answer for first, *_ in results for answer in first.answers]
-    presets = {f"preset {result.preset}": "" for _, *others in results for result in others}
-    others = [
-        presets
-        | {
-            f"preset {other.preset}": each.outcome.value
-            for other in more
-            for each in other.answers
-            if each.claim == answer.claim
-        }
-        for first, *more in results
-        for answer in first.answers
-    ]
-    table_of_all, short = [], []
-    for answer, row, more in zip(answers, rows(answers, texts=full), others, strict=True):
-        address, title = f"{answer.tested_by}.html#{answer.claim}", row["what we found" if full else "about"]
-        table_of_all.append(row | {"claim": link(address, answer.claim)} | more)
-        name = Markup("{} <small>{}</small>").format(link(address, code(title)), answer.claim)
-        short.append({"claim": name, "outcome": row["outcome"]} | more)
+    others = {
+        (answer.claim, f"preset {other.preset}"): answer.outcome.value
+        for _, *more in results
+        for other in more
+        for answer in other.answers
+    }
+    columns = dict.fromkeys(column for _, column in others)
+    long, short = [], []
+    for answer, row in zip(answers, rows(answers, texts=full), strict=True):
+        name = "what we found" if full else "about"
+        address, text = f"{answer.tested_by}.html#{answer.claim}", code(row[name])
+        more = {column: others.get((answer.claim, column), "") for column in columns}
+        long.append(row | {"claim": link(address, answer.claim), name: text} | more)
+        claim = Markup("{} <small>{}</small>").format(link(address, text), answer.claim)
+        short.append({"claim": claim, "outcome": row["outcome"]} | more)
     return Page(
         slug="claims",
         title="All claims",
         group="Paper",
-        body=_claims_table(answers, table_of_all),
+        body=_claims_table(answers, long),
         summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(_claims_table(answers, short)),
         headline=1,
     )
