@@ -43,7 +43,7 @@ REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
 
-Preset = StrEnum("Preset", ["quick", "full"])
+Preset = StrEnum("Preset", ["quick", "small", "full"])
 RecipeName = StrEnum("RecipeName", ["figure6", "figure8", "small", "table1", "trees"])
 WorkPlace = StrEnum("WorkPlace", ["local", "ray"])
 
@@ -337,7 +337,11 @@ def reproduce(
         typer.Argument(help="Experiments to run and explain, such as figure4 table1. All if none is named."),
     ] = None,
     preset: Annotated[
-        Preset, typer.Option(help="quick: minutes on two CPU cores. full: the paper's settings on one GPU.")
+        Preset,
+        typer.Option(
+            help="quick: minutes on two CPU cores. small: an hour on one core, where there is such a form. "
+            "full: the paper's settings on one GPU."
+        ),
     ] = Preset.quick,
     out: Annotated[
         Path, typer.Option(help="Folder for everything. The same command continues where it stopped.")
