@@ -22,20 +22,13 @@ from joma.paper.reproduce import ExperimentResult, Reproduction, charts_of
 from joma.store.files import write_text
 
 VERIFICATION = "verification.json"
-<<<<<<< HEAD
-FULL = "full"
 HEADLINES = ("figure6-entropy", "rebound-answer-positions", "figure4-entropy")
 """Charts that the index shows next to the table of claims, in this order."""
-=======
-HEADLINES = ("rebound-answer", "figure6", "figure4")
-"""Experiments whose first chart the index shows, after the table of claims."""
->>>>>>> main
 _ANSWERS = TypeAdapter(list[Answer])
 
 Sizes = Sequence[tuple[ExperimentResult, Path]]
 """The results of one experiment, each with the folder of its reproduction: answered ones and the paper's size first."""
 
-<<<<<<< HEAD
 
 def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer], root: Path) -> list[Page]:
     """Return the pages of reproductions and of the statements, the table of claims first.
@@ -47,7 +40,7 @@ def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer]
         for result in each.experiments:
             by_id.setdefault(result.id, []).append((result, each.folder))
     for sizes in by_id.values():
-        sizes.sort(key=lambda size: (not size[0].answers, size[0].preset != FULL))
+        sizes.sort(key=lambda size: (not size[0].answers, not size[0].has_texts))
     results = [[result for result, _ in sizes] for sizes in by_id.values()]
     addresses = {answer.claim: f"statements.html#{answer.claim}" for answer in verified}
     for first, *_ in reversed(results):
@@ -60,7 +53,7 @@ def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer]
 
 def _claims_page(results: Sequence[Sequence[ExperimentResult]]) -> Page:
     """Return the table of all claims, each with a link to its text; outcomes of other sizes in further columns."""
-    full = all(first.preset == FULL for first, *_ in results if first.answers)
+    texts = all(first.has_texts for first, *_ in results if first.answers)
     answers = [answer for first, *_ in results for answer in first.answers]
     others = {
         (answer.claim, f"preset {other.preset}"): answer.outcome.value
@@ -70,35 +63,19 @@ def _claims_page(results: Sequence[Sequence[ExperimentResult]]) -> Page:
     }
     columns = dict.fromkeys(column for _, column in others)
     long, short = [], []
-    for answer, row in zip(answers, rows(answers, texts=full), strict=True):
-        name = "what we found" if full else "about"
+    for answer, row in zip(answers, rows(answers, texts=texts), strict=True):
+        name = "what we found" if texts else "about"
         address, text = f"{answer.tested_by}.html#{answer.claim}", code(row[name])
         more = {column: others.get((answer.claim, column), "") for column in columns}
         long.append(row | {"claim": link(address, answer.claim), name: text} | more)
         claim = Markup("{} <small>{}</small>").format(link(address, text), answer.claim)
         short.append({"claim": claim, "outcome": row["outcome"]} | more)
-=======
-def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, texts: bool) -> Page:
-    """Return the table of all claims, each linked to where it is told in detail."""
-    found = [
-        {name: row[name] for name in ("claim", "what we found" if texts else "about", "outcome")}
-        for row in rows(answers, texts=texts)
-    ]
-    short = render(
-        "claims", counts=_counts(answers), answers=answers, table=table(found, links=addresses, outcomes=True)
-    )
->>>>>>> main
     return Page(
         slug="claims",
         title="All claims",
         group="Paper",
-<<<<<<< HEAD
         body=_claims_table(answers, long),
         summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(_claims_table(answers, short)),
-=======
-        body=claims_table(answers, addresses, texts=texts),
-        summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(short),
->>>>>>> main
         headline=1,
     )
 
@@ -110,7 +87,6 @@ def _claims_table(answers: Sequence[Answer], shown: Sequence[dict[str, str]]) ->
     return render("claims", answers=answers, counts=counted, table=table(shown, outcomes=True))
 
 
-<<<<<<< HEAD
 def _experiment_page(sizes: Sizes, addresses: Mapping[str, str], root: Path) -> Page:
     """Return the page of one experiment: for each size charts, claims, data and settings."""
     first = sizes[0][0]
@@ -138,15 +114,9 @@ def _body(
     place = {claim: chart.id for chart in charts for claim in claims_at(chart.id)}
     by_chart: dict[str, list[Markup]] = {chart.id: [] for chart in charts}
     for answer in result.answers:
-        shown = _answer(answer, addresses, texts=result.preset == FULL, again=again)
+        shown = _answer(answer, addresses, texts=result.has_texts, again=again)
         by_chart.setdefault(place.get(answer.claim, next(iter(by_chart), "")), []).append(shown)
     figures = {chart.id: figure(replace(chart, id=chart.id + again)) for chart in charts}
-=======
-def experiment_page(result: ExperimentResult, reproduction: Path, root: Path) -> Page:
-    """Return the page of one experiment: charts, claims, data and settings."""
-    charts = [figure(chart) for chart in charts_of(reproduction, result)]
-    claims = [_answer(answer, texts=result.has_texts) for answer in result.answers]
->>>>>>> main
     settings = [{"setting": name, "value": json.dumps(value)} for name, value in result.config.items()]
     made = [{name: _cell(value) for name, value in row.items()} for row in result.provenance]
     return render(
@@ -220,20 +190,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.1f}" if isinstance(value, float) else str(value)
-<<<<<<< HEAD
-=======
-
-
-def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer], root: Path) -> list[Page]:
-    """Return the pages of reproductions and of the statements, the table of claims first."""
-    pages = [experiment_page(result, each.folder, root) for each in found for result in each.experiments]
-    tested = [(answer, result) for each in found for result in each.experiments for answer in result.answers]
-    addresses = {answer.claim: f"{result.id}.html#{answer.claim}" for answer, result in tested}
-    addresses |= {
-        answer.claim: f"statements.html#{answer.claim}" for answer in verified if answer.claim not in addresses
-    }
-    if tested:
-        texts = all(result.has_texts for _, result in tested)
-        pages.insert(0, claims_page([answer for answer, _ in tested], addresses, texts=texts))
-    return [*pages, *([statements_page(verified)] if verified else [])]
->>>>>>> main
