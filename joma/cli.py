@@ -392,8 +392,8 @@ def reproduce(
 
 @app.command(cls=train_options.PlainCommand)
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that --out of other commands wrote into.")],
-    out: Annotated[Path | None, _option("Folder for the pages.", "the folder itself")] = None,
+    folders: Annotated[list[Path], typer.Argument(help="Folders that --out of other commands wrote into.")],
+    out: Annotated[Path | None, _option("Folder for the pages.", "the first folder itself")] = None,
     single: Annotated[bool, typer.Option("--single", help="Write one self-contained file.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Serve a page that follows a training while it runs, for this machine alone.")
@@ -401,7 +401,7 @@ def report(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """Put everything that was recorded under a folder on pages with charts, or follow it while it is recorded."""
+    """Put everything that was recorded under folders on pages with charts, or follow a run while it is recorded."""
     from joma.errors import import_extra
 
     for module in ("jinja2", "altair", "vl_convert"):
@@ -411,6 +411,9 @@ def report(
             raise ValueError(
                 "`--live` serves a page and writes none, got `--out` or `--single` too. Choose one of them."
             )
+        if len(folders) > 1:
+            raise ValueError(f"`--live` needs one folder, got {len(folders)}. Pass one that holds them all.")
+        folder = folders[0]
         if folder.exists() and not folder.is_dir():
             raise ValueError(
                 f"{folder} is a file, and a run is a folder. Pass the folder of a run, also before it exists."
@@ -419,14 +422,15 @@ def report(
 
         _serve("Live view", lambda ready: serve(folder, ready, until_eof=until_eof), as_json=as_json)
         return
-    if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
-    _demand_writable(out or folder)
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
+    _demand_writable(out or folders[0])
     from joma import terminal
     from joma.page.report import report
 
     with terminal.busy("Writing the pages", quiet=as_json):
-        page = report(folder, out=out, single=single)
+        page = report(*folders, out=out, single=single)
     terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
 
 

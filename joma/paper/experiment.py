@@ -167,16 +167,18 @@ def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
 
 
 @cache
-def _captions() -> dict[str, dict[str, str]]:
-    text = resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8")
-    return {
-        id: {name: " ".join(words.split()) for name, words in row.items()} for id, row in tomllib.loads(text).items()
-    }
+def _charts() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8"))
 
 
-def caption(id: str) -> dict[str, Any]:
+def caption(id: str) -> dict[str, str]:
     """Return the options of `joma.charts` that name a chart: its id, and its title and caption in `charts.toml`."""
-    return {"id": id, **_captions()[id]}
+    return {"id": id} | {name: " ".join(_charts()[id][name].split()) for name in ("title", "caption")}
+
+
+def claims_at(id: str) -> list[str]:
+    """Return the claims that a chart shows by itself, from `charts.toml`."""
+    return _charts().get(id, {}).get("claims", [])
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:

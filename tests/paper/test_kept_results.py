@@ -60,6 +60,8 @@ def test_every_caption_is_that_of_a_kept_chart_or_of_an_experiment_that_is_not_k
     waiting = tuple(MODULES.keys() - {result.id for result in kept(ROOT)})
     drawn = {chart.id for result in kept(ROOT) for chart in result.charts}
     assert not {id for id in captions if id not in drawn and not id.startswith(waiting)}
+    claims = {claim.id for name in MODULES for claim in experiment(name).claims}
+    assert {id for row in captions.values() for id in row.get("claims", ())} <= claims
 
 
 def test_a_small_result_is_kept_until_there_is_a_full_one_and_its_page_says_so(tmp_path):
