@@ -127,7 +127,7 @@ def slope_of_the_loss(field, flow):
 
 AT = np.linspace(0.0, 1.5, 4)
 LARGE = 1e11
-"""‖c‖² at which what tells queries apart is below 1e-10."""
+"""‖c‖² at which the differences between queries are below 1e-10."""
 
 
 def equal_queries(rng):

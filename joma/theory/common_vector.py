@@ -7,7 +7,7 @@ $z_{ml} = x_m^\top Ax_l$ come from one matrix A, and gradient flow on A moves th
 $$\dot z = (I + s\mathbf 1\mathbf 1^\top)\,G\,(I + s\mathbf 1\mathbf 1^\top), \qquad G = -\partial L/\partial z.$$
 
 Under softmax $G\mathbf 1 = 0$, so c on the keys drops out. On the queries it adds $s\sum_{m'}G_{m'}$ to every row: the
-mean over Q queries learns $1 + sQ$ times as fast, what tells queries apart as fast as before. Exp attention then obeys
+mean over Q queries learns $1 + sQ$ times as fast, their differences as fast as before. Exp attention then obeys
 Theorem 1 with that factor, and for large s every query by itself. The flow of a single query follows, with the gain
 $\kappa = \frac{\eta_z}{\eta_wT^2}(\frac1Q + s)$ where it was $\frac{\eta_z}{\eta_wT^2Q}$. `docs/common_vector.md` has
 the proofs.

@@ -1,6 +1,6 @@
 r"""The note's induction over layers as a flow: "once the lowest layer is learned, the same procedure repeats".
 
-Layer $s$ combines what layer $s-1$ puts out. Its clusters lie as far apart as that layer tells them: if the output of a
+Layer $s$ combines what layer $s-1$ puts out. Its clusters lie as far apart as that layer puts them: if the output of a
 node differs by m between the two values of its latent, it differs by $\rho m$ between those of the parent (Lemma 9), so
 the target of the next layer is $\mu_s$ times the fraction m that is learned below. With Eqn 6 for every layer,
 
