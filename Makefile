@@ -73,7 +73,8 @@ docs: $(VENV)/docs
 	$(BIN)/joma explore --static build/site/explore.html
 	@echo "Site: build/site/index.html"
 
-# Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.
+# Keeps results and tables of `joma reproduce --preset full --out $(OUT)`, or of `--preset small` where no full ones are kept, and writes of
+# them in docs.
 results: $(VENV)/installed
 	$(BIN)/python -m joma.paper.documents keep $(OUT)
 

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import os
 import re
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # notebooks: more threads are many times slower on a busy machine
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import joma
@@ -36,7 +38,7 @@ exclude_patterns = ["_build", "package.md", "**.ipynb_checkpoints"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "amsmath", "attrs_block"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
-nb_execution_timeout = 240
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]  # notebooks choose among the forms of a chart
 

@@ -9,6 +9,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,13 +44,13 @@ REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
 
-Preset = StrEnum("Preset", ["quick", "full"])
+Preset = StrEnum("Preset", ["quick", "small", "full"])
 RecipeName = StrEnum("RecipeName", ["figure6", "figure8", "small", "table1", "trees"])
 WorkPlace = StrEnum("WorkPlace", ["local", "ray"])
 
 
 def _option(words: str, default: str) -> Any:
-    """Return an option whose default is told in words: None, which stands for it, says nothing."""
+    """Return an option whose default is given in words: None, which stands for it, says nothing."""
     return typer.Option(help=words, show_default=default)
 
 
@@ -122,10 +123,12 @@ def verify(
     from joma.checks import verify
 
     number = itertools.count(1)
-    with terminal.progress("Checking statements", quiet=as_json) as show:
+    with terminal.progress(quiet=as_json) as show:
         answers = verify(
             [statement.id for statement in wanted],
-            progress=lambda answer: show(answer.claim, next(number), len(wanted)),
+            progress=lambda answer: show(
+                "Checking statements", done=next(number), total=len(wanted), latest=answer.claim
+            ),
         )
     if as_json:
         terminal.show_json([json.loads(each.model_dump_json()) | {"sound": each.sound} for each in answers])
@@ -247,8 +250,12 @@ def scan(
     from joma import terminal
     from joma.probe.scanning import scan
 
-    with terminal.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
-        done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
+    with terminal.options_named(options), terminal.progress(quiet=as_json) as show:
+
+        def report(name: str, done: int, total: int) -> None:
+            show("Scanning checkpoints", done=done, total=total, latest=name)
+
+        done = scan(sources, **options, progress=report)
     terminal.show_json(done.as_dict()) if as_json else terminal.show_scan(done)
     raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
 
@@ -316,15 +323,15 @@ def train(
         "threads": threads,
     }
     if dry_run:
-        with terminal_train.planning_progress(quiet=as_json) as show_doing:
-            plan = plan_training(grid, out=out, progress=show_doing, **options)
+        with terminal.progress(quiet=as_json) as show:
+            plan = plan_training(grid, out=out, progress=lambda doing: show(f"Planning: {doing}"), **options)
         terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
         return
     assert out is not None
     before = saved_steps(out)
     try:
-        with terminal_train.training_progress(quiet=as_json) as show:
-            done = train(grid, out=out, progress=show, **options)
+        with terminal.progress(quiet=as_json) as show:
+            done = train(grid, out=out, progress=lambda at: terminal_train.show_progress(show, at), **options)
     except KeyboardInterrupt:
         sys.stderr.write(f"joma: {terminal_train.stopped(before, saved_steps(out))}\n")
         raise typer.Exit(INTERRUPTED) from None
@@ -339,7 +346,11 @@ def reproduce(
         typer.Argument(help="Experiments to run and explain, such as figure4 table1. All if none is named."),
     ] = None,
     preset: Annotated[
-        Preset, typer.Option(help="quick: minutes on two CPU cores. full: the paper's settings on one GPU.")
+        Preset,
+        typer.Option(
+            help="quick: minutes on two CPU cores. small: an hour on one core, where there is such a form. "
+            "full: the paper's settings on one GPU."
+        ),
     ] = Preset.quick,
     out: Annotated[
         Path, typer.Option(help="Folder for everything. The same command continues where it stopped.")
@@ -366,8 +377,9 @@ def reproduce(
         terminal.show_json(rows) if as_json else terminal.show_rows("Experiments", rows)
         return
     try:
-        with terminal.work_progress(quiet=as_json) as show:
-            done = reproduce(wanted, preset=preset.value, out=out, device=device, minutes=minutes, progress=show)
+        with terminal.progress(quiet=as_json) as show:
+            report = partial(terminal.show_work, show)
+            done = reproduce(wanted, preset=preset.value, out=out, device=device, minutes=minutes, progress=report)
     except KeyboardInterrupt:
         sys.stderr.write("joma: stopped. Finished work is kept; the same command continues from here.\n")
         raise typer.Exit(INTERRUPTED) from None
@@ -497,9 +509,9 @@ def _is_debugging() -> bool:
 def _in_one_line(error: Exception) -> str:
     """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
     if isinstance(error, OSError):
-        from joma.store.files import told
+        from joma.store.files import explained
 
-        return " ".join(told(error).split())
+        return " ".join(explained(error).split())
     words, frames = " ".join(str(error).split()), list(traceback.walk_tb(error.__traceback__))
     if frames and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == joma.__name__:
         return words

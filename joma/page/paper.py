@@ -19,17 +19,16 @@ from joma.paper.reproduce import ExperimentResult, Reproduction, charts_of
 from joma.store.files import write_text
 
 VERIFICATION = "verification.json"
-FULL = "full"
 HEADLINES = ("rebound-answer", "figure6", "figure4")
 """Experiments whose first chart the index shows, after the table of claims."""
 _ANSWERS = TypeAdapter(list[Answer])
 
 
-def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, full: bool) -> Page:
+def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, texts: bool) -> Page:
     """Return the table of all claims, each linked to where it is told in detail."""
     found = [
-        {name: row[name] for name in ("claim", "what we found" if full else "about", "outcome")}
-        for row in rows(answers, texts=full)
+        {name: row[name] for name in ("claim", "what we found" if texts else "about", "outcome")}
+        for row in rows(answers, texts=texts)
     ]
     short = render(
         "claims", counts=_counts(answers), answers=answers, table=table(found, links=addresses, outcomes=True)
@@ -38,7 +37,7 @@ def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, full: b
         slug="claims",
         title="All claims",
         group="Paper",
-        body=claims_table(answers, addresses, texts=full),
+        body=claims_table(answers, addresses, texts=texts),
         summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(short),
         headline=1,
     )
@@ -57,9 +56,8 @@ def claims_table(answers: Sequence[Answer], addresses: dict[str, str], *, texts:
 
 def experiment_page(result: ExperimentResult, reproduction: Path, root: Path) -> Page:
     """Return the page of one experiment: charts, claims, data and settings."""
-    full = result.preset == FULL
     charts = [figure(chart) for chart in charts_of(reproduction, result)]
-    claims = [_answer(answer, texts=full) for answer in result.answers]
+    claims = [_answer(answer, texts=result.has_texts) for answer in result.answers]
     settings = [{"setting": name, "value": json.dumps(value)} for name, value in result.config.items()]
     body = render(
         "experiment",
@@ -156,6 +154,6 @@ def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer]
         answer.claim: f"statements.html#{answer.claim}" for answer in verified if answer.claim not in addresses
     }
     if tested:
-        full = all(result.preset == FULL for _, result in tested)
-        pages.insert(0, claims_page([answer for answer, _ in tested], addresses, full=full))
+        texts = all(result.has_texts for _, result in tested)
+        pages.insert(0, claims_page([answer for answer, _ in tested], addresses, texts=texts))
     return [*pages, *([statements_page(verified)] if verified else [])]

@@ -35,8 +35,7 @@ from joma.types import BlowUp, keep
 
 DECOUPLED = {"lband": 1, "uband": 1}
 """A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
-LARGEST = 1e150
-"""Size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not."""
+LARGEST = 1e150  # size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class JointFlow(ABC):
             rates = self.field(0.0, self.start_state)
         if not any(np.any(rate) for rate in rates.values()):
             raise AssumptionError(
-                f"A simulation needs a start that moves: v and z stand still at their start under "
+                f"A simulation needs a start that moves: v and z stay at their start under "
                 f"{self.attention.kind} attention. Pass another `v0`, or targets other than 0."
             )
 
@@ -207,18 +206,12 @@ class RelaxingFlow(TokenwiseFlow):
         return 1 / float(self.tied.local_rates().min())
 
 
-PAST_BLOW_UP = 1.1
-"""Default end over the blow-up time of Theorem 2, so that a run meets it."""
-PAST_LINEAR_BLOW_UP = 4.0
-"""The same for a nonlinear activation, whose own blow-up, if any, is not known beforehand."""
-EFOLDS_OF_GROWTH = 5.0
-"""Default end under linear attention, where the winner grows exponentially."""
-SOFTMAX_SPAN = 8.0
-"""Default end under softmax attention, in units of 1 / max|Δ|, where growth is linear."""
-AT_ZERO = 1e-6
-"""Weights of clusters this far below their start count as zero."""
-BACKGROUND = 0.5
-"""Share of every sample that is spread evenly over all tokens, under softmax attention."""
+PAST_BLOW_UP = 1.1  # default end over the blow-up time of Theorem 2, so that a run meets it
+PAST_LINEAR_BLOW_UP = 4.0  # the same for a nonlinear activation, whose own blow-up, if any, is not known beforehand
+EFOLDS_OF_GROWTH = 5.0  # default end under linear attention, where the winner grows exponentially
+SOFTMAX_SPAN = 8.0  # default end under softmax attention, in units of 1 / max|Δ|, where growth is linear
+AT_ZERO = 1e-6  # weights of clusters this far below their start count as zero
+BACKGROUND = 0.5  # share of every sample that is spread evenly over all tokens, under softmax attention
 
 
 @dataclass(frozen=True, kw_only=True)
