@@ -175,7 +175,10 @@ class QueriesFlow:
                 f"The flow of a single query needs exp attention, got {self.attention.kind}. Use exp."
             )
         ratio = self.rate_ratio * float(shared_gain(self.common, len(self.mu))) / len(self.mu)
-        scales = {"temperature": self.attention.temperature, "normalisation": self.attention.normalisation}
+        scales: dict[str, Any] = {
+            "temperature": self.attention.temperature,
+            "normalisation": self.attention.normalisation,
+        }
         return AttentionFlow(mu=self.shares @ self.mu, rate_ratio=ratio, **scales)
 
 

@@ -5,11 +5,10 @@ Orthonormal embeddings. With attention $b = \sigma(z/T)/A$ that acts token by to
 $$\dot v = b\circ q, \qquad \dot z = \frac{\eta_z}{\eta_w}\,\frac{\partial b}{\partial z}\circ v\circ q,$$
 
 with a push $q$ that makes the difference between flows. `saliency`: $q = \Delta\circ\phi'(v\circ b)$, Section 3.1.
-`printed`: $q = \mu - v$, Eqn 6. `model`: $q = \mu - v\circ b$, the flow that exp attention really gives; `common`: it
-for queries that share a vector. `clusters`: $q = \Phi(v\circ b)$, Lemma 2 with attention. `normalised`: the variant
-of Eqn 6 used for the paper's figure 4. Softmax attention couples the tokens and has separate classes. Neither Theorem 1
-nor a closed form enters the fields, so that
-both can be measured along the integrated flow.
+`printed`: $q = \mu - v$, Eqn 6. `model`: $q = \mu - v\circ b$, the flow that exp attention really gives. `common`: the
+same for many queries that share a vector. `clusters`: $q = \Phi(v\circ b)$, Lemma 2 with attention. `normalised`: the
+variant of Eqn 6 used for the paper's figure 4. Softmax attention couples the tokens and has separate classes. Neither
+Theorem 1 nor a closed form enters the fields, so that both can be measured along the integrated flow.
 """
 
 from abc import ABC, abstractmethod

@@ -148,8 +148,8 @@ def clusters_from_counts(
         prediction = shaped(f"{joint.shape[0]} {joint.shape[1]}", prediction=prediction)
         pi = float(within("prediction", prediction, 0, 1)[query, token])
     x_plus, x_minus = (center[query, token] for center in centers_from_counts(counts))
-    weights = {"a_plus": float(chance * (1 - pi)), "a_minus": float((1 - chance) * pi)}
-    return two_clusters(x_plus - x_minus, **weights, noise=noise, activation=activation)
+    a_plus, a_minus = float(chance * (1 - pi)), float((1 - chance) * pi)
+    return two_clusters(x_plus - x_minus, a_plus=a_plus, a_minus=a_minus, noise=noise, activation=activation)
 
 
 def _given_query(counts: Counts) -> Counts:
