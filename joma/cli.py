@@ -44,7 +44,7 @@ REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
 
-Preset = StrEnum("Preset", ["quick", "full"])
+Preset = StrEnum("Preset", ["quick", "small", "full"])
 RecipeName = StrEnum("RecipeName", ["figure6", "figure8", "small", "table1", "trees"])
 WorkPlace = StrEnum("WorkPlace", ["local", "ray"])
 
@@ -150,7 +150,7 @@ def simulate(
         str | None,
         _option(
             "saliency (Theorem 2), printed (Eqn 6), normalised (Eqn 6 with softmax), model (the flow that exp "
-            "attention really has) or clusters (Theorem 3 with attention).",
+            "attention really has), common (the same for queries that share a vector) or clusters (Theorem 3).",
             "saliency",
         ),
     ] = None,
@@ -174,6 +174,8 @@ def simulate(
     ] = None,
     bias: Annotated[float | None, _option("Frozen bias of `clusters`.", "-1")] = None,
     negative_weight: Annotated[float | None, _option("Weight of the negative cluster of `clusters`.", "4")] = None,
+    common: Annotated[float | None, _option("Squared norm of the vector that queries of `common` share.", "1")] = None,
+    num_queries: Annotated[int | None, _option("Number of queries of `common`.", "100")] = None,
     t1: Annotated[float | None, _option("End time.", "past the blow-up, or when all have settled")] = None,
     num_points: Annotated[int | None, _option("Number of reported times.", "400")] = None,
     spacing: Annotated[
@@ -250,8 +252,8 @@ def scan(
 
     with terminal.options_named(options), terminal.progress(quiet=as_json) as show:
 
-        def report(at: Any) -> None:
-            show("Scanning checkpoints", done=at.done, total=at.total, latest=at.name)
+        def report(name: str, done: int, total: int) -> None:
+            show("Scanning checkpoints", done=done, total=total, latest=name)
 
         done = scan(sources, **options, progress=report)
     terminal.show_json(done.as_dict()) if as_json else terminal.show_scan(done)
@@ -344,7 +346,11 @@ def reproduce(
         typer.Argument(help="Experiments to run and explain, such as figure4 table1. All if none is named."),
     ] = None,
     preset: Annotated[
-        Preset, typer.Option(help="quick: minutes on two CPU cores. full: the paper's settings on one GPU.")
+        Preset,
+        typer.Option(
+            help="quick: minutes on two CPU cores. small: an hour on one core, where there is such a form. "
+            "full: the paper's settings on one GPU."
+        ),
     ] = Preset.quick,
     out: Annotated[
         Path, typer.Option(help="Folder for everything. The same command continues where it stopped.")
@@ -386,8 +392,8 @@ def reproduce(
 
 @app.command(cls=train_options.PlainCommand)
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that --out of other commands wrote into.")],
-    out: Annotated[Path | None, _option("Folder for the pages.", "the folder itself")] = None,
+    folders: Annotated[list[Path], typer.Argument(help="Folders that --out of other commands wrote into.")],
+    out: Annotated[Path | None, _option("Folder for the pages.", "the first folder itself")] = None,
     single: Annotated[bool, typer.Option("--single", help="Write one self-contained file.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Serve a page that follows a training while it runs, for this machine alone.")
@@ -395,7 +401,7 @@ def report(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """Put everything that was recorded under a folder on pages with charts, or follow it while it is recorded."""
+    """Put everything that was recorded under folders on pages with charts, or follow a run while it is recorded."""
     from joma.errors import import_extra
 
     for module in ("jinja2", "altair", "vl_convert"):
@@ -405,6 +411,9 @@ def report(
             raise ValueError(
                 "`--live` serves a page and writes none, got `--out` or `--single` too. Choose one of them."
             )
+        if len(folders) > 1:
+            raise ValueError(f"`--live` needs one folder, got {len(folders)}. Pass one that holds them all.")
+        folder = folders[0]
         if folder.exists() and not folder.is_dir():
             raise ValueError(
                 f"{folder} is a file, and a run is a folder. Pass the folder of a run, also before it exists."
@@ -413,14 +422,15 @@ def report(
 
         _serve("Live view", lambda ready: serve(folder, ready, until_eof=until_eof), as_json=as_json)
         return
-    if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
-    _demand_writable(out or folder)
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
+    _demand_writable(out or folders[0])
     from joma import terminal
     from joma.page.report import report
 
     with terminal.busy("Writing the pages", quiet=as_json):
-        page = report(folder, out=out, single=single)
+        page = report(*folders, out=out, single=single)
     terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
 
 

@@ -153,12 +153,14 @@ def shaped(axes: str, **arrays: Any) -> Any:
     return checked if len(checked) > 1 else checked[0]
 
 
-def whole(name: str, value: Any, *, low: int) -> np.ndarray:
-    """Return `value`, a number or several, as integers of at least `low`."""
+def whole(name: str, value: Any, *, low: int, high: float = np.inf) -> np.ndarray:
+    """Return `value`, a number or several, as integers of at least `low` and at most `high`."""
     array = finite(name, value)
-    wrong = (array != np.floor(array)) | (array < low)
+    wrong = (array != np.floor(array)) | (array < low) | (array > high)
     if wrong.any():
-        raise ValueError(f"`{name}` must be a whole number of at least {low}, got {array[wrong].flat[0]:g}. Pass one.")
+        most = "" if np.isinf(high) else f" and at most {high:g}"
+        found = f"{array[wrong].flat[0]:g}"
+        raise ValueError(f"`{name}` must be a whole number of at least {low}{most}, got {found}. Pass one.")
     return array.astype(np.int64)
 
 

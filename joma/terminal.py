@@ -162,7 +162,7 @@ def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 def show_answers(answers: Sequence[Answer], *, explain: bool, texts: bool = False) -> None:
     """Print a row for each claim, or with `explain` everything there is to say about each.
 
-    `texts` takes the hand-written texts, which speak of full-size results.
+    `texts` takes the hand-written texts, which speak of the kept results.
     """
     screen = console()
     for answer in answers if explain else ():
@@ -182,7 +182,8 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
     """Print the claims of experiments, what is not done and why, and where the files are."""
     screen = console()
     if done.answers:
-        show_answers(done.answers, explain=explain, texts=all(each.preset == "full" for each in done.experiments))
+        texts = all(each.has_texts for each in done.experiments if each.answers)
+        show_answers(done.answers, explain=explain, texts=texts)
     for each in done.experiments:
         if each.status != "done":
             counts = f" ({each.done} of {each.tasks} tasks)" if each.tasks else ""

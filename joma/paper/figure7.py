@@ -166,7 +166,7 @@ def _measure(
             tokenizer=_save_tokenizer(corpus, space.folder / "tokenizer"),
             window=model.window,
             num_windows=num_windows,
-            progress=lambda at: space.progress(0.8 + 0.2 * at.done / max(at.total, 1), f"scanning {at.name}"),
+            progress=lambda name, done, total: space.progress(0.8 + 0.2 * done / max(total, 1), f"scanning {name}"),
         )
     steps, own = model.checkpoints, {"series": name, "seed": model.seed}
     loss = [json.loads((place / f"checkpoint-{step}" / "loss.json").read_text()) for step in steps]

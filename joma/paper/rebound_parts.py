@@ -53,9 +53,8 @@ ENOUGH = 2 / 3
 """A term carries the rise if alone it rises by at least this share of the rise of all terms."""
 NAMED = 0.7
 """Weights or states carry the rise if at least this share of it is due to them in both orders."""
-SETTINGS: dict[str, Any] = {"vocabulary_cap": 2000, "batch": 10, "steps": 7000, "epochs": None, "precision": "fp32"}
-SETTINGS |= {"measure_every": 100, "measure_spacing": "early", "valid_windows": 10, "checkpoint_every": 250}
 ZERO = torch.zeros(())
+FULL_SIZE = rebound_cause.ReboundCauseConfig()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,15 +62,20 @@ class ReboundPartsConfig:
     """Runs of depth 1, whose last checkpoint is the end; a change of less than `least` nats has no shares."""
 
     text: str = WIKITEXT2
-    settings: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
-    rate: float = 3e-4
+    settings: Mapping[str, Any] = field(default_factory=lambda: {**FULL_SIZE.settings, "checkpoint_every": 500})
+    rate: float = FULL_SIZE.rate
     seeds: tuple[int, ...] = (131, 132, 133, 134)
     least: float = VISIBLE
-    needs_gpu: bool = False
+    needs_gpu: bool = True
 
 
-QUICK_SETTINGS = {**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10}
-QUICK = ReboundPartsConfig(text=EMBEDDED, rate=3e-3, seeds=(1, 2), least=1e-3, settings=QUICK_SETTINGS)
+SMALL = ReboundPartsConfig(
+    rate=rebound_cause.SMALL.rate, settings={**rebound_cause.SMALL.settings, "checkpoint_every": 250}, needs_gpu=False
+)
+QUICK = ReboundPartsConfig(
+    text=EMBEDDED, rate=3e-3, seeds=(1, 2), least=1e-3, needs_gpu=False,
+    settings={**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10},
+)  # fmt: skip
 
 
 def split(
@@ -229,12 +233,13 @@ EXPERIMENTS = (
         title="Parts of the logits, and transplants from dip to end",
         source="Open question; Theorem 1",
         question="Which part of the logits carries the rise of the attention entropy, and is it weights or states?",
-        presets={"quick": QUICK, "full": ReboundPartsConfig()},
+        presets={"quick": QUICK, "small": SMALL, "full": ReboundPartsConfig()},
         compute=compute,
         claims=(token_numbers, WEIGHT_CLAIM, STATE_CLAIM, term_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "full": 900.0},
+        seconds={"quick": 15.0, "small": 900.0},
         needs=needs,
         in_tasks=True,
+        text_preset="small",
     ),
 )
