@@ -60,7 +60,7 @@ def assert_as_in_peace(tmp_path, folder, wanted):
 
 @pytest.mark.parametrize(("stop", "every", "extra"), [(4, 3, False), (11, 100, False), (7, 3, True)])
 def test_going_on_after_an_exception(tmp_path, stopping, stop, every, extra):
-    more = {"measure_extra": extra, "gradient_batches": 2 * extra}
+    more = {"measure_extra": extra, "measure_states": extra, "gradient_batches": 2 * extra}
     wanted = pack(seeds=(1, 2, 7), diverging=(7,), steps=STEPS, snapshot_every=every, **more)
     with pytest.raises(Stopped):
         train_pack(wanted, tmp_path / "out", progress=stopping(stop))
