@@ -223,12 +223,11 @@ def charts(t: Measured) -> Iterator[Chart]:
     """Draw the largest logit of every run, and the events with each cure."""
     curves = select(t.curves, cure="none")
     curves = curves.assign(run=curves["architecture"] + " " + curves["seed"].astype(str))
-    labels = {"largest_logit": "largest attention logit", "event": "share of runs with an event", "cure": ""}
-    by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "labels": labels}
-    yield lines(curves, "step", "largest_logit", y_log=True, **by, **caption("alarm"))
+    by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "y_log": True}
+    yield lines(curves, "step", "largest_logit", **by, **caption("alarm"))
     runs = driven(t).assign(event=np.isfinite(driven(t)["event"]) * 1.0)
     shares = select(runs, architecture="decoder").groupby(["cure", "drive"], as_index=False, sort=False)["event"].mean()
-    yield bars(shares, "cure", "event", color="drive", labels=labels, **caption("alarm-cures"))
+    yield bars(shares, "cure", "event", color="drive", **caption("alarm-cures"))
 
 
 EXPERIMENTS = (

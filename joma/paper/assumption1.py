@@ -32,7 +32,8 @@ from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
 from joma.paper.experiment import Experiment, Measured, caption, gathered
-from joma.paper.figures6_8 import EMBEDDED, QUICK, WIKITEXT2, needs
+from joma.paper.figures6_8 import QUICK
+from joma.paper.language_models import EMBEDDED, WIKITEXT2, needs
 from joma.store import Store, Task, Workspace
 
 TOGETHER = "all layers together"
@@ -202,9 +203,7 @@ def stationarity(t: Measured) -> Iterator[Number]:
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the cosine with the end over training, layer by layer."""
     means = t.drift.groupby(["mode", "layer", "step"], as_index=False)["cosine"].mean()
-    labels = {"cosine": "cosine with E[g x] of the end", "step": "training step"}
-    by: dict[str, Any] = {"color": "layer", "facet": "mode", "x_log": True, "labels": labels}
-    yield lines(means, "step", "cosine", **by, **caption("assumption1"))
+    yield lines(means, "step", "cosine", color="layer", facet="mode", x_log=True, **caption("assumption1"))
 
 
 EXPERIMENTS = (

@@ -174,9 +174,8 @@ def charts(t: Measured) -> list[Chart]:
     """Draw measured over predicted times of all tokens, for half of the way."""
     half = select(t.times, fraction=0.5)
     half = half.melt(["kind", "seed", "token", "measured"], [PRINTED, MODEL], "flow", "predicted")
-    labels = {"predicted": "predicted time to half", "measured": "measured time to half", "kind": "", "flow": ""}
-    by: dict[str, Any] = {"color": "kind", "order": tuple(RATES), "facet": "flow", "labels": labels}
-    by |= {"x_log": True, "y_log": True, "share_x": False}
+    by: dict[str, Any] = {"color": "kind", "order": tuple(RATES), "facet": "flow", "share_x": False}
+    by |= {"x_log": True, "y_log": True}
     return [points(half, "predicted", "measured", **by, **caption("convergence-speeds"))]
 
 

@@ -14,7 +14,6 @@ learned embeddings conserve is `joma verify thm1-learned`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -122,9 +121,7 @@ def dimension_numbers(t: Measured) -> Iterator[Number]:
 def charts(t: Measured) -> list[Chart]:
     """Draw the error over dimensions."""
     errors = over_seeds(t.runs[t.runs["kind"] != ORTHONORMAL], ["kind", "dim"], "error")
-    look: dict[str, Any] = {"color": "kind", "band": ("low", "high"), "x_log": True, "y_log": True}
-    labels = {"dim": "dimensions of the embedding", "mean": "relative error of Theorem 1", "kind": "embeddings"}
-    return [lines(errors, "dim", "mean", labels=labels, **look, **caption("embeddings"))]
+    return [lines(errors, "dim", "mean", color="kind", x_log=True, y_log=True, **caption("embeddings"))]
 
 
 EXPERIMENTS = (

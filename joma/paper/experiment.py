@@ -167,15 +167,13 @@ def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
 
 
 @cache
-def _captions() -> dict[str, dict[str, str]]:
+def _captions() -> dict[str, dict[str, Any]]:
     text = resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8")
-    return {
-        id: {name: " ".join(words.split()) for name, words in row.items()} for id, row in tomllib.loads(text).items()
-    }
+    return {id: row | {"caption": " ".join(row["caption"].split())} for id, row in tomllib.loads(text).items()}
 
 
 def caption(id: str) -> dict[str, Any]:
-    """Return the options of `joma.charts` that name a chart: its id, and its title and caption in `charts.toml`."""
+    """Return the options of `joma.charts` that name a chart: its id, and title, caption and labels in `charts.toml`."""
     return {"id": id, **_captions()[id]}
 
 

@@ -201,11 +201,10 @@ CLAIMS = (layer_numbers, softmax_numbers)
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the scores of each sentence under the three attentions, and the hidden nodes."""
-    names: dict[str, Any] = {"labels": {"b": "attention score b", "h": "hidden value h", "z": "logit z"}}
     scores, nodes = (frame.assign(sentence="“" + frame["sentence"] + "”") for frame in (t.scores, t.nodes))
-    by: dict[str, Any] = {"color": "attention", "facet": "sentence", **names}
+    by: dict[str, Any] = {"color": "attention", "facet": "sentence"}
     yield bars(scores, "token", "b", **by, **caption("figure1"))
-    yield bars(scores.drop_duplicates("token"), "token", "z", **names, **caption("figure1-logits"))
+    yield bars(scores.drop_duplicates("token"), "token", "z", **caption("figure1-logits"))
     yield bars(nodes.astype({"node": str}), "node", "h", **by, **caption("figure1-nodes"))
 
 

@@ -453,39 +453,23 @@ def charts(t: Measured) -> Iterator[Chart]:
     limit = t.limit.assign(panel="Theorem 5 with ρ near 1", by="ε = " + t.limit["epsilon"].map("{:g}".format))
     ends = limit.drop_duplicates("height").assign(by=names["limit"], chance=lambda each: each["limit"])
     curves = table.melt(["panel", "height"], list(names), "by", "chance").replace({"by": names})
-    order = [*names.values(), *limit["by"].unique()]
-    marks = table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high)
-    by: dict[str, Any] = {"color": "by", "order": order, "facet": "panel", "share_x": False, "marks": marks}
-    labels = {"height": "height H of the common ancestor", "chance": "P[l | m]", "by": ""}
     curves = pd.concat([curves, ends, limit.assign(chance=limit["exact"])])
-    yield lines(curves, "height", "chance", labels=labels, **by, **caption("figure5-cooccurrence"))
-    flow, labels = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]), {"height": "height H"}
-    by, shown = {"color": "height", "facet": "panel"}, "attention / uniform"
-    uniform: dict[str, Any] = {"rules": [Rule(1.0)]}
-    names = labels | {"t": "time", "attention": shown}
-    yield lines(flow, "t", "attention", labels=names, **by, **uniform, **caption("figure5-flow"))
-    for what, kinds, label, options in (
-        (
-            ATTENTION,
-            {"value": "measured", "control": "relabelled leaves"},
-            shown,
-            uniform | caption("figure5-attention"),
-        ),
-        (
-            NCORR,
-            {"added": "measured", "added_control": SHUFFLED},
-            "NCorr added since step 0",
-            caption("figure5-levels"),
-        ),
-    ):
-        if "curves" not in t:
-            return
+    by: dict[str, Any] = {"color": "by", "order": [*names.values(), *limit["by"].unique()], "facet": "panel"}
+    by |= {"marks": table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high), "share_x": False}
+    yield lines(curves, "height", "chance", **by, **caption("figure5-cooccurrence"))
+    flow = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"])
+    by, uniform = {"color": "height", "facet": "panel"}, [Rule(1.0)]
+    yield lines(flow, "t", "attention", rules=uniform, **by, **caption("figure5-flow"))
+    shown = (
+        (ATTENTION, {"value": "measured", "control": "relabelled leaves"}, uniform, "figure5-attention"),
+        (NCORR, {"added": "measured", "added_control": SHUFFLED}, (), "figure5-levels"),
+    )
+    for what, kinds, rules, id in shown if "curves" in t else ():
         curves = select(t.curves, what=what)
         curves = curves.assign(panel=curves["tree"] + " tree, block " + curves["layer"].astype(str))
         parts = [curves.assign(y=curves[column], kind=kind) for column, kind in kinds.items()]
         parts[0] = parts[0].assign(low=parts[0]["y"] - curves["error"], high=parts[0]["y"] + curves["error"])
-        by |= {"dash": "kind", "band": ("low", "high"), "labels": labels | {"kind": "", "y": label}}
-        yield lines(pd.concat(parts), "step", "y", **by, **options)
+        yield lines(pd.concat(parts), "step", "y", dash="kind", rules=rules, **by, **caption(id))
 
 
 EXPERIMENTS = (

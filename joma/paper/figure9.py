@@ -328,8 +328,7 @@ CLAIMS = (convexity, intersections, critical_points)
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw G with its lines, and the slope of the line to each point of G."""
-    labels = {"y": "level y", "height": "G(y)", "ratio": "G(y)/y"}
-    common: dict[str, Any] = {"facet": "title", "share_y": False, "labels": labels}
+    by: dict[str, Any] = {"facet": "title", "share_y": False}
     drawn, met = [], []
     for title, curve in t.curves.groupby("title", sort=False):
         top = float(curve["y"].iloc[-1]), float(curve["G"].iloc[-1])
@@ -342,8 +341,8 @@ def charts(t: Measured) -> Iterator[Chart]:
             met.append(pd.DataFrame({"y": levels, "height": levels * float(k), **own}))
     frame, marks = (pd.concat(parts, ignore_index=True) for parts in (drawn, met))
     order = ["G", *sorted(set(frame["line"]) - {"G"})]
-    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **common, **caption("figure9"))
-    yield lines(t.curves, "y", "ratio", **common, **caption("figure9-ratio"))
+    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **by, **caption("figure9"))
+    yield lines(t.curves, "y", "ratio", **by, **caption("figure9-ratio"))
 
 
 EXPERIMENTS = (

@@ -36,8 +36,8 @@ from joma.models.decoder import EMBEDDING, POSITIONS, Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.functional import entrance
 from joma.paper import rebound_cause
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
-from joma.paper.figures6_8 import EMBEDDED, ENTROPY, PAPER, VISIBLE, WIKITEXT2, measured, needs, one_task
+from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
+from joma.paper.language_models import ENTROPY, PAPER, VISIBLE, WIKITEXT2, Settings, measured, needs, one_task
 from joma.store import Store, Task, Workspace
 
 TOKEN, POSITION, MEAN_TOKEN, MEAN_POSITION, BIAS = "token", "position", "mean token", "mean position", "bias"
@@ -56,8 +56,7 @@ ENOUGH = 2 / 3
 """A term carries the rise if alone it rises by at least this share of the rise of all terms."""
 NAMED = 0.7
 """Weights or states carry the rise if at least this share of it is due to them in both orders."""
-SETTINGS: dict[str, Any] = {"vocabulary_cap": 2000, "batch": 10, "steps": 7000, "epochs": None, "precision": "fp32"}
-SETTINGS |= {"measure_every": 100, "measure_spacing": "early", "valid_windows": 10, "checkpoint_every": 250}
+SETTINGS: Settings = rebound_cause.SMALL_SETTINGS | {"checkpoint_every": 250}
 ZERO = torch.zeros(())
 
 
@@ -73,8 +72,13 @@ class ReboundPartsConfig:
     needs_gpu: bool = False
 
 
-QUICK_SETTINGS = {**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10}
-QUICK = ReboundPartsConfig(text=EMBEDDED, rate=3e-3, seeds=(1, 2), least=1e-3, settings=QUICK_SETTINGS)
+QUICK = ReboundPartsConfig(
+    text=rebound_cause.QUICK.text,
+    settings={**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10},
+    rate=rebound_cause.QUICK.rate,
+    seeds=(1, 2),
+    least=1e-3,
+)
 
 
 def split(
@@ -180,7 +184,7 @@ def share_numbers(t: Measured, own: str, other: str) -> Iterator[Number]:
     weights, states, rise = risen[END, DIP], risen[DIP, END], risen[END, END]
     shares = pd.DataFrame({WEIGHTS: np.minimum(weights, rise - states), STATES: np.minimum(states, rise - weights)})
     shares = shares.div(rise, axis="index")[rise >= t.config.least]
-    about: dict[str, Any] = {"control": shares[other], "control_name": other, "paired": True, "at_least": NAMED}
+    about: Settings = {"control": shares[other], "control_name": other, "paired": True, "at_least": NAMED}
     yield Number.mean(f"share of the rise, {own}", shares[own], unit="share", key="share", **about)
 
 
@@ -191,7 +195,7 @@ def token_numbers(t: Measured) -> Iterator[Number]:
         shares = carried(t, "alone", when)
         for setting, sides in JUDGED.items():
             term, other = (f"{side} × {TOKEN}" for side in sides)
-            about: dict[str, Any] = {"at_least": limit, "unit": "share", "setting": setting, "key": f"{what}_{setting}"}
+            about: Settings = {"at_least": limit, "unit": "share", "setting": setting, "key": f"{what}_{setting}"}
             about |= {"control": shares[other], "control_name": other, "paired": True}
             yield Number.mean(f"{what} of {term} alone", shares[term], **about)
     error, limits = float(t.logits["error"].max()), {"at_most": 1e-10, "sanity": True, "key": "error"}
@@ -221,16 +225,13 @@ def term_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw entropies and spreads of the terms over steps, and the four transplants of dip and end."""
-    names = {"alone": "entropy, alone", "without": "entropy, without", "spread": "spread", "mean": "nats"}
-    long = t.logits.rename(columns=names).melt(["seed", "step", "logits"], [*names.values()][:3], "what", "nats")
+    names = {"alone": "entropy, alone", "without": "entropy, without"}
+    long = t.logits.rename(columns=names).melt(["seed", "step", "logits"], [*names.values(), "spread"], "what", "nats")
     own = over_seeds(long[long["logits"].isin(DRAWN)], ["logits", "what", "step"], "nats")
-    look: dict[str, Any] = {"order": DRAWN, "share_y": False, "x_log": True, "labels": names, "band": ("low", "high")}
-    look |= {"title": "The terms of the logits over training", "caption": "Bands are two standard errors."}
-    yield lines(own, "step", "mean", color="logits", facet="what", id="rebound-terms", **look)
+    by: Settings = {"color": "logits", "order": DRAWN, "facet": "what", "share_y": False, "x_log": True}
+    yield lines(own, "step", "mean", **by, **caption("rebound-terms"))
     four = over_seeds(transplanted(t).unstack().rename("entropy").reset_index(), ["weights", "states"], "entropy")
-    names = {"weights": "queries and keys of the", "states": "states of the", "mean": "attention entropy (nats)"}
-    look = {"title": "Queries and keys on other states", "caption": "Bars: two standard errors.", "labels": names}
-    yield bars(four, "weights", "mean", color="states", error=("low", "high"), id="rebound-transplants", **look)
+    yield bars(four, "weights", "mean", color="states", **caption("rebound-transplants"))
 
 
 EXPERIMENTS = (

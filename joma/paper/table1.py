@@ -256,13 +256,12 @@ def charts(t: Measured) -> Iterator[Chart]:
     wide = pd.concat([side_by_side(t, data) for data in (HIERARCHY, TREES)])
     wide["choice"] = wide["data"] + ", hidden " + wide["hidden"].astype(str) + ", rate " + wide["lr"].map("{:g}".format)
     wide["level"] = "level " + wide["level"].astype(str)
-    names = {"trained": "NCorr, trained", "untrained": "NCorr, untrained", "mean": "NCorr that training adds"}
-    common: dict[str, Any] = {"color": "choice", "error": ("low", "high"), "labels": names | {"level": ""}}
     trained, untrained = (over_seeds(wide, [*KEYS, "choice"], name) for name in ("trained", "untrained"))
     both = trained.assign(trained=trained["mean"], untrained=untrained["mean"])
-    yield points(both, "untrained", "trained", facet="level", diagonal=True, **common, **caption("table1"))
+    yield points(both, "untrained", "trained", color="choice", facet="level", diagonal=True, **caption("table1"))
     added = over_seeds(wide, ["data", "hidden", "lr", "level", "choice"], "added")
-    yield points(added, "level", "mean", n="size", rules=[Rule(0.0)], **common, **caption("table1-training"))
+    zero = [Rule(0.0)]
+    yield points(added, "level", "mean", color="choice", n="size", rules=zero, **caption("table1-training"))
 
 
 EXPERIMENTS = (

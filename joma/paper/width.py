@@ -180,14 +180,12 @@ def root_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw time and fall over the number of nodes, and the entropy over time of one seed."""
-    names = {"nodes": "hidden nodes K", "arm": "upper weights", "t": "time", "entropy": "attention entropy (nats)"}
-    by: dict[str, Any] = {"x_log": True, "color": "arm", "order": tuple(POWERS), "band": ("low", "high")}
-    shown = ("half_time", "time to half of the fall"), ("fall", "fall of the attention entropy (nats)")
-    for column, label in shown:
-        means, look = over_seeds(t.runs, ["arm", "nodes"], column), caption(f"width-{column.replace('_', '-')}")
-        yield lines(means, "nodes", "mean", y_log=column != "fall", labels=names | {"mean": label}, **by, **look)
-    by = {"color": "nodes", "facet": "arm", "x_log": True, "labels": names}
-    yield lines(t.curves[t.curves["t"] > 0], "t", "entropy", **by, **caption("width-curves"))
+    by: dict[str, Any] = {"x_log": True, "color": "arm", "order": tuple(POWERS)}
+    for column, id in (("half_time", "width-half-time"), ("fall", "width-fall")):
+        means = over_seeds(t.runs, ["arm", "nodes"], column)
+        yield lines(means, "nodes", "mean", y_log=column != "fall", **by, **caption(id))
+    curves = t.curves[t.curves["t"] > 0]
+    yield lines(curves, "t", "entropy", color="nodes", facet="arm", x_log=True, **caption("width-curves"))
 
 
 EXPERIMENTS = (
