@@ -50,7 +50,7 @@ MARGIN = 0.05
 FOOT = 0.1
 """Part of a y axis that is left for sample sizes."""
 LINE_KEYS = ("facet", "color", "dash", "detail", "choose")
-"""Columns that tell lines apart."""
+"""Columns that separate lines."""
 LAYER = "layer"
 """The column whose values have the same colour in every chart."""
 NUMBER = f",.{DIGITS}~g"

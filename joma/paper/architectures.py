@@ -73,7 +73,7 @@ TINY = small(500, 32, steps=80, measure_every=8, valid_windows=3)
 class ArchitecturesConfig:
     """Arms, depths, rates and seeds; no earlier result used these seeds."""
 
-    text: str = models.WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: LONG)
     depths: tuple[int, ...] = (1, 5)
     arms: tuple[str, ...] = tuple(ARMS)
@@ -94,7 +94,7 @@ SMALL = ArchitecturesConfig(arms=(), rate=1e-3, seeds=(231, 232, 233, 234), belo
 """Two arms with and without the residual, 1,000 words, width 64: minutes on one CPU core. Of so few words, pairs of
 neighbours say 0.6 nats more than single ones, so an arm counts from 0.5 nats on."""
 QUICK = ArchitecturesConfig(
-    text=models.EMBEDDED, settings=TINY, arms=(*FEW["judged"], BERT), rates=(1e-3, 1e-2), choosing_seeds=(1,),
+    text="python-docs", settings=TINY, arms=(*FEW["judged"], BERT), rates=(1e-3, 1e-2), choosing_seeds=(1,),
     seeds=(2, 3), below_unigram=-1.0, **FEW,
 )  # fmt: skip
 

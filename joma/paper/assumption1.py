@@ -33,7 +33,7 @@ from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
 from joma.paper.experiment import Experiment, Measured, caption, gathered
 from joma.paper.figures6_8 import QUICK
-from joma.paper.language_models import EMBEDDED, WIKITEXT2, needs
+from joma.paper.language_models import needs
 from joma.store import Store, Task, Workspace
 
 TOGETHER = "all layers together"
@@ -53,7 +53,7 @@ BEGUN = 1000
 class DriftConfig:
     """Where Assumption 1 is tested: E[g x] of every layer while a model is trained."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: {"precision": "bf16"})
     """Settings in which the models differ from the paper's recipe."""
     rate: float = 1e-4
@@ -67,7 +67,7 @@ class DriftConfig:
 
 
 SMALL = DriftConfig(
-    text=EMBEDDED, settings=QUICK.settings, rate=QUICK.rate, depth=2, steps=(0, 5, 15, 50, 150), num_windows=20,
+    text="python-docs", settings=QUICK.settings, rate=QUICK.rate, depth=2, steps=(0, 5, 15, 50, 150), num_windows=20,
     seeds=(1,), needs_gpu=False,
 )  # fmt: skip
 

@@ -28,12 +28,10 @@ from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
 from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
 from joma.paper.language_models import (
-    EMBEDDED,
     ENTROPY,
     LONG,
     LOSS,
     PAPER,
-    WIKITEXT2,
     Settings,
     needs,
     one_task,
@@ -62,7 +60,7 @@ MEASURED = {"measure_every": 10, "measure_spacing": "log"}
 class EarlyChoiceConfig:
     """Learning rates, depths and seeds; no earlier result used these seeds."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: LONG | MEASURED)
     rate: float = 1e-4
     """The recipe's; the runs have `rates`."""
@@ -83,7 +81,7 @@ SMALL = EarlyChoiceConfig(
 )  # fmt: skip
 """Eight rates over as large a range, larger as the training is shorter; 1,000 words and width 32."""
 QUICK = EarlyChoiceConfig(
-    text=EMBEDDED, rates=(1e-3, 5e-3, 2e-2, 8e-2), depths=(1, 2), fitted=None, seeds=(1, 2), needs_gpu=False,
+    text="python-docs", rates=(1e-3, 5e-3, 2e-2, 8e-2), depths=(1, 2), fitted=None, seeds=(1, 2), needs_gpu=False,
     settings=small(500, 16, steps=100, valid_windows=1, **MEASURED),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Figure 10: single neurons that fire for several unrelated contexts, with the tokens that the query attends to.
 
-Two questions are told apart. Do the two contexts that fire a neuron most attend to unrelated tokens? That is what the
+There are two questions. Do the two contexts that fire a neuron most attend to unrelated tokens? That is what the
 figure shows, and chance gives it too. Do the contexts of a neuron fall into several patterns, each of which recurs?
 That is superposition. Both are asked of a small GPT-NeoX trained here, of the same before training, and with neurons
 and contexts shuffled. The unit is the model: one seed decides nothing.

@@ -103,7 +103,7 @@ class Figure5Config:
     num_shuffles: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse measurements that miss the end, and trees that cannot be told apart."""
+        """Refuse measurements that miss the end, and trees that do not differ in depth."""
         if self.steps % self.checkpoint_every:
             raise ValueError(f"`checkpoint_every` must divide {self.steps} steps, got {self.checkpoint_every}.")
         if self.deep.tree_depth <= self.shallow.tree_depth:
@@ -129,7 +129,7 @@ def compute(config: Figure5Config, store: Store) -> Measured:
     tables = theory(config)
     if found and len(found.rows):
         runs = found.rows
-        tables |= {"curves": over_seeds(runs), "levels": learned_levels(runs), "leads": attention_leads(runs)}
+        tables |= {"curves": averaged(runs), "levels": learned_levels(runs), "leads": attention_leads(runs)}
     return Measured(**tables)
 
 
@@ -247,7 +247,7 @@ def _run_rows(config: Figure5Config, run: RunConfig, folder: Path, end: Paramete
     return rows
 
 
-def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+def averaged(runs: pd.DataFrame) -> pd.DataFrame:
     """Return means and standard errors between seeds, and what was added to the means since the first step."""
     groups = runs.groupby([*CURVE, "step"])
     means = groups[["value", "control"]].mean().assign(error=groups["value"].sem().fillna(0.0)).reset_index()
@@ -397,8 +397,8 @@ def level_numbers(t: Measured) -> Iterator[Number]:
     if own.empty:
         return
     by_seed, later = own.groupby("seed")[["gain", "control_gain"]].mean(), delays(own)
-    name, beside = "NCorr added by training, over blocks and levels", by_seed["control_gain"]
-    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, control=beside, control_name=SHUFFLED, key="gain")
+    name, idle = "NCorr added by training, over blocks and levels", by_seed["control_gain"]
+    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, control=idle, control_name=SHUFFLED, key="gain")
     if outcome_of(gain) is Outcome.REFUTED:  # where nothing is learned there is no order to judge
         gain, later = gain.model_copy(update={"at_least": None}), later[:0]
     name = "half time of the highest level over that of the lowest in the same block"

@@ -16,7 +16,6 @@ from joma.claims import Number, claim
 from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
 from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
 from joma.paper.language_models import (
-    EMBEDDED,
     ENTROPY,
     FROZEN,
     LINEAR,
@@ -25,8 +24,6 @@ from joma.paper.language_models import (
     PAPER,
     RANK,
     VISIBLE,
-    WIKITEXT2,
-    WIKITEXT103,
     WINDOW,
     Settings,
     mean_curves,
@@ -49,8 +46,8 @@ CONTROLS: dict[str, Settings] = {
 SHALLOW = 2
 """Up to this depth every layer is judged; above it the upper half."""
 PUBLISHED = {
-    WIKITEXT2: {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
-    WIKITEXT103: {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
+    "wikitext2": {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
+    "wikitext103": {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
 }
 """Lowest validation losses by depth at learning rate 1e-4, means over three seeds."""
 LOSS_TOLERANCE = 0.03
@@ -71,7 +68,7 @@ EXPONENT_TOLERANCE = 0.25
 class LanguageModelConfig:
     """Runs of figures 6 and 8 and their controls."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings in which every run differs from the paper's recipe."""
     depths: tuple[int, ...] = FIGURE_6_DEPTHS
@@ -92,10 +89,10 @@ EARLY: Settings = {"precision": "bf16", "measure_spacing": "early"}
 FULL = LanguageModelConfig(settings=EARLY | {"measure_every": 400})
 """The paper's settings, measured at about 170 steps, densely around the dip."""
 FULL103 = LanguageModelConfig(
-    text=WIKITEXT103, settings=EARLY | {"epochs": 5, "measure_every": 2500}, controls=(), checked_depths=()
+    text="wikitext103", settings=EARLY | {"epochs": 5, "measure_every": 2500}, controls=(), checked_depths=()
 )
 QUICK = LanguageModelConfig(
-    text=EMBEDDED, depths=(1, 2, 3), rate=3e-3, rates=(1e-3, 3e-3, 1e-2), rate_depth=2, seeds=(1, 2),
+    text="python-docs", depths=(1, 2, 3), rate=3e-3, rates=(1e-3, 3e-3, 1e-2), rate_depth=2, seeds=(1, 2),
     controls=(LINEAR, "no dropout", FROZEN), control_depths=(1,), checked_depths=(), needs_gpu=False,
     settings=small(2000, 64, steps=400, measure_every=5, valid_windows=3),
 )  # fmt: skip

@@ -54,7 +54,7 @@ REPORTED = {
 class FreeLogitsConfig:
     """Learning rates of Z and seeds; no earlier result used these seeds."""
 
-    text: str = models.WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: LONG | {"vocabulary_cap": 2000, "positions": "none"})
     rate: float = 1e-4
     factors: tuple[float, ...] = (1, 10, 100, 1000)
@@ -66,7 +66,7 @@ class FreeLogitsConfig:
 FEW: Settings = {"rate": 1e-3, "needs_gpu": False}
 SMALL = FreeLogitsConfig(factors=(10, 100), seeds=(251, 252, 253, 254), settings=SHORT | {"positions": "none"}, **FEW)
 """1,000 words, width 64, two learning rates of Z: minutes on one CPU core."""
-FEW |= {"text": models.EMBEDDED, "settings": TINY | {"positions": "none"}}
+FEW |= {"text": "python-docs", "settings": TINY | {"positions": "none"}}
 QUICK = FreeLogitsConfig(factors=(1, 100), seeds=(1, 2), **FEW)
 
 

@@ -27,7 +27,6 @@ Settings = dict[str, Any]
 """Settings or axes of a grid, next to figure 6's recipe."""
 PAPER, LINEAR, FROZEN = "as in the paper", "linear activation", "frozen attention"
 """Names of conditions."""
-WIKITEXT2, WIKITEXT103, EMBEDDED = "wikitext2", "wikitext103", "python-docs"
 ENTROPY, WINDOW, RANK, LOSS = "entropy", "entropy_window", "stable_rank", "loss"
 SETTING = ["text", "condition", "depth", "lr", "seed"]
 CURVES = (LOSS, ENTROPY, WINDOW, RANK)

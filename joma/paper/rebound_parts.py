@@ -37,7 +37,7 @@ from joma.models.decoder_config import DecoderConfig
 from joma.models.functional import entrance
 from joma.paper import rebound_cause
 from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
-from joma.paper.language_models import ENTROPY, PAPER, VISIBLE, WIKITEXT2, Settings, measured, needs, one_task
+from joma.paper.language_models import ENTROPY, PAPER, VISIBLE, Settings, measured, needs, one_task
 from joma.store import Store, Task, Workspace
 
 TOKEN, POSITION, MEAN_TOKEN, MEAN_POSITION, BIAS = "token", "position", "mean token", "mean position", "bias"
@@ -64,7 +64,7 @@ ZERO = torch.zeros(())
 class ReboundPartsConfig:
     """Runs of depth 1, whose last checkpoint is the end; a change of less than `least` nats has no shares."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
     rate: float = 3e-4
     seeds: tuple[int, ...] = (131, 132, 133, 134)

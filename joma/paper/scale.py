@@ -83,13 +83,13 @@ class ScaleConfig:
 
 
 SMALL = ScaleConfig(
-    text=models.WIKITEXT2,
+    text="wikitext2",
     settings=GPT | TRAINING | {"dropout": 0.1},
     sizes={"10M": SIZES["10M"]},
     seeds=(271, 272, 273),
 )
 QUICK = ScaleConfig(
-    text=models.EMBEDDED,
+    text="python-docs",
     settings=GPT | TRAINING | models.small(500, 32, window=32, steps=100, warmup=5, measure_every=5, valid_windows=3),
     sizes={"tiny": {"width": 32, "hidden": 64, "heads": 2, "depth": 2, "embedding_scale": 1.0}},
     rate=1e-2,

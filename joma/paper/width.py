@@ -86,7 +86,7 @@ def gradient(
 ) -> dict[str, Float[np.ndarray, "..."]]:
     r"""Return $\dot w$ and $\dot z$ of Eqn 2, unchecked: one query without an embedding, hence no bias.
 
-    $b = e^z\circ x$, $h = \mathrm{relu}(Wb)$, and $g_h$ is that of the cross-entropy behind the upper weights.
+    $b = e^z\circ x$, $h = \mathrm{relu}(Wb)$, and $g_h$ is that of the cross-entropy, through the upper weights.
     """
     b = np.exp(z) * samples.x
     before = b @ w.T
