@@ -25,7 +25,7 @@ from joma.engine.sources import corpus_of, source_of
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.paper import language_models as models
-from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, over_seeds, select
 from joma.paper.language_models import FROZEN, LONG, SETTING, VISIBLE, Settings, small
 from joma.paper.latent_neurons import of_one_run
 from joma.store import Store, Task
@@ -221,18 +221,12 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="architectures",
-        title="Attention entropy over architectures",
-        source="Open question 3",
-        question="In which architectures does attention entropy fall and rise again, does it need the residual around "
-        "attention, and does the rise go with how different tokens stay?",
+        **catalogue("architectures"),
         presets={"quick": QUICK, "small": SMALL, "full": ArchitecturesConfig()},
         compute=compute,
         claims=(rise_numbers, residual_numbers, uniformity_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "small": 600.0, "full": 5400.0},
         needs=models.needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

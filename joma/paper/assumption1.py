@@ -31,7 +31,7 @@ from joma.engine.step import Stepper
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, caption, gathered
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered
 from joma.paper.figures6_8 import QUICK
 from joma.paper.language_models import needs
 from joma.store import Store, Task, Workspace
@@ -208,11 +208,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="assumption1",
-        title="Does E[g x] stay constant while a model is trained?",
-        source="Section 2, Assumption 1",
-        question="Is the backpropagated gradient term constant, as Assumption 1 says, when one layer is trained and "
-        "when all are?",
+        **catalogue("assumption1"),
         presets={"quick": SMALL, "full": DriftConfig()},
         compute=compute,
         claims=(stationarity,),

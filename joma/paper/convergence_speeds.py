@@ -26,7 +26,7 @@ from scipy import special
 
 from joma.charts import Chart, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, select
 from joma.paper.width import contexts
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionFlow, AttentionKind, Embeddings, Layer, learning_time
@@ -181,14 +181,10 @@ def charts(t: Measured) -> list[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="convergence-speeds",
-        title="Convergence speeds of tokens in a trained layer",
-        source=SOURCE,
-        question="Do the tokens of a trained layer converge at the speeds that Eqn 6 predicts from where they end?",
+        **catalogue("convergence-speeds"),
         presets={"quick": SpeedsConfig(num_tokens=10, num_classes=3, seeds=(1, 2, 3)), "full": SpeedsConfig()},
         compute=compute,
         claims=(printed_numbers, model_numbers),
         charts=charts,
-        seconds={"quick": 5.0, "full": 60.0},
     ),
 )

@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, over_seeds, select
 from joma.paper.language_models import (
     ENTROPY,
     LONG,
@@ -214,18 +214,12 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="early-choice",
-        title="Choosing the learning rate early",
-        source="Our question",
-        question="Does attention entropy, after a tenth of training, help to choose the learning rate with the lowest "
-        "final loss?",
+        **catalogue("early-choice"),
         presets={"quick": QUICK, "small": SMALL, "full": EarlyChoiceConfig()},
-        seconds={"quick": 15.0, "small": 500.0, "full": 1200.0},
         compute=compute,
         claims=(entropy_numbers, predictor_numbers),
         charts=charts,
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

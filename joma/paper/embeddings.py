@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, exponents, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, exponents, over_seeds, select
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionKind, Embeddings, Invariant, Layer, Samples, fixed_gradient
 from joma.theory.activations import linear
@@ -126,10 +126,7 @@ def charts(t: Measured) -> list[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="embeddings",
-        title="Theorem 1 with almost orthogonal embeddings",
-        source="Section 7; open question 1",
-        question="How wrong is Theorem 1 when embeddings overlap, and how many dimensions make them almost orthogonal?",
+        **catalogue("embeddings"),
         presets={
             "quick": EmbeddingsConfig(dims=(50, 100, 200, 400), num_tokens=40, seeds=(1, 2, 3)),
             "full": EmbeddingsConfig(),
@@ -137,6 +134,5 @@ EXPERIMENTS = (
         compute=compute,
         claims=(order_numbers, dimension_numbers),
         charts=charts,
-        seconds={"quick": 5.0, "full": 120.0},
     ),
 )

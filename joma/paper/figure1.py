@@ -23,7 +23,7 @@ from joma.charts import Chart, bars
 from joma.claims import Number, claim
 from joma.models.batch import Batch
 from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, caption, crossed, joined
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, crossed, joined
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionKind, Embeddings, Layer, Samples, activation
 
@@ -210,15 +210,10 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="figure1",
-        title="One layer, three attentions",
-        source="Section 2, figure 1b",
-        question="What does the analysed layer compute under linear, exp and softmax attention, and is the layer that "
-        "is trained here the one of the theory?",
+        **catalogue("figure1"),
         presets={"quick": Figure1Config(), "full": Figure1Config(num_layers=200)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 1.0, "full": 2.0},
     ),
 )

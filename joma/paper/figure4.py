@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, crossed
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, catalogue, crossed
 from joma.store.work import Workspace
 from joma.theory.convergence import ConvergenceFlow, normalised_field
 from joma.theory.integrate import integrate
@@ -337,15 +337,10 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="figure4",
-        title="Components learned one after another; the attention entropy drops and rebounds",
-        source="Section 4, figure 4",
-        question="Do salient components come first, and does the attention entropy drop and rebound, under Eqn 6 as "
-        "printed, under the variant in the paper's scripts and under the flow that the model really has?",
+        **catalogue("figure4"),
         presets={"quick": Figure4Config(), "full": Figure4Config(num_draws=400)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 4.0, "full": 22.0},
     ),
 )

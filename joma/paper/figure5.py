@@ -32,7 +32,7 @@ from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
 from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, caption, gathered, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.randomness import run_keys
 from joma.store import Store
@@ -474,11 +474,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="figure5",
-        title="Hierarchies of latents: co-occurrence, attention and neurons",
-        source="Section 5, Theorem 5, Eqn 8, figure 5",
-        question="Does co-occurrence fall with the height of the common ancestor, does attention pick tokens up in "
-        "that order, and which level of latents does each block learn first?",
+        **catalogue("figure5"),
         presets={"quick": QUICK, "full": Figure5Config()},
         compute=compute,
         claims=CLAIMS,

@@ -26,7 +26,7 @@ from joma.data.text import Corpus
 from joma.measure.effects import describe
 from joma.metrics import METRICS
 from joma.paper import neox
-from joma.paper.experiment import Experiment, Measured, gathered, one_thread, select
+from joma.paper.experiment import Experiment, Measured, catalogue, gathered, one_thread, select
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.audit import NO_FLAG, audit
 from joma.probe.findings import Fault
@@ -365,11 +365,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 
 FIGURE7 = Experiment(
-    id="figure7",
-    title="Checkpoint series: stable rank and attention entropy",
-    source=SOURCE,
-    question="Over the checkpoints of a language model, does the stable rank of the MLP's lower matrix drop and "
-    "bounce back in top layers and fall in bottom layers?",
+    **catalogue("figure7"),
     presets={
         "quick": Figure7Config(model=neox.QUICK, num_windows=8),
         "full": Figure7Config(model=neox.FULL, num_windows=32),
@@ -384,9 +380,7 @@ EXPERIMENTS = (
     FIGURE7,
     replace(
         FIGURE7,
-        id="figure7-public",
-        title="The checkpoints of OPT and Pythia",
-        question="The same of the paper's own series, from the Hugging Face hub.",
+        **catalogue("figure7-public"),
         presets={"quick": PublicSeriesConfig(num_windows=8), "full": PublicSeriesConfig()},
         compute=compute_public,
         claims=PUBLIC_CLAIMS,

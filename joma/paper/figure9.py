@@ -25,7 +25,7 @@ from scipy.optimize import elementwise
 from joma.charts import Chart, lines
 from joma.checks.quadrature import GROWTH, panels
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, joined, select
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, catalogue, joined, select
 from joma.store.work import Workspace
 from joma.theory.critical_points import critical_pairs
 from joma.theory.hyperplane import central_product, line_intersections, mean_activation, theta1_inverse
@@ -347,11 +347,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="figure9",
-        title="The curve G(y) and the lines that give critical points",
-        source="Appendix A.3.1, figure 9",
-        question="For which distributions does a line through zero meet G twice, and is every such line a critical "
-        "point of weights and bias?",
+        **catalogue("figure9"),
         presets={
             "quick": Figure9Config(),
             "full": Figure9Config(num_places=2001, distances=(0.25, 0.5, 1.0, 2.0, 4.0)),
@@ -359,6 +355,5 @@ EXPERIMENTS = (
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 3.0, "full": 7.0},
     ),
 )

@@ -28,7 +28,17 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, crossed, joined, one_thread, select
+from joma.paper.experiment import (
+    Experiment,
+    Measured,
+    as_float32,
+    caption,
+    catalogue,
+    crossed,
+    joined,
+    one_thread,
+    select,
+)
 from joma.store.work import Workspace
 from joma.theory.softmax_estimate import anchored, estimate, normalised_correlation
 from joma.theory.winner_take_all import LinearFlow
@@ -335,16 +345,11 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="figures2-3",
-        title="Theorem 1's estimate under real training, and winner-take-all",
-        source="Section 3, figures 2 and 3",
-        question="Do the weights of a trained layer predict its attention logits, as Theorem 1 estimates for softmax "
-        "attention, in correlation and in size? And does one component of the weights win, as Theorem 2 says?",
+        **catalogue("figures2-3"),
         presets={"quick": Figures23Config(), "full": Figures23Config(slower=10)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 6.0, "full": 36.0},
         version=2,
     ),
 )

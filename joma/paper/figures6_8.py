@@ -14,7 +14,7 @@ import pandas as pd
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
 from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
-from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
 from joma.paper.language_models import (
     ENTROPY,
     FROZEN,
@@ -362,10 +362,7 @@ def figure8_charts(t: Measured) -> Iterator[Chart]:
 
 
 FIGURE6 = Experiment(
-    id="figure6",
-    title="Attention of language models while they learn",
-    source="Section 6, Figure 6; Section 4 on ranks",
-    question="Does attention first become sparse and then dense again, in which layers, and does the rank follow?",
+    **catalogue("figure6"),
     presets={"quick": QUICK, "full": FULL},
     compute=compute_figure6,
     claims=FIGURE6_CLAIMS,
@@ -377,30 +374,21 @@ EXPERIMENTS = (
     FIGURE6,
     replace(
         FIGURE6,
-        id="rebound-controls",
-        title="What the rebound of the entropy needs",
-        source="Sections 4 and 5, Figure 6",
-        question="Is it the MLP's nonlinearity that brings attention back, or another ingredient?",
+        **catalogue("rebound-controls"),
         compute=compute_ablations,
         claims=ABLATION_CLAIMS,
         charts=ablation_charts,
     ),
     replace(
         FIGURE6,
-        id="figure8",
-        title="Attention entropy by learning rate",
-        source="Section 6, Figure 8",
-        question="Which learning rate gives the lowest loss, what does attention do there, and where does it collapse?",
+        **catalogue("figure8"),
         compute=compute_figure8,
         claims=FIGURE8_CLAIMS,
         charts=figure8_charts,
     ),
     replace(
         FIGURE6,
-        id="figure6-wikitext103",
-        title="Figure 6 on WikiText-103",
-        source="Section 6, Figure 6, bottom row",
-        question="Are the losses on a larger text as published?",
+        **catalogue("figure6-wikitext103"),
         presets={"quick": FULL103, "full": FULL103},
         claims=(losses_wikitext103,),
     ),

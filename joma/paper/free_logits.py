@@ -29,7 +29,7 @@ from joma.engine.sources import corpus_of, source_of
 from joma.paper import language_models as models
 from joma.paper import token_pairs as pairs
 from joma.paper.architectures import SHORT, TINY
-from joma.paper.experiment import Experiment, Measured, caption, gathered, joined, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, joined, over_seeds, select
 from joma.paper.language_models import LONG, Settings
 from joma.store import Store, Task, Workspace, info
 
@@ -221,18 +221,12 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="free-logits",
-        title="A logit for every pair of tokens, or queries and keys",
-        source="Section 7; slides, future work",
-        question="Do free attention logits learn the token-by-token part of projected ones, are projected ones faster, "
-        "and do they generalise better to pairs of tokens that were never seen?",
+        **catalogue("free-logits"),
         presets={"quick": QUICK, "small": SMALL, "full": FreeLogitsConfig()},
         compute=compute,
         claims=(agreement_numbers, speed_numbers, unseen_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "small": 600.0, "full": 600.0},
         needs=models.needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

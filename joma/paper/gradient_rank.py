@@ -30,7 +30,7 @@ from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
 from joma.measure.effects import describe
 from joma.metrics import METRICS
-from joma.paper.experiment import Experiment, Measured, caption, gathered, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, select
 from joma.paper.language_models import LONG, SETTING, Settings, needs, one_task, per_run, small
 from joma.store import Store
 
@@ -186,18 +186,12 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="gradient-rank",
-        title="The rank of gradients and of changes",
-        source="Section 4; Section 4 asked further",
-        question="Does the gradient of a language model lose rank while it learns, and does the change of the MLP's "
-        "lower matrix first lose rank and then win it back?",
+        **catalogue("gradient-rank"),
         presets={"quick": QUICK, "small": SMALL, "full": GradientRankConfig()},
-        seconds={"quick": 15.0, "small": 500.0, "full": 900.0},
         compute=compute,
         claims=(fall_numbers, change_numbers),
         charts=charts,
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

@@ -35,7 +35,7 @@ from joma.engine.sources import data_hash
 from joma.measure.readable import best_neuron, linear_probe
 from joma.models.batch import Batch, LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, caption, crossed, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, crossed, gathered, over_seeds, select
 from joma.paper.figure5 import HALF, NUM_LAST, crossing
 from joma.paper.latent_neurons import Row, of_one_run, pack_tasks
 from joma.store import Store
@@ -227,17 +227,12 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="real-hierarchies",
-        title="Code, arithmetic and JSON: which height is learned first",
-        source=SOURCE,
-        question="Are the lower nodes above tokens learned before the higher ones, and in earlier blocks?",
+        **catalogue("real-hierarchies"),
         presets={"quick": QUICK, "small": SMALL, "full": RealHierarchiesConfig()},
         compute=compute,
         claims=(time_numbers, block_numbers),
         charts=charts,
-        seconds={"quick": 20.0, "small": 600.0, "full": 900.0},
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

@@ -18,7 +18,7 @@ import pandas as pd
 
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
 from joma.paper.language_models import (
     ENTROPY,
     LINEAR,
@@ -219,43 +219,27 @@ def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
 
 
 LADDER_OF_CAUSES = Experiment(
-    id="rebound-cause",
-    title="Why attention entropy falls and rises again",
-    source="Open question; slides, positional encoding",
-    question="Which ingredient of the model does the later dip and rise of the attention entropy need, and which is "
-    "enough?",
+    **catalogue("rebound-cause"),
     presets={"quick": QUICK, "small": SMALL, "full": ReboundCauseConfig()},
     compute=compute,
     claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
     charts=charts,
-    seconds={"quick": 20.0, "small": 3600.0, "full": 3600.0},
     needs=needs,
     in_tasks=True,
-    text_preset="small",
 )
 EXPERIMENTS = (
     LADDER_OF_CAUSES,
     replace(
         LADDER_OF_CAUSES,
-        id="rebound-cause-depth1",
-        title="Positions and the rebound in one layer",
-        question="Do the later dip and rise of the attention entropy need a vector common to all positions, or a "
-        "nonlinear MLP? Asked of figure 6's model with one layer.",
+        **catalogue("rebound-cause-depth1"),
         presets={"quick": QUICK, "full": ONE_LAYER},
         charts=partial(charts, name="rebound-cause-depth1"),
-        seconds={"quick": 20.0, "full": 480.0},
-        text_preset="full",
     ),
     replace(
         LADDER_OF_CAUSES,
-        id="rebound-answer",
-        title="The cause of the rebound, on fresh seeds",
-        source="Open question",
-        question="Is the vector that all positions share needed and enough for the later dip and rise of the attention "
-        "entropy, on seeds that were not used to find it?",
+        **catalogue("rebound-answer"),
         presets={"quick": replace(QUICK, arms=FRESH.arms), "small": FRESH},
         claims=(answer_numbers,),
         charts=partial(charts, name="rebound-answer"),
-        seconds={"quick": 15.0, "small": 4200.0},
     ),
 )

@@ -36,7 +36,7 @@ from joma.models.decoder import EMBEDDING, POSITIONS, Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.functional import entrance
 from joma.paper import rebound_cause
-from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
 from joma.paper.language_models import ENTROPY, PAPER, VISIBLE, Settings, measured, needs, one_task
 from joma.store import Store, Task, Workspace
 
@@ -236,15 +236,11 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="rebound-parts",
-        title="Parts of the logits, and transplants from dip to end",
-        source="Open question; Theorem 1",
-        question="Which part of the logits carries the rise of the attention entropy, and is it weights or states?",
+        **catalogue("rebound-parts"),
         presets={"quick": QUICK, "full": ReboundPartsConfig()},
         compute=compute,
         claims=(token_numbers, WEIGHT_CLAIM, STATE_CLAIM, term_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "full": 900.0},
         needs=needs,
         in_tasks=True,
     ),

@@ -21,7 +21,7 @@ from joma.engine.config import RunConfig
 from joma.engine.sources import data_hash
 from joma.models.batch import Parameters
 from joma.paper import language_models as models
-from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
 from joma.paper.language_models import Settings
 from joma.store import Store, Task
 
@@ -161,16 +161,11 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="scale",
-        title="Attention entropy of GPTs with 10 and 30 million parameters",
-        source="Next checks",
-        question="Does the entropy of at least half of the layers rise again, with rotary and with learned positions, "
-        "and without the ingredient that the paper holds responsible?",
+        **catalogue("scale"),
         presets={"quick": QUICK, "small": SMALL, "full": ScaleConfig()},
         compute=compute,
         claims=(layer_numbers,),
         charts=charts,
-        seconds={"quick": 15.0, "small": 600.0, "full": 3000.0},
         needs=models.needs,
         in_tasks=True,
     ),

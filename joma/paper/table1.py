@@ -26,7 +26,7 @@ from joma.engine.grid import Run, grid
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
-from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, gpu_missing, over_seeds, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.store import Store
 
@@ -266,11 +266,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="table1",
-        title="Latents and hidden neurons",
-        source="Section 6, Table 1",
-        question="Do hidden neurons learn the latents of a hierarchy, or does an untrained network score the same? And "
-        "on latent trees, where inputs vary within a class?",
+        **catalogue("table1"),
         presets={"quick": QUICK, "full": Table1Config()},
         compute=compute,
         claims=CLAIMS,

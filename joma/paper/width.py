@@ -29,7 +29,7 @@ from scipy import special
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, exponents, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, exponents, over_seeds, select
 from joma.store.work import Workspace
 from joma.theory import Samples, integrate
 from joma.theory.rebound import entropy
@@ -190,14 +190,10 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="width",
-        title="Attention and the number of hidden nodes",
-        source="Slides, future work; Section 7",
-        question="Does attention become sparse sooner when the layer has more hidden nodes?",
+        **catalogue("width"),
         presets={"quick": WidthConfig(nodes=(25, 50, 100, 200), seeds=(1, 2, 3)), "full": WidthConfig()},
         compute=compute,
         claims=(one_numbers, root_numbers),
         charts=charts,
-        seconds={"quick": 3.0, "full": 20.0},
     ),
 )
