@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import logging
+import os
 import re
 import sys
 import textwrap
@@ -15,6 +17,13 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # notebooks: more threads are many times slower on a busy machine
+# Notebooks run without the user's own settings, and do not warn that they talk over loopback.
+PROFILE = Path(__file__).parents[1] / "build" / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'CRITICAL'\n", encoding="utf8")
+os.environ["IPYTHONDIR"] = str(PROFILE.parent)
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import joma
@@ -31,12 +40,12 @@ extensions = [
 ]
 html_theme, html_title, html_static_path = "furo", "joma", ["_static"]
 html_css_files = ["site.css"]
-html_copy_source = html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = html_show_copyright = False
 exclude_patterns = ["_build", "package.md", "**.ipynb_checkpoints"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "amsmath", "attrs_block"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
-nb_execution_timeout = 240
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]  # notebooks choose among the forms of a chart
 
@@ -140,18 +149,54 @@ def fields(value: type) -> Iterator[tuple[str, str]]:
             yield ast.unparse(field.target), str(after.value.value)
 
 
+def recipe_table(_: list[str]) -> str:
+    """`{recipes}`: what `joma train` can start from, and the values that vary."""
+    from joma.engine import RECIPES
+
+    return markdown(
+        [
+            {
+                "recipe": f"`{each.name}`",
+                "what it is": each.about,
+                "grid": "; ".join(f"`{axis}` {shown(values)}" for axis, values in each.axes.items()),
+            }
+            for each in RECIPES.values()
+        ]
+    )
+
+
+def setting_table(_: list[str]) -> str:
+    """`{settings}`: the settings in which recipes differ, a column each."""
+    from joma.engine import RECIPES
+
+    flat = {each.name: {**each.base.flat(), **each.axes} for each in RECIPES.values()}
+    names = [name for name in next(iter(flat.values())) if len({shown(values[name]) for values in flat.values()}) > 1]
+    return markdown(
+        [{"setting": f"`{name}`", **{each: shown(values[name]) for each, values in flat.items()}} for name in names]
+    )
+
+
+def shown(value: Any) -> str:
+    """Return one or several values of a setting."""
+    if isinstance(value, tuple):
+        return ", ".join("×".join(map(str, each)) if isinstance(each, tuple) else shown(each) for each in value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    return f"{value:g}".replace("inf", "none") if isinstance(value, float) else str(value)
+
+
 class CommandHelp(SphinxDirective):
     """`{command} train`: what `joma train --help` prints."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return the help as it is printed on a terminal of 100 columns."""
+        """Return the help as it is printed on a terminal of 96 columns."""
         from typer.testing import CliRunner
 
         from joma.cli import app
 
-        shown = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(
+        shown = CliRunner(env={"COLUMNS": "96", "NO_COLOR": "1"}).invoke(
             app, [self.arguments[0], "--help"], prog_name="joma"
         )
         return [nodes.literal_block(shown.stdout, shown.stdout, language="text")]
@@ -167,7 +212,7 @@ def with_targets(app: Sphinx, name: str, source: list[str]) -> None:
     def link(found: re.Match[str]) -> str:
         return f"](#claim-{found[1]})" if found[1] in CLAIMS else found[0]
 
-    source[0] = re.sub(r"\]\([\w./-]+\.md#([\w-]+)\)", link, CLAIM.sub(r"(claim-\1)=", source[0]))
+    source[0] = re.sub(r"\]\([\w./-]+(?<!numbers)\.md#([\w-]+)\)", link, CLAIM.sub(r"(claim-\1)=", source[0]))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -176,5 +221,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("statements", generated(statement_table))
     app.add_directive("metrics", generated(metric_table))
     app.add_directive("api", generated(api))
+    app.add_directive("recipes", generated(recipe_table))
+    app.add_directive("settings", generated(setting_table))
     app.add_directive("command", CommandHelp)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -36,6 +36,7 @@ def short(value: float | None, digits: int = DIGITS) -> str:
         return ""
     if math.isnan(value):
         return "–"
+    value += 0.0  # minus zero is zero
     size = abs(value)
     if math.isfinite(value) and size >= 1000:  # noqa: PLR2004 - from here on thousands are set apart
         return f"{value:,.0f}"

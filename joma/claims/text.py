@@ -4,6 +4,9 @@
 key is `rise`; `{rise_low}`, `{rise_high}`, `{rise_ci}` (half the width of the interval), `{rise_control}`,
 `{rise_published}` and `{rise_n}` are what belongs to it. Texts speak of the kept results, of preset `full` or, where
 there is none yet, of `small`.
+
+`texts/answers/<experiment>.md` answers the question of an experiment in two sentences. Its placeholders name the claim
+as well: `{figure6-rebound[rise1]:.2f}`.
 """
 
 import re
@@ -35,6 +38,14 @@ def filled(answer: Answer) -> str | None:
     """Return the text on an answered claim with its numbers, None where there is none or nothing was measured."""
     text = text_of(answer.claim) if answer.numbers else None
     return None if text is None else text.format_map(values(answer.numbers))
+
+
+def short_answer(experiment: str, answers: Iterable[Answer]) -> str | None:
+    """Return the answer to an experiment's question in two sentences, None where there is none."""
+    path = resources.files("joma.claims").joinpath("texts", "answers", f"{experiment}.md")
+    if not path.is_file():
+        return None
+    return path.read_text(encoding="utf-8").strip().format_map({each.claim: values(each.numbers) for each in answers})
 
 
 def heading(answer: Answer) -> str:

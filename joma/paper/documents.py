@@ -1,8 +1,8 @@
 """Kept results and the pages on them: `make results` keeps those of a reproduction, `make docs` writes the pages.
 
 `results/` holds the small part of a reproduction, results and tables, of preset `full`, or of `small` where nobody has
-run the full one. `docs/found/` has a page for each experiment
-and a table of all claims, written from them, so every number in the pages is a kept one.
+run the full one. Of it are written a page for each experiment in `docs/found/`, and all claims and all numbers in
+`docs/reference/`, so every number in the pages is a kept one.
 """
 
 import re
@@ -11,20 +11,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from joma.charts import Chart, lines
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
-from joma.claims.text import filled, heading
-from joma.paper.experiment import MODULES, experiment
+from joma.claims.text import filled, heading, short_answer
+from joma.paper.experiment import MODULES, experiment, select
+from joma.paper.language_models import PAPER
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, Status, charts_of
 from joma.store.files import write_text
 
-RESULTS, PAGES, PICTURES = Path("results"), Path("docs/found"), Path("docs/results")
+RESULTS, PAGES, REFERENCE, PICTURES = Path("results"), Path("docs/found"), Path("docs/reference"), Path("docs/results")
 SHORT_COMMIT = 8
 """Letters of a commit that are shown."""
 KEPT_PRESETS = ("small", "full")
 """Presets whose results are kept. One is replaced by the same or a later one of these."""
+SHOWN_DEPTH = 2
+"""Depth of the models in the first picture: two layers are easy to see."""
+DATE = 10
+"""Letters of a time that are its date."""
+SHARED = ("number", "setting", "control is", "unit")
+"""Columns of numbers that are written once above a table when all rows share them."""
+SWITCHES = ("is_", "needs_")
+"""Beginnings of settings that choose a preset and are no part of it."""
 MOST_BYTES = 10_000_000
 """What the kept results may take in all."""
 
@@ -56,51 +67,107 @@ def kept(root: Path, folder: Path = RESULTS) -> list[ExperimentResult]:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Return the pages on the kept results by path: all claims, and one for each experiment."""
+    """Return the pages on the kept results by path: one for each experiment, all claims, and all numbers."""
     found = kept(root)
     environment = Environment(loader=PackageLoader("joma.paper", "."), undefined=StrictUndefined, trim_blocks=True)
     homes = {answer.claim: result.id for result in found for answer in result.answers}
-    answers = [answer.model_copy(update=_tester(result)) for result in found for answer in result.answers]
-    claims = markdown(rows(answers))
-    made = {PAGES / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes))}
+    claims = markdown(
+        [
+            {name: value for name, value in row.items() if name != "tested by"}  # the first column leads there
+            | {"outcome": f"{row['outcome']} (small)" if result.preset == "small" else row["outcome"]}
+            for result in found
+            for row in rows(result.answers)
+        ]
+    )
+    made = {
+        REFERENCE / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes)),
+        REFERENCE / "numbers.md": environment.get_template("numbers.md.jinja").render(
+            results=found,
+            title=title,
+            numbers=lambda answer: markdown(number_rows(answer)),
+            provenance=lambda result: markdown([_origin(row) for row in result.provenance]),
+        ),
+    }
     for result in found:
         made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
             result=result,
             presets=experiment(result.id).presets,
+            title=title(result),
+            answer=_with_pages(short_answer(result.id, result.answers) or "", homes),
             heading=heading,
             text=lambda answer: text(answer, homes),
-            numbers=lambda answer: markdown(number_rows(answer)) if answer.numbers else "",
-            settings=markdown([{"setting": name, "value": str(value)} for name, value in result.config.items()]),
-            provenance=markdown([_origin(row) for row in result.provenance]) if result.provenance else "",
+            table=judged,
+            settings="; ".join(
+                f"`{name}` {_setting(value)}" for name, value in result.config.items() if not name.startswith(SWITCHES)
+            ),
             tables=sorted(path.name for path in (root / RESULTS / result.id / "tables").glob("*.parquet")),
         )
     return made
+
+
+def title(result: ExperimentResult) -> str:
+    """Return the title of an experiment after the figure or table that it rebuilds, so that a reader finds it.
+
+    >>> title(ExperimentResult(id="figures2-3", title="One wins", preset="full", source="", question=""))
+    'Figures 2 and 3. One wins'
+    """
+    found = re.match(r"(figures?|table)(\d+)(?:-(\d+)$)?", result.id)
+    if not found:
+        return result.title
+    name = found[1].capitalize()
+    return f"{name} {found[2]} and {found[3]}. {result.title}" if found[3] else f"{name} {found[2]}. {result.title}"
+
+
+def judged(answer: Answer) -> str:
+    """Return the numbers that decide a claim, all of them if none does: what they share in a line, then a table."""
+    every = number_rows(answer)
+    chosen = [row for row in every if row["outcome"]] or every
+    if not chosen:
+        return ""
+    shared = {name: chosen[0][name] for name in SHARED if len({row[name] for row in chosen}) == 1}
+    line = " · ".join(f"*{name.removesuffix(' is')}:* {value}" for name, value in shared.items() if value)
+    for row in chosen:
+        for name, words in (("number", "unit"), ("control", "control is")):
+            if row[words] and words not in shared:
+                row[name] += f" ({row[words]})"
+            del row[words]
+    table = [{name: value for name, value in row.items() if name not in shared} for row in chosen]
+    return f"{line}\n\n{markdown(table)}".strip()
 
 
 def _linked(table: str, homes: dict[str, str]) -> str:
     """Return a table whose first column links to the pages of the claims."""
     return re.sub(
         r"^\| ([\w-]+) \|",
-        lambda row: f"| [{row[1]}]({homes[row[1]]}.md#{row[1]}) |" if row[1] in homes else row[0],
+        lambda row: f"| [{row[1]}](../found/{homes[row[1]]}.md#{row[1]}) |" if row[1] in homes else row[0],
         table,
         flags=re.MULTILINE,
     )
 
 
+def _with_pages(text: str, homes: dict[str, str]) -> str:
+    """Return a text whose links to claims lead to the pages that hold them."""
+    return re.sub(r"\]\(([\w-]+)\.md\)", lambda link: f"]({homes[link[1]]}.md#{link[1]})", text)
+
+
 def text(answer: Answer, homes: dict[str, str]) -> str:
     """Return the text on a claim without its heading; other claims are linked by the pages that hold them."""
     lines = [line for line in (filled(answer) or "").splitlines() if not line.startswith("# ")]
-    return re.sub(r"\]\(([\w-]+)\.md\)", lambda link: f"]({homes[link[1]]}.md#{link[1]})", "\n".join(lines)).strip()
+    return _with_pages("\n".join(lines), homes).strip()
 
 
-def _tester(result: ExperimentResult) -> dict[str, str]:
-    """Return what answers call their experiment, and its preset where that is not the full one."""
-    return {"tested_by": result.id if result.preset == "full" else f"{result.id} ({result.preset})"}
+def _setting(value: Any) -> str:
+    """Return a setting as it is read best: lists and mappings without brackets."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_setting(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"({_setting(each)})" if isinstance(each, list) else _setting(each) for each in value)
+    return str(value)
 
 
 def _origin(row: dict[str, Any]) -> dict[str, str]:
     shown = {name: str(row.get(name) or "") for name in ("task", "commit", "precision", "device", "computed")}
-    return shown | {"commit": shown["commit"][:SHORT_COMMIT]}
+    return shown | {"commit": shown["commit"][:SHORT_COMMIT], "computed": shown["computed"][:DATE]}
 
 
 def write(root: Path, *, pictures: bool = True) -> None:
@@ -114,6 +181,29 @@ def write(root: Path, *, pictures: bool = True) -> None:
     for result in found if pictures else ():
         for chart in charts_of(root / RESULTS, result)[:1]:
             chart.save(root / PICTURES, ("svg",))
+    if pictures and (curves := root / RESULTS / "figure6" / "tables" / "curves.parquet").exists():
+        rebound(pd.read_parquet(curves)).save(root / PICTURES, ("svg",))
+
+
+def rebound(curves: pd.DataFrame) -> Chart:
+    """Draw the first picture of README: the entropy of each layer at one depth, with its dip and its rise."""
+    chosen = select(curves, condition=PAPER, metric="entropy", depth=SHOWN_DEPTH).sort_values("step")
+    dips = chosen.loc[chosen.groupby("layer")["mean"].idxmin()]
+    ends = chosen.groupby("layer").tail(1).sort_values("layer")
+    rises = [f"rise {rise:+.2f}" for rise in ends["mean"].to_numpy() - dips["mean"].to_numpy()]
+    return lines(
+        chosen,
+        "step",
+        "mean",
+        color="layer",
+        band=("low", "high"),
+        x_log=True,
+        marks=pd.concat([dips.assign(label="dip"), ends.assign(label=rises)]),
+        id="rebound",
+        title="Attention becomes sparse, then dense again",
+        labels={"step": "training step", "mean": "attention entropy (nats)"},
+        height=260,
+    )
 
 
 if __name__ == "__main__":

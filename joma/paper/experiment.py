@@ -48,7 +48,13 @@ def catalogue(id: str) -> dict[str, Any]:
 
 def caption(id: str) -> dict[str, Any]:
     """Return the options of `joma.charts` that name a chart: its id, and title, caption and labels in `charts.toml`."""
-    return {"id": id, **_read("charts.toml")[id]}
+    row = _read("charts.toml")[id]
+    return {"id": id} | {name: row[name] for name in ("title", "caption", "labels") if name in row}
+
+
+def claims_at(id: str) -> list[str]:
+    """Return the claims that a chart shows by itself, from `charts.toml`."""
+    return _read("charts.toml").get(id, {}).get("claims", [])
 
 
 class Measured(Tables):

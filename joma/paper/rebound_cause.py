@@ -99,13 +99,12 @@ ONE_LAYER = ReboundCauseConfig(
     depths=(1,), deep=None, deep_arms=(), arms=(BASE, CENTRED, MEAN, DISPLACED, NONE, LINEAR)
 )
 """The part of the ladder that decides on positions, at depth 1: what ten minutes of a GPU can train."""
-SMALL_SETTINGS: Settings = {
-    "vocabulary_cap": 2000, "batch": 10, "steps": 7000, "measure_every": 100, "measure_spacing": "early",
-    "valid_windows": 10, "precision": "fp32",
-}  # fmt: skip
 SMALL = replace(
-    ONE_LAYER, rate=3e-4, seeds=(111, 112, 113, 114), needs_gpu=False, settings=SMALL_SETTINGS,
-    arms=(BASE, CENTRED, MEAN, DISPLACED, NONE),
+    ONE_LAYER, rate=3e-4, seeds=(111, 112, 113, 114), needs_gpu=False, arms=(BASE, CENTRED, MEAN, DISPLACED, NONE),
+    settings={
+        "vocabulary_cap": 2000, "batch": 10, "steps": 7000, "measure_every": 100, "measure_spacing": "early",
+        "valid_windows": 10, "precision": "fp32",
+    },
 )  # fmt: skip
 """Positions at depth 1 with the 2,000 most frequent words, half the batch and three times the learning rate, so that a
 third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed. Four ingredients
@@ -197,10 +196,6 @@ def ladder_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
     """Draw the entropy of the positions' arms over training, and the rises of all arms, ingredients and positions."""
-
-    def look(what: str) -> dict[str, Any]:
-        return caption(f"rebound-cause-{what}") | {"id": f"{name}-{what}"}
-
     runs = pd.concat([runs.assign(setting=setting) for setting, runs in rises(t).items()])
     dips = runs.rename(columns={"arm": "condition", "dip_step": "step", "lowest": "mean"})
     curves, dips = (
@@ -209,13 +204,13 @@ def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
     )
     curves, dips = over_seeds(curves, ["what", "step"], "value"), dips.groupby("what", as_index=False)
     by: Settings = {"color": "what", "order": list(POSITION_NAMES.values()), "x_log": True}
-    yield lines(curves, "step", "mean", marks=dips[["step", "mean"]].mean(), **by, **look("curves"))
+    yield lines(curves, "step", "mean", marks=dips[["step", "mean"]].mean(), **by, **caption(f"{name}-curves"))
     base = float(np.mean(runs.loc[runs["arm"] == BASE, "rise"]))
     rules = [Rule(base, "base"), Rule(NEEDED * base, "a third")]
     for what, arms in (("positions", [BASE, *POSITIONS]), ("ladder", [*LADDER])):
         own = over_seeds(runs[runs["arm"].isin(arms)], ["arm", "setting"], "rise")
         if len(own) > 1:
-            yield points(own, "arm", "mean", facet="setting", n="size", rules=rules, **look(what))
+            yield points(own, "arm", "mean", facet="setting", n="size", rules=rules, **caption(f"{name}-{what}"))
 
 
 LADDER_OF_CAUSES = Experiment(

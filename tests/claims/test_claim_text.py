@@ -1,5 +1,6 @@
 """Texts on claims have a number for every placeholder, and no number that was typed by hand."""
 
+import re
 from importlib import resources
 
 import pytest
@@ -9,6 +10,7 @@ from joma.claims.table import markdown, number_rows, rows
 from joma.claims.text import filled, text_of, typed_numbers, values
 
 FOLDER = resources.files("joma.claims").joinpath("texts")
+ANSWERS = sorted(FOLDER.joinpath("answers").iterdir(), key=lambda path: path.name)
 TEXTS = sorted(path.name.removesuffix(".md") for path in FOLDER.iterdir() if path.name.endswith(".md"))
 
 
@@ -17,6 +19,13 @@ def test_no_number_is_typed_by_hand(claim):
     text = text_of(claim)
     assert text.startswith("# ")
     assert typed_numbers(text) == []
+
+
+@pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.name)
+def test_an_answer_is_two_sentences_without_a_typed_number(path):
+    text = path.read_text(encoding="utf-8").strip()
+    assert typed_numbers(text) == []
+    assert len(re.findall(r"[.?!](?:\s|$)", text)) == 2
 
 
 def test_placeholders_take_value_interval_and_control():

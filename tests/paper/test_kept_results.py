@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from joma.claims import Outcome, judge
-from joma.claims.text import filled, heading
-from joma.paper.documents import PAGES, keep, kept, pages
+from joma.claims.text import filled, heading, short_answer
+from joma.paper.documents import PAGES, REFERENCE, keep, kept, pages
 from joma.paper.experiment import MODULES, PRESETS, Measured, experiment
 from joma.paper.reproduce import charts_of, publish, tables_of
 
@@ -19,11 +19,13 @@ def test_the_pages_are_current():
     made = pages(ROOT)
     found = {path: (ROOT / path).read_text(encoding="utf-8") for path in made}
     assert found == made, "run `make docs`"
-    assert {path.stem for path in made} | {"index"} == {path.stem for path in (ROOT / "docs" / "found").glob("*.md")}
+    on_results = {path for path in made if path.parent.name == "found"}
+    assert on_results | {PAGES / "index.md"} == {PAGES / path.name for path in (ROOT / PAGES).glob("*.md")}
 
 
 @pytest.mark.parametrize("result", kept(ROOT), ids=lambda result: result.id)
 def test_texts_have_their_numbers_and_claims_are_those_of_the_experiment(result):
+    assert short_answer(result.id, result.answers), f"write joma/claims/texts/answers/{result.id}.md"
     claims = {claim.id: claim for claim in experiment(result.id).claims}
     assert [answer.claim for answer in result.answers] == list(claims)
     assert result.has_texts
@@ -58,6 +60,8 @@ def test_every_caption_is_that_of_a_kept_chart_or_of_an_experiment_that_is_not_k
     waiting = tuple(MODULES.keys() - {result.id for result in kept(ROOT) if result.preset == "full"})
     drawn = {chart.id for result in kept(ROOT) for chart in result.charts}
     assert not {id for id in captions if id not in drawn and not id.startswith(waiting)}
+    claims = {claim.id for name in MODULES for claim in experiment(name).claims}
+    assert {id for row in captions.values() for id in row.get("claims", ())} <= claims
 
 
 def test_a_small_result_is_kept_until_there_is_a_full_one_and_its_page_says_so(tmp_path):
@@ -67,14 +71,15 @@ def test_a_small_result_is_kept_until_there_is_a_full_one_and_its_page_says_so(t
         publish(tmp_path / "out" / result.id, result.model_copy(update={"preset": preset}), tables, ())
         keep(tmp_path / "out", tmp_path)
         assert [each.preset for each in kept(tmp_path)] == [expected]
-        page, claims = (pages(tmp_path)[PAGES / f"{name}.md"] for name in (result.id, "claims"))
-        assert f"preset `{expected}`" in page
-        assert {"--preset full" in page, f"| {result.id} (small) |" in claims} == {expected == "small"}
+        made = pages(tmp_path)
+        page, claims = made[PAGES / f"{result.id}.md"], made[REFERENCE / "claims.md"]
+        assert f"Preset `{expected}`" in page
+        assert {"The small form" in page, " (small) |" in claims} == {expected == "small"}
 
 
 def test_keeping_copies_results_and_tables_and_writes_of_them(tmp_path):
     keep(ROOT / "results", tmp_path)
     assert [result.id for result in kept(tmp_path)] == [result.id for result in kept(ROOT)]
-    assert (tmp_path / "docs" / "found" / "claims.md").exists()
+    assert (tmp_path / "docs" / "reference" / "claims.md").exists()
     first = kept(tmp_path)[0]
     assert (tmp_path / "docs" / "results" / f"{charts_of(tmp_path / 'results', first)[0].id}.svg").exists()
